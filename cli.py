@@ -1,0 +1,5 @@
+"""`python cli.py COMMAND ...` is `posenc COMMAND ...`."""
+
+from posenc.cli import main
+
+main()

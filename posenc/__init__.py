@@ -1,0 +1,3 @@
+"""posenc: how positional encodings extrapolate in length."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,5 @@
+"""`python -m posenc` is `posenc`."""
+
+from posenc.cli import main
+
+main()

@@ -1,0 +1,144 @@
+"""The command line: one function a command. Imports are inside, so that help is instant."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from posenc import __version__
+
+app = typer.Typer(
+    name="posenc",
+    help="Train short, test long: compare positional encodings by how they extrapolate in length.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    epilog=(
+        "[b]Examples[/b]\n\n"
+        "posenc train encoding=rope\n\n"
+        "posenc train -m encoding=nope,learned,sinusoidal,rope,alibi,t5 seed=0,1,2\n\n"
+        "posenc compare --format markdown"
+    ),
+)
+
+# Everything behind these commands belongs to Hydra: overrides, -m, --cfg job, --config-dir, --help.
+HYDRA: dict[str, Any] = {
+    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    "add_help_option": False,
+}
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[OVERRIDES]...", show_default=False)]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        typer.echo(f"posenc {__version__}")
+        raise typer.Exit
+
+
+@app.command(**HYDRA)
+def train(context: typer.Context, overrides: Overrides = None, debug: Debug = False) -> None:
+    """Train, evaluate at longer lengths and print the table; -m sweeps. `posenc train --help` for settings."""
+    _hydra("train", [*(overrides or []), *context.args])
+
+
+@app.command(name="eval", **HYDRA)
+def evaluate(context: typer.Context, overrides: Overrides = None, debug: Debug = False) -> None:
+    """Measure a run again: other lengths, protocols or corpora. `posenc eval --help` for settings."""
+    _hydra("eval", [*(overrides or []), *context.args])
+
+
+@app.command()
+def compare(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[DIRS]...", help="Run directories, folders of them, or globs; default: runs"),
+    ] = None,
+    protocol: Annotated[str, typer.Option(help="How the loss was measured.")] = "fixed-target",
+    metric: Annotated[str, typer.Option(help="nats, bpb (bits per byte) or ppl.")] = "nats",
+    format: Annotated[str, typer.Option(help="table, markdown, csv or json.")] = "table",
+    allow_mixed: Annotated[
+        bool, typer.Option("--allow-mixed", help="Put runs of different settings in one table.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """The comparison: rows encodings, columns lengths."""
+    from posenc.report.failures import failure_lines
+    from posenc.report.table import print_comparison
+    from posenc.results.load import load_runs
+
+    loaded = load_runs(runs or ["runs"])
+    print_comparison(loaded, protocol=protocol, metric=metric, format=format, allow_mixed=allow_mixed)
+    for line in failure_lines(loaded):
+        typer.echo(line, err=True)
+
+
+@app.command()
+def encodings(
+    name: Annotated[str | None, typer.Argument(help="One encoding; all of them without.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    debug: Debug = False,
+) -> None:
+    """The catalogue: formula, where it acts, paper, behaviour past the training length."""
+    from posenc.report.catalogue import print_catalogue
+
+    print_catalogue(name, as_json=json)
+
+
+data = typer.Typer(help="Corpora: what there is, fetch and tokenise ahead, sizes.", no_args_is_help=True)
+app.add_typer(data, name="data")
+
+
+@data.command(name="list")
+def data_list() -> None:
+    """Every corpus that `data=` knows."""
+    from posenc.report.corpora import print_corpora
+
+    print_corpora()
+
+
+@data.command(name="prepare")
+def data_prepare(overrides: Overrides = None, debug: Debug = False) -> None:
+    """Fetch and tokenise ahead: `posenc data prepare data=wikitext103 tokenizer=bpe`."""
+    from posenc.report.corpora import prepare_and_print
+
+    prepare_and_print(overrides or [])
+
+
+@data.command(name="info")
+def data_info(overrides: Overrides = None, debug: Debug = False) -> None:
+    """Documents, bytes and fingerprint: `posenc data info data=stdlib`. Tokenises nothing."""
+    from posenc.report.corpora import print_info
+
+    print_info(overrides or [])
+
+
+def _hydra(command: str, arguments: list[str]) -> None:
+    from posenc.jobs.launch import run_command
+
+    raise typer.Exit(run_command(command, arguments))
+
+
+def main(command: str | None = None) -> None:
+    """The console script; `command` is put in front for the root doors. Exits."""
+    arguments = [*([command] if command else []), *sys.argv[1:]]
+    debug = "--debug" in arguments
+    try:
+        app(arguments, prog_name="posenc")
+    except Exception as error:
+        from posenc.errors import RunError, UserError
+
+        if debug:
+            raise
+        if isinstance(error, UserError | RunError):
+            print(error.text(), file=sys.stderr)
+            sys.exit(error.exit_code)
+        print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
+        print("  this is a fault of posenc; --debug shows where", file=sys.stderr)
+        sys.exit(1)
+
+

@@ -1,0 +1,29 @@
+"""Text -> documents -> tokens on disk -> batches."""
+
+from posenc.corpus.batches import WindowSampler
+from posenc.corpus.cache import prepare
+from posenc.corpus.checks import check_lengths, inspect
+from posenc.corpus.documents import Document
+from posenc.corpus.facts import CorpusFacts, read_facts
+from posenc.corpus.listing import list_corpora
+from posenc.corpus.registry import check_data, read_documents
+from posenc.corpus.store import Split, TokenStore
+from posenc.corpus.tokenizers import Tokenizer, build_tokenizer, check_tokenizer
+
+__all__ = [
+    "CorpusFacts",
+    "Document",
+    "Split",
+    "TokenStore",
+    "Tokenizer",
+    "WindowSampler",
+    "build_tokenizer",
+    "check_data",
+    "check_lengths",
+    "check_tokenizer",
+    "inspect",
+    "list_corpora",
+    "prepare",
+    "read_documents",
+    "read_facts",
+]

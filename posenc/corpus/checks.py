@@ -1,0 +1,60 @@
+"""Is a corpus large enough for what is asked of it? Roughly before it is tokenised, exactly after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from posenc.corpus.documents import SPLITS
+from posenc.corpus.facts import CorpusFacts, read_facts
+from posenc.corpus.store import TokenStore
+from posenc.corpus.tokenizers import check_tokenizer
+from posenc.errors import UserError
+
+
+def inspect(
+    data: Mapping[str, Any], tokenizer: Mapping[str, Any], *, needed_tokens: int, context_length: int
+) -> CorpusFacts:
+    """Everything about a corpus that can be checked without tokenising it.
+
+    `needed_tokens` is the longest test window + 1. A document has at most as many tokens as bytes, so what
+    is refused here cannot work; `check_lengths` is the exact test. Raises UserError for wrong settings, an
+    empty split, or documents that are too short for `context_length` (training) or `eval.lengths` (test).
+    """
+    check_tokenizer(tokenizer)
+    facts = read_facts(data)
+    for split in SPLITS:
+        if not facts.documents[split]:
+            counts = ", ".join(f"{name} {facts.documents[name]}" for name in SPLITS)
+            raise UserError(
+                "data",
+                facts.name,
+                f"the {split} split is empty (documents: {counts})",
+                hint="splits hold whole documents, drawn by a hash of their names: give more files, "
+                "one JSON line a chapter,\nor larger shares in data.split",
+            )
+    _check(facts.longest, needed_tokens, context_length, "bytes")
+    return facts
+
+
+def check_lengths(store: TokenStore, *, needed_tokens: int, context_length: int) -> None:
+    """The check of `inspect` again, exactly, in tokens. Raises UserError."""
+    longest = {name: int(split.lengths.max(initial=0)) for name, split in store.splits.items()}
+    _check(longest, needed_tokens, context_length, "tokens")
+
+
+def _check(longest: Mapping[str, int], needed_tokens: int, context_length: int, unit: str) -> None:
+    # a window of n inputs has n targets, one place further on
+    for key, split, needed in (
+        ("context_length", "train", context_length + 1),
+        ("eval.lengths", "test", needed_tokens),
+    ):
+        have = longest[split]
+        if have < needed:
+            raise UserError(
+                key,
+                needed - 1,
+                f"no document of the {split} split is that long: the longest has {have} {unit}",
+                hint=f"the longest that works is {have - 1}"
+                + (" or less, as a token may stand for several bytes" if unit == "bytes" else ""),
+            )

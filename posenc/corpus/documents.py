@@ -1,0 +1,57 @@
+"""Documents, the split each one belongs to, and the fingerprint of a corpus."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Document:
+    """One text. `text` is UTF-8; `split` is None until a split is known.
+
+    `id` is unique in its corpus and relative to it, so that moving a folder changes nothing.
+    """
+
+    id: str
+    text: bytes
+    split: str | None
+
+
+def split_of(document_id: str, fractions: Mapping[str, float]) -> str:
+    """The split of a document by a hash of its id alone: adding or removing others never moves it.
+
+    `fractions` holds the shares of `validation` and `test`; the rest is `train`.
+    """
+    digest = hashlib.sha256(_utf8(document_id)).digest()
+    point = int.from_bytes(digest[:8], "big") / 2**64
+    if point < fractions["test"]:
+        return "test"
+    return "validation" if point < fractions["test"] + fractions["validation"] else "train"
+
+
+def fingerprint(documents: Iterable[Document]) -> str:
+    """sha256 (hex) over id, split, length and bytes of every document, whatever order they come in."""
+    total = hashlib.sha256()
+    for document in sorted(documents, key=lambda d: d.id):
+        name = _utf8(document.id)
+        # lengths first, so that no two different corpora give the same stream of bytes
+        total.update(f"{len(name)} {document.split} {len(document.text)}\n".encode())
+        total.update(name)
+        total.update(document.text)
+    return total.hexdigest()
+
+
+def printable(name: object) -> str:
+    """A file name or id for a message: control characters and undecodable bytes are shown as escapes."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in str(name)
+    )
+
+
+def _utf8(name: str) -> bytes:
+    # file names that are no valid text reach Python as lone surrogates
+    return name.encode("utf-8", "surrogatepass")

@@ -1,0 +1,7 @@
+"""Positional encodings, one a file, and how they are found by name."""
+
+from __future__ import annotations
+
+from posenc.encodings.registry import build_encoding, check_encoding, encoding_class, list_encodings
+
+__all__ = ["build_encoding", "check_encoding", "encoding_class", "list_encodings"]

@@ -1,0 +1,130 @@
+"""The seam between an encoding and the model: one class, hooks that do nothing unless overridden.
+
+Shapes, here and in every encoding: B batch, T queries, S keys, R distances, H heads, D head width.
+Positions are always explicit int64 arguments. Whatever is made of them (angles, distances, slopes, biases,
+cumulative sums) is computed in float32 or better and cast once, at the end: in bf16 the positions 256 and
+257 are one number, which looks exactly like failed extrapolation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+HOOKS = (
+    "positions",
+    "embed",
+    "rotate",
+    "distance_bias",
+    "bias",
+    "visible",
+    "prepare",
+    "scores",
+    "weights",
+    "values",
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What an encoding may know of the model it serves."""
+
+    d_model: int
+    n_heads: int
+    head_dim: int
+    n_layers: int
+    train_length: int  # the context length T that the model is trained at
+
+
+class Encoding(nn.Module):
+    """One positional encoding. Override the hooks it needs; a hook left alone costs nothing.
+
+    The attention asks `hooks` which ones are there and picks its kernel by that, never by a name.
+    Parameters of the encoding are keyword-only arguments of `__init__` with types; their defaults live in
+    `conf/encoding/<name>.yaml`. Raise ValueError in `__init__` for a value out of range.
+    """
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+    formula: ClassVar[str]
+    acts_on: ClassVar[str]  # embed | rotate | bias | mask | scores | nothing
+    past_training: ClassVar[str]  # what happens beyond the training length, in one line
+    revision: ClassVar[int] = 1  # raised when the numbers it gives change; part of a run's identity
+    prefix_stable: ClassVar[bool] = True  # False: a longer text changes the scores inside its prefix
+    decayed: ClassVar[bool] = False  # whether weight decay applies to its parameters
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.beyond: str | None = None  # declared policy past T: untrained | clamp | truncate | refuse
+        self.seed = 0  # set when the model is initialised; for values that are drawn but never trained
+
+    @cached_property
+    def hooks(self) -> frozenset[str]:
+        """Names of the hooks that this encoding overrides. Wrappers and sums return what their parts have."""
+        return frozenset(hook for hook in HOOKS if getattr(type(self), hook) is not getattr(Encoding, hook))
+
+    def warnings(self) -> list[str]:
+        """Facts about this encoding at this shape that a reader of its numbers must know."""
+        return []
+
+    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
+        """Fill the parameter `name` in place. The generator depends on the seed and that name alone."""
+        nn.init.normal_(parameter, std=self.shape.d_model**-0.5, generator=generator)
+
+    def positions(self, n: int, training: bool, generator: torch.Generator) -> Tensor:
+        """Positions of a window of n tokens: (n,) int64, increasing, shared by the batch."""
+        return torch.arange(n)  # (n,)
+
+    def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
+        """The residual stream (B, T, d_model) on its way into block `layer`; 0 is the input embedding."""
+        return x
+
+    def rotate(
+        self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int
+    ) -> tuple[Tensor, Tensor]:
+        """q (B, H, T, D) and k (B, H or 1, S, D) made to depend on their positions; may widen D."""
+        return q, k
+
+    def distance_bias(self, r: Tensor, layer: int) -> Tensor:
+        """Bias for the distances r >= 0, (R,) int64 -> (H, R) float32. Looked up, never stored squared."""
+        raise TypeError(f"{type(self).__name__} has no bias by distance")
+
+    def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        """Bias on the scaled scores, (T,), (S,) -> (H, T, S) float32. Looks `distance_bias` up by default.
+
+        Entries of the future (k_pos > q_pos) may hold anything: the causal mask comes after.
+        """
+        r = (q_pos[:, None] - k_pos[None, :]).clamp_min(0)  # (T, S)
+        table = self.distance_bias(torch.arange(int(r.max()) + 1, device=r.device), layer)  # (H, R)
+        return table[:, r]  # (H, T, S)
+
+    def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        """Which keys a query may see, (T, S) bool, on top of the causal mask; its own key always counts."""
+        return torch.ones(len(q_pos), len(k_pos), dtype=torch.bool, device=q_pos.device)  # (T, S)
+
+    def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> Any:
+        """Work done once a layer, before the blocks of queries: x (B, S, d_model), q and k unrotated."""
+        return None
+
+    def scores(
+        self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
+    ) -> Tensor:
+        """Scaled and biased float32 scores (B, H, T, S) of a block of queries, changed. `state` is prepare's.
+
+        q and k are the rotated ones that gave s; the keys are the first S of the window, the queries the
+        last T of those S (so key index == query index means the token itself).
+        """
+        return s
+
+    def weights(self, s: Tensor, allowed: Tensor, layer: int) -> Tensor:
+        """Attention weights from float32 scores (B, H, T, S); `allowed` (T, S) bool is the whole mask."""
+        return torch.softmax(s.masked_fill(~allowed, float("-inf")), dim=-1)  # (B, H, T, S)
+
+    def values(self, p: Tensor, v: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        """Output of a block of queries: p (B, H, T, S), v (B, H, S, D) -> (B, H, T, D)."""
+        return p @ v

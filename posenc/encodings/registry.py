@@ -1,0 +1,127 @@
+"""From `encoding.name` to a class: posenc's own modules, then entry points, then modules the user named.
+
+Nothing is ever imported because a file of a run names it: a module of posenc.encodings must exist in this
+package, an entry point must be installed, and a plug-in must be named on the command line.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterable, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from posenc.errors import UserError
+from posenc.paths import conf_dir
+from posenc.signature import check_arguments, parameters_of
+
+if TYPE_CHECKING:
+    from posenc.encodings.base import Encoding, Shape
+
+ENTRY_POINTS = "posenc.encodings"
+NOT_ENCODINGS = {"base", "registry"}
+
+
+def own_encodings() -> list[str]:
+    """Names of the encodings in this package: its modules."""
+    here = [str(Path(__file__).parent)]
+    return sorted(m.name for m in pkgutil.iter_modules(here) if m.name not in NOT_ENCODINGS)
+
+
+def _entry_points() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+
+
+def _classes_in(module: Any) -> dict[str, type[Encoding]]:
+    from posenc.encodings.base import Encoding
+
+    return {
+        cls.name: cls
+        for _, cls in inspect.getmembers(module, inspect.isclass)
+        if issubclass(cls, Encoding) and cls.__module__ == module.__name__ and hasattr(cls, "name")
+    }
+
+
+def _plugin_classes(plugins: Iterable[str]) -> dict[str, type[Encoding]]:
+    found: dict[str, type[Encoding]] = {}
+    for plugin in plugins:
+        try:
+            module = importlib.import_module(plugin)
+        except ImportError as error:
+            raise UserError(
+                "plugins", plugin, f"cannot be imported ({error})", hint="it must be on PYTHONPATH"
+            ) from error
+        found.update(_classes_in(module))
+    return found
+
+
+def list_encodings(plugins: Iterable[str] = ()) -> list[str]:
+    """All names that `encoding.name` may take."""
+    return sorted({*own_encodings(), *_entry_points(), *_plugin_classes(plugins)})
+
+
+def encoding_class(name: str, plugins: Iterable[str] = ()) -> type[Encoding]:
+    """The class behind a name. Raises UserError with the nearest name if there is none."""
+    plugins = list(plugins)
+    if name in own_encodings():
+        return _classes_in(importlib.import_module(f"posenc.encodings.{name}"))[name]
+    points = _entry_points()
+    if name in points:
+        cls: type[Encoding] = points[name].load()
+        return cls
+    classes = _plugin_classes(plugins)
+    if name in classes:
+        return classes[name]
+    raise UserError("encoding", name, "there is no such encoding", allowed=list_encodings(plugins))
+
+
+def default_parameters(name: str) -> dict[str, Any]:
+    """Parameters of posenc's own encodings as in `conf/encoding/<name>.yaml`, their only home."""
+    path = conf_dir() / "encoding" / f"{name}.yaml"
+    if not path.is_file():
+        return {}
+    values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return {key: value for key, value in values.items() if key != "name"}
+
+
+def check_encoding(settings: Mapping[str, Any], plugins: Iterable[str] = ()) -> type[Encoding]:
+    """The class of the `encoding` group's settings, once its parameters' names and types are right."""
+    name = settings.get("name")
+    if not isinstance(name, str):
+        raise UserError("encoding.name", name, "must be a name", allowed=list_encodings(plugins))
+    cls = encoding_class(name, plugins)
+    check_arguments(cls, {key: value for key, value in settings.items() if key != "name"}, "encoding")
+    return cls
+
+
+def build_encoding(
+    name: str,
+    *,
+    d_model: int,
+    n_heads: int,
+    head_dim: int,
+    n_layers: int,
+    train_length: int,
+    plugins: Iterable[str] = (),
+    **params: Any,
+) -> Encoding:
+    """An encoding for a model of this shape.
+
+    Parameters that are not given are those of its YAML. Raises UserError for a name or parameter that does
+    not exist, or a value of the wrong type or out of range.
+    """
+    from posenc.encodings.base import Shape
+
+    cls = encoding_class(name, plugins)
+    unset = {key: value for key, value in default_parameters(name).items() if key in parameters_of(cls)}
+    checked = check_arguments(cls, {**unset, **params}, "encoding")
+    shape: Shape = Shape(d_model, n_heads, head_dim, n_layers, train_length)
+    try:
+        return cls(shape, **checked)
+    except ValueError as error:
+        raise UserError("encoding", name, str(error)) from error

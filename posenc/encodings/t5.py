@@ -1,0 +1,68 @@
+"""T5's relative bias: a learned scalar for each head and bucket of distances.
+
+Formula: score_ij + b[h, bucket(i - j)]. Causal buckets: the first half hold one distance each, the second
+half widen logarithmically up to max_distance, the last one takes everything beyond. Shared by the layers.
+Paper: Raffel et al. 2019, arXiv 1910.10683.
+Departures: scores keep 1/sqrt(D), which T5 leaves out; max_distance is min(128, T) unless set (128 as
+published leaves buckets that no training window of T < 128 reaches: they keep their initial value).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from posenc.encodings.base import Encoding, Shape
+
+PUBLISHED_MAX_DISTANCE = 128
+
+
+def bucket(r: Tensor, buckets: int, max_distance: int) -> Tensor:
+    """Bucket index in [0, buckets) of the distances r >= 0, (R,) int64."""
+    exact = buckets // 2
+    # log in float64 and of at least `exact`, so that no log(0) hides behind the `where`
+    ratio = (r.clamp_min(exact).double() / exact).log() / math.log(max_distance / exact)
+    # 1e-9: float error must not push an exact bucket border (r = max_distance, say) one bucket down
+    far = exact + (ratio * (buckets - exact) + 1e-9).long()
+    return torch.where(r < exact, r, far.clamp_max(buckets - 1))  # (R,)
+
+
+class T5(Encoding):
+    """A learned bias by bucket of the distance, one table for all layers."""
+
+    name = "t5"
+    paper = "Raffel et al. 2019, arXiv 1910.10683"
+    formula = "score_ij + b[h, bucket(i - j)]"
+    acts_on = "bias"
+    past_training = "every distance from max_distance on shares the last bucket"
+
+    def __init__(self, shape: Shape, *, buckets: int, max_distance: int | None) -> None:
+        super().__init__(shape)
+        if buckets < 2 or buckets % 2:
+            raise ValueError(f"buckets={buckets}: must be even and at least 2")
+        if max_distance is None:
+            # never below the exact half: a shorter T would leave the logarithmic half no room
+            max_distance = max(min(PUBLISHED_MAX_DISTANCE, shape.train_length), buckets // 2 + 1)
+        if max_distance <= buckets // 2:
+            raise ValueError(f"max_distance={max_distance}: must exceed buckets/2={buckets // 2}")
+        self.buckets = buckets
+        self.max_distance = max_distance
+        self.table = nn.Parameter(torch.empty(shape.n_heads, buckets))  # (H, buckets)
+
+    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
+        nn.init.zeros_(parameter)
+
+    def warnings(self) -> list[str]:
+        reached = int(bucket(torch.tensor([self.shape.train_length - 1]), self.buckets, self.max_distance))
+        unreached = self.buckets - 1 - reached
+        if unreached <= 0:
+            return []
+        return [
+            f"t5: {unreached} of {self.buckets} buckets lie beyond the training length "
+            f"{self.shape.train_length} and keep their initial value (max_distance={self.max_distance})"
+        ]
+
+    def distance_bias(self, r: Tensor, layer: int) -> Tensor:
+        return self.table.float()[:, bucket(r, self.buckets, self.max_distance)]  # (H, R)

@@ -1,0 +1,71 @@
+"""The two kinds of failure a user sees: wrong input (exit 2) and a run that failed (exit 1)."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """The user's input is wrong. Found before data is tokenised and before anything is written; exit 2."""
+
+    exit_code = 2
+
+    def __init__(
+        self,
+        key: str,
+        value: object,
+        problem: str,
+        *,
+        allowed: Iterable[object] | str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        self.key = key
+        self.value = value
+        self.problem = problem
+        self.allowed = allowed if isinstance(allowed, str) or allowed is None else [str(a) for a in allowed]
+        self.nearest = nearest(str(value), self.allowed) if isinstance(self.allowed, list) else None
+        self.hint = hint
+        super().__init__(self.text())
+
+    def within(self, where: str) -> UserError:
+        """The same error, saying in which job of a sweep it was found."""
+        self.problem = f"{self.problem} ({where})"
+        self.args = (self.text(),)
+        return self
+
+    def text(self) -> str:
+        """One screen: key and value, what is wrong, what is allowed, the nearest valid choice, a way out."""
+        shown = "" if self.value is None else f"={self.value}"
+        lines = [f"error: {self.key}{shown}: {self.problem}"]
+        if self.allowed is not None:
+            allowed = self.allowed if isinstance(self.allowed, str) else ", ".join(self.allowed)
+            lines.append(f"  allowed: {allowed}")
+        if self.nearest is not None:
+            lines.append(f"  did you mean: {self.nearest}")
+        if self.hint:
+            lines.extend(f"  {line}" for line in self.hint.splitlines())
+        return "\n".join(lines)
+
+
+class RunError(Exception):
+    """Something failed while running: the hub out of reach, a damaged checkpoint, a full disk; exit 1."""
+
+    exit_code = 1
+
+    def __init__(self, problem: str, *, hint: str | None = None) -> None:
+        self.problem = problem
+        self.hint = hint
+        super().__init__(self.text())
+
+    def text(self) -> str:
+        lines = [f"error: {self.problem}"]
+        if self.hint:
+            lines.extend(f"  {line}" for line in self.hint.splitlines())
+        return "\n".join(lines)
+
+
+def nearest(word: str, choices: Iterable[str]) -> str | None:
+    """The choice most like `word`, or None when nothing is close."""
+    found = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
+    return found[0] if found else None

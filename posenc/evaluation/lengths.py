@@ -1,0 +1,40 @@
+"""Evaluation lengths: whole numbers of tokens, or multiples of the training length such as `4x`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any
+
+from posenc.errors import UserError
+
+ALLOWED = "positive whole numbers of tokens, or multiples of context_length such as 0.5x, 1x, 8x"
+
+
+def resolve_lengths(lengths: Iterable[Any], context_length: int) -> list[int]:
+    """`[0.5x, 1x, 512]` as window lengths in tokens, ascending, each once.
+
+    Raises UserError for what is not a positive whole number of tokens.
+    """
+    windows = {_resolve(length, context_length) for length in lengths}
+    if not windows:
+        raise UserError("eval.lengths", "[]", "no length to evaluate at", allowed=ALLOWED)
+    return sorted(windows)
+
+
+def _resolve(length: Any, context_length: int) -> int:
+    if isinstance(length, int) and not isinstance(length, bool):
+        tokens = Fraction(length)
+    elif isinstance(length, str) and (match := re.fullmatch(r"(\d+(?:\.\d+)?)(x?)", length.strip())):
+        tokens = Fraction(match[1]) * (context_length if match[2] else 1)
+    else:
+        raise UserError("eval.lengths", length, "not a length", allowed=ALLOWED)
+    if tokens.denominator != 1 or tokens < 1:
+        raise UserError(
+            "eval.lengths",
+            length,
+            f"is {float(tokens):g} tokens at context_length={context_length}, not a positive whole number",
+            allowed=ALLOWED,
+        )
+    return int(tokens)

@@ -1,0 +1,135 @@
+"""What a protocol measures, and the forward passes that all protocols share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from posenc.corpus import TokenStore
+from posenc.model.decoder import Decoder
+from posenc.seeds import generator_for
+from posenc.training.precision import autocast
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A trained model and the documents it is measured on."""
+
+    model: Decoder
+    train_length: int  # T
+    seed: int  # for positions that are drawn
+    precision: str
+    device: torch.device
+    store: TokenStore
+    split: str
+    batch_tokens: int  # tokens in one forward pass
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Loss by document, summed: nats, targets and bytes of the documents (indices in their split)."""
+
+    documents: np.ndarray  # (N,) int64
+    nats: np.ndarray  # (N,) float64
+    targets: np.ndarray  # (N,) int64
+    bytes: np.ndarray  # (N,) int64
+
+
+class NotApplicableError(Exception):
+    """This window cannot be measured with this encoding; the message is the record's note."""
+
+
+class OutOfMemoryError(Exception):
+    """One window alone does not fit; the message says what it would need."""
+
+
+def stopped_never() -> None:
+    """The default of `check_stop`: nobody interrupts."""
+
+
+def context_for(subject: Subject, window: int, wanted: int) -> int:
+    """How many tokens the model is given of a window: fewer than `window` where its encoding keeps fewer.
+
+    Raises NotApplicableError where the encoding refuses the length, or drops tokens that are to be scored.
+    """
+    beyond, trained = subject.model.encoding.beyond, subject.train_length
+    if window <= trained or beyond not in ("truncate", "refuse"):
+        return window
+    if beyond == "refuse":
+        raise NotApplicableError(f"refused: {beyond=} past {trained} tokens")
+    if wanted > trained:
+        raise NotApplicableError(f"n/a: beyond=truncate keeps {trained} tokens, {wanted} were to be scored")
+    return trained
+
+
+@torch.no_grad()
+def window_losses(
+    subject: Subject,
+    read: Callable[[int], np.ndarray],
+    count: int,
+    window: int,
+    wanted: int,
+    check_stop: Callable[[], None] = stopped_never,
+) -> np.ndarray:
+    """Loss in nats of the last `wanted` targets of `count` windows: (count, wanted) float64.
+
+    `read(i)` gives the window's inputs and its last target: (window + 1,) tokens. Batches hold about
+    `batch_tokens` tokens, and halve when memory runs out; OutOfMemoryError when one window does not fit.
+    """
+    model = subject.model.to(subject.device).eval()
+    context = context_for(subject, window, wanted)
+    pos = model.positions(context, generator_for(subject.seed, "evaluation", window))  # (S,)
+    losses = np.empty((count, wanted))
+    size, start = max(1, subject.batch_tokens // context), 0
+    while start < count:
+        check_stop()
+        stop = min(start + size, count)
+        batch = np.stack([read(i)[-context - 1 :] for i in range(start, stop)]).astype(np.int64)
+        try:
+            nats = _forward(subject, torch.from_numpy(batch).to(subject.device), pos, wanted)
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            if size == 1:
+                raise OutOfMemoryError(f"oom at {window} tokens, batch 1: {str(error).splitlines()[0]}") from error
+            size = max(1, size // 2)
+            continue
+        losses[start:stop] = nats.double().cpu().numpy()
+        start = stop
+    return losses
+
+
+def _forward(subject: Subject, batch: Tensor, pos: Tensor, wanted: int) -> Tensor:
+    with autocast(subject.precision, subject.device):
+        logits = subject.model(batch[:, :-1], pos, wanted)  # (B, T, V)
+    targets = batch[:, -wanted:]  # (B, T)
+    return F.cross_entropy(logits.float().transpose(1, 2), targets, reduction="none")  # (B, T)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    text = str(error).lower()
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
+        "out of memory" in text or "can't allocate memory" in text
+    )
+
+
+def sums_by_document(
+    documents: np.ndarray, nats: np.ndarray, targets: np.ndarray, byte_counts: np.ndarray
+) -> Sums:
+    """Rows (N,) of windows added up by their document."""
+    found, inverse = np.unique(documents, return_inverse=True)
+
+    def total(values: np.ndarray) -> np.ndarray:
+        return np.bincount(inverse, weights=values, minlength=len(found))
+
+    return Sums(
+        documents=found.astype(np.int64),
+        nats=total(nats),
+        targets=total(targets).astype(np.int64),
+        bytes=total(byte_counts).astype(np.int64),
+    )

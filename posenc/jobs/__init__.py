@@ -1,0 +1,1 @@
+"""From a command line to jobs: compose, validate, run, and sweep."""

@@ -1,0 +1,211 @@
+"""Compose every job of a command line through Hydra's compose API, before anything runs.
+
+Hydra's and OmegaConf's errors become one screen that names the key, the value and the nearest valid choice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.utils import get_args_parser
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from posenc.errors import UserError, nearest
+from posenc.paths import conf_dir
+from posenc.settings import EvalConfig, TrainConfig, register_schemas
+
+SCHEMAS = {"train": TrainConfig, "eval": EvalConfig}
+BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """What Hydra's own parser makes of the arguments."""
+
+    overrides: list[str]
+    multirun: bool
+    config_dir: str | None
+    asks_hydra: bool  # --cfg, --info, --help and the like: print something, run nothing
+
+
+@dataclass(frozen=True)
+class Composed:
+    """One job: its overrides and its configuration as plain data."""
+
+    overrides: list[str]
+    settings: dict[str, Any]
+
+
+def parse(arguments: list[str]) -> CommandLine:
+    """Split Hydra's flags from overrides. Unknown flags end in argparse's usage error, exit 2."""
+    args = get_args_parser().parse_args(arguments)
+    asks = any((args.help, args.hydra_help, args.cfg, args.info, args.shell_completion))
+    if args.multirun and args.cfg:
+        raise UserError("--cfg", args.cfg, "cannot be combined with --multirun", hint="leave out -m")
+    return CommandLine(list(args.overrides), bool(args.multirun), args.config_dir, asks)
+
+
+def compose_jobs(command: str, line: CommandLine) -> tuple[list[Composed], bool]:
+    """Every job of the command line, duplicates once, and whether it is a sweep. Raises UserError.
+
+    A sweeper other than Hydra's basic one decides its jobs while it runs: then only its base is composed.
+    """
+    with _hydra(line.config_dir) as search:
+        plain = [o for o in line.overrides if not _is_sweep(o)] if line.multirun else line.overrides
+        base = _compose(command, [*search, *plain], with_hydra=True)
+        mode = OmegaConf.select(base, "hydra.mode")
+        sweep = line.multirun or str(getattr(mode, "name", mode)) == "MULTIRUN"
+        if not sweep or OmegaConf.select(base, "hydra.sweeper._target_") != BASIC_SWEEPER:
+            return [Composed(line.overrides, plain_settings(command, base))], sweep
+        params = OmegaConf.to_container(base.hydra.sweeper.params or OmegaConf.create({}))
+        assert isinstance(params, dict)
+        jobs = []
+        for overrides in _expand([*(f"{k}={v}" for k, v in params.items()), *line.overrides]):
+            if overrides not in [job.overrides for job in jobs]:
+                jobs.append(Composed(overrides, plain_settings(command, _compose(command, [*search, *overrides]))))
+        return jobs, True
+
+
+@contextmanager
+def _hydra(config_dir: str | None) -> Iterator[list[str]]:
+    if config_dir is not None and not Path(config_dir).is_dir():
+        raise UserError("--config-dir", config_dir, "there is no such folder")
+    register_schemas()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        yield [] if config_dir is None else [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"]
+
+
+def _parser() -> OverridesParser:
+    return OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+
+
+def _is_sweep(override: str) -> bool:
+    try:
+        return _parser().parse_override(override).is_sweep_override()
+    except HydraException as error:
+        raise UserError(override, None, f"cannot be read: {_first_line(error)}") from error
+
+
+def _expand(overrides: list[str]) -> list[list[str]]:
+    parsed = _parser().parse_overrides(overrides)
+    last = {o.get_key_element(): o for o in parsed}  # what is said later on the command line wins
+    for override in last.values():
+        if override.is_sweep_override() and not override.is_discrete_sweep():
+            raise UserError(override.get_key_element(), override.get_value_string(), "cannot be enumerated")
+    batches = BasicSweeper.split_arguments(list(last.values()), max_batch_size=None)
+    return [list(job) for batch in batches for job in batch]
+
+
+def _compose(command: str, overrides: list[str], *, with_hydra: bool = False) -> DictConfig:
+    try:
+        return compose(command, overrides, return_hydra_config=with_hydra)
+    except MissingConfigException as error:
+        raise _no_such_choice(error) from error
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise _translated(command, error) from error
+
+
+def _no_such_choice(error: MissingConfigException) -> UserError:
+    group, _, choice = (error.missing_cfg_file or "").rpartition("/")
+    if not group:
+        return UserError(choice, None, _first_line(error))
+    return UserError(group, choice, f"there is no such {group}", allowed=list(error.options or []))
+
+
+def _translated(command: str, error: Exception) -> UserError:
+    """Hydra's words for a wrong override, with its key, its value and what would have been right."""
+    cause = error.__cause__ or error
+    key = getattr(cause, "full_key", None)
+    said = re.search(r"Error merging override (\S+?)=(.*)", str(error)) or re.search(
+        r"append to your config use \+(\S+?)=(.*)", str(error)
+    )
+    value = said[2] if said else None
+    text = _first_line(cause)
+    if ambiguous := re.search(r"Ambiguous value for argument '([^=']+)=(.*)'", str(error)):
+        return UserError(
+            ambiguous[1],
+            ambiguous[2],
+            "several values",
+            hint="for a sweep add -m; for a list write [a,b]",
+        )
+    if key and ("not in struct" in text or re.search(r"Key '.*' not in", text)):
+        return unknown_key(key, value, _keys(_compose(command, [])))
+    if key:
+        return UserError(key, value, text, hint=_wanted(text))
+    return UserError("override", None, _first_line(error))
+
+
+def unknown_key(key: str, value: object, known: list[str]) -> UserError:
+    """There is no such key; the nearest of the known dotted keys is named."""
+    siblings = [k for k in known if k.rpartition(".")[0] == key.rpartition(".")[0]]
+    close = nearest(key, known)
+    return UserError(
+        key,
+        value,
+        "there is no such setting",
+        allowed=", ".join(sorted(siblings)) or None,
+        hint=f"did you mean: {close}" if close else None,
+    )
+
+
+def _wanted(text: str) -> str | None:
+    for kind, words in (
+        ("Integer", "a whole number"),
+        ("Float", "a number"),
+        ("Boolean", "true or false"),
+        ("not a ListConfig", "a list, written [a,b]"),
+    ):
+        if kind in text:
+            return f"allowed: {words}"
+    return None
+
+
+def _keys(config: Any, prefix: str = "") -> list[str]:
+    keys: list[str] = []
+    for key in config:
+        name = f"{prefix}{key}"
+        keys.append(name)
+        child = OmegaConf.select(config, str(key), throw_on_missing=False)
+        if isinstance(child, DictConfig):
+            keys += _keys(child, f"{name}.")
+    return keys
+
+
+def plain_settings(command: str, config: DictConfig) -> dict[str, Any]:
+    """The configuration as plain data without Hydra's own part; unknown keys (`+foo=1`) are refused."""
+    with_hydra = "hydra" in config
+    kept = OmegaConf.masked_copy(config, [str(k) for k in config if k != "hydra"]) if with_hydra else config
+    try:
+        settings = OmegaConf.to_container(kept, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        key = getattr(error, "full_key", None) or "override"
+        raise UserError(str(key), None, _first_line(error)) from error
+    assert isinstance(settings, dict)
+    _refuse_unknown(settings, SCHEMAS[command], "")
+    return {str(key): value for key, value in settings.items()}
+
+
+def _refuse_unknown(settings: dict[Any, Any], schema: Any, prefix: str) -> None:
+    fields = {f.name: f for f in dataclasses.fields(schema)}
+    for key, value in settings.items():
+        if key not in fields:
+            raise unknown_key(f"{prefix}{key}", None, [f"{prefix}{name}" for name in fields])
+        factory = fields[key].default_factory
+        if dataclasses.is_dataclass(factory) and isinstance(value, dict):
+            _refuse_unknown(value, factory, f"{prefix}{key}.")
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

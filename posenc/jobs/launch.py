@@ -1,0 +1,157 @@
+"""Run the jobs of a command line: compose and validate all of them first, then run, then show the table."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from posenc.errors import RunError, UserError
+from posenc.jobs.compose import Composed, compose_jobs, parse
+from posenc.jobs.signals import CODES
+from posenc.report.progress import say
+
+log = logging.getLogger(__name__)
+
+SWEEP = "POSENC_SWEEP"  # environment: the sweep's name, set for the process of each of its jobs
+
+_stopped_by: list[int] = []  # signals that this process got while a job of its sweep ran
+
+
+def run_command(command: str, arguments: list[str]) -> int:
+    """`posenc train ...` or `posenc eval ...` from its arguments to its exit code. Raises UserError, RunError."""
+    line = parse(arguments)
+    if line.asks_hydra:
+        _call_hydra(command, arguments)
+        return 0
+    jobs, sweep = compose_jobs(command, line)
+    for number, job in enumerate(jobs, 1):
+        try:
+            validated(command, _frozen(job.settings))
+        except UserError as error:
+            where = f"in job {number} of {len(jobs)} ({' '.join(job.overrides)})"
+            raise error.within(where) if len(jobs) > 1 else error from None
+    if not sweep:
+        codes = _call_hydra(command, arguments)
+        return codes[0] if codes else 1
+    return _sweep(command, arguments, jobs)
+
+
+def validated(command: str, frozen: str) -> Any:
+    """The validated job of settings written as JSON; each is validated once in a process."""
+    return _validated(command, frozen)
+
+
+@functools.lru_cache(maxsize=None)
+def _validated(command: str, frozen: str) -> Any:
+    settings = json.loads(frozen)
+    if command == "train":
+        from posenc.jobs.validate import train_job
+
+        return train_job(settings)
+    from posenc.jobs.eval_job import eval_job
+
+    return eval_job(settings)
+
+
+def _frozen(settings: dict[str, Any]) -> str:
+    return json.dumps(settings)
+
+
+def run_job(command: str, settings: dict[str, Any], *, in_sweep: bool) -> int:
+    """One job in this process; prints its table unless it is part of a sweep. Returns its exit code."""
+    try:
+        job = validated(command, _frozen(settings))
+        if command == "train":
+            from posenc.jobs.train_job import run_train
+
+            code = run_train(job)
+        else:
+            from posenc.jobs.eval_job import run_eval
+
+            code = run_eval(job)
+    except (UserError, RunError) as error:
+        say(error.text())
+        return error.exit_code
+    if code == 0 and not in_sweep and SWEEP not in os.environ:
+        show_run(job.directory)
+    return code
+
+
+def show_run(directory: Path) -> None:
+    """The run's own table on stdout."""
+    from posenc.report.table import print_run
+    from posenc.results.load import load_run
+
+    print_run(load_run(directory))
+
+
+def in_own_process(command: str, overrides: list[str], number: int) -> int:
+    """One job of a sweep as a process of its own; signals are passed on to it, and it is waited for."""
+    if _stopped_by:
+        return CODES[signal.Signals(_stopped_by[0])]
+    say(f"\n[{number + 1}] posenc {command} {' '.join(overrides)}")
+    process = subprocess.Popen([sys.executable, "-m", "posenc", command, *overrides])
+
+    def forward(signum: int, frame: FrameType | None) -> None:
+        _stopped_by.append(signum)
+        if process.poll() is None:
+            process.send_signal(signum)
+
+    before = {number: signal.signal(number, forward) for number in CODES}
+    try:
+        code = process.wait()
+    finally:
+        for number_, handler in before.items():
+            signal.signal(number_, handler)
+    if code < 0:
+        say(f"the job was killed by {signal.Signals(-code).name}")
+    return code
+
+
+def _sweep(command: str, arguments: list[str], jobs: list[Composed]) -> int:
+    listed = json.dumps([job.settings for job in jobs], sort_keys=True)
+    name = str(jobs[0].settings.get("experiment_name", "sweep"))
+    os.environ[SWEEP] = f"{name}-{hashlib.sha256(listed.encode()).hexdigest()[:6]}"
+    _call_hydra(command, arguments)
+    directories = list(dict.fromkeys(validated(command, _frozen(job.settings)).directory for job in jobs))
+    failed = _show_sweep(directories)
+    if _stopped_by:
+        return CODES[signal.Signals(_stopped_by[0])]
+    return 1 if failed else 0
+
+
+def _show_sweep(directories: list[Path]) -> bool:
+    """The comparison on stdout and every failure on stderr; whether there was one."""
+    from posenc.report.failures import failure_lines
+    from posenc.report.table import print_comparison
+    from posenc.results.load import load_runs
+
+    missing = [path for path in directories if not path.is_dir()]
+    runs = load_runs([path for path in directories if path.is_dir()])
+    if any(run.records for run in runs):
+        print_comparison(runs)
+    lines = [*failure_lines(runs), *(f"{path.name}: never started" for path in missing)]
+    for line in lines:
+        say(line)
+    return bool(lines)
+
+
+def _call_hydra(command: str, arguments: list[str]) -> list[int]:
+    """hydra.main with these arguments; the exit codes of the jobs it ran here."""
+    from posenc.jobs import hydra_mains
+
+    before, sys.argv = sys.argv, [f"posenc {command}", *arguments]
+    try:
+        hydra_mains.MAINS[command]()
+    finally:
+        sys.argv = before
+    return hydra_mains.exit_codes

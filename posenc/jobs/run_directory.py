@@ -1,0 +1,134 @@
+"""One run's folder: its lock, status, configuration and metrics."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import yaml
+from filelock import FileLock, Timeout
+
+from posenc.errors import RunError
+from posenc.results.store import write_json_atomic, write_text_atomic
+
+
+def read_status(directory: Path) -> dict[str, Any]:
+    """status.json, or an empty mapping where there is none or it is damaged."""
+    try:
+        status = json.loads((directory / "status.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return status if isinstance(status, dict) else {}
+
+
+@contextmanager
+def locked(directory: Path, name: str = "run") -> Iterator[None]:
+    """Hold the run directory; RunError with host and pid of the holder within a second if it is held.
+
+    The kernel releases the lock when the process dies, so there is no stale one. It is not reliable on some
+    network file systems.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(directory / f".{name}.lock", timeout=1)
+        lock.acquire()
+    except Timeout as error:
+        status = read_status(directory)
+        holder = f"pid {status.get('pid', '?')} on {status.get('host', '?')}"
+        raise RunError(f"{directory} is being written by another process ({holder})") from error
+    except OSError as error:
+        raise RunError(f"cannot write {directory}: {error.strerror or error}") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def write_status(directory: Path, status: str, **more: Any) -> None:
+    """status.json: running | finished | failed | diverged | interrupted, with reason, host, pid and times."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    before = read_status(directory)
+    write_json_atomic(
+        directory / "status.json",
+        {
+            "status": status,
+            "reason": None,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "started": before.get("started", now),
+            "updated": now,
+            "versions": versions(),
+            "git_commit": git_commit(),
+            **more,
+        },
+    )
+
+
+def write_config(directory: Path, settings: dict[str, Any]) -> None:
+    """config.yaml: fully resolved, plain data."""
+    write_text_atomic(directory / "config.yaml", yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+
+
+def append_metrics(directory: Path, metrics: dict[str, float]) -> None:
+    """One line of metrics.jsonl."""
+    with (directory / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(metrics) + "\n")
+
+
+def drop_metrics_after(directory: Path, step: int) -> None:
+    """Forget logged steps past the checkpoint that a run continues from, so that each step stands once."""
+    path = directory / "metrics.jsonl"
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line)
+        except (ValueError, KeyError, TypeError):
+            continue  # the line that a kill cut short
+    write_text_atomic(path, "".join(line + "\n" for line in kept))
+
+
+@contextmanager
+def log_file(directory: Path) -> Iterator[None]:
+    """Everything that is logged also goes to log.txt."""
+    handler = logging.FileHandler(directory / "log.txt", encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()
+
+
+def versions() -> dict[str, str]:
+    """Versions that the numbers may depend on."""
+    packages = ("posenc", "torch", "numpy", "sympy", "tokenizers", "datasets", "hydra-core")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+def git_commit() -> str | None:
+    """The commit of the clone that posenc runs from, with `+` if it was changed; None for a wheel."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        ask = ["git", "-C", str(root)]
+        head = subprocess.run([*ask, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5)
+        dirty = subprocess.run([*ask, "diff", "--quiet", "HEAD"], capture_output=True, timeout=5)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head.stdout.strip() + ("+" if dirty.returncode else "") if head.returncode == 0 else None

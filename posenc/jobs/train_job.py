@@ -1,0 +1,200 @@
+"""One training run from validated settings to its table: prepare, train, evaluate, put results together."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+import yaml
+
+from posenc.corpus import TokenStore, WindowSampler, check_lengths, prepare
+from posenc.errors import RunError
+from posenc.evaluation.evaluate import evaluate
+from posenc.evaluation.subject import Subject
+from posenc.jobs import run_directory as folder
+from posenc.jobs.build import build_model, run_facts
+from posenc.jobs.signals import Interrupted, StopFlag
+from posenc.jobs.validate import TrainJob
+from posenc.model.decoder import Decoder, count_parameters
+from posenc.report.progress import say, shown
+from posenc.results.records import Record, RunFacts
+from posenc.results.store import assemble_results
+from posenc.tracking import Tracker, build_tracker
+from posenc.training.loop import Progress, Trained, train
+
+log = logging.getLogger(__name__)
+
+
+def run_train(job: TrainJob) -> int:
+    """Train and evaluate, or continue, or recognise that it is all there. Returns the exit code.
+
+    Raises UserError if the tokenised corpus is too short after all, RunError if another process holds the
+    directory, both before the directory is touched.
+    """
+    status = folder.read_status(job.directory)
+    if status.get("status") == "diverged":
+        raise RunError(
+            f"this run diverged before: {status.get('reason')}",
+            hint=f"try a smaller train.lr or another seed; or remove {job.directory} to train it again",
+        )
+    if status.get("status") == "finished" and _measured_alike(job):
+        say(f"already finished: {job.directory}")
+        return 0
+    stop = StopFlag().install()
+    store = prepare(job.settings["data"], job.settings["tokenizer"], facts=job.facts)
+    check_lengths(
+        store, needed_tokens=max(job.evaluation.windows) + 1, context_length=job.settings["context_length"]
+    )
+    with folder.locked(job.directory), folder.log_file(job.directory):
+        try:
+            return _run(job, store, stop)
+        except Interrupted:
+            folder.write_status(job.directory, "interrupted", reason=stop.name)
+            say(f"{stop.name}: everything finished so far is saved; the same command continues")
+            return stop.exit_code
+        except BaseException as error:
+            reason = f"{type(error).__name__}: {error}"
+            folder.write_status(job.directory, "failed", reason=reason.splitlines()[0])
+            raise
+
+
+def _measured_alike(job: TrainJob) -> bool:
+    """Whether the finished run was evaluated as this command asks; else only the missing cells are done."""
+    try:
+        stored = yaml.safe_load((job.directory / "config.yaml").read_text(encoding="utf-8"))
+        return bool(stored["eval"] == job.settings["eval"])
+    except (OSError, KeyError, TypeError, yaml.YAMLError):
+        return False
+
+
+def _run(job: TrainJob, store: TokenStore, stop: StopFlag) -> int:
+    settings, directory = job.settings, job.directory
+    folder.write_config(directory, settings)
+    folder.write_status(directory, "running")
+    model = build_model(settings, job.shape, store.vocab_size)
+    for warning in model.encoding.warnings():
+        log.warning("%s", warning)
+    if settings["train"]["compile"]:
+        for block in model.blocks:
+            block.compile()
+    tracker = build_tracker(
+        settings["tracking"],
+        run_name=directory.name,
+        group=os.environ.get("POSENC_SWEEP", settings["experiment_name"]),
+        tags=[settings["encoding"]["name"], settings["experiment_name"]],
+        config=settings,
+        run_dir=directory,
+    )
+    status = "failed"
+    try:
+        trained = _train(job, model, store, tracker, stop)
+        status = trained.status
+        if trained.status == "diverged":
+            folder.write_status(directory, "diverged", reason=trained.reason, step=trained.step)
+            raise RunError(
+                f"training diverged: {trained.reason}",
+                hint=f"nothing was averaged in; log: {directory / 'log.txt'}\ntry a smaller train.lr",
+            )
+        if trained.status == "interrupted":
+            raise Interrupted
+        facts = _facts(job, model, store, trained)
+        records = _evaluate(job, model, store, trained.step, facts, stop)
+        tracker.evaluation([dict(record) for record in records])
+        folder.write_status(directory, "finished", step=trained.step)
+        return 0
+    except Interrupted:
+        status = "interrupted"
+        raise
+    finally:
+        tracker.finish(status)
+
+
+def _train(job: TrainJob, model: Decoder, store: TokenStore, tracker: Tracker, stop: StopFlag) -> Trained:
+    settings = job.settings
+    length = settings["context_length"]
+    counts = count_parameters(model)
+    say(
+        f"{settings['encoding']['name']}: {counts['total']:,} parameters, T={length}, "
+        f"{job.steps} steps of {job.batch_windows * length} tokens, {job.precision} on {job.device}, "
+        f"{settings['data']['name']} as {settings['tokenizer']['name']} -> {job.directory}"
+    )
+    with shown("training", job.steps) as bar:
+
+        def on_log(progress: Progress) -> None:
+            folder.append_metrics(job.directory, progress.metrics())
+            tracker.log(progress.metrics(), progress.step)
+            rate = f"{progress.tokens_per_second:,.0f} tokens/s"
+            bar.update(progress.step, f"loss {progress.loss:.3f}  {rate}")
+
+        return train(
+            model,
+            WindowSampler(store, length, settings["seed"]),
+            job.optimization,
+            steps=job.steps,
+            batch_windows=job.batch_windows,
+            context_length=length,
+            seed=settings["seed"],
+            precision=job.precision,
+            device=job.device,
+            checkpoints=job.directory / "checkpoints",
+            checkpoint_seconds=settings["train"]["checkpoint_seconds"],
+            log_every=settings["train"]["log_every"],
+            on_resume=lambda step: folder.drop_metrics_after(job.directory, step),
+            on_log=on_log,
+            stop=stop,
+        )
+
+
+def _evaluate(
+    job: TrainJob, model: Decoder, store: TokenStore, step: int, facts: RunFacts, stop: StopFlag
+) -> list[Record]:
+    plan, settings = job.evaluation, job.settings
+    subject = Subject(
+        model=model,
+        train_length=settings["context_length"],
+        seed=settings["seed"],
+        precision=job.precision,
+        device=job.device,
+        store=store,
+        split=plan.split,
+        batch_tokens=plan.batch_tokens,
+    )
+    with shown("evaluating", len(plan.protocols) * len(plan.windows)) as bar:
+        done = 0
+
+        def on_cell(record: Record, was_there: bool) -> None:
+            nonlocal done
+            done += 1
+            bar.update(done, f"{record['protocol']} at {record['window']}")
+
+        records = evaluate(
+            subject,
+            job.directory,
+            protocols=plan.protocols,
+            windows=plan.windows,
+            target_fraction=plan.target_fraction,
+            max_targets=plan.max_targets,
+            corpus=settings["data"]["name"],
+            checkpoint_step=step,
+            on_cell=on_cell,
+            check_stop=stop.check,
+        )
+    assemble_results(job.directory, facts)
+    return records
+
+
+def _facts(job: TrainJob, model: Decoder, store: TokenStore, trained: Trained) -> RunFacts:
+    return run_facts(
+        job.settings,
+        model,
+        store,
+        name=job.directory.name,
+        digest=job.hash,
+        device=job.device,
+        tokens=trained.tokens,
+        steps=trained.step,
+        seconds=trained.seconds,
+        final_loss=trained.final_loss,
+        versions=folder.versions(),
+    )
+

@@ -1,0 +1,1 @@
+"""The decoder, its attention and the choice of the attention kernel."""

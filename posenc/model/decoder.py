@@ -1,0 +1,101 @@
+"""The decoder: pre-norm blocks with RMSNorm, tied embeddings, no dropout, no bias terms.
+
+B batch, T tokens wanted, S tokens of the window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posenc.encodings.base import Encoding
+from posenc.model.attention import Attention
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Sizes of a decoder; `name` is for people."""
+
+    name: str
+    d_model: int
+    n_layers: int
+    n_heads: int
+    mlp_ratio: int
+
+    @property
+    def head_dim(self) -> int:
+        return self.d_model // self.n_heads
+
+
+class Mlp(nn.Module):
+    """Two linear maps with a squared ReLU between them (Primer, arXiv 2109.08668)."""
+
+    def __init__(self, d_model: int, hidden: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(d_model, hidden, bias=False)
+        self.down = nn.Linear(hidden, d_model, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.relu(self.up(x)).square())
+
+
+class Block(nn.Module):
+    """Attention, then the MLP, each behind a norm and beside the residual stream."""
+
+    def __init__(self, shape: ModelShape, layer: int) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(shape.d_model)
+        self.attention = Attention(shape.d_model, shape.n_heads, layer)
+        self.mlp_norm = nn.RMSNorm(shape.d_model)
+        self.mlp = Mlp(shape.d_model, shape.mlp_ratio * shape.d_model)
+
+    def forward(self, x: Tensor, pos: Tensor, encoding: Encoding, wanted: int) -> Tensor:
+        """x (B, S, d_model) -> the last `wanted` tokens (B, T, d_model)."""
+        attended = self.attention(self.attention_norm(x), pos, encoding, wanted)
+        x = x[:, -wanted:] + attended
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Decoder(nn.Module):
+    """Token ids to next-token logits, with an encoding behind its hooks."""
+
+    def __init__(self, shape: ModelShape, vocab_size: int, encoding: Encoding) -> None:
+        super().__init__()
+        self.shape = shape
+        self.vocab_size = vocab_size
+        self.encoding = encoding
+        self.embedding = nn.Embedding(vocab_size, shape.d_model)  # also the output map
+        self.blocks = nn.ModuleList(Block(shape, layer) for layer in range(shape.n_layers))
+        self.norm = nn.RMSNorm(shape.d_model)
+
+    def forward(self, tokens: Tensor, pos: Tensor, wanted: int | None = None) -> Tensor:
+        """tokens (B, S) int64 at positions pos (S,) int64 -> logits of the last `wanted` tokens (B, T, V).
+
+        `wanted` None means all. Only those tokens go through the last block's queries and the output map.
+        """
+        window = tokens.shape[1]
+        wanted = window if wanted is None else wanted
+        embeds = "embed" in self.encoding.hooks
+        x = self.embedding(tokens)  # (B, S, d_model)
+        for layer, block in enumerate(self.blocks):
+            if embeds:
+                x = self.encoding.embed(x, pos, layer)
+            last = layer == len(self.blocks) - 1
+            x = block(x, pos, self.encoding, wanted if last else window)
+        return F.linear(self.norm(x), self.embedding.weight)  # (B, T, V)
+
+    def positions(self, n: int, generator: torch.Generator) -> Tensor:
+        """The encoding's positions for a window of n tokens, on the model's device: (n,) int64."""
+        return self.encoding.positions(n, self.training, generator).to(self.embedding.weight.device)
+
+
+def count_parameters(model: Decoder) -> dict[str, int]:
+    """How many parameters are trained: in all, in the token embedding, in the encoding."""
+    return {
+        "total": sum(p.numel() for p in model.parameters()),
+        "embedding": model.embedding.weight.numel(),
+        "encoding": sum(p.numel() for p in model.encoding.parameters()),
+    }

@@ -1,0 +1,91 @@
+"""Whether JSON from a file is a record, or the facts of a run: the right types and finite numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+from posenc.results.records import Record, RunFacts
+
+TEXTS = ("protocol", "corpus", "fingerprint", "split", "targets_hash", "unit")
+COUNTS = ("window", "checkpoint_step", "targets", "documents")
+NUMBERS = ("nats", "bpb", "ppl")
+
+
+def check_record(data: object) -> Record:
+    """`data` as a Record. Raises ValueError that names the first wrong field."""
+    if not isinstance(data, dict):
+        raise ValueError("a record is not an object")
+    _need(data, TEXTS, lambda v: isinstance(v, str), "text")
+    _need(data, COUNTS, _is_count, "a whole number from 0")
+    _need(data, ("multiple",), lambda v: _is_number(v) and v > 0, "a positive number")
+    _need(data, ("seconds",), _is_number, "a number")
+    _need(data, NUMBERS, lambda v: v is None or _is_number(v), "a finite number or null")
+    _need(data, ("stride",), lambda v: v is None or _is_count(v), "a whole number or null")
+    _need(data, ("beyond", "note"), lambda v: v is None or isinstance(v, str), "text or null")
+    _need(data, ("extend",), lambda v: v is None or _is_named(v), "null or an object with a name")
+    _need(data, ("ci95",), lambda v: v is None or _is_interval(v), "[lo, hi] or null")
+    _need(data, ("per_document",), lambda v: v is None or _is_per_document(v), "aligned lists or null")
+    if data["window"] == 0:
+        raise ValueError("record.window: must be positive")
+    if data["nats"] is None and data["note"] is None:
+        raise ValueError("record.nats: null without a note")
+    return cast(Record, data)
+
+
+def check_facts(data: object) -> RunFacts:
+    """`data` as RunFacts: what a comparison needs. Raises ValueError that names the wrong field."""
+    if not isinstance(data, dict):
+        raise ValueError("run: not an object")
+    _need(data, ("encoding",), _is_named, "an object with a name", "run")
+    _need(data, ("context_length",), lambda v: _is_count(v) and v > 0, "a positive whole number", "run")
+    _need(data, ("seed",), lambda v: isinstance(v, int) and not isinstance(v, bool), "a whole number", "run")
+    for field in ("model", "parameters", "corpus"):
+        if not isinstance(data.get(field, {}), dict):
+            raise ValueError(f"run.{field}: must be an object")
+    for field in ("tokens", "steps"):
+        if not _is_count(data.get(field, 0)):
+            raise ValueError(f"run.{field}: must be a whole number from 0")
+    return cast(RunFacts, data)
+
+
+def _need(data: dict[str, Any], fields: tuple[str, ...], fits: Any, kind: str, of: str = "record") -> None:
+    for field in fields:
+        if field not in data:
+            raise ValueError(f"{of}.{field}: missing")
+        if not fits(data[field]):
+            raise ValueError(f"{of}.{field}: must be {kind}")
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) < 2**63 if isinstance(value, int) else math.isfinite(value)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _is_named(value: object) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("name"), str) and value["name"] != ""
+
+
+def _is_list(value: object, fits: Any) -> bool:
+    return isinstance(value, list) and all(fits(item) for item in value)
+
+
+def _is_interval(value: object) -> bool:
+    return _is_list(value, _is_number) and len(cast(list[Any], value)) == 2
+
+
+def _is_per_document(value: object) -> bool:
+    if not isinstance(value, dict):
+        return False
+    lists = [value.get(key) for key in ("document", "nats", "targets", "bytes")]
+    kinds = [_is_count, _is_number, lambda v: _is_count(v) and v > 0, _is_count]
+    if not all(_is_list(items, fits) for items, fits in zip(lists, kinds, strict=True)):
+        return False
+    documents = cast(list[int], lists[0])
+    aligned = all(len(cast(list[Any], items)) == len(documents) for items in lists)
+    return aligned and len(set(documents)) == len(documents)

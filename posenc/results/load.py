@@ -1,0 +1,183 @@
+"""Reading run directories, damaged and foreign ones too: nothing is executed, nothing raised for them."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from posenc.errors import UserError
+from posenc.results.check import check_facts, check_record
+from posenc.results.names import visible
+from posenc.results.records import SCHEMA_VERSION, Record, RunFacts
+
+MARKS = ("status.json", "results.json")
+LARGEST = 50_000_000  # bytes; a results.json of 25 cells x 2000 documents has 3 MB
+LARGEST_CONFIG = 1_000_000
+
+
+@dataclass
+class Run:
+    """What a run directory holds. With a `problem` (why it cannot be used) no facts, no records."""
+
+    path: Path
+    status: dict[str, Any] = field(default_factory=dict)
+    facts: RunFacts | None = None
+    records: list[Record] = field(default_factory=list)
+    config: dict[str, Any] | None = None
+    problem: str | None = None
+
+    @property
+    def state(self) -> str:
+        """running, finished, failed, diverged, interrupted; `damaged` with a problem; or `unknown`."""
+        if self.problem is not None:
+            return "damaged"
+        state = self.status.get("status")
+        return state if isinstance(state, str) else ("finished" if self.facts is not None else "unknown")
+
+    @property
+    def name(self) -> str:
+        """The run's name: that of its directory. It is the user's text: escape it where it is printed."""
+        return self.path.name or str(self.path)
+
+    @property
+    def seed(self) -> int | None:
+        """The training seed, where it is known."""
+        seed = self.facts["seed"] if self.facts is not None else (self.config or {}).get("seed")
+        return seed if isinstance(seed, int) else None
+
+
+def load_runs(paths: Iterable[str | Path]) -> list[Run]:
+    """Every run under `paths`, each once, sorted by path.
+
+    A path is a run directory, a folder with run directories at any depth (hidden folders and symbolic links
+    inside it are not followed), a results.json, or a glob. Damaged and foreign files make a Run with a
+    `problem`. Raises UserError for a path that does not exist.
+    """
+    found: dict[Path, Run] = {}
+    for given in paths:
+        for place in _places(given):
+            for path, problem in _run_directories(place):
+                key = path.resolve()
+                if key not in found:
+                    found[key] = load_run(path) if problem is None else Run(path, problem=problem)
+    return sorted(found.values(), key=lambda run: str(run.path))
+
+
+def load_run(path: Path) -> Run:
+    """One run directory. Never raises for what its files hold."""
+    run = Run(Path(path))
+    try:
+        run.config = _read_config(run.path)
+        run.status = _read_json(run.path, "status.json") or {}
+        results = _read_json(run.path, "results.json")
+        if results is not None:
+            if results.get("schema_version") != SCHEMA_VERSION:
+                version = str(results.get("schema_version"))[:40]
+                raise ValueError(f"results.json: schema_version {version}, not {SCHEMA_VERSION}")
+            records = results.get("records")
+            if not isinstance(records, list):
+                raise ValueError("results.json: records is not a list")
+            facts = check_facts(results.get("run"))
+            run.records = [check_record(record) for record in records]
+            run.facts = facts
+    except (OSError, ValueError, RecursionError) as error:
+        run.facts, run.records = None, []
+        run.problem = str(error) or type(error).__name__
+    return run
+
+
+def _places(given: str | Path) -> list[Path]:
+    path = Path(given)
+    if path.name in MARKS and path.is_file():
+        return [path.parent]
+    if path.is_dir():
+        return [path]
+    if glob.has_magic(str(given)):
+        matches = [Path(match) for match in glob.glob(str(given), recursive=True)]  # noqa: PTH207 (absolute too)
+        if matches:
+            return sorted(
+                p.parent if p.name in MARKS else p for p in matches if p.is_dir() or p.name in MARKS
+            )
+    hint = "train one first: posenc train encoding=rope"
+    raise UserError("DIRS", visible(given), "no such run directory", hint=hint)
+
+
+def _run_directories(place: Path) -> list[tuple[Path, str | None]]:
+    """Run directories at or below `place`, with a problem where a folder cannot be read."""
+    found: list[tuple[Path, str | None]] = []
+
+    def unreadable(error: OSError) -> None:
+        found.append((Path(error.filename), f"cannot be read: {error.strerror}"))
+
+    for folder, subfolders, files in os.walk(place, onerror=unreadable):
+        if any(mark in files for mark in MARKS):
+            found.append((Path(folder), None))
+            subfolders.clear()
+        else:
+            subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+    return found
+
+
+def _read(folder: Path, name: str, largest: int) -> str | None:
+    """The text of a regular file of this folder; None where there is none. Raises ValueError, OSError."""
+    path = folder / name
+    if not os.path.lexists(path):
+        return None
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{name}: a link that leaves the run directory")
+    facts = path.stat()
+    if not stat.S_ISREG(facts.st_mode):
+        raise ValueError(f"{name}: not a regular file")
+    if facts.st_size > largest:
+        raise ValueError(f"{name}: too large ({facts.st_size} bytes, at most {largest})")
+    return path.read_text(encoding="utf-8")
+
+
+def _read_json(folder: Path, name: str) -> dict[str, Any] | None:
+    text = _read(folder, name, LARGEST)
+    if text is None:
+        return None
+    try:
+        data = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name}: damaged ({error})") from error
+    if not isinstance(data, dict):
+        raise ValueError(f"{name}: not an object")
+    return data
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number of JSON")
+
+
+def _read_config(folder: Path) -> dict[str, Any] | None:
+    text = _read(folder, "config.yaml", LARGEST_CONFIG)
+    if text is None:
+        return None
+    import yaml  # type: ignore[import-untyped]
+
+    class Loader(yaml.SafeLoader):
+        """Plain data; aliases are refused, as a few lines of them can stand for billions of nodes."""
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                raise yaml.YAMLError("aliases are not used in a resolved configuration")
+            return super().compose_node(parent, index)
+
+    try:
+        data = yaml.load(text, Loader=Loader)  # a SafeLoader: no tag makes an object of Python
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"config.yaml: damaged ({str(error).splitlines()[0]})") from error
+    return data if isinstance(data, dict) else None
+
+
+def run_names(runs: Sequence[Run], most: int = 3) -> str:
+    """A few names for a message: `a, b, c and 4 more`."""
+    names = [run.name for run in runs[:most]]
+    return ", ".join(names) + (f" and {len(runs) - most} more" if len(runs) > most else "")

@@ -1,0 +1,132 @@
+"""Runs put together to rows: the seeds of one encoding with one set of settings, labelled by what differs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from posenc.results.load import Run
+from posenc.results.selection import Selected
+from posenc.results.settings import differing, encoding_of, flatten, settings_of
+
+
+@dataclass
+class Member:
+    """One seed of a row; without `selected` the run has no number to show."""
+
+    run: Run
+    selected: Selected | None
+
+
+@dataclass
+class Group:
+    """A row to be."""
+
+    encoding: str
+    extend: str | None  # as JSON
+    settings: dict[str, str]
+    mixed: dict[str, str]
+    members: list[Member] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    label: str = ""
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds there are runs of, sorted."""
+        return sorted({m.run.seed for m in self.members if m.run.seed is not None})
+
+    @property
+    def beyond(self) -> str | None:
+        """The declared policy past T, where the encoding has one."""
+        for member in self.members:
+            for record in member.selected.records if member.selected else []:
+                if record["beyond"] is not None:
+                    return record["beyond"]
+        return self.settings.get("encoding.beyond", "null").replace("null", "") or None
+
+    @property
+    def extend_name(self) -> str | None:
+        """The extension's name."""
+        return None if self.extend is None else str(json.loads(self.extend)["name"])
+
+
+def group_runs(
+    runs: Sequence[Run], selected: Sequence[Selected], mixed: Sequence[dict[str, str]]
+) -> list[Group]:
+    """Rows in the order of their labels. Runs without numbers join the row of their settings, or make one."""
+    groups: dict[tuple[str, ...], Group] = {}
+    for one, values in zip(selected, mixed, strict=True):
+        for extend in one.cells:
+            _add(groups, Member(one.run, one), extend, values)
+    chosen = {id(one.run) for one in selected}
+    for run in runs:
+        if id(run) not in chosen:
+            _add_without_numbers(groups, run)
+    rows = list(groups.values())
+    for row in rows:
+        _keep_one_a_seed(row)
+    _label(rows)
+    everything = {seed for row in rows for seed in row.seeds}
+    for row in rows:
+        if missing := sorted(everything - set(row.seeds)) if row.seeds else []:
+            row.notes.append("no run of seed " + ", ".join(map(str, missing)))
+    return sorted(rows, key=lambda row: (row.label, sorted(row.mixed.items())))
+
+
+def _add(
+    groups: dict[tuple[str, ...], Group], member: Member, extend: str | None, mixed: dict[str, str]
+) -> None:
+    encoding, settings = encoding_of(member.run) or member.run.name, settings_of(member.run)
+    key = (encoding, extend or "", json.dumps(settings, sort_keys=True), json.dumps(mixed, sort_keys=True))
+    groups.setdefault(key, Group(encoding, extend, settings, mixed)).members.append(member)
+
+
+def _add_without_numbers(groups: dict[tuple[str, ...], Group], run: Run) -> None:
+    name, settings = encoding_of(run), settings_of(run)
+    same = [g for g in groups.values() if g.encoding == name and g.settings == settings and g.extend is None]
+    if len(same) == 1:
+        same[0].members.append(Member(run, None))
+    else:
+        _add(groups, Member(run, None), None, {})
+
+
+def _keep_one_a_seed(row: Group) -> None:
+    """A run that is there twice (say, in two experiments) counts once: with numbers, then first by path."""
+    kept: dict[int, Member] = {}
+    unknown = [member for member in row.members if member.run.seed is None]
+    for member in sorted(row.members, key=lambda m: (m.selected is None, str(m.run.path))):
+        seed = member.run.seed
+        if seed is not None and kept.setdefault(seed, member) is not member:
+            row.notes.append(f"seed {seed} is there more than once, shown: {kept[seed].run.name}")
+    row.members = [kept[seed] for seed in sorted(kept)] + unknown
+
+
+def _label(rows: list[Group]) -> None:
+    by_encoding, by_extension = defaultdict(list), defaultdict(list)
+    for row in rows:
+        by_encoding[row.encoding].append(row.settings)
+        by_extension[row.encoding, row.extend_name].append(_extend_settings(row))
+    for row in rows:
+        label = row.encoding + (f"+{row.extend_name}" if row.extend_name else "")
+        own, extension = row.settings, _extend_settings(row)
+        parts = [
+            f"{key.removeprefix('encoding.')}={own[key]}"
+            for key in differing(by_encoding[row.encoding])
+            if key in own and key != "encoding.beyond"
+        ]
+        parts += [
+            f"{key}={extension[key]}"
+            for key in differing(by_extension[row.encoding, row.extend_name])
+            if key in extension
+        ]
+        row.label = " ".join([label, *parts, *([f"(beyond: {row.beyond})"] if row.beyond else [])])
+    twice = Counter((row.label, json.dumps(row.mixed, sort_keys=True)) for row in rows)
+    for row in rows:
+        if twice[row.label, json.dumps(row.mixed, sort_keys=True)] > 1 and row.members:
+            row.label += f" [{row.members[0].run.name}]"
+
+
+def _extend_settings(row: Group) -> dict[str, str]:
+    return {} if row.extend is None else flatten(json.loads(row.extend))

@@ -1,0 +1,105 @@
+"""Which records of a run stand in a comparison: one protocol, the last checkpoint, one set of targets."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from posenc.results.load import Run
+from posenc.results.records import Record
+
+TargetSet = tuple[str, str, int, str]  # fingerprint, split, stride or 0, hash of the targets
+
+
+@dataclass
+class Selected:
+    """The records of one run, by extension (None: as trained) and window multiple."""
+
+    run: Run
+    cells: dict[str | None, dict[float, Record]] = field(default_factory=dict)  # key: extension as JSON
+    left_out: int = 0  # records of this protocol that belong to another checkpoint, corpus or set of targets
+
+    @property
+    def records(self) -> list[Record]:
+        """All of them."""
+        return [record for cells in self.cells.values() for record in cells.values()]
+
+
+def multiple_of(record: Record) -> float:
+    """The window as a multiple of T, rounded so that it can be a key."""
+    return round(record["multiple"], 6)
+
+
+def select(runs: Sequence[Run], protocol: str) -> list[Selected]:
+    """The records of `protocol`, a Selected for each run that has some and has not diverged.
+
+    Where a run was measured on several sets of targets, the one that most runs share is taken, then the
+    run's own corpus, the test split, the most and the longest windows. Sets of one window each (protocols
+    that cannot score the same targets at every length) are taken together.
+    """
+    last = {id(run): _last_checkpoint(run, protocol) for run in runs}
+    ranked = _rank(runs, last)
+    return [_select_run(run, protocol, last[id(run)], ranked) for run in runs if last[id(run)]]
+
+
+def target_set(record: Record) -> TargetSet:
+    """What was scored."""
+    return record["fingerprint"], record["split"], record["stride"] or 0, record["targets_hash"]
+
+
+def _last_checkpoint(run: Run, protocol: str) -> list[Record]:
+    if run.facts is None or run.state == "diverged":
+        return []
+    records = [record for record in run.records if record["protocol"] == protocol]
+    step = max((record["checkpoint_step"] for record in records), default=0)
+    return [record for record in records if record["checkpoint_step"] == step]
+
+
+def _rank(runs: Sequence[Run], last: dict[int, list[Record]]) -> dict[TargetSet, tuple[Any, ...]]:
+    """A sort key for every set of targets; the preferred one sorts first."""
+    owners: dict[TargetSet, set[int]] = defaultdict(set)
+    windows: dict[TargetSet, set[int]] = defaultdict(set)
+    own: dict[TargetSet, int] = defaultdict(int)
+    for run in runs:
+        trained_on = (run.facts or {}).get("corpus", {}).get("fingerprint")
+        for record in last[id(run)]:
+            key = target_set(record)
+            owners[key].add(id(run))
+            windows[key].add(record["window"])
+            own[key] += record["fingerprint"] == trained_on
+    return {
+        key: (-len(owners[key]), own[key] == 0, key[1] != "test", -len(windows[key]), -max(windows[key]), key)
+        for key in owners
+    }
+
+
+def _select_run(
+    run: Run, protocol: str, records: list[Record], ranked: dict[TargetSet, tuple[Any, ...]]
+) -> Selected:
+    by_set: dict[TargetSet, list[Record]] = defaultdict(list)
+    for record in records:
+        by_set[target_set(record)].append(record)
+    order = sorted(by_set, key=lambda key: ranked[key])
+    taken = [order[0]]
+    if _windows(by_set[order[0]]) == 1:
+        taken += [k for k in order[1:] if k[:3] == order[0][:3] and _windows(by_set[k]) == 1]
+    selected = Selected(run)
+    for key in taken:
+        for record in by_set[key]:
+            cells = selected.cells.setdefault(extend_key(record), {})
+            cells.setdefault(multiple_of(record), record)
+    of_protocol = sum(record["protocol"] == protocol for record in run.records)
+    selected.left_out = of_protocol - len(selected.records)
+    return selected
+
+
+def extend_key(record: Record) -> str | None:
+    """The extension with its parameters as one comparable text."""
+    return None if record["extend"] is None else json.dumps(record["extend"], sort_keys=True)
+
+
+def _windows(records: list[Record]) -> int:
+    return len({record["window"] for record in records})

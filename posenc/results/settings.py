@@ -1,0 +1,66 @@
+"""What defines a run besides its seed: which runs are seeds of one row, and what tells two rows apart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from posenc.results.load import Run
+
+# Settings that leave the numbers alone, and those that posenc.results.mixing compares on its own.
+NOT_DEFINING = {"seed", "device", "name", "experiment_name", "experiment", "runs_dir", "plugins", "eval"}
+NOT_DEFINING |= {"tracking", "hydra", "train.compile", "train.checkpoint_seconds", "train.log_every"}
+MIXED = {"model", "data", "tokenizer", "context_length", "train.tokens"}
+
+
+def settings_of(run: Run) -> dict[str, str]:
+    """Flat settings (`encoding.base`: "10000") from config.yaml, or from the facts where there is none."""
+    if run.config is not None:
+        tree: dict[str, Any] = dict(run.config)
+        if not isinstance(tree.get("encoding"), dict) and run.facts is not None:
+            tree["encoding"] = run.facts["encoding"]
+    else:
+        tree = {"encoding": run.facts["encoding"]} if run.facts is not None else {}
+    skipped = NOT_DEFINING | MIXED | {"encoding.name"}
+    flat = flatten(tree)
+    return {key: text for key, text in flat.items() if not any(_within(key, skip) for skip in skipped)}
+
+
+def encoding_of(run: Run) -> str | None:
+    """The encoding's name, where it is known."""
+    if run.facts is not None:
+        return str(run.facts["encoding"]["name"])
+    encoding = (run.config or {}).get("encoding")
+    name = encoding.get("name") if isinstance(encoding, dict) else encoding
+    return name if isinstance(name, str) else None
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested mappings as dotted keys; values as text (JSON for what is not text), so that they compare."""
+    flat: dict[str, str] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = as_text(value)
+    return flat
+
+
+def as_text(value: object) -> str:
+    """A value as short text: numbers alike whether written 1000 or 1000.0."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def differing(rows: Sequence[dict[str, str]]) -> list[str]:
+    """The keys in which the mappings are not all the same, sorted."""
+    keys = sorted({key for row in rows for key in row})
+    return [key for key in keys if len({row.get(key) for row in rows}) > 1]
+
+
+def _within(key: str, section: str) -> bool:
+    return key == section or key.startswith(section + ".")

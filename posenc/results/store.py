@@ -1,0 +1,167 @@
+"""Writing results: atomic files, one small record a finished cell, results.json put together from them."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from posenc.errors import RunError
+from posenc.results.check import check_record
+from posenc.results.names import safe_name
+from posenc.results.records import SCHEMA_VERSION, Record, RunFacts
+
+CELL = ("protocol", "window", "extend", "stride", "fingerprint", "split", "targets_hash", "checkpoint_step")
+
+
+def write_text_atomic(path: Path, text: str) -> None:
+    """Write `text` as UTF-8 so that `path` is either the old or the new content, also after a power cut.
+
+    A temporary file in the same directory, fsync, rename, fsync of the directory. Raises RunError when the
+    file system refuses (full, read-only); nothing half-written is left behind.
+    """
+    data = text.encode("utf-8", "backslashreplace")
+    temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        _sync_directory(path.parent)
+    except OSError as error:
+        raise _cannot_write(path, len(data), error) from error
+
+
+def write_json_atomic(path: Path, data: object) -> None:
+    """Write plain JSON atomically. Raises ValueError on NaN or infinity, RunError as write_text_atomic."""
+    write_text_atomic(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
+
+
+def record_path(run_dir: Path, cell: Mapping[str, Any]) -> Path:
+    """`records/<protocol>-W<window>[-S<stride>][-<extend>]-step<N>-<hash>.json`.
+
+    `cell` is a record, or the eight fields that identify one (CELL); the hash is of all eight.
+    """
+    identity = json.dumps([cell[key] for key in CELL], sort_keys=True, allow_nan=False)
+    parts = [safe_name(cell["protocol"]), f"W{int(cell['window'])}"]
+    if cell["stride"] is not None:
+        parts.append(f"S{int(cell['stride'])}")
+    if cell["extend"] is not None:
+        parts.append(safe_name(str(cell["extend"].get("name", "extend"))))
+    parts += [f"step{int(cell['checkpoint_step'])}", hashlib.sha256(identity.encode()).hexdigest()[:8]]
+    return Path(run_dir) / "records" / ("-".join(parts) + ".json")
+
+
+def write_record(run_dir: Path, record: Record) -> Path:
+    """Write one finished cell, replacing the same cell; returns its path. Raises as write_json_atomic."""
+    path = record_path(run_dir, record)
+    write_text_atomic(path, json.dumps(record, allow_nan=False) + "\n")
+    return path
+
+
+def find_record(
+    run_dir: Path,
+    *,
+    protocol: str,
+    window: int,
+    extend: Mapping[str, Any] | None,
+    stride: int | None,
+    fingerprint: str,
+    split: str,
+    targets_hash: str,
+    checkpoint_step: int,
+) -> Record | None:
+    """The stored record of this cell, or None where there is none, or only a damaged one."""
+    cell = {
+        "protocol": protocol,
+        "window": window,
+        "extend": extend,
+        "stride": stride,
+        "fingerprint": fingerprint,
+        "split": split,
+        "targets_hash": targets_hash,
+        "checkpoint_step": checkpoint_step,
+    }
+    try:
+        record = check_record(json.loads(record_path(run_dir, cell).read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return record if all(record.get(key) == value for key, value in cell.items()) else None
+
+
+def has_record(run_dir: Path, **cell: Any) -> bool:
+    """Whether this cell is done and readable; the keywords are those of find_record."""
+    return find_record(run_dir, **cell) is not None
+
+
+def read_records(run_dir: Path) -> list[Record]:
+    """All records of a run, sorted by protocol, extension, stride, window and step.
+
+    Raises RunError that names a damaged file.
+    """
+    records = []
+    for path in sorted((Path(run_dir) / "records").glob("[!.]*.json")):
+        try:
+            records.append(check_record(json.loads(path.read_text(encoding="utf-8"))))
+        except (OSError, ValueError, RecursionError) as error:
+            hint = "delete this file and run the same command again: only that cell is evaluated anew"
+            raise RunError(f"damaged record {path}: {error}", hint=hint) from error
+    return sorted(records, key=_order)
+
+
+def assemble_results(run_dir: Path, run_facts: RunFacts) -> Path:
+    """Put results.json together from records/, a record a line; returns its path. Raises as read_records."""
+    lines = [json.dumps(record, allow_nan=False) for record in read_records(run_dir)]
+    head = json.dumps({"schema_version": SCHEMA_VERSION, "run": run_facts}, indent=2, allow_nan=False)
+    body = "[\n    " + ",\n    ".join(lines) + "\n  ]" if lines else "[]"
+    path = Path(run_dir) / "results.json"
+    write_text_atomic(path, head.removesuffix("\n}") + f',\n  "records": {body}\n}}\n')
+    return path
+
+
+def _order(record: Record) -> tuple[Any, ...]:
+    extend = "" if record["extend"] is None else json.dumps(record["extend"], sort_keys=True)
+    text = (record["fingerprint"], record["split"], record["targets_hash"])
+    return (
+        record["protocol"],
+        extend,
+        record["stride"] or 0,
+        record["window"],
+        record["checkpoint_step"],
+        *text,
+    )
+
+
+def _sync_directory(path: Path) -> None:
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:  # a directory cannot be opened on Windows; the rename is then all there is
+        return
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EBADF):  # some network file systems
+            raise
+    finally:
+        os.close(handle)
+
+
+def _cannot_write(path: Path, size: int, error: OSError) -> RunError:
+    hint = None
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        try:
+            hint = f"needed: {size} bytes; free: {shutil.disk_usage(path.parent).free} bytes"
+        except OSError:
+            hint = f"needed: {size} bytes"
+    return RunError(f"cannot write {path}: {error.strerror or error}", hint=hint)

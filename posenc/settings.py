@@ -1,0 +1,103 @@
+"""The typed schema that Hydra validates against. It holds types; every value has its home in `conf/`.
+
+`encoding`, `data`, `tokenizer` and `tracking` are plain mappings here: their keys belong to the function that
+takes them, and `posenc.signature` checks them against it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+
+@dataclass
+class ModelSettings:
+    """Sizes of the decoder."""
+
+    name: str = MISSING
+    d_model: int = MISSING
+    n_layers: int = MISSING
+    n_heads: int = MISSING
+    mlp_ratio: int = MISSING
+
+
+@dataclass
+class OptimSettings:
+    """AdamW and the shape of its schedule."""
+
+    name: str = MISSING
+    beta1: float = MISSING
+    beta2: float = MISSING
+    eps: float = MISSING
+    weight_decay: float = MISSING
+    grad_clip: float = MISSING
+    warmup_fraction: float = MISSING
+    final_lr_fraction: float = MISSING
+
+
+@dataclass
+class TrainSettings:
+    """Budget and pace. `tokens` and `batch_tokens` may be written 6e6, so they are checked by us."""
+
+    tokens: Any = MISSING
+    batch_tokens: Any = MISSING
+    lr: float = MISSING
+    precision: str = MISSING
+    compile: bool = MISSING
+    checkpoint_seconds: float = MISSING
+    log_every: int = MISSING
+
+
+@dataclass
+class EvalSettings:
+    """What is measured. In `posenc eval`, null means as trained."""
+
+    lengths: list[Any] | None = MISSING
+    protocols: list[str] | None = MISSING
+    split: str | None = MISSING
+    target_fraction: float | None = MISSING
+    max_targets: Any = MISSING
+    batch_tokens: Any = MISSING
+
+
+@dataclass
+class TrainConfig:
+    """`posenc train`."""
+
+    encoding: dict[str, Any] = field(default_factory=dict)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    data: dict[str, Any] = field(default_factory=dict)
+    tokenizer: dict[str, Any] = field(default_factory=dict)
+    optim: OptimSettings = field(default_factory=OptimSettings)
+    train: TrainSettings = field(default_factory=TrainSettings)
+    eval: EvalSettings = field(default_factory=EvalSettings)
+    tracking: dict[str, Any] = field(default_factory=dict)
+    context_length: int = MISSING
+    seed: int = MISSING
+    device: str = MISSING
+    experiment_name: str = MISSING
+    name: str | None = MISSING
+    runs_dir: str = MISSING
+    plugins: list[str] = field(default_factory=list)
+
+
+@dataclass
+class EvalConfig:
+    """`posenc eval`."""
+
+    run: str = MISSING
+    data: dict[str, Any] | None = None
+    eval: EvalSettings = field(default_factory=EvalSettings)
+    tracking: dict[str, Any] = field(default_factory=dict)
+    device: str = MISSING
+    plugins: list[str] = field(default_factory=list)
+
+
+def register_schemas() -> None:
+    """Make the schemas known to Hydra; safe to call again."""
+    store = ConfigStore.instance()
+    store.store(name="train_schema", node=TrainConfig)
+    store.store(name="eval_schema", node=EvalConfig)

@@ -1,0 +1,155 @@
+"""Checkpoints: safetensors and JSON, a manifest with the sha256 of every file, written whole or not at all.
+
+checkpoints/step-NNNNNNNN/  model.safetensors  optimizer.safetensors  state.json  manifest.json
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from posenc.errors import RunError
+from posenc.model.decoder import Decoder
+
+log = logging.getLogger(__name__)
+
+KEPT = 2  # the newest and the one before it, to fall back on
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified checkpoint on disk."""
+
+    path: Path
+    step: int
+    state: dict[str, Any]
+
+
+def save_checkpoint(
+    folder: Path, step: int, model: Decoder, optimizer: torch.optim.Optimizer, state: dict[str, Any]
+) -> Path:
+    """Write step-NNNNNNNN atomically, then drop older ones than the last two.
+
+    Raises RunError for non-finite weights: such a checkpoint is never written.
+    """
+    weights = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
+    broken = [name for name, value in weights.items() if not bool(torch.isfinite(value).all())]
+    if broken:
+        raise RunError(f"weights are not finite at step {step} ({broken[0]}); no checkpoint written")
+    final = folder / f"step-{step:08d}"
+    temporary = folder / f".tmp-step-{step:08d}-{os.getpid()}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    save_file(weights, temporary / "model.safetensors")
+    save_file(_optimizer_tensors(model, optimizer), temporary / "optimizer.safetensors")
+    (temporary / "state.json").write_text(json.dumps({**state, "step": step}, indent=1), encoding="utf-8")
+    names = ("model.safetensors", "optimizer.safetensors", "state.json")
+    manifest = {name: _sha256(temporary / name) for name in names}
+    (temporary / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+    for path in temporary.iterdir():
+        _fsync(path)
+    _fsync(temporary)
+    if final.exists():  # an earlier one of the same step that did not verify
+        shutil.rmtree(final)
+    temporary.rename(final)
+    _fsync(folder)
+    for old in checkpoint_paths(folder)[:-KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+    return final
+
+
+def checkpoint_paths(folder: Path) -> list[Path]:
+    """Checkpoints by number, oldest first."""
+    if not folder.is_dir():
+        return []
+    found = [p for p in folder.iterdir() if re.fullmatch(r"step-\d{8,}", p.name) and not p.is_symlink()]
+    return sorted(found, key=lambda p: int(p.name.removeprefix("step-")))
+
+
+def newest_checkpoint(folder: Path) -> Checkpoint | None:
+    """The newest one that verifies, or None if there is none at all.
+
+    A damaged newer one is named in a warning. Raises RunError if there are some and all are damaged.
+    """
+    damaged: list[str] = []
+    for path in reversed(checkpoint_paths(folder)):
+        problem = _problem(path)
+        if problem is None:
+            state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+            for line in damaged:
+                log.warning("damaged checkpoint skipped: %s; continuing from step %d", line, state["step"])
+            return Checkpoint(path, int(state["step"]), state)
+        damaged.append(f"{path.name} ({problem})")
+    if damaged:
+        raise RunError(
+            f"no checkpoint in {folder} is intact: {', '.join(damaged)}",
+            hint="remove the run directory to train afresh",
+        )
+    return None
+
+
+def load_weights(path: Path, model: Decoder) -> None:
+    """Weights of a verified checkpoint into the model. RunError if they are of another shape."""
+    tensors = load_file(path / "model.safetensors")
+    own = dict(model.named_parameters())
+    if tensors.keys() != own.keys() or any(tensors[n].shape != own[n].shape for n in own):
+        odd = sorted(tensors.keys() ^ own.keys()) or [n for n in own if tensors[n].shape != own[n].shape]
+        raise RunError(f"{path} does not fit this model: {', '.join(odd[:3])}")
+    with torch.no_grad():
+        for name, parameter in own.items():
+            parameter.copy_(tensors[name])
+
+
+def load_optimizer(path: Path, model: Decoder, optimizer: torch.optim.Optimizer) -> None:
+    """AdamW's moments and step counts of a verified checkpoint."""
+    tensors = load_file(path / "optimizer.safetensors")
+    for name, parameter in model.named_parameters():
+        optimizer.state[parameter] = {
+            key: tensors[f"{key}/{name}"].to("cpu" if key == "step" and not parameter.is_cuda else parameter.device)
+            for key in ("step", "exp_avg", "exp_avg_sq")
+            if f"{key}/{name}" in tensors
+        }
+
+
+def _optimizer_tensors(model: Decoder, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    return {
+        f"{key}/{name}": value.detach().cpu().contiguous()
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def _problem(path: Path) -> str | None:
+    """Why this checkpoint cannot be trusted, or None."""
+    try:
+        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
+            if _sha256(path / name) != manifest[name]:
+                return f"{name} differs from its sha256"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

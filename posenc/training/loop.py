@@ -1,0 +1,162 @@
+"""The training loop: one straight line a step, and nothing else.
+
+The same seed gives the same batches and the same initial values of the shared parts whatever the encoding,
+and a run that stopped continues bit for bit: batches and positions depend on (seed, step) alone.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+
+from posenc.corpus import WindowSampler
+from posenc.model.decoder import Decoder
+from posenc.seeds import generator_for
+from posenc.training.checkpoint import load_optimizer, load_weights, newest_checkpoint, save_checkpoint
+from posenc.training.optimizer import Optimization, build_optimizer, learning_rate
+from posenc.training.precision import autocast
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One step as it is logged: loss in nats per token, tokens since the start of the run."""
+
+    step: int
+    steps: int
+    tokens: int
+    loss: float
+    lr: float
+    grad_norm: float
+    tokens_per_second: float
+
+    def metrics(self) -> dict[str, float]:
+        """What `metrics.jsonl` and the trackers get."""
+        return {
+            "step": self.step,
+            "tokens": self.tokens,
+            "loss": self.loss,
+            "lr": self.lr,
+            "grad_norm": self.grad_norm,
+            "tokens_per_second": round(self.tokens_per_second, 1),
+        }
+
+
+@dataclass(frozen=True)
+class Trained:
+    """How training ended: `finished`, `diverged` (non-finite, before the update) or `interrupted`."""
+
+    status: str
+    step: int
+    tokens: int
+    final_loss: float | None  # nats per token, mean of the last tenth of the steps (since the last start)
+    seconds: float  # spent on steps in this and earlier processes
+    reason: str | None = None
+
+
+class Stop(Protocol):
+    """Asked once a step: has somebody asked the run to stop?"""
+
+    def requested(self) -> bool: ...
+
+
+def train(
+    model: Decoder,
+    sampler: WindowSampler,
+    optimization: Optimization,
+    *,
+    steps: int,
+    batch_windows: int,
+    context_length: int,
+    seed: int,
+    precision: str,
+    device: torch.device,
+    checkpoints: Path,
+    checkpoint_seconds: float,
+    log_every: int,
+    on_resume: Callable[[int], None],
+    on_log: Callable[[Progress], None],
+    stop: Stop,
+) -> Trained:
+    """Train up to update `steps`, from the newest intact checkpoint if there is one.
+
+    Every update sees `batch_windows` windows of `context_length` tokens. A checkpoint is written every
+    `checkpoint_seconds`, when stopped and at the end. `on_resume(step)` is told once where it begins.
+    """
+    model.to(device).train()
+    optimizer = build_optimizer(model, optimization)
+    step, state = _resume(checkpoints, model, optimizer)
+    on_resume(step)
+    first_step, seconds_before = step, float(state["seconds"])
+    batch_tokens = batch_windows * context_length
+    began = saved = logged_at = time.monotonic()
+    logged_step = step
+    recent: list[float] = []
+
+    def ended(status: str, reason: str | None = None) -> Trained:
+        return Trained(status, step, step * batch_tokens, final_loss(), seconds_so_far(), reason)
+
+    def final_loss() -> float | None:
+        tail = recent[-max(1, steps // 10) :]
+        return sum(tail) / len(tail) if tail else state["final_loss"]
+
+    def seconds_so_far() -> float:
+        return seconds_before + (time.monotonic() - began if step > first_step else 0.0)
+
+    def save() -> None:
+        facts = {"tokens": step * batch_tokens, "seconds": seconds_so_far(), "final_loss": final_loss()}
+        save_checkpoint(checkpoints, step, model, optimizer, facts)
+
+    while step < steps:
+        inputs, targets = (
+            torch.from_numpy(part).to(device, non_blocking=True) for part in sampler.batch(step, batch_windows)
+        )  # (B, T) int64 each
+        pos = model.positions(context_length, generator_for(seed, "positions", step))  # (T,)
+        with autocast(precision, device):
+            logits = model(inputs, pos)  # (B, T, V)
+        loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), optimization.grad_clip)
+        if not (math.isfinite(loss.item()) and math.isfinite(norm.item())):
+            what = "gradient" if math.isfinite(loss.item()) else "loss"
+            return ended("diverged", f"non-finite {what} at step {step + 1}")
+        lr = learning_rate(step, steps, optimization)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        step += 1
+        recent.append(loss.item())
+
+        now = time.monotonic()
+        if step % log_every == 0 or step == steps:
+            rate = (step - logged_step) * batch_tokens / max(now - logged_at, 1e-9)
+            window = recent[logged_step - step :]
+            mean = sum(window) / len(window)
+            on_log(Progress(step, steps, step * batch_tokens, mean, lr, norm.item(), rate))
+            logged_at, logged_step = now, step
+        if stop.requested() and step < steps:
+            save()
+            return ended("interrupted", "asked to stop")
+        if now - saved >= checkpoint_seconds and step < steps:
+            save()
+            saved = time.monotonic()
+    if step > first_step:
+        save()
+    return ended("finished")
+
+
+def _resume(checkpoints: Path, model: Decoder, optimizer: torch.optim.Optimizer) -> tuple[int, dict[str, Any]]:
+    """Step and state of the newest intact checkpoint, weights and moments loaded; step 0 for a fresh run."""
+    found = newest_checkpoint(checkpoints)
+    if found is None:
+        return 0, {"seconds": 0.0, "final_loss": None}
+    load_weights(found.path, model)
+    load_optimizer(found.path, model, optimizer)
+    return found.step, found.state

@@ -1,0 +1,54 @@
+"""AdamW and the learning rate as a pure function of the step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from posenc.model.decoder import Decoder
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """How the weights are trained; `lr` is the peak learning rate."""
+
+    lr: float
+    betas: tuple[float, float]
+    eps: float
+    weight_decay: float
+    grad_clip: float
+    warmup_fraction: float
+    final_lr_fraction: float
+
+
+def learning_rate(step: int, steps: int, optimization: Optimization) -> float:
+    """Learning rate of update `step` (from 0) of `steps`: linear warm-up, then linear decay.
+
+    It falls to `final_lr_fraction` of the peak at the last update.
+    """
+    warmup = max(1, round(optimization.warmup_fraction * steps))
+    if step < warmup:
+        return optimization.lr * (step + 1) / warmup
+    progress = (step - warmup + 1) / max(1, steps - warmup)
+    return optimization.lr * (1 - progress * (1 - optimization.final_lr_fraction))
+
+
+def build_optimizer(model: Decoder, optimization: Optimization) -> torch.optim.AdamW:
+    """AdamW, fused. Decayed: the matrices of the shared parts, and an encoding's own if it says so.
+
+    Norms are not decayed, and neither are an encoding's slopes and tables by default: decay would pull them
+    towards another encoding.
+    """
+    decayed, kept = [], []
+    for name, parameter in model.named_parameters():
+        own = name.startswith("encoding.")
+        decays = model.encoding.decayed if own else parameter.ndim > 1
+        (decayed if decays else kept).append(parameter)
+    groups = [
+        {"params": decayed, "weight_decay": optimization.weight_decay},
+        {"params": kept, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        groups, lr=optimization.lr, betas=optimization.betas, eps=optimization.eps, fused=True
+    )

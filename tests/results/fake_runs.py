@@ -1,0 +1,93 @@
+"""Run directories as posenc writes them, with losses that are known by hand."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from posenc.results.records import Record, make_record
+from posenc.results.store import assemble_results, write_json_atomic, write_record
+
+T = 64
+MULTIPLES = (0.5, 1, 2, 4, 8)
+DOCUMENTS = 40
+
+
+def record(window: int, loss: float, **changes: Any) -> Record:
+    """Every document has 10 targets of one byte; document d loses `loss` + a wiggle that sums to 0."""
+    note = changes.get("note")
+    count = changes.pop("count", DOCUMENTS)
+    wiggle = changes.pop("wiggle", 0.1)
+    sums = {
+        "documents": range(count),
+        "nats": [10 * (loss + wiggle * (-1) ** d) for d in range(count)],
+        "targets": [10] * count,
+        "bytes": [10] * count,
+    }
+    facts: dict[str, Any] = {
+        "protocol": "fixed-target",
+        "train_length": T,
+        "checkpoint_step": 800,
+        "corpus": "sympy",
+        "fingerprint": "f" * 64,
+        "split": "test",
+        "targets_hash": "a" * 16,
+        "seconds": 1.0,
+    }
+    return make_record(window=window, **{**facts, **({} if note else sums), **changes})
+
+
+def write_run(
+    root: Path,
+    encoding: str = "rope",
+    *,
+    seed: int = 0,
+    losses: dict[float, float] | None = None,
+    records: list[Record] | None = None,
+    params: dict[str, Any] | None = None,
+    status: str = "finished",
+    reason: str | None = None,
+    name: str | None = None,
+    facts: dict[str, Any] | None = None,
+    config: dict[str, Any] | None = None,
+    results: bool = True,
+) -> Path:
+    """A run directory under `root`; `losses` by multiple of T, `facts` and `config` changed as given."""
+    digest = hashlib.sha256(repr((params, facts, config)).encode()).hexdigest()[:8]
+    run = root / (name or f"{encoding}-nano-T64-s{seed}-{digest}")
+    run.mkdir(parents=True)
+    described = {"name": encoding, **(params or {})}
+    tree: dict[str, Any] = {"encoding": described, "seed": seed, "context_length": T, "device": "cpu"}
+    tree |= {"train": {"tokens": 3_276_800, "lr": 0.003, "compile": False}, "model": {"name": "nano"}}
+    tree |= config or {}
+    (run / "config.yaml").write_text(yaml.safe_dump(tree))
+    write_json_atomic(run / "status.json", {"status": status, "reason": reason, "host": "here", "pid": 1})
+    (run / "log.txt").write_text("")
+    if not results:
+        return run
+    losses = losses if losses is not None else dict.fromkeys(MULTIPLES, 1.3)
+    for one in records if records is not None else [record(int(m * T), loss) for m, loss in losses.items()]:
+        write_record(run, one)
+    run_facts: dict[str, Any] = {
+        "name": run.name,
+        "encoding": described,
+        "model": {"name": "nano", "n_layers": 4},
+        "parameters": {"total": 803_000, "encoding": 0, "embedding": 33_000},
+        "corpus": {"name": "sympy", "fingerprint": "f" * 64},
+        "tokenizer": "bytes",
+        "context_length": T,
+        "tokens": 3_276_800,
+        "steps": 800,
+        "seed": seed,
+    }
+    assemble_results(run, {**run_facts, **(facts or {})})  # type: ignore[typeddict-item]
+    return run
+
+
+def edit_json(path: Path, **changes: Any) -> None:
+    """Change top-level keys of a JSON file, as somebody with an editor would."""
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
