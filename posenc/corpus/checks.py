@@ -33,7 +33,8 @@ def inspect(
                 hint="splits hold whole documents, drawn by a hash of their names: give more files, "
                 "one JSON line a chapter,\nor larger shares in data.split",
             )
-    _check(facts.longest, needed_tokens, context_length, "bytes")
+    unit = "tokens" if tokenizer["name"] == "bytes" else "bytes"
+    _check(facts.longest, needed_tokens, context_length, unit)
     return facts
 
 

@@ -23,11 +23,11 @@ def reachable() -> bool:
     """Whether a connection to the hub, or to the proxy before it, opens within three seconds."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
         return False
-    url = urlsplit(endpoint())
-    proxy = getproxies().get(url.scheme)
-    if proxy and not proxy_bypass(url.hostname or ""):
-        url = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
     try:
+        url = urlsplit(endpoint())
+        proxy = getproxies().get(url.scheme)
+        if proxy and not proxy_bypass(url.hostname or ""):
+            url = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
         address = (url.hostname or "", url.port or (443 if url.scheme == "https" else 80))
     except ValueError:
         return False
@@ -61,6 +61,7 @@ def go_offline() -> None:
 
 def unreachable(what: str, ways_out: str) -> RunError:
     """The error for something that is neither cached nor to be had; its second line has the ways out."""
+    host = endpoint().rpartition("@")[2].removeprefix("https://")  # an address may hold a password
     return RunError(
-        f"{what} is not cached here and the hub ({endpoint()}) is out of reach", hint=f"ways out: {ways_out}"
+        f"{what} is not cached here and the hub ({host}) is out of reach", hint=f"ways out: {ways_out}"
     )

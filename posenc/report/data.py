@@ -29,7 +29,7 @@ FIELDS += ["change", "change_spread", "change_ci95_low", "change_ci95_high", "se
 FIELDS += ["targets", "documents", "note"]
 
 
-def csv_lines(comparisons: Sequence[Comparison], width: int, color: bool) -> str:
+def csv_lines(comparisons: Sequence[Comparison], width: int, color: bool, unicode: bool) -> str:
     """Unrounded numbers; empty where there is none; `inf` for a perplexity that overflows."""
     mixed = sorted({key for comparison in comparisons for key in comparison.header["mixed"]})
     out = io.StringIO()
@@ -57,7 +57,7 @@ def csv_lines(comparisons: Sequence[Comparison], width: int, color: bool) -> str
     return out.getvalue()
 
 
-def json_document(comparisons: Sequence[Comparison], width: int, color: bool) -> str:
+def json_document(comparisons: Sequence[Comparison], width: int, color: bool, unicode: bool) -> str:
     """{schema_version, header, columns, rows}; for several protocols a list of these as `comparisons`.
 
     Numbers are unrounded. A perplexity that overflows is null, with the note `>1e30`.

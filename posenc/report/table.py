@@ -9,44 +9,50 @@ from typing import TextIO
 from posenc.errors import UserError
 from posenc.report.data import csv_lines, json_document
 from posenc.report.markdown import markdown
-from posenc.report.terminal import terminal
+from posenc.report.terminal import ASCII, terminal
 from posenc.results.comparison import Comparison, compare, protocols_of
 from posenc.results.load import Run
 from posenc.results.names import visible
 from posenc.results.records import Metric
 
-FORMATS: dict[str, Callable[[Sequence[Comparison], int, bool], str]] = {
+FORMATS: dict[str, Callable[[Sequence[Comparison], int, bool, bool], str]] = {
     "table": terminal,
     "markdown": markdown,
     "csv": csv_lines,
     "json": json_document,
 }
 PIPED_WIDTH = 200  # a pipe has no width: wide enough for eight lengths in one block
-PLAIN = {"±": "+/-", "─": "-"}
 
 
-def render(comparison: Comparison, format: str, width: int, color: bool) -> str:
+def render(comparison: Comparison, format: str, width: int, color: bool, unicode: bool = True) -> str:
     """A comparison as text that ends with a newline. `width` in terminal columns; only the table uses it.
 
-    Raises UserError for a format that is not in FORMATS.
+    Without `unicode` our own signs are ASCII (`+/-`). Raises UserError for a format that is not in FORMATS.
     """
-    return _renderer(format)([comparison], width, color)
+    return _renderer(format)([comparison], width, color, unicode)
 
 
-def render_run(run: Run, format: str, metric: Metric, width: int, color: bool) -> str:
+def render_run(run: Run, format: str, metric: Metric, width: int, color: bool, unicode: bool = True) -> str:
     """One run's own table: each protocol that it has records of. Raises as render and compare."""
     comparisons = [compare([run], name, metric, False) for name in protocols_of([run]) or ["fixed-target"]]
-    return _renderer(format)(comparisons, width, color)
+    return _renderer(format)(comparisons, width, color, unicode)
 
 
-def show(text: str, stream: TextIO) -> None:
-    """Write text to a stream; where its encoding lacks a character, a plain one (`+/-`) or an escape."""
+def show(comparison: Comparison, format: str, stream: TextIO) -> None:
+    """Print a comparison to a stream, as wide, coloured and plain as that stream can show."""
+    write(render(comparison, format, width_of(stream), color_of(stream), unicode_of(stream)), stream)
+
+
+def show_run(run: Run, format: str, metric: Metric, stream: TextIO) -> None:
+    """Print one run's own table to a stream."""
+    text = render_run(run, format, metric, width_of(stream), color_of(stream), unicode_of(stream))
+    write(text, stream)
+
+
+def write(text: str, stream: TextIO) -> None:
+    """Write text; characters that the stream's encoding lacks become escapes."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        text = _plain(text).encode(encoding, "backslashreplace").decode(encoding)
-    stream.write(text)
+    stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def width_of(stream: TextIO) -> int:
@@ -61,20 +67,23 @@ def width_of(stream: TextIO) -> int:
 
 
 def color_of(stream: TextIO) -> bool:
-    """Whether styles belong on this stream: a terminal that can, or FORCE_COLOR. Rich drops colours for NO_COLOR."""
+    """Whether styles belong on this stream: a capable terminal, or FORCE_COLOR. NO_COLOR leaves bold."""
     from rich.console import Console
 
     console = Console(file=stream)
     return console.is_terminal and not console.is_dumb_terminal
 
 
-def _renderer(format: str) -> Callable[[Sequence[Comparison], int, bool], str]:
+def unicode_of(stream: TextIO) -> bool:
+    """Whether the stream's encoding has the signs that a table uses."""
+    try:
+        "".join(ASCII).encode(getattr(stream, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _renderer(format: str) -> Callable[[Sequence[Comparison], int, bool, bool], str]:
     if format not in FORMATS:
         raise UserError("--format", visible(format), "no such format", allowed=list(FORMATS))
     return FORMATS[format]
-
-
-def _plain(text: str) -> str:
-    for character, replacement in PLAIN.items():
-        text = text.replace(character, replacement)
-    return text

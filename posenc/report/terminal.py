@@ -5,24 +5,33 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from posenc.report.layout import GAP, Grid, lay_out
+from posenc.report.layout import GAP, Entry, Grid, lay_out
 from posenc.report.words import captions, title
 from posenc.results.comparison import Comparison
 
-RULE = "─"
+MARK = "*"
+ASCII = {"±": "+/-", "─": "-"}
 
 
-def terminal(comparisons: Sequence[Comparison], width: int, color: bool) -> str:
+def terminal(comparisons: Sequence[Comparison], width: int, color: bool, unicode: bool) -> str:
     """Tables one below the other, with styles where `color`; at most `width` columns where numbers allow."""
-    return "\n".join(_one(comparison, width, color) for comparison in comparisons)
+    return "\n".join(_one(comparison, width, color, unicode) for comparison in comparisons)
 
 
-def _one(comparison: Comparison, width: int, color: bool) -> str:
-    grids = lay_out(comparison, width)
+def plain(text: str) -> str:
+    """Our own signs in ASCII."""
+    for character, replacement in ASCII.items():
+        text = text.replace(character, replacement)
+    return text
+
+
+def _one(comparison: Comparison, width: int, color: bool, unicode: bool) -> str:
+    grids = lay_out(comparison, width, "±" if unicode else ASCII["±"])
     needed = max(grid.stub_width + sum(w + GAP for w in grid.widths) for grid in grids)
     console = Console(
         file=io.StringIO(),
@@ -38,32 +47,44 @@ def _one(comparison: Comparison, width: int, color: bool) -> str:
         console.print(Text(title(comparison), style="bold"), overflow="fold")
         for grid in grids:
             console.print()
-            console.print(_table(grid))
+            console.print(_table(grid, "─" if unicode else ASCII["─"]))
         console.print()
-        for line in captions(comparison):
-            console.print(Text(line, style="dim"), overflow="fold")
+        for line in captions(comparison, MARK):
+            console.print(Text(line if unicode else plain(line), style="dim"), overflow="fold")
     return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
 
 
-def _table(grid: Grid) -> Table:
+def _table(grid: Grid, rule: str) -> Table:
     table = Table(box=None, padding=(0, 0), pad_edge=False, show_header=False)
     table.add_column(width=grid.stub_width, overflow="fold")
     for width in grid.widths:
-        table.add_column(width=width + GAP, justify="right", overflow="fold")
-    heads = [
-        Text(head, style="bold cyan" if "(T)" in head else "bold", justify="right") for head in grid.heads
-    ]
-    table.add_row("", *(_indent(text) for text in heads))
-    table.add_row(Text(RULE * grid.stub_width), *(Text(RULE * (width + GAP)) for width in grid.widths))
+        table.add_column(width=width + GAP, overflow="fold")
+    columns = list(zip(grid.heads, grid.widths, strict=True))
+    table.add_row("", *(_head(head, width) for head, width in columns))
+    table.add_row(rule * grid.stub_width, *(" " + rule * (width + 1) for width in grid.widths))
     for name, entries in zip(grid.stub, grid.entries, strict=True):
-        table.add_row(Text(name, style="bold"), *(_entry(entry.lines, entry.best) for entry in entries))
+        cells = [_entry(one, width) for one, width in zip(entries, grid.widths, strict=True)]
+        table.add_row(Text(name, style="bold"), *cells)
     return table
 
 
-def _entry(lines: Sequence[str], best: bool) -> Text:
-    first = Text(lines[0], style="bold green" if best else "")
-    return Text("\n", justify="right").join([first, *(Text(line, style="dim") for line in lines[1:])])
+def _head(head: str, width: int) -> Text:
+    style = "bold cyan" if "(T)" in head else "bold"
+    lines = [Text(line) for folded in head.split("\n") for line in _fold(folded, width)]
+    return Text("\n").join(
+        [Text(" " * (width + 1 - line.cell_len) + line.plain, style=style) for line in lines]
+    )
 
 
-def _indent(text: Text) -> Text:
-    return text
+def _fold(text: str, width: int) -> list[str]:
+    console = Console(width=width, file=io.StringIO())
+    return [line.plain.rstrip() for line in Text(text).wrap(console, width, overflow="fold")] or [""]
+
+
+def _entry(entry: Entry, width: int) -> Text:
+    lines = []
+    for i, line in enumerate(entry.lines):
+        best = entry.best and i == 0
+        style = ("bold green" if best else "") if i == 0 else "dim"
+        lines.append(Text(" " * (width + 1 - cell_len(line)) + line + (MARK if best else ""), style=style))
+    return Text("\n").join(lines)

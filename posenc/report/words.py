@@ -29,8 +29,11 @@ def title(comparison: Comparison) -> str:
     return ", ".join(visible(part) for part in parts)
 
 
-def captions(comparison: Comparison) -> list[str]:
-    """A line each: the warning of the protocol, targets, what +- is of, marks, rows that need a word."""
+def captions(comparison: Comparison, mark: str) -> list[str]:
+    """A line each: the warning of the protocol, targets, what +- is of, marks, rows that need a word.
+
+    `mark` is how the format marks the lowest.
+    """
     h, lines = comparison.header, []
     if h["protocol"] in WARNINGS:
         lines.append(WARNINGS[h["protocol"]])
@@ -39,7 +42,7 @@ def captions(comparison: Comparison) -> list[str]:
     else:
         lines += [_scored(comparison), _spread(comparison)]
     if any(cell.best for row in comparison.rows for cell in row.cells):
-        lines.append("* lowest of its length; what prints the same shares the mark")
+        lines.append(f"{mark} lowest of its length; what prints the same shares the mark")
     elif h["mixed"] and len(comparison.rows) > 1:
         lines.append("no best is marked: these rows are not comparable")
     for key, values in h["also_differs"].items():

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from posenc.results.load import Run
+from posenc.results.numbers import HUGE
 from posenc.results.records import Metric, Record, perplexity
 from posenc.results.rows import Group, Member
 from posenc.results.statistics import mean_and_spread, paired_difference
@@ -75,11 +76,12 @@ def record_of(member: Member, extend: str | None, multiple: float) -> Record | N
 
 
 def value_of(record: Record, metric: Metric) -> float | None:
-    """The number of a record; None where it has none or carries a note. Perplexity may be infinite."""
+    """The number of a record; None where it has none or has a note. Perplexity beyond 1e30 is infinite."""
     if record["note"] is not None or record["nats"] is None:
         return None
     if metric == "ppl":
-        return perplexity(record["nats"])
+        ppl = perplexity(record["nats"])
+        return ppl if ppl <= HUGE else math.inf  # printed as >1e30; means and squares of more would overflow
     return record[metric]
 
 

@@ -9,7 +9,9 @@ from posenc.results.records import Record, RunFacts
 
 TEXTS = ("protocol", "corpus", "fingerprint", "split", "targets_hash", "unit")
 COUNTS = ("window", "checkpoint_step", "targets", "documents")
-NUMBERS = ("nats", "bpb", "ppl")
+NUMBERS = ("nats", "bpb")
+LARGEST = 1e100  # beyond it sums and squares overflow
+DEEPEST = 20  # levels of nesting; settings have three
 
 
 def check_record(data: object) -> Record:
@@ -21,11 +23,14 @@ def check_record(data: object) -> Record:
     _need(data, ("multiple",), lambda v: _is_number(v) and v > 0, "a positive number")
     _need(data, ("seconds",), _is_number, "a number")
     _need(data, NUMBERS, lambda v: v is None or _is_number(v), "a finite number or null")
+    _need(data, ("ppl",), lambda v: v is None or _is_number(v) or _is_finite(v), "a number or null")
     _need(data, ("stride",), lambda v: v is None or _is_count(v), "a whole number or null")
     _need(data, ("beyond", "note"), lambda v: v is None or isinstance(v, str), "text or null")
     _need(data, ("extend",), lambda v: v is None or _is_named(v), "null or an object with a name")
     _need(data, ("ci95",), lambda v: v is None or _is_interval(v), "[lo, hi] or null")
     _need(data, ("per_document",), lambda v: v is None or _is_per_document(v), "aligned lists or null")
+    if not is_shallow(data["extend"]):
+        raise ValueError("record.extend: nested too deep")
     if data["window"] == 0:
         raise ValueError("record.window: must be positive")
     if data["nats"] is None and data["note"] is None:
@@ -37,6 +42,8 @@ def check_facts(data: object) -> RunFacts:
     """`data` as RunFacts: what a comparison needs. Raises ValueError that names the wrong field."""
     if not isinstance(data, dict):
         raise ValueError("run: not an object")
+    if not is_shallow(data):
+        raise ValueError("run: nested too deep")
     _need(data, ("encoding",), _is_named, "an object with a name", "run")
     _need(data, ("context_length",), lambda v: _is_count(v) and v > 0, "a positive whole number", "run")
     _need(data, ("seed",), lambda v: isinstance(v, int) and not isinstance(v, bool), "a whole number", "run")
@@ -47,6 +54,14 @@ def check_facts(data: object) -> RunFacts:
         if not _is_count(data.get(field, 0)):
             raise ValueError(f"run.{field}: must be a whole number from 0")
     return cast(RunFacts, data)
+
+
+def is_shallow(value: object, levels: int = DEEPEST) -> bool:
+    """Whether plain data is nested at most so deep, so that whoever walks it does not run out of stack."""
+    if isinstance(value, dict | list):
+        items = value.values() if isinstance(value, dict) else value
+        return levels > 0 and all(is_shallow(item, levels - 1) for item in items)
+    return True
 
 
 def _need(data: dict[str, Any], fields: tuple[str, ...], fits: Any, kind: str, of: str = "record") -> None:
@@ -60,7 +75,11 @@ def _need(data: dict[str, Any], fields: tuple[str, ...], fits: Any, kind: str, o
 def _is_number(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return abs(value) < 2**63 if isinstance(value, int) else math.isfinite(value)
+    return abs(value) < LARGEST  # false for nan and infinity, too
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def _is_count(value: object) -> bool:

@@ -113,7 +113,7 @@ def _row(group: Group, columns: Sequence[Column], metric: Metric) -> Row:
     bases = [record_of(member, None, 1.0) for member in group.members]
     values = [value for base in bases if base and (value := value_of(base, metric)) is not None]
     crop = dict(zip(("mean", "spread"), mean_and_spread(values), strict=True)) if values else None
-    counts = {(m.run.facts or {}).get("parameters", {}).get("total") for m in group.members if m.run.facts}
+    counts = {n for m in group.members if isinstance(n := _parameters(m.run), int)}
     notes = list(group.notes)
     for member in group.members:
         if member.selected is None or member.run.state != "finished":
@@ -174,8 +174,7 @@ def _header(
         found = {as_text(value(one)): value(one) for one in selected}
         return next(iter(found.values())) if len(found) == 1 else None
 
-    facts = [one.run.facts or {} for one in selected]
-    totals = [n for f in facts if isinstance(n := f.get("parameters", {}).get("total"), int)]
+    totals = [n for one in selected if isinstance(n := _parameters(one.run), int)]
     scored = [record for one in selected for record in one.records if record["targets"]]
     labelled = {group.encoding for group in groups}
     others = differing([g.settings for g in groups if g.settings]) if len(labelled) > 1 else []
@@ -202,6 +201,10 @@ def _header(
         },
         "left_out": sum(one.left_out for one in selected),
     }
+
+
+def _parameters(run: Run) -> object:
+    return (run.facts or {}).get("parameters", {}).get("total")
 
 
 def _ends(values: Sequence[int]) -> list[int] | None:

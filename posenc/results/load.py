@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from posenc.errors import UserError
-from posenc.results.check import check_facts, check_record
+from posenc.results.check import check_facts, check_record, is_shallow
 from posenc.results.names import visible
 from posenc.results.records import SCHEMA_VERSION, Record, RunFacts
 
@@ -174,6 +174,8 @@ def _read_config(folder: Path) -> dict[str, Any] | None:
         data = yaml.load(text, Loader=Loader)  # a SafeLoader: no tag makes an object of Python
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"config.yaml: damaged ({str(error).splitlines()[0]})") from error
+    if not is_shallow(data):
+        raise ValueError("config.yaml: nested too deep")
     return data if isinstance(data, dict) else None
 
 

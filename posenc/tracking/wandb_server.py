@@ -1,4 +1,4 @@
-"""Is there a W&B server to talk to, and a key for it? Found out by ourselves, within seconds, without prompts.
+"""Is there a W&B server to talk to, and a key for it? Found out here, within seconds, without prompts.
 
 `wandb.init` asks for a key on a terminal, raises without one, and waits 100 s for a server that is not there.
 What it would find is looked up in the same places and the same order: environment, settings files, netrc.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import configparser
 import http.client
+import logging
 import netrc
 import os
 import ssl
@@ -33,8 +34,19 @@ MODES: dict[str, Mode] = {  # what WANDB_MODE may say
 HOSTED = ("api.forge.coreweave.com", "api.wandb.ai")
 
 
+def load_wandb() -> Any:
+    """The wandb package, told to be quiet before it is imported."""
+    # With error reporting on, its exit hook waits 12 s and more for a server that hangs (0.31)
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    os.environ.setdefault("WANDB_SILENT", "true")
+    import wandb
+
+    logging.getLogger("wandb").propagate = False  # what it does goes to its own debug.log, not to ours
+    return wandb
+
+
 def configured(key: str) -> str | None:
-    """A setting as wandb would find it: WANDB_KEY, then `wandb/settings` here, then the user's settings file."""
+    """As wandb would find it: WANDB_<KEY>, then `wandb/settings` here, then the user's settings file."""
     if value := os.environ.get(f"WANDB_{key.upper()}", "").strip():
         return value
     own = Path(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb")
@@ -58,19 +70,17 @@ def server_url() -> str:
     """The address of the W&B API: the user's own server or the hosted service of this wandb version."""
     if url := configured("base_url"):
         return url.rstrip("/")
-    import wandb
-
-    return str(wandb.Settings.model_fields["base_url"].default)
+    return str(load_wandb().Settings.model_fields["base_url"].default)
 
 
 def credentials(url: str) -> dict[str, str] | None:
-    """Settings that log in at `url`, or None without a key. Empty for a token file, which wandb reads itself."""
+    """Settings to log in with at `url`; None without a key; empty for a token file, which wandb reads."""
     if key := os.environ.get("WANDB_API_KEY", "").strip():
         return {"api_key": key}
     if os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return {}
-    if key := _netrc_password(url) or configured("api_key"):
-        return {"api_key": key}
+    if saved := _netrc_password(url) or configured("api_key"):
+        return {"api_key": saved}
     return None
 
 

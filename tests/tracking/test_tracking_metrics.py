@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from posenc.tracking.metrics import COLUMNS, by_window, curve_name, summary, table_rows
+
+
+def record(protocol: str, window: int, nats: float | None, **more: Any) -> dict[str, Any]:
+    bpb = None if nats is None else nats / math.log(2)
+    ppl = None if nats is None else math.exp(nats) if nats < 700 else math.inf
+    figures = {"nats": nats, "bpb": bpb, "ppl": ppl}
+    return {"protocol": protocol, "window": window, "multiple": window / 64, **figures, **more}
+
+
+def test_a_window_is_one_row_with_all_its_protocols_shortest_first() -> None:
+    rows = by_window(
+        [record("fixed-target", 512, 1.5), record("fixed-target", 64, 1.0), record("nonoverlapping", 64, 1.2)]
+    )
+    assert [row["eval/window"] for row in rows] == [64, 512]
+    assert rows[0]["eval/fixed-target/nats"] == 1.0
+    assert rows[0]["eval/nonoverlapping/nats"] == 1.2
+    assert math.isclose(rows[0]["eval/nonoverlapping/bpb"], 1.2 / math.log(2))
+    assert math.isclose(rows[1]["eval/fixed-target/ppl"], math.exp(1.5))
+    assert "eval/nonoverlapping/nats" not in rows[1]
+
+
+def test_what_could_not_be_measured_is_left_out_not_drawn_as_zero() -> None:
+    records = [
+        record("fixed-target", 64, 1.0),
+        record("fixed-target", 128, 800.0),
+        record("fixed-target", 256, None, note="oom"),
+        record("fixed-target", 512, math.nan),
+    ]
+    rows = by_window(records)
+    assert [row["eval/window"] for row in rows] == [64, 128]
+    assert "eval/fixed-target/ppl" not in rows[1]
+    assert summary(records) == {"eval/fixed-target/nats@1x": 1.0, "eval/fixed-target/nats@2x": 800.0}
+    table = [dict(zip(COLUMNS, row, strict=True)) for row in table_rows(records, {})]
+    assert [row["nats"] for row in table] == [1.0, 800.0, None, None]
+
+
+def test_summary_names_multiples_as_people_write_them() -> None:
+    names = summary([record("fixed-target", window, 1.0) for window in (32, 64, 512)])
+    assert list(names) == [f"eval/fixed-target/nats@{multiple}" for multiple in ("0.5x", "1x", "8x")]
+
+
+def test_an_extension_is_a_curve_of_its_own() -> None:
+    plain, none = record("fixed-target", 64, 1.0), record("fixed-target", 64, 1.0, extend="none")
+    yarn = record("fixed-target", 64, 2.0, extend={"name": "yarn", "factor": 2})
+    assert [curve_name(r) for r in (plain, none, yarn)] == [
+        "fixed-target",
+        "fixed-target",
+        "fixed-target+yarn",
+    ]
+    (row,) = by_window([plain, yarn])
+    assert (row["eval/fixed-target/nats"], row["eval/fixed-target+yarn/nats"]) == (1.0, 2.0)
+
+
+def test_the_table_carries_encoding_and_seed_of_the_config() -> None:
+    (row,) = table_rows([record("fixed-target", 64, 1.0)], {"encoding": {"name": "alibi"}, "seed": 3})
+    assert dict(zip(COLUMNS, row, strict=True)) == {
+        "encoding": "alibi",
+        "protocol": "fixed-target",
+        "window": 64,
+        "multiple": 1.0,
+        "nats": 1.0,
+        "bpb": 1.0 / math.log(2),
+        "ppl": math.e,
+        "seed": 3,
+    }
+
+
+def test_nothing_measured_is_no_row() -> None:
+    assert by_window([]) == [] and summary([]) == {} and table_rows([], {}) == []
