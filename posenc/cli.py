@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from posenc import __version__
+
+if TYPE_CHECKING:
+    from posenc.results.records import Metric
 
 app = typer.Typer(
     name="posenc",
@@ -67,13 +70,15 @@ def compare(
     debug: Debug = False,
 ) -> None:
     """The comparison: rows encodings, columns lengths."""
-    from posenc.report.failures import failure_lines
-    from posenc.report.table import print_comparison
+    from posenc.report.failures import failures_lines
+    from posenc.report.table import show
+    from posenc.results.comparison import compare as compare_runs
     from posenc.results.load import load_runs
 
     loaded = load_runs(runs or ["runs"])
-    print_comparison(loaded, protocol=protocol, metric=metric, format=format, allow_mixed=allow_mixed)
-    for line in failure_lines(loaded):
+    compared = compare_runs(loaded, protocol, cast("Metric", metric), allow_mixed)
+    show(compared, format, sys.stdout)
+    for line in failures_lines(loaded):
         typer.echo(line, err=True)
 
 

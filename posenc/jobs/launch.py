@@ -88,10 +88,10 @@ def run_job(command: str, settings: dict[str, Any], *, in_sweep: bool) -> int:
 
 def show_run(directory: Path) -> None:
     """The run's own table on stdout."""
-    from posenc.report.table import print_run
+    from posenc.report.table import show_run as show
     from posenc.results.load import load_run
 
-    print_run(load_run(directory))
+    show(load_run(directory), "table", "nats", sys.stdout)
 
 
 def in_own_process(command: str, overrides: list[str], number: int) -> int:
@@ -131,15 +131,17 @@ def _sweep(command: str, arguments: list[str], jobs: list[Composed]) -> int:
 
 def _show_sweep(directories: list[Path]) -> bool:
     """The comparison on stdout and every failure on stderr; whether there was one."""
-    from posenc.report.failures import failure_lines
-    from posenc.report.table import print_comparison
+    from posenc.report.failures import failures_lines
+    from posenc.report.table import show
+    from posenc.results.comparison import compare
     from posenc.results.load import load_runs
 
     missing = [path for path in directories if not path.is_dir()]
     runs = load_runs([path for path in directories if path.is_dir()])
     if any(run.records for run in runs):
-        print_comparison(runs)
-    lines = [*failure_lines(runs), *(f"{path.name}: never started" for path in missing)]
+        # a sweep may well vary what a ranking must share (T, say): then the column says so
+        show(compare(runs, "fixed-target", "nats", True), "table", sys.stdout)
+    lines = [*failures_lines(runs), *(f"{path.name}: never started" for path in missing)]
     for line in lines:
         say(line)
     return bool(lines)

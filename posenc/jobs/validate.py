@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from posenc.corpus import CorpusFacts, inspect
+from posenc.corpus import CorpusFacts, build_tokenizer, check_tokenizer, inspect
 from posenc.encodings import build_encoding, check_encoding
 from posenc.errors import UserError
 from posenc.evaluation import PROTOCOLS, resolve_lengths
@@ -173,6 +173,7 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     if settings["name"] is not None:
         check_name("name", settings["name"])
     check_tracking(settings["tracking"])
+    check_tokenizer(settings["tokenizer"])
     device = resolve_device(settings["device"])
     precision = resolve_precision(train["precision"], device)
 
@@ -204,7 +205,7 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
         "train": {**train, "tokens": tokens, "batch_tokens": batch_tokens, "precision": precision},
         "eval": {**settings["eval"], "max_targets": evaluation.max_targets, "batch_tokens": evaluation.batch_tokens},
     }
-    digest = run_hash(resolved, facts.identity, cls.revision)
+    digest = run_hash(resolved, facts, cls.revision)
     readable = settings["name"] or f"{encoding['name']}-{shape.name}-T{context_length}-s{seed}"
     return TrainJob(
         settings=resolved,
@@ -222,10 +223,13 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     )
 
 
-def run_hash(settings: dict[str, Any], corpus: dict[str, Any], revision: int) -> str:
+def run_hash(settings: dict[str, Any], facts: CorpusFacts, revision: int) -> str:
     """Eight hex digits of what defines a run; not device, compile, tracking, evaluation or names."""
     train = {key: settings["train"][key] for key in ("tokens", "batch_tokens", "lr", "precision")}
     model = {key: value for key, value in settings["model"].items() if key != "name"}
+    tokenizer = settings["tokenizer"]
+    if tokenizer["name"] == "hf":  # its file may change under the same name; bpe follows from the corpus
+        tokenizer = build_tokenizer(tokenizer, facts).identity()
     identity = {
         "model": model,
         "encoding": {**settings["encoding"], "revision": revision},
@@ -233,8 +237,8 @@ def run_hash(settings: dict[str, Any], corpus: dict[str, Any], revision: int) ->
         "train": train,
         "context_length": settings["context_length"],
         "seed": settings["seed"],
-        "tokenizer": settings["tokenizer"],
-        "corpus": corpus,
+        "tokenizer": tokenizer,
+        "corpus": facts.identity,
     }
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:8]

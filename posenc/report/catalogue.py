@@ -48,8 +48,6 @@ def print_catalogue(name: str | None, *, as_json: bool) -> None:
 
 
 def _yaml(value: Any) -> str:
-    return (
-        {None: "null", True: "true", False: "false"}.get(value, str(value))
-        if (value is None or isinstance(value, bool))
-        else str(value)
-    )
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from posenc.errors import UserError
 from posenc.tracking import metrics as figures
 from posenc.tracking.base import TrackedRun, Tracker
-from posenc.tracking.guard import one_line, reason, within
+from posenc.tracking.guard import GivenUpError, one_line, reason, within
 from posenc.tracking.none import NoTracker
 from posenc.tracking.wandb_run import GRACE_SECONDS, begin, leave, run_id
 from posenc.tracking.wandb_server import (
@@ -99,13 +99,13 @@ def start(
         Path(settings["root_dir"]).mkdir(parents=True, exist_ok=True)  # wandb would go to /tmp without a word
         begun, why = begin(settings, dict(run.config), wanted, why, timeout)
         if why is not None:
-            place = shlex.quote(one_line(Path(begun.dir).parent))
+            place = _place(begun)
             logger.warning(
                 "W&B is offline (%s). Look: wandb leet %s  Upload: wandb sync %s", why, place, place
             )
         return WandbTracker(begun, dict(run.config), timeout)
     except Exception as error:
-        logger.warning("W&B could not start, training goes on without it (%s)", reason(error))
+        logger.warning("W&B could not start, the run goes on without it (%s)", reason(error))
         return NoTracker()
 
 
@@ -116,6 +116,7 @@ class WandbTracker:
         self._run = run
         self._config = config
         self._timeout = timeout
+        self._patience = timeout  # for the last upload
         self._on = True
         self._finished = False
 
@@ -148,21 +149,34 @@ class WandbTracker:
             self._run.finish(exit_code=0 if status == "finished" else 1)
 
         try:
-            within(self._timeout + GRACE_SECONDS, end)
+            within(self._patience + GRACE_SECONDS, end)
         except Exception as error:
             if self._on:
-                place = shlex.quote(one_line(Path(self._run.dir).parent))
-                logger.warning("W&B did not get everything (%s). Upload: wandb sync %s", reason(error), place)
+                logger.warning("W&B did not get everything (%s). Upload: %s", reason(error), self._upload())
             leave()
 
     def _try(self, action: Callable[[], None]) -> None:
         if not self._on or self._finished:
             return
         try:
-            action()
+            # logging a table asks the server, and waits for one that is gone
+            within(self._timeout, action)
         except Exception as error:
             self._on = False
-            logger.warning("W&B is switched off, training goes on without it (%s)", reason(error))
+            if isinstance(error, GivenUpError):
+                self._patience = 0.0  # used up
+            logger.warning(
+                "W&B is switched off, the run goes on without it (%s). Upload: %s",
+                reason(error),
+                self._upload(),
+            )
+
+    def _upload(self) -> str:
+        return f"wandb sync {_place(self._run)}"
+
+
+def _place(run: Any) -> str:
+    return shlex.quote(one_line(Path(run.dir).parent))
 
 
 def _mode(mode: Mode | Literal["auto"]) -> tuple[Mode, str | None]:

@@ -34,6 +34,7 @@ def begin(
             raise  # wandb hangs in itself, so a second call would too
         except Exception as error:
             why = reason(error)
+            leave()  # its service keeps the id of the run that failed
     return within(
         timeout + GRACE_SECONDS, lambda: _init({**settings, "mode": "offline"}, config, timeout)
     ), why

@@ -20,6 +20,7 @@ from posenc.corpus import WindowSampler
 from posenc.model.decoder import Decoder
 from posenc.seeds import generator_for
 from posenc.training.checkpoint import load_optimizer, load_weights, newest_checkpoint, save_checkpoint
+from posenc.training.memory import keep_freed_memory
 from posenc.training.optimizer import Optimization, build_optimizer, learning_rate
 from posenc.training.precision import autocast
 
@@ -89,6 +90,7 @@ def train(
     Every update sees `batch_windows` windows of `context_length` tokens. A checkpoint is written every
     `checkpoint_seconds`, when stopped and at the end. `on_resume(step)` is told once where it begins.
     """
+    keep_freed_memory()
     model.to(device).train()
     optimizer = build_optimizer(model, optimization)
     step, state = _resume(checkpoints, model, optimizer)

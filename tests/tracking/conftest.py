@@ -105,6 +105,8 @@ class FakeWandb:
             return {"viewer": {"id": "v", "entity": "someone", "flags": "{}", "teams": {"edges": []}}}
         if "createRunFiles" in body:
             return {"createRunFiles": {"runID": "b", "uploadHeaders": [], "files": []}}
+        if "query ArtifactType" in body:
+            return {"project": {"artifact": None}}
         return {}
 
     def close(self) -> None:
