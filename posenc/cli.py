@@ -45,13 +45,13 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 @app.command(**HYDRA)
 def train(context: typer.Context, overrides: Overrides = None, debug: Debug = False) -> None:
-    """Train, evaluate at longer lengths and print the table; -m sweeps. `posenc train --help` for settings."""
+    """Train, measure at longer lengths, print the table; -m sweeps. See `posenc train --help`."""
     _hydra("train", [*(overrides or []), *context.args])
 
 
 @app.command(name="eval", **HYDRA)
 def evaluate(context: typer.Context, overrides: Overrides = None, debug: Debug = False) -> None:
-    """Measure a run again: other lengths, protocols or corpora. `posenc eval --help` for settings."""
+    """Measure a run again: other lengths, protocols or corpora. See `posenc eval --help`."""
     _hydra("eval", [*(overrides or []), *context.args])
 
 
@@ -145,5 +145,3 @@ def main(command: str | None = None) -> None:
         print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
         print("  this is a fault of posenc; --debug shows where", file=sys.stderr)
         sys.exit(1)
-
-

@@ -17,7 +17,7 @@ from posenc.errors import UserError, nearest
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Keyword-only parameters of `function` (or of a class's `__init__`) and their resolved types."""
-    target = function.__init__ if inspect.isclass(function) else function  # type: ignore[misc]
+    target = function.__init__ if inspect.isclass(function) else function
     hints = typing.get_type_hints(target)
     kinds = inspect.signature(target).parameters
     return {
@@ -49,7 +49,9 @@ def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], pref
     for key in declared:
         if key not in given and required[key].default is inspect.Parameter.empty:
             raise UserError(
-                f"{prefix}.{key}", None, "missing; every default lives in the YAML of its group, or say it here"
+                f"{prefix}.{key}",
+                None,
+                "missing; every default lives in the YAML of its group, or say it here",
             )
     return {key: _typed(value, declared[key], f"{prefix}.{key}") for key, value in given.items()}
 

@@ -1,7 +1,7 @@
 """ALiBi: attention with linear biases.
 
 Formula: score_ij - m_h (i - j), m_h = 2^(-8h/H) for h = 1..H. For H not a power of two: the slopes of the
-next lower power p, then every other slope of 2p. The scores themselves keep 1/sqrt(D); the bias is not divided.
+next lower power p, then every other slope of 2p. The scores keep 1/sqrt(D); the bias is not divided.
 Paper: Press, Smith, Lewis 2021, arXiv 2108.12409.
 """
 

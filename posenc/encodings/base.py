@@ -84,9 +84,7 @@ class Encoding(nn.Module):
         """The residual stream (B, T, d_model) on its way into block `layer`; 0 is the input embedding."""
         return x
 
-    def rotate(
-        self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int
-    ) -> tuple[Tensor, Tensor]:
+    def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """q (B, H, T, D) and k (B, H or 1, S, D) made to depend on their positions; may widen D."""
         return q, k
 

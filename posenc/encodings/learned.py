@@ -29,13 +29,13 @@ class Learned(Encoding):
     acts_on = "embed"
     past_training = "no row was trained: the policy `beyond` says what is used instead"
 
-    def __init__(
-        self, shape: Shape, *, beyond: Literal["untrained", "clamp", "truncate", "refuse"]
-    ) -> None:
+    def __init__(self, shape: Shape, *, beyond: Literal["untrained", "clamp", "truncate", "refuse"]) -> None:
         super().__init__(shape)
         self.beyond = beyond
         self.table = nn.Parameter(torch.empty(shape.train_length, shape.d_model))  # (train_length, d_model)
-        self._drawn = torch.empty(0, shape.d_model)  # rows T, T+1, ...; grows on demand, never in a state dict
+        self._drawn = torch.empty(
+            0, shape.d_model
+        )  # rows T, T+1, ...; grows on demand, never in a state dict
         self._drawn_from: int | None = None
 
     def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:

@@ -77,9 +77,7 @@ class RoPE(Encoding):
         angle = pos.double()[:, None] * self.frequencies(pos.device)  # (T, D'/2)
         return angle.cos().float(), angle.sin().float()
 
-    def rotate(
-        self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int
-    ) -> tuple[Tensor, Tensor]:
+    def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         k_cos, k_sin = self.angles(k_pos)  # (S, D'/2)
         # Queries are the last of the keys' positions wherever they are not others altogether.
         q_cos, q_sin = self.angles(q_pos) if len(q_pos) != len(k_pos) else (k_cos, k_sin)

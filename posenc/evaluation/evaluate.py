@@ -59,7 +59,9 @@ def evaluate(
                 targets_hash=plan.hash,
                 checkpoint_step=checkpoint_step,
             )
-            record = stored or _measured(subject, module, plan, window, protocol, corpus, checkpoint_step, check_stop)
+            record = stored or _measured(
+                subject, module, plan, window, protocol, corpus, checkpoint_step, check_stop
+            )
             if stored is None:
                 write_record(run_dir, record)
             records.append(record)

@@ -96,7 +96,9 @@ def window_losses(
             if not _is_out_of_memory(error):
                 raise
             if size == 1:
-                raise OutOfMemoryError(f"oom at {window} tokens, batch 1: {str(error).splitlines()[0]}") from error
+                raise OutOfMemoryError(
+                    f"oom at {window} tokens, batch 1: {str(error).splitlines()[0]}"
+                ) from error
             size = max(1, size // 2)
             continue
         losses[start:stop] = nats.double().cpu().numpy()

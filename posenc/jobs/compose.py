@@ -71,10 +71,12 @@ def compose_jobs(command: str, line: CommandLine) -> tuple[list[Composed], bool]
             return [Composed(line.overrides, plain_settings(command, base))], sweep
         params = OmegaConf.to_container(base.hydra.sweeper.params or OmegaConf.create({}))
         assert isinstance(params, dict)
-        jobs = []
-        for overrides in _expand([*(f"{k}={v}" for k, v in params.items()), *line.overrides]):
+        jobs: list[Composed] = []
+        for overrides in _expand([*(f"{key!s}={value}" for key, value in params.items()), *line.overrides]):
             if overrides not in [job.overrides for job in jobs]:
-                jobs.append(Composed(overrides, plain_settings(command, _compose(command, [*search, *overrides]))))
+                jobs.append(
+                    Composed(overrides, plain_settings(command, _compose(command, [*search, *overrides])))
+                )
         return jobs, True
 
 

@@ -19,7 +19,7 @@ from posenc.evaluation.evaluate import evaluate
 from posenc.evaluation.subject import Subject
 from posenc.jobs import run_directory as folder
 from posenc.jobs.build import build_model, run_facts
-from posenc.jobs.signals import Interrupted, StopFlag
+from posenc.jobs.signals import InterruptedRunError, StopFlag
 from posenc.jobs.validate import EvalPlan, check_evaluation, check_model
 from posenc.model.decoder import ModelShape
 from posenc.report.progress import say, shown
@@ -122,7 +122,7 @@ def run_eval(job: EvalJob) -> int:
                 on_cell=on_cell,
                 check_stop=stop.check,
             )
-        except Interrupted:
+        except InterruptedRunError:
             say(f"{stop.name}: finished cells are stored; the same command continues")
             return stop.exit_code
         before = load_run(job.directory)
@@ -151,5 +151,3 @@ def run_eval(job: EvalJob) -> int:
     tracker.evaluation([dict(record) for record in records])
     tracker.finish("finished")
     return 0
-
-

@@ -1,4 +1,4 @@
-"""Hydra's entry points of `posenc train` and `posenc eval`, at module level so that every launcher can take them.
+"""Hydra's entry points of `posenc train` and `posenc eval`, at module level so that launchers can take them.
 
 With Hydra's basic launcher, each job of a sweep runs in a process of its own, so that its death is its own;
 other launchers (joblib, submitit, Ray) give each job a process anyway.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from posenc.jobs.compose import plain_settings
 from posenc.jobs.launch import in_own_process, run_job
@@ -25,7 +25,7 @@ exit_codes: list[int] = []  # of the jobs this process ran or started, in order
 def _job(command: str, config: DictConfig) -> None:
     around = HydraConfig.get()
     sweep = around.mode == RunMode.MULTIRUN
-    if sweep and OmegaConf.select(around, "launcher._target_") == BASIC_LAUNCHER:
+    if sweep and around.launcher._target_ == BASIC_LAUNCHER:
         number, overrides = int(around.job.num), list(around.overrides.task)
         exit_codes.append(in_own_process(command, overrides, number))
     else:

@@ -27,7 +27,7 @@ _stopped_by: list[int] = []  # signals that this process got while a job of its 
 
 
 def run_command(command: str, arguments: list[str]) -> int:
-    """`posenc train ...` or `posenc eval ...` from its arguments to its exit code. Raises UserError, RunError."""
+    """`posenc train ...` or `posenc eval ...` from arguments to exit code. Raises UserError, RunError."""
     line = parse(arguments)
     if line.asks_hydra:
         _call_hydra(command, arguments)
@@ -50,7 +50,7 @@ def validated(command: str, frozen: str) -> Any:
     return _validated(command, frozen)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _validated(command: str, frozen: str) -> Any:
     settings = json.loads(frozen)
     if command == "train":

@@ -76,7 +76,9 @@ def write_status(directory: Path, status: str, **more: Any) -> None:
 
 def write_config(directory: Path, settings: dict[str, Any]) -> None:
     """config.yaml: fully resolved, plain data."""
-    write_text_atomic(directory / "config.yaml", yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+    write_text_atomic(
+        directory / "config.yaml", yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+    )
 
 
 def append_metrics(directory: Path, metrics: dict[str, float]) -> None:

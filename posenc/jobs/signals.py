@@ -9,7 +9,7 @@ from types import FrameType
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143}
 
 
-class Interrupted(Exception):
+class InterruptedRunError(Exception):
     """Raised where a stop was asked for and everything finished so far is on disk."""
 
 
@@ -33,9 +33,9 @@ class StopFlag:
         return self.received is not None
 
     def check(self) -> None:
-        """Raise Interrupted if a stop was asked for."""
+        """Raise InterruptedRunError if a stop was asked for."""
         if self.received is not None:
-            raise Interrupted
+            raise InterruptedRunError
 
     @property
     def exit_code(self) -> int:

@@ -13,7 +13,7 @@ from posenc.evaluation.evaluate import evaluate
 from posenc.evaluation.subject import Subject
 from posenc.jobs import run_directory as folder
 from posenc.jobs.build import build_model, run_facts
-from posenc.jobs.signals import Interrupted, StopFlag
+from posenc.jobs.signals import InterruptedRunError, StopFlag
 from posenc.jobs.validate import TrainJob
 from posenc.model.decoder import Decoder, count_parameters
 from posenc.report.progress import say, shown
@@ -48,7 +48,7 @@ def run_train(job: TrainJob) -> int:
     with folder.locked(job.directory), folder.log_file(job.directory):
         try:
             return _run(job, store, stop)
-        except Interrupted:
+        except InterruptedRunError:
             folder.write_status(job.directory, "interrupted", reason=stop.name)
             say(f"{stop.name}: everything finished so far is saved; the same command continues")
             return stop.exit_code
@@ -96,13 +96,13 @@ def _run(job: TrainJob, store: TokenStore, stop: StopFlag) -> int:
                 hint=f"nothing was averaged in; log: {directory / 'log.txt'}\ntry a smaller train.lr",
             )
         if trained.status == "interrupted":
-            raise Interrupted
+            raise InterruptedRunError
         facts = _facts(job, model, store, trained)
         records = _evaluate(job, model, store, trained.step, facts, stop)
         tracker.evaluation([dict(record) for record in records])
         folder.write_status(directory, "finished", step=trained.step)
         return 0
-    except Interrupted:
+    except InterruptedRunError:
         status = "interrupted"
         raise
     finally:
@@ -197,4 +197,3 @@ def _facts(job: TrainJob, model: Decoder, store: TokenStore, trained: Trained) -
         final_loss=trained.final_loss,
         versions=folder.versions(),
     )
-

@@ -97,7 +97,9 @@ def check_evaluation(settings: dict[str, Any], context_length: int) -> EvalPlan:
     """The `eval` group: lengths, protocols, split and sizes."""
     for protocol in settings["protocols"]:
         if protocol not in PROTOCOLS:
-            raise UserError("eval.protocols", protocol, "there is no such protocol", allowed=sorted(PROTOCOLS))
+            raise UserError(
+                "eval.protocols", protocol, "there is no such protocol", allowed=sorted(PROTOCOLS)
+            )
     if not settings["protocols"]:
         raise UserError("eval.protocols", "[]", "no protocol to measure with", allowed=sorted(PROTOCOLS))
     if settings["split"] not in ("test", "validation"):
@@ -129,7 +131,10 @@ def _check_optimization(train: dict[str, Any], optim: dict[str, Any]) -> Optimiz
     infinity = math.inf
     return Optimization(
         lr=between("train.lr", train["lr"], 0, infinity, open_low=True),
-        betas=(between("optim.beta1", optim["beta1"], 0, 0.9999), between("optim.beta2", optim["beta2"], 0, 0.99999)),
+        betas=(
+            between("optim.beta1", optim["beta1"], 0, 0.9999),
+            between("optim.beta2", optim["beta2"], 0, 0.99999),
+        ),
         eps=between("optim.eps", optim["eps"], 0, infinity, open_low=True),
         weight_decay=between("optim.weight_decay", optim["weight_decay"], 0, infinity),
         grad_clip=between("optim.grad_clip", optim["grad_clip"], 0, infinity, open_low=True),
@@ -203,7 +208,11 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
         "seed": seed,
         "context_length": context_length,
         "train": {**train, "tokens": tokens, "batch_tokens": batch_tokens, "precision": precision},
-        "eval": {**settings["eval"], "max_targets": evaluation.max_targets, "batch_tokens": evaluation.batch_tokens},
+        "eval": {
+            **settings["eval"],
+            "max_targets": evaluation.max_targets,
+            "batch_tokens": evaluation.batch_tokens,
+        },
     }
     digest = run_hash(resolved, facts, cls.revision)
     readable = settings["name"] or f"{encoding['name']}-{shape.name}-T{context_length}-s{seed}"

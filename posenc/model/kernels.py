@@ -17,9 +17,7 @@ MAX_SCORES = 1 << 24
 FUSED_FROM = 256  # keys; see `attend`
 
 
-def attend(
-    q: Tensor, k: Tensor, v: Tensor, x: Tensor, pos: Tensor, encoding: Encoding, layer: int
-) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, x: Tensor, pos: Tensor, encoding: Encoding, layer: int) -> Tensor:
     """Attention output (B, H, T, D) of the queries q (B, H, T, D) over k, v (B, H, S, D).
 
     x (B, S, d_model) is the layer's input, pos (S,) the keys' positions. The fused kernel serves where no
@@ -106,7 +104,7 @@ class Masked:
         self.strip = None if hooks & {"bias", "positions"} else self._strip()
 
     def _strip(self) -> Tensor:
-        """(H or 1, 2S - 1): the bias at distances S-1, ..., 1, 0, then `future` for the S - 1 negative ones."""
+        """(H or 1, 2S - 1): the bias at distances S-1, ..., 1, 0, then `future` S - 1 times."""
         device = self.pos.device
         if self.has_bias:
             distances = torch.arange(self.keys - 1, -1, -1, device=device)

@@ -23,7 +23,7 @@ def print_corpora() -> None:
 
 
 def print_info(overrides: list[str]) -> None:
-    """Documents, bytes and fingerprint of the corpus that the overrides choose. Raises UserError, RunError."""
+    """Documents, bytes and fingerprint of the chosen corpus. Raises UserError, RunError."""
     _print_facts(read_facts(_settings(overrides)["data"]))
 
 

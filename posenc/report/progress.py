@@ -1,4 +1,4 @@
-"""What a person sees while it runs, on stderr: a bar in a terminal, a plain line every few seconds elsewhere."""
+"""What a person sees while it runs, on stderr: a bar in a terminal, else a line every few seconds."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def _read_config(folder: Path) -> dict[str, Any] | None:
     text = _read(folder, "config.yaml", LARGEST_CONFIG)
     if text is None:
         return None
-    import yaml  # type: ignore[import-untyped]
+    import yaml
 
     class Loader(yaml.SafeLoader):
         """Plain data; aliases are refused, as a few lines of them can stand for billions of nodes."""

@@ -116,7 +116,7 @@ def load_optimizer(path: Path, model: Decoder, optimizer: torch.optim.Optimizer)
     tensors = load_file(path / "optimizer.safetensors")
     for name, parameter in model.named_parameters():
         optimizer.state[parameter] = {
-            key: tensors[f"{key}/{name}"].to("cpu" if key == "step" and not parameter.is_cuda else parameter.device)
+            key: tensors[f"{key}/{name}"].to(parameter.device)
             for key in ("step", "exp_avg", "exp_avg_sq")
             if f"{key}/{name}" in tensors
         }

@@ -116,9 +116,8 @@ def train(
         save_checkpoint(checkpoints, step, model, optimizer, facts)
 
     while step < steps:
-        inputs, targets = (
-            torch.from_numpy(part).to(device, non_blocking=True) for part in sampler.batch(step, batch_windows)
-        )  # (B, T) int64 each
+        batch = sampler.batch(step, batch_windows)
+        inputs, targets = (torch.from_numpy(part).to(device, non_blocking=True) for part in batch)  # (B, T)
         pos = model.positions(context_length, generator_for(seed, "positions", step))  # (T,)
         with autocast(precision, device):
             logits = model(inputs, pos)  # (B, T, V)
@@ -154,7 +153,9 @@ def train(
     return ended("finished")
 
 
-def _resume(checkpoints: Path, model: Decoder, optimizer: torch.optim.Optimizer) -> tuple[int, dict[str, Any]]:
+def _resume(
+    checkpoints: Path, model: Decoder, optimizer: torch.optim.Optimizer
+) -> tuple[int, dict[str, Any]]:
     """Step and state of the newest intact checkpoint, weights and moments loaded; step 0 for a fresh run."""
     found = newest_checkpoint(checkpoints)
     if found is None:

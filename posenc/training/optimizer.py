@@ -40,7 +40,8 @@ def build_optimizer(model: Decoder, optimization: Optimization) -> torch.optim.A
     Norms are not decayed, and neither are an encoding's slopes and tables by default: decay would pull them
     towards another encoding.
     """
-    decayed, kept = [], []
+    decayed: list[torch.nn.Parameter] = []
+    kept: list[torch.nn.Parameter] = []
     for name, parameter in model.named_parameters():
         own = name.startswith("encoding.")
         decays = model.encoding.decayed if own else parameter.ndim > 1

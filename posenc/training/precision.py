@@ -30,7 +30,7 @@ def has_hardware_bf16(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type == "cpu":
-        able = getattr(torch.cpu, "get_capabilities", dict)()
+        able: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
         return bool(able.get("avx512_bf16") or able.get("amx_bf16") or able.get("amx") or able.get("bf16"))
     return False
 

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import FakeWandb
+from fake_wandb_server import FakeWandb
 
 from posenc.tracking.wandb_server import answers, credentials, host_of, requested_mode, server_url
 
