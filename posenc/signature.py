@@ -61,7 +61,7 @@ def _typed(value: Any, kind: Any, key: str) -> Any:
         return value
     origin, options = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
-        if value not in options or isinstance(value, bool) != any(isinstance(o, bool) for o in options):
+        if not any(type(value) is type(option) and value == option for option in options):
             raise UserError(key, value, "not one of its choices", allowed=options)
         return value
     if origin in (Union, types.UnionType):
@@ -73,17 +73,18 @@ def _typed(value: Any, kind: Any, key: str) -> Any:
             except UserError:
                 continue
         raise UserError(key, value, "wrong type", allowed=_words(kind))
-    if origin is list:
+    if origin is list or kind is list:
         if not isinstance(value, list):
             raise UserError(key, value, "wrong type", allowed=_words(kind))
-        return [_typed(item, options[0], f"{key}[{i}]") for i, item in enumerate(value)]
+        element = options[0] if options else Any
+        return [_typed(item, element, f"{key}[{i}]") for i, item in enumerate(value)]
     if origin is dict or kind is dict:
         if not isinstance(value, dict):
             raise UserError(key, value, "wrong type", allowed="a mapping")
         return value
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if kind in (int, float, str, bool) and type(value) is not kind:
+    if kind in (int, float, str, bool, type(None)) and type(value) is not kind:
         raise UserError(key, value, f"wrong type ({type(value).__name__})", allowed=_words(kind))
     return value
 

@@ -10,6 +10,7 @@ Papers: Su et al. 2021, arXiv 2104.09864; p-RoPE: Barbero et al. 2024, arXiv 241
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -51,8 +52,8 @@ class RoPE(Encoding):
         super().__init__(shape)
         if shape.head_dim % 2:
             raise ValueError(f"head_dim={shape.head_dim}: rotary pairs need an even head width")
-        if base <= 1:
-            raise ValueError(f"base={base}: must be above 1")
+        if not 1 < base < math.inf:
+            raise ValueError(f"base={base}: must be a finite number above 1")
         if not 0 < fraction <= 1:
             raise ValueError(f"fraction={fraction}: must be in (0, 1]")
         if not 0 <= drop_low < 1:
@@ -63,6 +64,8 @@ class RoPE(Encoding):
         if self.width == 0:
             raise ValueError(f"fraction={fraction}: rotates nothing of head_dim={shape.head_dim}")
         self.still = round(self.width // 2 * drop_low)
+        if self.still == self.width // 2:
+            raise ValueError(f"drop_low={drop_low}: leaves nothing that turns of {self.still} pairs")
 
     def frequencies(self, device: torch.device | None = None) -> Tensor:
         """theta_k in radians a token, highest first: (D'/2,) float64; dropped ones are zero."""
@@ -79,8 +82,7 @@ class RoPE(Encoding):
 
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         k_cos, k_sin = self.angles(k_pos)  # (S, D'/2)
-        # Queries are the last of the keys' positions wherever they are not others altogether.
-        q_cos, q_sin = self.angles(q_pos) if len(q_pos) != len(k_pos) else (k_cos, k_sin)
+        q_cos, q_sin = (k_cos, k_sin) if q_pos is k_pos else self.angles(q_pos)  # (T, D'/2)
         return self._turn(q, q_cos, q_sin), self._turn(k, k_cos, k_sin)
 
     def _turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -7,6 +7,8 @@ Paper: Vaswani et al. 2017, arXiv 1706.03762.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -35,8 +37,8 @@ class Sinusoidal(Encoding):
 
     def __init__(self, shape: Shape, *, base: float) -> None:
         super().__init__(shape)
-        if base <= 1:
-            raise ValueError(f"base={base}: must be above 1")
+        if not 1 < base < math.inf:
+            raise ValueError(f"base={base}: must be a finite number above 1")
         self.base = base
 
     def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:

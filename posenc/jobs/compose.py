@@ -20,7 +20,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from posenc.errors import UserError, nearest
 from posenc.paths import conf_dir
@@ -192,8 +192,10 @@ def plain_settings(command: str, config: DictConfig) -> dict[str, Any]:
     try:
         settings = OmegaConf.to_container(kept, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        key = getattr(error, "full_key", None) or "override"
-        raise UserError(str(key), None, _first_line(error)) from error
+        key = str(getattr(error, "full_key", None) or "override")
+        if isinstance(error, MissingMandatoryValue):
+            raise UserError(key, None, "is needed and has no default", hint=f"add {key}=...") from error
+        raise UserError(key, None, _first_line(error)) from error
     assert isinstance(settings, dict)
     _refuse_unknown(settings, SCHEMAS[command], "")
     return {str(key): value for key, value in settings.items()}

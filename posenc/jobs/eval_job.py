@@ -15,16 +15,14 @@ import torch
 from posenc.corpus import CorpusFacts, check_lengths, inspect, prepare
 from posenc.encodings import check_encoding
 from posenc.errors import UserError
-from posenc.evaluation.evaluate import evaluate
-from posenc.evaluation.subject import Subject
 from posenc.jobs import run_directory as folder
 from posenc.jobs.build import build_model, run_facts
+from posenc.jobs.measure import Outcome, measure
 from posenc.jobs.signals import InterruptedRunError, StopFlag
 from posenc.jobs.validate import EvalPlan, check_evaluation, check_model
 from posenc.model.decoder import ModelShape
-from posenc.report.progress import say, shown
+from posenc.report.progress import say
 from posenc.results.load import load_run
-from posenc.results.records import Record
 from posenc.results.store import assemble_results
 from posenc.tracking import build_tracker, check_tracking
 from posenc.training.checkpoint import Checkpoint, load_weights, newest_checkpoint
@@ -80,8 +78,8 @@ def eval_job(settings: dict[str, Any]) -> EvalJob:
     )
 
 
-def run_eval(job: EvalJob) -> int:
-    """Measure what is not measured yet and put results.json together. Returns the exit code."""
+def run_eval(job: EvalJob) -> Outcome:
+    """Measure what is not measured yet and put results.json together."""
     stop = StopFlag().install()
     trained = job.trained
     length = trained["context_length"]
@@ -89,42 +87,22 @@ def run_eval(job: EvalJob) -> int:
     check_lengths(store, needed_tokens=max(job.evaluation.windows) + 1, context_length=length)
     model = build_model(trained, job.shape, store.vocab_size)
     load_weights(job.checkpoint.path, model)
-    subject = Subject(
-        model=model,
-        train_length=length,
-        seed=trained["seed"],
-        precision=trained["train"]["precision"],
-        device=job.device,
-        store=store,
-        split=job.evaluation.split,
-        batch_tokens=job.evaluation.batch_tokens,
-    )
-    plan = job.evaluation
-    cells = len(plan.protocols) * len(plan.windows)
-    with folder.locked(job.directory, "evaluation"), shown("evaluating", cells) as bar:
-        done = 0
-
-        def on_cell(record: Record, was_there: bool) -> None:
-            nonlocal done
-            done += 1
-            bar.update(done, f"{record['protocol']} at {record['window']}" + " (stored)" * was_there)
-
+    with folder.locked(job.directory, "evaluation"):
         try:
-            records = evaluate(
-                subject,
-                job.directory,
-                protocols=plan.protocols,
-                windows=plan.windows,
-                target_fraction=plan.target_fraction,
-                max_targets=plan.max_targets,
+            records = measure(
+                trained,
+                model,
+                store,
+                job.evaluation,
+                directory=job.directory,
                 corpus=job.data["name"],
-                checkpoint_step=job.checkpoint.step,
-                on_cell=on_cell,
-                check_stop=stop.check,
+                device=job.device,
+                step=job.checkpoint.step,
+                stop=stop,
             )
         except InterruptedRunError:
             say(f"{stop.name}: finished cells are stored; the same command continues")
-            return stop.exit_code
+            return Outcome(stop.exit_code)
         before = load_run(job.directory)
         facts = before.facts or run_facts(
             trained,
@@ -150,4 +128,4 @@ def run_eval(job: EvalJob) -> int:
     )
     tracker.evaluation([dict(record) for record in records])
     tracker.finish("finished")
-    return 0
+    return Outcome(0, records)

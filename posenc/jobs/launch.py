@@ -12,12 +12,15 @@ import subprocess
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from posenc.errors import RunError, UserError
 from posenc.jobs.compose import Composed, compose_jobs, parse
 from posenc.jobs.signals import CODES
 from posenc.report.progress import say
+
+if TYPE_CHECKING:
+    from posenc.results.records import Record
 
 log = logging.getLogger(__name__)
 
@@ -73,25 +76,28 @@ def run_job(command: str, settings: dict[str, Any], *, in_sweep: bool) -> int:
         if command == "train":
             from posenc.jobs.train_job import run_train
 
-            code = run_train(job)
+            outcome = run_train(job)
         else:
             from posenc.jobs.eval_job import run_eval
 
-            code = run_eval(job)
+            outcome = run_eval(job)
     except (UserError, RunError) as error:
         say(error.text())
         return error.exit_code
-    if code == 0 and not in_sweep and SWEEP not in os.environ:
-        show_run(job.directory)
-    return code
+    if outcome.exit_code == 0 and not in_sweep and SWEEP not in os.environ:
+        show_run(job.directory, outcome.records)
+    return outcome.exit_code
 
 
-def show_run(directory: Path) -> None:
-    """The run's own table on stdout."""
+def show_run(directory: Path, records: list[Record] | None) -> None:
+    """The run's own table on stdout: of these records, or of all that it has."""
     from posenc.report.table import show_run as show
     from posenc.results.load import load_run
 
-    show(load_run(directory), "table", "nats", sys.stdout)
+    run = load_run(directory)
+    if records is not None and run.problem is None:
+        run.records = records
+    show(run, "table", "nats", sys.stdout)
 
 
 def in_own_process(command: str, overrides: list[str], number: int) -> int:

@@ -9,15 +9,14 @@ import yaml
 
 from posenc.corpus import TokenStore, WindowSampler, check_lengths, prepare
 from posenc.errors import RunError
-from posenc.evaluation.evaluate import evaluate
-from posenc.evaluation.subject import Subject
 from posenc.jobs import run_directory as folder
 from posenc.jobs.build import build_model, run_facts
+from posenc.jobs.measure import Outcome, measure
 from posenc.jobs.signals import InterruptedRunError, StopFlag
 from posenc.jobs.validate import TrainJob
 from posenc.model.decoder import Decoder, count_parameters
 from posenc.report.progress import say, shown
-from posenc.results.records import Record, RunFacts
+from posenc.results.records import RunFacts
 from posenc.results.store import assemble_results
 from posenc.tracking import Tracker, build_tracker
 from posenc.training.loop import Progress, Trained, train
@@ -25,8 +24,8 @@ from posenc.training.loop import Progress, Trained, train
 log = logging.getLogger(__name__)
 
 
-def run_train(job: TrainJob) -> int:
-    """Train and evaluate, or continue, or recognise that it is all there. Returns the exit code.
+def run_train(job: TrainJob) -> Outcome:
+    """Train and evaluate, or continue, or recognise that it is all there.
 
     Raises UserError if the tokenised corpus is too short after all, RunError if another process holds the
     directory, both before the directory is touched.
@@ -39,7 +38,7 @@ def run_train(job: TrainJob) -> int:
         )
     if status.get("status") == "finished" and _measured_alike(job):
         say(f"already finished: {job.directory}")
-        return 0
+        return Outcome(0)
     stop = StopFlag().install()
     store = prepare(job.settings["data"], job.settings["tokenizer"], facts=job.facts)
     check_lengths(
@@ -51,7 +50,7 @@ def run_train(job: TrainJob) -> int:
         except InterruptedRunError:
             folder.write_status(job.directory, "interrupted", reason=stop.name)
             say(f"{stop.name}: everything finished so far is saved; the same command continues")
-            return stop.exit_code
+            return Outcome(stop.exit_code)
         except BaseException as error:
             reason = f"{type(error).__name__}: {error}"
             folder.write_status(job.directory, "failed", reason=reason.splitlines()[0])
@@ -67,7 +66,7 @@ def _measured_alike(job: TrainJob) -> bool:
         return False
 
 
-def _run(job: TrainJob, store: TokenStore, stop: StopFlag) -> int:
+def _run(job: TrainJob, store: TokenStore, stop: StopFlag) -> Outcome:
     settings, directory = job.settings, job.directory
     folder.write_config(directory, settings)
     folder.write_status(directory, "running")
@@ -88,8 +87,8 @@ def _run(job: TrainJob, store: TokenStore, stop: StopFlag) -> int:
     status = "failed"
     try:
         trained = _train(job, model, store, tracker, stop)
-        status = trained.status
         if trained.status == "diverged":
+            status = "diverged"
             folder.write_status(directory, "diverged", reason=trained.reason, step=trained.step)
             raise RunError(
                 f"training diverged: {trained.reason}",
@@ -98,10 +97,22 @@ def _run(job: TrainJob, store: TokenStore, stop: StopFlag) -> int:
         if trained.status == "interrupted":
             raise InterruptedRunError
         facts = _facts(job, model, store, trained)
-        records = _evaluate(job, model, store, trained.step, facts, stop)
+        records = measure(
+            settings,
+            model,
+            store,
+            job.evaluation,
+            directory=directory,
+            corpus=settings["data"]["name"],
+            device=job.device,
+            step=trained.step,
+            stop=stop,
+        )
+        assemble_results(directory, facts)
         tracker.evaluation([dict(record) for record in records])
         folder.write_status(directory, "finished", step=trained.step)
-        return 0
+        status = "finished"
+        return Outcome(0, records)
     except InterruptedRunError:
         status = "interrupted"
         raise
@@ -143,44 +154,6 @@ def _train(job: TrainJob, model: Decoder, store: TokenStore, tracker: Tracker, s
             on_log=on_log,
             stop=stop,
         )
-
-
-def _evaluate(
-    job: TrainJob, model: Decoder, store: TokenStore, step: int, facts: RunFacts, stop: StopFlag
-) -> list[Record]:
-    plan, settings = job.evaluation, job.settings
-    subject = Subject(
-        model=model,
-        train_length=settings["context_length"],
-        seed=settings["seed"],
-        precision=job.precision,
-        device=job.device,
-        store=store,
-        split=plan.split,
-        batch_tokens=plan.batch_tokens,
-    )
-    with shown("evaluating", len(plan.protocols) * len(plan.windows)) as bar:
-        done = 0
-
-        def on_cell(record: Record, was_there: bool) -> None:
-            nonlocal done
-            done += 1
-            bar.update(done, f"{record['protocol']} at {record['window']}")
-
-        records = evaluate(
-            subject,
-            job.directory,
-            protocols=plan.protocols,
-            windows=plan.windows,
-            target_fraction=plan.target_fraction,
-            max_targets=plan.max_targets,
-            corpus=settings["data"]["name"],
-            checkpoint_step=step,
-            on_cell=on_cell,
-            check_stop=stop.check,
-        )
-    assemble_results(job.directory, facts)
-    return records
 
 
 def _facts(job: TrainJob, model: Decoder, store: TokenStore, trained: Trained) -> RunFacts:

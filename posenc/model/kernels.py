@@ -24,7 +24,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, x: Tensor, pos: Tensor, encoding: En
     hook touches the scores themselves and the window is long enough for it to pay.
     """
     hooks = encoding.hooks
-    q_pos = pos[-q.shape[2] :]  # (T,)
+    # `pos` itself where every token is asked for, so that `rotate` can tell and share its angles
+    q_pos = pos if q.shape[2] == len(pos) else pos[-q.shape[2] :]  # (T,)
     state = encoding.prepare(x, q, k, layer) if "prepare" in hooks else None
     scale = q.shape[-1] ** -0.5  # of the head width, before `rotate` may widen it
     if "rotate" in hooks:
@@ -101,7 +102,8 @@ class Masked:
         self.has_visible = "visible" in hooks
         # Hooks that see the scores get finite ones and a mask; else the future is -inf from the start.
         self.future = 0.0 if hooks & {"scores", "weights"} else float("-inf")
-        self.strip = None if hooks & {"bias", "positions"} else self._strip()
+        contiguous = "positions" not in hooks or not self.has_bias
+        self.strip = self._strip() if contiguous and "bias" not in hooks else None
 
     def _strip(self) -> Tensor:
         """(H or 1, 2S - 1): the bias at distances S-1, ..., 1, 0, then `future` S - 1 times."""
@@ -131,10 +133,12 @@ class Masked:
         """(T block, S) bool: causal and visible."""
         offset = self.keys - self.queries
         rows = torch.arange(offset + start, offset + stop, device=self.pos.device)
-        causal = rows[:, None] >= torch.arange(seen, device=self.pos.device)[None, :]
+        keys = torch.arange(seen, device=self.pos.device)
+        causal = rows[:, None] >= keys
         if not self.has_visible:
             return causal
-        return causal & self.encoding.visible(*self._block_positions(start, stop, seen), self.layer)
+        visible = self.encoding.visible(*self._block_positions(start, stop, seen), self.layer)
+        return causal & (visible | (rows[:, None] == keys))  # no row without a key: its softmax is nan
 
     def additive(self, start: int, stop: int, seen: int) -> Tensor:
         """Bias where a key may be seen, -inf elsewhere: (H or 1, T block, S) float32."""

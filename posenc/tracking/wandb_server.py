@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import configparser
 import http.client
-import logging
 import netrc
 import os
 import ssl
@@ -41,7 +40,6 @@ def load_wandb() -> Any:
     os.environ.setdefault("WANDB_SILENT", "true")
     import wandb
 
-    logging.getLogger("wandb").propagate = False  # what it does goes to its own debug.log, not to ours
     return wandb
 
 

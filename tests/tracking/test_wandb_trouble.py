@@ -19,7 +19,8 @@ from posenc.tracking.wandb import WandbTracker
 
 KEY = "k" * 40
 PROGRAM = """
-import json, pathlib, sys, time
+import json, logging, pathlib, sys
+logging.basicConfig(level=logging.INFO)  # as posenc does: wandb's own log must stay out of it
 from posenc.tracking import build_tracker
 group, place = json.loads(sys.argv[1]), pathlib.Path(sys.argv[2])
 t = build_tracker(group, run_name="r", group="g", tags=[], config={"seed": 0}, run_dir=place)

@@ -1,0 +1,67 @@
+import math
+
+import formulas
+import pytest
+import torch
+
+from posenc.encodings import build_encoding
+from posenc.encodings.base import Encoding
+from posenc.encodings.sinusoidal import sinusoids
+from posenc.errors import UserError
+
+POSITIONS = [0, 1, 2, 63, 64, 255, 256, 257, 4096, 65535, 65536]
+
+
+def sinusoidal(d_model: int = 16, **params: object) -> Encoding:
+    return build_encoding(
+        "sinusoidal", d_model=d_model, n_heads=2, head_dim=d_model // 2, n_layers=1, train_length=8, **params
+    )
+
+
+@pytest.mark.parametrize("width", [2, 16, 128])
+@pytest.mark.parametrize("base", [10000.0, 500.0])
+def test_formula(width: int, base: float) -> None:
+    x = torch.randn(2, len(POSITIONS), width, generator=torch.Generator().manual_seed(1))
+    got = sinusoidal(width, base=base).embed(x, torch.tensor(POSITIONS), 0)
+    rows = torch.tensor([formulas.sinusoid(t, width, base) for t in POSITIONS], dtype=torch.float64)
+    want = x.double() * math.sqrt(width) + rows
+    assert (got.double() - want).abs().max() < 2e-6  # float32's rounding of sums up to 32
+    table = sinusoids(torch.tensor(POSITIONS), width, base)
+    assert table.dtype == torch.float32
+    assert (table.double() - rows).abs().max() < 1e-7  # even at 65536
+
+
+def test_position_zero_is_zero_one_zero_one() -> None:
+    assert sinusoids(torch.tensor([0]), 8, 10000.0)[0].tolist() == [0, 1, 0, 1, 0, 1, 0, 1]
+
+
+def test_wavelengths_run_from_two_pi_to_the_base() -> None:
+    width, base = 8, 10000.0
+    longest = 2 * math.pi * base ** ((width - 2) / width)
+    table = sinusoids(torch.arange(int(longest) + 2), width, base)
+    signs = [(table[1:-1, column] * table[2:, column] < 0).sum().item() for column in (0, width - 2)]
+    assert signs[1] == 2 - 1  # the slowest sine: one zero inside its only period, the other at its end
+    assert signs[0] == pytest.approx((longest + 1) / math.pi, abs=1)
+
+
+def test_added_to_the_input_alone() -> None:
+    x = torch.randn(1, 4, 16)
+    assert sinusoidal().embed(x, torch.arange(4), 1) is x
+    assert not torch.equal(sinusoidal().embed(x, torch.arange(4), 0), x)
+
+
+def test_positions_survive_bf16_inputs() -> None:
+    added = sinusoidal().embed(torch.zeros(1, 2, 16, dtype=torch.bfloat16), torch.tensor([256, 257]), 0)
+    assert added.dtype == torch.bfloat16
+    assert (added[0, 0] - added[0, 1]).abs().max() > 0.3
+
+
+def test_odd_width() -> None:
+    table = sinusoids(torch.tensor([3]), 5, 10000.0)[0].tolist()
+    assert table == pytest.approx(formulas.sinusoid(3, 5, 10000.0), abs=1e-7)
+
+
+@pytest.mark.parametrize("base", [1.0, 0.0, math.nan, math.inf])
+def test_base_out_of_range_is_refused(base: float) -> None:
+    with pytest.raises(UserError, match="base"):
+        sinusoidal(base=base)
