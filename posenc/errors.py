@@ -66,6 +66,7 @@ class RunError(Exception):
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """The choice most like `word`, or None when nothing is close."""
-    found = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
-    return found[0] if found else None
+    """The choice most like `word` whatever the case (RoPE is rope), or None when nothing is close."""
+    folded = {choice.casefold(): choice for choice in choices}
+    found = difflib.get_close_matches(word.casefold(), list(folded), n=1, cutoff=0.5)
+    return folded[found[0]] if found else None

@@ -29,6 +29,11 @@ HOOKS = (
 )
 
 
+def float64(x: Tensor) -> Tensor:
+    """x in float64, on the CPU where its device has none (Apple's MPS)."""
+    return x.cpu().double() if x.device.type == "mps" else x.double()
+
+
 @dataclass(frozen=True)
 class Shape:
     """What an encoding may know of the model it serves."""
@@ -95,7 +100,8 @@ class Encoding(nn.Module):
     def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
         """Bias on the scaled scores, (T,), (S,) -> (H, T, S) float32. Looks `distance_bias` up by default.
 
-        Entries of the future (k_pos > q_pos) may hold anything: the causal mask comes after.
+        Entries of the future (k_pos > q_pos) may hold anything finite: the causal mask comes after, and
+        its zero gradient times nan or inf would be nan.
         """
         r = (q_pos[:, None] - k_pos[None, :]).clamp_min(0)  # (T, S)
         table = self.distance_bias(torch.arange(int(r.max()) + 1, device=r.device), layer)  # (H, R)

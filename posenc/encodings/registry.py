@@ -52,11 +52,24 @@ def _plugin_classes(plugins: Iterable[str]) -> dict[str, type[Encoding]]:
     for plugin in plugins:
         try:
             module = importlib.import_module(plugin)
-        except ImportError as error:
-            raise UserError(
-                "plugins", plugin, f"cannot be imported ({error})", hint="it must be on PYTHONPATH"
-            ) from error
+        except Exception as error:  # it is the user's code: whatever it raises
+            problem = f"cannot be imported ({type(error).__name__}: {error})"
+            raise UserError("plugins", plugin, problem, hint="it must be on PYTHONPATH") from error
         found.update(_classes_in(module))
+    return found
+
+
+def _loaded(point: EntryPoint) -> type[Encoding]:
+    from posenc.encodings.base import Encoding
+
+    try:
+        cls = point.load()
+    except Exception as error:  # an installed package that is broken
+        problem = f"cannot be imported from {point.value} ({type(error).__name__}: {error})"
+        raise UserError("encoding", point.name, problem) from error
+    if not (inspect.isclass(cls) and issubclass(cls, Encoding)):
+        raise UserError("encoding", point.name, f"{point.value} is not an Encoding")
+    found: type[Encoding] = cls
     return found
 
 
@@ -72,8 +85,7 @@ def encoding_class(name: str, plugins: Iterable[str] = ()) -> type[Encoding]:
         return _classes_in(importlib.import_module(f"posenc.encodings.{name}"))[name]
     points = _entry_points()
     if name in points:
-        cls: type[Encoding] = points[name].load()
-        return cls
+        return _loaded(points[name])
     classes = _plugin_classes(plugins)
     if name in classes:
         return classes[name]

@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.base import Encoding, Shape, float64
 
 
 def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
@@ -77,8 +77,9 @@ class RoPE(Encoding):
 
     def angles(self, pos: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin of pos * theta, each (T, D'/2) float32; the product in float64."""
-        angle = pos.double()[:, None] * self.frequencies(pos.device)  # (T, D'/2)
-        return angle.cos().float(), angle.sin().float()
+        exact = float64(pos)[:, None]  # (T, 1)
+        angle = exact * self.frequencies(exact.device)  # (T, D'/2)
+        return angle.cos().float().to(pos.device), angle.sin().float().to(pos.device)
 
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         k_cos, k_sin = self.angles(k_pos)  # (S, D'/2)

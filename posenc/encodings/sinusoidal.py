@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.base import Encoding, Shape, float64
 
 
 def sinusoids(pos: Tensor, width: int, base: float) -> Tensor:
@@ -20,10 +20,11 @@ def sinusoids(pos: Tensor, width: int, base: float) -> Tensor:
 
     Angles in float64: at position 65 536 a float32 product is off by up to 0.004 radians.
     """
-    k = torch.arange(0, width, 2, dtype=torch.float64, device=pos.device)  # (width/2,) = 2k
-    angle = pos.double()[:, None] * base ** (-k / width)  # (n, width/2)
+    exact = float64(pos)[:, None]  # (n, 1)
+    k = torch.arange(0, width, 2, dtype=torch.float64, device=exact.device)  # (width/2,) = 2k
+    angle = exact * base ** (-k / width)  # (n, width/2)
     table = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)  # (n, width or width+1)
-    return table[:, :width].float()  # (n, width)
+    return table[:, :width].float().to(pos.device)  # (n, width)
 
 
 class Sinusoidal(Encoding):

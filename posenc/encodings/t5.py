@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.base import Encoding, Shape, float64
 
 PUBLISHED_MAX_DISTANCE = 128
 
@@ -23,9 +23,9 @@ def bucket(r: Tensor, buckets: int, max_distance: int) -> Tensor:
     """Bucket index in [0, buckets) of the distances r >= 0, (R,) int64."""
     exact = buckets // 2
     # log in float64 and of at least `exact`, so that no log(0) hides behind the `where`
-    ratio = (r.clamp_min(exact).double() / exact).log() / math.log(max_distance / exact)
+    ratio = (float64(r.clamp_min(exact)) / exact).log() / math.log(max_distance / exact)
     # 1e-9: float error must not push an exact bucket border (r = max_distance, say) one bucket down
-    far = exact + (ratio * (buckets - exact) + 1e-9).long()
+    far = exact + (ratio * (buckets - exact) + 1e-9).long().to(r.device)
     return torch.where(r < exact, r, far.clamp_max(buckets - 1))  # (R,)
 
 

@@ -11,10 +11,17 @@ from torch import Tensor
 
 from posenc.encodings.base import Encoding
 
-# Largest number of float32 scores held at once: 64 MB. Queries go in blocks, so memory grows linearly.
-MAX_SCORES = 1 << 24
+# Largest number of float32 scores in a block of queries, so that memory grows linearly. On a CPU 4 MB stay in
+# its caches: with 64 MB a forward pass took five times as long at 512 keys. With gradients the scores are kept
+# anyway, and 16 MB is best. A GPU wants large blocks.
+MAX_SCORES = 1 << 20
+MAX_SCORES_TRAINING = 1 << 22
+MAX_SCORES_GPU = 1 << 26
 
-FUSED_FROM = 256  # keys; see `attend`
+# Keys from which scaled_dot_product_attention pays on a CPU. Milliseconds for 8192 tokens, 4 heads of 32, bf16,
+# one core, blocks / fused: forward 6/8 at 64 keys, 18/19 at 256, 37/37 at 512, 70/55 at 1024; with backward
+# 13/74 at 64, 25/88 at 128, 43/79 at 256, 79/132 at 512, 153/151 at 1024.
+FUSED_FROM = 1024
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, x: Tensor, pos: Tensor, encoding: Encoding, layer: int) -> Tensor:
@@ -38,9 +45,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, x: Tensor, pos: Tensor, encoding: En
 
 
 def _fused_pays(q: Tensor, k: Tensor) -> bool:
-    # On two CPU cores at 64-128 keys, two batched products and a softmax took half the time of
-    # scaled_dot_product_attention, forward and backward.
     return q.is_cuda or (q.shape[2] == k.shape[2] and k.shape[2] >= FUSED_FROM)
+
+
+def _most_scores(q: Tensor) -> int:
+    if q.is_cuda:
+        return MAX_SCORES_GPU
+    return MAX_SCORES_TRAINING if torch.is_grad_enabled() else MAX_SCORES
 
 
 def _fused_causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
@@ -67,7 +78,7 @@ def _blockwise(
     hooks = encoding.hooks
     batch, heads, queries, _ = q.shape
     keys = k.shape[2]
-    block = max(1, min(queries, MAX_SCORES // (batch * heads * keys)))
+    block = max(1, min(queries, _most_scores(q) // (batch * heads * keys)))
     masked = Masked(encoding, pos, layer, queries)
     outputs = []
     for start in range(0, queries, block):

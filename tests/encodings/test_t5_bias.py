@@ -15,7 +15,9 @@ def t5(train_length: int = 64, **params: object) -> T5:
     return encoding
 
 
-@pytest.mark.parametrize("buckets, max_distance", [(32, 128), (32, 64), (32, 17), (8, 20), (2, 2), (64, 4096)])
+@pytest.mark.parametrize(
+    "buckets, max_distance", [(32, 128), (32, 64), (32, 17), (8, 20), (2, 2), (64, 4096)]
+)
 def test_buckets_in_whole_numbers(buckets: int, max_distance: int) -> None:
     distances = [*range(600), *(2**n + d for n in range(9, 17) for d in (-1, 0, 1))]
     got = bucket(torch.tensor(distances), buckets, max_distance).tolist()

@@ -1,0 +1,181 @@
+import math
+
+import pytest
+import torch
+from doubles import OneKeyHead, Widened
+from torch import Tensor
+
+from posenc.encodings import build_encoding
+from posenc.encodings.alibi import slopes
+from posenc.encodings.base import Encoding, Shape
+from posenc.model import kernels
+
+BATCH, HEADS, WIDTH = 2, 4, 8
+
+
+def encoding(name: str) -> Encoding:
+    sizes = {"d_model": HEADS * WIDTH, "n_heads": HEADS, "head_dim": WIDTH, "n_layers": 1}
+    return build_encoding(name, train_length=16, **sizes)
+
+
+def double(cls: type[Encoding]) -> Encoding:
+    made = cls(Shape(HEADS * WIDTH, HEADS, WIDTH, 1, 16))
+    torch.manual_seed(0)
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter)
+    return made
+
+
+def qkv(keys: int, queries: int | None = None, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
+    generator = torch.Generator().manual_seed(1)
+    q, k, v = torch.randn(3, BATCH, HEADS, keys, WIDTH, generator=generator).to(dtype).unbind(0)
+    return q[:, :, -(queries or keys) :] * 2, k, v  # twice, so that the softmax is not flat
+
+
+def attended(
+    e: Encoding, keys: int, queries: int | None = None, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    q, k, v = qkv(keys, queries, dtype)
+    return kernels.attend(q, k, v, torch.zeros(BATCH, keys, HEADS * WIDTH), torch.arange(keys), e, 0)
+
+
+def other_kernel(monkeypatch: pytest.MonkeyPatch, fused: bool) -> None:
+    monkeypatch.setattr(kernels, "_fused_pays", lambda q, k: fused)
+
+
+@pytest.mark.parametrize("queries", [300, 77, 1])
+@pytest.mark.parametrize("which", ["nope", "rope", Widened, OneKeyHead])
+@torch.no_grad()
+def test_fused_and_blockwise_agree(
+    which: str | type[Encoding], queries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    e = encoding(which) if isinstance(which, str) else double(which)
+    other_kernel(monkeypatch, fused=True)
+    fused = attended(e, 300, queries)
+    other_kernel(monkeypatch, fused=False)
+    assert (attended(e, 300, queries) - fused).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("which", ["nope", "rope"])
+@torch.no_grad()
+def test_fused_and_blockwise_agree_in_bf16(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    e = encoding(which)
+    exact = attended(e, 300)
+    for fused in (True, False):
+        other_kernel(monkeypatch, fused)
+        rounded = attended(e, 300, dtype=torch.bfloat16)
+        assert rounded.dtype == torch.bfloat16
+        # scores reach about 20 and are rounded to 8 bits, so a weight may be off by some percent
+        assert (rounded.float() - exact).abs().max() < 0.1
+        assert (rounded.float() - exact).square().mean().sqrt() < 0.01
+
+
+def test_which_kernel_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[str] = []
+    for name in ("_fused_causal", "_blockwise"):
+        monkeypatch.setattr(kernels, name, lambda *a, name=name: served.append(name))
+    for which, keys in (("rope", 64), ("rope", kernels.FUSED_FROM), ("alibi", 512), ("learned", 512)):
+        attended(encoding(which), keys)
+    assert served == ["_blockwise", "_fused_causal", "_blockwise", "_fused_causal"]
+
+
+@pytest.mark.parametrize("name", ["nope", "rope", "alibi", "t5"])
+@pytest.mark.parametrize("most", [4096, BATCH * HEADS * 128])
+@torch.no_grad()
+def test_scores_stay_under_the_limit(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    e = encoding(name)
+    for parameter in e.parameters():
+        parameter.normal_()
+    whole = attended(e, 128)
+    sizes: list[int] = []
+    softmax = torch.softmax
+
+    def recording(s: Tensor, dim: int) -> Tensor:
+        sizes.append(s.numel())
+        return softmax(s, dim=dim)
+
+    monkeypatch.setattr(kernels, "MAX_SCORES", most)
+    monkeypatch.setattr(torch, "softmax", recording)
+    blocks = attended(e, 128)
+    assert len(sizes) > 1 and max(sizes) <= most
+    assert sum(sizes) >= BATCH * HEADS * 128 * 129 // 2  # every pair was scored
+    assert (blocks - whole).abs().max() < 3e-6
+
+
+def test_no_tensor_of_a_fused_window_is_square() -> None:
+    class Largest(torch.utils._python_dispatch.TorchDispatchMode):
+        numel = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            out = func(*args, **(kwargs or {}))
+            for tensor in out if isinstance(out, (tuple, list)) else (out,):
+                if isinstance(tensor, Tensor):
+                    self.numel = max(self.numel, tensor.numel())
+            return out
+
+    keys = 2048
+    with torch.no_grad(), Largest() as largest:
+        attended(encoding("rope"), keys)
+    assert 0 < largest.numel <= 3 * BATCH * HEADS * WIDTH * keys < keys * keys
+
+
+@pytest.mark.parametrize("queries", [7, 4, 1])
+@pytest.mark.parametrize("block", [1, 3, 7])
+def test_alibi_strip_is_the_matrix(queries: int, block: int) -> None:
+    keys = 7
+    masked = kernels.Masked(encoding("alibi"), torch.arange(keys), 0, queries)
+    assert masked.strip is not None and masked.strip.shape == (HEADS, 2 * keys - 1)
+    for start in range(0, queries, block):
+        stop = min(start + block, queries)
+        seen = keys - queries + stop
+        got = masked.additive(start, stop, seen)
+        assert got.shape == (HEADS, stop - start, seen)
+        for h in range(HEADS):
+            for row in range(start, stop):
+                i = keys - queries + row
+                for j in range(seen):
+                    want = -slopes(HEADS)[h] * (i - j) if j <= i else -math.inf
+                    assert got[h, row - start, j].item() == want
+
+
+def test_window_and_bias_combine() -> None:
+    alibi = type(encoding("alibi"))
+
+    class WindowedAlibi(alibi):  # type: ignore[misc, valid-type]
+        def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+            return q_pos[:, None] - k_pos[None, :] < 3
+
+    e = WindowedAlibi(Shape(HEADS * WIDTH, HEADS, WIDTH, 1, 16))
+    assert e.hooks == {"distance_bias", "visible"}
+    got = kernels.Masked(e, torch.arange(6), 0, 4).additive(1, 4, 6)  # queries 3, 4 and 5
+    for h in range(HEADS):
+        for i in (3, 4, 5):
+            for j in range(6):
+                want = -slopes(HEADS)[h] * (i - j) if 0 <= i - j < 3 else -math.inf
+                assert got[h, i - 3, j].item() == want
+
+
+@torch.no_grad()
+def test_bias_by_distance_reads_drawn_positions() -> None:
+    alibi = type(encoding("alibi"))
+
+    class Scattered(alibi):  # type: ignore[misc, valid-type]
+        def positions(self, n: int, training: bool, generator: torch.Generator) -> Tensor:
+            return torch.tensor([0, 5, 6, 40])
+
+    e = Scattered(Shape(HEADS * WIDTH, HEADS, WIDTH, 1, 16))
+    pos = e.positions(4, True, torch.Generator())
+    got = kernels.Masked(e, pos, 0, 4).additive(0, 4, 4)
+    slope, at = slopes(HEADS)[0], pos.tolist()
+    want = [[-slope * (i - j) if j <= i else -math.inf for j in at] for i in at]
+    assert got[0].tolist() == want
+
+
+@torch.no_grad()
+def test_a_masked_future_weighs_exactly_nothing() -> None:
+    q, k, v = qkv(5)
+    spoiled_k, spoiled_v = k.clone(), v.clone()
+    spoiled_k[:, :, 3:], spoiled_v[:, :, 3:] = 1e4, 1e30
+    e, x, pos = encoding("alibi"), torch.zeros(BATCH, 5, HEADS * WIDTH), torch.arange(5)
+    clean = kernels.attend(q, k, v, x, pos, e, 0)
+    assert torch.equal(kernels.attend(q, spoiled_k, spoiled_v, x, pos, e, 0)[:, :, :3], clean[:, :, :3])

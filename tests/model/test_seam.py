@@ -1,0 +1,166 @@
+"""Every hook of the seam through the real decoder, by encodings that are in no catalogue."""
+
+import copy
+
+import pytest
+import torch
+from doubles import DOUBLES, Double, LayerWindow, Randomized, StickBreaking
+from naive import NAIVE, decode
+from torch import Tensor
+
+from posenc.encodings.base import HOOKS, Shape
+from posenc.model import kernels
+from posenc.model.decoder import Decoder, ModelShape
+from posenc.model.init import initialize
+from posenc.seeds import generator_for
+
+SHAPE = ModelShape("double", d_model=16, n_layers=2, n_heads=2, mlp_ratio=2)
+WINDOW, VOCABULARY = 11, 13
+
+every_double = pytest.mark.parametrize("double", DOUBLES)
+
+
+def built(double: type[Double]) -> Decoder:
+    shape = Shape(SHAPE.d_model, SHAPE.n_heads, SHAPE.head_dim, SHAPE.n_layers, WINDOW)
+    model = Decoder(SHAPE, VOCABULARY, double(shape))
+    initialize(model, 3)
+    return model
+
+
+def tokens(batch: int = 2) -> Tensor:
+    return torch.randint(VOCABULARY, (batch, WINDOW), generator=torch.Generator().manual_seed(4))
+
+
+def positions(model: Decoder) -> Tensor:
+    return model.positions(WINDOW, generator_for(0, "test"))
+
+
+def test_the_doubles_use_every_hook() -> None:
+    assert set(HOOKS) == set().union(*(double.hooks.func(built(double).encoding) for double in DOUBLES))
+
+
+@every_double
+@torch.no_grad()
+def test_equals_a_loop_over_tokens_in_float64(double: type[Double]) -> None:
+    model, ids = built(double), tokens()
+    pos = positions(model)
+    got = model(ids, pos)
+    exact = copy.deepcopy(model).double()
+    naive = NAIVE[double](exact.encoding)
+    for b in range(len(ids)):
+        want = decode(exact, ids[b].tolist(), pos.tolist(), naive)
+        assert (got[b].double() - want).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("double", [double for double in DOUBLES if double is not Randomized])
+@torch.no_grad()
+def test_the_encoding_changes_the_numbers(double: type[Double]) -> None:
+    model, plain = built(double), built(Double)
+    assert (model(tokens(), positions(model)) - plain(tokens(), positions(plain))).abs().max() > 1e-2
+
+
+@every_double
+@torch.no_grad()
+def test_causal_bit_for_bit(double: type[Double]) -> None:
+    model, ids = built(double), tokens()
+    pos, changed = positions(model), ids.clone()
+    changed[:, 7:] = (changed[:, 7:] + 1) % VOCABULARY
+    before, after = model(ids, pos), model(changed, pos)
+    assert torch.equal(before[:, :7], after[:, :7])
+    assert not torch.equal(before[:, 7:], after[:, 7:])
+
+
+@every_double
+def test_gradients_reach_every_parameter(double: type[Double]) -> None:
+    model = built(double)
+    loss = model(tokens(), positions(model)).logsumexp(-1).square().sum()
+    loss.backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert (parameter.grad != 0).any(), name
+
+
+@every_double
+@pytest.mark.parametrize("most", [1, 2 * 2 * WINDOW * 4])  # scores held: one query, four queries at a time
+def test_blocks_of_queries_equal_one_block(
+    double: type[Double], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, ids = built(double), tokens()
+    pos = positions(model)
+    whole = model(ids, pos)
+    whole.square().sum().backward()
+    gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+    monkeypatch.setattr(kernels, "MAX_SCORES", most)
+    blocks = model(ids, pos)
+    blocks.square().sum().backward()
+    assert (blocks - whole).abs().max() < 3e-6
+    for one, other in zip(gradients, (p.grad for p in model.parameters()), strict=True):
+        assert torch.allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+@every_double
+@pytest.mark.parametrize("wanted", [1, 4, WINDOW])
+@pytest.mark.parametrize("most", [1 << 24, 100])
+@torch.no_grad()
+def test_wanted_is_the_tail_of_the_whole(
+    double: type[Double], wanted: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "MAX_SCORES", most)
+    model, ids = built(double), tokens()
+    pos = positions(model)
+    got = model(ids, pos, wanted)
+    assert got.shape == (2, wanted, VOCABULARY)
+    assert (got - model(ids, pos)[:, -wanted:]).abs().max() < 3e-6
+
+
+@every_double
+@torch.no_grad()
+def test_finite_under_bf16(double: type[Double]) -> None:
+    model, ids = built(double), tokens()
+    pos = positions(model)
+    exact = model(ids, pos)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = model(ids, pos)
+    assert rounded.isfinite().all()
+    # logits of unit variance; bf16 keeps 8 bits, and the doubles' parameters are large on purpose
+    assert (rounded.float() - exact).square().mean().sqrt() < 0.1
+
+
+def test_scores_and_weights_of_a_later_block_know_their_layer() -> None:
+    seen = []
+
+    class Watching(StickBreaking):
+        def weights(self, s: Tensor, allowed: Tensor, layer: int) -> Tensor:
+            assert s.dtype == torch.float32 and allowed.dtype == torch.bool
+            seen.append((layer, tuple(s.shape), tuple(allowed.shape)))
+            out = super().weights(s, allowed, layer)
+            assert (out.sum(-1) < 1).all()
+            assert (out.diagonal(out.shape[-1] - out.shape[-2], -2, -1) == 0).all()  # its own token
+            return out
+
+    model = built(Watching)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        model(tokens(), positions(model), 3)
+    assert seen == [(0, (2, 2, WINDOW, WINDOW), (WINDOW, WINDOW)), (1, (2, 2, 3, WINDOW), (3, WINDOW))]
+
+
+@torch.no_grad()
+def test_a_token_sees_itself_whatever_a_window_says() -> None:
+    model = built(LayerWindow)
+    assert not model.encoding.visible(torch.tensor([5]), torch.tensor([5]), 0).item()
+    assert model(tokens(), positions(model)).isfinite().all()
+
+
+def test_a_hook_left_alone_is_never_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    def called(*arguments: object) -> None:
+        raise AssertionError("a hook that does nothing was called")
+
+    class Plain(Double):
+        pass
+
+    model = built(Plain)
+    for hook in set(HOOKS) - {"positions"}:
+        monkeypatch.setattr(model.encoding, hook, called)
+    model(tokens(), torch.arange(WINDOW))
