@@ -28,6 +28,7 @@ from posenc.settings import EvalConfig, TrainConfig, register_schemas
 
 SCHEMAS = {"train": TrainConfig, "eval": EvalConfig}
 BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,17 @@ def parse(arguments: list[str]) -> CommandLine:
     return CommandLine(list(args.overrides), bool(args.multirun), args.config_dir, asks)
 
 
-def compose_jobs(command: str, line: CommandLine) -> tuple[list[Composed], bool]:
-    """Every job of the command line, duplicates once, and whether it is a sweep. Raises UserError.
+@dataclass(frozen=True)
+class Jobs:
+    """All jobs of a command line, each once. With another sweeper or launcher, Hydra runs them."""
+
+    jobs: list[Composed]
+    sweep: bool
+    basic: bool  # Hydra's basic sweeper and launcher: we run them one after the other
+
+
+def compose_jobs(command: str, line: CommandLine) -> Jobs:
+    """Every job of the command line, duplicates once. Raises UserError.
 
     A sweeper other than Hydra's basic one decides its jobs while it runs: then only its base is composed.
     """
@@ -67,17 +77,18 @@ def compose_jobs(command: str, line: CommandLine) -> tuple[list[Composed], bool]
         base = _compose(command, [*search, *plain], with_hydra=True)
         mode = OmegaConf.select(base, "hydra.mode")
         sweep = line.multirun or str(getattr(mode, "name", mode)) == "MULTIRUN"
-        if not sweep or OmegaConf.select(base, "hydra.sweeper._target_") != BASIC_SWEEPER:
-            return [Composed(line.overrides, plain_settings(command, base))], sweep
+        sweeper = OmegaConf.select(base, "hydra.sweeper._target_")
+        launcher = OmegaConf.select(base, "hydra.launcher._target_")
+        if not sweep or sweeper != BASIC_SWEEPER:
+            return Jobs([Composed(line.overrides, plain_settings(command, base))], sweep, False)
         params = OmegaConf.to_container(base.hydra.sweeper.params or OmegaConf.create({}))
         assert isinstance(params, dict)
         jobs: list[Composed] = []
         for overrides in _expand([*(f"{key!s}={value}" for key, value in params.items()), *line.overrides]):
-            if overrides not in [job.overrides for job in jobs]:
-                jobs.append(
-                    Composed(overrides, plain_settings(command, _compose(command, [*search, *overrides])))
-                )
-        return jobs, True
+            job = Composed(overrides, plain_settings(command, _compose(command, [*search, *overrides])))
+            if job.settings not in [other.settings for other in jobs]:
+                jobs.append(job)
+        return Jobs(jobs, True, launcher == BASIC_LAUNCHER)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -15,14 +14,12 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from posenc.errors import RunError, UserError
-from posenc.jobs.compose import Composed, compose_jobs, parse
+from posenc.jobs.compose import CommandLine, Composed, compose_jobs, parse
 from posenc.jobs.signals import CODES
 from posenc.report.progress import say
 
 if TYPE_CHECKING:
     from posenc.results.records import Record
-
-log = logging.getLogger(__name__)
 
 SWEEP = "POSENC_SWEEP"  # environment: the sweep's name, set for the process of each of its jobs
 
@@ -35,17 +32,27 @@ def run_command(command: str, arguments: list[str]) -> int:
     if line.asks_hydra:
         _call_hydra(command, arguments)
         return 0
-    jobs, sweep = compose_jobs(command, line)
-    for number, job in enumerate(jobs, 1):
+    _refuse_several_processes()
+    composed = compose_jobs(command, line)
+    count = len(composed.jobs)
+    for number, job in enumerate(composed.jobs, 1):
         try:
             validated(command, _frozen(job.settings))
         except UserError as error:
-            where = f"in job {number} of {len(jobs)} ({' '.join(job.overrides)})"
-            raise error.within(where) if len(jobs) > 1 else error from None
-    if not sweep:
+            where = f"in job {number} of {count} ({' '.join(job.overrides)})"
+            raise error.within(where) if count > 1 else error from None
+    if not composed.sweep:
         codes = _call_hydra(command, arguments)
         return codes[0] if codes else 1
-    return _sweep(command, arguments, jobs)
+    listed = json.dumps([job.settings for job in composed.jobs], sort_keys=True)
+    name = str(composed.jobs[0].settings.get("experiment_name", "eval"))
+    os.environ[SWEEP] = f"{name}-{hashlib.sha256(listed.encode()).hexdigest()[:6]}"
+    if composed.basic:
+        for number, job in enumerate(composed.jobs, 1):
+            _in_own_process(command, line, job, f"[{number}/{count}]")
+    else:
+        _call_hydra(command, arguments)
+    return _end_of_sweep(command, composed.jobs)
 
 
 def validated(command: str, frozen: str) -> Any:
@@ -100,34 +107,43 @@ def show_run(directory: Path, records: list[Record] | None) -> None:
     show(run, "table", "nats", sys.stdout)
 
 
-def in_own_process(command: str, overrides: list[str], number: int) -> int:
-    """One job of a sweep as a process of its own; signals are passed on to it, and it is waited for."""
+def _refuse_several_processes() -> None:
+    processes = os.environ.get("WORLD_SIZE", "1")
+    if processes not in ("", "1"):
+        raise UserError(
+            "WORLD_SIZE", processes, "training by several processes is not there yet", allowed="1"
+        )
+
+
+def _in_own_process(command: str, line: CommandLine, job: Composed, label: str) -> None:
+    """One job of a sweep as a process of its own, so that its death is its own; signals are passed on.
+
+    How it ended stands in its run directory. Once a signal came, no further job starts.
+    """
     if _stopped_by:
-        return CODES[signal.Signals(_stopped_by[0])]
-    say(f"\n[{number + 1}] posenc {command} {' '.join(overrides)}")
-    process = subprocess.Popen([sys.executable, "-m", "posenc", command, *overrides])
+        return
+    say(f"\n{label} {' '.join(job.overrides)}")
+    elsewhere = [] if line.config_dir is None else ["--config-dir", line.config_dir]
+    # a preset may ask for a sweep: a job is never one
+    words = [sys.executable, "-m", "posenc", command, *elsewhere, *job.overrides, "hydra.mode=RUN"]
+    process = subprocess.Popen(words)
 
     def forward(signum: int, frame: FrameType | None) -> None:
         _stopped_by.append(signum)
         if process.poll() is None:
             process.send_signal(signum)
 
-    before = {number: signal.signal(number, forward) for number in CODES}
+    before = {signum: signal.signal(signum, forward) for signum in CODES}
     try:
         code = process.wait()
     finally:
-        for number_, handler in before.items():
-            signal.signal(number_, handler)
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
     if code < 0:
-        say(f"the job was killed by {signal.Signals(-code).name}")
-    return code
+        say(f"{label} was killed by {signal.Signals(-code).name}")
 
 
-def _sweep(command: str, arguments: list[str], jobs: list[Composed]) -> int:
-    listed = json.dumps([job.settings for job in jobs], sort_keys=True)
-    name = str(jobs[0].settings.get("experiment_name", "sweep"))
-    os.environ[SWEEP] = f"{name}-{hashlib.sha256(listed.encode()).hexdigest()[:6]}"
-    _call_hydra(command, arguments)
+def _end_of_sweep(command: str, jobs: list[Composed]) -> int:
     directories = list(dict.fromkeys(validated(command, _frozen(job.settings)).directory for job in jobs))
     failed = _show_sweep(directories)
     if _stopped_by:

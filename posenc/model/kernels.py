@@ -11,16 +11,16 @@ from torch import Tensor
 
 from posenc.encodings.base import Encoding
 
-# Largest number of float32 scores in a block of queries, so that memory grows linearly. On a CPU 4 MB stay in
-# its caches: with 64 MB a forward pass took five times as long at 512 keys. With gradients the scores are kept
-# anyway, and 16 MB is best. A GPU wants large blocks.
+# Largest number of float32 scores in a block of queries, so that memory grows linearly. On a CPU 4 MB stay
+# in its caches: with 64 MB a forward pass took five times as long at 512 keys. With gradients the scores are
+# kept anyway, and 16 MB is best. A GPU wants large blocks.
 MAX_SCORES = 1 << 20
 MAX_SCORES_TRAINING = 1 << 22
 MAX_SCORES_GPU = 1 << 26
 
-# Keys from which scaled_dot_product_attention pays on a CPU. Milliseconds for 8192 tokens, 4 heads of 32, bf16,
-# one core, blocks / fused: forward 6/8 at 64 keys, 18/19 at 256, 37/37 at 512, 70/55 at 1024; with backward
-# 13/74 at 64, 25/88 at 128, 43/79 at 256, 79/132 at 512, 153/151 at 1024.
+# Keys from which scaled_dot_product_attention pays on a CPU. Milliseconds for 8192 tokens, 4 heads of 32,
+# bf16, one core, blocks / fused: forward 6/8 at 64 keys, 18/19 at 256, 37/37 at 512, 70/55 at 1024; with
+# backward 13/74 at 64, 25/88 at 128, 43/79 at 256, 79/132 at 512, 153/151 at 1024.
 FUSED_FROM = 1024
 
 

@@ -37,7 +37,7 @@ def prepare_and_print(overrides: list[str]) -> None:
 
 
 def _settings(overrides: list[str]) -> dict[str, Any]:
-    return compose_jobs("train", parse(overrides))[0][0].settings
+    return compose_jobs("train", parse(overrides)).jobs[0].settings
 
 
 def _print_facts(facts: CorpusFacts) -> None:
