@@ -101,7 +101,7 @@ def window_losses(
                 ) from error
             size = max(1, size // 2)
             continue
-        losses[start:stop] = nats.double().cpu().numpy()
+        losses[start:stop] = nats.cpu().double().numpy()
         start = stop
     return losses
 

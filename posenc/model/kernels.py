@@ -74,7 +74,7 @@ def _blockwise(
     state: object,
     scale: float,
 ) -> Tensor:
-    """Every hook, in blocks of queries; the scores of a block are float32 whatever the precision."""
+    """Every hook, in blocks of queries; a block's scores are float32 once their product is made."""
     hooks = encoding.hooks
     batch, heads, queries, _ = q.shape
     keys = k.shape[2]

@@ -87,6 +87,7 @@ def test_a_plugin_is_found_when_it_is_named(plugin: str) -> None:
         encoding_class("mine")
     assert plugin not in sys.modules  # nothing is imported unless somebody names it
     assert "mine" in list_encodings([plugin])
+    assert list(registry._plugin_classes([plugin])) == ["mine"]  # not the RoPE that it imports
     assert build_encoding("mine", plugins=[plugin], strength=2, **SIZES).strength == 2.0
     assert check_encoding({"name": "mine", "strength": 0.5}, [plugin]).__module__ == plugin
     assert encoding_class("rope", [plugin]) is RoPE

@@ -14,6 +14,7 @@ from posenc.encodings import build_encoding, check_encoding, encoding_class, lis
 from posenc.encodings.base import Encoding
 from posenc.model.decoder import Decoder, ModelShape, count_parameters
 from posenc.model.init import initialize
+from posenc.model.kernels import FUSED_FROM
 from posenc.paths import conf_dir
 from posenc.seeds import generator_for
 from posenc.signature import parameters_of
@@ -108,7 +109,7 @@ def test_causal_bit_for_bit(name: str, cut: int) -> None:
 
 
 @every_encoding
-@pytest.mark.parametrize("longer", [T + 1, 8 * T, 300])  # the fused kernel serves from 256 keys on
+@pytest.mark.parametrize("longer", [T + 1, 8 * T, FUSED_FROM + 4])
 def test_a_longer_text_leaves_its_prefix_alone(name: str, longer: int) -> None:
     model, ids = built(name), tokens(longer)
     difference = (logits(model, ids)[:, :T] - logits(model, ids[:, :T])).abs().max().item()

@@ -1,4 +1,4 @@
-"""Agreement with implementations that share no line with ours, measured by scripts/encoding_differences.py."""
+"""Agreement with libraries that share no line with ours; scripts/encoding_differences.py has the table."""
 
 import importlib.util
 from pathlib import Path

@@ -1,6 +1,7 @@
 """Every hook of the seam through the real decoder, by encodings that are in no catalogue."""
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -9,7 +10,6 @@ from naive import NAIVE, decode
 from torch import Tensor
 
 from posenc.encodings.base import HOOKS, Shape
-from posenc.model import kernels
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.model.init import initialize
 from posenc.seeds import generator_for
@@ -84,7 +84,7 @@ def test_gradients_reach_every_parameter(double: type[Double]) -> None:
 @every_double
 @pytest.mark.parametrize("most", [1, 2 * 2 * WINDOW * 4])  # scores held: one query, four queries at a time
 def test_blocks_of_queries_equal_one_block(
-    double: type[Double], most: int, monkeypatch: pytest.MonkeyPatch
+    double: type[Double], most: int, hold_at_most: Callable[[int], list[int]]
 ) -> None:
     model, ids = built(double), tokens()
     pos = positions(model)
@@ -92,8 +92,9 @@ def test_blocks_of_queries_equal_one_block(
     whole.square().sum().backward()
     gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     model.zero_grad()
-    monkeypatch.setattr(kernels, "MAX_SCORES", most)
+    starts = hold_at_most(most)
     blocks = model(ids, pos)
+    assert starts[: len(starts) // 2] == list(range(0, WINDOW, 1 if most == 1 else 4))
     blocks.square().sum().backward()
     assert (blocks - whole).abs().max() < 3e-6
     for one, other in zip(gradients, (p.grad for p in model.parameters()), strict=True):
@@ -105,9 +106,9 @@ def test_blocks_of_queries_equal_one_block(
 @pytest.mark.parametrize("most", [1 << 24, 100])
 @torch.no_grad()
 def test_wanted_is_the_tail_of_the_whole(
-    double: type[Double], wanted: int, most: int, monkeypatch: pytest.MonkeyPatch
+    double: type[Double], wanted: int, most: int, hold_at_most: Callable[[int], list[int]]
 ) -> None:
-    monkeypatch.setattr(kernels, "MAX_SCORES", most)
+    hold_at_most(most)
     model, ids = built(double), tokens()
     pos = positions(model)
     got = model(ids, pos, wanted)
@@ -144,6 +145,22 @@ def test_scores_and_weights_of_a_later_block_know_their_layer() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         model(tokens(), positions(model), 3)
     assert seen == [(0, (2, 2, WINDOW, WINDOW), (WINDOW, WINDOW)), (1, (2, 2, 3, WINDOW), (3, WINDOW))]
+
+
+@torch.no_grad()
+def test_scores_are_scaled_in_float32_under_bf16() -> None:
+    class Watching(Double):
+        def scores(
+            self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: object, layer: int
+        ) -> Tensor:
+            assert s.dtype == torch.float32 and q.dtype == torch.bfloat16
+            # a width of 8 makes the scale no power of two: scaling in bf16 would round once more
+            assert torch.equal(s, (q @ k.transpose(-1, -2)).float() * SHAPE.head_dim**-0.5)
+            return s
+
+    model = built(Watching)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        model(tokens(), positions(model))
 
 
 @torch.no_grad()
