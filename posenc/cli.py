@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -46,13 +48,13 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 @app.command(**HYDRA)
 def train(context: typer.Context, overrides: Overrides = None, debug: Debug = False) -> None:
     """Train, measure at longer lengths, print the table; -m sweeps. See `posenc train --help`."""
-    _hydra("train", [*(overrides or []), *context.args])
+    _hydra("train", [*(overrides or []), *context.args], debug)
 
 
 @app.command(name="eval", **HYDRA)
 def evaluate(context: typer.Context, overrides: Overrides = None, debug: Debug = False) -> None:
     """Measure a run again: other lengths, protocols or corpora. See `posenc eval --help`."""
-    _hydra("eval", [*(overrides or []), *context.args])
+    _hydra("eval", [*(overrides or []), *context.args], debug)
 
 
 @app.command()
@@ -122,8 +124,11 @@ def data_info(overrides: Overrides = None, debug: Debug = False) -> None:
     print_info(overrides or [])
 
 
-def _hydra(command: str, arguments: list[str]) -> None:
+def _hydra(command: str, arguments: list[str], debug: bool) -> None:
     from posenc.jobs.launch import run_command
+
+    if debug:
+        os.environ["HYDRA_FULL_ERROR"] = "1"
 
     raise typer.Exit(run_command(command, arguments))
 
@@ -131,7 +136,9 @@ def _hydra(command: str, arguments: list[str]) -> None:
 def main(command: str | None = None) -> None:
     """The console script; `command` is put in front for the root doors. Exits."""
     arguments = [*([command] if command else []), *sys.argv[1:]]
-    debug = "--debug" in arguments
+    if "--debug" in arguments:
+        os.environ["HYDRA_FULL_ERROR"] = "1"  # for Hydra, and for the jobs of a sweep
+    debug = os.environ.get("HYDRA_FULL_ERROR") == "1"
     try:
         app(arguments, prog_name="posenc")
     except Exception as error:

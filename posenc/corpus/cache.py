@@ -20,10 +20,10 @@ import numpy as np
 from filelock import FileLock
 
 from posenc.corpus.documents import SPLITS, Document
-from posenc.corpus.durable import canonical, digest_of, read_sealed, sha256_of_file, sync, write_sealed
 from posenc.corpus.facts import CorpusFacts, read_facts
 from posenc.corpus.store import Split, TokenStore, mapped, smallest_dtype
 from posenc.corpus.tokenizers import Tokenizer, build_tokenizer, cache_error
+from posenc.durable import canonical, digest_of, read_sealed, sha256_of_file, sync, write_sealed
 from posenc.errors import UserError
 from posenc.paths import cache_dir
 

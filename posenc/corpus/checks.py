@@ -13,42 +13,50 @@ from posenc.errors import UserError
 
 
 def inspect(
-    data: Mapping[str, Any], tokenizer: Mapping[str, Any], *, needed_tokens: int, context_length: int
+    data: Mapping[str, Any],
+    tokenizer: Mapping[str, Any],
+    *,
+    split: str,
+    needed_tokens: int,
+    context_length: int,
 ) -> CorpusFacts:
     """Everything about a corpus that can be checked without tokenising it.
 
-    `needed_tokens` is the longest test window + 1. A document has at most as many tokens as bytes, so what
-    is refused here cannot work; `check_lengths` is the exact test. Raises UserError for wrong settings, an
-    empty split, or documents that are too short for `context_length` (training) or `eval.lengths` (test).
+    `split` is the one to be measured on, `needed_tokens` the longest window there + 1. A document has at
+    most as many tokens as bytes, so what is refused here cannot work; `check_lengths` is the exact test.
+    Raises UserError for wrong settings, an empty split, or documents that are too short for
+    `context_length` (training) or `eval.lengths` (`split`).
     """
     check_tokenizer(tokenizer)
     facts = read_facts(data)
-    for split in SPLITS:
-        if not facts.documents[split]:
+    for each in SPLITS:
+        if not facts.documents[each]:
             counts = ", ".join(f"{name} {facts.documents[name]}" for name in SPLITS)
             raise UserError(
                 "data",
                 facts.name,
-                f"the {split} split is empty (documents: {counts})",
+                f"the {each} split is empty (documents: {counts})",
                 hint="splits hold whole documents, drawn by a hash of their names: give more files, "
                 "one JSON line a chapter,\nor larger shares in data.split",
             )
     unit = "tokens" if tokenizer["name"] == "bytes" else "bytes"
-    _check(facts.longest, needed_tokens, context_length, unit)
+    _check(facts.longest, split, needed_tokens, context_length, unit)
     return facts
 
 
-def check_lengths(store: TokenStore, *, needed_tokens: int, context_length: int) -> None:
+def check_lengths(store: TokenStore, *, split: str, needed_tokens: int, context_length: int) -> None:
     """The check of `inspect` again, exactly, in tokens. Raises UserError."""
-    longest = {name: int(split.lengths.max(initial=0)) for name, split in store.splits.items()}
-    _check(longest, needed_tokens, context_length, "tokens")
+    longest = {name: int(some.lengths.max(initial=0)) for name, some in store.splits.items()}
+    _check(longest, split, needed_tokens, context_length, "tokens")
 
 
-def _check(longest: Mapping[str, int], needed_tokens: int, context_length: int, unit: str) -> None:
+def _check(
+    longest: Mapping[str, int], measured: str, needed_tokens: int, context_length: int, unit: str
+) -> None:
     # a window of n inputs has n targets, one place further on
     for key, split, needed in (
         ("context_length", "train", context_length + 1),
-        ("eval.lengths", "test", needed_tokens),
+        ("eval.lengths", measured, needed_tokens),
     ):
         have = longest[split]
         if have < needed:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from posenc.corpus.documents import SPLITS, Document, fingerprint
-from posenc.corpus.durable import digest_of, read_sealed, write_sealed
 from posenc.corpus.registry import pinned_identity, read_documents
+from posenc.durable import digest_of, read_sealed, write_sealed
 from posenc.errors import RunError
 from posenc.paths import cache_dir
 

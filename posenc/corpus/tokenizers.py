@@ -18,9 +18,9 @@ import numpy.typing as npt
 from filelock import FileLock
 
 from posenc.corpus.documents import printable
-from posenc.corpus.durable import digest_of, read_sealed, write_sealed
 from posenc.corpus.facts import CorpusFacts
 from posenc.corpus.hub_access import reachable, unreachable
+from posenc.durable import digest_of, read_sealed, write_sealed
 from posenc.errors import RunError, UserError
 from posenc.paths import cache_dir
 from posenc.signature import check_arguments

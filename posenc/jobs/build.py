@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 from typing import Any
 
@@ -69,9 +68,13 @@ def run_facts(
     )
 
 
-def peak_memory(device: torch.device) -> int:
-    """Bytes: the most this process held, on the GPU if it runs there."""
+def peak_memory(device: torch.device) -> int | None:
+    """Bytes: the most this process held, on the GPU if it runs there; None where the system does not say."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # kilobytes on Linux, bytes on macOS

@@ -51,7 +51,7 @@ class Composed:
 
 def parse(arguments: list[str]) -> CommandLine:
     """Split Hydra's flags from overrides. Unknown flags end in argparse's usage error, exit 2."""
-    args = get_args_parser().parse_args(arguments)
+    args = get_args_parser().parse_intermixed_args(arguments)  # flags may stand between overrides
     asks = any((args.help, args.hydra_help, args.cfg, args.info, args.shell_completion))
     if args.multirun and args.cfg:
         raise UserError("--cfg", args.cfg, "cannot be combined with --multirun", hint="leave out -m")
@@ -122,12 +122,21 @@ def _expand(overrides: list[str]) -> list[list[str]]:
 
 
 def _compose(command: str, overrides: list[str], *, with_hydra: bool = False) -> DictConfig:
+    _refuse_lists_of_choices(overrides)
     try:
         return compose(command, overrides, return_hydra_config=with_hydra)
     except MissingConfigException as error:
         raise _no_such_choice(error) from error
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise _translated(command, error) from error
+
+
+def _refuse_lists_of_choices(overrides: list[str]) -> None:
+    """`encoding=[alibi,rope]` is refused: Hydra would merge the two and keep the last one's name."""
+    for override in overrides:
+        group, _, value = override.partition("=")
+        if value.strip().startswith("[") and (conf_dir() / group).is_dir():
+            raise UserError(group, value, "takes one choice", hint=f"for a sweep: -m {group}=A,B")
 
 
 def _no_such_choice(error: MissingConfigException) -> UserError:
@@ -197,7 +206,10 @@ def _keys(config: Any, prefix: str = "") -> list[str]:
 
 
 def plain_settings(command: str, config: DictConfig) -> dict[str, Any]:
-    """The configuration as plain data without Hydra's own part; unknown keys (`+foo=1`) are refused."""
+    """The configuration as plain data without Hydra's own part.
+
+    Unknown keys (`+foo=1`) and missing ones (`~seed`) are refused.
+    """
     with_hydra = "hydra" in config
     kept = OmegaConf.masked_copy(config, [str(k) for k in config if k != "hydra"]) if with_hydra else config
     try:
@@ -214,6 +226,9 @@ def plain_settings(command: str, config: DictConfig) -> dict[str, Any]:
 
 def _refuse_unknown(settings: dict[Any, Any], schema: Any, prefix: str) -> None:
     fields = {f.name: f for f in dataclasses.fields(schema)}
+    for name in fields:
+        if name not in settings:
+            raise UserError(f"{prefix}{name}", None, "is needed and cannot be taken away")
     for key, value in settings.items():
         if key not in fields:
             raise unknown_key(f"{prefix}{key}", None, [f"{prefix}{name}" for name in fields])

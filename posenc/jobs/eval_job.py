@@ -19,7 +19,7 @@ from posenc.jobs import run_directory as folder
 from posenc.jobs.build import build_model, run_facts
 from posenc.jobs.measure import Outcome, measure
 from posenc.jobs.signals import InterruptedRunError, StopFlag
-from posenc.jobs.validate import EvalPlan, check_evaluation, check_model
+from posenc.jobs.validate import EvalPlan, check_evaluation, check_model, check_name, whole
 from posenc.model.decoder import ModelShape
 from posenc.report.progress import say
 from posenc.results.load import load_run
@@ -54,6 +54,9 @@ def eval_job(settings: dict[str, Any]) -> EvalJob:
         raise UserError("run", settings["run"], run.problem or "config.yaml cannot be read")
     trained = {**run.config, "plugins": settings["plugins"]}
     try:
+        whole("seed", trained["seed"], least=0)
+        whole("context_length", trained["context_length"], least=2)
+        check_name("experiment_name", trained["experiment_name"])
         shape = check_model(trained["model"])
         check_encoding(trained["encoding"], settings["plugins"])
         length = int(trained["context_length"])
@@ -61,7 +64,7 @@ def eval_job(settings: dict[str, Any]) -> EvalJob:
         evaluation = check_evaluation({**trained["eval"], **asked}, length)
         data = settings["data"] or trained["data"]
         tokenizer, precision = trained["tokenizer"], trained["train"]["precision"]
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(
             "run", settings["run"], f"its config.yaml is not one of posenc's ({error!r})"
         ) from error
@@ -69,7 +72,13 @@ def eval_job(settings: dict[str, Any]) -> EvalJob:
         raise UserError("run", settings["run"], f"its precision {precision!r} is not one of posenc's")
     check_tracking(settings["tracking"])
     device = resolve_device(settings["device"])
-    facts = inspect(data, tokenizer, needed_tokens=max(evaluation.windows) + 1, context_length=length)
+    facts = inspect(
+        data,
+        tokenizer,
+        split=evaluation.split,
+        needed_tokens=max(evaluation.windows) + 1,
+        context_length=length,
+    )
     checkpoint = newest_checkpoint(directory / "checkpoints")
     if checkpoint is None:
         raise UserError("run", settings["run"], "has no checkpoint yet; train it first")
@@ -84,7 +93,12 @@ def run_eval(job: EvalJob) -> Outcome:
     trained = job.trained
     length = trained["context_length"]
     store = prepare(job.data, trained["tokenizer"], facts=job.facts)
-    check_lengths(store, needed_tokens=max(job.evaluation.windows) + 1, context_length=length)
+    check_lengths(
+        store,
+        split=job.evaluation.split,
+        needed_tokens=max(job.evaluation.windows) + 1,
+        context_length=length,
+    )
     model = build_model(trained, job.shape, store.vocab_size)
     load_weights(job.checkpoint.path, model)
     with folder.locked(job.directory, "evaluation"):

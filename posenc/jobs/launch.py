@@ -29,6 +29,8 @@ _stopped_by: list[int] = []  # signals that this process got while a job of its 
 def run_command(command: str, arguments: list[str]) -> int:
     """`posenc train ...` or `posenc eval ...` from arguments to exit code. Raises UserError, RunError."""
     line = parse(arguments)
+    # Hydra's own parser wants all flags before or after the overrides
+    arguments = [*(a for a in arguments if a not in line.overrides), *line.overrides]
     if line.asks_hydra:
         _call_hydra(command, arguments)
         return 0
@@ -43,16 +45,16 @@ def run_command(command: str, arguments: list[str]) -> int:
             raise error.within(where) if count > 1 else error from None
     if not composed.sweep:
         codes = _call_hydra(command, arguments)
-        return codes[0] if codes else 1
+        return codes[-1] if codes else 1
     listed = json.dumps([job.settings for job in composed.jobs], sort_keys=True)
     name = str(composed.jobs[0].settings.get("experiment_name", "eval"))
     os.environ[SWEEP] = f"{name}-{hashlib.sha256(listed.encode()).hexdigest()[:6]}"
     if composed.basic:
-        for number, job in enumerate(composed.jobs, 1):
-            _in_own_process(command, line, job, f"[{number}/{count}]")
+        jobs = enumerate(composed.jobs, 1)
+        codes = [_in_own_process(command, line, job, f"[{number}/{count}]") for number, job in jobs]
     else:
-        _call_hydra(command, arguments)
-    return _end_of_sweep(command, composed.jobs)
+        codes = _call_hydra(command, arguments)
+    return _end_of_sweep(command, composed.jobs, failed=any(codes))
 
 
 def validated(command: str, frozen: str) -> Any:
@@ -91,6 +93,11 @@ def run_job(command: str, settings: dict[str, Any], *, in_sweep: bool) -> int:
     except (UserError, RunError) as error:
         say(error.text())
         return error.exit_code
+    except Exception as error:  # a plug-in's, or our own fault: the run's log has the traceback
+        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+            raise
+        say(RunError(f"{type(error).__name__}: {error}", hint="--debug shows where").text())
+        return 1
     if outcome.exit_code == 0 and not in_sweep and SWEEP not in os.environ:
         show_run(job.directory, outcome.records)
     return outcome.exit_code
@@ -115,13 +122,14 @@ def _refuse_several_processes() -> None:
         )
 
 
-def _in_own_process(command: str, line: CommandLine, job: Composed, label: str) -> None:
+def _in_own_process(command: str, line: CommandLine, job: Composed, label: str) -> int:
     """One job of a sweep as a process of its own, so that its death is its own; signals are passed on.
 
-    How it ended stands in its run directory. Once a signal came, no further job starts.
+    Returns its exit code; why it failed stands in its run directory. Once a signal came, no further job
+    starts.
     """
     if _stopped_by:
-        return
+        return 0
     say(f"\n{label} {' '.join(job.overrides)}")
     elsewhere = [] if line.config_dir is None else ["--config-dir", line.config_dir]
     # a preset may ask for a sweep: a job is never one
@@ -141,11 +149,12 @@ def _in_own_process(command: str, line: CommandLine, job: Composed, label: str) 
             signal.signal(signum, handler)
     if code < 0:
         say(f"{label} was killed by {signal.Signals(-code).name}")
+    return code
 
 
-def _end_of_sweep(command: str, jobs: list[Composed]) -> int:
+def _end_of_sweep(command: str, jobs: list[Composed], *, failed: bool) -> int:
     directories = list(dict.fromkeys(validated(command, _frozen(job.settings)).directory for job in jobs))
-    failed = _show_sweep(directories)
+    failed = _show_sweep(directories) or failed
     if _stopped_by:
         return CODES[signal.Signals(_stopped_by[0])]
     return 1 if failed else 0

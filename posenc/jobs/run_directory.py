@@ -42,9 +42,13 @@ def locked(directory: Path, name: str = "run") -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
         lock = FileLock(directory / f".{name}.lock", timeout=1)
         lock.acquire()
+        # not in the lock file: whoever tries to take it empties it
+        write_text_atomic(directory / f".{name}.holder", f"pid {os.getpid()} on {socket.gethostname()}")
     except Timeout as error:
-        status = read_status(directory)
-        holder = f"pid {status.get('pid', '?')} on {status.get('host', '?')}"
+        try:
+            holder = (directory / f".{name}.holder").read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            holder = "pid unknown"
         raise RunError(f"{directory} is being written by another process ({holder})") from error
     except OSError as error:
         raise RunError(f"cannot write {directory}: {error.strerror or error}") from error
@@ -114,6 +118,12 @@ def log_file(directory: Path) -> Iterator[None]:
     finally:
         root.removeHandler(handler)
         handler.close()
+
+
+def append_log(directory: Path, text: str) -> None:
+    """Text that belongs into log.txt and not on the screen: a traceback."""
+    with (directory / "log.txt").open("a", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(text)
 
 
 def versions() -> dict[str, str]:

@@ -6,7 +6,9 @@ import signal
 import threading
 from types import FrameType
 
-CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143}
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+if hasattr(signal, "SIGUSR1"):  # not on Windows
+    CODES[signal.SIGUSR1] = 143
 
 
 class InterruptedRunError(Exception):

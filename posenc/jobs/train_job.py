@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import traceback
 
 import yaml
 
@@ -24,6 +25,10 @@ from posenc.training.loop import Progress, Trained, train
 log = logging.getLogger(__name__)
 
 
+class DivergedRunError(RunError):
+    """The loss or the gradient is not finite any more; status.json says so, and that is final."""
+
+
 def run_train(job: TrainJob) -> Outcome:
     """Train and evaluate, or continue, or recognise that it is all there.
 
@@ -42,8 +47,13 @@ def run_train(job: TrainJob) -> Outcome:
     stop = StopFlag().install()
     store = prepare(job.settings["data"], job.settings["tokenizer"], facts=job.facts)
     check_lengths(
-        store, needed_tokens=max(job.evaluation.windows) + 1, context_length=job.settings["context_length"]
+        store,
+        split=job.evaluation.split,
+        needed_tokens=max(job.evaluation.windows) + 1,
+        context_length=job.settings["context_length"],
     )
+    if stop.requested():
+        return Outcome(stop.exit_code)
     with folder.locked(job.directory), folder.log_file(job.directory):
         try:
             return _run(job, store, stop)
@@ -51,7 +61,10 @@ def run_train(job: TrainJob) -> Outcome:
             folder.write_status(job.directory, "interrupted", reason=stop.name)
             say(f"{stop.name}: everything finished so far is saved; the same command continues")
             return Outcome(stop.exit_code)
+        except DivergedRunError:
+            raise  # its status is written
         except BaseException as error:
+            folder.append_log(job.directory, traceback.format_exc())
             reason = f"{type(error).__name__}: {error}"
             folder.write_status(job.directory, "failed", reason=reason.splitlines()[0])
             raise
@@ -90,7 +103,7 @@ def _run(job: TrainJob, store: TokenStore, stop: StopFlag) -> Outcome:
         if trained.status == "diverged":
             status = "diverged"
             folder.write_status(directory, "diverged", reason=trained.reason, step=trained.step)
-            raise RunError(
+            raise DivergedRunError(
                 f"training diverged: {trained.reason}",
                 hint=f"nothing was averaged in; log: {directory / 'log.txt'}\ntry a smaller train.lr",
             )

@@ -20,11 +20,13 @@ from posenc.encodings import build_encoding, check_encoding
 from posenc.errors import UserError
 from posenc.evaluation import PROTOCOLS, resolve_lengths
 from posenc.model.decoder import ModelShape
+from posenc.signature import check_arguments
 from posenc.tracking import check_tracking
 from posenc.training.optimizer import Optimization
 from posenc.training.precision import resolve_device, resolve_precision
 
 NAME = re.compile(r"[A-Za-z0-9._+-]+")
+LONGEST_NAME = 100  # characters; file systems take 255 bytes, and a hash follows
 
 
 @dataclass(frozen=True)
@@ -145,8 +147,9 @@ def _check_optimization(train: dict[str, Any], optim: dict[str, Any]) -> Optimiz
 
 def check_name(key: str, value: str) -> str:
     """A name that becomes part of a path."""
-    if not NAME.fullmatch(value) or value.startswith("."):
-        raise UserError(key, value, "not a name for a folder", allowed="letters, digits and . _ + -")
+    if not NAME.fullmatch(value) or value.startswith(".") or len(value) > LONGEST_NAME:
+        allowed = f"letters, digits and . _ + -, at most {LONGEST_NAME}"
+        raise UserError(key, value[: LONGEST_NAME + 1], "not a name for a folder", allowed=allowed)
     return value
 
 
@@ -184,7 +187,8 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
 
     encoding = settings["encoding"]
     cls = check_encoding(encoding, settings["plugins"])
-    params = encoding_parameters(encoding)
+    # typed, so that base=10000 and base=10000.0 are one run
+    params = check_arguments(cls, encoding_parameters(encoding), "encoding")
     with torch.device("meta"):  # values out of range show when it is built; nothing is allocated
         build_encoding(
             encoding["name"],
@@ -199,12 +203,14 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     facts = inspect(
         settings["data"],
         settings["tokenizer"],
+        split=evaluation.split,
         needed_tokens=max(evaluation.windows) + 1,
         context_length=context_length,
     )
     batch_windows = batch_tokens // context_length
     resolved = {
         **settings,
+        "encoding": {"name": encoding["name"], **params},
         "seed": seed,
         "context_length": context_length,
         "train": {**train, "tokens": tokens, "batch_tokens": batch_tokens, "precision": precision},

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from posenc.durable import sync
 from posenc.errors import RunError
 from posenc.results.check import check_record
 from posenc.results.names import safe_name
@@ -38,7 +39,7 @@ def write_text_atomic(path: Path, text: str) -> None:
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-        _sync_directory(path.parent)
+        sync(path.parent)
     except OSError as error:
         raise _cannot_write(path, len(data), error) from error
 
@@ -141,20 +142,6 @@ def _order(record: Record) -> tuple[Any, ...]:
         record["checkpoint_step"],
         *text,
     )
-
-
-def _sync_directory(path: Path) -> None:
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except OSError:  # a directory cannot be opened on Windows; the rename is then all there is
-        return
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EBADF):  # some network file systems
-            raise
-    finally:
-        os.close(handle)
 
 
 def _cannot_write(path: Path, size: int, error: OSError) -> RunError:

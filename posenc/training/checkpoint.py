@@ -5,7 +5,6 @@ checkpoints/step-NNNNNNNN/  model.safetensors  optimizer.safetensors  state.json
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -19,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from posenc.durable import sha256_of_file, sync
 from posenc.errors import RunError
 from posenc.model.decoder import Decoder
 
@@ -55,16 +55,18 @@ def save_checkpoint(
     save_file(_optimizer_tensors(model, optimizer), temporary / "optimizer.safetensors")
     (temporary / "state.json").write_text(json.dumps({**state, "step": step}, indent=1), encoding="utf-8")
     names = ("model.safetensors", "optimizer.safetensors", "state.json")
-    manifest = {name: _sha256(temporary / name) for name in names}
+    manifest = {name: sha256_of_file(temporary / name) for name in names}
     (temporary / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
     for path in temporary.iterdir():
-        _fsync(path)
-    _fsync(temporary)
+        sync(path)
+    sync(temporary)
     if final.exists():  # an earlier one of the same step that did not verify
         shutil.rmtree(final)
     temporary.rename(final)
-    _fsync(folder)
-    for old in checkpoint_paths(folder)[:-KEPT]:
+    sync(folder)
+    written = checkpoint_paths(folder)
+    newest = written.index(final) + 1  # what is newer did not verify: training continued from before it
+    for old in [*written[: max(0, newest - KEPT)], *written[newest:], *folder.glob(".tmp-step-*")]:
         shutil.rmtree(old, ignore_errors=True)
     return final
 
@@ -135,21 +137,8 @@ def _problem(path: Path) -> str | None:
     try:
         manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
         for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
-            if _sha256(path / name) != manifest[name]:
+            if sha256_of_file(path / name) != manifest[name]:
                 return f"{name} differs from its sha256"
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"{type(error).__name__}: {error}"
     return None
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

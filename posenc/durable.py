@@ -26,15 +26,16 @@ def sha256_of_file(path: Path) -> str:
 
 
 def sync(path: Path) -> None:
-    """Have the disk take a file's bytes, or a folder's names."""
-    handle = os.open(path, os.O_RDONLY)
+    """Have the disk take a file's bytes, or a folder's names; where folders cannot be synced, leave it."""
     try:
-        os.fsync(handle)
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
     except OSError:
-        if not path.is_dir():  # some file systems cannot sync folders
+        if not path.is_dir():
             raise
-    finally:
-        os.close(handle)
 
 
 def write_sealed(path: Path, value: dict[str, Any]) -> None:
