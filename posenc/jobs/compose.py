@@ -128,15 +128,19 @@ def _compose(command: str, overrides: list[str], *, with_hydra: bool = False) ->
     except MissingConfigException as error:
         raise _no_such_choice(error) from error
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise _translated(command, error) from error
+        raise _translated(command, overrides, error) from error
 
 
 def _refuse_lists_of_choices(overrides: list[str]) -> None:
     """`encoding=[alibi,rope]` is refused: Hydra would merge the two and keep the last one's name."""
     for override in overrides:
         group, _, value = override.partition("=")
-        if value.strip().startswith("[") and (conf_dir() / group).is_dir():
+        if value.strip().startswith("[") and _is_choice(override):
             raise UserError(group, value, "takes one choice", hint=f"for a sweep: -m {group}=A,B")
+
+
+def _is_choice(override: str) -> bool:
+    return (conf_dir() / override.partition("=")[0]).is_dir()
 
 
 def _no_such_choice(error: MissingConfigException) -> UserError:
@@ -146,7 +150,7 @@ def _no_such_choice(error: MissingConfigException) -> UserError:
     return UserError(group, choice, f"there is no such {group}", allowed=list(error.options or []))
 
 
-def _translated(command: str, error: Exception) -> UserError:
+def _translated(command: str, overrides: list[str], error: Exception) -> UserError:
     """Hydra's words for a wrong override, with its key, its value and what would have been right."""
     cause = error.__cause__ or error
     key = getattr(cause, "full_key", None)
@@ -163,7 +167,8 @@ def _translated(command: str, error: Exception) -> UserError:
             hint="for a sweep add -m; for a list write [a,b]",
         )
     if key and ("not in struct" in text or re.search(r"Key '.*' not in", text)):
-        return unknown_key(key, value, _keys(_compose(command, [])))
+        chosen = [o for o in overrides if _is_choice(o) or o.startswith("hydra.searchpath=")]
+        return unknown_key(key, value, _keys(_compose(command, chosen)))
     if key:
         return UserError(key, value, text, hint=_wanted(text))
     return UserError("override", None, _first_line(error))
