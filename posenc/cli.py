@@ -90,7 +90,7 @@ def encodings(
     debug: Debug = False,
 ) -> None:
     """The catalogue: formula, where it acts, paper, behaviour past the training length."""
-    from posenc.report.catalogue import print_catalogue
+    from posenc.jobs.catalogue import print_catalogue
 
     print_catalogue(name, as_json=json)
 
@@ -102,7 +102,7 @@ app.add_typer(data, name="data")
 @data.command(name="list")
 def data_list() -> None:
     """Every corpus that `data=` knows."""
-    from posenc.report.corpora import print_corpora
+    from posenc.jobs.corpora import print_corpora
 
     print_corpora()
 
@@ -110,7 +110,7 @@ def data_list() -> None:
 @data.command(name="prepare")
 def data_prepare(overrides: Overrides = None, debug: Debug = False) -> None:
     """Fetch and tokenise ahead: `posenc data prepare data=wikitext103 tokenizer=bpe`."""
-    from posenc.report.corpora import prepare_and_print
+    from posenc.jobs.corpora import prepare_and_print
 
     prepare_and_print(overrides or [])
 
@@ -118,7 +118,7 @@ def data_prepare(overrides: Overrides = None, debug: Debug = False) -> None:
 @data.command(name="info")
 def data_info(overrides: Overrides = None, debug: Debug = False) -> None:
     """Documents, bytes and fingerprint: `posenc data info data=stdlib`. Tokenises nothing."""
-    from posenc.report.corpora import print_info
+    from posenc.jobs.corpora import print_info
 
     print_info(overrides or [])
 

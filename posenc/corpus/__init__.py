@@ -6,9 +6,15 @@ from posenc.corpus.checks import check_lengths, inspect
 from posenc.corpus.documents import Document
 from posenc.corpus.facts import CorpusFacts, read_facts
 from posenc.corpus.listing import list_corpora
-from posenc.corpus.registry import check_data, read_documents
+from posenc.corpus.registry import absolute_data, check_data, read_documents
 from posenc.corpus.store import Split, TokenStore
-from posenc.corpus.tokenizers import Tokenizer, build_tokenizer, check_tokenizer
+from posenc.corpus.tokenizers import (
+    Tokenizer,
+    absolute_tokenizer,
+    build_tokenizer,
+    check_tokenizer,
+    stored_tokenizer,
+)
 
 __all__ = [
     "CorpusFacts",
@@ -17,6 +23,8 @@ __all__ = [
     "TokenStore",
     "Tokenizer",
     "WindowSampler",
+    "absolute_data",
+    "absolute_tokenizer",
     "build_tokenizer",
     "check_data",
     "check_lengths",
@@ -26,4 +34,5 @@ __all__ = [
     "prepare",
     "read_documents",
     "read_facts",
+    "stored_tokenizer",
 ]

@@ -18,18 +18,19 @@ def inspect(
     *,
     split: str,
     needed_tokens: int,
-    context_length: int,
+    context_length: int | None,
 ) -> CorpusFacts:
     """Everything about a corpus that can be checked without tokenising it.
 
     `split` is the one to be measured on, `needed_tokens` the longest window there + 1. A document has at
     most as many tokens as bytes, so what is refused here cannot work; `check_lengths` is the exact test.
+    Without `context_length` nobody trains on it, and the other splits do not matter.
     Raises UserError for wrong settings, an empty split, or documents that are too short for
     `context_length` (training) or `eval.lengths` (`split`).
     """
     check_tokenizer(tokenizer)
     facts = read_facts(data)
-    for each in SPLITS:
+    for each in SPLITS if context_length is not None else (split,):
         if not facts.documents[each]:
             counts = ", ".join(f"{name} {facts.documents[name]}" for name in SPLITS)
             raise UserError(
@@ -44,20 +45,19 @@ def inspect(
     return facts
 
 
-def check_lengths(store: TokenStore, *, split: str, needed_tokens: int, context_length: int) -> None:
+def check_lengths(store: TokenStore, *, split: str, needed_tokens: int, context_length: int | None) -> None:
     """The check of `inspect` again, exactly, in tokens. Raises UserError."""
     longest = {name: int(some.lengths.max(initial=0)) for name, some in store.splits.items()}
     _check(longest, split, needed_tokens, context_length, "tokens")
 
 
 def _check(
-    longest: Mapping[str, int], measured: str, needed_tokens: int, context_length: int, unit: str
+    longest: Mapping[str, int], measured: str, needed_tokens: int, context_length: int | None, unit: str
 ) -> None:
-    # a window of n inputs has n targets, one place further on
-    for key, split, needed in (
-        ("context_length", "train", context_length + 1),
-        ("eval.lengths", measured, needed_tokens),
-    ):
+    checks = [("eval.lengths", measured, needed_tokens)]
+    if context_length is not None:  # a window of n inputs has n targets, one place further on
+        checks.insert(0, ("context_length", "train", context_length + 1))
+    for key, split, needed in checks:
         have = longest[split]
         if have < needed:
             raise UserError(

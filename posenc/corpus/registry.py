@@ -43,6 +43,16 @@ def check_data(data: Mapping[str, Any]) -> tuple[ModuleType, dict[str, Any]]:
     return module, arguments
 
 
+def absolute_data(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with local paths made absolute, so that they mean the same from another folder."""
+    paths = data.get("paths")
+    if isinstance(paths, str):
+        return {**data, "paths": str(Path(paths).expanduser().absolute())}
+    if isinstance(paths, list):
+        return {**data, "paths": [str(Path(path).expanduser().absolute()) for path in paths]}
+    return dict(data)
+
+
 def pinned_identity(data: Mapping[str, Any]) -> dict[str, Any] | None:
     """What names the corpus for good without reading it, for sources that can say so; else None."""
     module, arguments = check_data(data)

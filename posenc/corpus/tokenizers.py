@@ -35,6 +35,7 @@ class Tokenizer(Protocol):
 
     name: str
     vocab_size: int
+    definition: str | None  # its JSON, where it is more than its name
 
     def identity(self) -> dict[str, Any]: ...
 
@@ -49,6 +50,7 @@ class ByteTokenizer:
 
     name = "bytes"
     vocab_size = 256
+    definition: str | None = None
 
     def identity(self) -> dict[str, Any]:
         return {"name": self.name}
@@ -63,18 +65,19 @@ class ByteTokenizer:
 class LibraryTokenizer:
     """A tokenizer of the `tokenizers` library from its JSON."""
 
-    def __init__(self, name: str, definition: str, identity: dict[str, Any]) -> None:
+    def __init__(self, name: str, definition: str) -> None:
         from tokenizers import Tokenizer as Library
 
         self.name = name
+        self.definition: str | None = definition
         self._library = Library.from_str(definition)
         self._library.no_truncation()
         self._library.no_padding()
-        self._identity = identity
         self.vocab_size: int = self._library.get_vocab_size(with_added_tokens=True)
 
     def identity(self) -> dict[str, Any]:
-        return self._identity
+        """What it is, not how it came about: a trained one and its copy in a run are one tokenizer."""
+        return {"name": "tokenizers", "sha256": _sha256(str(self.definition))}
 
     def encode(self, text: bytes) -> Encoded:
         return next(self.encode_all([text]))
@@ -124,6 +127,18 @@ def build_tokenizer(settings: Mapping[str, Any], facts: CorpusFacts) -> Tokenize
     return ByteTokenizer()
 
 
+def stored_tokenizer(file: Path) -> dict[str, Any]:
+    """The `tokenizer` settings that read a definition kept with a model."""
+    return {"name": "hf", "path": str(file), "revision": "main"}
+
+
+def absolute_tokenizer(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with a local path made absolute, so that they mean the same from another folder."""
+    path = settings.get("path")
+    local = isinstance(path, str) and Path(path).expanduser().exists()
+    return {**settings, **({"path": str(Path(str(path)).expanduser().resolve())} if local else {})}
+
+
 def _no_arguments() -> None:
     """`tokenizer=bytes` has no parameters."""
 
@@ -146,7 +161,7 @@ def _bpe(facts: CorpusFacts, *, vocab_size: int) -> Tokenizer:
     except OSError as error:
         raise cache_error(path.parent, error) from error
     definition: str = known["definition"]
-    return LibraryTokenizer("bpe", definition, {**asked, "sha256": _sha256(definition)})
+    return LibraryTokenizer("bpe", definition)
 
 
 def _train(texts: list[str], vocab_size: int) -> str:
@@ -172,9 +187,7 @@ def _hf(*, path: str, revision: str) -> Tokenizer:
     if not file.is_file():
         file = _download(path, revision)
     try:
-        definition = file.read_text(encoding="utf-8")
-        digest = _sha256(definition)
-        return LibraryTokenizer("hf", definition, {"name": "hf", "sha256": digest})
+        return LibraryTokenizer("hf", file.read_text(encoding="utf-8"))
     except Exception as error:  # the library raises bare Exception for a file it cannot take
         problem = f"is not a tokenizer of the `tokenizers` library ({printable(str(error)[:100])})"
         raise UserError("tokenizer.path", printable(path), problem) from error

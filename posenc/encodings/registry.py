@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import sys
 from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -49,6 +50,9 @@ def _classes_in(module: Any) -> dict[str, type[Encoding]]:
 
 def _plugin_classes(plugins: Iterable[str]) -> dict[str, type[Encoding]]:
     found: dict[str, type[Encoding]] = {}
+    here = str(Path.cwd())
+    if plugins and here not in sys.path:
+        sys.path.append(here)  # last: it must not take the place of an installed module
     for plugin in plugins:
         try:
             module = importlib.import_module(plugin)

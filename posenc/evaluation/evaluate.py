@@ -59,6 +59,8 @@ def evaluate(
                 targets_hash=plan.hash,
                 checkpoint_step=checkpoint_step,
             )
+            if stored is not None and (stored["note"] or "").startswith("oom"):
+                stored = None  # this machine, or this moment, may have more memory
             record = stored or _measured(
                 subject, module, plan, window, protocol, corpus, checkpoint_step, check_stop
             )

@@ -74,9 +74,11 @@ def blocks_by_document(candidates: np.ndarray, most: int) -> np.ndarray:
     eligible = candidates[candidates > 0]
     if len(eligible) == 0:
         return np.zeros(len(candidates), dtype=np.int64)
-    cap = max(1, int(np.median(eligible)))
-    while cap > 1 and np.minimum(candidates, cap).sum() > most:
-        cap -= 1
+    low, high = 1, max(1, int(np.median(eligible)))
+    while low < high:  # the largest cap up to the median that keeps to `most`
+        cap = (low + high + 1) // 2
+        low, high = (cap, high) if np.minimum(candidates, cap).sum() <= most else (low, cap - 1)
+    cap = low
     chosen = np.minimum(candidates, cap).astype(np.int64)
     if chosen.sum() > most:  # even one a document is too many: every n-th document
         have = np.flatnonzero(chosen)
@@ -102,5 +104,5 @@ def measure(
 
     nats = window_losses(subject, read, len(stops), window, plan.block, check_stop)
     targets = np.full(len(stops), plan.block)
-    byte_counts = np.array([store.token_bytes_of(s - plan.block, s).sum() for s in stops])
+    byte_counts = store.bytes_between(stops - plan.block, stops)
     return sums_by_document(plan.documents, nats.sum(axis=1), targets, byte_counts)

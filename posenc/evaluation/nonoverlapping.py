@@ -70,5 +70,5 @@ def measure(
         losses = window_losses(subject, read, len(firsts), length, length, check_stop)
         nats += losses.sum(axis=1).reshape(len(begins), len(offsets)).sum(axis=1)
     targets = np.full(len(begins), plan.span)
-    byte_counts = np.array([store.token_bytes_of(b + 1, b + 1 + plan.span).sum() for b in begins])
+    byte_counts = store.bytes_between(begins + 1, begins + 1 + plan.span)
     return sums_by_document(plan.documents, nats, targets, byte_counts)

@@ -15,6 +15,8 @@ from posenc.model.decoder import Decoder
 from posenc.seeds import generator_for
 from posenc.training.precision import autocast
 
+MAX_LOGITS = 1 << 24  # float32 logits held at once while the loss is computed: 64 MB
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -110,7 +112,12 @@ def _forward(subject: Subject, batch: Tensor, pos: Tensor, wanted: int) -> Tenso
     with autocast(subject.precision, subject.device):
         logits = subject.model(batch[:, :-1], pos, wanted)  # (B, T, V)
     targets = batch[:, -wanted:]  # (B, T)
-    return F.cross_entropy(logits.float().transpose(1, 2), targets, reduction="none")  # (B, T)
+    rows = max(1, MAX_LOGITS // logits.shape[-1])  # a float32 copy of all logits could be gigabytes
+    losses = [
+        F.cross_entropy(some.float(), of, reduction="none")
+        for some, of in zip(logits.flatten(0, 1).split(rows), targets.flatten().split(rows), strict=True)
+    ]
+    return torch.cat(losses).view_as(targets)  # (B, T)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

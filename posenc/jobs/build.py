@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from posenc.corpus import TokenStore
 from posenc.encodings import build_encoding
 from posenc.model.decoder import Decoder, ModelShape, count_parameters
 from posenc.model.init import initialize
@@ -16,6 +15,13 @@ from posenc.results.records import RunFacts
 
 def build_model(settings: dict[str, Any], shape: ModelShape, vocab_size: int) -> Decoder:
     """The decoder of these settings with its initial values."""
+    model = build_decoder(settings, shape, vocab_size)
+    initialize(model, settings["seed"])
+    return model
+
+
+def build_decoder(settings: dict[str, Any], shape: ModelShape, vocab_size: int) -> Decoder:
+    """The same, its parameters not filled yet."""
     encoding = build_encoding(
         settings["encoding"]["name"],
         d_model=shape.d_model,
@@ -26,16 +32,14 @@ def build_model(settings: dict[str, Any], shape: ModelShape, vocab_size: int) ->
         plugins=settings["plugins"],
         **{key: value for key, value in settings["encoding"].items() if key != "name"},
     )
-    model = Decoder(shape, vocab_size, encoding)
-    initialize(model, settings["seed"])
-    return model
+    return Decoder(shape, vocab_size, encoding)
 
 
 def run_facts(
     settings: dict[str, Any],
     model: Decoder,
-    store: TokenStore,
     *,
+    fingerprint: str,
     name: str,
     digest: str,
     device: torch.device,
@@ -51,7 +55,7 @@ def run_facts(
         encoding={**settings["encoding"], "beyond": model.encoding.beyond},
         model=settings["model"],
         parameters=count_parameters(model),
-        corpus={"name": settings["data"]["name"], "fingerprint": store.fingerprint},
+        corpus={"name": settings["data"]["name"], "fingerprint": fingerprint},
         tokenizer=settings["tokenizer"],
         context_length=settings["context_length"],
         tokens=tokens,

@@ -39,6 +39,7 @@ class CommandLine:
     multirun: bool
     config_dir: str | None
     asks_hydra: bool  # --cfg, --info, --help and the like: print something, run nothing
+    prints_config: bool  # --cfg
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,12 @@ def parse(arguments: list[str]) -> CommandLine:
     asks = any((args.help, args.hydra_help, args.cfg, args.info, args.shell_completion))
     if args.multirun and args.cfg:
         raise UserError("--cfg", args.cfg, "cannot be combined with --multirun", hint="leave out -m")
-    return CommandLine(list(args.overrides), bool(args.multirun), args.config_dir, asks)
+    for flag in ("config_name", "config_path", "experimental_rerun"):
+        if getattr(args, flag, None):
+            shown = f"--{flag.replace('_', '-')}"
+            hint = "--config-dir DIR adds YAML files of your own"
+            raise UserError(shown, getattr(args, flag), "is not for posenc", hint=hint)
+    return CommandLine(list(args.overrides), bool(args.multirun), args.config_dir, asks, args.cfg is not None)
 
 
 @dataclass(frozen=True)

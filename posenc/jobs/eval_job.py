@@ -12,20 +12,27 @@ from typing import Any
 
 import torch
 
-from posenc.corpus import CorpusFacts, check_lengths, inspect, prepare
+from posenc.corpus import (
+    CorpusFacts,
+    absolute_data,
+    check_lengths,
+    check_tokenizer,
+    inspect,
+    prepare,
+    stored_tokenizer,
+)
 from posenc.encodings import check_encoding
-from posenc.errors import UserError
+from posenc.errors import RunError, UserError
 from posenc.jobs import run_directory as folder
-from posenc.jobs.build import build_model, run_facts
+from posenc.jobs.build import build_decoder, build_model, run_facts
+from posenc.jobs.checks import EvalPlan, check_evaluation, check_model, check_name, whole
 from posenc.jobs.measure import Outcome, measure
 from posenc.jobs.signals import InterruptedRunError, StopFlag
-from posenc.jobs.validate import EvalPlan, check_evaluation, check_model, check_name, whole
 from posenc.model.decoder import ModelShape
 from posenc.report.progress import say
 from posenc.results.load import load_run
-from posenc.results.store import assemble_results
 from posenc.tracking import build_tracker, check_tracking
-from posenc.training.checkpoint import Checkpoint, load_weights, newest_checkpoint
+from posenc.training.checkpoint import check_weights, load_weights, newest_checkpoint
 from posenc.training.precision import resolve_device
 
 
@@ -36,10 +43,10 @@ class EvalJob:
     directory: Path
     trained: dict[str, Any]  # the run's own settings
     data: dict[str, Any]  # the corpus to measure on
+    tokenizer: dict[str, Any]  # the very one it was trained with
     tracking: dict[str, Any]
     facts: CorpusFacts
     shape: ModelShape
-    checkpoint: Checkpoint
     device: torch.device
     evaluation: EvalPlan
 
@@ -49,6 +56,7 @@ def eval_job(settings: dict[str, Any]) -> EvalJob:
     directory = Path(settings["run"]).expanduser()
     if not (directory / "config.yaml").is_file():
         raise UserError("run", settings["run"], "not a run directory: it has no config.yaml")
+    folder.refuse_links(directory)
     run = load_run(directory)
     if run.config is None:
         raise UserError("run", settings["run"], run.problem or "config.yaml cannot be read")
@@ -62,8 +70,9 @@ def eval_job(settings: dict[str, Any]) -> EvalJob:
         length = int(trained["context_length"])
         asked = {key: value for key, value in settings["eval"].items() if value is not None}
         evaluation = check_evaluation({**trained["eval"], **asked}, length)
-        data = settings["data"] or trained["data"]
-        tokenizer, precision = trained["tokenizer"], trained["train"]["precision"]
+        data = absolute_data(settings["data"] or trained["data"])
+        check_tokenizer(trained["tokenizer"])
+        precision = trained["train"]["precision"]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(
             "run", settings["run"], f"its config.yaml is not one of posenc's ({error!r})"
@@ -72,66 +81,74 @@ def eval_job(settings: dict[str, Any]) -> EvalJob:
         raise UserError("run", settings["run"], f"its precision {precision!r} is not one of posenc's")
     check_tracking(settings["tracking"])
     device = resolve_device(settings["device"])
-    facts = inspect(
-        data,
-        tokenizer,
-        split=evaluation.split,
-        needed_tokens=max(evaluation.windows) + 1,
-        context_length=length,
-    )
     checkpoint = newest_checkpoint(directory / "checkpoints")
     if checkpoint is None:
         raise UserError("run", settings["run"], "has no checkpoint yet; train it first")
+    definition = checkpoint.path / "tokenizer.json"
+    tokenizer = stored_tokenizer(definition) if definition.is_file() else trained["tokenizer"]
+    longest = max(evaluation.windows)
+    facts = inspect(data, tokenizer, split=evaluation.split, needed_tokens=longest + 1, context_length=None)
+    if settings["data"] is None and facts.fingerprint != checkpoint.state.get("fingerprint"):
+        raise UserError(
+            "data",
+            facts.name,
+            "its text is not what this run was trained on any more (another fingerprint)",
+            hint=f"to measure on it all the same say data={facts.name}",
+        )
     return EvalJob(
-        directory, trained, data, settings["tracking"], facts, shape, checkpoint, device, evaluation
+        directory, trained, data, tokenizer, settings["tracking"], facts, shape, device, evaluation
     )
 
 
 def run_eval(job: EvalJob) -> Outcome:
     """Measure what is not measured yet and put results.json together."""
-    stop = StopFlag().install()
-    trained = job.trained
-    length = trained["context_length"]
-    store = prepare(job.data, trained["tokenizer"], facts=job.facts)
-    check_lengths(
-        store,
-        split=job.evaluation.split,
-        needed_tokens=max(job.evaluation.windows) + 1,
-        context_length=length,
-    )
-    model = build_model(trained, job.shape, store.vocab_size)
-    load_weights(job.checkpoint.path, model)
-    with folder.locked(job.directory, "evaluation"):
+    with StopFlag() as stop:
         try:
-            records = measure(
-                trained,
-                model,
-                store,
-                job.evaluation,
-                directory=job.directory,
-                corpus=job.data["name"],
-                device=job.device,
-                step=job.checkpoint.step,
-                stop=stop,
-            )
+            return _run(job, stop)
         except InterruptedRunError:
             say(f"{stop.name}: finished cells are stored; the same command continues")
             return Outcome(stop.exit_code)
-        before = load_run(job.directory)
-        facts = before.facts or run_facts(
+
+
+def _run(job: EvalJob, stop: StopFlag) -> Outcome:
+    trained = job.trained
+    store = prepare(job.data, job.tokenizer, facts=job.facts)
+    longest = max(job.evaluation.windows)
+    check_lengths(store, split=job.evaluation.split, needed_tokens=longest + 1, context_length=None)
+    with folder.locked(job.directory, "evaluation"):
+        stop.guard()
+        checkpoint = newest_checkpoint(job.directory / "checkpoints")  # a running training may have moved on
+        if checkpoint is None:
+            raise RunError(f"the checkpoints of {job.directory} are gone")
+        with torch.device("meta"):  # before anything of a stranger's size is allocated
+            check_weights(checkpoint.path, build_decoder(trained, job.shape, store.vocab_size))
+        model = build_model(trained, job.shape, store.vocab_size)
+        load_weights(checkpoint.path, model)
+        records = measure(
             trained,
             model,
             store,
+            job.evaluation,
+            directory=job.directory,
+            corpus=job.data["name"],
+            device=job.device,
+            step=checkpoint.step,
+            stop=stop,
+        )
+        facts = run_facts(
+            trained,
+            model,
+            fingerprint=checkpoint.state["fingerprint"],
             name=job.directory.name,
             digest=job.directory.name.rpartition("-")[2],
             device=job.device,
-            tokens=int(job.checkpoint.state["tokens"]),
-            steps=job.checkpoint.step,
-            seconds=float(job.checkpoint.state["seconds"]),
-            final_loss=job.checkpoint.state["final_loss"],
+            tokens=int(checkpoint.state["tokens"]),
+            steps=checkpoint.step,
+            seconds=float(checkpoint.state["seconds"]),
+            final_loss=checkpoint.state["final_loss"],
             versions=folder.versions(),
         )
-        assemble_results(job.directory, facts)
+        folder.put_together(job.directory, facts, newer=False)
     tracker = build_tracker(
         job.tracking,
         run_name=job.directory.name,

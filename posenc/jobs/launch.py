@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from posenc.errors import RunError, UserError
-from posenc.jobs.compose import CommandLine, Composed, compose_jobs, parse
-from posenc.jobs.signals import CODES
+from posenc.jobs.compose import Composed, compose_jobs, parse
+from posenc.jobs.sweep import SWEEP, named_sweep, run_sweep, show_sweep
 from posenc.report.progress import say
 
 if TYPE_CHECKING:
     from posenc.results.records import Record
-
-SWEEP = "POSENC_SWEEP"  # environment: the sweep's name, set for the process of each of its jobs
-
-_stopped_by: list[int] = []  # signals that this process got while a job of its sweep ran
 
 
 def run_command(command: str, arguments: list[str]) -> int:
@@ -32,6 +24,8 @@ def run_command(command: str, arguments: list[str]) -> int:
     # Hydra's own parser wants all flags before or after the overrides
     arguments = [*(a for a in arguments if a not in line.overrides), *line.overrides]
     if line.asks_hydra:
+        if line.prints_config:  # wrong input is told in our words there too
+            compose_jobs(command, line)
         _call_hydra(command, arguments)
         return 0
     _refuse_several_processes()
@@ -46,15 +40,20 @@ def run_command(command: str, arguments: list[str]) -> int:
     if not composed.sweep:
         codes = _call_hydra(command, arguments)
         return codes[-1] if codes else 1
-    listed = json.dumps([job.settings for job in composed.jobs], sort_keys=True)
-    name = str(composed.jobs[0].settings.get("experiment_name", "eval"))
-    os.environ[SWEEP] = f"{name}-{hashlib.sha256(listed.encode()).hexdigest()[:6]}"
-    if composed.basic:
-        jobs = enumerate(composed.jobs, 1)
-        codes = [_in_own_process(command, line, job, f"[{number}/{count}]") for number, job in jobs]
-    else:
+    if len(composed.jobs) > 1:
+        for job in composed.jobs:  # each reads its own documents: all of them at once may be gigabytes
+            validated(command, _frozen(job.settings)).facts.loaded = None
+    with named_sweep(composed.jobs):
+        if composed.basic:
+            return run_sweep(command, line, composed.jobs, directories(command, composed.jobs))
         codes = _call_hydra(command, arguments)
-    return _end_of_sweep(command, composed.jobs, failed=any(codes))
+        show_sweep(directories(command, composed.jobs), codes)
+        return 1 if any(codes) else 0
+
+
+def directories(command: str, jobs: list[Composed]) -> list[Path]:
+    """Where the jobs' runs are, each once."""
+    return list(dict.fromkeys(validated(command, _frozen(job.settings)).directory for job in jobs))
 
 
 def validated(command: str, frozen: str) -> Any:
@@ -120,62 +119,6 @@ def _refuse_several_processes() -> None:
         raise UserError(
             "WORLD_SIZE", processes, "training by several processes is not there yet", allowed="1"
         )
-
-
-def _in_own_process(command: str, line: CommandLine, job: Composed, label: str) -> int:
-    """One job of a sweep as a process of its own, so that its death is its own; signals are passed on.
-
-    Returns its exit code; why it failed stands in its run directory. Once a signal came, no further job
-    starts.
-    """
-    if _stopped_by:
-        return 0
-    say(f"\n{label} {' '.join(job.overrides)}")
-    elsewhere = [] if line.config_dir is None else ["--config-dir", line.config_dir]
-    # a preset may ask for a sweep: a job is never one
-    words = [sys.executable, "-m", "posenc", command, *elsewhere, *job.overrides, "hydra.mode=RUN"]
-    process = subprocess.Popen(words)
-
-    def forward(signum: int, frame: FrameType | None) -> None:
-        _stopped_by.append(signum)
-        if process.poll() is None:
-            process.send_signal(signum)
-
-    before = {signum: signal.signal(signum, forward) for signum in CODES}
-    try:
-        code = process.wait()
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
-    if code < 0:
-        say(f"{label} was killed by {signal.Signals(-code).name}")
-    return code
-
-
-def _end_of_sweep(command: str, jobs: list[Composed], *, failed: bool) -> int:
-    directories = list(dict.fromkeys(validated(command, _frozen(job.settings)).directory for job in jobs))
-    failed = _show_sweep(directories) or failed
-    if _stopped_by:
-        return CODES[signal.Signals(_stopped_by[0])]
-    return 1 if failed else 0
-
-
-def _show_sweep(directories: list[Path]) -> bool:
-    """The comparison on stdout and every failure on stderr; whether there was one."""
-    from posenc.report.failures import failures_lines
-    from posenc.report.table import show
-    from posenc.results.comparison import compare
-    from posenc.results.load import load_runs
-
-    missing = [path for path in directories if not path.is_dir()]
-    runs = load_runs([path for path in directories if path.is_dir()])
-    if any(run.records for run in runs):
-        # a sweep may well vary what a ranking must share (T, say): then the column says so
-        show(compare(runs, "fixed-target", "nats", True), "table", sys.stdout)
-    lines = [*failures_lines(runs), *(f"{path.name}: never started" for path in missing)]
-    for line in lines:
-        say(line)
-    return bool(lines)
 
 
 def _call_hydra(command: str, arguments: list[str]) -> list[int]:

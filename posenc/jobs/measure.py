@@ -11,8 +11,8 @@ import torch
 from posenc.corpus import TokenStore
 from posenc.evaluation.evaluate import evaluate
 from posenc.evaluation.subject import Subject
+from posenc.jobs.checks import EvalPlan
 from posenc.jobs.signals import StopFlag
-from posenc.jobs.validate import EvalPlan
 from posenc.model.decoder import Decoder
 from posenc.report.progress import shown
 from posenc.results.records import Record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -19,7 +20,9 @@ import yaml
 from filelock import FileLock, Timeout
 
 from posenc.errors import RunError
-from posenc.results.store import write_json_atomic, write_text_atomic
+from posenc.results.load import load_run
+from posenc.results.records import RunFacts
+from posenc.results.store import assemble_results, write_json_atomic, write_text_atomic
 
 
 def read_status(directory: Path) -> dict[str, Any]:
@@ -56,6 +59,28 @@ def locked(directory: Path, name: str = "run") -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def refuse_links(directory: Path) -> None:
+    """RunError for a symbolic link in a run directory: posenc makes none and never follows one."""
+    for pattern in ("*", "records/*", "checkpoints/*", "checkpoints/*/*"):
+        for path in directory.glob(pattern):
+            if path.is_symlink():
+                raise RunError(f"{path} is a symbolic link; a run directory holds none")
+
+
+def put_together(directory: Path, facts: RunFacts, *, newer: bool) -> None:
+    """results.json from records/. Facts of an earlier step, or of the same one unless `newer`, do not win.
+
+    `train` and `eval` may end at the same time, so this waits for its own lock.
+    """
+    with FileLock(directory / ".results.lock", timeout=60):
+        before = load_run(directory).facts
+        if before is not None:
+            ahead = before.get("steps", 0) - facts.get("steps", 0)
+            if ahead > 0 or (ahead == 0 and not newer):
+                facts = before
+        assemble_results(directory, facts)
 
 
 def write_status(directory: Path, status: str, **more: Any) -> None:
@@ -126,12 +151,14 @@ def append_log(directory: Path, text: str) -> None:
         file.write(text)
 
 
+@functools.cache
 def versions() -> dict[str, str]:
     """Versions that the numbers may depend on."""
     packages = ("posenc", "torch", "numpy", "sympy", "tokenizers", "datasets", "hydra-core")
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}
 
 
+@functools.cache
 def git_commit() -> str | None:
     """The commit of the clone that posenc runs from, with `+` if it was changed; None for a wheel."""
     root = Path(__file__).resolve().parents[2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from types import FrameType
+from typing import Any
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 if hasattr(signal, "SIGUSR1"):  # not on Windows
@@ -16,20 +17,35 @@ class InterruptedRunError(Exception):
 
 
 class StopFlag:
-    """Set by the first signal; a second one changes nothing, so that a save is never cut short."""
+    """Set by the first signal; a second one changes nothing, so that a save is never cut short.
+
+    As a context manager it takes the signals over and gives them back. Until `guard` is called there is
+    nothing to save, and a signal raises InterruptedRunError where it strikes (tokenising, waiting).
+    """
 
     def __init__(self) -> None:
         self.received: int | None = None
+        self.guarded = False
+        self._before: dict[int, Any] = {}
 
-    def install(self) -> StopFlag:
-        """Take the signals over; only the main thread may."""
-        if threading.current_thread() is threading.main_thread():
-            for number in CODES:
-                signal.signal(number, self._handle)
+    def __enter__(self) -> StopFlag:
+        if threading.current_thread() is threading.main_thread():  # only there may handlers be set
+            self._before = {number: signal.signal(number, self._handle) for number in CODES}
         return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.received = self.received or number
+        if not self.guarded:
+            raise InterruptedRunError
+
+    def guard(self) -> None:
+        """From here on there is something to save: a signal only sets the flag."""
+        self.guarded = True
+        self.check()
 
     def requested(self) -> bool:
         return self.received is not None

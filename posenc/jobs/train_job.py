@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import traceback
 
 import yaml
 
-from posenc.corpus import TokenStore, WindowSampler, check_lengths, prepare
+from posenc.corpus import TokenStore, WindowSampler, build_tokenizer, check_lengths, prepare
 from posenc.errors import RunError
 from posenc.jobs import run_directory as folder
 from posenc.jobs.build import build_model, run_facts
@@ -17,8 +18,8 @@ from posenc.jobs.signals import InterruptedRunError, StopFlag
 from posenc.jobs.validate import TrainJob
 from posenc.model.decoder import Decoder, count_parameters
 from posenc.report.progress import say, shown
+from posenc.results.load import load_run
 from posenc.results.records import RunFacts
-from posenc.results.store import assemble_results
 from posenc.tracking import Tracker, build_tracker
 from posenc.training.loop import Progress, Trained, train
 
@@ -44,29 +45,39 @@ def run_train(job: TrainJob) -> Outcome:
     if status.get("status") == "finished" and _measured_alike(job):
         say(f"already finished: {job.directory}")
         return Outcome(0)
-    stop = StopFlag().install()
-    store = prepare(job.settings["data"], job.settings["tokenizer"], facts=job.facts)
+    with StopFlag() as stop:
+        try:
+            return _held(job, stop)
+        except InterruptedRunError:
+            return Outcome(stop.exit_code)
+
+
+def _held(job: TrainJob, stop: StopFlag) -> Outcome:
+    """Tokens ready, directory locked: then run, and write down how it ended."""
+    settings, directory = job.settings, job.directory
+    store = prepare(settings["data"], settings["tokenizer"], facts=job.facts)
     check_lengths(
         store,
         split=job.evaluation.split,
         needed_tokens=max(job.evaluation.windows) + 1,
-        context_length=job.settings["context_length"],
+        context_length=settings["context_length"],
     )
-    if stop.requested():
-        return Outcome(stop.exit_code)
-    with folder.locked(job.directory), folder.log_file(job.directory):
+    folder.refuse_links(directory)
+    with folder.locked(directory), folder.log_file(directory):
         try:
+            stop.guard()
             return _run(job, store, stop)
         except InterruptedRunError:
-            folder.write_status(job.directory, "interrupted", reason=stop.name)
+            folder.write_status(directory, "interrupted", reason=stop.name)
             say(f"{stop.name}: everything finished so far is saved; the same command continues")
-            return Outcome(stop.exit_code)
+            raise
         except DivergedRunError:
             raise  # its status is written
         except BaseException as error:
-            folder.append_log(job.directory, traceback.format_exc())
-            reason = f"{type(error).__name__}: {error}"
-            folder.write_status(job.directory, "failed", reason=reason.splitlines()[0])
+            with contextlib.suppress(OSError, RunError):  # a full disk must not hide the first reason
+                folder.append_log(directory, traceback.format_exc())
+                reason = error.problem if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
+                folder.write_status(directory, "failed", reason=reason.partition("\n")[0])
             raise
 
 
@@ -74,15 +85,16 @@ def _measured_alike(job: TrainJob) -> bool:
     """Whether the finished run was evaluated as this command asks; else only the missing cells are done."""
     try:
         stored = yaml.safe_load((job.directory / "config.yaml").read_text(encoding="utf-8"))
-        return bool(stored["eval"] == job.settings["eval"])
+        alike = bool(stored["eval"] == job.settings["eval"])
     except (OSError, KeyError, TypeError, yaml.YAMLError):
         return False
+    return alike and load_run(job.directory).facts is not None
 
 
 def _run(job: TrainJob, store: TokenStore, stop: StopFlag) -> Outcome:
     settings, directory = job.settings, job.directory
+    folder.write_status(directory, "running")  # first: new settings beside "finished" would be believed
     folder.write_config(directory, settings)
-    folder.write_status(directory, "running")
     model = build_model(settings, job.shape, store.vocab_size)
     for warning in model.encoding.warnings():
         log.warning("%s", warning)
@@ -121,7 +133,7 @@ def _run(job: TrainJob, store: TokenStore, stop: StopFlag) -> Outcome:
             step=trained.step,
             stop=stop,
         )
-        assemble_results(directory, facts)
+        folder.put_together(directory, facts, newer=True)
         tracker.evaluation([dict(record) for record in records])
         folder.write_status(directory, "finished", step=trained.step)
         status = "finished"
@@ -142,7 +154,12 @@ def _train(job: TrainJob, model: Decoder, store: TokenStore, tracker: Tracker, s
         f"{job.steps} steps of {job.batch_windows * length} tokens, {job.precision} on {job.device}, "
         f"{settings['data']['name']} as {settings['tokenizer']['name']} -> {job.directory}"
     )
+    tokenizer = build_tokenizer(settings["tokenizer"], job.facts)
     with shown("training", job.steps) as bar:
+
+        def on_resume(step: int) -> None:
+            folder.drop_metrics_after(job.directory, step)
+            bar.begin(step)
 
         def on_log(progress: Progress) -> None:
             folder.append_metrics(job.directory, progress.metrics())
@@ -163,7 +180,9 @@ def _train(job: TrainJob, model: Decoder, store: TokenStore, tracker: Tracker, s
             checkpoints=job.directory / "checkpoints",
             checkpoint_seconds=settings["train"]["checkpoint_seconds"],
             log_every=settings["train"]["log_every"],
-            on_resume=lambda step: folder.drop_metrics_after(job.directory, step),
+            provenance={"fingerprint": store.fingerprint, "tokenizer": store.tokenizer},
+            files={} if tokenizer.definition is None else {"tokenizer.json": tokenizer.definition},
+            on_resume=on_resume,
             on_log=on_log,
             stop=stop,
         )
@@ -173,7 +192,7 @@ def _facts(job: TrainJob, model: Decoder, store: TokenStore, trained: Trained) -
     return run_facts(
         job.settings,
         model,
-        store,
+        fingerprint=store.fingerprint,
         name=job.directory.name,
         digest=job.hash,
         device=job.device,

@@ -17,23 +17,31 @@ SECONDS_BETWEEN_LINES = 5.0
 class Shown(Protocol):
     """Told how far the work is."""
 
+    def begin(self, done: int) -> None:
+        """So much was done before; the time left does not count it."""
+
     def update(self, done: int, text: str) -> None: ...
 
 
 class _Bar:
-    def __init__(self, progress: Progress, label: str, total: int, done: int) -> None:
+    def __init__(self, progress: Progress, label: str, total: int) -> None:
         self.progress = progress
-        self.task = progress.add_task(label, total=total, completed=done, text="")
+        self.task = progress.add_task(label, total=total, text="")
+
+    def begin(self, done: int) -> None:
+        self.progress.reset(self.task, completed=done)
 
     def update(self, done: int, text: str) -> None:
         self.progress.update(self.task, completed=done, text=text)
 
 
 class _Lines:
-    def __init__(self, label: str, total: int, done: int) -> None:
-        self.label, self.total, self.first = label, total, done
-        self.began = time.monotonic()
-        self.last = self.began
+    def __init__(self, label: str, total: int) -> None:
+        self.label, self.total, self.first = label, total, 0
+        self.began = self.last = time.monotonic()
+
+    def begin(self, done: int) -> None:
+        self.first, self.began = done, time.monotonic()
 
     def update(self, done: int, text: str) -> None:
         now = time.monotonic()
@@ -46,11 +54,11 @@ class _Lines:
 
 
 @contextmanager
-def shown(label: str, total: int, done: int = 0) -> Iterator[Shown]:
-    """Progress from `done` to `total`; `label` and the texts are plain, not markup."""
+def shown(label: str, total: int) -> Iterator[Shown]:
+    """Progress up to `total`; `label` and the texts are plain, not markup."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield _Lines(label, total, done)
+        yield _Lines(label, total)
         return
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -60,7 +68,7 @@ def shown(label: str, total: int, done: int = 0) -> Iterator[Shown]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True, refresh_per_second=4) as progress:
-        yield _Bar(progress, label, total, done)
+        yield _Bar(progress, label, total)
 
 
 def say(text: str) -> None:

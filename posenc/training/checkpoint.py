@@ -1,6 +1,7 @@
 """Checkpoints: safetensors and JSON, a manifest with the sha256 of every file, written whole or not at all.
 
 checkpoints/step-NNNNNNNN/  model.safetensors  optimizer.safetensors  state.json  manifest.json
+                            tokenizer.json where the tokenizer is more than bytes
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import logging
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -23,6 +26,11 @@ from posenc.errors import RunError
 from posenc.model.decoder import Decoder
 
 log = logging.getLogger(__name__)
+
+
+class NonFiniteWeightsError(Exception):
+    """The weights are not finite: no checkpoint of them is ever written."""
+
 
 KEPT = 2  # the newest and the one before it, to fall back on
 
@@ -37,16 +45,21 @@ class Checkpoint:
 
 
 def save_checkpoint(
-    folder: Path, step: int, model: Decoder, optimizer: torch.optim.Optimizer, state: dict[str, Any]
+    folder: Path,
+    step: int,
+    model: Decoder,
+    optimizer: torch.optim.Optimizer,
+    state: dict[str, Any],
+    files: Mapping[str, str],
 ) -> Path:
     """Write step-NNNNNNNN atomically, then drop older ones than the last two.
 
-    Raises RunError for non-finite weights: such a checkpoint is never written.
+    `files` are texts that belong to the weights, by name. Raises NonFiniteWeightsError.
     """
     weights = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
     broken = [name for name, value in weights.items() if not bool(torch.isfinite(value).all())]
     if broken:
-        raise RunError(f"weights are not finite at step {step} ({broken[0]}); no checkpoint written")
+        raise NonFiniteWeightsError(f"non-finite weights after step {step} ({broken[0]})")
     final = folder / f"step-{step:08d}"
     temporary = folder / f".tmp-step-{step:08d}-{os.getpid()}"
     shutil.rmtree(temporary, ignore_errors=True)
@@ -54,8 +67,9 @@ def save_checkpoint(
     save_file(weights, temporary / "model.safetensors")
     save_file(_optimizer_tensors(model, optimizer), temporary / "optimizer.safetensors")
     (temporary / "state.json").write_text(json.dumps({**state, "step": step}, indent=1), encoding="utf-8")
-    names = ("model.safetensors", "optimizer.safetensors", "state.json")
-    manifest = {name: sha256_of_file(temporary / name) for name in names}
+    for name, text in files.items():
+        (temporary / name).write_text(text, encoding="utf-8")
+    manifest = {path.name: sha256_of_file(path) for path in sorted(temporary.iterdir())}
     (temporary / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
     for path in temporary.iterdir():
         sync(path)
@@ -101,15 +115,22 @@ def newest_checkpoint(folder: Path) -> Checkpoint | None:
     return None
 
 
+def check_weights(path: Path, model: Decoder) -> None:
+    """RunError if the weights are of another shape than the model's (which may be on the meta device)."""
+    with safe_open(path / "model.safetensors", framework="pt") as file:
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    own = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    odd = [name for name in sorted(shapes.keys() | own.keys()) if shapes.get(name) != own.get(name)]
+    if odd:
+        raise RunError(f"{path} does not fit this model: {', '.join(odd[:3])}")
+
+
 def load_weights(path: Path, model: Decoder) -> None:
     """Weights of a verified checkpoint into the model. RunError if they are of another shape."""
+    check_weights(path, model)
     tensors = load_file(path / "model.safetensors")
-    own = dict(model.named_parameters())
-    if tensors.keys() != own.keys() or any(tensors[n].shape != own[n].shape for n in own):
-        odd = sorted(tensors.keys() ^ own.keys()) or [n for n in own if tensors[n].shape != own[n].shape]
-        raise RunError(f"{path} does not fit this model: {', '.join(odd[:3])}")
     with torch.no_grad():
-        for name, parameter in own.items():
+        for name, parameter in model.named_parameters():
             parameter.copy_(tensors[name])
 
 
@@ -136,9 +157,17 @@ def _problem(path: Path) -> str | None:
     """Why this checkpoint cannot be trusted, or None."""
     try:
         manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-        for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
-            if sha256_of_file(path / name) != manifest[name]:
+        missing = {"model.safetensors", "optimizer.safetensors", "state.json"} - manifest.keys()
+        if missing:
+            return f"{min(missing)} is not in its manifest"
+        for name, digest in manifest.items():
+            if Path(name).name != name or (path / name).is_symlink():
+                return f"{name} does not belong in a checkpoint"
+            if sha256_of_file(path / name) != digest:
                 return f"{name} differs from its sha256"
+        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        if not all(isinstance(state[key], int | float) for key in ("step", "tokens", "seconds")):
+            return "state.json lacks its numbers"
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"{type(error).__name__}: {error}"
     return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +19,13 @@ import torch.nn.functional as F
 from posenc.corpus import WindowSampler
 from posenc.model.decoder import Decoder
 from posenc.seeds import generator_for
-from posenc.training.checkpoint import load_optimizer, load_weights, newest_checkpoint, save_checkpoint
+from posenc.training.checkpoint import (
+    NonFiniteWeightsError,
+    load_optimizer,
+    load_weights,
+    newest_checkpoint,
+    save_checkpoint,
+)
 from posenc.training.memory import keep_freed_memory
 from posenc.training.optimizer import Optimization, build_optimizer, learning_rate
 from posenc.training.precision import autocast
@@ -81,6 +87,8 @@ def train(
     checkpoints: Path,
     checkpoint_seconds: float,
     log_every: int,
+    provenance: Mapping[str, Any],
+    files: Mapping[str, str],
     on_resume: Callable[[int], None],
     on_log: Callable[[Progress], None],
     stop: Stop,
@@ -88,7 +96,8 @@ def train(
     """Train up to update `steps`, from the newest intact checkpoint if there is one.
 
     Every update sees `batch_windows` windows of `context_length` tokens. A checkpoint is written every
-    `checkpoint_seconds`, when stopped and at the end. `on_resume(step)` is told once where it begins.
+    `checkpoint_seconds`, when stopped and at the end; its state carries `provenance` (plain JSON: what text,
+    what tokenizer), its folder `files`, texts by name. `on_resume(step)` is told once where it begins.
     """
     keep_freed_memory()
     model.to(device).train()
@@ -113,44 +122,49 @@ def train(
 
     def save() -> None:
         facts = {"tokens": step * batch_tokens, "seconds": seconds_so_far(), "final_loss": final_loss()}
-        save_checkpoint(checkpoints, step, model, optimizer, facts)
+        save_checkpoint(checkpoints, step, model, optimizer, {**facts, **provenance}, files)
 
-    while step < steps:
-        batch = sampler.batch(step, batch_windows)
-        inputs, targets = (torch.from_numpy(part).to(device, non_blocking=True) for part in batch)  # (B, T)
-        pos = model.positions(context_length, generator_for(seed, "positions", step))  # (T,)
-        with autocast(precision, device):
-            logits = model(inputs, pos)  # (B, T, V)
-        loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), optimization.grad_clip)
-        if not (math.isfinite(loss.item()) and math.isfinite(norm.item())):
-            what = "gradient" if math.isfinite(loss.item()) else "loss"
-            return ended("diverged", f"non-finite {what} at step {step + 1}")
-        lr = learning_rate(step, steps, optimization)
-        for group in optimizer.param_groups:
-            group["lr"] = lr
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        step += 1
-        recent.append(loss.item())
+    try:
+        while step < steps:
+            batch = sampler.batch(step, batch_windows)
+            inputs, targets = (
+                torch.from_numpy(part).to(device, non_blocking=True) for part in batch
+            )  # (B, T)
+            pos = model.positions(context_length, generator_for(seed, "positions", step))  # (T,)
+            with autocast(precision, device):
+                logits = model(inputs, pos)  # (B, T, V)
+            loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), optimization.grad_clip)
+            if not (math.isfinite(loss.item()) and math.isfinite(norm.item())):
+                what = "gradient" if math.isfinite(loss.item()) else "loss"
+                return ended("diverged", f"non-finite {what} at step {step + 1}")
+            lr = learning_rate(step, steps, optimization)
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            step += 1
+            recent.append(loss.item())
 
-        now = time.monotonic()
-        if step % log_every == 0 or step == steps:
-            rate = (step - logged_step) * batch_tokens / max(now - logged_at, 1e-9)
-            window = recent[logged_step - step :]
-            mean = sum(window) / len(window)
-            on_log(Progress(step, steps, step * batch_tokens, mean, lr, norm.item(), rate))
-            logged_at, logged_step = now, step
-        if stop.requested() and step < steps:
+            now = time.monotonic()
+            if step % log_every == 0 or step == steps:
+                rate = (step - logged_step) * batch_tokens / max(now - logged_at, 1e-9)
+                window = recent[logged_step - step :]
+                mean = sum(window) / len(window)
+                on_log(Progress(step, steps, step * batch_tokens, mean, lr, norm.item(), rate))
+                logged_at, logged_step = now, step
+            if stop.requested() and step < steps:
+                save()
+                return ended("interrupted", "asked to stop")
+            if now - saved >= checkpoint_seconds and step < steps:
+                save()
+                saved = time.monotonic()
+        if step > first_step:
             save()
-            return ended("interrupted", "asked to stop")
-        if now - saved >= checkpoint_seconds and step < steps:
-            save()
-            saved = time.monotonic()
-    if step > first_step:
-        save()
-    return ended("finished")
+        return ended("finished")
+    except NonFiniteWeightsError as error:
+        return ended("diverged", str(error))
 
 
 def _resume(

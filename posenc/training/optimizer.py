@@ -25,12 +25,12 @@ class Optimization:
 def learning_rate(step: int, steps: int, optimization: Optimization) -> float:
     """Learning rate of update `step` (from 0) of `steps`: linear warm-up, then linear decay.
 
-    It falls to `final_lr_fraction` of the peak at the last update.
+    It would reach `final_lr_fraction` of the peak one update after the last, so that none is wasted at zero.
     """
     warmup = max(1, round(optimization.warmup_fraction * steps))
     if step < warmup:
         return optimization.lr * (step + 1) / warmup
-    progress = (step - warmup + 1) / max(1, steps - warmup)
+    progress = (step - warmup) / max(1, steps - warmup)
     return optimization.lr * (1 - progress * (1 - optimization.final_lr_fraction))
 
 

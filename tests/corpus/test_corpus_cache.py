@@ -77,7 +77,7 @@ def test_facts_are_not_read_twice(files_data: Files, monkeypatch: pytest.MonkeyP
 
     data, reads = files_data(), []
     monkeypatch.setattr(facts_module, "read_documents", lambda d: reads.append(1) or read_documents(d))
-    facts = inspect(data, BYTES, needed_tokens=9, context_length=8)
+    facts = inspect(data, BYTES, split="test", needed_tokens=9, context_length=8)
     prepare(data, BYTES, facts)
     assert len(reads) == 1 and facts.loaded is None
 
@@ -184,10 +184,13 @@ def test_a_cache_that_cannot_be_made(
 
 def test_what_is_too_short_is_told_before_and_after(files_data: Files) -> None:
     data = files_data()
-    facts = inspect(data, BYTES, needed_tokens=9, context_length=8)
+    facts = inspect(data, BYTES, split="test", needed_tokens=9, context_length=8)
     longest = facts.longest["test"]
     store = prepare(data, BYTES, facts)
-    for check in (lambda **n: inspect(data, BYTES, **n), lambda **n: check_lengths(store, **n)):
+    for check in (
+        lambda **n: inspect(data, BYTES, split="test", **n),
+        lambda **n: check_lengths(store, split="test", **n),
+    ):
         check(needed_tokens=longest, context_length=facts.longest["train"] - 1)
         with pytest.raises(UserError, match=f"the longest that works is {longest - 1}") as caught:
             check(needed_tokens=longest + 1, context_length=8)
@@ -200,23 +203,23 @@ def test_what_is_too_short_is_told_before_and_after(files_data: Files) -> None:
 
 def test_tokens_are_fewer_than_bytes(files_data: Files) -> None:
     data = files_data()
-    facts = inspect(data, BPE, needed_tokens=9, context_length=8)
+    facts = inspect(data, BPE, split="test", needed_tokens=9, context_length=8)
     longest = facts.longest["test"]
-    inspect(data, BPE, needed_tokens=longest, context_length=8)
+    inspect(data, BPE, split="test", needed_tokens=longest, context_length=8)
     with pytest.raises(UserError, match="tokens"):
-        check_lengths(prepare(data, BPE, facts), needed_tokens=longest, context_length=8)
+        check_lengths(prepare(data, BPE, facts), split="test", needed_tokens=longest, context_length=8)
 
 
 def test_an_empty_split_is_refused(tmp_path: Path, settings: Callable[[Any], dict[str, Any]]) -> None:
     (tmp_path / "book.txt").write_text("one long book " * 100)
     with pytest.raises(UserError, match="split is empty") as caught:
-        inspect(settings(tmp_path / "book.txt"), BYTES, needed_tokens=9, context_length=8)
+        inspect(settings(tmp_path / "book.txt"), BYTES, split="test", needed_tokens=9, context_length=8)
     assert caught.value.key == "data"
 
 
 def test_inspect_writes_nothing_and_knows_sizes(files_data: Files, cache: Path) -> None:
     data = files_data()
-    facts = inspect(data, BPE, needed_tokens=9, context_length=8)
+    facts = inspect(data, BPE, split="test", needed_tokens=9, context_length=8)
     documents = read_documents(data)
     assert sum(facts.bytes.values()) == sum(len(d.text) for d in documents)
     assert sum(facts.documents.values()) == len(documents) == 30

@@ -1,0 +1,117 @@
+"""What the parts share: a tiny corpus, posenc called in this process, and one trained run to read."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import tiny
+
+Posenc = Callable[..., tiny.Result]
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of 60 documents; never changed."""
+    return tiny.write_corpus(tmp_path_factory.mktemp("corpus") / "texts")
+
+
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A token cache for the whole session, so that the tiny corpus is tokenised once."""
+    return tmp_path_factory.mktemp("posenc-cache")
+
+
+@pytest.fixture
+def place(tmp_path: Path, shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder, with the shared cache and one thread for processes and for this one."""
+    import torch
+
+    folder = tmp_path / "place"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("POSENC_CACHE", str(shared_cache))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    for name in ("HYDRA_FULL_ERROR", "POSENC_SWEEP", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    yield folder
+    monkeypatch.undo()
+    torch.set_num_threads(threads)
+
+
+@contextmanager
+def as_a_new_process(arguments: list[str]) -> Iterator[None]:
+    """What a fresh process has and a second call in one process would not; put back afterwards."""
+    from hydra.core.global_hydra import GlobalHydra
+
+    from posenc.jobs import hydra_mains, launch
+
+    root = logging.getLogger()
+    before = sys.argv, root.handlers[:], root.level
+    handlers = {
+        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    }
+    sys.argv = ["posenc", *arguments]
+    launch._validated.cache_clear()
+    hydra_mains.exit_codes.clear()
+    try:
+        yield
+    finally:
+        sys.argv, root.handlers[:], root.level = before
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        os.environ.pop("POSENC_SWEEP", None)
+        GlobalHydra.instance().clear()
+
+
+@pytest.fixture
+def posenc(place: Path, capsys: pytest.CaptureFixture[str]) -> Posenc:
+    """`posenc("train", ...)`: the console script's function in this process, with what it printed."""
+    from posenc import cli
+
+    def call(*arguments: str) -> tiny.Result:
+        capsys.readouterr()
+        with as_a_new_process(list(arguments)):
+            try:
+                cli.main()
+                code = 0
+            except SystemExit as stop:
+                code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        return tiny.Result(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def train(posenc: Posenc, corpus: Path) -> Posenc:
+    """`posenc train` at the tiny size: `train("encoding=rope", ...)`."""
+    return lambda *overrides: posenc("train", *tiny.TINY, f"data.paths={corpus}", *overrides)
+
+
+@pytest.fixture(scope="session")
+def trained_once(tmp_path_factory: pytest.TempPathFactory, corpus: Path, shared_cache: Path) -> Path:
+    """The `runs` folder of one finished run (rope, seed 0), trained once a session. Read it, copy it."""
+    folder = tmp_path_factory.mktemp("trained")
+    arguments = ["train", *tiny.TINY, f"data.paths={corpus}", "encoding=rope"]
+    result = tiny.spawn(*arguments, cwd=folder, POSENC_CACHE=str(shared_cache))
+    assert result.code == 0, result.err
+    (folder / "out.txt").write_text(result.out)
+    (folder / "err.txt").write_text(result.err)
+    return folder / "runs"
+
+
+@pytest.fixture
+def run_copy(trained_once: Path, place: Path) -> Path:
+    """A run directory of one's own: a copy of the trained one, at the same place below `place`."""
+    shutil.copytree(trained_once, place / "runs")
+    return next((place / "runs" / "default").iterdir())

@@ -1,0 +1,104 @@
+"""Sweeps: every job a process of its own, the comparison at the end, failures listed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import tiny
+
+from posenc.jobs.compose import compose_jobs, parse
+
+Posenc = Callable[..., tiny.Result]
+
+PLUGIN = """
+import os
+from posenc.encodings.base import Encoding
+
+class Raises(Encoding):
+    name, paper, formula, acts_on, past_training = "raises", "none", "none", "nothing", "none"
+
+    def embed(self, x, pos, layer):
+        raise KeyError("boom")
+
+class Dies(Encoding):
+    name, paper, formula, acts_on, past_training = "dies", "none", "none", "nothing", "none"
+
+    def embed(self, x, pos, layer):
+        os.kill(os.getpid(), 9)
+
+class Explodes(Encoding):
+    name, paper, formula, acts_on, past_training = "explodes", "none", "none", "nothing", "none"
+
+    def embed(self, x, pos, layer):
+        return x * float("inf")
+"""
+
+
+def test_a_sweep_ends_with_the_comparison_and_skips_what_is_there(
+    train: Posenc, place: Path, corpus: Path
+) -> None:
+    for seed in (0, 1):
+        assert train("encoding=rope", f"seed={seed}").code == 0
+    weights = {p: p.stat().st_mtime_ns for p in (place / "runs").rglob("model.safetensors")}
+    sweep = ["train", "-m", *tiny.TINY, f"data.paths={corpus}", "encoding=rope,alibi", "seed=0,1,0"]
+    result = tiny.spawn(*sweep, cwd=place)
+    assert result.code == 0, result.err
+    assert result.err.count("already finished") == 2 and result.err.count("training 40/40") == 2
+    assert "[4/4]" in result.err  # seed=0 twice is one job
+    assert {p: p.stat().st_mtime_ns for p in weights} == weights
+    assert len(list((place / "runs" / "default").iterdir())) == 4
+    out = result.out
+    assert out.count("fixed-target: nats per token") == 1 and "±" in out and "2 seeds" in out
+    rows = [line.split()[0] for line in out.splitlines() if line.split()[:1] in (["rope"], ["alibi"])]
+    assert sorted(rows) == ["alibi", "rope"]
+    left = sorted(p.name for p in place.iterdir())
+    assert left == ["runs"]  # Hydra left nothing beside it
+
+
+def test_a_failing_job_takes_nothing_with_it(place: Path, corpus: Path) -> None:
+    (place / "odd.py").write_text(PLUGIN)
+    (place / "conf" / "encoding").mkdir(parents=True)
+    for name in ("raises", "dies", "explodes"):
+        (place / "conf" / "encoding" / f"{name}.yaml").write_text(f"name: {name}\n")
+    sweep = [*tiny.TINY, f"data.paths={corpus}", "plugins=[odd]", "encoding=raises,dies,explodes,nope"]
+    result = tiny.spawn("train", "--config-dir", "conf", *sweep, "-m", cwd=place, PYTHONPATH=str(place))
+    assert result.code == 1
+    assert "Traceback" not in result.err
+    assert "was killed by SIGKILL" in result.err
+    listed = {line.split("-nano")[0]: line for line in result.err.splitlines() if "(log: " in line}
+    assert set(listed) == {"raises", "dies", "explodes"}
+    assert "KeyError" in listed["raises"] and "diverged, non-finite loss at step 1" in listed["explodes"]
+    rows = [line for line in result.out.splitlines() if line.startswith("nope")]
+    assert len(rows) == 1 and rows[0].count("3.") == 3
+    states = {
+        p.parent.name.split("-")[0]: json.loads(p.read_text())["status"] for p in place.rglob("status.json")
+    }
+    assert states["nope"] == "finished" and states["raises"] == "failed" and states["explodes"] == "diverged"
+
+
+def test_an_eval_sweep_with_a_failing_job_ends_with_1(run_copy: Path, place: Path) -> None:
+    """The run itself stays finished, so its status cannot tell that measuring it failed."""
+    (record,) = (run_copy / "records").glob("nonoverlapping-W16-*")
+    record.write_text("{}")
+    result = tiny.spawn(
+        *("eval", "-m", f"run={run_copy}", "eval.lengths=[1x,2x]"), "eval.protocols=[fixed-target]", cwd=place
+    )
+    assert result.code == 1 and "damaged record" in result.err
+    assert json.loads((run_copy / "status.json").read_text())["status"] == "finished"
+
+
+def test_flags_may_stand_anywhere(place: Path) -> None:
+    for arguments in (["-m", "seed=0,1"], ["seed=0,1", "-m"], ["device=cpu", "--multirun", "seed=0,1"]):
+        composed = compose_jobs("train", parse(arguments))
+        assert [job.settings["seed"] for job in composed.jobs] == [0, 1] and composed.sweep
+
+
+def test_a_preset_may_ask_for_a_sweep_and_its_values_be_replaced(place: Path) -> None:
+    composed = compose_jobs("train", parse(["experiment=headline"]))
+    names = [job.settings["encoding"]["name"] for job in composed.jobs]
+    assert names == ["nope", "learned", "sinusoidal", "rope", "alibi", "t5"] and composed.sweep
+    fewer = compose_jobs("train", parse(["-m", "experiment=headline", "encoding=rope,alibi"]))
+    assert [job.settings["encoding"]["name"] for job in fewer.jobs] == ["rope", "alibi"]
+    assert len(compose_jobs("train", parse([])).jobs) == 1

@@ -1,0 +1,87 @@
+"""A corpus and a model small enough for a run of a second, and ways to call posenc on them."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MODEL = ("model.d_model=32", "model.n_layers=2", "model.n_heads=2")
+STEPS = 40
+TINY = (
+    *MODEL,
+    "data=files",
+    "context_length=16",
+    f"train.tokens={STEPS * 128}",
+    "train.batch_tokens=128",
+    "train.precision=fp32",
+    "train.log_every=10",
+    "device=cpu",
+    "eval.lengths=[1x,2x,4x]",
+    "eval.max_targets=400",
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+def write_corpus(folder: Path, documents: int = 60) -> Path:
+    """Files of 2 to 4 kB of words, the same on every machine."""
+    chance = random.Random(0)
+    letters = "etaoinshrdlu"
+    words = ["".join(chance.choice(letters) for _ in range(chance.randint(2, 8))) for _ in range(150)]
+    folder.mkdir(parents=True)
+    for i in range(documents):
+        size = 2000 + 2000 * i // documents
+        text = ""
+        while len(text) < size:
+            text += chance.choice(words) + (" " if chance.random() < 0.9 else ".\n")
+        (folder / f"{i:03d}.txt").write_text(text)
+    return folder
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Of a process: one thread, no terminal, nothing of the user's that changes what is printed."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "HYDRA_FULL_ERROR", "POSENC_SWEEP")}
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **more}
+
+
+def start(*arguments: str, cwd: Path, script: str | None = None, **env: str) -> subprocess.Popen[str]:
+    """posenc, or a script of the clone, as a process of its own."""
+    command = [sys.executable, *(["-m", "posenc"] if script is None else [str(ROOT / script)]), *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command,
+        cwd=cwd,
+        env=environment(**env),
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+    )
+
+
+def finished(process: subprocess.Popen[str], seconds: float = 120) -> Result:
+    """Wait for it; killed when it takes too long."""
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        raise AssertionError(f"still running after {seconds} s\n{out}\n{err}") from None
+    return Result(process.returncode, out, err)
+
+
+def spawn(*arguments: str, cwd: Path, script: str | None = None, **env: str) -> Result:
+    """Start it and wait."""
+    return finished(start(*arguments, cwd=cwd, script=script, **env))

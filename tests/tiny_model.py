@@ -1,0 +1,113 @@
+"""The tiny model in this process: its tokens, its training, its weights."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from posenc.corpus import TokenStore, WindowSampler, prepare
+from posenc.encodings import build_encoding
+from posenc.model.decoder import Decoder, ModelShape
+from posenc.model.init import initialize
+from posenc.training.loop import Progress, Trained, train
+from posenc.training.optimizer import Optimization
+
+T = 16
+STEPS = 12
+SHAPE = ModelShape("nano", d_model=32, n_layers=2, n_heads=2, mlp_ratio=4)
+OPTIMIZATION = Optimization(
+    lr=2e-3,
+    betas=(0.9, 0.95),
+    eps=1e-8,
+    weight_decay=0.1,
+    grad_clip=1.0,
+    warmup_fraction=0.25,
+    final_lr_fraction=0.0,
+)
+
+
+class StopAt:
+    """Asks for a stop once it was asked `after` times; never for None."""
+
+    def __init__(self, after: int | None = None) -> None:
+        self.after, self.asked = after, 0
+
+    def requested(self) -> bool:
+        self.asked += 1
+        return self.after is not None and self.asked >= self.after
+
+
+def data_settings(folder: Path) -> dict[str, Any]:
+    return {
+        "name": "files",
+        "source": "files",
+        "paths": str(folder),
+        "text_field": "text",
+        "split": {"validation": 0.1, "test": 0.2},
+    }
+
+
+def tokens_of(folder: Path, tokenizer: dict[str, Any] | None = None) -> TokenStore:
+    return prepare(data_settings(folder), tokenizer or {"name": "bytes"})
+
+
+def build(encoding: str, store: TokenStore, seed: int = 0, **params: Any) -> Decoder:
+    """With its initial values."""
+    shape = {"d_model": 32, "n_heads": 2, "head_dim": 16, "n_layers": 2, "train_length": T}
+    model = Decoder(SHAPE, store.vocab_size, build_encoding(encoding, **shape, **params))
+    initialize(model, seed)
+    return model
+
+
+def run(
+    model: Decoder,
+    store: TokenStore,
+    folder: Path,
+    *,
+    seed: int = 0,
+    stop_after: int | None = None,
+    on_log: Callable[[Progress], None] = lambda _: None,
+    on_resume: Callable[[int], None] = lambda _: None,
+    sampler: Any = None,
+    checkpoint_seconds: float = 1e9,
+    precision: str = "fp32",
+    files: dict[str, str] | None = None,
+    **optimization: float,
+) -> Trained:
+    """STEPS updates of 4 windows; checkpoints in `folder`."""
+    return train(
+        model,
+        sampler or WindowSampler(store, T, seed),
+        replace(OPTIMIZATION, **optimization),
+        steps=STEPS,
+        batch_windows=4,
+        context_length=T,
+        seed=seed,
+        precision=precision,
+        device=torch.device("cpu"),
+        checkpoints=folder,
+        checkpoint_seconds=checkpoint_seconds,
+        log_every=5,
+        provenance={"fingerprint": store.fingerprint, "tokenizer": store.tokenizer},
+        files=files or {},
+        provenance={"fingerprint": store.fingerprint},
+        files={},
+        on_resume=on_resume,
+        on_log=on_log,
+        stop=StopAt(stop_after),
+    )
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def on_disk(folder: Path, step: int = STEPS) -> tuple[str, str]:
+    """sha256 of weights and optimizer in the checkpoint of a step."""
+    checkpoint = folder / f"step-{step:08d}"
+    return sha256(checkpoint / "model.safetensors"), sha256(checkpoint / "optimizer.safetensors")

@@ -1,0 +1,173 @@
+"""Checkpoints: whole or not there, damage noticed, the last good one kept."""
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_model import OPTIMIZATION, STEPS, build, on_disk, run
+
+from posenc.corpus import TokenStore
+from posenc.errors import RunError
+from posenc.training.checkpoint import (
+    NonFiniteWeightsError,
+    checkpoint_paths,
+    load_optimizer,
+    load_weights,
+    newest_checkpoint,
+    save_checkpoint,
+)
+from posenc.training.optimizer import build_optimizer
+
+STATE = {"tokens": 0, "seconds": 0.0, "final_loss": None}
+FILES = ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
+
+
+@pytest.fixture
+def two(store: TokenStore, tmp_path: Path) -> Path:
+    """Checkpoints of steps 6 and 9."""
+    folder = tmp_path / "checkpoints"
+    run(build("rope", store), store, folder, stop_after=6)
+    run(build("rope", store), store, folder, stop_after=3)
+    assert [p.name for p in checkpoint_paths(folder)] == ["step-00000006", "step-00000009"]
+    return folder
+
+
+def flip(path: Path, share: float = 0.5) -> None:
+    """One bit of the file, other than white space."""
+    data = bytearray(path.read_bytes())
+    at = int(len(data) * share)
+    while chr(data[at]).isspace():
+        at += 1
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [flip, cut, empty, Path.unlink])
+@pytest.mark.parametrize("name", FILES)
+def test_damage_is_noticed_and_the_one_before_is_used(
+    two: Path, name: str, damage: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert newest_checkpoint(two).step == 9
+    damage(two / "step-00000009" / name)
+    with caplog.at_level(logging.WARNING):
+        found = newest_checkpoint(two)
+    assert found.step == 6
+    assert "step-00000009" in caplog.text and "step 6" in caplog.text
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.9, 0.999])
+def test_a_flipped_bit_anywhere_in_the_weights_is_noticed(two: Path, share: float) -> None:
+    flip(two / "step-00000009" / "model.safetensors", share)
+    assert newest_checkpoint(two).step == 6
+
+
+def test_after_damage_the_run_continues_from_the_good_one_to_the_same_weights(
+    two: Path, store: TokenStore, tmp_path: Path
+) -> None:
+    run(build("rope", store), store, tmp_path / "whole")
+    flip(two / "step-00000009" / "optimizer.safetensors")
+    begins: list[int] = []
+    run(build("rope", store), store, two, on_resume=begins.append)
+    assert begins == [6]
+    assert on_disk(two) == on_disk(tmp_path / "whole")
+
+
+def test_a_damaged_newer_one_does_not_push_out_what_is_written_now(two: Path, store: TokenStore) -> None:
+    flip(two / "step-00000009" / "model.safetensors")
+    run(build("rope", store), store, two, stop_after=1)  # step 7
+    assert [p.name for p in checkpoint_paths(two)] == ["step-00000006", "step-00000007"]
+    flip(two / "step-00000007" / "model.safetensors")
+    assert newest_checkpoint(two).step == 6
+
+
+def test_all_damaged_stops_and_never_starts_afresh(two: Path, store: TokenStore) -> None:
+    for path in checkpoint_paths(two):
+        flip(path / "model.safetensors")
+    before = sorted(p.name for p in two.iterdir())
+    with pytest.raises(RunError, match=r"step-00000009.*step-00000006") as caught:
+        run(build("rope", store), store, two)
+    assert "remove the run directory" in caught.value.text()
+    assert sorted(p.name for p in two.iterdir()) == before
+
+
+def test_leftovers_of_a_kill_are_ignored_and_cleared(two: Path, store: TokenStore) -> None:
+    shutil.copytree(two / "step-00000009", two / ".tmp-step-00000011-123")
+    shutil.copytree(two / "step-00000009", two / "step-12.old")
+    assert newest_checkpoint(two).step == 9
+    run(build("rope", store), store, two)
+    assert sorted(p.name for p in two.iterdir()) == ["step-00000009", f"step-{STEPS:08d}", "step-12.old"]
+
+
+def test_a_link_is_no_checkpoint(two: Path, tmp_path: Path) -> None:
+    shutil.copytree(two / "step-00000009", tmp_path / "elsewhere")
+    (two / "step-00000099").symlink_to(tmp_path / "elsewhere")
+    assert newest_checkpoint(two).step == 9
+
+
+def test_keeps_the_last_two_by_number(store: TokenStore, tmp_path: Path) -> None:
+    run(build("nope", store), store, tmp_path, checkpoint_seconds=0)
+    assert [p.name for p in checkpoint_paths(tmp_path)] == [f"step-{n:08d}" for n in (STEPS - 1, STEPS)]
+    model = build("nope", store)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in (99_999_999, 100_000_000):
+        save_checkpoint(tmp_path, step, model, optimizer, STATE, {})
+    assert [p.name for p in checkpoint_paths(tmp_path)] == ["step-99999999", "step-100000000"]
+
+
+def test_a_kill_before_the_rename_leaves_the_old_ones(
+    two: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(self: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "rename", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(build("rope", store), store, two)
+    monkeypatch.undo()
+    assert newest_checkpoint(two).step == 9
+    assert [p.name for p in checkpoint_paths(two)] == ["step-00000006", "step-00000009"]
+
+
+def test_weights_that_are_not_finite_are_never_written(store: TokenStore, tmp_path: Path) -> None:
+    model = build("rope", store)
+    with torch.no_grad():
+        model.blocks[1].mlp.up.weight[3, 3] = float("inf")
+    with pytest.raises(NonFiniteWeightsError, match=r"after step 5 \(blocks\.1\.mlp\.up\.weight\)"):
+        save_checkpoint(tmp_path / "new", 5, model, torch.optim.AdamW(model.parameters()), STATE, {})
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_manifest_names_every_file_and_the_state_is_plain_json(two: Path) -> None:
+    folder = two / "step-00000009"
+    assert set(json.loads((folder / "manifest.json").read_text())) == set(FILES[:3])
+    assert sorted(p.name for p in folder.iterdir()) == sorted(FILES)
+    state = json.loads((folder / "state.json").read_text())
+    assert (state["step"], state["tokens"]) == (9, 9 * 4 * 16)
+    assert state["seconds"] > 0 and state["final_loss"] > 0
+
+
+def test_weights_of_another_model_are_refused_by_name(two: Path, store: TokenStore) -> None:
+    with pytest.raises(RunError, match=r"does not fit this model: encoding\.table"):
+        load_weights(two / "step-00000009", build("learned", store))
+
+
+def test_moments_come_back_exactly(two: Path, store: TokenStore) -> None:
+    model = build("rope", store)
+    optimizer = build_optimizer(model, OPTIMIZATION)
+    load_weights(two / "step-00000009", model)
+    load_optimizer(two / "step-00000009", model, optimizer)
+    state = optimizer.state[model.embedding.weight]
+    assert int(state["step"]) == 9 and float(state["exp_avg_sq"].abs().sum()) > 0
+    save_checkpoint(two, 10, model, optimizer, STATE, {})
+    assert on_disk(two, 10) == on_disk(two, 9)

@@ -1,0 +1,46 @@
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from tiny_model import OPTIMIZATION, build
+
+from posenc.corpus import TokenStore
+from posenc.training.optimizer import build_optimizer, learning_rate
+
+SCHEDULE = replace(OPTIMIZATION, lr=1.0, warmup_fraction=0.1, final_lr_fraction=0.2)
+
+
+def test_warms_up_to_the_peak_and_decays_to_its_share_after_the_last_update() -> None:
+    rates = [learning_rate(step, 100, SCHEDULE) for step in range(100)]
+    assert rates[:10] == pytest.approx([0.1 * n for n in range(1, 11)])
+    assert rates[9] == max(rates) == 1.0
+    assert rates[99] == pytest.approx(0.2 + 0.8 / 90)
+    down = [a - b for a, b in pairwise(rates[10:])]
+    assert down == pytest.approx([0.8 / 90] * 89)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("warmup", [0.0, 0.02, 1.0])
+def test_few_updates_and_odd_shares_give_usable_rates(steps: int, warmup: float) -> None:
+    schedule = replace(SCHEDULE, warmup_fraction=warmup)
+    rates = [learning_rate(step, steps, schedule) for step in range(steps)]
+    assert all(0 < rate <= 1 for rate in rates)
+    assert rates[0] == 1 / max(1, round(warmup * steps))
+
+
+def test_is_a_function_of_the_step_alone() -> None:
+    forward = [learning_rate(step, 50, SCHEDULE) for step in range(50)]
+    assert forward == [learning_rate(step, 50, SCHEDULE) for step in reversed(range(50))][::-1]
+
+
+def test_only_shared_matrices_are_decayed(store: TokenStore) -> None:
+    model = build("learned", store)
+    groups = build_optimizer(model, OPTIMIZATION).param_groups
+    decayed = {id(p) for group in groups if group["weight_decay"] for p in group["params"]}
+    names = {name for name, parameter in model.named_parameters() if id(parameter) in decayed}
+    assert "encoding.table" not in names and "norm.weight" not in names
+    assert {"embedding.weight", "blocks.0.attention.qkv.weight", "blocks.1.mlp.down.weight"} <= names
+    every = [p for group in groups for p in group["params"]]
+    assert len(every) == len({id(p) for p in every}) == len(list(model.parameters()))
+    assert all(isinstance(p, torch.nn.Parameter) for p in every)

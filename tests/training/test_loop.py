@@ -1,0 +1,121 @@
+"""The loop's promises: the same numbers again, no update from a number that is not finite."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from tiny_model import OPTIMIZATION, STEPS, T, build, on_disk, run
+
+from posenc.corpus import TokenStore, WindowSampler
+from posenc.encodings.registry import own_encodings
+from posenc.training.loop import Progress
+from posenc.training.optimizer import build_optimizer, learning_rate
+
+
+class Watched:
+    """A sampler that remembers what it gave."""
+
+    def __init__(self, store: TokenStore, seed: int) -> None:
+        self.sampler, self.given = WindowSampler(store, T, seed), []
+
+    def batch(self, step: int, size: int) -> Any:
+        self.given.append(self.sampler.batch(step, size))
+        return self.given[-1]
+
+
+def test_one_seed_gives_the_same_weights_and_another_seed_others(store: TokenStore, tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        assert run(build("rope", store, seed), store, tmp_path / name, seed=seed).status == "finished"
+    assert on_disk(tmp_path / "a") == on_disk(tmp_path / "b")
+    assert on_disk(tmp_path / "a")[0] != on_disk(tmp_path / "c")[0]
+
+
+def test_encodings_share_batches_and_initial_values(store: TokenStore, tmp_path: Path) -> None:
+    starts, batches = {}, {}
+    for name in own_encodings():
+        model, sampler = build(name, store, seed=3), Watched(store, 3)
+        starts[name] = {k: p.detach().clone() for k, p in model.named_parameters() if "encoding." not in k}
+        run(model, store, tmp_path / name, seed=3, sampler=sampler)
+        batches[name] = np.stack([np.stack(pair) for pair in sampler.given])
+    first = own_encodings()[0]
+    assert len(batches[first]) == STEPS
+    for name in own_encodings():
+        assert np.array_equal(batches[name], batches[first]), name
+        assert starts[name].keys() == starts[first].keys()
+        assert all(torch.equal(starts[name][k], starts[first][k]) for k in starts[first]), name
+
+
+def test_an_update_is_adamw_on_the_mean_loss_with_the_clipped_gradient(
+    store: TokenStore, tmp_path: Path
+) -> None:
+    """The same steps, written out again without the loop."""
+    logged: list[Progress] = []
+    model = build("rope", store)
+    run(model, store, tmp_path / "kept", on_log=logged.append, grad_clip=0.5)
+    again = build("rope", store)
+    optimizer = build_optimizer(again, OPTIMIZATION)
+    sampler, pos, losses, norms = WindowSampler(store, T, 0), torch.arange(T), [], []
+    for step in range(STEPS):
+        inputs, targets = (torch.from_numpy(part) for part in sampler.batch(step, 4))
+        loss = F.nll_loss(torch.log_softmax(again(inputs, pos), -1).flatten(0, 1), targets.flatten())
+        gradients = torch.autograd.grad(loss, list(again.parameters()))
+        norm = torch.sqrt(sum((g.double() ** 2).sum() for g in gradients)).item()
+        for parameter, gradient in zip(again.parameters(), gradients, strict=True):
+            parameter.grad = gradient * min(1.0, 0.5 / norm)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, STEPS, OPTIMIZATION)
+        optimizer.step()
+        losses.append(loss.item())
+        norms.append(norm)
+    assert max(norms) > 0.5  # or nothing was clipped
+    for (name, ours), theirs in zip(model.named_parameters(), again.parameters(), strict=True):
+        assert torch.allclose(ours, theirs, atol=2e-4), name
+    assert [p.step for p in logged] == [5, 10, STEPS]
+    assert [p.loss for p in logged] == pytest.approx(
+        [np.mean(losses[:5]), np.mean(losses[5:10]), np.mean(losses[10:])], abs=1e-4
+    )
+    assert [p.grad_norm for p in logged] == pytest.approx([norms[4], norms[9], norms[11]], rel=1e-3)
+    assert [p.tokens for p in logged] == [5 * 4 * T, 10 * 4 * T, STEPS * 4 * T]
+    assert [p.lr for p in logged] == [learning_rate(s - 1, STEPS, OPTIMIZATION) for s in (5, 10, STEPS)]
+
+
+@pytest.mark.parametrize("kind", ["loss", "gradient"])
+def test_what_is_not_finite_stops_before_the_update(store: TokenStore, tmp_path: Path, kind: str) -> None:
+    model = build("rope", store)
+    seen: list[dict[str, torch.Tensor]] = []
+
+    def poison(module: Any, inputs: Any, logits: torch.Tensor) -> torch.Tensor:
+        seen.append({name: p.detach().clone() for name, p in model.named_parameters()})
+        if len(seen) < 8:
+            return logits
+        if kind == "loss":
+            return logits * float("nan")
+        logits.register_hook(lambda gradient: gradient * float("inf"))
+        return logits
+
+    model.register_forward_hook(poison)
+    trained = run(model, store, tmp_path / "kept", checkpoint_seconds=0)
+    assert (trained.status, trained.step) == ("diverged", 7)
+    assert trained.reason == f"non-finite {kind} at step 8"
+    assert all(torch.equal(p, seen[7][name]) for name, p in model.named_parameters())
+    assert any(not torch.equal(seen[6][name], seen[7][name]) for name in seen[7])
+    assert sorted(p.name for p in (tmp_path / "kept").iterdir()) == ["step-00000006", "step-00000007"]
+
+
+def test_a_run_that_explodes_writes_no_checkpoint(store: TokenStore, tmp_path: Path) -> None:
+    trained = run(build("rope", store), store, tmp_path / "kept", lr=1e9)
+    assert trained.status == "diverged" and trained.step < STEPS
+    assert not (tmp_path / "kept").exists()
+
+
+def test_bf16_trains_too_and_keeps_float32_weights(store: TokenStore, tmp_path: Path) -> None:
+    model = build("rope", store)
+    trained = run(model, store, tmp_path / "bf16", precision="bf16")
+    assert trained.status == "finished" and trained.final_loss is not None
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    other = run(build("rope", store), store, tmp_path / "fp32")
+    assert trained.final_loss == pytest.approx(other.final_loss, abs=0.05)
+    assert trained.final_loss != other.final_loss
