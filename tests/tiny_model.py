@@ -95,8 +95,6 @@ def run(
         log_every=5,
         provenance={"fingerprint": store.fingerprint, "tokenizer": store.tokenizer},
         files=files or {},
-        provenance={"fingerprint": store.fingerprint},
-        files={},
         on_resume=on_resume,
         on_log=on_log,
         stop=StopAt(stop_after),

@@ -122,7 +122,7 @@ def test_the_table_is_on_stdout_and_nothing_else_is(run: Path) -> None:
     for record in load(run / "results.json")["records"]:
         assert f"{record['nats']:.3f}" in out
     assert out.startswith("fixed-target: nats per token") and "nonoverlapping rewards longer windows" in out
-    for text in ("training", "evaluating", "32,928 parameters", "tokenised"):
+    for text in ("training", "evaluating", "32,928 parameters"):
         assert text in err and text not in out
     assert not re.search(r"\x1b\[", out + err)
 

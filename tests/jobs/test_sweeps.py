@@ -50,7 +50,8 @@ def test_a_sweep_ends_with_the_comparison_and_skips_what_is_there(
     assert {p: p.stat().st_mtime_ns for p in weights} == weights
     assert len(list((place / "runs" / "default").iterdir())) == 4
     out = result.out
-    assert out.count("fixed-target: nats per token") == 1 and "±" in out and "2 seeds" in out
+    assert out.count("fixed-target: nats per token") == out.count("nonoverlapping: nats per token") == 1
+    assert "±" in out and "2 seeds" in out
     rows = [line.split()[0] for line in out.splitlines() if line.split()[:1] in (["rope"], ["alibi"])]
     assert sorted(rows) == ["alibi", "alibi", "rope", "rope"]  # by each protocol
     left = sorted(p.name for p in place.iterdir())

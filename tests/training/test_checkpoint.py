@@ -154,7 +154,16 @@ def test_the_manifest_names_every_file_and_the_state_is_plain_json(two: Path) ->
     assert sorted(p.name for p in folder.iterdir()) == sorted(FILES)
     state = json.loads((folder / "state.json").read_text())
     assert (state["step"], state["tokens"]) == (9, 9 * 4 * 16)
-    assert state["seconds"] > 0 and state["final_loss"] > 0
+    assert state["seconds"] > 0 and state["final_loss"] > 0 and state["fingerprint"]
+
+
+def test_files_that_belong_to_the_weights_are_verified_too(store: TokenStore, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    run(build("rope", store), store, folder, files={"tokenizer.json": "{}"})
+    assert newest_checkpoint(folder).step == STEPS
+    (folder / f"step-{STEPS:08d}" / "tokenizer.json").write_text("[]")
+    with pytest.raises(RunError, match=r"tokenizer\.json differs"):
+        newest_checkpoint(folder)
 
 
 def test_weights_of_another_model_are_refused_by_name(two: Path, store: TokenStore) -> None:
