@@ -42,6 +42,9 @@ def test_encodings_share_batches_and_initial_values(store: TokenStore, tmp_path:
         batches[name] = np.stack([np.stack(pair) for pair in sampler.given])
     first = own_encodings()[0]
     assert len(batches[first]) == STEPS
+    assert not np.array_equal(batches[first][0], batches[first][1])
+    other = np.stack(WindowSampler(store, T, 4).batch(0, 4))
+    assert not np.array_equal(other, batches[first][0])  # another seed draws others
     for name in own_encodings():
         assert np.array_equal(batches[name], batches[first]), name
         assert starts[name].keys() == starts[first].keys()
