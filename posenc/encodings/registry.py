@@ -85,12 +85,12 @@ def list_encodings(plugins: Iterable[str] = ()) -> list[str]:
 def encoding_class(name: str, plugins: Iterable[str] = ()) -> type[Encoding]:
     """The class behind a name. Raises UserError with the nearest name if there is none."""
     plugins = list(plugins)
+    classes = _plugin_classes(plugins)  # whether or not it is needed: a misspelt one must not pass
     if name in own_encodings():
         return _classes_in(importlib.import_module(f"posenc.encodings.{name}"))[name]
     points = _entry_points()
     if name in points:
         return _loaded(points[name])
-    classes = _plugin_classes(plugins)
     if name in classes:
         return classes[name]
     raise UserError("encoding", name, "there is no such encoding", allowed=list_encodings(plugins))
