@@ -45,10 +45,19 @@ def run_command(command: str, arguments: list[str]) -> int:
             validated(command, _frozen(job.settings)).facts.loaded = None
     with named_sweep(composed.jobs):
         if composed.basic:
-            return run_sweep(command, line, composed.jobs, directories(command, composed.jobs))
+            finished = [_is_finished(command, job) for job in composed.jobs]
+            return run_sweep(command, line, composed.jobs, directories(command, composed.jobs), finished)
         codes = _call_hydra(command, arguments)
         show_sweep(directories(command, composed.jobs), codes)
         return 1 if any(codes) else 0
+
+
+def _is_finished(command: str, job: Composed) -> bool:
+    if command != "train":
+        return False
+    from posenc.jobs.train_job import is_finished
+
+    return is_finished(validated(command, _frozen(job.settings)))
 
 
 def directories(command: str, jobs: list[Composed]) -> list[Path]:

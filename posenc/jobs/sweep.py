@@ -32,16 +32,25 @@ def named_sweep(jobs: Sequence[Composed]) -> Iterator[None]:
         del os.environ[SWEEP]
 
 
-def run_sweep(command: str, line: CommandLine, jobs: Sequence[Composed], directories: list[Path]) -> int:
+def run_sweep(
+    command: str,
+    line: CommandLine,
+    jobs: Sequence[Composed],
+    directories: list[Path],
+    finished: Sequence[bool],
+) -> int:
     """Run the jobs, show what there is, list what failed. A signal ends the job that runs and the sweep.
 
+    Jobs that are `finished` need no process: starting one costs three seconds.
     Returns 0, 1 if a job failed, 130 or 143 after a signal.
     """
     received: list[int] = []
     codes = []
     for number, job in enumerate(jobs, 1):
-        if not received:
-            label = f"[{number}/{len(jobs)}] {' '.join(job.overrides)}"
+        label = f"[{number}/{len(jobs)}] {' '.join(job.overrides)}"
+        if finished[number - 1]:
+            say(f"\n{label}: already finished")
+        elif not received:
             codes.append(_in_own_process(command, line, job, label, received))
     show_sweep(directories, codes)
     if received:

@@ -42,7 +42,7 @@ def run_train(job: TrainJob) -> Outcome:
             f"this run diverged before: {status.get('reason')}",
             hint=f"try a smaller train.lr or another seed; or remove {job.directory} to train it again",
         )
-    if status.get("status") == "finished" and _measured_alike(job):
+    if is_finished(job):
         say(f"already finished: {job.directory}")
         return Outcome(0)
     with StopFlag() as stop:
@@ -81,8 +81,10 @@ def _held(job: TrainJob, stop: StopFlag) -> Outcome:
             raise
 
 
-def _measured_alike(job: TrainJob) -> bool:
-    """Whether the finished run was evaluated as this command asks; else only the missing cells are done."""
+def is_finished(job: TrainJob) -> bool:
+    """Whether the run is there and evaluated as this command asks; else only the missing cells are done."""
+    if folder.read_status(job.directory).get("status") != "finished":
+        return False
     try:
         stored = yaml.safe_load((job.directory / "config.yaml").read_text(encoding="utf-8"))
         alike = bool(stored["eval"] == job.settings["eval"])
