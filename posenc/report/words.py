@@ -6,9 +6,11 @@ from posenc.results.comparison import Comparison, Row
 from posenc.results.names import visible
 from posenc.results.settings import as_text
 
-WARNINGS = {
+NOTES = {
+    "fixed-target": "1x is the crop line: what one gets who cuts the context to T. Below it longer "
+    "context helps, above it harms.",
     "nonoverlapping": "nonoverlapping rewards longer windows: fewer of their tokens have little context. "
-    "For comparison with papers only."
+    "For comparison with papers only.",
 }
 
 
@@ -30,13 +32,13 @@ def title(comparison: Comparison) -> str:
 
 
 def captions(comparison: Comparison, mark: str) -> list[str]:
-    """A line each: the warning of the protocol, targets, what +- is of, marks, rows that need a word.
+    """A line each: what the protocol means, targets, what +- is of, marks, rows that need a word.
 
     `mark` is how the format marks the lowest.
     """
     h, lines = comparison.header, []
-    if h["protocol"] in WARNINGS:
-        lines.append(WARNINGS[h["protocol"]])
+    if h["protocol"] in NOTES:
+        lines.append(NOTES[h["protocol"]])
     if not comparison.columns:
         lines.append("no run has a number yet")
     else:
