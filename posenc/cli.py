@@ -65,6 +65,11 @@ def compare(
     protocol: Annotated[str, typer.Option(help="How the loss was measured.")] = "fixed-target",
     metric: Annotated[str, typer.Option(help="nats, bpb (bits per byte) or ppl.")] = "nats",
     format: Annotated[str, typer.Option(help="table, markdown, csv or json.")] = "table",
+    length: Annotated[
+        str | None, typer.Option(help="The targets that were measured at this multiple of T, such as 16x.")
+    ] = None,
+    corpus: Annotated[str | None, typer.Option(help="Measured on this corpus.")] = None,
+    split: Annotated[str | None, typer.Option(help="test or validation.")] = None,
     allow_mixed: Annotated[
         bool, typer.Option("--allow-mixed", help="Put runs of different settings in one table.")
     ] = False,
@@ -75,8 +80,10 @@ def compare(
     from posenc.report.table import show
     from posenc.results.comparison import compare as compare_runs
     from posenc.results.load import load_runs
+    from posenc.results.selection import only, parse_multiple
 
-    loaded = load_runs(runs or ["runs"])
+    multiple = None if length is None else parse_multiple(length)
+    loaded = only(load_runs(runs or ["runs"]), length=multiple, corpus=corpus, split=split)
     compared = compare_runs(loaded, protocol, cast("Metric", metric), allow_mixed)
     show(compared, format, sys.stdout)
     for line in failures_lines(loaded):

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
-from posenc.encodings.registry import build_encoding, check_encoding, encoding_class, list_encodings
+from posenc.encodings.registry import (
+    build_encoding,
+    check_encoding,
+    encoding_class,
+    list_encodings,
+    source_of,
+)
 
-__all__ = ["build_encoding", "check_encoding", "encoding_class", "list_encodings"]
+__all__ = ["build_encoding", "check_encoding", "encoding_class", "list_encodings", "source_of"]

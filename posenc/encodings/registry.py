@@ -6,6 +6,7 @@ package, an entry point must be installed, and a plug-in must be named on the co
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import inspect
 import pkgutil
@@ -93,7 +94,28 @@ def encoding_class(name: str, plugins: Iterable[str] = ()) -> type[Encoding]:
         return _loaded(points[name])
     if name in classes:
         return classes[name]
-    raise UserError("encoding", name, "there is no such encoding", allowed=list_encodings(plugins))
+    raise UserError(
+        "encoding",
+        name,
+        "there is no such encoding",
+        allowed=list_encodings(plugins),
+        hint="one of your own: plugins=[MODULE]",
+    )
+
+
+def source_of(cls: type[Encoding]) -> dict[str, Any]:
+    """What the numbers of an encoding depend on beside its parameters; plain JSON, part of a run's identity.
+
+    posenc's own say it by `revision`. Nobody raises one while trying things out in a file of one's own, so
+    there the text of the module counts.
+    """
+    text = None
+    if not cls.__module__.startswith("posenc.encodings."):
+        try:
+            text = hashlib.sha256(inspect.getsource(inspect.getmodule(cls) or cls).encode()).hexdigest()[:16]
+        except (OSError, TypeError):  # typed into an interpreter
+            text = None
+    return {"revision": cls.revision, "source": text}
 
 
 def default_parameters(name: str) -> dict[str, Any]:

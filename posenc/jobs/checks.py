@@ -7,9 +7,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
 from posenc.errors import UserError
 from posenc.evaluation import PROTOCOLS, resolve_lengths
 from posenc.model.decoder import ModelShape
+from posenc.paths import conf_dir
 from posenc.training.optimizer import Optimization
 
 NAME = re.compile(r"[A-Za-z0-9._+-]+")
@@ -61,7 +64,17 @@ def check_model(model: dict[str, Any]) -> ModelShape:
             f"does not divide the width model.d_model={d_model}",
             allowed=", ".join(map(str, fitting)),
         )
-    return ModelShape(name=str(model["name"]), **sizes)
+    return ModelShape(name=_model_name(str(model["name"]), sizes), **sizes)
+
+
+def _model_name(name: str, sizes: dict[str, int]) -> str:
+    """The name of the YAML while the sizes are its own, else the sizes themselves."""
+    path = conf_dir() / "model" / f"{name}.yaml"
+    if NAME.fullmatch(name) and path.is_file():
+        own = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if any(own[key] != value for key, value in sizes.items()):
+            return f"d{sizes['d_model']}L{sizes['n_layers']}H{sizes['n_heads']}M{sizes['mlp_ratio']}"
+    return name
 
 
 def check_evaluation(settings: dict[str, Any], context_length: int) -> EvalPlan:

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
@@ -52,7 +52,9 @@ class Composed:
 
 def parse(arguments: list[str]) -> CommandLine:
     """Split Hydra's flags from overrides. Unknown flags end in argparse's usage error, exit 2."""
-    args = get_args_parser().parse_intermixed_args(arguments)  # flags may stand between overrides
+    parser = get_args_parser()
+    parser.error = _wrong_flag  # type: ignore[method-assign]
+    args = parser.parse_intermixed_args(arguments)  # flags may stand between overrides
     asks = any((args.help, args.hydra_help, args.cfg, args.info, args.shell_completion))
     if args.multirun and args.cfg:
         raise UserError("--cfg", args.cfg, "cannot be combined with --multirun", hint="leave out -m")
@@ -79,7 +81,9 @@ def compose_jobs(command: str, line: CommandLine) -> Jobs:
     A sweeper other than Hydra's basic one decides its jobs while it runs: then only its base is composed.
     """
     with _hydra(line.config_dir) as search:
-        plain = [o for o in line.overrides if not _is_sweep(o)] if line.multirun else line.overrides
+        # of a sweep, this only tells who runs it: its settings may fit some of its jobs alone
+        aside = ("hydra", "experiment=", "+experiment=")
+        plain = [o for o in line.overrides if o.startswith(aside)] if line.multirun else line.overrides
         base = _compose(command, [*search, *plain], with_hydra=True)
         mode = OmegaConf.select(base, "hydra.mode")
         sweep = line.multirun or str(getattr(mode, "name", mode)) == "MULTIRUN"
@@ -91,10 +95,24 @@ def compose_jobs(command: str, line: CommandLine) -> Jobs:
         assert isinstance(params, dict)
         jobs: list[Composed] = []
         for overrides in _expand([*(f"{key!s}={value}" for key, value in params.items()), *line.overrides]):
-            job = Composed(overrides, plain_settings(command, _compose(command, [*search, *overrides])))
+            try:
+                settings = plain_settings(command, _compose(command, [*search, *overrides]))
+            except UserError as error:
+                raise error.within(f"in the job {' '.join(overrides)}") from None
+            job = Composed(overrides, settings)
             if job.settings not in [other.settings for other in jobs]:
                 jobs.append(job)
         return Jobs(jobs, True, launcher == BASIC_LAUNCHER)
+
+
+def _wrong_flag(message: str) -> NoReturn:
+    raise UserError("arguments", None, message, hint="settings are written KEY=VALUE: encoding=rope, seed=1")
+
+
+def _unreadable(override: str) -> UserError:
+    hint = "no spaces around '='; quote what holds spaces or brackets:\n"
+    hint += "'eval.lengths=[1x,2x]'  \"data.paths='my texts'\""
+    return UserError(override, None, "cannot be read as KEY=VALUE", hint=hint)
 
 
 @contextmanager
@@ -114,10 +132,12 @@ def _is_sweep(override: str) -> bool:
     try:
         return _parser().parse_override(override).is_sweep_override()
     except HydraException as error:
-        raise UserError(override, None, f"cannot be read: {_first_line(error)}") from error
+        raise _unreadable(override) from error
 
 
 def _expand(overrides: list[str]) -> list[list[str]]:
+    for written in overrides:
+        _is_sweep(written)  # says in our words which one cannot be read
     parsed = _parser().parse_overrides(overrides)
     last = {o.get_key_element(): o for o in parsed}  # what is said later on the command line wins
     for override in last.values():
@@ -153,7 +173,8 @@ def _no_such_choice(error: MissingConfigException) -> UserError:
     group, _, choice = (error.missing_cfg_file or "").rpartition("/")
     if not group:
         return UserError(choice, None, _first_line(error))
-    return UserError(group, choice, f"there is no such {group}", allowed=list(error.options or []))
+    hint = "one of your own needs --config-dir DIR with its YAML in " + f"DIR/{group}/"
+    return UserError(group, choice, f"there is no such {group}", allowed=list(error.options or []), hint=hint)
 
 
 def _translated(command: str, overrides: list[str], error: Exception) -> UserError:
@@ -165,6 +186,10 @@ def _translated(command: str, overrides: list[str], error: Exception) -> UserErr
     )
     value = said[2] if said else None
     text = _first_line(cause)
+    if isinstance(error, OverrideParseException):
+        return _unreadable(error.override)
+    if (no_group := re.search(r"Could not override '([^']+)'\.\s*No match", str(error))) and not key:
+        return unknown_key(no_group[1], None, _keys(_compose(command, [])))
     if ambiguous := re.search(r"Ambiguous value for argument '([^=']+)=(.*)'", str(error)):
         return UserError(
             ambiguous[1],

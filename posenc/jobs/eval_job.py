@@ -21,7 +21,7 @@ from posenc.corpus import (
     prepare,
     stored_tokenizer,
 )
-from posenc.encodings import check_encoding
+from posenc.encodings import check_encoding, source_of
 from posenc.errors import RunError, UserError
 from posenc.jobs import run_directory as folder
 from posenc.jobs.build import build_decoder, build_model, run_facts
@@ -66,7 +66,7 @@ def eval_job(settings: dict[str, Any]) -> EvalJob:
         whole("context_length", trained["context_length"], least=2)
         check_name("experiment_name", trained["experiment_name"])
         shape = check_model(trained["model"])
-        check_encoding(trained["encoding"], settings["plugins"])
+        source = source_of(check_encoding(trained["encoding"], settings["plugins"]))
         length = int(trained["context_length"])
         asked = {key: value for key, value in settings["eval"].items() if value is not None}
         evaluation = check_evaluation({**trained["eval"], **asked}, length)
@@ -84,6 +84,13 @@ def eval_job(settings: dict[str, Any]) -> EvalJob:
     checkpoint = newest_checkpoint(directory / "checkpoints")
     if checkpoint is None:
         raise UserError("run", settings["run"], "has no checkpoint yet; train it first")
+    if checkpoint.state.get("encoding") != source:
+        raise UserError(
+            "run",
+            settings["run"],
+            f"was trained by other code of its encoding {trained['encoding']['name']}",
+            hint="its weights mean nothing to the changed one; train it again",
+        )
     definition = checkpoint.path / "tokenizer.json"
     tokenizer = stored_tokenizer(definition) if definition.is_file() else trained["tokenizer"]
     longest = max(evaluation.windows)

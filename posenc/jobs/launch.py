@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,7 +105,9 @@ def run_job(command: str, settings: dict[str, Any], *, in_sweep: bool) -> int:
     except Exception as error:  # a plug-in's, or our own fault: the run's log has the traceback
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise
-        say(RunError(f"{type(error).__name__}: {error}", hint="--debug shows where").text())
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{last.filename}:{last.lineno}; --debug shows all of it"
+        say(RunError(f"{type(error).__name__}: {error}", hint=where).text())
         return 1
     if outcome.exit_code == 0 and not in_sweep and SWEEP not in os.environ:
         show_run(job.directory, outcome.records)

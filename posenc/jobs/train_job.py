@@ -10,6 +10,7 @@ import traceback
 import yaml
 
 from posenc.corpus import TokenStore, WindowSampler, build_tokenizer, check_lengths, prepare
+from posenc.encodings import source_of
 from posenc.errors import RunError
 from posenc.jobs import run_directory as folder
 from posenc.jobs.build import build_model, run_facts
@@ -162,6 +163,8 @@ def _train(job: TrainJob, model: Decoder, store: TokenStore, tracker: Tracker, s
         def on_resume(step: int) -> None:
             folder.drop_metrics_after(job.directory, step)
             bar.begin(step)
+            if step:
+                say(f"continuing at step {step} of {job.steps}")
 
         def on_log(progress: Progress) -> None:
             folder.append_metrics(job.directory, progress.metrics())
@@ -182,7 +185,11 @@ def _train(job: TrainJob, model: Decoder, store: TokenStore, tracker: Tracker, s
             checkpoints=job.directory / "checkpoints",
             checkpoint_seconds=settings["train"]["checkpoint_seconds"],
             log_every=settings["train"]["log_every"],
-            provenance={"fingerprint": store.fingerprint, "tokenizer": store.tokenizer},
+            provenance={
+                "fingerprint": store.fingerprint,
+                "tokenizer": store.tokenizer,
+                "encoding": source_of(type(model.encoding)),
+            },
             files={} if tokenizer.definition is None else {"tokenizer.json": tokenizer.definition},
             on_resume=on_resume,
             on_log=on_log,

@@ -22,7 +22,7 @@ from posenc.corpus import (
     check_tokenizer,
     inspect,
 )
-from posenc.encodings import build_encoding, check_encoding
+from posenc.encodings import build_encoding, check_encoding, source_of
 from posenc.errors import UserError
 from posenc.jobs.checks import (
     EvalPlan,
@@ -113,6 +113,7 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
         **settings,
         "data": absolute_data(settings["data"]),
         "tokenizer": absolute_tokenizer(settings["tokenizer"]),
+        "model": {**settings["model"], "name": shape.name},
         "encoding": {"name": encoding["name"], **params},
         "seed": seed,
         "context_length": context_length,
@@ -123,7 +124,7 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
             "batch_tokens": evaluation.batch_tokens,
         },
     }
-    digest = run_hash(resolved, facts, cls.revision)
+    digest = run_hash(resolved, facts, source_of(cls))
     folder = Path(settings["runs_dir"]) / settings["experiment_name"]
     readable = settings["name"] or f"{encoding['name']}-{shape.name}-T{context_length}-s{seed}"
     return TrainJob(
@@ -147,7 +148,7 @@ def _directory(folder: Path, readable: str, digest: str) -> Path:
     return there[0] if there else folder / f"{readable}-{digest}"
 
 
-def run_hash(settings: dict[str, Any], facts: CorpusFacts, revision: int) -> str:
+def run_hash(settings: dict[str, Any], facts: CorpusFacts, source: dict[str, Any]) -> str:
     """Eight hex digits of what defines a run; not device, compile, tracking, evaluation or names."""
     train = {key: settings["train"][key] for key in ("tokens", "batch_tokens", "lr", "precision")}
     model = {key: value for key, value in settings["model"].items() if key != "name"}
@@ -156,7 +157,7 @@ def run_hash(settings: dict[str, Any], facts: CorpusFacts, revision: int) -> str
         tokenizer = build_tokenizer(tokenizer, facts).identity()
     identity = {
         "model": model,
-        "encoding": {**settings["encoding"], "revision": revision},
+        "encoding": {**settings["encoding"], **source},
         "optim": settings["optim"],
         "train": train,
         "context_length": settings["context_length"],

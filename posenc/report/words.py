@@ -50,7 +50,10 @@ def captions(comparison: Comparison, mark: str) -> list[str]:
     for key, values in h["also_differs"].items():
         lines.append(f"the rows also differ in {visible(key)}: {visible(', '.join(values))}")
     if h["left_out"]:
-        lines.append(f"not shown: {h['left_out']} records of other targets, corpora or checkpoints")
+        lines.append(
+            f"not shown: {h['left_out']} records of other targets, corpora or checkpoints "
+            "(--length, --corpus and --split choose)"
+        )
     lines += [f"{label(row)}: {visible(note)}" for row in comparison.rows for note in row.notes]
     return [line for line in lines if line]
 
@@ -103,7 +106,8 @@ def _scored(comparison: Comparison) -> str:
         return ""
     targets, documents = (_range(h[key]) for key in ("targets", "documents"))
     same = all(c.targets == comparison.columns[0].targets is not None for c in comparison.columns)
-    return f"{targets} targets in {documents} documents" + (" at every length" if same else "")
+    noun = "document" if documents == "1" else "documents"
+    return f"{targets} targets in {documents} {noun}" + (" at every length" if same else "")
 
 
 def _range(ends: list[int]) -> str:

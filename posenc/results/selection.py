@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from posenc.errors import UserError
 from posenc.results.load import Run
+from posenc.results.names import visible
 from posenc.results.records import Record
 
 TargetSet = tuple[str, str, int, str]  # fingerprint, split, stride or 0, hash of the targets
@@ -43,6 +47,44 @@ def select(runs: Sequence[Run], protocol: str) -> list[Selected]:
     last = {id(run): _last_checkpoint(run, protocol) for run in runs}
     ranked = _rank(runs, last)
     return [_select_run(run, protocol, last[id(run)], ranked) for run in runs if last[id(run)]]
+
+
+def parse_multiple(text: str) -> float:
+    """`16x` as 16.0. Raises UserError."""
+    try:
+        multiple = float(text.removesuffix("x"))
+    except ValueError:
+        multiple = math.nan
+    if not (math.isfinite(multiple) and multiple > 0):
+        raise UserError(
+            "--length", visible(text), "not a multiple of T", allowed="0.5x, 1x, 16x and the like"
+        )
+    return multiple
+
+
+def only(runs: Sequence[Run], *, length: float | None, corpus: str | None, split: str | None) -> list[Run]:
+    """The runs with just the records that are asked for; None asks for nothing.
+
+    `length` is a multiple of T that the targets must have been measured at: the longest window decides which
+    targets there are, so a longer evaluation is another set. Raises UserError if nothing is left.
+    """
+    if length is None and corpus is None and split is None:
+        return list(runs)
+    kept = []
+    for run in runs:
+        some = [r for r in run.records if corpus in (None, r["corpus"]) and split in (None, r["split"])]
+        if length is not None:
+            sets = {target_set(r) for r in some if math.isclose(r["multiple"], length)}
+            some = [r for r in some if target_set(r) in sets]
+        kept.append(dataclasses.replace(run, records=some))
+    if not any(run.records for run in kept):
+        there = sorted(
+            {f"{r['corpus']} ({r['split']}) {r['multiple']:g}x" for run in runs for r in run.records}
+        )
+        asked = {"--length": length, "--corpus": corpus, "--split": split}
+        key, value = next((k, v) for k, v in asked.items() if v is not None)
+        raise UserError(key, value, "no run has such records", allowed=", ".join(map(visible, there)))
+    return kept
 
 
 def target_set(record: Record) -> TargetSet:

@@ -28,7 +28,7 @@ def load(path: Path) -> Any:
 
 
 def test_directory_holds_what_the_contract_says(run: Path) -> None:
-    assert re.fullmatch(r"rope-nano-T16-s0-[0-9a-f]{8}", run.name)
+    assert re.fullmatch(r"rope-d32L2H2M4-T16-s0-[0-9a-f]{8}", run.name)
     seen = sorted(p.name for p in run.iterdir() if not p.name.startswith("."))
     assert seen == [
         *("checkpoints", "config.yaml", "log.txt", "metrics.jsonl", "records", "results.json", "status.json"),

@@ -105,5 +105,5 @@ def test_steps_are_the_tokens_over_the_batch(job: Callable[..., TrainJob]) -> No
 
 def test_the_directory_is_named_by_experiment_name_and_hash(job: Callable[..., TrainJob]) -> None:
     plain, named = job(), job("name=mine", "experiment_name=trial", "runs_dir=out")
-    assert plain.directory == Path(f"runs/default/rope-nano-T16-s0-{plain.hash}")
+    assert plain.directory == Path(f"runs/default/rope-d32L2H2M4-T16-s0-{plain.hash}")
     assert named.directory == Path(f"out/trial/mine-{plain.hash}")

@@ -68,7 +68,7 @@ def test_a_failing_job_takes_nothing_with_it(place: Path, corpus: Path) -> None:
     assert result.code == 1
     assert "Traceback" not in result.err
     assert "was killed by SIGKILL" in result.err
-    listed = {line.split("-nano")[0]: line for line in result.err.splitlines() if "(log: " in line}
+    listed = {line.split("-d32")[0]: line for line in result.err.splitlines() if "(log: " in line}
     assert set(listed) == {"raises", "dies", "explodes"}
     assert "KeyError" in listed["raises"] and "diverged, non-finite loss at step 1" in listed["explodes"]
     rows = [line for line in result.out.splitlines() if line.startswith("nope")]
