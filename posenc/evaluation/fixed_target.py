@@ -18,7 +18,6 @@ from posenc.errors import UserError
 from posenc.evaluation.subject import Subject, Sums, stopped_never, sums_by_document, window_losses
 
 NAME = "fixed-target"
-UNIT = "nats per token"
 
 
 @dataclass(frozen=True)

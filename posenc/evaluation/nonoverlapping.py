@@ -17,7 +17,6 @@ from posenc.evaluation.fixed_target import blocks_by_document
 from posenc.evaluation.subject import Subject, Sums, stopped_never, sums_by_document, window_losses
 
 NAME = "nonoverlapping"
-UNIT = "nats per token"
 
 
 @dataclass(frozen=True)

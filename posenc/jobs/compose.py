@@ -27,6 +27,7 @@ from posenc.paths import conf_dir
 from posenc.settings import EvalConfig, TrainConfig, register_schemas
 
 SCHEMAS = {"train": TrainConfig, "eval": EvalConfig}
+# Compared with, never called: who runs a sweep stands in the configuration that Hydra composed itself.
 BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
