@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import platformdirs
@@ -13,6 +15,24 @@ def conf_dir() -> Path:
     package = Path(__file__).resolve().parent
     shipped = package / "conf"
     return shipped if shipped.is_dir() else package.parent / "conf"
+
+
+CONF_ENTRY_POINTS = "posenc.conf"
+
+
+def conf_dirs() -> list[Path]:
+    """posenc's YAML tree, then those that installed packages offer: `[project.entry-points."posenc.conf"]`.
+
+    The entry point's value is a package whose folder holds `encoding/NAME.yaml`. It is found, not imported.
+    """
+    found = [conf_dir()]
+    for point in sorted(entry_points(group=CONF_ENTRY_POINTS), key=lambda point: point.name):
+        top, *inner = point.value.split(".")
+        spec = importlib.util.find_spec(top)
+        for root in (spec.submodule_search_locations or []) if spec else []:
+            if (folder := Path(root, *inner)).is_dir():
+                found.append(folder)
+    return found
 
 
 def cache_dir() -> Path:

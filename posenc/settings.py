@@ -1,7 +1,7 @@
 """The typed schema that Hydra validates against. It holds types; every value has its home in `conf/`.
 
-`encoding`, `data`, `tokenizer` and `tracking` are plain mappings here: their keys belong to the function that
-takes them, and `posenc.signature` checks them against it.
+`encoding`, `attention`, `positions`, `data`, `tokenizer` and `tracking` are plain mappings here: their keys
+belong to the function that takes them, and `posenc.signature` checks them against it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import MISSING
+
+from posenc.paths import conf_dirs
 
 
 @dataclass
@@ -68,6 +73,8 @@ class TrainConfig:
     """`posenc train`."""
 
     encoding: dict[str, Any] = field(default_factory=dict)
+    attention: dict[str, Any] = field(default_factory=dict)
+    positions: dict[str, Any] = field(default_factory=dict)
     model: ModelSettings = field(default_factory=ModelSettings)
     data: dict[str, Any] = field(default_factory=dict)
     tokenizer: dict[str, Any] = field(default_factory=dict)
@@ -96,8 +103,17 @@ class EvalConfig:
     plugins: list[str] = field(default_factory=list)
 
 
+class InstalledConfigs(SearchPathPlugin):
+    """YAML files of installed packages (`posenc.paths.CONF_ENTRY_POINTS`), after posenc's own."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for folder in conf_dirs()[1:]:
+            search_path.append("posenc-installed", f"file://{folder}")
+
+
 def register_schemas() -> None:
-    """Make the schemas known to Hydra; safe to call again."""
+    """Make the schemas and the installed packages' YAML known to Hydra; safe to call again."""
+    Plugins.instance().register(InstalledConfigs)
     store = ConfigStore.instance()
     store.store(name="train_schema", node=TrainConfig)
     store.store(name="eval_schema", node=EvalConfig)

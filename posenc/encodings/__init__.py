@@ -7,7 +7,17 @@ from posenc.encodings.registry import (
     check_encoding,
     encoding_class,
     list_encodings,
+    resolve_encoding,
     source_of,
+    sources_of,
 )
 
-__all__ = ["build_encoding", "check_encoding", "encoding_class", "list_encodings", "source_of"]
+__all__ = [
+    "build_encoding",
+    "check_encoding",
+    "encoding_class",
+    "list_encodings",
+    "resolve_encoding",
+    "source_of",
+    "sources_of",
+]

@@ -30,6 +30,16 @@ class ALiBi(Encoding):
     acts_on = "bias"
     past_training = "defined everywhere; far keys are penalised more and more, so the far past fades"
 
+    learned = "0"
+    relative = True
+    penalty = True
+    traps = (
+        "Written as slope x key index it is exact only in float32: in bf16, of the 64 nearest keys "
+        "33/17/9/5/3 distinct biases remain at 512/1k/2k/4k/8k.",
+        "The sign is a penalty: slope * (i - j) added with a plus rewards distance. A snippet in "
+        "circulation has that, slopes spaced by 8/(H-1) (a division by zero at H=1) and no 1/sqrt(D).",
+    )
+
     slope: Tensor
 
     def __init__(self, shape: Shape) -> None:

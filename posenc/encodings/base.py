@@ -8,6 +8,7 @@ cumulative sums) is computed in float32 or better and cast once, at the end: in 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -43,6 +44,12 @@ class Shape:
     head_dim: int
     n_layers: int
     train_length: int  # the context length T that the model is trained at
+    position_limit: int | None = None  # training positions lie below it (`positions=`); None: below T
+
+    @property
+    def positions(self) -> int:
+        """How many positions training can show: T, or the limit that they are drawn below."""
+        return self.train_length if self.position_limit is None else self.position_limit
 
 
 class Encoding(nn.Module):
@@ -56,11 +63,20 @@ class Encoding(nn.Module):
     name: ClassVar[str]
     paper: ClassVar[str]
     formula: ClassVar[str]
-    acts_on: ClassVar[str]  # embed | rotate | bias | mask | scores | nothing
+    acts_on: ClassVar[str]  # embed | rotate | bias | mask | scores | weights | nothing | several
     past_training: ClassVar[str]  # what happens beyond the training length, in one line
+    learned: ClassVar[str | None] = None  # parameter count: arithmetic over T d D H L and the parameters
+    traps: ClassVar[tuple[str, ...]] = ()  # what goes wrong in other people's code, a sentence each
     revision: ClassVar[int] = 1  # raised when the numbers it gives change; part of a run's identity
-    prefix_stable: ClassVar[bool] = True  # False: a longer text changes the scores inside its prefix
     decayed: ClassVar[bool] = False  # whether weight decay applies to its parameters
+    refuses: Mapping[str, str] = {}  # options that make no sense here, with the reason
+
+    # Declared, and held to by the laws (`posenc check`). A sum sets them from its parts.
+    prefix_stable: bool = True  # False: a longer text changes the scores inside its prefix
+    relative: bool = False  # scores stay when all positions shift alike
+    penalty: bool = False  # its bias never rises with the distance
+    uses_positions: bool = True  # False: order comes from the content or the mask, never from `pos`
+    decouples: bool = False  # may serve the rotary part alone of an attention that has one
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()

@@ -18,5 +18,10 @@ class NoPE(Encoding):
     acts_on = "nothing"
     past_training = "no parameter depends on the length; attention spreads over more keys than in training"
 
+    learned = "0"
+    relative = True
+    uses_positions = False
+    decouples = True
+
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)

@@ -19,20 +19,21 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from posenc.errors import UserError
-from posenc.paths import conf_dir
+from posenc.paths import conf_dirs
 from posenc.signature import check_arguments, parameters_of
 
 if TYPE_CHECKING:
     from posenc.encodings.base import Encoding, Shape
 
 ENTRY_POINTS = "posenc.encodings"
-NOT_ENCODINGS = {"base", "registry"}
+NOT_ENCODINGS = {"base", "composed", "registry"}
 
 
 def own_encodings() -> list[str]:
     """Names of the encodings in this package: its modules."""
     here = [str(Path(__file__).parent)]
-    return sorted(m.name for m in pkgutil.iter_modules(here) if m.name not in NOT_ENCODINGS)
+    modules = (m for m in pkgutil.iter_modules(here) if not m.ispkg)
+    return sorted(m.name for m in modules if m.name not in NOT_ENCODINGS)
 
 
 def _entry_points() -> dict[str, EntryPoint]:
@@ -118,23 +119,74 @@ def source_of(cls: type[Encoding]) -> dict[str, Any]:
     return {"revision": cls.revision, "source": text}
 
 
+def sources_of(settings: Mapping[str, Any], plugins: Iterable[str] = ()) -> dict[str, Any]:
+    """`source_of` for resolved settings of the `encoding` group, with those of the parts of a sum."""
+    plugins = list(plugins)
+    cls = encoding_class(settings["name"], plugins)
+    parts = [sources_of(part, plugins) for key in _made_of(cls) for part in settings[key]]
+    return {**source_of(cls), **({"parts": parts} if parts else {})}
+
+
 def default_parameters(name: str) -> dict[str, Any]:
-    """Parameters of posenc's own encodings as in `conf/encoding/<name>.yaml`, their only home."""
-    path = conf_dir() / "encoding" / f"{name}.yaml"
-    if not path.is_file():
-        return {}
-    values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return {key: value for key, value in values.items() if key != "name"}
+    """Parameters of an encoding as in its YAML `encoding/<name>.yaml`, their only home; {} without one.
+
+    posenc's own tree is looked at first, then those of installed packages.
+    """
+    for folder in conf_dirs():
+        path = folder / "encoding" / f"{name}.yaml"
+        if path.is_file():
+            values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+            return {key: value for key, value in values.items() if key != "name"}
+    return {}
 
 
 def check_encoding(settings: Mapping[str, Any], plugins: Iterable[str] = ()) -> type[Encoding]:
     """The class of the `encoding` group's settings, once its parameters' names and types are right."""
+    plugins = list(plugins)
+    return encoding_class(resolve_encoding(settings, plugins)["name"], plugins)
+
+
+def resolve_encoding(settings: Mapping[str, Any], plugins: Iterable[str] = ()) -> dict[str, Any]:
+    """The `encoding` group's settings as a run stores them: typed, the parts of a sum written out in full.
+
+    So base=10000 and base=10000.0 are one run. Raises UserError for what does not exist or has a wrong type.
+    """
+    plugins = list(plugins)
     name = settings.get("name")
     if not isinstance(name, str):
         raise UserError("encoding.name", name, "must be a name", allowed=list_encodings(plugins))
     cls = encoding_class(name, plugins)
-    check_arguments(cls, {key: value for key, value in settings.items() if key != "name"}, "encoding")
-    return cls
+    given = {key: value for key, value in settings.items() if key != "name"}
+    checked = check_arguments(cls, given, "encoding")
+    for key in _made_of(cls):
+        checked[key] = [
+            _resolve_part(part, f"encoding.{key}[{i}]", plugins) for i, part in enumerate(checked[key])
+        ]
+    return {"name": name, **checked}
+
+
+def _made_of(cls: type[Encoding]) -> list[str]:
+    """Parameters of a class that are encodings themselves: those declared as list[Encoding]."""
+    from posenc.encodings.base import Encoding
+
+    return [key for key, kind in parameters_of(cls).items() if kind == list[Encoding]]
+
+
+def _resolve_part(part: Any, key: str, plugins: list[str]) -> dict[str, Any]:
+    settings = {"name": part} if isinstance(part, str) else part
+    if not (isinstance(settings, Mapping) and isinstance(settings.get("name"), str)):
+        allowed = "a name, or a mapping such as {name: rope, base: 500000.0}"
+        raise UserError(key, part, "not an encoding", allowed=allowed)
+    try:
+        return resolve_encoding({**_defaults_of(settings["name"], plugins), **settings}, plugins)
+    except UserError as error:
+        raise error.within(f"in {key}") from None
+
+
+def _defaults_of(name: str, plugins: list[str]) -> dict[str, Any]:
+    """Values of its YAML for the parameters that the class takes."""
+    taken = parameters_of(encoding_class(name, plugins))
+    return {key: value for key, value in default_parameters(name).items() if key in taken}
 
 
 def build_encoding(
@@ -145,6 +197,7 @@ def build_encoding(
     head_dim: int,
     n_layers: int,
     train_length: int,
+    position_limit: int | None = None,
     plugins: Iterable[str] = (),
     **params: Any,
 ) -> Encoding:
@@ -155,11 +208,18 @@ def build_encoding(
     """
     from posenc.encodings.base import Shape
 
-    cls = encoding_class(name, plugins)
-    unset = {key: value for key, value in default_parameters(name).items() if key in parameters_of(cls)}
-    checked = check_arguments(cls, {**unset, **params}, "encoding")
-    shape: Shape = Shape(d_model, n_heads, head_dim, n_layers, train_length)
+    plugins = list(plugins)
+    shape = Shape(d_model, n_heads, head_dim, n_layers, train_length, position_limit)
+    given = {"name": name, **_defaults_of(name, plugins), **params}
+    return _built(shape, resolve_encoding(given, plugins), plugins)
+
+
+def _built(shape: Shape, settings: Mapping[str, Any], plugins: list[str]) -> Encoding:
+    cls = encoding_class(settings["name"], plugins)
+    params = {key: value for key, value in settings.items() if key != "name"}
+    for key in _made_of(cls):
+        params[key] = [_built(shape, part, plugins) for part in params[key]]
     try:
-        return cls(shape, **checked)
+        return cls(shape, **params)
     except ValueError as error:
-        raise UserError("encoding", name, str(error)) from error
+        raise UserError("encoding", settings["name"], str(error)) from error

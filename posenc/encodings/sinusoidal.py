@@ -12,7 +12,8 @@ import math
 import torch
 from torch import Tensor
 
-from posenc.encodings.base import Encoding, Shape, float64
+from posenc.encodings.base import Shape, float64
+from posenc.encodings.families.absolute import Absolute, Combine
 
 
 def sinusoids(pos: Tensor, width: int, base: float) -> Tensor:
@@ -27,23 +28,25 @@ def sinusoids(pos: Tensor, width: int, base: float) -> Tensor:
     return table[:, :width].float().to(pos.device)  # (n, width)
 
 
-class Sinusoidal(Encoding):
-    """Fixed sines and cosines of the absolute position, added to the input embedding."""
+class Sinusoidal(Absolute):
+    """Fixed sines and cosines of the absolute position."""
 
     name = "sinusoidal"
     paper = "Vaswani et al. 2017, arXiv 1706.03762"
     formula = "x_t sqrt(d) + PE_t, PE_{t,2k} = sin(t/base^(2k/d)), PE_{t,2k+1} = cos(same)"
-    acts_on = "embed"
     past_training = "defined everywhere, but the sums of phases beyond T were never seen in training"
+    learned = "2*d*d*(L if per_layer else 1) if combine == 'concat' else 0"
+    traps = (
+        "At position 0 the row is [0, 1, 0, 1, ...]; a tutorial prints 0.84, 0.54, which is position 1.",
+        "Wavelengths run from 2 pi to 2 pi base^((d-2)/d), not to 2 pi base.",
+    )
 
-    def __init__(self, shape: Shape, *, base: float) -> None:
-        super().__init__(shape)
+    def __init__(self, shape: Shape, *, base: float, per_layer: bool, combine: Combine) -> None:
+        super().__init__(shape, per_layer=per_layer, combine=combine)
         if not 1 < base < math.inf:
             raise ValueError(f"base={base}: must be a finite number above 1")
         self.base = base
+        self.input_scale = shape.d_model**0.5  # token embeddings start with d^-1/2
 
-    def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
-        if layer > 0:
-            return x
-        d = self.shape.d_model
-        return x * d**0.5 + sinusoids(pos, d, self.base).to(x.dtype)  # (B, T, d_model)
+    def rows(self, pos: Tensor, place: int) -> Tensor:
+        return sinusoids(pos, self.shape.d_model, self.base)

@@ -38,6 +38,15 @@ class T5(Encoding):
     acts_on = "bias"
     past_training = "every distance from max_distance on shares the last bucket"
 
+    learned = "buckets*H"
+    relative = True
+    traps = (
+        "log(0) hides behind `where`: its gradient is nan.",
+        "max_distance beyond T leaves buckets that no training window reaches: at T=64 that alone cost 0.5 "
+        "nats at 2T.",
+        "T5 itself has no 1/sqrt(D); here scores keep it.",
+    )
+
     def __init__(self, shape: Shape, *, buckets: int, max_distance: int | None) -> None:
         super().__init__(shape)
         if buckets < 2 or buckets % 2:

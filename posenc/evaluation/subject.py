@@ -15,6 +15,8 @@ from posenc.model.decoder import Decoder
 from posenc.seeds import generator_for
 from posenc.training.precision import autocast
 
+# Where positions are drawn: how many draws the windows of one length share, window i having number i % DRAWS.
+DRAWS = 16
 MAX_LOGITS = 1 << 24  # float32 logits held at once while the loss is computed: 64 MB
 
 
@@ -80,18 +82,36 @@ def window_losses(
 ) -> np.ndarray:
     """Loss in nats of the last `wanted` targets of `count` windows: (count, wanted) float64.
 
-    `read(i)` gives the window's inputs and its last target: (window + 1,) tokens. Batches hold about
+    `read(i)` gives the window's inputs and its last target: (window + 1,) tokens. Positions that are drawn
+    depend on the seed, the window's length and i, never on the batch. Batches hold about
     `batch_tokens` tokens, and halve when memory runs out; OutOfMemoryError when one window does not fit.
     """
     model = subject.model.to(subject.device).eval()
     context = context_for(subject, window, wanted)
-    pos = model.positions(context, generator_for(subject.seed, "evaluation", window))  # (S,)
     losses = np.empty((count, wanted))
+    draws = DRAWS if "positions" in model.acting.hooks else 1
+    for draw in range(draws):
+        rows = np.arange(draw, count, draws)
+        pos = model.positions(context, generator_for(subject.seed, "evaluation", window, draw))  # (S,)
+        _losses_at(subject, read, rows, pos, losses, check_stop)
+    return losses
+
+
+def _losses_at(
+    subject: Subject,
+    read: Callable[[int], np.ndarray],
+    rows: np.ndarray,
+    pos: Tensor,
+    losses: np.ndarray,
+    check_stop: Callable[[], None],
+) -> None:
+    """Fill in the losses (count, wanted) of the windows `rows`, all of them at the positions pos."""
+    context, wanted = len(pos), losses.shape[1]
     size, start = max(1, subject.batch_tokens // context), 0
-    while start < count:
+    while start < len(rows):
         check_stop()
-        stop = min(start + size, count)
-        batch = np.stack([read(i)[-context - 1 :] for i in range(start, stop)]).astype(np.int64)
+        some = rows[start : start + size]
+        batch = np.stack([read(i)[-context - 1 :] for i in some]).astype(np.int64)
         try:
             nats = _forward(subject, torch.from_numpy(batch).to(subject.device), pos, wanted)
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
@@ -99,13 +119,12 @@ def window_losses(
                 raise
             if size == 1:
                 raise OutOfMemoryError(
-                    f"oom at {window} tokens, batch 1: {str(error).splitlines()[0]}"
+                    f"oom at {context} tokens, batch 1: {str(error).splitlines()[0]}"
                 ) from error
             size = max(1, size // 2)
             continue
-        losses[start:stop] = nats.cpu().double().numpy()
-        start = stop
-    return losses
+        losses[some] = nats.cpu().double().numpy()
+        start += len(some)
 
 
 def _forward(subject: Subject, batch: Tensor, pos: Tensor, wanted: int) -> Tensor:

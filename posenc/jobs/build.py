@@ -7,7 +7,10 @@ from typing import Any
 
 import torch
 
-from posenc.encodings import build_encoding
+from posenc.encodings import build_encoding, encoding_class, list_encodings
+from posenc.encodings.options import build_options, position_limit
+from posenc.errors import UserError
+from posenc.model.choice import attention_choice
 from posenc.model.decoder import Decoder, ModelShape, count_parameters
 from posenc.model.init import initialize
 from posenc.results.records import RunFacts
@@ -21,18 +24,47 @@ def build_model(settings: dict[str, Any], shape: ModelShape, vocab_size: int) ->
 
 
 def build_decoder(settings: dict[str, Any], shape: ModelShape, vocab_size: int) -> Decoder:
-    """The same, its parameters not filled yet."""
+    """The same, its parameters not filled yet.
+
+    Raises UserError for what is out of range and for parts that make no sense together.
+    """
+    choice = attention_choice(settings["attention"])
+    length, positions = settings["context_length"], settings["positions"]
+    try:
+        head_dim = choice.encoded_width(shape.head_dim)
+    except ValueError as error:
+        raise UserError("attention", choice.name, str(error)) from error
     encoding = build_encoding(
         settings["encoding"]["name"],
         d_model=shape.d_model,
         n_heads=shape.n_heads,
-        head_dim=shape.head_dim,
+        head_dim=head_dim,
         n_layers=shape.n_layers,
-        train_length=settings["context_length"],
+        train_length=length,
+        position_limit=position_limit(positions, length),
         plugins=settings["plugins"],
         **{key: value for key, value in settings["encoding"].items() if key != "name"},
     )
-    return Decoder(shape, vocab_size, encoding)
+    if choice.attention.decoupled and not encoding.decouples:
+        name = settings["encoding"]["name"]
+        raise UserError(
+            "attention",
+            choice.name,
+            f"has no place for encoding={name}: it turns a part of the "
+            "head of its own, so it takes encodings that can do with that part alone",
+            allowed=_decoupling(),
+        )
+    options = build_options(
+        encoding.shape, encoding, positions=positions, window=choice.window, scale=choice.scale
+    )
+    try:
+        return Decoder(shape, vocab_size, encoding, options, choice)
+    except ValueError as error:
+        raise UserError("attention", choice.name, str(error)) from error
+
+
+def _decoupling() -> list[str]:
+    return [name for name in list_encodings() if encoding_class(name).decouples]
 
 
 def run_facts(
@@ -53,6 +85,8 @@ def run_facts(
     return RunFacts(
         name=name,
         encoding={**settings["encoding"], "beyond": model.encoding.beyond},
+        attention=settings["attention"],
+        positions=settings["positions"],
         model=settings["model"],
         parameters=count_parameters(model),
         corpus={"name": settings["data"]["name"], "fingerprint": fingerprint},

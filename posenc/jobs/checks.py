@@ -7,11 +7,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import yaml
 
 from posenc.errors import UserError
 from posenc.evaluation import PROTOCOLS, resolve_lengths
-from posenc.model.decoder import ModelShape
+from posenc.model.decoder import Decoder, ModelShape
 from posenc.paths import conf_dir
 from posenc.training.optimizer import Optimization
 
@@ -136,3 +137,11 @@ def check_name(key: str, value: str) -> str:
         allowed = f"letters, digits and . _ + -, at most {LONGEST_NAME}"
         raise UserError(key, value[: LONGEST_NAME + 1], "not a name for a folder", allowed=allowed)
     return value
+
+
+def check_positions_reach(model: Decoder, longest: int) -> None:
+    """Positions of the longest window can be drawn. Raises UserError with what would do."""
+    try:
+        model.eval().positions(longest, torch.Generator())
+    except ValueError as error:
+        raise UserError("positions.max", None, f"{error} (the longest of eval.lengths)") from error

@@ -21,13 +21,22 @@ from posenc.corpus import (
     prepare,
     stored_tokenizer,
 )
-from posenc.encodings import check_encoding, source_of
+from posenc.encodings import resolve_encoding, sources_of
+from posenc.encodings.options import check_positions
 from posenc.errors import RunError, UserError
 from posenc.jobs import run_directory as folder
 from posenc.jobs.build import build_decoder, build_model, run_facts
-from posenc.jobs.checks import EvalPlan, check_evaluation, check_model, check_name, whole
+from posenc.jobs.checks import (
+    EvalPlan,
+    check_evaluation,
+    check_model,
+    check_name,
+    check_positions_reach,
+    whole,
+)
 from posenc.jobs.measure import Outcome, measure
 from posenc.jobs.signals import InterruptedRunError, StopFlag
+from posenc.model.choice import resolve_attention
 from posenc.model.decoder import ModelShape
 from posenc.report.progress import say
 from posenc.results.load import load_run
@@ -66,13 +75,18 @@ def eval_job(settings: dict[str, Any]) -> EvalJob:
         whole("context_length", trained["context_length"], least=2)
         check_name("experiment_name", trained["experiment_name"])
         shape = check_model(trained["model"])
-        source = source_of(check_encoding(trained["encoding"], settings["plugins"]))
+        for group, resolve in (("attention", resolve_attention), ("positions", check_positions)):
+            trained[group] = resolve(trained[group])
+        trained["encoding"] = resolve_encoding(trained["encoding"], settings["plugins"])
+        source = sources_of(trained["encoding"], settings["plugins"])
         length = int(trained["context_length"])
         asked = {key: value for key, value in settings["eval"].items() if value is not None}
         evaluation = check_evaluation({**trained["eval"], **asked}, length)
         data = absolute_data(settings["data"] or trained["data"])
         check_tokenizer(trained["tokenizer"])
         precision = trained["train"]["precision"]
+        with torch.device("meta"):
+            check_positions_reach(build_decoder(trained, shape, vocab_size=2), max(evaluation.windows))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(
             "run", settings["run"], f"its config.yaml is not one of posenc's ({error!r})"

@@ -10,7 +10,6 @@ import traceback
 import yaml
 
 from posenc.corpus import TokenStore, WindowSampler, build_tokenizer, check_lengths, prepare
-from posenc.encodings import source_of
 from posenc.errors import RunError
 from posenc.jobs import run_directory as folder
 from posenc.jobs.build import build_model, run_facts
@@ -99,7 +98,7 @@ def _run(job: TrainJob, store: TokenStore, stop: StopFlag) -> Outcome:
     folder.write_status(directory, "running")  # first: new settings beside "finished" would be believed
     folder.write_config(directory, settings)
     model = build_model(settings, job.shape, store.vocab_size)
-    for warning in model.encoding.warnings():
+    for warning in model.acting.warnings():
         log.warning("%s", warning)
     if settings["train"]["compile"]:
         for block in model.blocks:
@@ -188,7 +187,7 @@ def _train(job: TrainJob, model: Decoder, store: TokenStore, tracker: Tracker, s
             provenance={
                 "fingerprint": store.fingerprint,
                 "tokenizer": store.tokenizer,
-                "encoding": source_of(type(model.encoding)),
+                "encoding": job.source,
             },
             files={} if tokenizer.definition is None else {"tokenizer.json": tokenizer.definition},
             on_resume=on_resume,

@@ -22,8 +22,10 @@ from posenc.corpus import (
     check_tokenizer,
     inspect,
 )
-from posenc.encodings import build_encoding, check_encoding, source_of
+from posenc.encodings import resolve_encoding, sources_of
+from posenc.encodings.options import check_positions
 from posenc.errors import UserError
+from posenc.jobs.build import build_decoder
 from posenc.jobs.checks import (
     EvalPlan,
     between,
@@ -31,10 +33,11 @@ from posenc.jobs.checks import (
     check_model,
     check_name,
     check_optimization,
+    check_positions_reach,
     whole,
 )
+from posenc.model.choice import resolve_attention
 from posenc.model.decoder import ModelShape
-from posenc.signature import check_arguments
 from posenc.tracking import check_tracking
 from posenc.training.optimizer import Optimization
 from posenc.training.precision import resolve_device, resolve_precision
@@ -47,6 +50,7 @@ class TrainJob:
     settings: dict[str, Any]
     directory: Path
     hash: str
+    source: dict[str, Any]  # what the encoding's code was, for checkpoints
     facts: CorpusFacts
     shape: ModelShape
     optimization: Optimization
@@ -84,23 +88,17 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     device = resolve_device(settings["device"])
     precision = resolve_precision(train["precision"], device)
 
-    encoding = settings["encoding"]
-    cls = check_encoding(encoding, settings["plugins"])
-    # typed, so that base=10000 and base=10000.0 are one run
-    params = check_arguments(
-        cls, {key: value for key, value in encoding.items() if key != "name"}, "encoding"
-    )
+    plugins = settings["plugins"]
+    parts = {
+        "encoding": resolve_encoding(settings["encoding"], plugins),
+        "attention": resolve_attention(settings["attention"]),
+        "positions": check_positions(settings["positions"]),
+        "context_length": context_length,
+        "plugins": plugins,
+    }
     with torch.device("meta"):  # values out of range show when it is built; nothing is allocated
-        build_encoding(
-            encoding["name"],
-            d_model=shape.d_model,
-            n_heads=shape.n_heads,
-            head_dim=shape.head_dim,
-            n_layers=shape.n_layers,
-            train_length=context_length,
-            plugins=settings["plugins"],
-            **params,
-        )
+        model = build_decoder(parts, shape, vocab_size=2)
+    check_positions_reach(model, max(evaluation.windows))
     facts = inspect(
         settings["data"],
         settings["tokenizer"],
@@ -114,9 +112,8 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
         "data": absolute_data(settings["data"]),
         "tokenizer": absolute_tokenizer(settings["tokenizer"]),
         "model": {**settings["model"], "name": shape.name},
-        "encoding": {"name": encoding["name"], **params},
+        **parts,
         "seed": seed,
-        "context_length": context_length,
         "train": {**train, "tokens": tokens, "batch_tokens": batch_tokens, "precision": precision},
         "eval": {
             **settings["eval"],
@@ -124,13 +121,15 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
             "batch_tokens": evaluation.batch_tokens,
         },
     }
-    digest = run_hash(resolved, facts, source_of(cls))
+    source = sources_of(parts["encoding"], plugins)
+    digest = run_hash(resolved, facts, source)
     folder = Path(settings["runs_dir"]) / settings["experiment_name"]
-    readable = settings["name"] or f"{encoding['name']}-{shape.name}-T{context_length}-s{seed}"
+    readable = settings["name"] or f"{parts['encoding']['name']}-{shape.name}-T{context_length}-s{seed}"
     return TrainJob(
         settings=resolved,
         directory=_directory(folder, readable, digest),
         hash=digest,
+        source=source,
         facts=facts,
         shape=shape,
         optimization=optimization,
@@ -158,6 +157,8 @@ def run_hash(settings: dict[str, Any], facts: CorpusFacts, source: dict[str, Any
     identity = {
         "model": model,
         "encoding": {**settings["encoding"], **source},
+        "attention": settings["attention"],
+        "positions": settings["positions"],
         "optim": settings["optim"],
         "train": train,
         "context_length": settings["context_length"],

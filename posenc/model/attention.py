@@ -15,6 +15,8 @@ from posenc.model.kernels import attend
 class Attention(nn.Module):
     """Multi-head attention of one layer; knows hooks, no encoding's name."""
 
+    decoupled = False
+
     def __init__(self, d_model: int, n_heads: int, layer: int) -> None:
         super().__init__()
         self.n_heads = n_heads
@@ -22,6 +24,11 @@ class Attention(nn.Module):
         self.layer = layer
         self.qkv = nn.Linear(d_model, 3 * d_model, bias=False)
         self.out = nn.Linear(d_model, d_model, bias=False)
+
+    @staticmethod
+    def encoded_width(head_dim: int, **others: object) -> int:
+        """Width of the queries and keys that the encoding turns: the whole head."""
+        return head_dim
 
     def forward(self, x: Tensor, pos: Tensor, encoding: Encoding, wanted: int) -> Tensor:
         """x (B, S, d_model) at positions pos (S,) -> the last `wanted` tokens' output (B, T, d_model)."""

@@ -5,6 +5,7 @@ B batch, T tokens wanted, S tokens of the window.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding
-from posenc.model.attention import Attention
+from posenc.encodings.composed import Composed
+from posenc.model.choice import AttentionChoice
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,10 @@ class Mlp(nn.Module):
 class Block(nn.Module):
     """Attention, then the MLP, each behind a norm and beside the residual stream."""
 
-    def __init__(self, shape: ModelShape, layer: int) -> None:
+    def __init__(self, shape: ModelShape, layer: int, attention: AttentionChoice) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(shape.d_model)
-        self.attention = Attention(shape.d_model, shape.n_heads, layer)
+        self.attention = attention.build(shape.d_model, shape.n_heads, layer)
         self.mlp_norm = nn.RMSNorm(shape.d_model)
         self.mlp = Mlp(shape.d_model, shape.mlp_ratio * shape.d_model)
 
@@ -60,16 +62,32 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Token ids to next-token logits, with an encoding behind its hooks."""
+    """Token ids to next-token logits, with an encoding behind its hooks and options that act beside it."""
 
-    def __init__(self, shape: ModelShape, vocab_size: int, encoding: Encoding) -> None:
+    def __init__(
+        self,
+        shape: ModelShape,
+        vocab_size: int,
+        encoding: Encoding,
+        options: Sequence[Encoding] = (),
+        attention: AttentionChoice | None = None,
+    ) -> None:
         super().__init__()
         self.shape = shape
         self.vocab_size = vocab_size
         self.encoding = encoding
+        self.options = nn.ModuleList(options)
+        # In a tuple, so that its parameters are not registered under a second name.
+        self._acting = (Composed(encoding.shape, (encoding, *options)) if options else encoding,)
         self.embedding = nn.Embedding(vocab_size, shape.d_model)  # also the output map
-        self.blocks = nn.ModuleList(Block(shape, layer) for layer in range(shape.n_layers))
+        choice = attention or AttentionChoice()
+        self.blocks = nn.ModuleList(Block(shape, layer, choice) for layer in range(shape.n_layers))
         self.norm = nn.RMSNorm(shape.d_model)
+
+    @property
+    def acting(self) -> Encoding:
+        """The encoding together with its options: what the attention sees."""
+        return self._acting[0]
 
     def forward(self, tokens: Tensor, pos: Tensor, wanted: int | None = None) -> Tensor:
         """tokens (B, S) int64 at positions pos (S,) int64 -> logits of the last `wanted` tokens (B, T, V).
@@ -78,24 +96,26 @@ class Decoder(nn.Module):
         """
         window = tokens.shape[1]
         wanted = window if wanted is None else wanted
-        embeds = "embed" in self.encoding.hooks
+        acting = self.acting
+        embeds = "embed" in acting.hooks
         x = self.embedding(tokens)  # (B, S, d_model)
         for layer, block in enumerate(self.blocks):
             if embeds:
-                x = self.encoding.embed(x, pos, layer)
+                x = acting.embed(x, pos, layer)
             last = layer == len(self.blocks) - 1
-            x = block(x, pos, self.encoding, wanted if last else window)
+            x = block(x, pos, acting, wanted if last else window)
         return F.linear(self.norm(x), self.embedding.weight)  # (B, T, V)
 
     def positions(self, n: int, generator: torch.Generator) -> Tensor:
         """The encoding's positions for a window of n tokens, on the model's device: (n,) int64."""
-        return self.encoding.positions(n, self.training, generator).to(self.embedding.weight.device)
+        return self.acting.positions(n, self.training, generator).to(self.embedding.weight.device)
 
 
 def count_parameters(model: Decoder) -> dict[str, int]:
-    """How many parameters are trained: in all, in the token embedding, in the encoding."""
+    """How many parameters are trained: in all, in the token embedding, in the encoding, in its options."""
     return {
         "total": sum(p.numel() for p in model.parameters()),
         "embedding": model.embedding.weight.numel(),
         "encoding": sum(p.numel() for p in model.encoding.parameters()),
+        "options": sum(p.numel() for p in model.options.parameters()),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from posenc.encodings.base import Encoding
 from posenc.model.decoder import Decoder
 from posenc.seeds import generator_for
 
@@ -15,7 +16,7 @@ def initialize(model: Decoder, seed: int) -> None:
 
     Token embeddings start with standard deviation d^-1/2, which sinusoidal positions suppose and which gives
     tied logits of unit variance. Linear maps: normal, fan_in^-1/2; the two that write into the residual
-    stream are smaller by (2 n_layers)^-1/2 (GPT-2). Norms: one. The encoding fills its own.
+    stream are smaller by (2 n_layers)^-1/2 (GPT-2). Norms: one. The encoding and its options fill their own.
     """
     width = model.shape.d_model
     for name, parameter in model.named_parameters():
@@ -24,6 +25,9 @@ def initialize(model: Decoder, seed: int) -> None:
         value = torch.empty(parameter.shape, dtype=torch.float32)
         if name.startswith("encoding."):
             model.encoding.initialize(name.removeprefix("encoding."), value, generator)
+        elif name.startswith("options."):
+            _, number, own = name.split(".", 2)
+            model.get_submodule(f"options.{number}").initialize(own, value, generator)  # type: ignore[operator]
         elif name == "embedding.weight":
             nn.init.normal_(value, std=width**-0.5, generator=generator)
         elif value.ndim == 1:
@@ -34,4 +38,6 @@ def initialize(model: Decoder, seed: int) -> None:
                 std *= (2 * model.shape.n_layers) ** -0.5
             nn.init.normal_(value, std=std, generator=generator)
         parameter.copy_(value)
-    model.encoding.seed = seed
+    for module in model.modules():
+        if isinstance(module, Encoding):
+            module.seed = seed

@@ -24,18 +24,29 @@ MAX_SCORES_GPU = 1 << 26
 FUSED_FROM = 1024
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, x: Tensor, pos: Tensor, encoding: Encoding, layer: int) -> Tensor:
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    x: Tensor,
+    pos: Tensor,
+    encoding: Encoding,
+    layer: int,
+    *,
+    rotated: bool = False,
+) -> Tensor:
     """Attention output (B, H, T, D) of the queries q (B, H, T, D) over k, v (B, H, S, D).
 
-    x (B, S, d_model) is the layer's input, pos (S,) the keys' positions. The fused kernel serves where no
-    hook touches the scores themselves and the window is long enough for it to pay.
+    x (B, S, d_model) is the layer's input, pos (S,) the keys' positions; `rotated` says that q and k have
+    met the encoding's `rotate` already. The fused kernel serves where no hook touches the scores themselves
+    and the window is long enough for it to pay.
     """
     hooks = encoding.hooks
     # `pos` itself where every token is asked for, so that `rotate` can tell and share its angles
     q_pos = pos if q.shape[2] == len(pos) else pos[-q.shape[2] :]  # (T,)
     state = encoding.prepare(x, q, k, layer) if "prepare" in hooks else None
     scale = q.shape[-1] ** -0.5  # of the head width, before `rotate` may widen it
-    if "rotate" in hooks:
+    if "rotate" in hooks and not rotated:
         q, k = encoding.rotate(q, k, q_pos, pos, layer)
     if hooks.isdisjoint({"bias", "distance_bias", "visible", "scores", "weights", "values"}) and (
         _fused_pays(q, k)

@@ -54,8 +54,10 @@ class RunFacts(TypedDict, total=False):
 
     name: str
     encoding: dict[str, Any]  # {"name": ..., parameter: value, ..., "beyond": ...}
+    attention: dict[str, Any]  # {"name": ..., window, scale, ...}
+    positions: dict[str, Any]  # {"name": ..., ...}
     model: dict[str, Any]
-    parameters: dict[str, int]  # total, encoding, embedding
+    parameters: dict[str, int]  # total, encoding, options, embedding
     corpus: dict[str, Any]  # name, fingerprint
     tokenizer: Any  # a name, or a dict with one
     context_length: int  # T, tokens

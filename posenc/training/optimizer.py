@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from posenc.encodings.base import Encoding
 from posenc.model.decoder import Decoder
 
 
@@ -40,12 +41,14 @@ def build_optimizer(model: Decoder, optimization: Optimization) -> torch.optim.A
     Norms are not decayed, and neither are an encoding's slopes and tables by default: decay would pull them
     towards another encoding.
     """
+    own: dict[torch.nn.Parameter, bool] = {}
+    for module in model.modules():  # outer ones first: a part of a sum has the last word on its own
+        if isinstance(module, Encoding):
+            own.update(dict.fromkeys(module.parameters(), module.decayed))
     decayed: list[torch.nn.Parameter] = []
     kept: list[torch.nn.Parameter] = []
-    for name, parameter in model.named_parameters():
-        own = name.startswith("encoding.")
-        decays = model.encoding.decayed if own else parameter.ndim > 1
-        (decayed if decays else kept).append(parameter)
+    for parameter in model.parameters():
+        (decayed if own.get(parameter, parameter.ndim > 1) else kept).append(parameter)
     groups = [
         {"params": decayed, "weight_decay": optimization.weight_decay},
         {"params": kept, "weight_decay": 0.0},

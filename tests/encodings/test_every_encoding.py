@@ -90,7 +90,7 @@ def test_says_what_it_is(name: str) -> None:
     for attribute in ("paper", "formula", "past_training"):
         text = getattr(cls, attribute)
         assert isinstance(text, str) and text and "\n" not in text
-    assert cls.acts_on in {"embed", "rotate", "bias", "mask", "scores", "nothing"}
+    assert cls.acts_on in {"embed", "rotate", "bias", "mask", "scores", "weights", "several", "nothing"}
     assert (cls.acts_on == "nothing") == (not built(name).encoding.hooks)
     assert cls.__doc__ and inspect.getmodule(cls).__doc__
     assert cls.revision >= 1

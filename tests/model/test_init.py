@@ -103,7 +103,12 @@ def test_counts() -> None:
     encoding = build_encoding("t5", d_model=64, n_heads=4, head_dim=16, n_layers=3, train_length=8)
     model = Decoder(SHAPE, 300, encoding)
     by_hand = 300 * 64 + 3 * (64 * 192 + 64 * 64 + 2 * 64 * 256 + 2 * 64) + 64 + 4 * 32
-    assert count_parameters(model) == {"total": by_hand, "embedding": 300 * 64, "encoding": 4 * 32}
+    assert count_parameters(model) == {
+        "total": by_hand,
+        "embedding": 300 * 64,
+        "encoding": 4 * 32,
+        "options": 0,
+    }
 
 
 def test_seeds_differ_by_seed_and_name_and_are_pinned() -> None:

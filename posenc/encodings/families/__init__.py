@@ -1,0 +1,1 @@
+"""What the encodings of one family share."""

@@ -1,0 +1,66 @@
+"""The rotary family: pairs of numbers of queries and keys turned by angles that grow with the position."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from posenc.encodings.base import Encoding, Shape, float64
+
+Layout = Literal["interleaved", "half"]
+
+
+def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
+    """x (..., T, D') turned by the angles of cos and sin (T, D'/2), in float32, back in x's dtype."""
+    f = x.float()
+    if layout == "interleaved":
+        a, b = f[..., 0::2], f[..., 1::2]  # (..., T, D'/2)
+        turned = torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+    else:
+        a, b = f.chunk(2, dim=-1)
+        turned = torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
+    return turned.to(x.dtype)  # (..., T, D')
+
+
+class Rotary(Encoding):
+    """Turns the first `width` numbers of each head by pos * frequencies(); a subclass says which those are.
+
+    Raises ValueError for an odd width or a base that is not above 1.
+    """
+
+    acts_on = "rotate"
+    relative = True
+
+    def __init__(self, shape: Shape, *, base: float, layout: Layout, width: int) -> None:
+        super().__init__(shape)
+        if width % 2 or not 0 < width <= shape.head_dim:
+            raise ValueError(f"{width} of head_dim={shape.head_dim}: rotary pairs need an even width above 0")
+        if not 1 < base < math.inf:
+            raise ValueError(f"base={base}: must be a finite number above 1")
+        self.base, self.layout, self.width = base, layout, width
+
+    def frequencies(self, device: torch.device | None = None) -> Tensor:
+        """theta_k = base^(-2k/width) in radians a token, highest first: (width/2,) float64."""
+        k = torch.arange(0, self.width, 2, dtype=torch.float64, device=device)
+        return self.base ** (-k / self.width)
+
+    def angles(self, pos: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and sin of pos * theta, each (T, width/2) float32; the product in float64."""
+        exact = float64(pos)[:, None]  # (T, 1)
+        angle = exact * self.frequencies(exact.device)  # (T, width/2)
+        return angle.cos().float().to(pos.device), angle.sin().float().to(pos.device)
+
+    def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        k_cos, k_sin = self.angles(k_pos)  # (S, width/2)
+        q_cos, q_sin = (k_cos, k_sin) if q_pos is k_pos else self.angles(q_pos)  # (T, width/2)
+        return self.turn(q, q_cos, q_sin), self.turn(k, k_cos, k_sin)
+
+    def turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """x (..., T, D) with its first `width` numbers turned, the rest as it is."""
+        if self.width == x.shape[-1]:
+            return rotate_pairs(x, cos, sin, self.layout)
+        turned = rotate_pairs(x[..., : self.width], cos, sin, self.layout)
+        return torch.cat((turned, x[..., self.width :]), dim=-1)

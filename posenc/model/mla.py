@@ -1,0 +1,81 @@
+"""Multi-head latent attention with decoupled rotary parts: `attention=mla`.
+
+Formula: c_t = norm(W_DKV x_t), kC = W_UK c, v = W_UV c for each head; queries likewise from a latent of their
+own. The encoding turns qR (for each head) and kR (one, shared by the heads) and nothing else:
+  score_ij = (qC_i . kC_j + qR_i . kR_j) / sqrt(D_h + D_R)
+A cache needs (kv_rank + rope_dim) numbers a token and layer, since W_UK can be absorbed into the queries;
+turning kC itself would put a rotation that depends on i - j between the two and undo that.
+Paper: DeepSeek-V2, arXiv 2405.04434.
+Departures: the published ranks (4 D_h and 12 D_h) are cut to d_model, which small models do not reach.
+
+B batch, T queries, S keys, H heads, D head width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from posenc.encodings.base import Encoding
+from posenc.model.kernels import attend
+
+
+class LatentAttention(nn.Module):
+    """Keys and values from one narrow latent; positions act on separate rotary parts."""
+
+    decoupled = True  # only an encoding that can serve the rotary part alone
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        layer: int,
+        *,
+        kv_rank: int | None,
+        q_rank: int | None,
+        rope_dim: int | None,
+    ) -> None:
+        super().__init__()
+        width = d_model // n_heads
+        kv = min(4 * width, d_model) if kv_rank is None else kv_rank
+        query = min(12 * width, d_model) if q_rank is None else q_rank
+        for key, value in (("kv_rank", kv), ("q_rank", query)):
+            if not 1 <= value <= d_model:
+                raise ValueError(f"{key}={value}: must be in 1..d_model={d_model}")
+        self.n_heads, self.head_dim, self.layer = n_heads, width, layer
+        self.rope_dim = self.encoded_width(width, rope_dim=rope_dim)
+        self.kv_rank = kv
+        self.q_down = nn.Linear(d_model, query, bias=False)
+        self.q_norm = nn.RMSNorm(query)
+        self.q_up = nn.Linear(query, n_heads * (width + self.rope_dim), bias=False)
+        self.kv_down = nn.Linear(d_model, kv + self.rope_dim, bias=False)  # the latent, then kR
+        self.kv_norm = nn.RMSNorm(kv)
+        self.kv_up = nn.Linear(kv, 2 * d_model, bias=False)  # kC of every head, then v
+        self.out = nn.Linear(d_model, d_model, bias=False)
+
+    @staticmethod
+    def encoded_width(head_dim: int, *, rope_dim: int | None, **others: object) -> int:
+        """Width D_R of what the encoding turns."""
+        width = head_dim // 2 if rope_dim is None else rope_dim
+        if width < 1:
+            raise ValueError(f"rope_dim={width}: must be at least 1")
+        return width
+
+    def forward(self, x: Tensor, pos: Tensor, encoding: Encoding, wanted: int) -> Tensor:
+        """x (B, S, d_model) at positions pos (S,) -> the last `wanted` tokens' output (B, T, d_model)."""
+        batch, length, d_model = x.shape
+        heads, width = self.n_heads, self.head_dim
+        latent, k_rotary = self.kv_down(x).split((self.kv_rank, self.rope_dim), dim=-1)
+        kv = self.kv_up(self.kv_norm(latent)).view(batch, length, 2, heads, width)
+        k_content, v = (part.transpose(1, 2) for part in kv.unbind(2))  # (B, H, S, D)
+        q = self.q_up(self.q_norm(self.q_down(x[:, -wanted:])))
+        q = q.view(batch, wanted, heads, width + self.rope_dim).transpose(1, 2)  # (B, H, T, D + D_R)
+        q_content, q_rotary = q.split((width, self.rope_dim), dim=-1)
+        k_rotary = k_rotary[:, None]  # (B, 1, S, D_R)
+        if "rotate" in encoding.hooks:
+            q_pos = pos if wanted == length else pos[-wanted:]
+            q_rotary, k_rotary = encoding.rotate(q_rotary, k_rotary, q_pos, pos, self.layer)
+        q = torch.cat((q_content, q_rotary), dim=-1)
+        k = torch.cat((k_content, k_rotary.expand(-1, heads, -1, -1)), dim=-1)  # (B, H, S, D + D_R)
+        y = attend(q, k, v, x, pos, encoding, self.layer, rotated=True)  # (B, H, T, D)
+        return self.out(y.transpose(1, 2).reshape(batch, wanted, d_model))  # (B, T, d_model)
