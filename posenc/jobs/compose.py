@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import get_args_parser
@@ -200,14 +201,25 @@ def _translated(command: str, overrides: list[str], error: Exception) -> UserErr
         )
     if key and ("not in struct" in text or re.search(r"Key '.*' not in", text)):
         chosen = [o for o in overrides if _is_choice(o) or o.startswith("hydra.searchpath=")]
-        return unknown_key(key, value, _keys(_compose(command, chosen)))
+        return unknown_key(key, value, _keys(_compose(command, chosen)), _elsewhere(key))
     if key:
         return UserError(key, value, text, hint=_wanted(text))
     return UserError("override", None, _first_line(error))
 
 
-def unknown_key(key: str, value: object, known: list[str]) -> UserError:
-    """There is no such key; the nearest of the known dotted keys is named."""
+def _elsewhere(key: str) -> str | None:
+    """Which other choices of its group have a setting of this name."""
+    group, _, name = key.partition(".")
+    having = [
+        path.stem
+        for path in sorted((conf_dir() / group).glob("*.yaml"))
+        if name and name in (yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+    ]
+    return f"{key} is a setting of {group}={', '.join(having)}" if having else None
+
+
+def unknown_key(key: str, value: object, known: list[str], elsewhere: str | None = None) -> UserError:
+    """There is no such key; the nearest of the known dotted keys is named, or whose it is."""
     siblings = [k for k in known if k.rpartition(".")[0] == key.rpartition(".")[0]]
     close = nearest(key, known)
     return UserError(
@@ -215,7 +227,7 @@ def unknown_key(key: str, value: object, known: list[str]) -> UserError:
         value,
         "there is no such setting",
         allowed=", ".join(sorted(siblings)) or None,
-        hint=f"did you mean: {close}" if close else None,
+        hint=elsewhere or (f"did you mean: {close}" if close else None),
     )
 
 

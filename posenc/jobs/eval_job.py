@@ -40,6 +40,7 @@ from posenc.model.choice import resolve_attention
 from posenc.model.decoder import ModelShape
 from posenc.report.progress import say
 from posenc.results.load import load_run
+from posenc.results.settings import spoken_name
 from posenc.tracking import build_tracker, check_tracking
 from posenc.training.checkpoint import check_weights, load_weights, newest_checkpoint
 from posenc.training.precision import resolve_device
@@ -174,7 +175,7 @@ def _run(job: EvalJob, stop: StopFlag) -> Outcome:
         job.tracking,
         run_name=job.directory.name,
         group=trained["experiment_name"],
-        tags=[trained["encoding"]["name"], trained["experiment_name"]],
+        tags=[str(spoken_name(trained["encoding"])), trained["experiment_name"]],
         config=trained,
         run_dir=job.directory,
     )

@@ -20,6 +20,7 @@ from posenc.model.decoder import Decoder, count_parameters
 from posenc.report.progress import say, shown
 from posenc.results.load import load_run
 from posenc.results.records import RunFacts
+from posenc.results.settings import spoken_name
 from posenc.tracking import Tracker, build_tracker
 from posenc.training.loop import Progress, Trained, train
 
@@ -107,7 +108,7 @@ def _run(job: TrainJob, store: TokenStore, stop: StopFlag) -> Outcome:
         settings["tracking"],
         run_name=directory.name,
         group=os.environ.get("POSENC_SWEEP", settings["experiment_name"]),
-        tags=[settings["encoding"]["name"], settings["experiment_name"]],
+        tags=[str(spoken_name(settings["encoding"])), settings["experiment_name"]],
         config=settings,
         run_dir=directory,
     )
@@ -152,7 +153,7 @@ def _train(job: TrainJob, model: Decoder, store: TokenStore, tracker: Tracker, s
     length = settings["context_length"]
     counts = count_parameters(model)
     say(
-        f"{settings['encoding']['name']}: {counts['total']:,} parameters, T={length}, "
+        f"{spoken_name(settings['encoding'])}: {counts['total']:,} parameters, T={length}, "
         f"{job.steps} steps of {job.batch_windows * length} tokens, {job.precision} on {job.device}, "
         f"{settings['data']['name']} as {settings['tokenizer']['name']} -> {job.directory}"
     )

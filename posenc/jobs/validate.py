@@ -38,6 +38,7 @@ from posenc.jobs.checks import (
 )
 from posenc.model.choice import resolve_attention
 from posenc.model.decoder import ModelShape
+from posenc.results.settings import spoken_name
 from posenc.tracking import check_tracking
 from posenc.training.optimizer import Optimization
 from posenc.training.precision import resolve_device, resolve_precision
@@ -124,7 +125,7 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     source = sources_of(parts["encoding"], plugins)
     digest = run_hash(resolved, facts, source)
     folder = Path(settings["runs_dir"]) / settings["experiment_name"]
-    readable = settings["name"] or f"{parts['encoding']['name']}-{shape.name}-T{context_length}-s{seed}"
+    readable = settings["name"] or f"{spoken_name(parts['encoding'])}-{shape.name}-T{context_length}-s{seed}"
     return TrainJob(
         settings=resolved,
         directory=_directory(folder, readable, digest),
@@ -156,7 +157,8 @@ def run_hash(settings: dict[str, Any], facts: CorpusFacts, source: dict[str, Any
         tokenizer = build_tokenizer(tokenizer, facts).identity()
     identity = {
         "model": model,
-        "encoding": {**settings["encoding"], **source},
+        "encoding": settings["encoding"],
+        "source": source,
         "attention": settings["attention"],
         "positions": settings["positions"],
         "optim": settings["optim"],

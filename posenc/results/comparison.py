@@ -16,7 +16,7 @@ from posenc.results.numbers import printed
 from posenc.results.records import METRICS, SCHEMA_VERSION, Metric
 from posenc.results.rows import Group, group_runs
 from posenc.results.selection import Selected, select
-from posenc.results.settings import as_text, differing
+from posenc.results.settings import as_text, differing, of_options
 from posenc.results.statistics import mean_and_spread
 
 
@@ -178,7 +178,7 @@ def _header(
     scored = [record for one in selected for record in one.records if record["targets"]]
     labelled = {group.encoding for group in groups}
     others = differing([g.settings for g in groups if g.settings]) if len(labelled) > 1 else []
-    others = [key for key in others if not key.startswith("encoding.")]
+    others = [key for key in others if not key.startswith("encoding.") and not of_options(key)]
     return {
         "protocol": protocol,
         "metric": metric,

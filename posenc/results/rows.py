@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 
 from posenc.results.load import Run
 from posenc.results.selection import Selected
-from posenc.results.settings import differing, encoding_of, flatten, settings_of
+from posenc.results.settings import (
+    differing,
+    encoding_of,
+    flatten,
+    of_options,
+    options_of,
+    settings_of,
+)
 
 
 @dataclass
@@ -111,9 +118,12 @@ def _label(rows: list[Group]) -> None:
     for row in rows:
         label = row.encoding + (f"+{row.extend_name}" if row.extend_name else "")
         own, extension = row.settings, _extend_settings(row)
-        parts = [
+        alike = [one for one in by_encoding[row.encoding] if options_of(one) == options_of(own)]
+        keys = [key for key in differing(by_encoding[row.encoding]) if not of_options(key)]
+        keys += [key for key in differing(alike) if of_options(key)]
+        parts = options_of(own) + [
             f"{key.removeprefix('encoding.')}={own[key]}"
-            for key in differing(by_encoding[row.encoding])
+            for key in keys
             if key in own and key != "encoding.beyond"
         ]
         parts += [

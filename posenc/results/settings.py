@@ -11,6 +11,13 @@ from posenc.results.load import Run
 # Settings that leave the numbers alone, and those that posenc.results.mixing compares on its own.
 NOT_DEFINING = {"seed", "device", "name", "experiment_name", "experiment", "runs_dir", "plugins", "eval"}
 NOT_DEFINING |= {"tracking", "hydra", "train.compile", "train.checkpoint_seconds", "train.log_every"}
+# Options of any encoding, their word in a row's name, and the value that goes without saying.
+OPTIONS = {
+    "attention.name": ("attention", "mha"),
+    "attention.window": ("window", "null"),
+    "attention.scale": ("scale", "none"),
+    "positions.name": ("positions", "contiguous"),
+}
 MIXED = {"model", "data", "tokenizer", "context_length", "train.tokens"}
 
 
@@ -28,12 +35,36 @@ def settings_of(run: Run) -> dict[str, str]:
 
 
 def encoding_of(run: Run) -> str | None:
-    """The encoding's name, where it is known."""
+    """The encoding's name, where it is known; of a sum the names of its parts."""
     if run.facts is not None:
-        return str(run.facts["encoding"]["name"])
-    encoding = (run.config or {}).get("encoding")
-    name = encoding.get("name") if isinstance(encoding, dict) else encoding
+        return spoken_name(run.facts["encoding"])
+    return spoken_name((run.config or {}).get("encoding"))
+
+
+def spoken_name(encoding: object) -> str | None:
+    """`rope`; `alibi+rope` for settings of an encoding that is made of `parts`."""
+    if not isinstance(encoding, dict):
+        return encoding if isinstance(encoding, str) else None
+    parts = encoding.get("parts")
+    names = [spoken_name(part) for part in parts] if isinstance(parts, list) else []
+    if names and all(names):
+        return "+".join(str(name) for name in names)
+    name = encoding.get("name")
     return name if isinstance(name, str) else None
+
+
+def options_of(settings: dict[str, str]) -> list[str]:
+    """Words for the options that are not the ordinary ones: `window=16`, `positions=randomized`."""
+    return [
+        f"{word}={settings[key]}"
+        for key, (word, ordinary) in OPTIONS.items()
+        if settings.get(key, ordinary) != ordinary
+    ]
+
+
+def of_options(key: str) -> bool:
+    """Whether a setting belongs to the groups of options."""
+    return key.startswith(("attention.", "positions."))
 
 
 def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, str]:
