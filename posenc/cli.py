@@ -94,12 +94,16 @@ def compare(
 def encodings(
     name: Annotated[str | None, typer.Argument(help="One encoding; all of them without.")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option("--plugin", metavar="MODULE", help="A module with encodings of your own."),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """The catalogue: formula, where it acts, paper, behaviour past the training length."""
     from posenc.jobs.catalogue import print_catalogue
 
-    print_catalogue(name, as_json=json)
+    print_catalogue(name, as_json=json, plugins=plugin or [])
 
 
 data = typer.Typer(help="Corpora: what there is, fetch and tokenise ahead, sizes.", no_args_is_help=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -110,9 +112,13 @@ def peak_memory(device: torch.device) -> int | None:
     """Bytes: the most this process held, on the GPU if it runs there; None where the system does not say."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    status = Path("/proc/self/status")
+    if status.is_file():  # Linux: getrusage's figure starts at what the parent held when it made this process
+        found = re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.M)
+        return int(found[1]) * 1024 if found else None
     try:
         import resource
     except ImportError:  # Windows
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # kilobytes on Linux, bytes on macOS
+    return peak if sys.platform == "darwin" else peak * 1024  # bytes on macOS, else kilobytes

@@ -92,7 +92,9 @@ def _blockwise(
     block = max(1, min(queries, _most_scores(q) // (batch * heads * keys)))
     masked = Masked(encoding, pos, layer, queries)
     outputs = []
-    for start in range(0, queries, block):
+    # The last block first: it sees the most keys, so what it frees serves all others. From the first block on,
+    # every one would need a little more than was freed: 500 MB instead of 760 at 4096 keys (bf16, glibc).
+    for start in reversed(range(0, queries, block)):
         stop = min(start + block, queries)
         seen = keys - queries + stop  # keys up to the block's last query
         q_block, k_seen, v_seen = q[:, :, start:stop], k[:, :, :seen], v[:, :, :seen]
@@ -107,7 +109,7 @@ def _blockwise(
         p = p.to(v.dtype)
         values = encoding.values(p, v_seen, q_pos, k_pos, layer) if "values" in hooks else p @ v_seen
         outputs.append(values)
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)  # (B, H, T, D)
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs[::-1], dim=2)  # (B, H, T, D)
 
 
 class Masked:
