@@ -12,7 +12,7 @@ import inspect
 import pkgutil
 import sys
 from collections.abc import Iterable, Mapping
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, entry_points, packages_distributions, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,6 +125,25 @@ def sources_of(settings: Mapping[str, Any], plugins: Iterable[str] = ()) -> dict
     cls = encoding_class(settings["name"], plugins)
     parts = [sources_of(part, plugins) for key in _made_of(cls) for part in settings[key]]
     return {**source_of(cls), **({"parts": parts} if parts else {})}
+
+
+def origins_of(settings: Mapping[str, Any], plugins: Iterable[str] = ()) -> dict[str, str]:
+    """Where those encodings of the settings come from that are not posenc's own, so that people find them.
+
+    `{"encoding mine": "my_package 0.1.0"}`, or the module's name where no installed distribution holds it.
+    """
+    plugins = list(plugins)
+    cls = encoding_class(settings["name"], plugins)
+    found: dict[str, str] = {}
+    for key in _made_of(cls):
+        for part in settings[key]:
+            found.update(origins_of(part, plugins))
+    if not cls.__module__.startswith("posenc.encodings."):
+        top = cls.__module__.partition(".")[0]
+        holders = packages_distributions().get(top, [])
+        named = [f"{holder} {version(holder)}" for holder in holders]
+        found[f"encoding {settings['name']}"] = ", ".join(named) or f"module {cls.__module__}"
+    return found
 
 
 def default_parameters(name: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from posenc.corpus import (
     prepare,
     stored_tokenizer,
 )
-from posenc.encodings import resolve_encoding, sources_of
+from posenc.encodings import origins_of, resolve_encoding, sources_of
 from posenc.encodings.options import check_positions
 from posenc.errors import RunError, UserError
 from posenc.jobs import run_directory as folder
@@ -40,7 +40,8 @@ from posenc.model.choice import resolve_attention
 from posenc.model.decoder import ModelShape
 from posenc.report.progress import say
 from posenc.results.load import load_run
-from posenc.results.settings import spoken_name
+from posenc.results.names import visible
+from posenc.results.settings import as_text, spoken_name
 from posenc.tracking import build_tracker, check_tracking
 from posenc.training.checkpoint import check_weights, load_weights, newest_checkpoint
 from posenc.training.precision import resolve_device
@@ -78,7 +79,7 @@ def eval_job(settings: dict[str, Any]) -> EvalJob:
         shape = check_model(trained["model"])
         for group, resolve in (("attention", resolve_attention), ("positions", check_positions)):
             trained[group] = resolve(trained[group])
-        trained["encoding"] = resolve_encoding(trained["encoding"], settings["plugins"])
+        trained["encoding"] = _encoding_of(run.config, settings["plugins"])
         source = sources_of(trained["encoding"], settings["plugins"])
         length = int(trained["context_length"])
         asked = {key: value for key, value in settings["eval"].items() if value is not None}
@@ -120,6 +121,19 @@ def eval_job(settings: dict[str, Any]) -> EvalJob:
     return EvalJob(
         directory, trained, data, tokenizer, settings["tracking"], facts, shape, device, evaluation
     )
+
+
+def _encoding_of(config: dict[str, Any], plugins: list[str]) -> dict[str, Any]:
+    """The run's encoding, resolved. A module that the run names is named to the user, never imported."""
+    try:
+        return resolve_encoding(config["encoding"], plugins)
+    except UserError as error:
+        named = config.get("plugins")
+        if error.key != "encoding" or plugins or not named:
+            raise
+        again = visible(as_text(named).replace('"', "").replace(" ", ""))
+        hint = f"it was trained with plugins={again}: if you trust that code, say so here too"
+        raise UserError(error.key, error.value, error.problem, hint=hint) from error
 
 
 def run_eval(job: EvalJob) -> Outcome:
@@ -168,7 +182,7 @@ def _run(job: EvalJob, stop: StopFlag) -> Outcome:
             steps=checkpoint.step,
             seconds=float(checkpoint.state["seconds"]),
             final_loss=checkpoint.state["final_loss"],
-            versions=folder.versions(),
+            versions={**folder.versions(), **origins_of(trained["encoding"], trained["plugins"])},
         )
         folder.put_together(job.directory, facts, newer=False)
     tracker = build_tracker(

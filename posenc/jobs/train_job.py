@@ -10,6 +10,7 @@ import traceback
 import yaml
 
 from posenc.corpus import TokenStore, WindowSampler, build_tokenizer, check_lengths, prepare
+from posenc.encodings import origins_of
 from posenc.errors import RunError
 from posenc.jobs import run_directory as folder
 from posenc.jobs.build import build_model, run_facts
@@ -209,5 +210,8 @@ def _facts(job: TrainJob, model: Decoder, store: TokenStore, trained: Trained) -
         steps=trained.step,
         seconds=trained.seconds,
         final_loss=trained.final_loss,
-        versions=folder.versions(),
+        versions={
+            **folder.versions(),
+            **origins_of(job.settings["encoding"], job.settings["plugins"]),
+        },
     )

@@ -92,8 +92,8 @@ def _blockwise(
     block = max(1, min(queries, _most_scores(q) // (batch * heads * keys)))
     masked = Masked(encoding, pos, layer, queries)
     outputs = []
-    # The last block first: it sees the most keys, so what it frees serves all others. From the first block on,
-    # every one would need a little more than was freed: 500 MB instead of 760 at 4096 keys (bf16, glibc).
+    # The last block first: it sees the most keys, so what it frees serves all others. From the first block
+    # on, every one would need a little more than was freed: 500 MB instead of 760 at 4096 keys (bf16, glibc).
     for start in reversed(range(0, queries, block)):
         stop = min(start + block, queries)
         seen = keys - queries + stop  # keys up to the block's last query

@@ -1,0 +1,111 @@
+"""docs/add-an-encoding.md, done literally: in a clone, in an installed package, loose in a folder."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import tiny
+
+TEXT = (tiny.ROOT / "docs" / "add-an-encoding.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", TEXT, re.S)
+(CODE,) = (body for kind, body in BLOCKS if kind == "python")
+(YAML,) = (body for kind, body in BLOCKS if kind == "yaml")
+(PROJECT,) = (body for kind, body in BLOCKS if kind == "toml")
+NAME = "log_recency"
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def in_a_clone(place: Path) -> dict[str, str]:
+    for tree in ("posenc", "conf"):
+        shutil.copytree(tiny.ROOT / tree, place / "clone" / tree)
+    write(place / "clone" / "posenc" / "encodings" / f"{NAME}.py", CODE)
+    write(place / "clone" / "conf" / "encoding" / f"{NAME}.yaml", YAML)
+    return {"PYTHONPATH": str(place / "clone")}
+
+
+def in_a_package(place: Path) -> dict[str, str]:
+    """What `pip install` leaves behind, without an installer: the package and its entry points."""
+    site = place / "site"
+    write(site / "my_encodings" / "__init__.py", "")
+    write(site / "my_encodings" / f"{NAME}.py", CODE)
+    write(site / "my_encodings" / "conf" / "encoding" / f"{NAME}.yaml", YAML)
+    info = site / "my_encodings-0.1.0.dist-info"
+    write(info / "METADATA", "Metadata-Version: 2.1\nName: my-encodings\nVersion: 0.1.0\n")
+    write(info / "top_level.txt", "my_encodings\n")
+    points = re.findall(r'\[project\.entry-points\."([\w.]+)"\]\n(\w+) = "(.+)"', PROJECT)
+    assert [group for group, _, _ in points] == ["posenc.encodings", "posenc.conf"]
+    write(info / "entry_points.txt", "".join(f"[{group}]\n{key} = {value}\n" for group, key, value in points))
+    return {"PYTHONPATH": f"{site}:{tiny.ROOT}"}
+
+
+def loose(place: Path) -> dict[str, str]:
+    write(place / f"{NAME}.py", CODE)
+    write(place / "conf" / "encoding" / f"{NAME}.yaml", YAML)
+    return {}
+
+
+PLUGIN = [f"plugins=[{NAME}]"]
+WAYS = {
+    "clone": (in_a_clone, [], []),
+    "package": (in_a_package, [], []),
+    "loose": (loose, PLUGIN, ["--config-dir", "conf"]),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_trains_is_checked_compared_and_measured_again(way: str, place: Path, corpus: Path) -> None:
+    make, plugins, config_dir = WAYS[way]
+    env = make(place)
+    chosen = [*plugins, *config_dir, f"encoding={NAME}"]
+
+    def posenc(*arguments: str) -> tiny.Result:
+        return tiny.spawn(*arguments, cwd=place, **env)
+
+    checked = posenc("check", *chosen)
+    assert checked.code == 0, checked
+    shown = posenc("show", *chosen, "--out", "picture.png")
+    assert shown.code == 0 and (place / "picture.png").read_bytes().startswith(b"\x89PNG"), shown
+    catalogue = posenc("encodings", NAME, *(["--plugin", NAME] if way == "loose" else []))
+    assert catalogue.code == 0 and "softplus(w_h) log(1 + i - j)" in catalogue.out, catalogue
+
+    trained = posenc("train", *chosen, *tiny.TINY, f"data.paths={corpus}")
+    assert trained.code == 0 and NAME in trained.out, trained
+    (run,) = (place / "runs" / "default").iterdir()
+    wrong = posenc("train", *chosen, *tiny.TINY, f"data.paths={corpus}", "encoding.start=-1")
+    assert wrong.code == 2 and "start=-1" in wrong.err, wrong
+    compared = posenc("compare")
+    assert compared.code == 0 and NAME in compared.out, compared
+    again = posenc("eval", f"run={run}", *plugins, "eval.lengths=[1x,3x]")
+    assert again.code == 0 and "3x" in again.out, again
+    versions = json.loads((run / "results.json").read_text())["run"]["versions"]
+    origin = {"package": "my-encodings 0.1.0", "loose": f"module {NAME}"}.get(way)
+    assert versions.get(f"encoding {NAME}") == origin
+
+
+def test_a_run_names_its_module_and_never_imports_it(place: Path, corpus: Path) -> None:
+    loose(place)
+    command = [*PLUGIN, "--config-dir", "conf", f"encoding={NAME}", *tiny.TINY, f"data.paths={corpus}"]
+    assert tiny.spawn("train", *command, cwd=place).code == 0
+    (run,) = (place / "runs" / "default").iterdir()
+    write(place / f"{NAME}.py", CODE + "\nraise SystemExit('imported')\n")
+    refused = tiny.spawn("eval", f"run={run}", cwd=place)
+    assert refused.code == 2 and "imported" not in refused.err
+    assert "there is no such encoding" in refused.err and f"plugins=[{NAME}]" in refused.err
+    assert tiny.spawn("compare", cwd=place).code == 0
+
+
+def test_the_hooks_of_the_page_are_those_of_the_seam() -> None:
+    from posenc.encodings.base import HOOKS
+
+    table = re.search(r"\| hook \| for \|.*?\n\n|\| hook \| for \|.*?(?=\n- )", TEXT, re.S)
+    assert table is not None
+    named = [name for row in re.findall(r"^\s*\| (`.*?) \|", table[0], re.M) for name in row.split(", ")]
+    assert [name.strip("`") for name in named] == list(HOOKS)
