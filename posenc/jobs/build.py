@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from posenc.encodings import build_encoding, encoding_class, list_encodings
+from posenc.encodings import build_encoding, encoding_class, list_encodings, sources_of
 from posenc.encodings.options import build_options, position_limit
 from posenc.errors import UserError
 from posenc.model.choice import attention_choice
@@ -67,6 +67,13 @@ def build_decoder(settings: dict[str, Any], shape: ModelShape, vocab_size: int) 
 
 def _decoupling() -> list[str]:
     return [name for name in list_encodings() if encoding_class(name).decouples]
+
+
+def code_of(settings: dict[str, Any], model: Decoder) -> dict[str, Any]:
+    """Which code the numbers depend on; part of a run's identity, and kept beside its weights."""
+    code = sources_of(settings["encoding"], settings["plugins"])
+    options = [f"{getattr(option, 'name', '')} {option.revision}" for option in model.options]
+    return {**code, **({"options": options} if options else {})}
 
 
 def run_facts(

@@ -47,6 +47,7 @@ def entry(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
         "revision": cls.revision,
         "prefix_stable": cls.prefix_stable,
         "relative": cls.relative,
+        "decouples": cls.decouples,
         "refuses": dict(cls.refuses),
         "traps": list(cls.traps),
         "description": (sys.modules[cls.__module__].__doc__ or "").strip(),
@@ -101,7 +102,7 @@ def _print_one(one: dict[str, Any]) -> None:
 
     console.print(f"[bold]{escape(one['name'])}[/bold]  (acts on: {escape(one['acts_on'])})")
     section("What it is", reflow(one["description"], width - 2))
-    shown = [f"encoding.{key}={_yaml(value)}" for key, value in one["parameters"].items()]
+    shown = [f"encoding.{key}={yaml_text(value)}" for key, value in one["parameters"].items()]
     section("Settings and defaults", wrapped(shown or ["none"]))
     section("Learned parameters", wrapped([_count(one["learned"])]))
     section("Past the training length T", wrapped([one["past_training"]]))
@@ -139,9 +140,10 @@ def _count(learned: str | None) -> str:
     return f"{learned}   (T training length, d model width, D head width, H heads, L layers)"
 
 
-def _yaml(value: Any) -> str:
+def yaml_text(value: Any) -> str:
+    """A value as it is written in an override."""
     if value is None:
         return "null"
     if isinstance(value, list):
-        return "[" + ",".join(_yaml(one) for one in value) + "]"
+        return "[" + ",".join(yaml_text(one) for one in value) + "]"
     return str(value).lower() if isinstance(value, bool) else str(value)

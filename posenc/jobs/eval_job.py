@@ -21,11 +21,11 @@ from posenc.corpus import (
     prepare,
     stored_tokenizer,
 )
-from posenc.encodings import origins_of, resolve_encoding, sources_of
+from posenc.encodings import origins_of, resolve_encoding
 from posenc.encodings.options import check_positions
 from posenc.errors import RunError, UserError
 from posenc.jobs import run_directory as folder
-from posenc.jobs.build import build_decoder, build_model, run_facts
+from posenc.jobs.build import build_decoder, build_model, code_of, run_facts
 from posenc.jobs.checks import (
     EvalPlan,
     check_evaluation,
@@ -80,7 +80,6 @@ def eval_job(settings: dict[str, Any]) -> EvalJob:
         for group, resolve in (("attention", resolve_attention), ("positions", check_positions)):
             trained[group] = resolve(trained[group])
         trained["encoding"] = _encoding_of(run.config, settings["plugins"])
-        source = sources_of(trained["encoding"], settings["plugins"])
         length = int(trained["context_length"])
         asked = {key: value for key, value in settings["eval"].items() if value is not None}
         evaluation = check_evaluation({**trained["eval"], **asked}, length)
@@ -88,7 +87,9 @@ def eval_job(settings: dict[str, Any]) -> EvalJob:
         check_tokenizer(trained["tokenizer"])
         precision = trained["train"]["precision"]
         with torch.device("meta"):
-            check_positions_reach(build_decoder(trained, shape, vocab_size=2), max(evaluation.windows))
+            model = build_decoder(trained, shape, vocab_size=2)
+        check_positions_reach(model, max(evaluation.windows))
+        source = code_of(trained, model)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(
             "run", settings["run"], f"its config.yaml is not one of posenc's ({error!r})"

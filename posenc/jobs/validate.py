@@ -22,10 +22,10 @@ from posenc.corpus import (
     check_tokenizer,
     inspect,
 )
-from posenc.encodings import resolve_encoding, sources_of
+from posenc.encodings import resolve_encoding
 from posenc.encodings.options import check_positions
 from posenc.errors import UserError
-from posenc.jobs.build import build_decoder
+from posenc.jobs.build import build_decoder, code_of
 from posenc.jobs.checks import (
     EvalPlan,
     between,
@@ -122,7 +122,7 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
             "batch_tokens": evaluation.batch_tokens,
         },
     }
-    source = sources_of(parts["encoding"], plugins)
+    source = code_of(parts, model)
     digest = run_hash(resolved, facts, source)
     folder = Path(settings["runs_dir"]) / settings["experiment_name"]
     readable = settings["name"] or f"{spoken_name(parts['encoding'])}-{shape.name}-T{context_length}-s{seed}"

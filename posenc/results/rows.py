@@ -122,7 +122,7 @@ def _label(rows: list[Group]) -> None:
         keys = [key for key in differing(by_encoding[row.encoding]) if not of_options(key)]
         keys += [key for key in differing(alike) if of_options(key)]
         parts = options_of(own) + [
-            f"{key.removeprefix('encoding.')}={own[key]}"
+            f"{key.removeprefix('encoding.').removeprefix('attention.')}={own[key]}"
             for key in keys
             if key in own and key != "encoding.beyond"
         ]

@@ -36,6 +36,7 @@ SAME = [
     ["train.tokens=5.12e3"],
     ["train.lr=0.002"],
     ["model.name=another"],
+    ["attention=mha", "positions=contiguous", "attention.window=null"],
 ]
 OTHER = [
     ["seed=1"],
@@ -51,6 +52,16 @@ OTHER = [
     ["optim.weight_decay=0.2"],
     ["tokenizer=bpe", "tokenizer.vocab_size=300"],
     ["data.split.test=0.3"],
+    ["attention=mla"],
+    ["attention=mla", "attention.kv_rank=8"],
+    ["attention.window=4"],
+    ["attention.scale=logn"],
+    ["positions=randomized"],
+    ["positions=randomized", "positions.max=300"],
+    ["positions=offset"],
+    ["encoding=sum", "encoding.parts=[alibi,rope]"],
+    ["encoding=sum", "encoding.parts=[nope,rope]"],
+    ["encoding=sum", "encoding.parts=[nope,{name:rope,base:500}]"],
 ]
 
 

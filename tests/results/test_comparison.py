@@ -110,6 +110,29 @@ def test_rows_of_one_encoding_are_named_by_what_differs(tmp_path: Path) -> None:
     }
 
 
+def test_options_are_part_of_a_rows_name_and_ordinary_ones_go_without_saying(tmp_path: Path) -> None:
+    ordinary = {
+        "attention": {"name": "mha", "window": None, "scale": "none"},
+        "positions": {"name": "contiguous"},
+    }
+    latent = {"attention": {"name": "mla", "kv_rank": 8, "window": None, "scale": "logn"}}
+    wider = {"attention": {**latent["attention"], "kv_rank": 16}}
+    drawn = {"positions": {"name": "randomized", "max": None, "dense": False}}
+    for config in (ordinary, ordinary | latent, ordinary | wider, ordinary | drawn):
+        write_run(tmp_path, config=config)
+    parts = [{"name": "alibi"}, {"name": "rope", "base": 500.0}]
+    write_run(tmp_path, "sum", params={"parts": parts}, config=ordinary)
+    comparison = compare(load_runs([tmp_path]), "fixed-target", "nats", False)
+    assert [row.label for row in comparison.rows] == [
+        "alibi+rope",
+        "rope",
+        "rope attention=mla scale=logn kv_rank=16",
+        "rope attention=mla scale=logn kv_rank=8",
+        "rope positions=randomized",
+    ]
+    assert not comparison.header["also_differs"]
+
+
 def test_other_settings_make_other_rows_and_are_named(tmp_path: Path) -> None:
     write_run(tmp_path, config={"train": {"lr": 0.001}})
     write_run(tmp_path, config={"train": {"lr": 0.01}})
