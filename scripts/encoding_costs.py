@@ -1,8 +1,8 @@
 """What each encoding costs beside NoPE: time of a training step, peak memory of evaluation at 8T.
 
     python scripts/encoding_costs.py [NAME ...]        all encodings without names
-Steps are timed in turns with NoPE's and compared in pairs, the median of the ratios is shown: run it on a quiet
-machine. Memory is the most that a process of its own held while it evaluated one batch.
+Steps are timed in turns with NoPE's and compared in pairs, the median of the ratios is shown: run it on a
+quiet machine. Memory is the most that a process of its own held while it evaluated one batch.
 """
 
 from __future__ import annotations

@@ -1,0 +1,131 @@
+"""Write docs/encodings.md from the classes: table, formulas, settings, traps, snippets that laws catch.
+
+From the root of a clone: python scripts/encodings_page.py
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
+
+from posenc.encodings import list_encodings
+from posenc.encodings.options.positions import POSITIONS
+from posenc.encodings.options.scale import SCALES
+from posenc.encodings.options.window import Window
+from posenc.jobs.catalogue import PLACES, entry, yaml_text
+from posenc.laws import LAWS
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "encodings.md"
+PICTURES = ROOT / "docs" / "pictures"
+
+INTRO = """# The catalogue of encodings
+
+This page is made from the classes by `python scripts/encodings_page.py`; what it says of an encoding stands
+in `posenc/encodings/<name>.py`. `posenc encodings NAME` prints the same, `posenc show encoding=NAME` draws it,
+`posenc check encoding=NAME` holds it to the laws.
+
+i is the query's position, j the key's, r = i - j >= 0; H heads, h = 1..H, d the model's width, D a head's, L
+layers, T the training length (the limit that positions are drawn below, where they are drawn). Scores are divided by
+sqrt(D) everywhere."""
+
+OPTIONS = """## Options of any encoding
+
+| setting | what it does |
+|---|---|
+| `positions=randomized` | {randomized} |
+| `positions=offset` | {offset} |
+| `attention.window=W` | {window} |
+| `attention.scale=logn`, `ssmax` | {scale} |
+| `attention=mla` | latent attention with decoupled rotary parts (arXiv 2405.04434); with {decoupled} |
+| `encoding=sum encoding.parts=[...]` | several encodings at once |
+| `encoding.per_layer`, `encoding.combine` | absolute encodings: before every block; added or concatenated |
+
+An option that makes no sense with an encoding is refused by name, before any data is read."""
+
+
+def cell(text: object) -> str:
+    """Text inside a Markdown table."""
+    return str(text).replace("|", "\\|").replace("\n", " ")
+
+
+def first_paragraph(module: str) -> str:
+    return (sys.modules[module].__doc__ or "").strip().partition("\n")[0]
+
+
+def overview(entries: list[dict[str, Any]]) -> list[str]:
+    lines = ["| encoding | acts on | learned parameters | past T | paper |", "|---|---|---|---|---|"]
+    for one in entries:
+        learned = (
+            "0" if one["learned"] == "0" else f"`{one['learned']}`" if one["learned"] else "as its parts"
+        )
+        row = (
+            f"[{one['name']}](#{one['name']})",
+            one["acts_on"],
+            learned,
+            one["past_training"],
+            one["paper"],
+        )
+        lines.append("| " + " | ".join(cell(part) for part in row) + " |")
+    return lines
+
+
+def section(one: dict[str, Any]) -> list[str]:
+    lines = [f"### {one['name']}", "```text", one["description"], "```"]
+    if one["parameters"]:
+        shown = ", ".join(f"`encoding.{k}={yaml_text(v)}`" for k, v in one["parameters"].items())
+        lines.append(f"Settings: {shown}.\n")
+    lines.append(f"Past T: {one['past_training']}.")
+    lines += [f"\nRefused with it: `{option}`: {why}." for option, why in one["refuses"].items()]
+    if one["traps"]:
+        lines += ["\nTraps:", *(f"- {trap}" for trap in one["traps"])]
+    for picture in sorted(PICTURES.glob(f"{one['name']}.*")):
+        lines.append(f"\n![{one['name']}](pictures/{picture.name})")
+    return [*lines, ""]
+
+
+def wrong_snippets() -> list[str]:
+    sys.path[:0] = [str(ROOT / "tests" / "laws")]
+    broken = importlib.import_module("broken").BROKEN
+    lines = [
+        "## Wrong code that circulates, and the law that catches it",
+        "Each of these is kept in `tests/laws/broken.py` and must fail the law beside it.",
+        "",
+        "| what is wrong | caught by | which says |",
+        "|---|---|---|",
+    ]
+    for cls in broken:
+        what = " ".join((inspect.getdoc(cls) or "").split())
+        lines.append(f"| {cell(what)} | `{cls.caught_by}` | {cell(LAWS[cls.caught_by].statement)} |")
+    return lines
+
+
+def page() -> str:
+    entries = [entry(name) for name in list_encodings()]
+    places = [place for place in PLACES if any(one["acts_on"] == place for one in entries)]
+    ordered = [one for place in places for one in entries if one["acts_on"] == place]
+    words = {
+        "randomized": first_line(POSITIONS["randomized"]),
+        "offset": first_line(POSITIONS["offset"]),
+        "window": first_line(Window),
+        "scale": " ".join(first_line(cls) for cls in SCALES.values()),
+        "decoupled": ", ".join(f"`{name}`" for name in list_encodings() if entry(name)["decouples"]),
+    }
+    lines = [INTRO, "", *overview(ordered), "", OPTIONS.format(**words), ""]
+    for place in places:
+        lines += [f"## Acts on {PLACES[place]}", ""]
+        for one in ordered:
+            if one["acts_on"] == place:
+                lines += section(one)
+    return "\n".join([*lines, *wrong_snippets()]) + "\n"
+
+
+def first_line(cls: type) -> str:
+    return (inspect.getdoc(cls) or "").partition("\n")[0]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,69 @@
+"""bf16 against fp32 on trained weights: the loss of the same targets at T and at 8T, in nats.
+
+    python scripts/precision_at_length.py runs/headline/*
+Positions that were rounded would show as a difference that grows with the length.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+from rich.table import Table
+
+from posenc.corpus import prepare
+from posenc.evaluation import fixed_target
+from posenc.evaluation.subject import NotApplicableError, Subject
+from posenc.jobs.build import build_model
+from posenc.jobs.compose import compose_jobs, parse
+from posenc.jobs.eval_job import eval_job
+from posenc.results.settings import spoken_name
+from posenc.training.checkpoint import load_weights, newest_checkpoint
+
+
+def losses(run: str, max_targets: int) -> tuple[str, list[float]]:
+    """The encoding's name and nats per token at T and 8T, fp32 then bf16 each."""
+    (composed,) = compose_jobs("eval", parse([f"run={run}"])).jobs
+    job = eval_job(composed.settings)
+    store = prepare(job.data, job.tokenizer, facts=job.facts)
+    checkpoint = newest_checkpoint(job.directory / "checkpoints")
+    assert checkpoint is not None
+    model = build_model(job.trained, job.shape, store.vocab_size)
+    load_weights(checkpoint.path, model)
+    length = int(job.trained["context_length"])
+    plan = fixed_target.plan(
+        store.splits["test"].lengths,
+        [length, 8 * length],
+        train_length=length,
+        target_fraction=job.evaluation.target_fraction,
+        max_targets=max_targets,
+        identity="",
+    )
+    found = []
+    for window in (length, 8 * length):
+        for precision in ("fp32", "bf16"):
+            subject = Subject(model, length, 0, precision, job.device, store, "test", 8192)
+            try:
+                sums = fixed_target.measure(subject, plan, window)
+                found.append(float(sums.nats.sum() / sums.targets.sum()))
+            except NotApplicableError:
+                found.append(float("nan"))
+    return str(spoken_name(job.trained["encoding"])), found
+
+
+def main() -> None:
+    table = Table("encoding", "T, fp32", "bf16 - fp32", "8T, fp32", "bf16 - fp32")
+    for run in sys.argv[1:]:
+        name, (short, short_bf16, long, long_bf16) = losses(run, max_targets=16_000)
+        table.add_row(
+            name,
+            f"{short:.4f}",
+            f"{short_bf16 - short:+.4f}",
+            f"{long:.4f}",
+            f"{long_bf16 - long:+.4f}",
+        )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
