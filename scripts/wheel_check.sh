@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Build the wheel, install it into a clean environment, train and compare from another directory.
+# Build the wheel, install it into a clean environment, train and compare from another directory, beside a
+# package with an encoding of its own that is made literally as docs/add-an-encoding.md says.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 work=$(mktemp -d)
@@ -8,11 +9,23 @@ trap 'rm -rf "$work"' EXIT
   cat "$work/build.log" >&2
   exit 1
 }
+block() { # the body of the first code block of this kind on the page
+  awk -v kind="\`\`\`$1" '$0 == kind {inside = 1; next} /^```$/ {if (inside) exit} inside' \
+    "$root/docs/add-an-encoding.md"
+}
+mine=$work/my_encodings/src/my_encodings
+mkdir -p "$mine/conf/encoding"
+touch "$mine/__init__.py"
+block python >"$mine/log_recency.py"
+block yaml >"$mine/conf/encoding/log_recency.yaml"
+block toml >"$work/my_encodings/pyproject.toml"
 python3 -m venv "$work/venv"
-"$work/venv/bin/pip" install -q -c "$root/constraints.txt" "$work"/dist/*.whl
-cd "$work"
-"$work/venv/bin/posenc" train -m experiment=smoke encoding=rope,alibi >/dev/null
-"$work/venv/bin/posenc" compare --format csv | grep -q '^fixed-target,nats.*alibi'
+"$work/venv/bin/pip" install -q -c "$root/constraints.txt" "$work"/dist/*.whl "$work/my_encodings"
+mkdir "$work/elsewhere" && cd "$work/elsewhere"
+"$work/venv/bin/posenc" check encoding=log_recency >/dev/null
+"$work/venv/bin/posenc" train -m experiment=smoke encoding=rope,log_recency >/dev/null
+"$work/venv/bin/posenc" compare --format csv | grep -q '^fixed-target,nats.*log_recency'
+"$work/venv/bin/posenc" show encoding=rope --out rope.png >/dev/null
 "$work/venv/bin/posenc" train encoding=nope encoding.base=1 2>"$work/err" && exit 1
 grep -q 'encoding.base' "$work/err"
-echo "wheel: trains, compares and refuses outside the clone"
+echo "wheel: trains, checks, draws, compares and refuses outside the clone; so does a package beside it"
