@@ -106,6 +106,20 @@ def encodings(
     print_catalogue(name, as_json=json, plugins=plugin or [])
 
 
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def check(
+    context: typer.Context,
+    overrides: Overrides = None,
+    every: Annotated[bool, typer.Option("--all", help="Every encoding there is, as a matrix.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Hold an encoding to the laws: `posenc check encoding=rope`. Exit 1 if one is broken; -m sweeps."""
+    from posenc.jobs.check import run_check
+
+    raise typer.Exit(run_check([*(overrides or []), *context.args], every=every, as_json=json))
+
+
 data = typer.Typer(help="Corpora: what there is, fetch and tokenise ahead, sizes.", no_args_is_help=True)
 app.add_typer(data, name="data")
 

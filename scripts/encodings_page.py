@@ -25,12 +25,12 @@ PICTURES = ROOT / "docs" / "pictures"
 INTRO = """# The catalogue of encodings
 
 This page is made from the classes by `python scripts/encodings_page.py`; what it says of an encoding stands
-in `posenc/encodings/<name>.py`. `posenc encodings NAME` prints the same, `posenc show encoding=NAME` draws it,
-`posenc check encoding=NAME` holds it to the laws.
+in `posenc/encodings/<name>.py`. `posenc encodings NAME` prints the same, `posenc show encoding=NAME` draws
+it, `posenc check encoding=NAME` holds it to the laws.
 
 i is the query's position, j the key's, r = i - j >= 0; H heads, h = 1..H, d the model's width, D a head's, L
-layers, T the training length (the limit that positions are drawn below, where they are drawn). Scores are divided by
-sqrt(D) everywhere."""
+layers, T the training length (the limit that positions are drawn below, where they are drawn). Scores are
+divided by sqrt(D) everywhere."""
 
 OPTIONS = """## Options of any encoding
 

@@ -29,7 +29,7 @@ PLACES = {
     "scores": "scores: what is added depends on queries, keys or the text",
     "weights": "weights: another normalisation than the softmax",
     "mask": "mask: which keys are seen",
-    "several": "several: made of other encodings",
+    "several": "several: several places, or made of several encodings",
 }
 
 

@@ -51,6 +51,20 @@ def test_added_to_the_input_alone() -> None:
     assert not torch.equal(sinusoidal().embed(x, torch.arange(4), 0), x)
 
 
+def test_the_stream_is_scaled_at_the_input_alone() -> None:
+    made, nothing = sinusoidal(per_layer=True), torch.zeros(1, 4, 16)
+    x, pos = torch.randn(1, 4, 16), torch.arange(4)
+    rows = made.embed(nothing, pos, 1)
+    assert torch.equal(made.embed(nothing, pos, 0), rows)
+    assert torch.equal(made.embed(x, pos, 0), 4 * x + rows)
+    assert torch.equal(made.embed(x, pos, 1), x + rows)
+
+
+def test_nothing_is_learned_unless_it_is_concatenated() -> None:
+    assert not list(sinusoidal(per_layer=True).parameters())
+    assert [name for name, _ in sinusoidal(combine="concat").named_parameters()] == ["joined"]
+
+
 def test_positions_survive_bf16_inputs() -> None:
     added = sinusoidal().embed(torch.zeros(1, 2, 16, dtype=torch.bfloat16), torch.tensor([256, 257]), 0)
     assert added.dtype == torch.bfloat16

@@ -1,0 +1,47 @@
+"""CABLE: context-aware biases for length extrapolation.
+
+Formula: score_ij - g_i * sum over l = j+1..i of f_l, f_l = relu(w_h . x_l), g_i = softplus(v_h . x_i), x the
+layer's normed input; w, v for each layer and head. ALiBi is f = 1, g = m_h.
+  weighted  false: g = 1, the paper's CABLE_NW
+It acts on the scores. Sums of slopes in float64, their differences in float32.
+Paper: Veisi, Amirzadeh, Mansourian 2025, arXiv 2503.08067 (version 3 has the weights g).
+Departures: scores keep 1/sqrt(D), which the paper's formula leaves out; w, v start like the model's other
+linear maps; its kernel -log(b^2 + 1) for shallow models is left out.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posenc.encodings.base import Shape
+from posenc.encodings.families.gates import CumulativeGates
+
+
+class Cable(CumulativeGates):
+    """A linear penalty whose slope every token sets for itself."""
+
+    name = "cable"
+    paper = "Veisi, Amirzadeh, Mansourian 2025, arXiv 2503.08067"
+    formula = "score_ij - softplus(v_h . x_i) * sum over l=j+1..i of relu(w_h . x_l)"
+    past_training = "defined everywhere; far keys are penalised as the tokens between them say"
+    learned = "L*H*d*(2 if weighted else 1)"
+    traps = (
+        "The paper's equation has S_i - S_j, which grows with the distance; it is a penalty, so minus that.",
+        "Released code differs from the paper: softplus for the relu, offsets, no 1/sqrt(D).",
+        "Unweighted and with a softplus it is the forget gate of fox, -softplus(z) = log sigmoid(-z).",
+    )
+
+    def __init__(self, shape: Shape, *, weighted: bool) -> None:
+        super().__init__(shape)
+        self.slope = nn.Parameter(torch.empty(shape.n_layers, shape.n_heads, shape.d_model))  # (L, H, d)
+        self.gain = nn.Parameter(torch.empty_like(self.slope)) if weighted else None  # (L, H, d)
+
+    def steps(self, x: Tensor, layer: int) -> Tensor:
+        return F.relu(F.linear(x, self.slope[layer]))  # (B, S, H)
+
+    def weight(self, x: Tensor, layer: int) -> Tensor | None:
+        if self.gain is None:
+            return None
+        return F.softplus(F.linear(x, self.gain[layer]))  # (B, S, H)

@@ -1,0 +1,84 @@
+"""CoPE: contextual position encoding. A head counts the tokens it cares for, not all of them.
+
+Formula: gates g_ij = sigmoid(q_i . k_j / sqrt(D)), position p_ij = sum over l = j..i of g_il, at most p_max;
+score_ij + q_i . E[p_ij], the added term unscaled and interpolated linearly between the whole positions
+next to p_ij. The gradient reaches the gates through the interpolation.
+  p_max   largest position; E has p_max + 1 rows
+  shared  one E for all layers instead of one for each; the heads always share theirs
+It acts on the scores. Gates and their sums in float32, the future masked before the sum.
+Paper: Golovneva, Wang, Weston, Sukhbaatar 2024, arXiv 2405.18719.
+Departures: p_max is min(64, T/4) unless set: 64 is the paper's at T = 1024, and gates start near 1/2, so
+that rows above T/2 would never be trained at a short T and be met first at a longer text. In a sum of
+encodings the gates read the score with the biases of the others, and a rotation has turned q and k.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.families.gates import reversed_cumsum
+
+PUBLISHED_P_MAX = 64
+
+
+class CoPE(Encoding):
+    """A vector by a position that the query counts with gates."""
+
+    name = "cope"
+    paper = "Golovneva, Wang, Weston, Sukhbaatar 2024, arXiv 2405.18719"
+    formula = "score_ij + q_i . E[min(p_ij, p_max)], p_ij = sum over l=j..i of sigmoid(q_i . k_l / sqrt(D))"
+    acts_on = "scores"
+    past_training = "counts above p_max share the last row; closed gates keep counts low at any length"
+    learned = "((p_max or (64 if T > 256 else T//4 or 1)) + 1)*D*(1 if shared else L)"
+    relative = True
+    uses_positions = False
+    traps = (
+        "Gates of the future must be zero before they are summed: after it, every past position holds them.",
+        "Sums in bf16 stop growing at 256: float32.",
+        "The paper's listing adds the term to scaled scores; the released code scales it too unless told.",
+        "A p_max of T leaves rows that no training window reaches: gates start near 1/2.",
+    )
+
+    def __init__(self, shape: Shape, *, p_max: int | None, shared: bool) -> None:
+        super().__init__(shape)
+        if p_max is None:
+            p_max = max(1, min(PUBLISHED_P_MAX, shape.train_length // 4))
+        if p_max < 1:
+            raise ValueError(f"p_max={p_max}: must be at least 1")
+        self.p_max = p_max
+        tables = 1 if shared else shape.n_layers
+        self.table = nn.Parameter(torch.empty(tables, p_max + 1, shape.head_dim))  # (1 or L, p_max + 1, D)
+
+    def warnings(self) -> list[str]:
+        reach = self.shape.train_length  # gates stay below 1
+        if self.p_max <= reach:
+            return []
+        return [f"cope: no count of a window of {reach} tokens reaches the rows {reach + 1} to {self.p_max}"]
+
+    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
+        nn.init.zeros_(parameter)
+
+    def scores(
+        self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
+    ) -> Tensor:
+        queries, keys = s.shape[-2:]
+        past = torch.ones(queries, keys, dtype=s.dtype, device=s.device).tril(keys - queries)  # (T, S)
+        counted = reversed_cumsum(s.sigmoid() * past)  # (B, H, T, S)
+        with torch.autocast(s.device.type, enabled=False):
+            table = self.table[layer % len(self.table)]  # (p_max + 1, D)
+            at_whole = F.linear(q.to(table.dtype), table).float()  # (B, H, T, p_max + 1)
+        # Past p_max nothing more is added: to the score, and as a gradient to the gates.
+        to_next = F.pad(at_whole.diff(dim=-1), (0, 1))
+        # Rows of one flat table: an int32 index is enough, half of what `gather` needs. On a CPU this step
+        # costs what its fresh memory costs.
+        row = torch.arange(counted[..., 0].numel(), dtype=torch.int32, device=s.device)
+        first = row.view(*s.shape[:-1], 1) * (self.p_max + 1)  # (B, H, T, 1)
+        index = counted.detach().int().clamp_max_(self.p_max).add_(first).flatten()
+        start = at_whole.flatten().index_select(0, index).view_as(s)
+        step = to_next.flatten().index_select(0, index).view_as(s)
+        return torch.addcmul(start, counted.frac_(), step).add_(s)

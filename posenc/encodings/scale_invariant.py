@@ -1,0 +1,67 @@
+"""Scale-invariant attention: every decade of distances gets a like share of the attention.
+
+Formula: a_r z + m_r, z the scaled score, r = i - j, a_r^2 = 2 [log(r / tau + 1) + 1/2], m_r = 1 - a_r^2: for
+Gaussian z the expected exp(score) falls as 1 / (r / tau + 1), so that [r, 10 r) weighs the same at any r.
+The paper's method is this on p-RoPE, queries and keys turned with the lowest frequencies left still:
+theta_k = base^(-2k/D') over the first D' = fraction * D numbers of a head.
+  tau       distances below it are left nearly as they are
+  base      the paper's effective base of p-RoPE
+  fraction  share of D that is turned; 0: none ("scale-invariant NoPE"), 1: all of it (RoPE)
+  layout    interleaved pairs (2k, 2k+1), half pairs (k, k + D'/2)
+It acts on queries and keys, then on the scores.
+Paper: Anson, Wang, Aitchison 2025, arXiv 2505.17083; p-RoPE: Barbero et al. 2024, arXiv 2410.06205.
+Departures: no QK-norm, which kept z near unit variance in the paper's models. In a sum of encodings the
+biases of the others are scaled like the score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc.encodings.base import Shape
+from posenc.encodings.families.rotary import Layout, Rotary
+
+
+class ScaleInvariant(Rotary):
+    """Scores sharpened and lowered with the logarithm of the distance, on p-RoPE."""
+
+    name = "scale_invariant"
+    paper = "Anson, Wang, Aitchison 2025, arXiv 2505.17083"
+    formula = "a_r z + m_r, a_r^2 = 2 [log(r/tau + 1) + 1/2], m_r = 1 - a_r^2, on p-RoPE"
+    acts_on = "several"
+    past_training = "defined everywhere; each further decade of distances gets about the same share"
+    learned = "0"
+    refuses: Mapping[str, str] = {
+        "attention.scale": "its a_r is such a scale already, and both would sharpen twice"
+    }
+    traps = (
+        "On RoPE with all its frequencies it does not extrapolate: the paper's method is on p-RoPE.",
+        "r is the distance, not the window's length: a scale by length starves the nearest tokens.",
+    )
+
+    def __init__(self, shape: Shape, *, tau: float, base: float, fraction: float, layout: Layout) -> None:
+        if not tau > 0:
+            raise ValueError(f"tau={tau}: must be above 0")
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"fraction={fraction}: must be in [0, 1]")
+        width = 2 * round(shape.head_dim * fraction / 2)
+        super().__init__(shape, base=base, layout=layout, width=width or 2)
+        self.tau = tau
+        self.turns = width > 0
+
+    @cached_property
+    def hooks(self) -> frozenset[str]:
+        """Without `rotate` where nothing is turned, so that a sum may have another rotation."""
+        return super().hooks if self.turns else super().hooks - {"rotate"}
+
+    def scores(
+        self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
+    ) -> Tensor:
+        r = (q_pos[:, None] - k_pos[None, :]).clamp_min(0).float()  # (T, S)
+        squared = 2 * (r / self.tau).log1p() + 1  # a_r^2
+        return torch.addcmul(1 - squared, squared.sqrt(), s)  # (B, H, T, S)

@@ -1,0 +1,65 @@
+"""Sinusoidal absolute positions whose frequencies and phases are learned.
+
+Formula: x'_t = sqrt(d) x_t + PE_t, PE_{t,2k} = sin(w_k t + f_k), PE_{t,2k+1} = cos(w_k t + f_k). Frequencies
+w_k (radians a token) and phases f_k are plain parameters, d/2 of each in every place; they start at
+base^(-2k/d) and 0, so that training starts from `sinusoidal`.
+Paper: none; the tutorials' variant of Vaswani et al. 2017, arXiv 1706.03762. Not the learnable Fourier
+features of Li et al. 2021, arXiv 2106.02795, which add an MLP.
+Choices: no reparametrisation, so the sign of a frequency is free and an update of size lr turns the angle at
+t by t lr. Parameters are float32: at position 65 536 the rounding of a stored frequency is worth up to 0.002
+radians against `sinusoidal`; the product itself is made in float64.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from posenc.encodings.base import Shape, float64
+from posenc.encodings.families.absolute import (
+    JOINED,
+    PLACES,
+    Absolute,
+    Combine,
+    check_base,
+    sinusoid_frequencies,
+    waves,
+)
+
+
+class SinusoidalTrainable(Absolute):
+    """Sines and cosines of the absolute position with learned frequencies and phases."""
+
+    name = "sinusoidal_trainable"
+    paper = "none (tutorials); starts as Vaswani et al. 2017, arXiv 1706.03762"
+    formula = "x_t sqrt(d) + PE_t, PE_{t,2k} = sin(w_k t + f_k), PE_{t,2k+1} = cos(same), w and f learned"
+    past_training = (
+        "defined everywhere; frequencies fit T, and their error grows in proportion to the position"
+    )
+    learned = f"(d + {JOINED})*{PLACES}"
+    traps = (
+        "The gradient of a frequency grows with t: an update of size lr turns the angle at t by t lr.",
+        "Weight decay pulls every frequency to 0, where all positions look alike: it is left out here.",
+    )
+
+    def __init__(self, shape: Shape, *, base: float, per_layer: bool, combine: Combine) -> None:
+        super().__init__(shape, per_layer=per_layer, combine=combine)
+        check_base(base)
+        if shape.d_model % 2:
+            raise ValueError(f"d_model={shape.d_model}: must be even, sines and cosines come in pairs")
+        self.base = base
+        self.input_scale = shape.d_model**0.5  # token embeddings start with d^-1/2
+        self.frequency = nn.Parameter(torch.empty(self.places, shape.d_model // 2))  # (places, d/2)
+        self.phase = nn.Parameter(torch.empty(self.places, shape.d_model // 2))  # (places, d/2)
+
+    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
+        if name == "frequency":
+            parameter.copy_(sinusoid_frequencies(self.shape.d_model, self.base).expand_as(parameter))
+        elif name == "phase":
+            nn.init.zeros_(parameter)
+        else:
+            super().initialize(name, parameter, generator)
+
+    def rows(self, pos: Tensor, place: int) -> Tensor:
+        angle = float64(pos)[:, None] * float64(self.frequency[place])  # (T, d/2)
+        return waves(angle + float64(self.phase[place])).float().to(pos.device)  # (T, d_model)

@@ -1,0 +1,86 @@
+"""Laws of numbers: finite, of the right type, and not spoilt by float32 or bf16."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from posenc.laws.float64 import Float64
+from posenc.laws.subject import FAR, LONGEST, Subject, largest, logits, refusing, tokens
+from posenc.laws.verdict import NotApplicableError, Verdict, require, within
+
+# Logits of variance 1 agree to 1e-6, to 4e-6 under large cumulative sums. Angles made in float32 are off by
+# 2e-4 there, tables in bf16 by 5e-3.
+FLOAT32 = 2e-5
+# Root mean square of logits of variance 1: 0.002 to 0.009 on the average over T tokens, 0.04 at single ones.
+BF16 = 0.02
+BF16_TOKEN = 0.1
+FADES = 1.5
+
+
+def finite(subject: Subject) -> Verdict:
+    """At the longest window, and at positions near zero and near FAR in one window."""
+    n = subject.longest()
+    model = subject.fresh()
+    _is_finite(logits(model, tokens(model, n)), torch.float32, f"{n} tokens")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        _is_finite(logits(model, tokens(model, n)), torch.bfloat16, f"{n} tokens")
+    try:
+        pos = near_and_far(subject)
+        model = subject.anywhere(model)
+        with refusing():
+            far = logits(model, tokens(model, len(pos)), pos)
+    except NotApplicableError as error:
+        return Verdict("pass", f"{n} tokens", str(error))
+    _is_finite(far, torch.float32, f"positions to {FAR - 1}")
+    return Verdict("pass", f"{n} tokens, positions to {FAR - 1}")
+
+
+def float32(subject: Subject) -> Verdict:
+    """Against the same code and parameters with everything in float64."""
+    pos = near_and_far(subject)
+    model = subject.anywhere(subject.fresh())
+    ids = tokens(model, len(pos))
+    with refusing():
+        rounded = logits(model, ids, pos)
+    with Float64():
+        wide = subject.anywhere(subject.fresh())
+        with torch.no_grad():
+            for to, of in zip(wide.parameters(), model.parameters(), strict=True):
+                to.copy_(of)
+        for module in wide.modules():
+            if isinstance(module, nn.RMSNorm) and module.eps is None:
+                module.eps = torch.finfo(torch.float32).eps  # else the type's own, which changes the norm
+        exact = logits(wide, ids, pos)
+    require(exact.dtype == torch.float64, f"its numbers come out as {exact.dtype} whatever they are made of")
+    off = largest(rounded.double(), exact)
+    return Verdict("pass", within(off, FLOAT32, f"float32 differs from float64 at positions to {FAR - 1}"))
+
+
+def bf16(subject: Subject) -> Verdict:
+    """The last T tokens of every length; positions that fade in bf16 would grow with the length."""
+    model, length = subject.fresh(), subject.train_length
+    worst, first = 0.0, 0.0
+    for n in subject.windows(length * times for times in (1, 2, 4, LONGEST)):
+        ids = tokens(model, n)
+        exact = logits(model, ids)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            rounded = logits(model, ids).float()
+        off = (rounded - exact).square().mean(dim=(0, 2)).sqrt()  # (n,)
+        last = off[-length:].mean().item()
+        worst, first = max(worst, last), first or last
+        figure = within(last, BF16, f"bf16 and float32 differ at {n} tokens")
+        within(off.max().item(), BF16_TOKEN, f"bf16 and float32 differ at a token of {n}")
+        require(last < FADES * first, f"bf16 is {last / first:.1f} times as far off at {n} tokens", figure)
+    return Verdict("pass", within(worst, BF16, ""))
+
+
+def near_and_far(subject: Subject) -> Tensor:
+    """T positions from zero on and T below FAR: (2T,) int64."""
+    near = torch.arange(subject.train_length)
+    return torch.cat((near, FAR - subject.train_length + near))
+
+
+def _is_finite(x: Tensor, dtype: torch.dtype, where: str) -> None:
+    require(x.dtype == dtype, f"logits are {x.dtype} and not {dtype} at {where}")
+    require(bool(x.isfinite().all()), f"logits are not finite at {where} ({dtype})")

@@ -1,0 +1,58 @@
+"""Subjects at the size of `posenc check`: shipped encodings by name, and classes that are in no catalogue."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from posenc.encodings import resolve_encoding
+from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.options import build_options, position_limit
+from posenc.encodings.registry import default_parameters
+from posenc.jobs.check import SHORT, SMALL, VOCABULARY, subject_of
+from posenc.laws import Subject, Verdict, judge
+from posenc.model.decoder import Decoder
+from posenc.model.init import initialize
+from posenc.signature import check_arguments
+
+ATTENTION: dict[str, Any] = {"name": "mha", "window": None, "scale": "none"}
+SETTINGS: dict[str, Any] = {
+    "attention": ATTENTION,
+    "positions": {"name": "contiguous"},
+    "context_length": SHORT,
+    "seed": 0,
+    "plugins": [],
+}
+
+
+@functools.cache
+def named(name: str) -> Subject:
+    """A shipped encoding with the parameters of its YAML."""
+    return subject_of({**SETTINGS, "encoding": resolve_encoding({"name": name, **default_parameters(name)})})
+
+
+@functools.cache
+def verdict_of(name: str, law: str) -> Verdict:
+    """Of a shipped encoding; judged once."""
+    return judge(law, named(name))
+
+
+def of_class(cls: type[Encoding], **params: Any) -> Subject:
+    """A class with these parameters, beside the options that the laws ask for."""
+
+    def build(seed: int, **changes: Any) -> Decoder:
+        length = changes.get("context_length", SHORT)
+        positions = changes.get("positions", SETTINGS["positions"])
+        attention = {**ATTENTION, **changes.get("attention", {})}
+        limit = position_limit(positions, length)
+        shape = Shape(SMALL.d_model, SMALL.n_heads, SMALL.head_dim, SMALL.n_layers, length, limit)
+        given = check_arguments(cls, {**params, **changes.get("encoding", {})}, "encoding")
+        encoding = cls(shape, **given)
+        options = build_options(
+            shape, encoding, positions=positions, window=attention["window"], scale=attention["scale"]
+        )
+        model = Decoder(SMALL, VOCABULARY, encoding, options)
+        initialize(model, seed)
+        return model
+
+    return Subject(cls.__name__, build, SHORT, params)
