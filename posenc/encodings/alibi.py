@@ -2,13 +2,14 @@
 
 Formula: score_ij - m_h (i - j), m_h = 2^(-8h/H) for h = 1..H. For H not a power of two: the slopes of the
 next lower power p, then every other slope of 2p. The scores keep 1/sqrt(D); the bias is not divided.
+`learned_slopes` trains them from there, kept positive.
 Paper: Press, Smith, Lewis 2021, arXiv 2108.12409.
 """
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding, Shape
 
@@ -30,7 +31,7 @@ class ALiBi(Encoding):
     acts_on = "bias"
     past_training = "defined everywhere; far keys are penalised more and more, so the far past fades"
 
-    learned = "0"
+    learned = "H if learned_slopes else 0"
     relative = True
     penalty = True
     traps = (
@@ -40,13 +41,16 @@ class ALiBi(Encoding):
         "circulation has that, slopes spaced by 8/(H-1) (a division by zero at H=1) and no 1/sqrt(D).",
     )
 
-    slope: Tensor
-
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, *, learned_slopes: bool) -> None:
         super().__init__(shape)
-        self.register_buffer("slope", torch.tensor(slopes(shape.n_heads)), persistent=False)  # (H,)
+        self.published = torch.tensor(slopes(shape.n_heads))  # (H,)
+        self.slope = nn.Parameter(torch.empty(shape.n_heads)) if learned_slopes else None  # its logarithm
+
+    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
+        parameter.copy_(self.published.log())
 
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
         # Distances are exact integers and the product is float32: slope times a bf16 key index would leave
         # 3 distinct biases among the 64 nearest keys at a context of 8k.
-        return -self.slope.float()[:, None] * r.float()  # (H, R)
+        slope = self.published.to(r.device) if self.slope is None else self.slope.float().exp()  # (H,)
+        return -slope[:, None] * r.float()  # (H, R)

@@ -34,7 +34,7 @@ class CoPE(Encoding):
     formula = "score_ij + q_i . E[min(p_ij, p_max)], p_ij = sum over l=j..i of sigmoid(q_i . k_l / sqrt(D))"
     acts_on = "scores"
     past_training = "counts above p_max share the last row; closed gates keep counts low at any length"
-    learned = "((p_max or (64 if T > 256 else T//4 or 1)) + 1)*D*(1 if shared else L)"
+    learned = "((max(1, min(64, T//4)) if p_max is None else p_max) + 1)*D*(1 if shared else L)"
     relative = True
     uses_positions = False
     traps = (

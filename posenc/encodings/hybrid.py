@@ -4,7 +4,7 @@ Formula: x'_t = sqrt(d) x_t + [sqrt(d) E[t]; PE_t], E a table of T rows of p num
 the nearest whole number, PE_t the sinusoids of width d - p (their frequencies run over the whole range).
 beyond, past T: what the p learned dimensions are (untrained | clamp | truncate | refuse, as in `learned`).
 Paper: none. Background material credits it to T5, which has a bias by distance and nothing of this.
-Choices: sqrt(d) stands before x and E alike, with E of standard deviation d^-1/2 at the start. So each half
+Choices: sqrt(d) stands before x and E alike, with E of standard deviation d^-1/2 at the start. So each part
 stands to the token embeddings as it does in `learned` and in `sinusoidal`. With no factor PE would be
 sqrt(d/2) times as large as the tokens; with one on x alone E would be sqrt(d) times smaller than they are.
 """
@@ -25,7 +25,7 @@ class Hybrid(Tabled):
     """Learned rows in the first dimensions, sinusoids in the rest."""
 
     name = "hybrid"
-    paper = "none (background material); halves: arXiv 1705.03122 and 1706.03762"
+    paper = "none (background material); parts: arXiv 1705.03122 and 1706.03762"
     formula = "sqrt(d) x_t + [sqrt(d) E[t]; PE_t], E[t] of p = learned_share d numbers"
     past_training = (
         "the learned part by the policy `beyond`; the sinusoids go on, in sums of phases never seen"
@@ -47,7 +47,7 @@ class Hybrid(Tabled):
         width = math.floor(learned_share * shape.d_model + 0.5) if 0 < learned_share < 1 else 0
         if not 0 < width < shape.d_model:
             raise ValueError(
-                f"learned_share={learned_share}: must be above 0 and below 1 and leave both halves at least "
+                f"learned_share={learned_share}: must be above 0 and below 1 and leave both parts at least "
                 f"one of d_model={shape.d_model} dimensions"
             )
         super().__init__(shape, width=width, beyond=beyond, per_layer=per_layer, combine=combine)

@@ -49,10 +49,10 @@ class StickBreaking(Encoding):
         queries, keys = s.shape[-2:]
         older = allowed.tril(keys - queries - 1)  # (T, S) without the own token
         # -inf before anything else: such a key takes nothing (exp) and breaks nothing off (softplus)
-        z = s + torch.zeros_like(older, dtype=s.dtype).masked_fill(~older, float("-inf"))  # (B, H, T, S)
+        z = s + torch.zeros_like(older, dtype=s.dtype).masked_fill_(~older, float("-inf"))  # (B, H, T, S)
         taken = reversed_cumsum(F.softplus(z))  # minus the log of what this key and all nearer ones leave
         broken = (z - taken).exp_()
         if self.remainder == "none":
             return broken
-        rest = (-taken[..., :1]).exp() * torch.eye(keys, dtype=s.dtype, device=s.device)[-queries:]
-        return broken + rest  # (B, H, T, S)
+        own = torch.ones_like(z[0, 0]).tril(keys - queries).triu_(keys - queries)  # (T, S)
+        return torch.addcmul(broken, (-taken[..., :1]).exp(), own)  # (B, H, T, S)

@@ -41,7 +41,7 @@ LAWS: dict[str, Law] = {
     "positions": Law(positions, "positions are increasing whole numbers, and used if and only if declared"),
     "finite": Law(finite, "finite and of the right type at 8T and at positions to 65 536, fp32 and bf16"),
     "float32": Law(float32, "float32 is as good as float64 at positions to 65 536"),
-    "bf16": Law(bf16, "bf16 and fp32 agree at every length to 8T, no worse at the longer ones"),
+    "bf16": Law(bf16, "bf16 and fp32 agree, alike at every length to 8T, and at positions to 65 536"),
     "gradient": Law(gradient, "a finite gradient reaches every parameter, in fp32 and bf16"),
     "count": Law(count, "the declared number of parameters is the real one"),
     "seeds": Law(seeds, "initial values follow from seed and name; shared parts start alike"),

@@ -7,6 +7,7 @@ Below them: the code's weights, and how far the two are apart.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -100,6 +101,11 @@ def scale_invariant(text: Text, i: int, tau: float, pos: list[int]) -> list[floa
     return softmax(scores)
 
 
+def build(name: str, heads: int, width: int, layers: int, train_length: int, **params: Any) -> Encoding:
+    sizes: dict[str, Any] = {"d_model": heads * width, "n_heads": heads, "head_dim": width}
+    return build_encoding(name, n_layers=layers, train_length=train_length, **sizes, **params)
+
+
 class Example:
     """One text of random vectors. float64, but of float32's numbers."""
 
@@ -114,11 +120,10 @@ class Example:
         self.pos = torch.arange(tokens)
         self.loss = vectors(heads, tokens, tokens)  # weights of the weights in a loss
 
-    def encoding(self, name: str, **params: object) -> Encoding:
+    def encoding(self, name: str, **params: Any) -> Encoding:
         """Its parameters are filled with large numbers: those of a start would hide faults."""
         heads = len(self.q)
-        sizes = {"d_model": heads * WIDTH, "n_heads": heads, "head_dim": WIDTH, "n_layers": LAYERS}
-        encoding = build_encoding(name, train_length=TRAINED, **sizes, **params)
+        encoding = build(name, heads, WIDTH, LAYERS, TRAINED, **params)
         generator = torch.Generator().manual_seed(1)
         for parameter in encoding.parameters():
             torch.nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5, generator=generator)
@@ -149,12 +154,14 @@ class Example:
                 out[head, i, text.seen(i)] = torch.tensor(formula(text, i), dtype=torch.float64)
         return out[:, -(wanted or tokens) :]
 
-    def numeric_gradient(self, formulas: list[Formula], of: Tensor, at: tuple[int, ...]) -> float:
-        """Of sum(loss * weights) by the entry `at` of `of`, a float64 tensor that the formulas read."""
+    def numeric_gradient(
+        self, formulas: Callable[[], list[Formula]], of: Tensor, at: tuple[int, ...]
+    ) -> float:
+        """Of sum(loss * weights) by the entry `at` of `of`, a float64 tensor that `formulas` reads."""
         sums, start = [], of[at].item()
         for step in (1e-5, -1e-5):
             of[at] = start + step
-            sums.append((self.formula(formulas) * self.loss).sum().item())
+            sums.append((self.formula(formulas()) * self.loss).sum().item())
         of[at] = start
         return (sums[0] - sums[1]) / 2e-5
 

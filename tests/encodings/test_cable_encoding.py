@@ -1,29 +1,26 @@
 import math
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
-from formulas_content import HEADS, LAYERS, TOKENS, Example, Formula, apart, cable
+from formulas_content import HEADS, LAYERS, TOKENS, Example, Formula, apart, build, cable
 from torch import Tensor
 
-from posenc.encodings import build_encoding
 from posenc.encodings.alibi import slopes
 from posenc.encodings.cable import Cable
 from posenc.model import kernels
 
 
-def built(example: Example, **params: object) -> Cable:
+def built(example: Example, **params: Any) -> Cable:
     encoding = example.encoding("cable", **params)
     assert isinstance(encoding, Cable)
     return encoding
 
 
 def formulas(slope: Tensor, gain: Tensor | None) -> list[Formula]:
-    return [
-        lambda text, i, h=h: cable(  # type: ignore[misc]
-            text, i, slope[h].tolist(), None if gain is None else gain[h].tolist()
-        )
-        for h in range(len(slope))
-    ]
+    gains = [None] * len(slope) if gain is None else gain.tolist()
+    return [partial(cable, w=w, v=v) for w, v in zip(slope.tolist(), gains, strict=True)]
 
 
 @pytest.mark.parametrize("layer", range(LAYERS))
@@ -56,7 +53,7 @@ def test_gradients() -> None:
     slope, gain = encoding.slope[0].detach().double(), encoding.gain[0].detach().double()
     for parameter, exact in ((encoding.slope, slope), (encoding.gain, gain)):
         assert parameter.grad is not None
-        want = example.numeric_gradient(formulas(slope, gain), exact, (1, 5))
+        want = example.numeric_gradient(lambda: formulas(slope, gain), exact, (1, 5))
         assert parameter.grad[0, 1, 5].item() == pytest.approx(want, rel=1e-3)
         assert not parameter.grad[1].any()  # the other layer
 
@@ -64,8 +61,7 @@ def test_gradients() -> None:
 @pytest.mark.parametrize("heads", [1, 4])
 @torch.no_grad()
 def test_slopes_of_one_are_alibi(heads: int) -> None:
-    sizes = {"d_model": 8 * heads, "n_heads": heads, "head_dim": 8, "n_layers": 1, "train_length": 4}
-    encoding, alibi = build_encoding("cable", **sizes), build_encoding("alibi", **sizes)  # type: ignore[arg-type]
+    encoding, alibi = build("cable", heads, 8, 1, 4), build("alibi", heads, 8, 1, 4)
     assert isinstance(encoding, Cable) and encoding.gain is not None
     x, pos = torch.ones(1, 9, 8 * heads), torch.arange(9)
     encoding.slope[:] = 1 / (8 * heads)
@@ -101,9 +97,8 @@ def test_bf16_changes_no_slope() -> None:
 
 
 def test_start() -> None:
-    sizes = {"d_model": 512, "n_heads": 8, "head_dim": 64, "n_layers": 2, "train_length": 64}
     for weighted, count in ((True, 2 * 8 * 512 * 2), (False, 2 * 8 * 512)):
-        encoding = build_encoding("cable", weighted=weighted, **sizes)  # type: ignore[arg-type]
+        encoding = build("cable", 8, 64, 2, 64, weighted=weighted)
         assert sum(p.numel() for p in encoding.parameters()) == count
         for name, parameter in encoding.named_parameters():
             encoding.initialize(name, parameter.data, torch.Generator().manual_seed(0))

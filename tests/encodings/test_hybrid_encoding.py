@@ -42,11 +42,18 @@ def test_formula(share: float, learned: int, base: float) -> None:
         assert (got[:, t].double() - want).abs().max() < 2e-6
 
 
+@pytest.mark.parametrize("share", [0.25, 0.3, 1 / 3, 0.9, 13.5 / 16])
+def test_declared_parameter_count_of_a_share_that_is_no_whole_number(share: float) -> None:
+    given = {"T": T, "d": WIDTH, "L": 2, "learned_share": share, "combine": "add", "per_layer": True}
+    declared = eval(str(Hybrid.learned), {"__builtins__": {}}, given)
+    assert declared == made(learned_share=share, per_layer=True).table.numel()
+
+
 def test_published_split() -> None:
     assert made(width=512).table.shape[-1] == 128
 
 
-def test_each_half_stands_to_the_tokens_as_in_its_own_encoding() -> None:
+def test_each_part_stands_to_the_tokens_as_in_its_own_encoding() -> None:
     width = 1024
     encoding, positions = made(width=width, learned_share=0.5), list(range(T))
     token = torch.randn(4096, generator=torch.Generator().manual_seed(0)) * width**-0.5 * width**0.5

@@ -1,9 +1,10 @@
+from functools import partial
+
 import pytest
 import torch
 from formulas_content import HEADS, LAYERS, TOKENS, Example, Formula, apart, stick_breaking
 from torch import Tensor
 
-from posenc.encodings import build_encoding
 from posenc.encodings.options import build_options
 from posenc.encodings.stick_breaking import StickBreaking
 from posenc.errors import UserError
@@ -19,7 +20,7 @@ def built(remainder: str = "none") -> StickBreaking:
 
 
 def formulas(heads: int, remainder: str) -> list[Formula]:
-    return [lambda text, i: stick_breaking(text, i, remainder)] * heads
+    return [partial(stick_breaking, remainder=remainder)] * heads
 
 
 def causal(tokens: int) -> Tensor:
@@ -63,7 +64,7 @@ def test_gradients(remainder: str) -> None:
     (built(remainder).weights(s, causal(TOKENS), 0)[0] * example.loss).sum().backward()
     assert s.grad is not None
     # moved along a query, so that every score of its row moves
-    want = example.numeric_gradient(formulas(HEADS, remainder), example.q, (1, 9, 4))
+    want = example.numeric_gradient(lambda: formulas(HEADS, remainder), example.q, (1, 9, 4))
     got = (s.grad[0, 1, 9].double() @ example.k[1, :, 4]) / 8**0.5
     assert got.item() == pytest.approx(want, rel=1e-3)
 
@@ -121,6 +122,5 @@ def test_a_scale_is_refused_and_a_window_is_not() -> None:
 
 
 def test_values_out_of_range_are_refused() -> None:
-    sizes = {"d_model": 8, "n_heads": 1, "head_dim": 8, "n_layers": 1, "train_length": 4}
     with pytest.raises(UserError, match="remainder"):
-        build_encoding("stick_breaking", remainder="first", **sizes)  # type: ignore[arg-type]
+        Example().encoding("stick_breaking", remainder="first")

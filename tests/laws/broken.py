@@ -116,6 +116,16 @@ class Float32Angles(BrokenRoPE):
         return angle.cos(), angle.sin()
 
 
+class PositionsLikeQueries(BrokenRoPE):
+    """Positions cast to the queries' type: exact in float32, and in bf16 up to 256."""
+
+    caught_by = "bf16"
+    says = "at positions to 65535"
+
+    def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        return super().rotate(q, k, q_pos.to(q.dtype), k_pos.to(q.dtype), layer)
+
+
 class DoubledExponents(BrokenRoPE):
     """10000 ** (-2*arange(0, D, 2)/D): a rotary law with other frequencies. Only the second route sees it."""
 

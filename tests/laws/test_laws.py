@@ -10,7 +10,7 @@ import torch
 from subjects import ATTENTION, SETTINGS, named, of_class, verdict_of
 from torch import Tensor
 
-from posenc.encodings.base import Encoding
+from posenc.encodings.base import Encoding, Shape
 from posenc.errors import UserError
 from posenc.jobs.check import SHORT, subject_of
 from posenc.laws import LAWS, Verdict, judge
@@ -104,6 +104,102 @@ def test_a_nan_is_no_agreement() -> None:
         "trace",
     }
     assert failing >= {"load", "tail", "blocks", "options"}
+
+
+class Plain(Encoding):
+    learned = "0"
+
+
+class Wide(Plain):
+    def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
+        return x.double()
+
+
+class Halves(Plain):
+    def positions(self, n: int, training: bool, generator: torch.Generator) -> Tensor:
+        return torch.arange(n) / 2
+
+
+class Backwards(Plain):
+    def positions(self, n: int, training: bool, generator: torch.Generator) -> Tensor:
+        return torch.arange(n).flip(0)
+
+
+class Everchanging(Plain):
+    def positions(self, n: int, training: bool, generator: torch.Generator) -> Tensor:
+        return torch.randperm(2 * n)[:n].sort().values
+
+
+class Level(Plain):
+    penalty = True
+
+    def distance_bias(self, r: Tensor, layer: int) -> Tensor:
+        return torch.zeros(self.shape.n_heads, len(r))
+
+
+class OnlyInFloat32(Plain):
+    """Its gradient in bf16 is nan."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.gain = torch.nn.Parameter(torch.empty(1))
+
+    def scores(
+        self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
+    ) -> Tensor:
+        return s * (1 + self.gain * (1 if q.dtype == torch.float32 else float("inf") * 0))
+
+
+class Fading(Plain):
+    """In bf16 a little worse with every token."""
+
+    def scores(
+        self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
+    ) -> Tensor:
+        return s if q.dtype == torch.float32 else s * (1 + q_pos[:, None] * 1.5e-4)
+
+
+class Unnamed(Plain):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        if shape.position_limit is not None:
+            raise UserError("encoding", "unnamed", "no")
+
+
+class NotLoaded(Plain):
+    """Draws what it never trains from the time of its making."""
+
+    made = 0
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        NotLoaded.made += 1
+        self.drawn = torch.randn(shape.d_model, generator=torch.Generator().manual_seed(self.made))
+
+    def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
+        return x + self.drawn.to(x)
+
+
+FAILS: list[tuple[type[Encoding], str, str]] = [
+    (Plain, "positions", "no change of positions changes logits"),
+    (type("Unstable", (Plain,), {"prefix_stable": False}), "prefix", "declares that a longer text"),
+    (Wide, "finite", "same dtype"),
+    (Halves, "positions", "positions are torch.float32"),
+    (Backwards, "positions", "do not increase"),
+    (Everchanging, "positions", "more than their generator"),
+    (Level, "penalty", "the same at every distance"),
+    (OnlyInFloat32, "gradient", "in bf16"),
+    (Fading, "bf16", "times as far off at longer windows"),
+    (Unnamed, "options", "randomized is refused without being named"),
+    (NotLoaded, "load", "before and after loading"),
+    (NotLoaded, "trace", "of a fresh model"),
+]
+
+
+@pytest.mark.parametrize(("cls", "law", "says"), FAILS, ids=[f"{c.__name__}-{law}" for c, law, _ in FAILS])
+def test_each_part_of_a_law_can_fail(cls: type[Encoding], law: str, says: str) -> None:
+    verdict = judge(law, of_class(cls))
+    assert verdict.status == "fail" and says in verdict.reason, verdict
 
 
 def test_far_positions_may_be_refused_and_near_ones_not() -> None:

@@ -1,0 +1,58 @@
+"""Dynamic position bias: a small network from the distance to a bias for each head.
+
+Formula: score_ij + MLP_h(f(r)), r = i - j, f(r) = log(1 + r) (`log_distance`) or r; the MLP has one input,
+two hidden layers of `hidden` ReLUs and an output for each head. Shared by the layers.
+It acts on the scores as a bias by distance: the network sees each distance once, so a window of n tokens
+costs n inputs, never n^2.
+Paper: Wang et al. 2021 (CrossFormer), arXiv 2108.00154, there of two-dimensional offsets.
+Departures: one dimension; no layer norms inside; the last layer starts at zero, so that training begins
+without a bias; r is divided by T, so that its size does not depend on the window.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posenc.encodings.base import Encoding, Shape
+
+
+class DynamicBias(Encoding):
+    """A learned function of the distance."""
+
+    name = "dynamic_bias"
+    paper = "Wang et al. 2021 (CrossFormer), arXiv 2108.00154"
+    formula = "score_ij + MLP_h(log(1 + i - j)), or of the distance itself"
+    acts_on = "bias"
+    past_training = "defined everywhere, as the network goes on: beyond T in straight lines of its input"
+    learned = "hidden*hidden + 3*hidden + hidden*H + H"
+    relative = True
+    traps = ("Built for every pair of positions it holds (T, T, hidden) numbers; distances are T.",)
+
+    def __init__(self, shape: Shape, *, hidden: int, log_distance: bool) -> None:
+        super().__init__(shape)
+        if hidden < 1:
+            raise ValueError(f"hidden={hidden}: must be at least 1")
+        self.log_distance = log_distance
+        self.w1 = nn.Parameter(torch.empty(hidden))  # one input
+        self.b1 = nn.Parameter(torch.empty(hidden))
+        self.w2 = nn.Parameter(torch.empty(hidden, hidden))
+        self.b2 = nn.Parameter(torch.empty(hidden))
+        self.w3 = nn.Parameter(torch.empty(shape.n_heads, hidden))
+        self.b3 = nn.Parameter(torch.empty(shape.n_heads))
+
+    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
+        if name in ("w1", "b1"):
+            nn.init.normal_(parameter, generator=generator)  # breakpoints spread over the input
+        elif name == "w2":
+            nn.init.normal_(parameter, std=(2 / parameter.shape[1]) ** 0.5, generator=generator)
+        else:
+            nn.init.zeros_(parameter)
+
+    def distance_bias(self, r: Tensor, layer: int) -> Tensor:
+        u = torch.log1p(r.float()) if self.log_distance else r.float() / self.shape.train_length  # (R,)
+        with torch.autocast(r.device.type, enabled=False):  # a few thousand inputs: exact costs nothing
+            x = F.relu(u[:, None] * self.w1.float() + self.b1.float())  # (R, hidden)
+            x = F.relu(F.linear(x, self.w2.float(), self.b2.float()))
+            return F.linear(x, self.w3.float(), self.b3.float()).T  # (H, R)
