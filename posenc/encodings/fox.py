@@ -3,7 +3,8 @@
 Formula: score_ij + sum over l = j+1..i of log sigmoid(w_h . x_l + b_h), x_l the layer's normed input; w, b
 for each layer and head. Nothing else says where a token stands.
 It acts on the scores. Sums of log gates in float64, their differences in float32.
-Start as in the released code: b = 0, so gates start around 1/2; w like the model's other linear maps.
+Start as in the released code: b = 0, so gates start around 1/2; w like the model's other linear maps, which
+is d^-1/2 here and 0.02 there.
 Paper: Lin, Nikishin, He, Courville 2025, arXiv 2503.02130.
 Departures: the forget gate alone, without the QK-norm, output gate, output norm and token shift of the
 paper's "Pro" block, so that lines differ in their encoding only.

@@ -30,7 +30,7 @@ class StickBreaking(Encoding):
     paper = "Tan, Yang, Courville, Panda, Shen 2024, arXiv 2410.17980"
     formula = "A_ij = sigmoid(z_ij) * product over j<k<i of (1 - sigmoid(z_ik)), j < i"
     acts_on = "weights"
-    past_training = "weights of the keys in reach stay; a longer text only has keys that get what is left"
+    past_training = "near keys keep their shares at any length; far ones get what is left"
     learned = "0"
     relative = True
     uses_positions = False

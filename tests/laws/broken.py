@@ -13,14 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenc.encodings.alibi import ALiBi
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.families.absolute import Combine
-from posenc.encodings.rope import RoPE
-from posenc.encodings.sinusoidal import Sinusoidal
-
-ROPE = {"base": 10000.0, "layout": "interleaved", "fraction": 1.0, "drop_low": 0.0}
-SINUSOIDAL = {"base": 10000.0, "per_layer": False, "combine": "add"}
 
 
 class Broken(Encoding):
@@ -31,27 +24,67 @@ class Broken(Encoding):
     caught_by: ClassVar[str | None]
     says: ClassVar[str]  # part of the reason
     healthy: ClassVar[Any]
-    params: ClassVar[dict[str, Any]] = {}
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         nn.init.normal_(parameter, generator=generator)
 
 
-class BrokenRoPE(RoPE):
-    """RoPE, some part of it replaced."""
+class Turned(Broken):
+    """Healthy: halves of queries and keys turned by t * 10000^(-2k/D)."""
 
+    caught_by = None
     healthy = "rope"
-    params = ROPE
+    relative = True
+
+    def frequencies(self) -> Tensor:
+        width = self.shape.head_dim
+        return 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+
+    def angles(self, pos: Tensor) -> tuple[Tensor, Tensor]:
+        angle = pos.double()[:, None] * self.frequencies()  # (T, D/2)
+        return angle.cos().float(), angle.sin().float()
+
+    def turn(self, x: Tensor, pos: Tensor) -> Tensor:
+        cos, sin = self.angles(pos)
+        a, b = x.float().chunk(2, dim=-1)
+        return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1).to(x.dtype)
+
+    def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        return self.turn(q, q_pos), self.turn(k, k_pos)
 
 
-class BrokenALiBi(ALiBi):
-    """ALiBi, some part of it replaced."""
+class Linear(Broken):
+    """Healthy: a penalty of slope times distance."""
 
+    caught_by = None
     healthy = "alibi"
-    params: ClassVar[dict[str, Any]] = {}
+    relative = True
+    penalty = True
+
+    def slope(self) -> Tensor:
+        heads = self.shape.n_heads
+        return 2.0 ** (-8 * torch.arange(1, heads + 1) / heads)  # (H,)
+
+    def distance_bias(self, r: Tensor, layer: int) -> Tensor:
+        return -self.slope()[:, None] * r.float()  # (H, R)
 
 
-class SineTwice(BrokenRoPE):
+class Waves(Broken):
+    """Healthy: sines and cosines of the position, added to the input."""
+
+    caught_by = None
+    healthy = "sinusoidal"
+
+    def rows(self, pos: Tensor) -> Tensor:
+        half = self.shape.d_model // 2
+        angle = pos.double()[:, None] * 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
+        return torch.cat((angle.sin(), angle.cos()), dim=-1).float()  # (T, d_model)
+
+    def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
+        return x * self.shape.d_model**0.5 + self.rows(pos) if layer == 0 else x
+
+
+class SineTwice(Turned):
     """Public snippets turn pairs by [sin, sin] instead of [cos, sin]."""
 
     caught_by = "shift"
@@ -62,7 +95,7 @@ class SineTwice(BrokenRoPE):
         return sin, sin
 
 
-class BlocksByTwo(BrokenRoPE):
+class BlocksByTwo(Turned):
     """A table [sin | cos] in two blocks, read as if the two alternated."""
 
     caught_by = "shift"
@@ -74,7 +107,7 @@ class BlocksByTwo(BrokenRoPE):
         return table[:, 1::2], table[:, 0::2]
 
 
-class ClockwiseKeys(BrokenRoPE):
+class ClockwiseKeys(Turned):
     """Queries turned one way and keys the other, so that scores depend on i + j."""
 
     caught_by = "shift"
@@ -84,7 +117,7 @@ class ClockwiseKeys(BrokenRoPE):
         return super().rotate(q, k, q_pos, -k_pos, layer)
 
 
-class Bf16Tables(BrokenRoPE):
+class Bf16Tables(Turned):
     """Tables kept in bf16: cosines with three digits, whatever the angle was made in."""
 
     caught_by = "float32"
@@ -95,7 +128,7 @@ class Bf16Tables(BrokenRoPE):
         return cos.bfloat16(), sin.bfloat16()
 
 
-class Bf16Positions(BrokenRoPE):
+class Bf16Positions(Turned):
     """Positions in bf16 before the product: 256 and 257 are one."""
 
     caught_by = "float32"
@@ -105,18 +138,18 @@ class Bf16Positions(BrokenRoPE):
         return super().angles(pos.bfloat16())
 
 
-class Float32Angles(BrokenRoPE):
+class Float32Angles(Turned):
     """Position times frequency in float32: off by 0.004 radians at 65 536."""
 
     caught_by = "float32"
     says = "differs from float64"
 
     def angles(self, pos: Tensor) -> tuple[Tensor, Tensor]:
-        angle = pos.float()[:, None] * self.frequencies(pos.device).float()
+        angle = pos.float()[:, None] * self.frequencies().float()
         return angle.cos(), angle.sin()
 
 
-class PositionsLikeQueries(BrokenRoPE):
+class PositionsLikeQueries(Turned):
     """Positions cast to the queries' type: exact in float32, and in bf16 up to 256."""
 
     caught_by = "bf16"
@@ -126,25 +159,25 @@ class PositionsLikeQueries(BrokenRoPE):
         return super().rotate(q, k, q_pos.to(q.dtype), k_pos.to(q.dtype), layer)
 
 
-class DoubledExponents(BrokenRoPE):
+class DoubledExponents(Turned):
     """10000 ** (-2*arange(0, D, 2)/D): a rotary law with other frequencies. Only the second route sees it."""
 
     caught_by = None
 
-    def frequencies(self, device: torch.device | None = None) -> Tensor:
-        return super().frequencies(device) ** 2
+    def frequencies(self) -> Tensor:
+        return super().frequencies() ** 2
 
 
-class FrequenciesFromOne(BrokenRoPE):
+class FrequenciesFromOne(Turned):
     """Indices 1..D/2 instead of 0..D/2-1: again consistent. Only the second route sees it."""
 
     caught_by = None
 
-    def frequencies(self, device: torch.device | None = None) -> Tensor:
-        return super().frequencies(device) * self.base ** (-2 / self.width)
+    def frequencies(self) -> Tensor:
+        return super().frequencies() * 10000.0 ** (-2 / self.shape.head_dim)
 
 
-class CachedByLength(BrokenRoPE):
+class CachedByLength(Turned):
     """Tables kept by the number of tokens, whatever their positions are."""
 
     caught_by = "positions"
@@ -157,7 +190,7 @@ class CachedByLength(BrokenRoPE):
         return tables[len(pos)]
 
 
-class SharedTable(BrokenRoPE):
+class SharedTable(Turned):
     """One table for the process, made anew when a longer one is wanted, by the settings of who wants it."""
 
     caught_by = "trace"
@@ -173,7 +206,7 @@ class SharedTable(BrokenRoPE):
         return cos[pos], sin[pos]
 
 
-class NotCentred(BrokenRoPE):
+class NotCentred(Turned):
     """xPos with z^(i/512) on queries and z^(-j/512) on keys: the second is infinite from about 36 000 on."""
 
     caught_by = "finite"
@@ -181,12 +214,12 @@ class NotCentred(BrokenRoPE):
 
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         q, k = super().rotate(q, k, q_pos, k_pos, layer)
-        pair = torch.arange(0, self.width, 2)
-        z = ((pair / self.width + 0.4) / 1.4).repeat_interleave(2)  # (D,)
+        pair = torch.arange(0, self.shape.head_dim, 2)
+        z = ((pair / self.shape.head_dim + 0.4) / 1.4).repeat(2)  # (D,)
         return q * z ** (q_pos[:, None] / 512), k * z ** (-k_pos[:, None] / 512)
 
 
-class Rewarding(BrokenALiBi):
+class Rewarding(Linear):
     """slope * (i - j) added with a plus: distance is rewarded."""
 
     caught_by = "penalty"
@@ -196,18 +229,18 @@ class Rewarding(BrokenALiBi):
         return -super().distance_bias(r, layer)
 
 
-class Bf16KeyIndex(BrokenALiBi):
+class Bf16KeyIndex(Linear):
     """slope times the key's index, in bf16: of the 64 nearest keys 3 distinct biases remain at 8k."""
 
     caught_by = "float32"
     says = "differs from float64"
 
     def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        row = (self.slope.bfloat16()[:, None] * k_pos.bfloat16()).float()  # (H, S)
+        row = (self.slope().bfloat16()[:, None] * k_pos.bfloat16()).float()  # (H, S)
         return row[:, None].expand(-1, len(q_pos), -1)
 
 
-class ReadsPositions(BrokenALiBi):
+class ReadsPositions(Linear):
     """Declares that it reads no position, and does."""
 
     caught_by = "positions"
@@ -215,7 +248,7 @@ class ReadsPositions(BrokenALiBi):
     uses_positions = False
 
 
-class IndexInTheBlock(BrokenALiBi):
+class IndexInTheBlock(Linear):
     """The query's index counted from the block's start: right as long as there is one block."""
 
     caught_by = "tail"
@@ -228,7 +261,7 @@ class IndexInTheBlock(BrokenALiBi):
         return self.distance_bias(torch.arange(len(k_pos)), layer)[:, r]
 
 
-class BatchOfQueries(BrokenALiBi):
+class BatchOfQueries(Linear):
     """Temperature by the number of queries at hand instead of the keys that each sees."""
 
     caught_by = "blocks"
@@ -315,64 +348,59 @@ class Rows(Broken):
         return x + self.table[pos] if layer == 0 else x
 
 
-class FromTheEnd(Sinusoidal):
+class FromTheEnd(Waves):
     """Positions counted back from the window's last token."""
 
     caught_by = "prefix"
     says = "a text of 33 tokens moves"
     healthy = "sinusoidal"
-    params = SINUSOIDAL
 
-    def rows(self, pos: Tensor, place: int) -> Tensor:
-        return super().rows(pos[-1] - pos, place)
+    def rows(self, pos: Tensor) -> Tensor:
+        return super().rows(pos[-1] - pos)
 
 
-class Undeclared(Sinusoidal):
+class Undeclared(Waves):
     """Positions as a share of the window's length, without declaring that a longer text changes them."""
 
     caught_by = "prefix"
     says = "a text of 33 tokens moves"
     healthy = "normalized"
-    params = SINUSOIDAL
 
-    def rows(self, pos: Tensor, place: int) -> Tensor:
+    def rows(self, pos: Tensor) -> Tensor:
         return (pos / pos[-1].clamp_min(1))[:, None].expand(-1, self.shape.d_model)
 
 
-class SavedTable(Sinusoidal):
+class SavedTable(Waves):
     """A table of T rows in the state dict, grown where a longer text comes: checkpoints take its length."""
 
     caught_by = "load"
     says = "saved buffers"
     healthy = "sinusoidal"
-    params = SINUSOIDAL
 
     table: Tensor
 
-    def __init__(self, shape: Shape, *, base: float, per_layer: bool, combine: Combine) -> None:
-        super().__init__(shape, base=base, per_layer=per_layer, combine=combine)
-        self.register_buffer("table", super().rows(torch.arange(shape.train_length), 0))
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.register_buffer("table", super().rows(torch.arange(shape.train_length)))
 
-    def rows(self, pos: Tensor, place: int) -> Tensor:
+    def rows(self, pos: Tensor) -> Tensor:
         longest = int(pos[-1]) + 1
         if len(self.table) < longest:
-            self.table = super().rows(torch.arange(longest), 0)
+            self.table = super().rows(torch.arange(longest))
         return self.table[pos]
 
 
-class Slopes(BrokenALiBi):
-    """Healthy: learned slopes without a floor; the base of the three below."""
+class Slopes(Broken):
+    """Healthy: a learned slope for the logarithm of the distance."""
 
+    caught_by = None
+    healthy = "t5"
     learned = "H"
-    penalty = False
-    caught_by: ClassVar[str | None] = None
+    relative = True
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
         self.learnt = nn.Parameter(torch.empty(shape.n_heads))
-
-    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
-        nn.init.normal_(parameter, generator=generator)
 
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
         return -self.learnt.exp()[:, None] * r.float().log1p()
@@ -460,7 +488,7 @@ class SelfOnly(Broken):
         return q_pos[:, None] - k_pos[None, :] < 1
 
 
-class Ceiling(BrokenALiBi):
+class Ceiling(Linear):
     """Ends at 8 T positions by an error of its own, instead of refusing what draws them further out."""
 
     caught_by = "options"

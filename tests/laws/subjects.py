@@ -37,8 +37,8 @@ def verdict_of(name: str, law: str) -> Verdict:
     return judge(law, named(name))
 
 
-def of_class(cls: type[Encoding], **params: Any) -> Subject:
-    """A class with these parameters, beside the options that the laws ask for."""
+def of_class(cls: type[Encoding]) -> Subject:
+    """A class without parameters, beside the options that the laws ask for."""
 
     def build(seed: int, **changes: Any) -> Decoder:
         length = changes.get("context_length", SHORT)
@@ -46,7 +46,7 @@ def of_class(cls: type[Encoding], **params: Any) -> Subject:
         attention = {**ATTENTION, **changes.get("attention", {})}
         limit = position_limit(positions, length)
         shape = Shape(SMALL.d_model, SMALL.n_heads, SMALL.head_dim, SMALL.n_layers, length, limit)
-        given = check_arguments(cls, {**params, **changes.get("encoding", {})}, "encoding")
+        given = check_arguments(cls, changes.get("encoding", {}), "encoding")
         encoding = cls(shape, **given)
         options = build_options(
             shape, encoding, positions=positions, window=attention["window"], scale=attention["scale"]
@@ -55,4 +55,4 @@ def of_class(cls: type[Encoding], **params: Any) -> Subject:
         initialize(model, seed)
         return model
 
-    return Subject(cls.__name__, build, SHORT, params)
+    return Subject(cls.__name__, build, SHORT)

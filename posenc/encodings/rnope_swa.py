@@ -1,0 +1,56 @@
+"""RNoPE-SWA: most layers rotary with a sliding window, every n-th without positions and with all of the past.
+
+Formula: layers l = 0, 1, ...: where (l + 1) mod `every` = 0, no encoding and full attention; in the others RoPE
+and keys at i - j < `window`. With fewer layers than `every` the last one has none.
+It acts on queries and keys, and on what is seen.
+Paper: Yang, Venkitesh, Talupuru, Lin, Cairuz, Blunsom, Locatelli 2025, arXiv 2501.18795.
+Departures: the window is T/2 unless set: the paper's 4096 goes with its 8192 tokens of training. No QK-norm
+and no longer-context stage, as in the paper's final model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from posenc.encodings.base import Shape
+from posenc.encodings.families.rotary import Layout, Rotary
+
+
+class RNoPESWA(Rotary):
+    """Rotary near, none far, by layer."""
+
+    name = "rnope_swa"
+    paper = "Yang et al. 2025 (RoPE to NoPE and back again), arXiv 2501.18795"
+    formula = "3 of 4 layers RoPE and a window, 1 of 4 no encoding and all of the past"
+    acts_on = "several"
+    past_training = "rotary layers never see a distance beyond the window; the others spread over more keys"
+    learned = "0"
+    refuses: Mapping[str, str] = {
+        "attention.window": "it has windows of its own in some layers: encoding.window"
+    }
+    traps = (
+        "A window in every layer would leave the far past to the depth alone: some layers must see all.",
+    )
+
+    def __init__(self, shape: Shape, *, base: float, layout: Layout, every: int, window: int | None) -> None:
+        super().__init__(shape, base=base, layout=layout, width=shape.head_dim)
+        if every < 1:
+            raise ValueError(f"every={every}: must be at least 1")
+        if window is not None and window < 1:
+            raise ValueError(f"window={window}: must be at least 1")
+        self.every = min(every, shape.n_layers)
+        self.window = max(1, shape.train_length // 2) if window is None else window
+
+    def is_free(self, layer: int) -> bool:
+        """Whether the layer has no encoding and sees all of the past."""
+        return (layer + 1) % self.every == 0
+
+    def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        return (q, k) if self.is_free(layer) else super().rotate(q, k, q_pos, k_pos, layer)
+
+    def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        r = q_pos[:, None] - k_pos[None, :]  # (T, S)
+        return torch.ones_like(r, dtype=torch.bool) if self.is_free(layer) else r < self.window

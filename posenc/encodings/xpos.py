@@ -1,0 +1,63 @@
+"""xPos: rotary positions whose pairs also fade with the distance, slow pairs the more.
+
+Formula: RoPE with q_i * z_k^(i/s) and k_j * z_k^(-j/s), z_k = (2k/D + 0.4) / 1.4, s = `scale_base` = 512, so
+that pair k of the score has the factor z_k^((i-j)/s).
+It acts on queries and keys. i and j are counted from the middle of the window: the scores are the same, and
+z^(-j/s) alone would overflow float32 from j = 36 000 on.
+Paper: Sun et al. 2022, arXiv 2212.10554.
+Departures: none in the formula. Windows that span more than 65 536 positions are refused (32 768 where they
+are not contiguous): there the factors leave float32's range.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from posenc.encodings.base import Shape, float64
+from posenc.encodings.families.rotary import Layout, Rotary
+
+# In units of scale_base. 0.4/1.4 to the power of 64 is 1.5e-35, of -64 it is 6.7e34: so far from the middle may
+# a contiguous window reach, and so far apart may a query and a key of its future be, which is scored before it
+# is masked: inf - inf is nan. A block of a contiguous window has its future near.
+CONTIGUOUS, ANY = 128.0, 64.0
+
+
+class XPos(Rotary):
+    """RoPE with a factor for each pair that falls with the distance."""
+
+    name = "xpos"
+    paper = "Sun et al. 2022, arXiv 2212.10554"
+    formula = "RoPE, pair k times z_k^((i-j)/512), z_k = (2k/D + 0.4)/1.4"
+    past_training = "defined everywhere; far pairs fade, the fast ones first, and the score with them"
+    learned = "0"
+    traps = (
+        "z^(-j/512) overflows float32 past j = 36 000: count from the window's middle.",
+        "Counted from another place in training than in evaluation it stays right: only i - j is left.",
+    )
+
+    def __init__(self, shape: Shape, *, base: float, layout: Layout, scale_base: float) -> None:
+        super().__init__(shape, base=base, layout=layout, width=shape.head_dim)
+        if not scale_base > 0:
+            raise ValueError(f"scale_base={scale_base}: must be above 0")
+        self.scale_base = scale_base
+
+    def log_factors(self, pos: Tensor, centre: int) -> Tensor:
+        """log z_k^((pos - centre)/s): (T, D/2) float64."""
+        exact = float64(pos - centre)[:, None]
+        z = torch.arange(0, self.width, 2, dtype=torch.float64, device=exact.device) / self.width
+        return exact / self.scale_base * ((z + 0.4) / 1.4).log()
+
+    def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        first, last = int(k_pos[0]), int(k_pos[-1])
+        self._check_span(len(k_pos), last - first)
+        centre = (first + last) // 2
+        (q_cos, q_sin), (k_cos, k_sin) = self.angles(q_pos), self.angles(k_pos)
+        up = self.log_factors(q_pos, centre).exp().float().to(q.device)  # (T, D/2)
+        down = (-self.log_factors(k_pos, centre)).exp().float().to(k.device)  # (S, D/2)
+        return self.turn(q, q_cos * up, q_sin * up), self.turn(k, k_cos * down, k_sin * down)
+
+    def _check_span(self, count: int, span: int) -> None:
+        most = (CONTIGUOUS if span < count else ANY) * self.scale_base
+        if span > most:
+            raise ValueError(f"xpos: a window over {span} positions, at most {most:.0f} fit into float32")
