@@ -1,7 +1,7 @@
-"""RNoPE-SWA: most layers rotary with a sliding window, every n-th without positions and with all of the past.
+"""RNoPE-SWA: most layers rotary with a window, every n-th without positions and with all of the past.
 
-Formula: layers l = 0, 1, ...: where (l + 1) mod `every` = 0, no encoding and full attention; in the others RoPE
-and keys at i - j < `window`. With fewer layers than `every` the last one has none.
+Formula: layers l = 0, 1, ...: where (l + 1) mod `every` = 0, no encoding and full attention; in the others
+RoPE and keys at i - j < `window`. With fewer layers than `every` the last one has none.
 It acts on queries and keys, and on what is seen.
 Paper: Yang, Venkitesh, Talupuru, Lin, Cairuz, Blunsom, Locatelli 2025, arXiv 2501.18795.
 Departures: the window is T/2 unless set: the paper's 4096 goes with its 8192 tokens of training. No QK-norm

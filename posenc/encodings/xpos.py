@@ -17,9 +17,9 @@ from torch import Tensor
 from posenc.encodings.base import Shape, float64
 from posenc.encodings.families.rotary import Layout, Rotary
 
-# In units of scale_base. 0.4/1.4 to the power of 64 is 1.5e-35, of -64 it is 6.7e34: so far from the middle may
-# a contiguous window reach, and so far apart may a query and a key of its future be, which is scored before it
-# is masked: inf - inf is nan. A block of a contiguous window has its future near.
+# In units of scale_base. 0.4/1.4 to the power of 64 is 1.5e-35, of -64 it is 6.7e34: so far from the middle
+# may a contiguous window reach, and so far apart may a query and a key of its future be, which is scored
+# before it is masked: inf - inf is nan. A block of a contiguous window has its future near.
 CONTIGUOUS, ANY = 128.0, 64.0
 
 
