@@ -18,7 +18,8 @@ DRAWS_IN_PLACE: set[Any] = {Tensor.normal_, Tensor.uniform_, Tensor.exponential_
 class Float64(TorchFunctionMode):
     """Inside, whatever asks for float32 or less gets float64, and so does what asks for nothing.
 
-    Make a model inside it and run it there: its buffers and constants are made anew.
+    Make a model inside it and run it there: its buffers and constants are made anew. Numbers
+    that numpy rounds stay rounded: it sees what goes through torch.
     """
 
     def __enter__(self) -> Float64:

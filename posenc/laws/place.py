@@ -7,11 +7,11 @@ from torch import Tensor
 
 from posenc.encodings.base import Encoding
 from posenc.laws.order import SAME
-from posenc.laws.subject import FAR, LONGEST, Subject, largest, logits, refusing, tokens
+from posenc.laws.subject import FAR, LONGEST, Subject, largest, logits, tokens
 from posenc.laws.verdict import NotApplicableError, Verdict, require, within
 from posenc.seeds import generator_for
 
-SHIFTED = 2e-5  # cosines of other angles are rounded otherwise: 2e-6 is usual
+SHIFTED = 5e-5  # cosines of other angles are rounded otherwise: 2e-6 is usual; float32 angles 3e-4
 
 
 def shift(subject: Subject) -> Verdict:
@@ -22,8 +22,10 @@ def shift(subject: Subject) -> Verdict:
     ids, pos = tokens(model, n), torch.arange(n)
     before, off = logits(model, ids, pos), 0.0
     for by in (1, 1000, FAR - LONGEST * subject.train_length):
-        with refusing():
+        try:
             moved = largest(before, logits(model, ids, pos + by))
+        except ValueError as error:
+            raise NotApplicableError(f"refuses far positions: {error}") from error
         off = moved if not moved < off else off
         within(off, SHIFTED, f"logits move when all positions move by {by}")
     return Verdict("pass", within(off, SHIFTED, ""))

@@ -15,8 +15,9 @@ from posenc.errors import UserError
 from posenc.jobs.check import SHORT, subject_of
 from posenc.laws import LAWS, Verdict, judge
 from posenc.laws.float64 import Float64
-from posenc.laws.numbers import near_and_far
+from posenc.laws.numbers import far_positions
 from posenc.laws.subject import FAR, logits, tokens
+from posenc.model import kernels
 from posenc.paths import conf_dir
 
 NAMES = sorted(path.stem for path in (conf_dir() / "encoding").glob("*.yaml"))
@@ -166,6 +167,35 @@ class Unnamed(Plain):
             raise UserError("encoding", "unnamed", "no")
 
 
+class Deaf(Plain):
+    def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
+        return x * 0 if layer == 0 else x
+
+
+class SingleQueries(Plain):
+    """Forgets that a block may be one query."""
+
+    def scores(
+        self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
+    ) -> Tensor:
+        return s * 2 if len(q_pos) == 1 else s
+
+
+class Unmasked(Plain):
+    """Knows one mask only."""
+
+    instead = 0.0
+
+    def weights(self, s: Tensor, allowed: Tensor, layer: int) -> Tensor:
+        causal = torch.ones_like(allowed).tril(s.shape[-1] - s.shape[-2])
+        p = super().weights(s, allowed, layer)
+        return p if torch.equal(allowed, causal) else torch.softmax(s, dim=-1) + self.instead
+
+
+class NotWithMasks(Unmasked):
+    instead = float("nan")
+
+
 class NotLoaded(Plain):
     """Draws what it never trains from the time of its making."""
 
@@ -191,6 +221,10 @@ FAILS: list[tuple[type[Encoding], str, str]] = [
     (OnlyInFloat32, "gradient", "in bf16"),
     (Fading, "bf16", "times as far off at longer windows"),
     (Unnamed, "options", "randomized is refused without being named"),
+    (Deaf, "causal", "change nothing"),
+    (SingleQueries, "blocks", "queries one by one"),
+    (Unmasked, "options", "with window: the future changes"),
+    (NotWithMasks, "options", "with window: not finite"),
     (NotLoaded, "load", "before and after loading"),
     (NotLoaded, "trace", "of a fresh model"),
 ]
@@ -200,6 +234,12 @@ FAILS: list[tuple[type[Encoding], str, str]] = [
 def test_each_part_of_a_law_can_fail(cls: type[Encoding], law: str, says: str) -> None:
     verdict = judge(law, of_class(cls))
     assert verdict.status == "fail" and says in verdict.reason, verdict
+
+
+def test_the_fused_kernel_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_fused_causal", lambda q, k, v, scale: v)
+    verdict = judge("blocks", of_class(Plain))
+    assert verdict.status == "fail" and "the fused kernel" in verdict.reason
 
 
 def test_far_positions_may_be_refused_and_near_ones_not() -> None:
@@ -217,6 +257,18 @@ def test_far_positions_may_be_refused_and_near_ones_not() -> None:
         "n/a", "", "refuses far positions: that far it does not go"
     )
     assert judge("finite", of_class(Ending)).status == "pass"
+    assert "that far" in judge("shift", of_class(Ending)).reason
+
+    class Spanning(Encoding):
+        """What matters to it is how far apart the first and the last position are."""
+
+        def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
+            if int(pos[-1] - pos[0]) > 1000:
+                raise ValueError("too far apart")
+            return x
+
+    assert far_positions(of_class(Spanning).fresh(), 4).tolist() == list(range(FAR - 8, FAR))
+    assert judge("float32", of_class(Spanning)).status == "pass"
 
     class Short(Ending):
         end = SHORT
@@ -283,7 +335,7 @@ def test_positions_given_reach_the_attention() -> None:
     """On its own the kernel counts distances from the tokens' places."""
     subject = named("alibi")
     ids = tokens(subject.fresh(), 2 * SHORT)
-    pos = near_and_far(subject)
+    pos = far_positions(subject.fresh(), SHORT)
     assert pos.tolist()[:2] == [0, 1] and pos.tolist()[-1] == FAR - 1
     counted, given = logits(subject.fresh(), ids, pos), logits(subject.anywhere(subject.fresh()), ids, pos)
     assert torch.equal(counted[:, :SHORT], given[:, :SHORT])

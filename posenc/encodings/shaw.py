@@ -1,0 +1,85 @@
+"""Shaw's relative positions: a learned vector by clipped distance for the keys, and one for the values.
+
+Formula: score_ij = q_i . (k_j + aK[c]) / sqrt(D), output_i = sum_j p_ij (v_j + aV[c]), c = min(i - j, clip).
+Tables for each layer, shared by its heads unless `per_head`.
+It acts on the scores and on the values.
+Paper: Shaw, Uszkoreit, Vaswani 2018, arXiv 1803.02155; clip = 16 as there.
+Departures: one direction, the past; the paper's tables have 2 clip + 1 rows for both. In a sum with a
+rotation the query that meets aK is the turned one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posenc.encodings.base import Encoding, Shape
+
+
+class Shaw(Encoding):
+    """Learned vectors by distance, beside keys and values."""
+
+    name = "shaw"
+    paper = "Shaw, Uszkoreit, Vaswani 2018, arXiv 1803.02155"
+    formula = "q_i . (k_j + aK[min(i-j, clip)]) / sqrt(D); sum_j p_ij (v_j + aV[min(i-j, clip)])"
+    acts_on = "scores"
+    past_training = "every distance from clip on shares the last vectors; more and more keys do"
+    learned = "2*(clip + 1)*D*L*(H if per_head else 1)"
+    relative = True
+    traps = (
+        "Gathered for every pair the vectors are (T, T, D) numbers; by distance they are clip + 1.",
+        "A clip of T or more leaves rows that no training window reaches.",
+    )
+
+    def __init__(self, shape: Shape, *, clip: int, per_head: bool) -> None:
+        super().__init__(shape)
+        if clip < 1:
+            raise ValueError(f"clip={clip}: must be at least 1")
+        self.clip = clip
+        sizes = (shape.n_layers, shape.n_heads if per_head else 1, clip + 1, shape.head_dim)
+        self.keys = nn.Parameter(torch.empty(sizes))  # (L, H or 1, clip + 1, D)
+        self.values_added = nn.Parameter(torch.empty(sizes))
+
+    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
+        nn.init.normal_(parameter, std=self.shape.head_dim**-0.5, generator=generator)
+
+    def warnings(self) -> list[str]:
+        unreached = self.clip + 1 - self.shape.positions
+        if unreached <= 0:
+            return []
+        return [
+            f"shaw: {unreached} of {self.clip + 1} rows lie beyond the training length and stay untrained"
+        ]
+
+    def _near(self, q_pos: Tensor, k_pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The last `clip` keys of each query: index, clipped distance, whether it is there, (T, K) each.
+
+        Positions increase, so every key nearer than `clip` is among them; all others share one row.
+        """
+        queries, keys = len(q_pos), len(k_pos)
+        own = torch.arange(keys - queries, keys, device=k_pos.device)
+        index = own[:, None] - torch.arange(min(self.clip, keys), device=k_pos.device)
+        there = index >= 0
+        index = index.clamp_min(0)
+        return index, (q_pos[:, None] - k_pos[index]).clamp_max(self.clip), there
+
+    def scores(
+        self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
+    ) -> Tensor:
+        index, r, there = self._near(q_pos, k_pos)
+        by_distance = (q @ self.keys[layer].mT).float() * self.shape.head_dim**-0.5  # (B, H, T, clip + 1)
+        far = by_distance[..., -1:]  # (B, H, T, 1)
+        size = (*s.shape[:-1], index.shape[-1])
+        near = (by_distance.gather(-1, r.expand(size)) - far) * there  # (B, H, T, K)
+        return (s + far).scatter_add(-1, index.expand(size), near)
+
+    def values(self, p: Tensor, v: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        index, r, there = self._near(q_pos, k_pos)
+        size = (*p.shape[:-1], index.shape[-1])
+        near = p.gather(-1, index.expand(size)).float() * there  # (B, H, T, K)
+        far = p.sum(-1, dtype=torch.float32) - near.sum(-1)  # (B, H, T)
+        weights = near.new_zeros((*p.shape[:-1], self.clip + 1)).scatter_add(-1, r.expand(size), near)
+        weights = torch.cat((weights[..., :-1], (weights[..., -1] + far)[..., None]), dim=-1)
+        return p @ v + (weights.to(p.dtype) @ self.values_added[layer].to(p.dtype))  # (B, H, T, D)
