@@ -60,7 +60,7 @@ def overview(entries: list[dict[str, Any]]) -> list[str]:
     lines = ["| encoding | acts on | learned parameters | past T | paper |", "|---|---|---|---|---|"]
     for one in entries:
         learned = (
-            "0" if one["learned"] == "0" else f"`{one['learned']}`" if one["learned"] else "as its parts"
+            "0" if one["learned_parameters"] == "0" else f"`{one['learned']}`" if one["learned_parameters"] else "as its parts"
         )
         row = (
             f"[{one['name']}](#{one['name']})",

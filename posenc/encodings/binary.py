@@ -39,6 +39,7 @@ class Binary(Absolute):
                 f"to {MOST_BITS}"
             )
         self.bits = bits
+        self.ends_at = 2**bits
         self.table = nn.Parameter(torch.empty(self.places, bits, shape.d_model))  # (places, bits, d)
 
     def warnings(self) -> list[str]:

@@ -33,6 +33,8 @@ class Composed(Encoding):
         if len(policies) > 1:
             raise ValueError(f"parts differ in what is done past T: {sorted(map(str, policies))}")
         self.beyond = next(iter(policies), None)
+        ends = [part.ends_at for part in self.parts if part.ends_at is not None]
+        self.ends_at = min(ends, default=None)
         self.prefix_stable = all(part.prefix_stable for part in self.parts)
         self.relative = all(part.relative for part in self.parts)
         biased = [part for part in self.parts if part.hooks & {"bias", "distance_bias"}]

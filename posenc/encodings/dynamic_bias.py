@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.base import Encoding, Shape, float64
 
 
 class DynamicBias(Encoding):
@@ -51,8 +51,9 @@ class DynamicBias(Encoding):
             nn.init.zeros_(parameter)
 
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
-        u = torch.log1p(r.float()) if self.log_distance else r.float() / self.shape.train_length  # (R,)
-        with torch.autocast(r.device.type, enabled=False):  # a few thousand inputs: exact costs nothing
-            x = F.relu(u[:, None] * self.w1.float() + self.b1.float())  # (R, hidden)
-            x = F.relu(F.linear(x, self.w2.float(), self.b2.float()))
-            return F.linear(x, self.w3.float(), self.b3.float()).T  # (H, R)
+        exact = float64(r)  # at r = 65 536 a float32 network of r itself is off by 2e-4
+        u = exact.log1p() if self.log_distance else exact / self.shape.train_length  # (R,)
+        weights = (self.w1, self.b1, self.w2, self.b2, self.w3, self.b3)
+        w1, b1, w2, b2, w3, b3 = (float64(one) for one in weights)
+        x = F.relu(u[:, None] * w1 + b1)  # (R, hidden)
+        return F.linear(F.relu(F.linear(x, w2, b2)), w3, b3).T.float().to(r.device)  # (H, R)

@@ -61,7 +61,8 @@ def context_for(subject: Subject, window: int, wanted: int) -> int:
 
     Raises NotApplicableError where the encoding refuses the length, or drops tokens that are to be scored.
     """
-    beyond, trained = subject.model.encoding.beyond, subject.train_length
+    beyond = subject.model.encoding.beyond
+    trained = subject.model.encoding.shape.positions  # more than T where training positions are drawn
     if window <= trained or beyond not in ("truncate", "refuse"):
         return window
     if beyond == "refuse":
@@ -93,6 +94,9 @@ def window_losses(
     for draw in range(draws):
         rows = np.arange(draw, count, draws)
         pos = model.positions(context, generator_for(subject.seed, "evaluation", window, draw))  # (S,)
+        limit = model.acting.ends_at
+        if limit is not None and int(pos[-1]) >= limit:
+            raise NotApplicableError(f"n/a: no encoding of positions from {limit} on")
         _losses_at(subject, read, rows, pos, losses, check_stop)
     return losses
 

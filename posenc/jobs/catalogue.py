@@ -40,7 +40,7 @@ def entry(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
         "name": name,
         "acts_on": cls.acts_on,
         "formula": cls.formula,
-        "learned": cls.learned,
+        "learned_parameters": cls.learned,
         "parameters": default_parameters(name),
         "past_training": cls.past_training,
         "paper": cls.paper,
@@ -104,7 +104,7 @@ def _print_one(one: dict[str, Any]) -> None:
     section("What it is", reflow(one["description"], width - 2))
     shown = [f"encoding.{key}={yaml_text(value)}" for key, value in one["parameters"].items()]
     section("Settings and defaults", wrapped(shown or ["none"]))
-    section("Learned parameters", wrapped([_count(one["learned"])]))
+    section("Learned parameters", wrapped([_count(one["learned_parameters"])]))
     section("Past the training length T", wrapped([one["past_training"]]))
     if one["refuses"]:
         section("Refused with it", wrapped([f"{key}: {why}" for key, why in one["refuses"].items()]))

@@ -66,9 +66,9 @@ class LatentAttention(nn.Module):
         batch, length, d_model = x.shape
         heads, width = self.n_heads, self.head_dim
         latent, k_rotary = self.kv_down(x).split((self.kv_rank, self.rope_dim), dim=-1)
-        kv = self.kv_up(self.kv_norm(latent)).view(batch, length, 2, heads, width)
+        kv = self.kv_up(self.kv_norm(latent.float())).view(batch, length, 2, heads, width)
         k_content, v = (part.transpose(1, 2) for part in kv.unbind(2))  # (B, H, S, D)
-        q = self.q_up(self.q_norm(self.q_down(x[:, -wanted:])))
+        q = self.q_up(self.q_norm(self.q_down(x[:, -wanted:]).float()))
         q = q.view(batch, wanted, heads, width + self.rope_dim).transpose(1, 2)  # (B, H, T, D + D_R)
         q_content, q_rotary = q.split((width, self.rope_dim), dim=-1)
         k_rotary = k_rotary[:, None]  # (B, 1, S, D_R)

@@ -149,7 +149,7 @@ def test_a_loss_that_is_not_finite_is_noted_and_never_a_number(
 ) -> None:
     subject = subject_of("learned")
     with torch.no_grad():
-        subject.model.encoding.table[T - 1] = float("nan")  # only windows of T and more reach it
+        subject.model.encoding.table[0, T - 1] = float("nan")  # only windows of T and more reach it
     records = measured(subject, [T // 2, T], folder=tmp_path / "run")
     assert records["fixed-target", T // 2]["nats"] is not None
     assert records["fixed-target", T]["note"] == "diverged" and records["fixed-target", T]["nats"] is None
