@@ -9,14 +9,17 @@ import importlib
 import inspect
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from posenc.encodings import list_encodings
+from posenc.encodings.options import positions, scale, window
 from posenc.encodings.options.positions import POSITIONS
 from posenc.encodings.options.scale import SCALES
 from posenc.encodings.options.window import Window
 from posenc.jobs.catalogue import PLACES, entry, yaml_text
 from posenc.laws import LAWS
+from posenc.model import mla
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "encodings.md"
@@ -44,7 +47,8 @@ OPTIONS = """## Options of any encoding
 | `encoding=sum encoding.parts=[...]` | several encodings at once |
 | `encoding.per_layer`, `encoding.combine` | absolute encodings: before every block; added or concatenated |
 
-An option that makes no sense with an encoding is refused by name, before any data is read."""
+An option that makes no sense with an encoding is refused by name, before any data is read.
+{documents}"""
 
 
 def cell(text: object) -> str:
@@ -60,7 +64,11 @@ def overview(entries: list[dict[str, Any]]) -> list[str]:
     lines = ["| encoding | acts on | learned parameters | past T | paper |", "|---|---|---|---|---|"]
     for one in entries:
         learned = (
-            "0" if one["learned_parameters"] == "0" else f"`{one['learned']}`" if one["learned_parameters"] else "as its parts"
+            "0"
+            if one["learned_parameters"] == "0"
+            else f"`{one['learned_parameters']}`"
+            if one["learned_parameters"]
+            else "as its parts"
         )
         row = (
             f"[{one['name']}](#{one['name']})",
@@ -92,14 +100,20 @@ def wrong_snippets() -> list[str]:
     broken = importlib.import_module("broken").BROKEN
     lines = [
         "## Wrong code that circulates, and the law that catches it",
-        "Each of these is kept in `tests/laws/broken.py` and must fail the law beside it.",
+        "Each of these is kept in `tests/laws/broken.py` and must fail the law beside it. What no law can see "
+        "is caught by the formula that its test rebuilds another way.",
         "",
         "| what is wrong | caught by | which says |",
         "|---|---|---|",
     ]
     for cls in broken:
         what = " ".join((inspect.getdoc(cls) or "").split())
-        lines.append(f"| {cell(what)} | `{cls.caught_by}` | {cell(LAWS[cls.caught_by].statement)} |")
+        if what.startswith("Healthy"):
+            continue
+        if cls.caught_by is None:
+            lines.append(f"| {cell(what)} | no law | it is consistent in itself |")
+        else:
+            lines.append(f"| {cell(what)} | `{cls.caught_by}` | {cell(LAWS[cls.caught_by].statement)} |")
     return lines
 
 
@@ -112,6 +126,7 @@ def page() -> str:
         "offset": first_line(POSITIONS["offset"]),
         "window": first_line(Window),
         "scale": " ".join(first_line(cls) for cls in SCALES.values()),
+        "documents": "".join(document(module) for module in (positions, window, scale, mla)),
         "decoupled": ", ".join(f"`{name}`" for name in list_encodings() if entry(name)["decouples"]),
     }
     lines = [INTRO, "", *overview(ordered), "", OPTIONS.format(**words), ""]
@@ -121,6 +136,12 @@ def page() -> str:
             if one["acts_on"] == place:
                 lines += section(one)
     return "\n".join([*lines, *wrong_snippets()]) + "\n"
+
+
+def document(module: ModuleType) -> str:
+    """The module's docstring without its legend of shapes."""
+    text = (module.__doc__ or "").strip().partition("\n\nB batch")[0]
+    return f"\n```text\n{text}\n```\n"
 
 
 def first_line(cls: type) -> str:
