@@ -100,8 +100,8 @@ def wrong_snippets() -> list[str]:
     broken = importlib.import_module("broken").BROKEN
     lines = [
         "## Wrong code that circulates, and the law that catches it",
-        "Each of these is kept in `tests/laws/broken.py` and must fail the law beside it. What no law can see "
-        "is caught by the formula that its test rebuilds another way.",
+        "Each of these is kept in `tests/laws/broken.py` and must fail the law beside it. What no law can "
+        "see is caught by the formula that its test rebuilds another way.",
         "",
         "| what is wrong | caught by | which says |",
         "|---|---|---|",

@@ -13,7 +13,7 @@ PAGE = ROOT / "docs" / "encodings.md"
 
 
 def test_the_page_is_what_its_script_writes() -> None:
-    code = "import sys; sys.path.insert(0, 'scripts'); import encodings_page; print(encodings_page.page(), end='')"
+    code = "import sys; sys.path[:0] = ['scripts']; import encodings_page as e; print(e.page(), end='')"
     made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert made.stdout == PAGE.read_text(encoding="utf-8"), "run python scripts/encodings_page.py"
 
