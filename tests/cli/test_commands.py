@@ -88,7 +88,7 @@ def test_help_starts_with_examples(posenc: Posenc, place: Path) -> None:
     out = result.out
     assert out.index("Examples") < out.index("Choices") < out.index("Settings")
     assert out.index("posenc train encoding=rope") < 300
-    assert all(group in out for group in ("encoding: alibi, learned, nope", "context_length: 64"))
+    assert all(group in out for group in ("encoding: alibi, binary, cable", "attention: mha, mla", "context_length: 64"))
     evaluation = posenc("eval", "--help")
     assert evaluation.code == 0 and "posenc eval run=" in evaluation.out
     assert not list(place.iterdir())

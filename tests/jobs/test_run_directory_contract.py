@@ -86,7 +86,7 @@ def test_results_have_the_schema_and_are_the_records(run: Path) -> None:
     assert wanted <= set(facts)
     assert facts["name"] == run.name and facts["settings_hash"] == run.name[-8:]
     assert facts["tokens"] == tiny.STEPS * 128 and facts["steps"] == tiny.STEPS
-    assert facts["parameters"] == {"total": 32_928, "embedding": 256 * 32, "encoding": 0}
+    assert facts["parameters"] == {"total": 32_928, "embedding": 256 * 32, "encoding": 0, "options": 0}
     assert facts["encoding"]["name"] == "rope" and facts["corpus"]["name"] == "files"
     files = [load(path) for path in (run / "records").iterdir()]
     assert len(files) == len(results["records"]) == 6
