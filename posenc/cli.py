@@ -120,6 +120,21 @@ def check(
     raise typer.Exit(run_check([*(overrides or []), *context.args], every=every, as_json=json))
 
 
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def show(
+    context: typer.Context,
+    overrides: Overrides = None,
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="FILE", help="Write a picture: .png, .svg or .pdf.")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Draw what an encoding does: `posenc show encoding=alibi --out alibi.png`; a trained one: run=DIR."""
+    from posenc.jobs.show import run_show
+
+    raise typer.Exit(run_show([*(overrides or []), *context.args], out))
+
+
 data = typer.Typer(help="Corpora: what there is, fetch and tokenise ahead, sizes.", no_args_is_help=True)
 app.add_typer(data, name="data")
 

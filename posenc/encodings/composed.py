@@ -28,7 +28,7 @@ class Composed(Encoding):
         for hook in ALONE:
             having = [_name(part) for part in self.parts if hook in part.hooks]
             if len(having) > 1:
-                raise ValueError(f"{' and '.join(having)} cannot act together: both set the {hook}")
+                raise ValueError(f"{' and '.join(having)} cannot act together: each decides the {hook} alone")
         policies = {part.beyond for part in self.parts} - {None}
         if len(policies) > 1:
             raise ValueError(f"parts differ in what is done past T: {sorted(map(str, policies))}")

@@ -2,10 +2,11 @@
 
 Formula: RoPE, theta_k = base^(-2k/D), where a whole turn fits into the training length, 2 pi / theta_k <= T;
 every other pair is left as it is, so that it can only carry content.
-It acts on queries and keys. `turns`: how many turns must fit into T for a pair to stay rotary.
+It acts on queries and keys. `turns`: how many turns must fit into T for a pair to stay rotary. T is the
+context length, also where positions are drawn.
 Paper: Chen, Lv, Luan, Wang, Liu 2024, arXiv 2410.21216.
-Departures: the paper drops what it finds to be "activated" (the pairs that turn once or a few times within T)
-and the slowest ones; here the border is one number, a turn within T unless `turns` says otherwise.
+Departures: the paper finds the "activated" pairs, of periods near the training length, in trained models,
+and keeps the faster ones; here the border is a number, one turn within T unless `turns` says otherwise.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class HoPE(Rotary):
     name = "hope"
     paper = "Chen, Lv, Luan, Wang, Liu 2024, arXiv 2410.21216"
     formula = "pairs turned by t * theta_k where 2 pi turns / theta_k <= T; the others left alone"
-    past_training = "every angle that occurs was met in training; distances repeat with the longest period"
+    past_training = "every pair's angles were all met in training; new are only their combinations"
     learned = "0"
     traps = ("The border belongs to the training length: at another T other pairs are turned.",)
 

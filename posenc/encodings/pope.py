@@ -3,9 +3,12 @@
 Formula: score_ij = sum over c < D of softplus(q_ic) softplus(k_jc) cos((i - j) theta_c - delta_c) / sqrt(D),
 theta_c = base^(-c/D), delta_c learned for each layer and head. In RoPE a pair's own angle adds to that of its
 position; here content has no angle.
-It acts on queries and keys, each of whose D numbers becomes two (length times cosine and sine).
-Paper: Gopalakrishnan, Csordas, Schmidhuber, Mozer 2025, arXiv 2509.10534. delta starts at zero.
-Departures: delta is not clamped to a turn: an angle beyond it is the same angle.
+It acts on queries and keys, each of whose D numbers becomes two (length times cosine and sine): keys need
+twice the room. The scale is that of the head width D.
+Paper: Gopalakrishnan, Csordas, Schmidhuber, Mozer 2025, arXiv 2509.10534, cos((j - i) theta_c + delta_c).
+delta starts at zero, one of the paper's two choices.
+Departures: delta is not clamped to [-2 pi, 0]: an angle beyond a turn is the same angle, and a clamp stops
+the gradient.
 """
 
 from __future__ import annotations
@@ -14,8 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding, Shape, float64
-from posenc.encodings.families.absolute import check_base
+from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.families.absolute import check_base, sinusoid_frequencies
+from posenc.encodings.families.rotary import cos_sin
 
 
 class PoPE(Encoding):
@@ -28,7 +32,11 @@ class PoPE(Encoding):
     past_training = "defined everywhere; low frequencies reach angles that training never showed"
     learned = "L*H*D"
     relative = True
-    traps = ("There are D frequencies, not D/2: every number of a head has an angle of its own.",)
+    traps = (
+        "There are D frequencies, not D/2: every number of a head has an angle of its own.",
+        "delta belongs to the keys alone: added to queries too it cancels.",
+        "The head widens to 2D, the scale stays 1/sqrt(D).",
+    )
 
     def __init__(self, shape: Shape, *, base: float) -> None:
         super().__init__(shape)
@@ -41,17 +49,14 @@ class PoPE(Encoding):
 
     def frequencies(self, device: torch.device | None = None) -> Tensor:
         """theta_c in radians a token, highest first: (D,) float64."""
-        c = torch.arange(self.shape.head_dim, dtype=torch.float64, device=device)
-        return self.base ** (-c / self.shape.head_dim)
+        return sinusoid_frequencies(2 * self.shape.head_dim, self.base, device)
 
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         return self._polar(q, q_pos, None), self._polar(k, k_pos, layer)
 
     def _polar(self, x: Tensor, pos: Tensor, layer: int | None) -> Tensor:
-        """x (B, H, T, D) -> (B, H, T, 2D); keys (those with a layer) are turned on by delta."""
-        exact = float64(pos)[:, None]  # (T, 1)
-        angle = exact * self.frequencies(exact.device)  # (T, D)
-        cos, sin = angle.cos().float().to(x.device), angle.sin().float().to(x.device)
+        """x (B, H, T, D) -> (B, H, T, 2D); keys (those with a layer) are turned further by delta."""
+        cos, sin = cos_sin(pos, self.frequencies)  # (T, D)
         if layer is not None:
             # cos(a + b) and sin(a + b), so that the float32 delta never meets a large angle
             delta = self.delta[layer].float()[:, None]  # (H, 1, D)

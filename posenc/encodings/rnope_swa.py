@@ -4,15 +4,15 @@ Formula: layers l = 0, 1, ...: where (l + 1) mod `every` = 0, no encoding and fu
 RoPE and keys at i - j < `window`. With fewer layers than `every` the last one has none.
 It acts on queries and keys, and on what is seen.
 Paper: Yang, Venkitesh, Talupuru, Lin, Cairuz, Blunsom, Locatelli 2025, arXiv 2501.18795.
-Departures: the window is T/2 unless set: the paper's 4096 goes with its 8192 tokens of training. No QK-norm
-and no longer-context stage, as in the paper's final model.
+Departures: the window is T/2 unless set: the paper's 4096 goes with its 8192 tokens of training. Where there
+are fewer layers than `every` it would have no layer of the second kind. The paper trains on at longer
+contexts in the end, which is no part of the encoding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from posenc.encodings.base import Shape
@@ -44,6 +44,11 @@ class RNoPESWA(Rotary):
         self.every = min(every, shape.n_layers)
         self.window = max(1, shape.train_length // 2) if window is None else window
 
+    def warnings(self) -> list[str]:
+        if self.every > 1:
+            return []
+        return [f"rnope_swa: no layer of {self.shape.n_layers} is rotary, order comes from the mask alone"]
+
     def is_free(self, layer: int) -> bool:
         """Whether the layer has no encoding and sees all of the past."""
         return (layer + 1) % self.every == 0
@@ -52,5 +57,6 @@ class RNoPESWA(Rotary):
         return (q, k) if self.is_free(layer) else super().rotate(q, k, q_pos, k_pos, layer)
 
     def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        r = q_pos[:, None] - k_pos[None, :]  # (T, S)
-        return torch.ones_like(r, dtype=torch.bool) if self.is_free(layer) else r < self.window
+        if self.is_free(layer):
+            return super().visible(q_pos, k_pos, layer)
+        return q_pos[:, None] - k_pos[None, :] < self.window  # (T, S)

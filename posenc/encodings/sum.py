@@ -8,6 +8,7 @@ Parts that both rotate, both draw positions, or both replace the softmax or the 
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding, Shape
@@ -30,6 +31,6 @@ class Sum(Composed):
         self.members = nn.ModuleList(parts)
         self.refuses = {option: reason for part in parts for option, reason in part.refuses.items()}
 
-    def initialize(self, name: str, parameter: Tensor, generator: object) -> None:
+    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         _, number, own = name.split(".", 2)  # members.0.table
-        self.parts[int(number)].initialize(own, parameter, generator)  # type: ignore[arg-type]
+        self.parts[int(number)].initialize(own, parameter, generator)

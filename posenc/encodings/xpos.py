@@ -1,12 +1,12 @@
-"""xPos: rotary positions whose pairs also fade with the distance, slow pairs the more.
+"""xPos: rotary positions whose pairs also fade with the distance, fast pairs the more.
 
 Formula: RoPE with q_i * z_k^(i/s) and k_j * z_k^(-j/s), z_k = (2k/D + 0.4) / 1.4, s = `scale_base` = 512, so
 that pair k of the score has the factor z_k^((i-j)/s).
 It acts on queries and keys. i and j are counted from the middle of the window: the scores are the same, and
 z^(-j/s) alone would overflow float32 from j = 36 000 on.
 Paper: Sun et al. 2022, arXiv 2212.10554.
-Departures: none in the formula. Windows that span more than 65 536 positions are refused (32 768 where they
-are not contiguous): there the factors leave float32's range.
+Departures: none in the formula. Windows over more than 128 s = 65 536 positions are refused (32 768 where
+positions are drawn): there the factors leave float32's range.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class XPos(Rotary):
     learned = "0"
     traps = (
         "z^(-j/512) overflows float32 past j = 36 000: count from the window's middle.",
-        "Counted from another place in training than in evaluation it stays right: only i - j is left.",
+        "Queries and keys count from one place: each from the middle of its own, the last queries of a window "
+        "get other scores than in a forward pass of all of them.",
+        "The keys' factor is the reciprocal of the queries'; the same on both falls with i + j.",
     )
 
     def __init__(self, shape: Shape, *, base: float, layout: Layout, scale_base: float) -> None:
@@ -41,6 +43,11 @@ class XPos(Rotary):
         if not scale_base > 0:
             raise ValueError(f"scale_base={scale_base}: must be above 0")
         self.scale_base = scale_base
+        if shape.train_length > CONTIGUOUS * scale_base:
+            raise ValueError(f"context_length={shape.train_length}: {self._at_most(CONTIGUOUS)}")
+        if shape.position_limit is not None and shape.position_limit > ANY * scale_base:
+            raise ValueError(f"positions.max={shape.position_limit}: {self._at_most(ANY)}")
+        self.ends_at = int(CONTIGUOUS * scale_base) + 1
 
     def log_factors(self, pos: Tensor, centre: int) -> Tensor:
         """log z_k^((pos - centre)/s): (T, D/2) float64."""
@@ -49,15 +56,16 @@ class XPos(Rotary):
         return exact / self.scale_base * ((z + 0.4) / 1.4).log()
 
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        first, last = int(k_pos[0]), int(k_pos[-1])
-        self._check_span(len(k_pos), last - first)
-        centre = (first + last) // 2
-        (q_cos, q_sin), (k_cos, k_sin) = self.angles(q_pos), self.angles(k_pos)
+        first, last = k_pos[[0, -1]].tolist()
+        reach = CONTIGUOUS if last - first < len(k_pos) else ANY
+        if last - first > reach * self.scale_base:
+            raise ValueError(f"a window from position {first} to {last}: {self._at_most(reach)}")
+        centre = (first + last) // 2  # of queries and keys alike
+        k_cos, k_sin = self.angles(k_pos)  # (S, D/2)
+        q_cos, q_sin = (k_cos, k_sin) if q_pos is k_pos else self.angles(q_pos)  # (T, D/2)
         up = self.log_factors(q_pos, centre).exp().float().to(q.device)  # (T, D/2)
         down = (-self.log_factors(k_pos, centre)).exp().float().to(k.device)  # (S, D/2)
         return self.turn(q, q_cos * up, q_sin * up), self.turn(k, k_cos * down, k_sin * down)
 
-    def _check_span(self, count: int, span: int) -> None:
-        most = (CONTIGUOUS if span < count else ANY) * self.scale_base
-        if span > most:
-            raise ValueError(f"xpos: a window over {span} positions, at most {most:.0f} fit into float32")
+    def _at_most(self, reach: float) -> str:
+        return f"xpos's factors fit into float32 over {reach * self.scale_base:.0f} positions at most"

@@ -189,7 +189,7 @@ COMPARISONS: dict[tuple[str, str], tuple[Callable[[], float], float]] = {
     ("kerple_power, share of the bias", FORMULA): (kerple_power_formula, 3e-6),
     ("fire", FORMULA): (fire_formula, 1e-6),
     ("sandwich", FORMULA): (sandwich_formula, 5e-6),  # biases reach 64
-    ("dynamic_bias", FORMULA): (lambda: dynamic_bias_formula(True), 5e-6),
-    ("dynamic_bias distance, share of the bias", FORMULA): (lambda: dynamic_bias_formula(False), 2e-6),
+    ("dynamic_bias", FORMULA): (lambda: dynamic_bias_formula(True), 1e-6),
+    ("dynamic_bias distance, share of the bias", FORMULA): (lambda: dynamic_bias_formula(False), 1e-7),
     ("dynamic_bias", "x-transformers with ReLU, 512 positions"): (dynamic_bias_x_transformers, 1e-5),
 }

@@ -172,7 +172,9 @@ def test_raw_numbers_give_their_values_back() -> None:
         assert torch.allclose(between(raw_between(inside, FLOOR, 2.0), FLOOR, 2.0), inside, rtol=1e-12)
     for outside in (torch.tensor([-3.0]), torch.tensor([0.0]), torch.tensor([0.01])):
         assert above(raw_above(outside, FLOOR), FLOOR).item() == pytest.approx(0.011, rel=1e-5)
-        assert between(raw_between(outside, FLOOR, 2.0), FLOOR, 2.0).item() == pytest.approx(0.01199, rel=1e-4)
+        assert between(raw_between(outside, FLOOR, 2.0), FLOOR, 2.0).item() == pytest.approx(
+            0.01199, rel=1e-4
+        )
     assert between(raw_between(torch.tensor([9.0]), FLOOR, 2.0), FLOOR, 2.0).item() < 2
 
 

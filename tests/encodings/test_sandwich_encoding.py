@@ -69,9 +69,7 @@ def test_the_width_is_not_the_models() -> None:
         return build_encoding("sandwich", d_model=4 * head_dim, head_dim=head_dim, **sizes)
 
     assert torch.equal(built(8).distance_bias(r, 0), built(64).distance_bias(r, 0))
-    assert not torch.equal(
-        started("sandwich", width=64).distance_bias(r, 0), built(8).distance_bias(r, 0)
-    )
+    assert not torch.equal(started("sandwich", width=64).distance_bias(r, 0), built(8).distance_bias(r, 0))
 
 
 def test_without_half_the_width_attention_is_the_same() -> None:

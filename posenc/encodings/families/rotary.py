@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from posenc.encodings.base import Encoding, Shape, float64
+from posenc.encodings.families.absolute import check_base, sinusoid_frequencies
 
 Layout = Literal["interleaved", "half"]
+
+
+def cos_sin(pos: Tensor, frequencies: Callable[[torch.device], Tensor]) -> tuple[Tensor, Tensor]:
+    """cos and sin of pos * theta: (T,) int64 and n frequencies, made in float64 -> (T, n) float32 each.
+
+    The product in float64: in float32 it is off by up to 0.004 radians at position 65 536.
+    """
+    exact = float64(pos)[:, None]  # (T, 1)
+    angle = exact * frequencies(exact.device)  # (T, n)
+    return angle.cos().float().to(pos.device), angle.sin().float().to(pos.device)
 
 
 def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
@@ -38,20 +49,16 @@ class Rotary(Encoding):
         super().__init__(shape)
         if width % 2 or not 0 < width <= shape.head_dim:
             raise ValueError(f"{width} of head_dim={shape.head_dim}: rotary pairs need an even width above 0")
-        if not 1 < base < math.inf:
-            raise ValueError(f"base={base}: must be a finite number above 1")
+        check_base(base)
         self.base, self.layout, self.width = base, layout, width
 
     def frequencies(self, device: torch.device | None = None) -> Tensor:
         """theta_k = base^(-2k/width) in radians a token, highest first: (width/2,) float64."""
-        k = torch.arange(0, self.width, 2, dtype=torch.float64, device=device)
-        return self.base ** (-k / self.width)
+        return sinusoid_frequencies(self.width, self.base, device)
 
     def angles(self, pos: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sin of pos * theta, each (T, width/2) float32; the product in float64."""
-        exact = float64(pos)[:, None]  # (T, 1)
-        angle = exact * self.frequencies(exact.device)  # (T, width/2)
-        return angle.cos().float().to(pos.device), angle.sin().float().to(pos.device)
+        """cos and sin of pos * theta, each (T, width/2) float32."""
+        return cos_sin(pos, self.frequencies)
 
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         k_cos, k_sin = self.angles(k_pos)  # (S, width/2)

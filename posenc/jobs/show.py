@@ -1,0 +1,155 @@
+"""`posenc show`: what an encoding does, as a picture or as text; at its start, or as a run trained it.
+
+A run is read as `posenc eval` reads it: plain data, verified weights, nothing imported that it names.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from posenc.encodings import resolve_encoding
+from posenc.encodings.options import check_positions
+from posenc.errors import RunError, UserError
+from posenc.jobs import run_directory as folder
+from posenc.jobs.build import build_decoder, build_model, code_of
+from posenc.jobs.checks import check_model, whole
+from posenc.jobs.compose import CommandLine, compose_jobs, parse
+from posenc.jobs.eval_job import _encoding_of
+from posenc.model.choice import resolve_attention
+from posenc.model.decoder import Decoder
+from posenc.pictures.measure import measure
+from posenc.pictures.panels import Picture
+from posenc.pictures.text import text_plot
+from posenc.results.load import load_run
+from posenc.results.names import visible
+from posenc.results.settings import spoken_name
+from posenc.training.checkpoint import check_weights, load_weights, newest_checkpoint
+
+FORMATS = ("png", "svg", "pdf")
+VOCABULARY = 17  # of a model that reads no text
+SHOWN = ("encoding", "attention", "positions")  # groups whose settings stand in the title
+OF_A_RUN = {"run", "plugins"}  # what can be said beside run=
+
+
+def run_show(arguments: Sequence[str], out: str | None) -> int:
+    """Draw what the overrides choose into `out`, or print it as text. Raises UserError."""
+    line = parse(list(arguments))
+    if line.asks_hydra:
+        raise UserError("show", None, "prints no configuration", hint="posenc train --cfg job does")
+    target = None if out is None else check_out(out)
+    picture = _of_run(line) if any(_key(o) == "run" for o in line.overrides) else _of_settings(line)
+    if target is None:
+        text = f"{text_plot(picture)}\n\nall of it as a picture: the same command with --out FILE.png"
+        print(text.encode(sys.stdout.encoding or "ascii", "replace").decode(sys.stdout.encoding or "ascii"))
+        return 0
+    from posenc.pictures.draw import picture_bytes
+
+    content = picture_bytes(picture, target.suffix[1:].lower())
+    try:
+        target.write_bytes(content)
+    except OSError as error:
+        raise UserError("--out", out, f"cannot be written: {error.strerror or error}") from error
+    print(target)
+    return 0
+
+
+def check_out(out: str) -> Path:
+    """The file to write. Raises UserError for another format and for a folder that is not there."""
+    target = Path(out).expanduser()
+    if target.suffix[1:].lower() not in FORMATS:
+        allowed = ", ".join(f".{name}" for name in FORMATS)
+        raise UserError("--out", out, "its ending names the format", allowed=allowed)
+    if target.is_dir():
+        raise UserError("--out", out, "is a folder; name a file")
+    if not target.parent.is_dir():
+        raise UserError("--out", out, f"there is no folder {target.parent}", hint=f"mkdir -p {target.parent}")
+    return target
+
+
+def _of_settings(line: CommandLine) -> Picture:
+    """The encoding with its initial values."""
+    composed = compose_jobs("train", line)
+    if composed.sweep or len(composed.jobs) != 1:
+        raise UserError("show", None, "draws one encoding at a time", hint="leave out -m")
+    (job,) = composed.jobs
+    settings = {
+        "encoding": resolve_encoding(job.settings["encoding"], job.settings["plugins"]),
+        "attention": resolve_attention(job.settings["attention"]),
+        "positions": check_positions(job.settings["positions"]),
+        "context_length": whole("context_length", job.settings["context_length"], least=2),
+        "seed": whole("seed", job.settings["seed"], least=0),
+        "plugins": job.settings["plugins"],
+    }
+    model = build_model(settings, check_model(job.settings["model"]), VOCABULARY)
+    learned = [*model.encoding.parameters(), *model.options.parameters()]
+    start = f"initial values, seed {settings['seed']}" if learned else ""
+    chosen = [o for o in job.overrides if _key(o).partition(".")[0] in SHOWN and _key(o) != "encoding"]
+    return _picture(model, settings, [*chosen, start])
+
+
+def _of_run(line: CommandLine) -> Picture:
+    """The encoding as a run trained it."""
+    for override in line.overrides:
+        if (key := _key(override)) not in OF_A_RUN:
+            raise UserError(key, None, "is the run's own", hint="with run=DIR only plugins can be said")
+    composed = compose_jobs("eval", line)
+    if composed.sweep or len(composed.jobs) != 1:
+        raise UserError("show", None, "draws one run at a time", hint="leave out -m")
+    asked = composed.jobs[0].settings
+    directory = Path(asked["run"]).expanduser()
+    if not (directory / "config.yaml").is_file():
+        raise UserError("run", asked["run"], "not a run directory: it has no config.yaml")
+    folder.refuse_links(directory)
+    run = load_run(directory)
+    if run.config is None:
+        raise UserError("run", asked["run"], run.problem or "config.yaml cannot be read")
+    settings = {**run.config, "plugins": asked["plugins"]}
+    try:
+        whole("seed", settings["seed"], least=0)
+        whole("context_length", settings["context_length"], least=2)
+        shape = check_model(settings["model"])
+        for group, resolve in (("attention", resolve_attention), ("positions", check_positions)):
+            settings[group] = resolve(settings[group])
+        settings["encoding"] = _encoding_of(run.config, asked["plugins"])
+        with torch.device("meta"):
+            source = code_of(settings, build_decoder(settings, shape, vocab_size=2))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        problem = f"its config.yaml is not one of posenc's ({error!r})"
+        raise UserError("run", asked["run"], problem) from error
+    checkpoint = newest_checkpoint(directory / "checkpoints")
+    if checkpoint is None:
+        raise UserError("run", asked["run"], "has no checkpoint yet; train it first")
+    if checkpoint.state.get("encoding") != source:
+        problem = f"was trained by other code of its encoding {settings['encoding']['name']}"
+        raise UserError("run", asked["run"], problem, hint="its weights mean nothing to the changed one")
+    vocabulary = _vocabulary(checkpoint.path)
+    with torch.device("meta"):  # before anything of a stranger's size is allocated
+        check_weights(checkpoint.path, build_decoder(settings, shape, vocabulary))
+    model = build_model(settings, shape, vocabulary)
+    load_weights(checkpoint.path, model)
+    return _picture(model, settings, [f"run {directory.resolve().name}, step {checkpoint.step}"])
+
+
+def _vocabulary(checkpoint: Path) -> int:
+    with safe_open(checkpoint / "model.safetensors", framework="pt") as file:
+        if "embedding.weight" not in file.keys():  # noqa: SIM118
+            raise RunError(f"{checkpoint} holds no token embeddings")
+        return int(file.get_slice("embedding.weight").get_shape()[0])
+
+
+def _picture(model: Decoder, settings: dict[str, Any], more: list[str]) -> Picture:
+    shape = model.encoding.shape
+    size = f"T = {shape.train_length}, {shape.n_heads} heads of {shape.head_dim}, d = {shape.d_model}"
+    name = spoken_name(settings["encoding"]) or ""
+    facts = ", ".join(visible(part) for part in more if part)
+    return Picture(visible(name), measure(model.acting), [size, *([facts] if facts else [])])
+
+
+def _key(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0]

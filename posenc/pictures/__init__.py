@@ -1,0 +1,1 @@
+"""Pictures of encodings: measured through their hooks (torch), drawn (matplotlib) or written as text."""

@@ -1,0 +1,81 @@
+"""What a picture is made of: numpy arrays and words, no torch and no matplotlib."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.float64]
+Scale = Literal["linear", "symlog", "log"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve: y over x, (n,) each; nan where there is nothing. `low` and `high` bound a shaded band."""
+
+    label: str
+    x: Numbers
+    y: Numbers
+    low: Numbers | None = None
+    high: Numbers | None = None
+    reference: bool = False  # what the others are compared with: grey
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Lines over a shared axis. `marks` are dashed lines by name: across x, or across y if `across`."""
+
+    title: str
+    x_label: str
+    y_label: str
+    lines: list[Line]
+    x_scale: Scale = "linear"
+    y_scale: Scale = "linear"
+    marks: dict[str, float] = field(default_factory=dict)
+    y_marks: dict[str, float] = field(default_factory=dict)
+    points: bool = False  # dots instead of lines
+    ordered: bool = False  # the lines have an order: colours of a scale instead of distinct ones
+    legend_title: str = ""
+    brief: bool = False  # also shown in a terminal
+
+
+@dataclass(frozen=True)
+class Map:
+    """A matrix (rows, columns); nan is not drawn. Rows and columns stand at the values y and x."""
+
+    title: str
+    x_label: str
+    y_label: str
+    z_label: str
+    z: Numbers
+    x: Numbers
+    y: Numbers
+    matrix: bool = False  # row 0 on top, square cells
+    binary: bool = False  # only 0 and 1
+    marks: dict[str, float] = field(default_factory=dict)  # of x
+    brief: bool = False
+
+
+@dataclass(frozen=True)
+class Arrows:
+    """A pair of numbers at several positions: tips (n, 2)."""
+
+    title: str
+    labels: list[str]
+    tips: Numbers
+    brief: bool = False
+
+
+Panel = Curves | Map | Arrows
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Panels under one title."""
+
+    title: str
+    panels: list[Panel]
+    notes: list[str] = field(default_factory=list)

@@ -1,0 +1,64 @@
+"""Which positions, distances, heads and layers are measured: few enough at any training length."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posenc.encodings.base import Encoding
+from posenc.pictures.panels import Numbers
+
+FAR = 8  # pictures go to this many times T
+MOST_POINTS = 1024
+MOST_ROWS = 256
+MOST_LINES = 6
+
+POSITION = "position in tokens"
+DISTANCE = "distance r in tokens"
+
+
+def array(x: Tensor) -> Numbers:
+    return x.detach().double().cpu().numpy()
+
+
+def chance(encoding: Encoding, name: str) -> torch.Generator:
+    """A fixed source of random inputs, so that a picture is the same every time."""
+    return torch.Generator().manual_seed(len(name) + 1)
+
+
+def steps(end: int, most: int = MOST_POINTS) -> Tensor:
+    """0..end, all of them or `most` at even steps: (n,) int64."""
+    if end < most:
+        return torch.arange(end + 1)
+    return torch.linspace(0, end, most, dtype=torch.float64).round().long().unique()
+
+
+def distances(end: int, most: int = MOST_POINTS) -> Tensor:
+    """0..end, or dense where a logarithmic axis is wide: (n,) int64."""
+    if end < most:
+        return torch.arange(end + 1)
+    near = torch.arange(most // 2)
+    far = torch.logspace(np.log10(most // 2), np.log10(end), most // 2, dtype=torch.float64).round().long()
+    return torch.cat((near, far, torch.tensor([end]))).clamp_max(end).unique()
+
+
+def some(count: int, most: int = MOST_LINES) -> list[int]:
+    """Indices below count, all or `most` of them from first to last."""
+    if count <= most:
+        return list(range(count))
+    return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})
+
+
+def marks(encoding: Encoding, *, far: bool = True) -> dict[str, float]:
+    """Where T and 8T are."""
+    length = encoding.shape.train_length
+    return {"T": float(length), **({f"{FAR}T": float(FAR * length)} if far else {})}
+
+
+def multiple(n: int, length: int) -> str:
+    """`4T` for a whole multiple of T, else the number and what it counts."""
+    whole, rest = divmod(n, length)
+    if rest == 0 and whole:
+        return "T" if whole == 1 else f"{whole}T"
+    return str(n)
