@@ -1,11 +1,13 @@
 """Shaw's relative positions: a learned vector by clipped distance for the keys, and one for the values.
 
 Formula: score_ij = q_i . (k_j + aK[c]) / sqrt(D), output_i = sum_j p_ij (v_j + aV[c]), c = min(i - j, clip).
-Tables for each layer, shared by its heads unless `per_head`.
+  clip      distances from here on share one vector
+  per_head  tables for each head; false: each layer's are shared by its heads
 It acts on the scores and on the values.
 Paper: Shaw, Uszkoreit, Vaswani 2018, arXiv 1803.02155; clip = 16 as there.
-Departures: one direction, the past; the paper's tables have 2 clip + 1 rows for both. In a sum with a
-rotation the query that meets aK is the turned one.
+Departures: one direction, the past; the paper's tables have 2 clip + 1 rows for both. The paper names no
+initial values: here normal, D^-1/2. In a sum with a rotation aK meets the query before it is turned: after
+it the score would depend on the query's own position.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.families.relative import of_block
 
 
 class Shaw(Encoding):
@@ -40,7 +43,7 @@ class Shaw(Encoding):
         self.clip = clip
         sizes = (shape.n_layers, shape.n_heads if per_head else 1, clip + 1, shape.head_dim)
         self.keys = nn.Parameter(torch.empty(sizes))  # (L, H or 1, clip + 1, D)
-        self.values_added = nn.Parameter(torch.empty(sizes))
+        self.added = nn.Parameter(torch.empty(sizes))
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         nn.init.normal_(parameter, std=self.shape.head_dim**-0.5, generator=generator)
@@ -65,11 +68,16 @@ class Shaw(Encoding):
         index = index.clamp_min(0)
         return index, (q_pos[:, None] - k_pos[index]).clamp_max(self.clip), there
 
+    def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, int]:
+        """q_i . aK / sqrt(D) of every clipped distance, (B, H, queries, clip + 1), and the window's length."""
+        by_distance = q @ self.keys[layer].to(q.dtype).mT
+        return by_distance.float() * self.shape.head_dim**-0.5, k.shape[2]
+
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
     ) -> Tensor:
         index, r, there = self._near(q_pos, k_pos)
-        by_distance = (q @ self.keys[layer].mT).float() * self.shape.head_dim**-0.5  # (B, H, T, clip + 1)
+        by_distance = of_block(*state, s)  # (B, H, T, clip + 1)
         far = by_distance[..., -1:]  # (B, H, T, 1)
         size = (*s.shape[:-1], index.shape[-1])
         near = (by_distance.gather(-1, r.expand(size)) - far) * there  # (B, H, T, K)
@@ -82,4 +90,4 @@ class Shaw(Encoding):
         far = p.sum(-1, dtype=torch.float32) - near.sum(-1)  # (B, H, T)
         weights = near.new_zeros((*p.shape[:-1], self.clip + 1)).scatter_add(-1, r.expand(size), near)
         weights = torch.cat((weights[..., :-1], (weights[..., -1] + far)[..., None]), dim=-1)
-        return p @ v + (weights.to(p.dtype) @ self.values_added[layer].to(p.dtype))  # (B, H, T, D)
+        return p @ v + (weights.to(p.dtype) @ self.added[layer].to(p.dtype))  # (B, H, T, D)

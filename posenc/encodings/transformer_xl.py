@@ -1,24 +1,36 @@
 """Transformer-XL's relative positions: a mapped sinusoid of the distance beside every key.
 
-Formula: score_ij = [(q_i + u) . k_j + (q_i + v) . W R_(i-j)] / sqrt(D), R sinusoids of the distance,
+Formula: score_ij = [(q_i + u) . k_j + (q_i + v) . W R_(i-j)] / sqrt(D), R sinusoids of the distance of width d,
 W (d, d) learned for each layer, u and v for each layer and head.
-It acts on the scores. With g = W^T (q_i + v) the last term is a sum over frequencies of
-g_sin sin((i-j) theta) + g_cos cos((i-j) theta), which is the inner product of g turned by i with a fixed
-vector of j: so any positions will do, nothing is shifted, and no table of distances is made.
+It acts on the scores. With g_i = W^T (q_i + v) the last term is a sum over frequencies theta of
+g_sin sin((i-j) theta) + g_cos cos((i-j) theta): the inner product of g_i turned by i with sines and cosines
+of j alone. So any positions will do, nothing is shifted, and no table of distances is made.
 Paper: Dai et al. 2019, arXiv 1901.02860.
-Departures: no recurrence over segments. u and v start at zero. In a sum with a rotation q and k are the
-turned ones.
+Departures: no recurrence over segments. The paper names no initial values: here u and v are zero, W as any
+linear map. In a sum with a rotation the added terms meet q and k before they are turned: after it they would
+depend on each position alone.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding, Shape, float64
-from posenc.encodings.families.absolute import check_base, sinusoid_frequencies
+from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.families.absolute import check_base, sinusoids
+from posenc.encodings.families.relative import of_block
+
+
+@dataclass
+class Prepared:
+    """Of a layer and its window of S tokens."""
+
+    content: Tensor  # u . k_j: (B, H, S) float32
+    g: Tensor  # W^T (q_i + v): (B, H, queries, d)
+    waves: Tensor | None = None  # sinusoids of the positions met so far, (up to S, d) float32
 
 
 class TransformerXL(Encoding):
@@ -31,7 +43,10 @@ class TransformerXL(Encoding):
     past_training = "defined everywhere; sinusoids of distances beyond T were never seen in training"
     learned = "L*(H*D*d + 2*H*D)"
     relative = True
-    traps = ("What the relative shift leaves above the diagonal is garbage and must be masked.",)
+    traps = (
+        "What the relative shift leaves above the diagonal is garbage and must be masked.",
+        "The relative shift supposes neighbours at distance 1: drawn positions need the distances themselves.",
+    )
 
     def __init__(self, shape: Shape, *, base: float) -> None:
         super().__init__(shape)
@@ -50,22 +65,23 @@ class TransformerXL(Encoding):
         else:
             nn.init.zeros_(parameter)
 
-    def waves(self, pos: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-        """sin and cos of the positions' angles, (T, d/2) each."""
-        exact = float64(pos)[:, None]
-        angle = exact * sinusoid_frequencies(self.shape.d_model, self.base, exact.device)
-        return angle.sin().to(like.device, like.dtype), angle.cos().to(like.device, like.dtype)
+    def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> Prepared:
+        content = (k.float() * self.u[layer].float()[:, None]).sum(-1)  # (B, H, S)
+        g = (q + self.v[layer].to(q.dtype)[:, None]) @ self.w[layer].to(q.dtype)  # (B, H, queries, d)
+        return Prepared(content, g)
 
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
     ) -> Tensor:
-        content = (k.float() * self.u[layer].float()[:, None]).sum(-1)  # (B, H, S)
-        g = (q + self.v[layer].to(q.dtype)[:, None]) @ self.w[layer].to(q.dtype)  # (B, H, T, d)
-        of_sin, of_cos = g.float()[..., 0::2], g.float()[..., 1::2]  # (B, H, T, d/2)
-        sin, cos = self.waves(q_pos, s)  # (T, d/2)
+        queries, keys = s.shape[-2:]
+        if state.waves is None or len(state.waves) < keys:
+            state.waves = sinusoids(k_pos, self.shape.d_model, self.base)  # (S, d)
+        sin, cos = state.waves[:keys, 0::2].to(s.dtype), state.waves[:keys, 1::2].to(s.dtype)
+        of_key = torch.cat((cos, sin), dim=-1)  # (S, d)
+        g = of_block(state.g, state.content.shape[-1], s)
+        of_sin, of_cos = g[..., 0::2].float(), g[..., 1::2].float()  # (B, H, T, d/2)
+        sin, cos = sin[-queries:], cos[-queries:]  # of the queries' own positions
         turned = torch.cat((of_sin * sin + of_cos * cos, of_cos * sin - of_sin * cos), dim=-1)
-        k_sin, k_cos = self.waves(k_pos, s)
-        keys = torch.cat((k_cos, k_sin), dim=-1)  # (S, d)
-        position = (turned.to(q.dtype) @ keys.to(q.dtype).T).float()  # (B, H, T, S)
+        position = (turned.to(g.dtype) @ of_key.to(g.dtype).T).float()  # (B, H, T, S)
         scale = self.shape.head_dim**-0.5
-        return torch.add(s + content[..., None, :] * scale, position, alpha=scale)
+        return torch.add(s + state.content[:, :, None, :keys] * scale, position, alpha=scale)

@@ -11,6 +11,8 @@ positions are drawn): there the factors leave float32's range.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -33,15 +35,15 @@ class XPos(Rotary):
     learned = "0"
     traps = (
         "z^(-j/512) overflows float32 past j = 36 000: count from the window's middle.",
-        "Queries and keys count from one place: each from the middle of its own, the last queries of a window "
-        "get other scores than in a forward pass of all of them.",
+        "Queries and keys count from one place: each from the middle of its own, the last queries of a "
+        "window get other scores than among all of them.",
         "The keys' factor is the reciprocal of the queries'; the same on both falls with i + j.",
     )
 
     def __init__(self, shape: Shape, *, base: float, layout: Layout, scale_base: float) -> None:
         super().__init__(shape, base=base, layout=layout, width=shape.head_dim)
-        if not scale_base > 0:
-            raise ValueError(f"scale_base={scale_base}: must be above 0")
+        if not 0 < scale_base < math.inf:
+            raise ValueError(f"scale_base={scale_base}: must be a finite number above 0")
         self.scale_base = scale_base
         if shape.train_length > CONTIGUOUS * scale_base:
             raise ValueError(f"context_length={shape.train_length}: {self._at_most(CONTIGUOUS)}")

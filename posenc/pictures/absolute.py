@@ -10,6 +10,7 @@ from posenc.pictures.panels import Curves, Line, Map, Panel
 from posenc.pictures.sampling import FAR, MOST_ROWS, POSITION, array, chance, marks, multiple, steps
 
 DRAWS = 5
+SIGNED = "offset r in tokens"
 
 
 def embed_panels(encoding: Encoding) -> list[Panel]:
@@ -39,8 +40,8 @@ def embed_panels(encoding: Encoding) -> list[Panel]:
     generator = chance(encoding, "projections")
     projections = [torch.randn(width, encoding.shape.head_dim, generator=generator) for _ in range(2)]
     for title, y_label, maps in (
-        ("PE(t) · PE(t+r) itself", "inner product", None),
-        ("PE(t) W_q · PE(t+r) W_k, random W", "its score (nats)", projections),
+        ("PE(t) · PE(t+r)", "inner product", None),
+        ("The same after random projections W_q, W_k", "score (nats)", projections),
     ):
         lines = []
         for t in starts:
@@ -51,11 +52,8 @@ def embed_panels(encoding: Encoding) -> list[Panel]:
                 key = key * encoding.shape.head_dim**-0.5
             product = (query @ key.T)[0]
             lines.append(Line(f"t = {multiple(t, length)}", array(at - t), array(product)))
-        panels.append(Curves(title, DIRECTED, y_label, lines, ordered=True, brief=maps is None))
+        panels.append(Curves(title, SIGNED, y_label, lines, ordered=True, brief=maps is None))
     return panels
-
-
-DIRECTED = "distance r in tokens"
 
 
 def added(encoding: Encoding, pos: Tensor, before: Tensor | None = None) -> Tensor:

@@ -37,7 +37,7 @@ def weight_panels(encoding: Encoding) -> list[Panel]:
     lines.append(Line("without encoding", r, _smooth(without[0]), reference=True))
     if np.allclose(table, without, rtol=1e-3):
         lines = lines[-1:]
-    title = f"Attention of random inputs at {multiple(keys, length)}, each head"
+    title = f"Random inputs, n = {multiple(keys, length)}, each head"
     panels.append(Curves(title, DISTANCE, WEIGHT, lines, x_scale="symlog", y_scale="log", brief=True))
     panels.append(_by_length(encoding))
     rows = min(length, MOST_ROWS)
@@ -90,7 +90,7 @@ def _by_length(encoding: Encoding) -> Curves:
         if keys <= MOST_KEYS or keys == length:
             y = _smooth(mean_weights(encoding, encoding.shape, min(keys, MOST_KEYS)).mean(0))
             lines.append(Line(f"n = {multiple(keys, length)}", np.arange(len(y), dtype=np.float64), y))
-    title = "Windows of n tokens, mean of the heads"
+    title = "Random inputs, n tokens, mean of heads"
     return Curves(
         title,
         DISTANCE,

@@ -14,9 +14,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from posenc.pictures.panels import Arrows, Curves, Map, Panel, Picture
+from posenc.pictures.panels import LOG_RANGE, Arrows, Curves, Map, Panel, Picture
 
 FORMATS = ("png", "svg", "pdf")
 WIDTH = 7.0  # inches
@@ -27,12 +28,21 @@ COLUMNS = 2
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (3, 1)), (0, (1, 2)))
 GREY = "0.45"
+SEEN = {"hidden": "#DDDDDD", "seen": COLOURS[0]}
+MARK: dict[str, Any] = {
+    "color": GREY,
+    "linestyle": (0, (4, 3)),
+    "linewidth": 0.9,
+    "zorder": 1,
+    "clip_on": False,
+}
+MARKED: dict[str, Any] = {"fontsize": 7, "color": "0.25"}
 
 STYLE = {
     "font.size": 8,
     "axes.titlesize": 8.5,
     "axes.titlelocation": "left",
-    "axes.titlepad": 11,
+    "axes.titlepad": 13,
     "axes.labelsize": 8,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -43,7 +53,6 @@ STYLE = {
     "legend.frameon": False,
     "legend.handlelength": 2.4,
     "lines.linewidth": 1.4,
-    "image.interpolation": "nearest",
     "figure.dpi": 150,
     "savefig.dpi": 150,
     "text.parse_math": False,  # names are other people's text
@@ -77,19 +86,26 @@ def picture_bytes(picture: Picture, format: str) -> bytes:
 
 
 def _figure(picture: Picture) -> Figure:
-    columns = min(COLUMNS, len(picture.panels))
-    rows = -(-len(picture.panels) // columns)
-    width = WIDTH if columns > 1 else WIDTH * 0.62
-    layout = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06, hspace=0.06, wspace=0.04)
-    figure = Figure(figsize=(width, ROW * rows + 0.55), layout=layout)
+    """Two panels to a row; of an odd number the first has a row of its own."""
+    count = len(picture.panels)
+    rows = -(-count // COLUMNS)
+    head = 0.28 + 0.16 * len(picture.notes)  # inches
+    height = ROW * rows + head
+    # in rows of the figure, not as a title, so that lines may differ in size
+    layout = ConstrainedLayoutEngine(
+        w_pad=0.07, h_pad=0.07, hspace=0.05, wspace=0.06, rect=(0, 0, 1, 1 - head / height)
+    )
+    figure = Figure(figsize=(WIDTH, height), layout=layout)
     FigureCanvasAgg(figure)
-    heading = "\n".join([picture.title, *picture.notes])
-    figure.suptitle(heading, x=0.012, ha="left", fontsize=9.5, fontweight="bold")
-    grid = figure.add_gridspec(rows, columns)
-    for i, panel in enumerate(picture.panels):
-        alone = i == len(picture.panels) - 1 and len(picture.panels) % columns
-        place = grid[i // columns, :] if alone and isinstance(panel, Curves) else grid[divmod(i, columns)]
-        _panel(figure, figure.add_subplot(place), panel)
+    for i, text in enumerate([picture.title, *picture.notes]):
+        look: dict[str, Any] = {"fontsize": 10.5, "fontweight": "bold"} if i == 0 else {"color": "0.3"}
+        y = 1 - (0.08 + (0.2 + 0.16 * (i - 1) if i else 0)) / height
+        figure.text(0.08 / WIDTH, y, text, ha="left", va="top", **look)
+    grid = figure.add_gridspec(rows, COLUMNS)
+    cells = [grid[0, :]] if count % COLUMNS else [grid[0, 0], grid[0, 1]]
+    cells += [grid[row, column] for row in range(1, rows) for column in range(COLUMNS)]
+    for cell, panel in zip(cells, picture.panels, strict=True):
+        _panel(figure, figure.add_subplot(cell), panel)
     return figure
 
 
@@ -114,7 +130,7 @@ def _curves(axes: Axes, panel: Curves) -> None:
             colour = shades[own] if panel.ordered else COLOURS[own % len(COLOURS)]
             look = {"color": colour, "linestyle": DASHES[own % len(DASHES)]}
             look["linewidth"] = (
-                2.2 - 1.2 * own / max(count - 1, 1) if count > 1 else 1.4
+                2.3 - 0.9 * own / max(count - 1, 1) if count > 1 else 1.4
             )  # seen if they coincide
             own += 1
         if panel.points:
@@ -130,38 +146,12 @@ def _curves(axes: Axes, panel: Curves) -> None:
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
     _scales(axes, panel)
-    for name, at in panel.marks.items():
-        axes.axvline(at, color=GREY, linestyle=(0, (4, 3)), linewidth=0.8, zorder=1)
-        axes.text(
-            at,
-            1.01,
-            name,
-            transform=axes.get_xaxis_transform(),
-            ha="center",
-            va="bottom",
-            fontsize=7,
-            color="0.25",
-        )
+    _marks(axes, panel.marks)
     for name, at in panel.y_marks.items():
-        axes.axhline(at, color=GREY, linestyle=(0, (4, 3)), linewidth=0.8, zorder=1)
-        axes.text(
-            1.01,
-            at,
-            name,
-            transform=axes.get_yaxis_transform(),
-            ha="left",
-            va="center",
-            fontsize=7,
-            color="0.25",
-        )
+        axes.axhline(at, **MARK)
+        axes.text(1.01, at, name, transform=axes.get_yaxis_transform(), ha="left", va="center", **MARKED)
     if len(panel.lines) > 1 or panel.lines[0].label:
-        axes.legend(
-            loc="upper center",
-            bbox_to_anchor=(0.5, -0.22),
-            ncols=min(3, len(panel.lines)),
-            columnspacing=1.2,
-            borderaxespad=0.0,
-        )
+        _legend(axes, list(axes.get_lines()[: len(panel.lines)]))
 
 
 def _scales(axes: Axes, panel: Curves) -> None:
@@ -171,10 +161,11 @@ def _scales(axes: Axes, panel: Curves) -> None:
         axes.set_xscale("log")
     if panel.y_scale == "log":
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(_power)
     low, high = min(line.x.min() for line in panel.lines), max(line.x.max() for line in panel.lines)
     if panel.x_scale != "linear":
         axes.set_xlim(low, max(high, *panel.marks.values()) if panel.marks else high)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.xaxis.set_major_formatter(_power)
     elif panel.points:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     else:
@@ -182,6 +173,38 @@ def _scales(axes: Axes, panel: Curves) -> None:
     drawn = np.concatenate([line.y for line in panel.lines])
     if panel.y_scale == "linear" and np.ptp(drawn[np.isfinite(drawn)]) < 1e-9:  # a constant: room around it
         axes.set_ylim(drawn[0] - 1, drawn[0] + 1)
+    elif panel.y_scale == "log":
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, high / LOG_RANGE), high)
+
+
+def _power(value: float, _: object = None) -> str:
+    """1000, 0.01, or a power of ten in plain characters: mathematics in texts is off."""
+    if value == 0 or 1e-3 < abs(value) < 1e5:
+        return f"{value:g}"
+    digits = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+    return "10" + f"{np.log10(abs(value)):.0f}".translate(digits)
+
+
+def _marks(axes: Axes, marks: dict[str, float], over_picture: bool = False) -> None:
+    for name, at in marks.items():
+        if over_picture:
+            axes.axvline(at, color="white", linewidth=1.8)
+        axes.axvline(at, **{**MARK, **({"color": "black", "zorder": 3} if over_picture else {})})
+        axes.text(at, 1.01, name, transform=axes.get_xaxis_transform(), ha="center", va="bottom", **MARKED)
+
+
+def _legend(axes: Axes, handles: list[Any]) -> None:
+    """Below the axes, so that it never covers what is drawn."""
+    columns = 4 if len(handles) == 4 and all(len(str(h.get_label())) < 10 for h in handles) else 3
+    axes.legend(
+        handles=handles,
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.2),
+        ncols=min(columns, len(handles)),
+        columnspacing=1.2,
+        borderaxespad=0.0,
+    )
 
 
 def _map(figure: Figure, axes: Axes, panel: Map) -> None:
@@ -189,7 +212,7 @@ def _map(figure: Figure, axes: Axes, panel: Map) -> None:
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     look: dict[str, Any] = {"cmap": "cividis", "vmin": low, "vmax": high}
     if panel.binary:
-        look = {"cmap": ListedColormap(["#DDDDDD", COLOURS[0]]), "vmin": 0, "vmax": 1}
+        look = {"cmap": ListedColormap([*SEEN.values()]), "vmin": 0, "vmax": 1}
     elif low < 0 < high:
         most = max(-low, high)
         look = {"cmap": "RdBu_r", "vmin": -most, "vmax": most}
@@ -204,20 +227,13 @@ def _map(figure: Figure, axes: Axes, panel: Map) -> None:
     )
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
-    for name, at in panel.marks.items():
-        axes.axvline(at, color="white", linewidth=1.6)
-        axes.axvline(at, color="black", linestyle=(0, (4, 3)), linewidth=0.9)
-        axes.text(
-            at,
-            1.01,
-            name,
-            transform=axes.get_xaxis_transform(),
-            ha="center",
-            va="bottom",
-            fontsize=7,
-            color="0.25",
-        )
-    if not panel.binary:
+    axes.set_xlim(_extent(panel)[:2])
+    _marks(axes, panel.marks, over_picture=True)
+    if panel.binary:
+        names = [name for value, name in enumerate(("hidden", "seen")) if (finite == value).any()]
+        patches = [Patch(color=SEEN[name], label=name) for name in reversed(names)]
+        _legend(axes, patches)
+    else:
         bar = figure.colorbar(mesh, ax=axes, shrink=0.9, pad=0.02)
         bar.set_label(panel.z_label, fontsize=7.5)
         bar.outline.set_linewidth(0.5)

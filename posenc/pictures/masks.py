@@ -27,7 +27,8 @@ def mask_panels(encoding: Encoding) -> list[Panel]:
     panels: list[Panel] = []
     for seen, layers in groups[:3]:
         z = array(seen.double().masked_fill(~causal, torch.nan))
-        who = "Every layer sees" if len(groups) == 1 else f"Layer {_listed(layers)} sees"
+        who = f"Layers {_listed(layers)}" if len(layers) > 1 else f"Layer {layers[0]}"
+        who = f"Keys seen in {who[0].lower()}{who[1:]}" if len(groups) > 1 else "Keys seen in every layer"
         at = array(pos)
         panels.append(
             Map(

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 Numbers = NDArray[np.float64]
 Scale = Literal["linear", "symlog", "log"]
 
+LOG_RANGE = 1e7  # of a logarithmic axis: weights below that share of the largest are not shown
+
 
 @dataclass(frozen=True)
 class Line:

@@ -114,7 +114,7 @@ def _arrows(encoding: Encoding, layer: int) -> list[Panel]:
         return []
     best = int((step.abs() - math.pi / 6).abs().argmin())
     degrees = math.degrees(float(step[best]))
-    title = f"A pair of numbers at positions 0 to {ARROWS - 1}, {abs(degrees):.0f}° a token"
+    title = f"One pair at positions 0 to {ARROWS - 1}: {abs(degrees):.0f}° a token"
     return [Arrows(title, [str(t) for t in range(ARROWS)], array(tips[best]))]
 
 
@@ -178,9 +178,9 @@ def self_score(encoding: Encoding, layer: int) -> Curves:
         for h in heads
     ]
     return Curves(
-        "Score of a key with the query's own numbers",
+        "Score of a query with a key of its own numbers",
         DISTANCE,
-        "score (nats)",
+        "mean score (nats)",
         lines,
         x_scale="symlog",
         marks=marks(encoding),

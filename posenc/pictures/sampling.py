@@ -57,8 +57,9 @@ def marks(encoding: Encoding, *, far: bool = True) -> dict[str, float]:
 
 
 def multiple(n: int, length: int) -> str:
-    """`4T` for a whole multiple of T, else the number and what it counts."""
-    whole, rest = divmod(n, length)
-    if rest == 0 and whole:
-        return "T" if whole == 1 else f"{whole}T"
+    """`4T` for a multiple of T, `T/4` for a part of it, else the number."""
+    if n and n % length == 0:
+        return "T" if n == length else f"{n // length}T"
+    if n and length % n == 0:
+        return f"T/{length // n}"
     return str(n)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from posenc.pictures.panels import Curves, Map, Numbers, Picture
+from posenc.pictures.panels import LOG_RANGE, Curves, Map, Numbers, Picture
 
 COLUMNS = 80
 LEFT = 11  # columns of the numbers beside a plot
@@ -32,6 +32,8 @@ def _curves(panel: Curves) -> str:
     y = [_scaled(line.y, panel.y_scale) for line in panel.lines]
     left, right = _range(x, [])
     bottom, top = _range(y, list(_scaled(np.array([*panel.y_marks.values()], float), panel.y_scale)))
+    if panel.y_scale == "log":
+        bottom = max(bottom, top - np.log(LOG_RANGE))
     for at in panel.marks.values():
         column = _place(_scaled(np.array([at]), panel.x_scale), left, right, WIDE)[0]
         if 0 <= column < WIDE:
@@ -44,7 +46,7 @@ def _curves(panel: Curves) -> str:
         seen = np.isfinite(ys)
         columns, rows = _place(xs[seen], left, right, WIDE), _place(ys[seen], bottom, top, HIGH)
         for column, up in zip(columns, rows, strict=True):
-            if 0 <= column < WIDE:
+            if 0 <= column < WIDE and 0 <= up < HIGH:
                 grid[HIGH - 1 - up][column] = letter
     names = {0: _back(top, panel.y_scale), HIGH - 1: _back(bottom, panel.y_scale)}
     ends = (_back(left, panel.x_scale), _back(right, panel.x_scale))
