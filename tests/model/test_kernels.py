@@ -149,7 +149,7 @@ def test_window_and_bias_combine() -> None:
         def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
             return q_pos[:, None] - k_pos[None, :] < 3
 
-    e = WindowedAlibi(Shape(HEADS * WIDTH, HEADS, WIDTH, 1, 16))
+    e = WindowedAlibi(Shape(HEADS * WIDTH, HEADS, WIDTH, 1, 16), learned_slopes=False)
     assert e.hooks == {"distance_bias", "visible"}
     got = kernels.Masked(e, torch.arange(6), 0, 4).additive(1, 4, 6)  # queries 3, 4 and 5
     for h in range(HEADS):
@@ -167,7 +167,7 @@ def test_bias_by_distance_reads_drawn_positions() -> None:
         def positions(self, n: int, training: bool, generator: torch.Generator) -> Tensor:
             return torch.tensor([0, 5, 6, 40])
 
-    e = Scattered(Shape(HEADS * WIDTH, HEADS, WIDTH, 1, 16))
+    e = Scattered(Shape(HEADS * WIDTH, HEADS, WIDTH, 1, 16), learned_slopes=False)
     pos = e.positions(4, True, torch.Generator())
     got = kernels.Masked(e, pos, 0, 4).additive(0, 4, 4)
     slope, at = slopes(HEADS)[0], pos.tolist()
