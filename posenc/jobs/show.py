@@ -6,6 +6,7 @@ A run is read as `posenc eval` reads it: plain data, verified weights, nothing i
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,16 +25,16 @@ from posenc.jobs.eval_job import _encoding_of
 from posenc.model.choice import resolve_attention
 from posenc.model.decoder import Decoder
 from posenc.pictures.measure import measure
-from posenc.pictures.panels import Picture
+from posenc.pictures.panels import FORMATS, Picture
 from posenc.pictures.text import text_plot
 from posenc.results.load import load_run
 from posenc.results.names import visible
 from posenc.results.settings import spoken_name
 from posenc.training.checkpoint import check_weights, load_weights, newest_checkpoint
 
-FORMATS = ("png", "svg", "pdf")
 VOCABULARY = 17  # of a model that reads no text
 SHOWN = ("encoding", "attention", "positions")  # groups whose settings stand in the title
+NOTE = 100  # characters of a line below the title
 OF_A_RUN = {"run", "plugins"}  # what can be said beside run=
 
 
@@ -146,9 +147,11 @@ def _vocabulary(checkpoint: Path) -> int:
 def _picture(model: Decoder, settings: dict[str, Any], more: list[str]) -> Picture:
     shape = model.encoding.shape
     size = f"T = {shape.train_length}, {shape.n_heads} heads of {shape.head_dim}, d = {shape.d_model}"
+    facts = [size, *more, f"past T: {model.encoding.beyond}" if model.encoding.beyond else ""]
+    notes = [model.encoding.formula, ", ".join(fact for fact in facts if fact)]
+    lines = [line for note in notes for line in textwrap.wrap(visible(note), NOTE)]
     name = spoken_name(settings["encoding"]) or ""
-    facts = ", ".join(visible(part) for part in more if part)
-    return Picture(visible(name), measure(model.acting), [size, *([facts] if facts else [])])
+    return Picture(visible(name), measure(model.acting), lines)
 
 
 def _key(override: str) -> str:

@@ -66,9 +66,9 @@ class LatentAttention(nn.Module):
         batch, length, d_model = x.shape
         heads, width = self.n_heads, self.head_dim
         latent, k_rotary = self.kv_down(x).split((self.kv_rank, self.rope_dim), dim=-1)
-        kv = self.kv_up(self.kv_norm(latent.float())).view(batch, length, 2, heads, width)
+        kv = self.kv_up(_normed(latent, self.kv_norm)).view(batch, length, 2, heads, width)
         k_content, v = (part.transpose(1, 2) for part in kv.unbind(2))  # (B, H, S, D)
-        q = self.q_up(self.q_norm(self.q_down(x[:, -wanted:]).float()))
+        q = self.q_up(_normed(self.q_down(x[:, -wanted:]), self.q_norm))
         q = q.view(batch, wanted, heads, width + self.rope_dim).transpose(1, 2)  # (B, H, T, D + D_R)
         q_content, q_rotary = q.split((width, self.rope_dim), dim=-1)
         k_rotary = k_rotary[:, None]  # (B, 1, S, D_R)
@@ -79,3 +79,8 @@ class LatentAttention(nn.Module):
         k = torch.cat((k_content, k_rotary.expand(-1, heads, -1, -1)), dim=-1)  # (B, H, S, D + D_R)
         y = attend(q, k, v, x, pos, encoding, self.layer, rotated=True)  # (B, H, T, D)
         return self.out(y.transpose(1, 2).reshape(batch, wanted, d_model))  # (B, T, d_model)
+
+
+def _normed(latent: Tensor, norm: nn.RMSNorm) -> Tensor:
+    # autocast makes a bf16 latent, and its norm's weight is float32: mixed, the norm is slow and warns
+    return norm(latent.to(norm.weight.dtype))

@@ -50,7 +50,19 @@ def weight_panels(encoding: Encoding) -> list[Panel]:
     ):
         if values is not None:
             z = array(values[0].double().masked_fill(~causal, torch.nan))
-            panels.append(Map(name, "key position in tokens", "query position", unit, z, at, at, matrix=True))
+            panels.append(
+                Map(
+                    name,
+                    "key position in tokens",
+                    "query position",
+                    unit,
+                    z,
+                    at,
+                    at,
+                    matrix=True,
+                    log=values is weights,
+                )
+            )
     return panels
 
 
@@ -68,7 +80,7 @@ def _change(encoding: Encoding) -> Curves:
     r = np.arange(mean.shape[1], dtype=np.float64)
     lines = [
         Line(
-            f"head {h + 1}" + (" (band: its spread)" if h == 0 else ""),
+            f"head {h + 1}" + (" ± standard deviation" if h == 0 else ""),
             r,
             mean[h],
             mean[h] - spread[h] if h == 0 else None,
@@ -117,7 +129,7 @@ def uniform_panels(encoding: Encoding) -> list[Panel]:
     z = np.where(at[:, None] >= at[None, :], 1 / (at[:, None] + 1), np.nan)
     return [
         Curves(
-            "No encoding: about 1/n for every key, wherever it is",
+            "No encoding: every key gets about 1/n",
             DISTANCE,
             WEIGHT,
             lines,
@@ -128,7 +140,7 @@ def uniform_panels(encoding: Encoding) -> list[Panel]:
             brief=True,
         ),
         Map(
-            "Equal scores: query i gives 1/(i+1) to each",
+            "Equal scores: 1/(i + 1) to each key",
             "key position in tokens",
             "query position",
             "attention weight",
@@ -136,6 +148,7 @@ def uniform_panels(encoding: Encoding) -> list[Panel]:
             at,
             at,
             matrix=True,
+            log=True,
         ),
     ]
 

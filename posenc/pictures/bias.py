@@ -38,6 +38,8 @@ def bias_panels(encoding: Encoding) -> list[Panel]:
         panels.append(_curves(encoding, f"Bias{seen} for each head{where}", r, table, brief=layer == 0))
     if not by_distance:
         panels.append(_by_query(encoding))
+    if not first.any() and not last.any():
+        return panels[:1]
     pos = steps(length - 1, MOST_ROWS)
     matrix = encoding.bias(pos, pos, 0)  # (H, n, n)
     causal = pos[:, None] >= pos[None, :]
@@ -76,8 +78,8 @@ def _of_query(encoding: Encoding, i: int, r: Tensor, layer: int) -> Numbers:
 def _curves(encoding: Encoding, title: str, r: Tensor, table: Numbers, brief: bool) -> Curves:
     lines = [Line(f"head {h + 1}", array(r), table[h]) for h in some(len(table))]
     if not table.any():
-        title += " (all zero)"
-        lines = lines[:1]
+        title += ": all zero so far"
+        lines = [Line("every head", array(r), table[0])]
     return Curves(title, DISTANCE, ADDED, lines, x_scale="symlog", marks=marks(encoding), brief=brief)
 
 

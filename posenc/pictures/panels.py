@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 Numbers = NDArray[np.float64]
 Scale = Literal["linear", "symlog", "log"]
 
+FORMATS = ("png", "svg", "pdf")
 LOG_RANGE = 1e7  # of a logarithmic axis: weights below that share of the largest are not shown
+LEAST_SHARE = 1e-4  # of a logarithmic map: less than that of the largest is drawn as that
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class Map:
     y: Numbers
     matrix: bool = False  # row 0 on top, square cells
     binary: bool = False  # only 0 and 1
+    log: bool = False
     marks: dict[str, float] = field(default_factory=dict)  # of x
     brief: bool = False
 

@@ -23,6 +23,7 @@ from posenc.pictures.sampling import (
 
 VECTORS = 64  # random queries whose scores are averaged
 ARROWS = 9
+SPREAD = " ± standard deviation"
 
 
 def rotation_panels(encoding: Encoding) -> list[Panel]:
@@ -169,7 +170,7 @@ def self_score(encoding: Encoding, layer: int) -> Curves:
     heads = [0] if same else some(len(mean))
     lines = [
         Line(
-            f"mean of {VECTORS} random q" if same else f"head {h + 1}",
+            (f"mean of {VECTORS} random q" if same else f"head {h + 1}") + SPREAD * (h == 0),
             array(r),
             mean[h],
             mean[h] - spread[h] if h == 0 else None,

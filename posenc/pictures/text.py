@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import numpy as np
 
 from posenc.pictures.panels import LOG_RANGE, Curves, Map, Numbers, Picture
@@ -50,9 +52,9 @@ def _curves(panel: Curves) -> str:
                 grid[HIGH - 1 - up][column] = letter
     names = {0: _back(top, panel.y_scale), HIGH - 1: _back(bottom, panel.y_scale)}
     ends = (_back(left, panel.x_scale), _back(right, panel.x_scale))
-    scale = {"symlog": " (log)", "log": " (log)"}
+    scale = {"symlog": " (log axis)", "log": " (log axis)"}
     lines = [f"{letter} {line.label}" for letter, line in zip(LETTERS, panel.lines, strict=False)]
-    lines += [f": {name}" if name else "" for name in (" and ".join(panel.marks),)]
+    lines += [f": {' and '.join(panel.marks)}"] if panel.marks else []
     lines += [f"- {' and '.join(name for name in panel.y_marks if name)}"] if any(panel.y_marks) else []
     head = f"{panel.title}: {panel.y_label}{scale.get(panel.y_scale, '')}"
     return _framed(head, grid, names, ends, panel.x_label + scale.get(panel.x_scale, ""), lines)
@@ -94,16 +96,7 @@ def _framed(
 
 
 def _fold(line: str) -> str:
-    return line if len(line) <= COLUMNS else "\n  ".join(_chunks(line.split(" ")))
-
-
-def _chunks(words: list[str]) -> list[str]:
-    lines = [""]
-    for word in words:
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > COLUMNS - 2:
-            lines.append("")
-        lines[-1] += (" " if lines[-1] else "") + word
-    return lines
+    return textwrap.fill(line, COLUMNS, subsequent_indent="  ")
 
 
 def _scaled(x: Numbers, scale: str) -> Numbers:

@@ -73,7 +73,8 @@ class _OverHeads(torch.autograd.Function):
         for start, stop, seen in _chunks(z):
             pairs = _pairs(z, b, start, stop, seen).requires_grad_()  # (2H, n)
             g = gradients[0][:, :, start:stop, :seen].transpose(0, 1).flatten(1)  # (H, n)
-            with torch.enable_grad():
+            # a caller may still be inside its autocast here
+            with torch.enable_grad(), torch.autocast(z.device.type, enabled=False):
                 found = torch.autograd.grad(_network(pairs, *weights), (pairs, *weights), g)
             for total, part in zip(to_weights, found[1:], strict=True):
                 total += part
