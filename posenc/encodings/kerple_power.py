@@ -26,7 +26,7 @@ class KerplePower(Kerple):
     past_training = "defined everywhere; heads with a large exponent see a short past only"
     traps = (
         "An exponent above 2 is no kernel any more: it is held below by a reparametrisation.",
-        "0^b has the derivative 0 log 0 with respect to b: nan unless r = 0 is left out.",
+        "Written as exp(b log r), the own token (r = 0) has a nan for a gradient.",
     )
 
     def raw(self, name: str, value: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ class Shaw(Encoding):
         return index, (q_pos[:, None] - k_pos[index]).clamp_max(self.clip), there
 
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, int]:
-        """q_i . aK / sqrt(D) of every clipped distance, (B, H, queries, clip + 1), and the window's length."""
+        """q_i . aK / sqrt(D) by clipped distance, (B, H, queries, clip + 1), and the window's length."""
         by_distance = q @ self.keys[layer].to(q.dtype).mT
         return by_distance.float() * self.shape.head_dim**-0.5, k.shape[2]
 
@@ -77,7 +77,8 @@ class Shaw(Encoding):
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
     ) -> Tensor:
         index, r, there = self._near(q_pos, k_pos)
-        by_distance = of_block(*state, s)  # (B, H, T, clip + 1)
+        prepared, window = state
+        by_distance = of_block(prepared, window, s)  # (B, H, T, clip + 1)
         far = by_distance[..., -1:]  # (B, H, T, 1)
         size = (*s.shape[:-1], index.shape[-1])
         near = (by_distance.gather(-1, r.expand(size)) - far) * there  # (B, H, T, K)

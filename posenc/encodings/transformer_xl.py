@@ -1,7 +1,7 @@
 """Transformer-XL's relative positions: a mapped sinusoid of the distance beside every key.
 
-Formula: score_ij = [(q_i + u) . k_j + (q_i + v) . W R_(i-j)] / sqrt(D), R sinusoids of the distance of width d,
-W (d, d) learned for each layer, u and v for each layer and head.
+Formula: score_ij = [(q_i + u) . k_j + (q_i + v) . W R_(i-j)] / sqrt(D), R the distance's sinusoids, d wide;
+W (d, d) is learned for each layer, u and v for each layer and head.
 It acts on the scores. With g_i = W^T (q_i + v) the last term is a sum over frequencies theta of
 g_sin sin((i-j) theta) + g_cos cos((i-j) theta): the inner product of g_i turned by i with sines and cosines
 of j alone. So any positions will do, nothing is shifted, and no table of distances is made.
@@ -45,7 +45,7 @@ class TransformerXL(Encoding):
     relative = True
     traps = (
         "What the relative shift leaves above the diagonal is garbage and must be masked.",
-        "The relative shift supposes neighbours at distance 1: drawn positions need the distances themselves.",
+        "The relative shift supposes neighbours at distance 1, which drawn positions are not.",
     )
 
     def __init__(self, shape: Shape, *, base: float) -> None:

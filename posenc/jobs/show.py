@@ -15,6 +15,8 @@ import torch
 from safetensors import safe_open
 
 from posenc.encodings import resolve_encoding
+from posenc.encodings.base import Encoding
+from posenc.encodings.composed import Composed
 from posenc.encodings.options import check_positions
 from posenc.errors import RunError, UserError
 from posenc.jobs import run_directory as folder
@@ -35,19 +37,17 @@ from posenc.training.checkpoint import check_weights, load_weights, newest_check
 VOCABULARY = 17  # of a model that reads no text
 SHOWN = ("encoding", "attention", "positions")  # groups whose settings stand in the title
 NOTE = 100  # characters of a line below the title
+ASCII = {"±": "+/-", "·": ".", "°": " degrees"}  # our own signs in titles
 OF_A_RUN = {"run", "plugins"}  # what can be said beside run=
 
 
 def run_show(arguments: Sequence[str], out: str | None) -> int:
     """Draw what the overrides choose into `out`, or print it as text. Raises UserError."""
-    line = parse(list(arguments))
-    if line.asks_hydra:
-        raise UserError("show", None, "prints no configuration", hint="posenc train --cfg job does")
     target = None if out is None else check_out(out)
-    picture = _of_run(line) if any(_key(o) == "run" for o in line.overrides) else _of_settings(line)
+    picture = picture_of(arguments)
     if target is None:
         text = f"{text_plot(picture)}\n\nall of it as a picture: the same command with --out FILE.png"
-        print(text.encode(sys.stdout.encoding or "ascii", "replace").decode(sys.stdout.encoding or "ascii"))
+        print(_printable(text, sys.stdout.encoding or "ascii"))
         return 0
     from posenc.pictures.draw import picture_bytes
 
@@ -58,6 +58,14 @@ def run_show(arguments: Sequence[str], out: str | None) -> int:
         raise UserError("--out", out, f"cannot be written: {error.strerror or error}") from error
     print(target)
     return 0
+
+
+def picture_of(arguments: Sequence[str]) -> Picture:
+    """The measured picture of what the overrides choose. Raises UserError; RunError for damaged files."""
+    line = parse(list(arguments))
+    if line.asks_hydra:
+        raise UserError("show", None, "prints no configuration", hint="posenc train --cfg job does")
+    return _of_run(line) if any(_key(o) == "run" for o in line.overrides) else _of_settings(line)
 
 
 def check_out(out: str) -> Path:
@@ -137,6 +145,13 @@ def _of_run(line: CommandLine) -> Picture:
     return _picture(model, settings, [f"run {directory.resolve().name}, step {checkpoint.step}"])
 
 
+def _printable(text: str, encoding: str) -> str:
+    """What a terminal of this encoding can show."""
+    for sign, plain in ASCII.items() if not encoding.lower().startswith("utf") else ():
+        text = text.replace(sign, plain)
+    return text.encode(encoding, "replace").decode(encoding)
+
+
 def _vocabulary(checkpoint: Path) -> int:
     with safe_open(checkpoint / "model.safetensors", framework="pt") as file:
         if "embedding.weight" not in file.keys():  # noqa: SIM118
@@ -148,10 +163,17 @@ def _picture(model: Decoder, settings: dict[str, Any], more: list[str]) -> Pictu
     shape = model.encoding.shape
     size = f"T = {shape.train_length}, {shape.n_heads} heads of {shape.head_dim}, d = {shape.d_model}"
     facts = [size, *more, f"past T: {model.encoding.beyond}" if model.encoding.beyond else ""]
-    notes = [model.encoding.formula, ", ".join(fact for fact in facts if fact)]
+    panels, remarks = measure(model.eval().acting)
+    notes = [*_formulas(model.encoding), ", ".join(fact for fact in facts if fact), *remarks]
     lines = [line for note in notes for line in textwrap.wrap(visible(note), NOTE)]
     name = spoken_name(settings["encoding"]) or ""
-    return Picture(visible(name), measure(model.acting), lines)
+    return Picture(visible(name), panels, lines)
+
+
+def _formulas(encoding: Encoding) -> list[str]:
+    if isinstance(encoding, Composed):
+        return [formula for part in encoding.parts for formula in _formulas(part)]
+    return [encoding.formula]
 
 
 def _key(override: str) -> str:

@@ -57,8 +57,8 @@ class LatentAttention(nn.Module):
     def encoded_width(head_dim: int, *, rope_dim: int | None, **others: object) -> int:
         """Width D_R of what the encoding turns."""
         width = head_dim // 2 if rope_dim is None else rope_dim
-        if width < 1:
-            raise ValueError(f"rope_dim={width}: must be at least 1")
+        if width < 2 or width % 2:
+            raise ValueError(f"rope_dim={width}: must be even and at least 2, since it is turned in pairs")
         return width
 
     def forward(self, x: Tensor, pos: Tensor, encoding: Encoding, wanted: int) -> Tensor:

@@ -18,11 +18,14 @@ def embed_panels(encoding: Encoding) -> list[Panel]:
     length, width = encoding.shape.train_length, encoding.shape.d_model
     reach = _reach(encoding)
     pos = steps(reach - 1, 2 * MOST_ROWS)
-    rows = added(encoding, pos)  # (n, d)
+    rows = added(encoding, pos, reach)  # (n, d)
     shown = marks(encoding)
+    within = pos[pos < length]
+    by_window = not torch.allclose(added(encoding, within, length), rows[: len(within)], atol=1e-5)
+    title = _what(encoding, reach) + (f", in a window of {multiple(reach, length)}" if by_window else "")
     panels: list[Panel] = [
         Map(
-            _what(encoding, reach),
+            title,
             POSITION,
             "dimension",
             "added to the stream",
@@ -37,7 +40,7 @@ def embed_panels(encoding: Encoding) -> list[Panel]:
     starts = [t for t in (length // 2, length, 2 * length, 4 * length) if half <= t < reach - half]
     starts = starts or [min(half, reach - 1)]
     r = torch.arange(-half, half + 1)
-    generator = chance(encoding, "projections")
+    generator = chance("projections")
     projections = [torch.randn(width, encoding.shape.head_dim, generator=generator) for _ in range(2)]
     for title, y_label, maps in (
         ("PE(t) · PE(t+r)", "inner product", None),
@@ -46,25 +49,47 @@ def embed_panels(encoding: Encoding) -> list[Panel]:
         lines = []
         for t in starts:
             at = (t + r)[(t + r >= 0) & (t + r < reach)]
-            key, query = added(encoding, at), added(encoding, torch.tensor([t]), before=at)
+            key, query = added(encoding, at, reach), added(encoding, torch.tensor([t]), reach)
             if maps is not None:
                 query, key = ((x @ w * width**-0.5) for x, w in zip((query, key), maps, strict=True))
                 key = key * encoding.shape.head_dim**-0.5
             product = (query @ key.T)[0]
             lines.append(Line(f"t = {multiple(t, length)}", array(at - t), array(product)))
         panels.append(Curves(title, SIGNED, y_label, lines, ordered=True, brief=maps is None))
+    if by_window:
+        panels.append(_by_window(encoding, reach))
     return panels
 
 
-def added(encoding: Encoding, pos: Tensor, before: Tensor | None = None) -> Tensor:
-    """What layer 0 adds to a stream of zeros at these positions, (n, d_model) float32.
+def added(encoding: Encoding, pos: Tensor, window: int) -> Tensor:
+    """What layer 0 adds to a stream of zeros at these positions of a window, (n, d_model) float32.
 
-    With `before` the positions stand in a window with those, sorted, as an encoding may suppose.
+    Of the window only these and its last position are there, increasing, as an encoding may suppose.
     """
-    window = pos if before is None else torch.cat((pos, before)).unique()
-    zeros = torch.zeros(1, len(window), encoding.shape.d_model)
-    rows = encoding.embed(zeros, window, 0)[0]
-    return rows[torch.searchsorted(window, pos)]
+    present = torch.cat((pos, torch.tensor([window - 1]))).unique()
+    zeros = torch.zeros(1, len(present), encoding.shape.d_model)
+    rows = encoding.embed(zeros, present, 0)[0]
+    return rows[torch.searchsorted(present, pos)]
+
+
+def _by_window(encoding: Encoding, reach: int) -> Curves:
+    """How large the vector of a position is in windows of several lengths."""
+    length = encoding.shape.train_length
+    lines = []
+    for window in (length // 2, length, 2 * length, 4 * length, FAR * length):
+        if 0 < window <= reach:
+            pos = steps(window - 1)
+            size = added(encoding, pos, window).norm(dim=-1)
+            lines.append(Line(f"n = {multiple(window, length)}", array(pos), array(size)))
+    return Curves(
+        "Its size in windows of n tokens",
+        POSITION,
+        "length of what is added",
+        lines,
+        marks=marks(encoding, far=False),
+        ordered=True,
+        brief=True,
+    )
 
 
 def _reach(encoding: Encoding) -> int:
@@ -72,7 +97,7 @@ def _reach(encoding: Encoding) -> int:
     length = encoding.shape.train_length
     for times in (FAR, 4, 2):
         try:
-            added(encoding, torch.tensor([0, times * length - 1]))
+            added(encoding, torch.tensor([0]), times * length)
         except ValueError:
             continue
         return times * length
@@ -92,7 +117,7 @@ def _what(encoding: Encoding, reach: int) -> str:
 def positions_panels(encoding: Encoding) -> list[Panel]:
     """Positions of a window of T tokens as training draws them."""
     length = encoding.shape.train_length
-    generator = chance(encoding, "positions")
+    generator = chance("positions")
     lines = []
     at = steps(length - 1)
     for i in range(DRAWS):

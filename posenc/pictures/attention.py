@@ -8,7 +8,7 @@ import torch
 from posenc.encodings.base import Encoding
 from posenc.pictures.bias import ADDED
 from posenc.pictures.panels import Curves, Line, Map, Numbers, Panel
-from posenc.pictures.recorder import DRAWS, QUERIES, attention, by_distance, mean_weights
+from posenc.pictures.recorder import DRAWS, asking, attention, by_distance, mean_weights
 from posenc.pictures.sampling import (
     DISTANCE,
     FAR,
@@ -21,6 +21,7 @@ from posenc.pictures.sampling import (
 
 MOST_KEYS = 4096
 WEIGHT = "mean attention weight"
+KEYS = "keys n that it sees"
 
 
 def weight_panels(encoding: Encoding) -> list[Panel]:
@@ -28,16 +29,17 @@ def weight_panels(encoding: Encoding) -> list[Panel]:
     shape, length = encoding.shape, encoding.shape.train_length
     panels: list[Panel] = []
     if "scores" in encoding.hooks:
-        panels.append(_change(encoding))
+        first, last = _change(encoding, 0), _change(encoding, shape.n_layers - 1)
+        panels.append(first)
+        if any(not np.allclose(a.y, b.y) for a, b in zip(first.lines, last.lines, strict=True)):
+            panels.append(last)
     keys = min(length, MOST_KEYS)
     table = mean_weights(encoding, shape, keys)
     without = mean_weights(None, shape, keys).mean(0, keepdims=True)
     r = np.arange(table.shape[1], dtype=np.float64)
     lines = [Line(f"head {h + 1}", r, _smooth(table[h])) for h in some(len(table), 4)]
     lines.append(Line("without encoding", r, _smooth(without[0]), reference=True))
-    if np.allclose(table, without, rtol=1e-3):
-        lines = lines[-1:]
-    title = f"Random inputs, n = {multiple(keys, length)}, each head"
+    title = f"Attention of random inputs to n = {multiple(keys, length)} keys"
     panels.append(Curves(title, DISTANCE, WEIGHT, lines, x_scale="symlog", y_scale="log", brief=True))
     panels.append(_by_length(encoding))
     rows = min(length, MOST_ROWS)
@@ -66,13 +68,13 @@ def weight_panels(encoding: Encoding) -> list[Panel]:
     return panels
 
 
-def _change(encoding: Encoding) -> Curves:
+def _change(encoding: Encoding, layer: int) -> Curves:
     """What the `scores` hook makes of the score at distance r: mean over inputs, spread for head 1."""
     shape, length = encoding.shape, encoding.shape.train_length
     keys = min(2 * length, MOST_KEYS)
     changes = []
     for i in range(DRAWS):
-        _, change = attention(encoding, shape, keys, min(QUERIES, max(1, keys // 4)), i)
+        _, change = attention(encoding, shape, keys, asking(keys), i, layer)
         assert change is not None
         changes.append(by_distance(change))
     every = torch.cat(changes).double()  # (draws x queries, H, R)
@@ -80,7 +82,7 @@ def _change(encoding: Encoding) -> Curves:
     r = np.arange(mean.shape[1], dtype=np.float64)
     lines = [
         Line(
-            f"head {h + 1}" + (" ± standard deviation" if h == 0 else ""),
+            f"head {h + 1}",
             r,
             mean[h],
             mean[h] - spread[h] if h == 0 else None,
@@ -88,7 +90,7 @@ def _change(encoding: Encoding) -> Curves:
         )
         for h in some(len(mean), 4)
     ]
-    title = "Change of the scores of random inputs"
+    title = f"Change of the scores, layer {layer + 1} (± sd: head 1)"
     return Curves(
         title, DISTANCE, ADDED, lines, x_scale="symlog", marks=marks(encoding, far=False), y_marks={"": 0.0}
     )
@@ -98,13 +100,11 @@ def _by_length(encoding: Encoding) -> Curves:
     """The mean over heads for windows of several lengths, beside 1/n."""
     length = encoding.shape.train_length
     lines = []
-    for keys in (length, 2 * length, 4 * length, FAR * length):
-        if keys <= MOST_KEYS or keys == length:
-            y = _smooth(mean_weights(encoding, encoding.shape, min(keys, MOST_KEYS)).mean(0))
-            lines.append(Line(f"n = {multiple(keys, length)}", np.arange(len(y), dtype=np.float64), y))
-    title = "Random inputs, n tokens, mean of heads"
+    for keys in _lengths(length):
+        y = _smooth(mean_weights(encoding, encoding.shape, keys).mean(0))
+        lines.append(Line(f"n = {multiple(keys, length)}", np.arange(len(y), dtype=np.float64), y))
     return Curves(
-        title,
+        "The same to n keys, mean of the heads",
         DISTANCE,
         WEIGHT,
         lines,
@@ -119,17 +119,17 @@ def uniform_panels(encoding: Encoding) -> list[Panel]:
     """No hook at all: every key counts the same, so a longer window thins attention out."""
     shape, length = encoding.shape, encoding.shape.train_length
     lines = []
-    for keys in (length, 2 * length, 4 * length, FAR * length):
-        keys = min(keys, MOST_KEYS)
-        y = mean_weights(encoding, shape, keys).mean(0)
-        x = np.arange(len(y), dtype=np.float64)
-        lines.append(Line(f"n = {multiple(keys, length)}", x, _smooth(y)))
-    rows = min(length, MOST_ROWS)
-    at = np.arange(rows, dtype=np.float64)
-    z = np.where(at[:, None] >= at[None, :], 1 / (at[:, None] + 1), np.nan)
+    for keys in _lengths(length):
+        y = _smooth(mean_weights(encoding, shape, keys).mean(0))
+        lines.append(Line(f"n = {multiple(keys, length)}", np.arange(len(y), dtype=np.float64), y))
+    counts = np.unique(np.geomspace(1, _lengths(length)[-1], 25).round().astype(int))
+    largest, entropy = (
+        np.array(one) for one in zip(*(_spread(encoding, int(n)) for n in counts), strict=True)
+    )
+    x = counts.astype(np.float64)
     return [
         Curves(
-            "No encoding: every key gets about 1/n",
+            "No encoding: every key gets about 1/n, near or far",
             DISTANCE,
             WEIGHT,
             lines,
@@ -139,25 +139,43 @@ def uniform_panels(encoding: Encoding) -> list[Panel]:
             ordered=True,
             brief=True,
         ),
-        Map(
-            "Equal scores: 1/(i + 1) to each key",
-            "key position in tokens",
-            "query position",
+        Curves(
+            "Largest weight of a query",
+            KEYS,
             "attention weight",
-            z,
-            at,
-            at,
-            matrix=True,
-            log=True,
+            [Line("random inputs", x, largest), Line("1/n", x, 1 / x, reference=True)],
+            x_scale="log",
+            y_scale="log",
+            marks=marks(encoding),
+        ),
+        Curves(
+            "Entropy of a query's weights",
+            KEYS,
+            "nats",
+            [Line("random inputs", x, entropy), Line("log n, all alike", x, np.log(x), reference=True)],
+            x_scale="log",
+            marks=marks(encoding),
         ),
     ]
 
 
+def _spread(encoding: Encoding, keys: int) -> tuple[float, float]:
+    """Largest weight and entropy (nats) of a query that sees so many keys, mean over random inputs."""
+    drawn = [attention(encoding, encoding.shape, keys, 1, i)[0] for i in range(DRAWS)]
+    p = torch.stack(drawn).double()  # (draws, H, 1, S)
+    return float(p.amax(-1).mean()), float(-torch.xlogy(p, p).sum(-1).mean())
+
+
+def _lengths(length: int) -> list[int]:
+    """Windows to compare: up to 8T, or as long as can be afforded."""
+    return sorted({min(times * length, MOST_KEYS) for times in (1, 2, 4, FAR)})
+
+
 def _smooth(y: Numbers) -> Numbers:
-    """Mean over neighbours in a window that grows with the distance (a tenth), against the inputs' noise."""
+    """Mean over neighbours up to a twentieth of the distance away, against the noise of the inputs."""
     total = np.concatenate(([0.0], np.cumsum(y)))
     at = np.arange(len(y))
-    half = at // 10
+    half = at // 20
     low, high = np.maximum(at - half, 0), np.minimum(at + half + 1, len(y))
     smooth: Numbers = (total[high] - total[low]) / (high - low)
     return smooth

@@ -62,7 +62,8 @@ def _curves(figure: Figure, axes: Axes, panel: Curves) -> None:
                 "marker": "os^Dv"[(own - 1) % 5],
                 "markersize": 4,
             }
-        axes.plot(line.x, line.y, label=line.label, **look)
+        y = np.where(line.y > 0, line.y, np.nan) if panel.y_scale == "log" else line.y
+        axes.plot(line.x, y, label=line.label, **look)
         if line.low is not None and line.high is not None:
             axes.fill_between(line.x, line.low, line.high, color=look["color"], alpha=0.15, linewidth=0)
     axes.set_xlabel(panel.x_label)
@@ -93,12 +94,15 @@ def _scales(axes: Axes, panel: Curves) -> None:
     else:
         axes.set_xlim(low, high)
     drawn = np.concatenate([line.y for line in panel.lines])
-    if panel.y_scale == "linear" and np.ptp(drawn[np.isfinite(drawn)]) < 1e-9:  # a constant: room around it
-        axes.set_ylim(drawn[0] - 1, drawn[0] + 1)
+    least, most = np.nanmin(drawn), np.nanmax(drawn)
+    if panel.y_scale == "linear" and most - least < 1e-9:  # a constant: room around it
+        axes.set_ylim(least - 1, most + 1)
     elif panel.y_scale == "log":
         low, high = axes.get_ylim()
+        marked = list(panel.y_marks.values())
+        low, high = min([low, *marked]), max([high, *marked])
         room = max(1.0, (10 * low / high) ** 0.5)  # a decade at least: else noise fills the axes
-        axes.set_ylim(max(low / room, high / LOG_RANGE), high * room)
+        axes.set_ylim(max(low / room, min([high / LOG_RANGE, *marked])), high * room)
         _log_ticks(axes.yaxis)
 
 
@@ -145,17 +149,20 @@ def _map(figure: Figure, axes: Axes, panel: Map) -> None:
     finite = panel.z[np.isfinite(panel.z)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     look: dict[str, Any] = {"cmap": "cividis", "vmin": low, "vmax": high}
+    z = panel.z
     if panel.binary:
         look = {"cmap": ListedColormap([*SEEN.values()]), "vmin": 0, "vmax": 1}
     elif panel.log:
-        look = {"cmap": "cividis", "norm": LogNorm(max(low, high * LEAST_SHARE), high)}
+        least = max(low, high * LEAST_SHARE)
+        look = {"cmap": "cividis", "norm": LogNorm(least, high)}
+        z = np.maximum(z, least)
     elif low < 0 < high:
         most = max(-low, high)
         look = {"cmap": "RdBu_r", "vmin": -most, "vmax": most}
     elif low == high:
         look["vmin"], look["vmax"] = low - 1, high + 1
     mesh = axes.imshow(
-        panel.z,
+        z,
         aspect="equal" if panel.matrix else "auto",
         origin="upper" if panel.matrix else "lower",
         extent=_extent(panel),

@@ -23,19 +23,21 @@ from posenc.pictures.sampling import (
 ADDED = "added to the score (nats)"
 
 
-def bias_panels(encoding: Encoding) -> list[Panel]:
-    """Curves of every head in the first and, where it differs, the last layer; matrices of two heads."""
+def bias_panels(encoding: Encoding, most: int) -> list[Panel]:
+    """Curves of `most` heads in the first and, where it differs, the last layer; matrices of two heads."""
     length, layers = encoding.shape.train_length, encoding.shape.n_layers
     by_distance = "bias" not in encoding.hooks
     end = FAR * length
     r = distances(end)
     first, last = bias_over(encoding, r, 0), bias_over(encoding, r, layers - 1)
     differ = layers > 1 and not np.allclose(first, last, rtol=1e-5, atol=1e-6)
-    seen = "" if by_distance else f" of a query at {multiple(end, length)}"
+    seen = "" if by_distance else f" at i = {multiple(end, length)}"
     panels: list[Panel] = []
     for layer, table in ((0, first), (layers - 1, last)) if differ else ((0, first),):
         where = f", layer {layer + 1}" if differ else ""
-        panels.append(_curves(encoding, f"Bias{seen} for each head{where}", r, table, brief=layer == 0))
+        chosen = some(len(table), most)
+        who = "each head" if len(chosen) == len(table) else f"{len(chosen)} of {len(table)} heads"
+        panels.append(_curves(encoding, f"Bias{seen}{where}, {who}", r, table, chosen, brief=layer == 0))
     if not by_distance:
         panels.append(_by_query(encoding))
     if not first.any() and not last.any():
@@ -75,10 +77,12 @@ def _of_query(encoding: Encoding, i: int, r: Tensor, layer: int) -> Numbers:
     return array(encoding.bias(torch.tensor([i]), keys, layer)[:, 0].flip(-1))
 
 
-def _curves(encoding: Encoding, title: str, r: Tensor, table: Numbers, brief: bool) -> Curves:
-    lines = [Line(f"head {h + 1}", array(r), table[h]) for h in some(len(table))]
+def _curves(
+    encoding: Encoding, title: str, r: Tensor, table: Numbers, heads: list[int], brief: bool
+) -> Curves:
+    lines = [Line(f"head {h + 1}", array(r), table[h]) for h in heads]
     if not table.any():
-        title += ": all zero so far"
+        title += ": all zero"
         lines = [Line("every head", array(r), table[0])]
     return Curves(title, DISTANCE, ADDED, lines, x_scale="symlog", marks=marks(encoding), brief=brief)
 

@@ -14,7 +14,7 @@ from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.composed import Composed
 from posenc.model.kernels import attend
 from posenc.pictures.panels import Numbers
-from posenc.pictures.sampling import array
+from posenc.pictures.sampling import array, chance
 
 DRAWS = 32  # random windows
 QUERIES = 16  # of each window, the last ones
@@ -52,7 +52,7 @@ def attention(
 
     The last T = `queries` of S = `keys` tokens ask. None: the same attention without encoding.
     """
-    generator = torch.Generator().manual_seed(draw)
+    generator = chance("attention", draw)
     x = torch.randn(1, keys, shape.d_model, generator=generator)
     q, k = torch.randn(2, 1, shape.n_heads, keys, shape.head_dim, generator=generator)
     recorder = Recorder(shape, () if encoding is None else (encoding,))
@@ -77,7 +77,16 @@ def by_distance(matrix: Tensor) -> Tensor:
 
 
 def mean_weights(encoding: Encoding | None, shape: Shape, keys: int, layer: int = 0) -> Numbers:
-    """The weight that a query of about `keys` keys gives to distance r, over random inputs: (H, R)."""
-    queries = min(QUERIES, max(1, keys // 4))
-    draws = [by_distance(attention(encoding, shape, keys, queries, i, layer)[0]) for i in range(DRAWS)]
+    """The weight that a query gives to distance r, mean over random inputs: (H, R).
+
+    Of several queries of a window, the middle one of which sees `keys` keys.
+    """
+    queries = asking(keys)
+    window = keys + queries // 2
+    draws = [by_distance(attention(encoding, shape, window, queries, i, layer)[0]) for i in range(DRAWS)]
     return array(torch.cat(draws).double().mean(0))
+
+
+def asking(keys: int) -> int:
+    """How many queries of a window are averaged: few beside the keys that they see."""
+    return min(QUERIES, max(1, keys // 4))

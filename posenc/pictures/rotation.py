@@ -70,15 +70,15 @@ def wavelengths(encoding: Encoding, theta: Tensor) -> Curves:
     turned = theta > 0
     length = 2 * math.pi / theta.where(turned, 1.0)
     short = turned & (length <= encoding.shape.train_length)
-    groups = [("turn fully within T", short), ("do not", turned & ~short)]
+    groups = [("full turn within T", short), ("none within T", turned & ~short)]
     lines = [
-        Line(f"{int(which.sum())} pairs {words}", array(pair[which]), array(length[which]))
+        Line(f"{words}: {int(which.sum())}", array(pair[which]), array(length[which]))
         for words, which in groups
         if bool(which.any())
     ]
     still = int((~turned).sum())
     return Curves(
-        "Wavelength of each pair" + (f" ({still} of {len(theta)} are not turned)" if still else ""),
+        "Wavelength of each pair" + (f" ({still} of {len(theta)} are still)" if still else ""),
         "pair of numbers",
         "wavelength in tokens",
         lines,
@@ -148,7 +148,7 @@ def turned_pairs(encoding: Encoding, layer: int, count: int) -> tuple[Tensor, Te
 def scores_with_itself(encoding: Encoding, r: Tensor, layer: int) -> tuple[Numbers, Numbers]:
     """Mean and spread of the score of q at r with k = q at 0, for each head: (H, R) each."""
     shape = encoding.shape
-    generator = chance(encoding, "rotation")
+    generator = chance("rotation")
     total = torch.zeros(shape.n_heads, len(r), dtype=torch.float64)
     squares = torch.zeros_like(total)
     for _ in range(VECTORS):
@@ -179,7 +179,7 @@ def self_score(encoding: Encoding, layer: int) -> Curves:
         for h in heads
     ]
     return Curves(
-        "Score of a query with a key of its own numbers",
+        "Score of a query with an equal key",
         DISTANCE,
         "mean score (nats)",
         lines,

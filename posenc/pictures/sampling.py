@@ -8,11 +8,12 @@ from torch import Tensor
 
 from posenc.encodings.base import Encoding
 from posenc.pictures.panels import Numbers
+from posenc.seeds import generator_for
 
 FAR = 8  # pictures go to this many times T
 MOST_POINTS = 1024
 MOST_ROWS = 256
-MOST_LINES = 6
+MOST_LINES = 6  # told apart in a panel
 
 POSITION = "position in tokens"
 DISTANCE = "distance r in tokens"
@@ -22,9 +23,9 @@ def array(x: Tensor) -> Numbers:
     return x.detach().double().cpu().numpy()
 
 
-def chance(encoding: Encoding, name: str) -> torch.Generator:
+def chance(name: str, number: int = 0) -> torch.Generator:
     """A fixed source of random inputs, so that a picture is the same every time."""
-    return torch.Generator().manual_seed(len(name) + 1)
+    return generator_for(0, "picture", name, number)
 
 
 def steps(end: int, most: int = MOST_POINTS) -> Tensor:

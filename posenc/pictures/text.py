@@ -86,7 +86,7 @@ def _framed(
 ) -> str:
     lines = [_fold(title)]
     for i, row in enumerate(grid):
-        name = f"{names[i]:.4g}" if i in names else ""
+        name = f"{names[i] + 0.0:.4g}" if i in names else ""
         lines.append(f"{name:>{LEFT}} |{''.join(row)}".rstrip())
     lines.append(" " * LEFT + " +" + "-" * WIDE)
     first, last = f"{ends[0]:.4g}", f"{ends[1]:.4g}"

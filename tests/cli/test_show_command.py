@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -167,14 +169,20 @@ def test_a_folder_that_cannot_be_written(posenc: Posenc, place: Path) -> None:
     assert result.code == 2 and "is a folder" in result.err
 
 
-def test_help_is_instant_of_matplotlib(place: Path) -> None:
+HELP = """
+import sys
+from posenc import cli
+sys.argv = ["posenc", "--help"]
+try:
+    cli.main()
+except SystemExit:
+    pass
+assert "matplotlib" not in sys.modules and "torch" not in sys.modules
+"""
+
+
+def test_help_loads_no_matplotlib(place: Path) -> None:
     shown = tiny.spawn("show", "--help", cwd=place)
     assert shown.code == 0 and "--out" in shown.out
-    code = "import sys\nfrom posenc import cli\nsys.argv = ['posenc', '--help']\ntry:\n    cli.main()\n"
-    code += "except SystemExit:\n    pass\nassert 'matplotlib' not in sys.modules and 'torch' not in sys.modules\n"
-    (place / "help.py").write_text(code)
-    import subprocess
-    import sys
-
-    result = subprocess.run([sys.executable, "help.py"], cwd=place, capture_output=True, text=True)
+    result = subprocess.run([sys.executable, "-c", HELP], cwd=place, capture_output=True, text=True)
     assert result.returncode == 0 and "show" in result.stdout, result.stderr

@@ -129,6 +129,27 @@ def test_a_window_of_65_536(dtype: torch.dtype) -> None:
     assert out.isfinite().all()
 
 
+@torch.no_grad()
+def test_bf16_rounds_once() -> None:
+    """Angles and factors are float32 until they have met the numbers: bf16 has 3 digits of either."""
+    made, pos = built(), torch.tensor([0, 3, 256, 257, 900])
+    x = vectors(5).bfloat16()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = made.rotate(x, x, pos, pos, 0)
+    for rounded, wide in zip(got, made.rotate(x.float(), x.float(), pos, pos, 0), strict=True):
+        assert rounded.dtype == torch.bfloat16 and torch.equal(rounded, wide.bfloat16())
+
+
+@torch.no_grad()
+def test_bf16_rounds_once() -> None:
+    made, pos = built(), torch.tensor([0, 256, 257, 30_000])
+    x = vectors(4).bfloat16()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = made.rotate(x, x, pos, pos, 0)
+    for rounded, wide in zip(got, made.rotate(x.float(), x.float(), pos, pos, 0), strict=True):
+        assert torch.equal(rounded, wide.bfloat16())
+
+
 @pytest.mark.parametrize("enabled", [False, True])
 def test_drawn_positions_up_to_the_limit(enabled: bool) -> None:
     """The future of a query is scored before it is masked: 32 767 positions away it is huge, and finite."""

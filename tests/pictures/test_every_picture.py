@@ -42,8 +42,8 @@ def model_of(name: str) -> Decoder:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_encoding_is_drawn_and_written(name: str) -> None:
-    panels = measure(model_of(name).acting)
-    picture = Picture(name, panels, ["T = 8"])
+    panels, remarks = measure(model_of(name).acting)
+    picture = Picture(name, panels, ["T = 8", *remarks])
     assert panels and any(panel.brief for panel in panels)
     text = text_plot(picture)
     assert len(text.splitlines()) > 12 and all(len(line) <= COLUMNS for line in text.splitlines())

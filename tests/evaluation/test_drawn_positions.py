@@ -1,0 +1,146 @@
+"""Evaluation where positions are drawn: by seed, length and the window's number, never by the batch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_model import SHAPE, T
+
+from posenc.corpus import TokenStore
+from posenc.encodings import build_encoding
+from posenc.encodings.options import build_options
+from posenc.encodings.options.positions import position_limit
+from posenc.evaluation import fixed_target
+from posenc.evaluation.subject import DRAWS, NotApplicableError, Subject, window_losses
+from posenc.model.decoder import Decoder
+from posenc.model.init import initialize
+from posenc.seeds import generator_for
+
+COUNT, WANTED = 2 * DRAWS + 5, 4
+RANDOMIZED = {"name": "randomized", "max": None, "dense": False}
+POSITIONS = [RANDOMIZED, {**RANDOMIZED, "dense": True}, {"name": "offset", "max": None}]
+
+
+def subject(store: TokenStore, name: str, positions: dict[str, Any], *, batch: int = 10**6) -> Subject:
+    own = build_encoding(
+        name,
+        d_model=SHAPE.d_model,
+        n_heads=SHAPE.n_heads,
+        head_dim=SHAPE.head_dim,
+        n_layers=SHAPE.n_layers,
+        train_length=T,
+        position_limit=position_limit(positions, T),
+    )
+    options = build_options(own.shape, own, positions=positions, window=None, scale="none")
+    model = Decoder(SHAPE, store.vocab_size, own, options)
+    initialize(model, 0)
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():  # attention that matters
+            if "attention" in key and parameter.ndim == 2:
+                parameter.mul_(3)
+    return Subject(model, T, 0, "fp32", torch.device("cpu"), store, "test", batch)
+
+
+def losses(of: Subject, window: int, count: int = COUNT) -> np.ndarray:
+    def read(i: int) -> np.ndarray:
+        return of.store.tokens[7 * i : 7 * i + window + 1]
+
+    return window_losses(of, read, count, window, WANTED)
+
+
+@torch.no_grad()
+def loss_by_hand(of: Subject, window: int, i: int, target: int, pos: torch.Tensor) -> float:
+    tokens = torch.from_numpy(of.store.tokens[7 * i : 7 * i + window + 1].astype(np.int64))
+    logits = of.model(tokens[None, : target + 1], pos[: target + 1])[0, -1].double()
+    return math.log(sum(math.exp(x) for x in logits.tolist())) - logits[tokens[target + 1]].item()
+
+
+@pytest.mark.parametrize("window", [T // 2, T, 4 * T])
+@pytest.mark.parametrize("name", ["rope", "alibi", "learned", "t5"])
+def test_losses_are_those_at_the_positions_of_the_window(store: TokenStore, name: str, window: int) -> None:
+    of = subject(store, name, RANDOMIZED)
+    got = losses(of, window)
+    for i in (0, 1, DRAWS - 1, DRAWS, 2 * DRAWS + 4):
+        pos = of.model.eval().positions(window, generator_for(0, "evaluation", window, i % DRAWS))
+        for place in range(WANTED):
+            want = loss_by_hand(of, window, i, window - WANTED + place, pos)
+            assert got[i, place] == pytest.approx(want, abs=1e-4), (i, place)
+
+
+@pytest.mark.parametrize("positions", POSITIONS, ids=str)
+@pytest.mark.parametrize("name", ["rope", "learned"])
+def test_the_batch_changes_nothing(store: TokenStore, name: str, positions: dict[str, Any]) -> None:
+    whole = subject(store, name, positions)
+    want = losses(whole, 2 * T)
+    for batch in (1, 3 * T, 5 * 2 * T, 16 * 2 * T):
+        assert np.abs(losses(replace(whole, batch_tokens=batch), 2 * T) - want).max() < 2e-5, batch
+
+
+def test_how_many_are_measured_changes_nothing(store: TokenStore) -> None:
+    of = subject(store, "rope", RANDOMIZED)
+    want = losses(of, 2 * T)
+    for count in (1, DRAWS - 1, DRAWS + 1):
+        assert np.abs(losses(of, 2 * T, count) - want[:count]).max() < 2e-5
+
+
+def test_a_second_measurement_is_the_first(store: TokenStore) -> None:
+    of = subject(store, "alibi", RANDOMIZED)
+    first = losses(of, T)
+    torch.manual_seed(1)
+    torch.rand(3)
+    of.model.train()  # a measurement sets the mode itself
+    assert np.array_equal(losses(of, T), first)
+    assert np.abs(losses(replace(of, seed=1), T) - first).max() > 1e-3
+
+
+def test_windows_share_no_more_than_their_draw(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    of = subject(store, "rope", RANDOMIZED)
+    shown: list[tuple[int, ...]] = []
+    forward = of.model.forward
+
+    def watched(tokens: Any, pos: torch.Tensor, wanted: int | None = None) -> Any:
+        shown.extend([tuple(pos.tolist())] * len(tokens))
+        return forward(tokens, pos, wanted)
+
+    monkeypatch.setattr(of.model, "forward", watched)
+    losses(of, T)
+    assert len(shown) == COUNT and len(set(shown)) == DRAWS
+    assert all(len(pos) == T and max(pos) < 16 * T for pos in shown)
+
+
+@pytest.mark.parametrize("positions", POSITIONS[1:], ids=str)
+def test_dense_and_offset_are_measured_from_zero(store: TokenStore, positions: dict[str, Any]) -> None:
+    of = subject(store, "rope", positions)
+    plain = subject(store, "rope", {"name": "contiguous"})
+    assert np.abs(losses(of, 2 * T) - losses(plain, 2 * T)).max() < 2e-5
+
+
+def test_by_protocol(store: TokenStore) -> None:
+    results = []
+    for batch in (1, 3 * T, 10**6):
+        of = subject(store, "rope", RANDOMIZED, batch=batch)
+        plan = fixed_target.plan(
+            store.splits["test"].lengths,
+            [T, 4 * T],
+            train_length=T,
+            target_fraction=0.25,
+            max_targets=112,
+            identity="any",
+        )
+        results.append([fixed_target.measure(of, plan, window).nats for window in (T, 4 * T)])
+    for one in results[1:]:
+        for got, want in zip(one, results[0], strict=True):
+            assert np.abs(got - want).max() < 1e-3  # nats of about 5 targets of 4 each
+
+
+def test_positions_that_cannot_be_encoded_are_a_note(store: TokenStore) -> None:
+    of = subject(store, "xpos", {**RANDOMIZED, "max": 600})
+    of.model.encoding.ends_at = 500
+    of.model._acting[0].ends_at = 500
+    with pytest.raises(NotApplicableError, match="no encoding of positions from 500 on"):
+        losses(of, 4 * T)
