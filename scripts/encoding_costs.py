@@ -26,7 +26,7 @@ from posenc.training.precision import autocast, resolve_precision
 NANO = ModelShape("nano", d_model=128, n_layers=4, n_heads=4, mlp_ratio=4)
 VOCABULARY = 260
 TRAIN_TOKENS, EVAL_TOKENS = 2048, 8192  # a batch
-LENGTHS = (64, 128, 256, 512)
+LENGTHS = (64, 512)
 CPU = torch.device("cpu")
 REPEATS = 9
 

@@ -129,7 +129,7 @@ def uniform_panels(encoding: Encoding) -> list[Panel]:
     x = counts.astype(np.float64)
     return [
         Curves(
-            "No encoding: every key gets about 1/n, near or far",
+            "No encoding: about 1/n to every key",
             DISTANCE,
             WEIGHT,
             lines,

@@ -86,9 +86,7 @@ def test_what_the_title_says(posenc: Posenc) -> None:
 
 def test_an_encoding_of_ones_own(posenc: Posenc, place: Path, mine: list[str]) -> None:
     shown = posenc("show", *mine, "encoding.strength=2.0")
-    assert (
-        shown.code == 0 and shown.out.startswith("mine\nscore $ _ij\n") and "Bias for each head" in shown.out
-    )
+    assert shown.code == 0 and shown.out.startswith("mine\nscore $ _ij\n") and "Bias, each head" in shown.out
     assert posenc("show", *mine, "--out", "mine.png").code == 0
     assert (place / "mine.png").read_bytes().startswith(MAGIC["png"])
 
@@ -124,6 +122,14 @@ def test_a_run_by_its_own_name_only_and_whole(run_copy: Path, posenc: Posenc) ->
     assert damaged.code == 1 and "intact" in damaged.err
     shutil.rmtree(run_copy / "checkpoints")
     assert posenc("show", f"run={run_copy}").code == 2
+
+
+def test_a_hostile_name_of_a_run_is_shown_as_plain_text(run_copy: Path, posenc: Posenc) -> None:
+    hostile = run_copy.rename(run_copy.with_name("a\x1b[31m$\\frac$<b>"))
+    shown = posenc("show", f"run='{hostile}'")
+    assert shown.code == 0 and "run a\\x1b[31m$\\frac$<b>" in shown.out and "\x1b" not in shown.out, shown
+    svg = posenc("show", f"run='{hostile}'", "--out", "hostile.svg")
+    assert svg.code == 0 and "\x1b" not in Path("hostile.svg").read_text()
 
 
 def test_a_runs_module_is_named_and_never_imported(

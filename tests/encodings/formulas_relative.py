@@ -7,14 +7,18 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import decoding
+import naive
 import torch
 from formulas import alibi_slope, sinusoid
 from formulas_content import Vector, apart, build, dot, softmax
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from posenc.encodings.base import Encoding
 from posenc.encodings.composed import Composed
 from posenc.encodings.options.window import Window
+from posenc.model.decoder import Decoder
 from posenc.model.kernels import attend
 
 __all__ = ["NEAR", "POSITIONS", "Example", "apart", "build", "dape", "shaw_score", "shaw_value", "xl_score"]
@@ -155,3 +159,95 @@ class Example:
             sums.append((formula() * self.loss).sum().item())
         of[at] = start
         return (sums[0] - sums[1]) / 2e-5
+
+
+class WholeShaw(naive.Naive):
+    """Of a decoder: a row of each table, of the head's own or of the one that heads share."""
+
+    def row(self, table: Tensor, layer: int, head: int, r: int) -> Tensor:
+        of_layer = table[layer]
+        return of_layer[head % len(of_layer)][min(r, self.e.clip)]
+
+    def score(self, s: Tensor, q: Tensor, i: int, j: int, at: naive.Place) -> Tensor:
+        self.head = at.head
+        return s + q @ self.row(self.e.keys, at.layer, at.head, at.pos[i] - at.pos[j]) / math.sqrt(len(q))
+
+    def value(self, v: Tensor, i: int, j: int, layer: int) -> Tensor:
+        return v + self.row(self.e.added, layer, self.head, i - j)
+
+
+class OfModel(naive.Naive):
+    """Scores from queries and keys of all heads, made once more from the layer's inputs."""
+
+    def __init__(self, model: Decoder) -> None:
+        super().__init__(model.encoding)
+        self.model = model
+
+    def projected(self, at: naive.Place, token: int, which: int) -> tuple[Tensor, ...]:
+        """Queries (0) or keys (1) of a token, by head."""
+        weight = self.model.blocks[at.layer].attention.qkv.weight.chunk(3)[which]
+        return (weight @ at.x[token]).split(self.model.shape.head_dim)
+
+
+class WholeXL(OfModel):
+    def score(self, s: Tensor, q: Tensor, i: int, j: int, at: naive.Place) -> Tensor:
+        w, u, v = (p[at.layer, at.head] for p in (self.e.w, self.e.u, self.e.v))
+        wave = torch.tensor(sinusoid(at.pos[i] - at.pos[j], w.shape[-1], self.e.base), dtype=torch.float64)
+        key = self.projected(at, j, 1)[at.head]
+        return ((q + u) @ key + (q + v) @ (w @ wave)) / math.sqrt(len(q))
+
+
+class WholeDAPE(OfModel):
+    def bias(self, h: int, r: int, heads: int) -> Tensor:
+        if hasattr(self.e.static, "a"):
+            a, b = (0.01 + torch.log1p(p[h].exp()) for p in (self.e.static.a, self.e.static.b))
+            return -a * torch.log(1 + b * r)
+        return torch.tensor(-alibi_slope(h + 1, heads) * r, dtype=torch.float64)
+
+    def score(self, s: Tensor, q: Tensor, i: int, j: int, at: naive.Place) -> Tensor:
+        queries, keys = self.projected(at, i, 0), self.projected(at, j, 1)
+        z = torch.stack([a @ b / math.sqrt(len(q)) for a, b in zip(queries, keys, strict=True)])
+        b = torch.stack([self.bias(h, at.pos[i] - at.pos[j], len(z)) for h in range(len(z))])
+        hidden = self.e.w1[at.layer] @ torch.cat((z, b)) + self.e.b1[at.layer]
+        hidden = torch.where(hidden > 0, hidden, 0.01 * hidden)
+        return s + b[at.head] + self.e.w2[at.layer, at.head] @ hidden + self.e.b2[at.layer, at.head]
+
+
+def off_by(whole: type[naive.Naive], name: str, pos: list[int], **params: Any) -> float:
+    """Largest difference of a whole decoder's logits to the loops'; parameters as large as in `Example`."""
+    model = decoding.model_of(decoding.encoding(name, **params))
+    generator = torch.Generator().manual_seed(1)
+    for parameter in model.encoding.parameters():
+        torch.nn.init.normal_(parameter, std=0.7, generator=generator)
+    tokens = decoding.text(len(pos))
+
+    def build(wide: Decoder) -> naive.Naive:
+        return whole(wide) if issubclass(whole, OfModel) else whole(wide.encoding)
+
+    return apart(decoding.logits(model, tokens, pos), decoding.exactly(model, tokens, build, pos))
+
+
+# positions of a text of a decoder: as in a text, drawn as `positions=randomized` does, one token
+PLACES = {
+    "contiguous": list(range(12)),
+    "drawn": [3, 4, 9, 17, 18, 40, 77, 90, 101, 102, 120, 127],
+    "one": [5],
+}
+
+
+def largest_made(call: Callable[[], Any]) -> int:
+    """How many numbers the largest tensor holds that a call makes, forwards and backwards."""
+
+    class Largest(TorchDispatchMode):
+        size = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = func(*args, **(kwargs or {}))
+            for one in made if isinstance(made, tuple | list) else (made,):
+                if isinstance(one, Tensor):
+                    self.size = max(self.size, one.untyped_storage().nbytes() // one.element_size())
+            return made
+
+    with Largest() as largest:
+        call()
+    return largest.size

@@ -3,7 +3,22 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from formulas_relative import HEADS, LAYERS, NEAR, POSITIONS, TOKENS, WIDTH, Example, apart, build, dape
+from formulas_relative import (
+    HEADS,
+    LAYERS,
+    NEAR,
+    PLACES,
+    POSITIONS,
+    TOKENS,
+    WIDTH,
+    Example,
+    WholeDAPE,
+    apart,
+    build,
+    dape,
+    largest_made,
+    off_by,
+)
 from torch import Tensor
 
 from posenc.encodings.alibi import ALiBi
@@ -131,6 +146,25 @@ def test_chunks_hold_no_more_than_they_may(monkeypatch: pytest.MonkeyPatch) -> N
     for start, stop, seen in chunks:
         assert seen == 10 + stop
         assert stop - start == 1 or 2 * (stop - start) * seen <= 100
+
+
+@pytest.mark.parametrize("pos", PLACES.values(), ids=list(PLACES))
+@pytest.mark.parametrize("bias, hidden", [("kerple_log", 5), ("alibi", 32)])
+def test_whole_decoder(bias: str, hidden: int, pos: list[int]) -> None:
+    assert off_by(WholeDAPE, "dape", pos, bias=bias, hidden=hidden) < 2e-5
+
+
+def test_hidden_numbers_are_never_there_for_every_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens, hidden = 64, 32
+    example = Example(list(range(tokens)))
+    encoding = built(example, hidden=hidden)
+
+    def largest() -> int:
+        return largest_made(lambda: example.output(encoding, 0).sum().backward())
+
+    assert largest() >= hidden * tokens * tokens  # one chunk: the measure sees them
+    monkeypatch.setattr(heads, "PAIRS", tokens)  # a query at a time, [z; b] of 2H numbers beside it
+    assert HEADS * tokens * tokens <= largest() <= 2 * HEADS * tokens * tokens < hidden * tokens * tokens
 
 
 @torch.no_grad()

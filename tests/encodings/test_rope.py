@@ -57,6 +57,14 @@ def test_queries_and_keys_have_positions_of_their_own() -> None:
     assert torch.equal(k[0, 0], turn(encoding, x[0, 0], [0, 1, 2]))
 
 
+def test_one_key_for_all_heads_is_turned_like_a_key_of_each() -> None:
+    encoding, pos = rope(8), torch.arange(5)
+    q, k = torch.randn(2, 3, 5, 8), torch.randn(2, 1, 5, 8)
+    turned_q, turned_k = encoding.rotate(q, k, pos, pos, 0)
+    assert turned_q.shape == q.shape and turned_k.shape == k.shape
+    assert torch.equal(turned_k.expand_as(q), encoding.rotate(q, k.expand_as(q), pos, pos, 0)[1])
+
+
 @pytest.mark.parametrize("layout", ["interleaved", "half"])
 def test_position_zero_is_the_identity_and_norms_are_kept(layout: str) -> None:
     x = torch.randn(5, 32)

@@ -1,5 +1,4 @@
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -7,16 +6,19 @@ from formulas_relative import (
     HEADS,
     LAYERS,
     NEAR,
+    PLACES,
     POSITIONS,
     TOKENS,
     Example,
+    WholeShaw,
     apart,
     build,
+    largest_made,
+    off_by,
     shaw_score,
     shaw_value,
 )
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from posenc.encodings.base import Encoding
 from posenc.encodings.composed import Composed
@@ -90,6 +92,13 @@ def test_gradients(pos: list[int]) -> None:
             assert parameter.grad[0][at].item() == pytest.approx(want, rel=1e-3, abs=1e-5)
 
 
+@pytest.mark.parametrize("pos", PLACES.values(), ids=list(PLACES))
+@pytest.mark.parametrize("per_head", [False, True])
+@pytest.mark.parametrize("clip", [1, 3, 40])
+def test_whole_decoder(clip: int, per_head: bool, pos: list[int]) -> None:
+    assert off_by(WholeShaw, "shaw", pos, clip=clip, per_head=per_head) < 1e-5
+
+
 @torch.no_grad()
 def test_by_hand() -> None:
     # one head of width 1, clip 1, q = k = 1: every older key scores 1 + ln 2, the token itself 1 + ln 3
@@ -159,25 +168,11 @@ def test_in_a_sum_the_query_is_not_turned() -> None:
     assert apart(got, example.formula(score, shaw_value(example, added, 4))) < 3e-6
 
 
-class Largest(TorchDispatchMode):
-    """How many numbers the largest tensor that is made holds."""
-
-    size = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for one in made if isinstance(made, tuple | list) else (made,):
-            if isinstance(one, Tensor):
-                self.size = max(self.size, one.untyped_storage().nbytes() // one.element_size())
-        return made
-
-
 def test_no_vector_for_every_pair() -> None:
     example = Example(list(range(64)))
     encoding = built(example)
-    with Largest() as largest:
-        example.output(encoding, 0).sum().backward()
-    assert HEADS * 64 * 64 <= largest.size < 2 * HEADS * 64 * 64
+    largest = largest_made(lambda: example.output(encoding, 0).sum().backward())
+    assert HEADS * 64 * 64 <= largest < 2 * HEADS * 64 * 64
 
 
 @torch.no_grad()

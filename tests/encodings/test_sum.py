@@ -478,7 +478,8 @@ def test_refuses_and_warns_as_its_parts_do() -> None:
         build_options(made.shape, made, positions={"name": "contiguous"}, window=3, scale="none")
     many = {"name": "t5", "buckets": 32, "max_distance": 128}
     assert encoding("sum", parts=["rope", many]).warnings() == encoding(**many).warnings() != []
-    assert set(encoding("sum", parts=["stick_breaking", "alibi"]).refuses) == {"attention.scale"}
+    for parts in (["stick_breaking", "alibi"], ["alibi", "stick_breaking"]):
+        assert set(encoding("sum", parts=parts).refuses) == {"attention.scale"}
     assert encoding("sum", parts=["alibi", "rope"]).refuses == {}
 
 

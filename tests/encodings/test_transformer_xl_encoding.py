@@ -2,7 +2,22 @@ import math
 
 import pytest
 import torch
-from formulas_relative import HEADS, LAYERS, NEAR, POSITIONS, TOKENS, WIDTH, Example, apart, build, xl_score
+from formulas_relative import (
+    HEADS,
+    LAYERS,
+    NEAR,
+    PLACES,
+    POSITIONS,
+    TOKENS,
+    WIDTH,
+    Example,
+    WholeXL,
+    apart,
+    build,
+    largest_made,
+    off_by,
+    xl_score,
+)
 from torch import Tensor
 
 from posenc.encodings.composed import Composed
@@ -81,6 +96,19 @@ def test_gradients() -> None:
                 lambda: example.formula(xl_score(example, **exact)), exact[name], at
             )
             assert parameter.grad[0][at].item() == pytest.approx(want, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("pos", PLACES.values(), ids=list(PLACES))
+@pytest.mark.parametrize("base", [10000.0, 10.0])
+def test_whole_decoder(base: float, pos: list[int]) -> None:
+    assert off_by(WholeXL, "transformer_xl", pos, base=base) < 1e-5
+
+
+def test_no_sinusoid_for_every_pair() -> None:
+    example = Example(list(range(64)))
+    encoding = built(example)
+    largest = largest_made(lambda: example.output(encoding, 0).sum().backward())
+    assert HEADS * 64 * 64 <= largest < 2 * HEADS * 64 * 64
 
 
 @torch.no_grad()

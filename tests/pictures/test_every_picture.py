@@ -51,10 +51,15 @@ def test_every_encoding_is_drawn_and_written(name: str) -> None:
         warnings.simplefilter("error")  # a layout that does not fit is a warning
         content = picture_bytes(picture, "png")
     assert content.startswith(b"\x89PNG\r\n\x1a\n") and len(content) > 5000
-    for panel in panels:
-        assert panel.title
+    for panel, axes in zip(panels, draw(picture).axes, strict=True):
+        assert 0 < len(panel.title) <= 45  # as wide as a column of the figure
         if isinstance(panel, Curves):
             assert panel.x_label and panel.y_label
+            for values, (low, high) in (
+                (panel.marks, axes.get_xlim()),
+                (panel.y_marks, axes.get_ylim()),
+            ):
+                assert all(low <= at <= high for at in values.values())  # drawn unclipped, over all else
             assert all(line.x.shape == line.y.shape and np.isfinite(line.y).all() for line in panel.lines)
 
 
@@ -64,7 +69,7 @@ def simple() -> Picture:
         "falling", "x in tokens", "y (nats)", [Line("a", x, -x), Line("b", x, -2 * x)], brief=True
     )
     matrix = Map("matrix", "key", "query", "z", -np.eye(3), np.arange(3.0), np.arange(3.0), matrix=True)
-    return Picture("simple $x$ \\frac", [curves, matrix, Arrows("arrows", ["0", "1"], np.eye(2))], ["a $ b"])
+    return Picture("simple $\\frac$ x", [curves, matrix, Arrows("arrows", ["0", "1"], np.eye(2))], ["a $ b"])
 
 
 @pytest.mark.parametrize(
@@ -99,7 +104,7 @@ def test_panels_are_two_to_a_row_and_an_odd_one_is_wide() -> None:
 
 def test_what_a_text_plot_shows() -> None:
     lines = text_plot(simple()).splitlines()
-    assert lines[0] == "simple $x$ \\frac" and lines[3] == "falling: y (nats)"
+    assert lines[0] == "simple $\\frac$ x" and lines[3] == "falling: y (nats)"
     assert lines[4].startswith("          0 |b") and lines[15].startswith("        -16 |")
     assert lines[15].rstrip().endswith("b") and lines[-1] == "a a   b b"
     assert "matrix" not in "\n".join(lines)  # only the panels that say most

@@ -55,7 +55,7 @@ def panels_of(encoding: Encoding) -> list[Panel]:
 def test_bias_curves_and_matrices_are_the_bias() -> None:
     slopes = [2 ** (-8 / 2), 2 ** (-16 / 2), 2 ** (-8 / 4)]  # of three heads
     panels = panels_of(encoding_of("alibi", learned_slopes=False))
-    curves = titled(panels, "Bias for each head")
+    curves = titled(panels, "Bias, each head")
     for line, slope in zip(curves.lines, slopes, strict=True):
         assert np.array_equal(line.x, np.arange(8 * T + 1))
         assert np.allclose(line.y, [-slope * r for r in range(8 * T + 1)], rtol=1e-6)
@@ -71,7 +71,7 @@ def test_bias_curves_and_matrices_are_the_bias() -> None:
 def test_a_bias_that_differs_by_layer_or_query_is_drawn_for_each() -> None:
     encoding = encoding_of("fire", threshold=None, shared=False)
     panels = panels_of(encoding)
-    layers = [titled(panels, f"Bias of a query at 8T for each head, layer {n}") for n in (1, 2)]
+    layers = [titled(panels, f"Bias at i = 8T, layer {n}, each head") for n in (1, 2)]
     for layer, curves in enumerate(layers):
         direct = encoding.bias(torch.tensor([8 * T]), torch.arange(8 * T + 1), layer)[:, 0].flip(-1)
         for line, row in zip(curves.lines, direct.detach().numpy(), strict=True):
@@ -89,7 +89,7 @@ def test_a_table_of_zeros_is_drawn_with_random_values_and_says_so() -> None:
             parameter.zero_()
     panels, (remark,) = measure(encoding)
     assert "starts at zero" in remark and "random values" in remark
-    lines = titled(panels, "Bias for 2 of 3 heads").lines
+    lines = titled(panels, "Bias, 2 of 3 heads").lines
     assert all(np.ptp(line.y) > 0.1 for line in lines)
     assert not any(parameter.any() for parameter in encoding.parameters())  # put back
     assert measure(encoding_of("t5", buckets=4, max_distance=None))[1] == []
@@ -111,7 +111,7 @@ def test_wavelengths_and_turns_are_those_of_theta() -> None:
 
 def test_pairs_that_stand_still_are_counted() -> None:
     panels = panels_of(encoding_of("hope", base=10000.0, layout="interleaved", turns=1.0))
-    assert titled(panels, "Wavelength of each pair").title.endswith("(3 of 4 are not turned)")
+    assert titled(panels, "Wavelength of each pair").title.endswith("(3 of 4 are still)")
 
 
 @pytest.mark.parametrize("layout", ["interleaved", "half"])
@@ -121,7 +121,8 @@ def test_the_pair_that_is_drawn_is_turned_by_one_of_the_angles(layout: str) -> N
     angle = np.unwrap(np.arctan2(arrows.tips[:, 1], arrows.tips[:, 0]))
     steps = np.diff(angle)
     assert np.allclose(steps, steps[0]) and min(abs(steps[0] - 10.0**-k) for k in range(4)) < 1e-6
-    assert np.allclose(np.hypot(*arrows.tips.T), 1)
+    assert np.allclose(np.hypot(*arrows.tips.T), 1) and np.allclose(np.abs(arrows.tips[0]).max(), 1)
+    assert arrows.tips[0].sum() == pytest.approx(1)  # a number of 1, not turned yet
 
 
 def test_the_score_with_itself_is_the_mean_of_cosines() -> None:
@@ -185,6 +186,18 @@ def test_the_change_of_the_scores_is_what_the_hook_makes_of_them() -> None:
     assert torch.allclose(rows, -0.5 * torch.arange(2 * T - 3).float().expand_as(rows), atol=1e-5)
 
 
+def test_scores_that_differ_by_layer_are_drawn_for_the_first_and_the_last() -> None:
+    encoding = encoding_of("fox")
+    panels, (remark,) = measure(encoding)
+    for layer in (0, LAYERS - 1):
+        drawn = [attention(encoding, encoding.shape, 2 * T, 6, i, layer)[1] for i in range(32)]
+        mean = torch.cat([by_distance(change) for change in drawn if change is not None]).mean(0)
+        curves = titled(panels, f"Change of the scores, layer {layer + 1}")
+        for line, row in zip(curves.lines, mean.detach().numpy(), strict=True):
+            assert np.allclose(line.y, row, atol=1e-4)
+    assert "layer 1" in remark
+
+
 def test_blocks_of_queries_are_put_together_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     encoding = encoding_of("fox")
     whole = attention(encoding, encoding.shape, T, T, draw=1)
@@ -198,6 +211,7 @@ def test_blocks_of_queries_are_put_together_in_order(monkeypatch: pytest.MonkeyP
 def test_without_encoding_every_key_counts_the_same() -> None:
     shape = Shape(HEADS * D, HEADS, D, LAYERS, T)
     assert np.allclose(mean_weights(None, shape, 200), 1 / 200, rtol=0.35)
+    assert mean_weights(None, shape, 64).mean() == pytest.approx(1 / 64, rel=0.03)
     weights, largest, entropy = panels_of(encoding_of("nope"))
     assert "No encoding" in weights.title and isinstance(weights, Curves)
     assert [line.label for line in weights.lines] == ["n = T", "n = 2T", "n = 4T", "n = 8T"]

@@ -6,7 +6,8 @@ Formula: softmax_j(f_i z_ij), z the biased logits, n_i the number of keys that q
 n_i counts visible keys, not the window's length: a longer text leaves its prefix alone. n_i = 1
 gives f_i = 0, which changes nothing where there is one key.
 Papers: Chiang, Cholak 2022, arXiv 2202.12172 (logn); Nakanishi 2025, arXiv 2501.19399 (ssmax).
-Departure: 1/log(T) in logn is a constant temperature, so that training starts from ordinary attention.
+Departure: 1/log(T), a constant in logn and the start of s in ssmax, lets training begin near ordinary
+attention.
 """
 
 from __future__ import annotations
