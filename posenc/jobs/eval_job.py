@@ -21,27 +21,22 @@ from posenc.corpus import (
     prepare,
     stored_tokenizer,
 )
-from posenc.encodings import origins_of, resolve_encoding
-from posenc.encodings.options import check_positions
+from posenc.encodings import origins_of
 from posenc.errors import RunError, UserError
 from posenc.jobs import run_directory as folder
-from posenc.jobs.build import build_decoder, build_model, code_of, run_facts
+from posenc.jobs.build import build_decoder, build_model, run_facts
 from posenc.jobs.checks import (
     EvalPlan,
     check_evaluation,
-    check_model,
     check_name,
     check_positions_reach,
-    whole,
 )
 from posenc.jobs.measure import Outcome, measure
 from posenc.jobs.signals import InterruptedRunError, StopFlag
-from posenc.model.choice import resolve_attention
+from posenc.jobs.stored_run import not_ours, stored_run
 from posenc.model.decoder import ModelShape
 from posenc.report.progress import say
-from posenc.results.load import load_run
-from posenc.results.names import visible
-from posenc.results.settings import as_text, spoken_name
+from posenc.results.settings import spoken_name
 from posenc.tracking import build_tracker, check_tracking
 from posenc.training.checkpoint import check_weights, load_weights, newest_checkpoint
 from posenc.training.precision import resolve_device
@@ -64,50 +59,22 @@ class EvalJob:
 
 def eval_job(settings: dict[str, Any]) -> EvalJob:
     """The validated job of a composed `eval` configuration. Raises UserError; RunError for damaged files."""
-    directory = Path(settings["run"]).expanduser()
-    if not (directory / "config.yaml").is_file():
-        raise UserError("run", settings["run"], "not a run directory: it has no config.yaml")
-    folder.refuse_links(directory)
-    run = load_run(directory)
-    if run.config is None:
-        raise UserError("run", settings["run"], run.problem or "config.yaml cannot be read")
-    trained = {**run.config, "plugins": settings["plugins"]}
+    stored = stored_run(settings["run"], settings["plugins"])
+    trained, checkpoint = stored.settings, stored.checkpoint
     try:
-        whole("seed", trained["seed"], least=0)
-        whole("context_length", trained["context_length"], least=2)
         check_name("experiment_name", trained["experiment_name"])
-        shape = check_model(trained["model"])
-        for group, resolve in (("attention", resolve_attention), ("positions", check_positions)):
-            trained[group] = resolve(trained[group])
-        trained["encoding"] = _encoding_of(run.config, settings["plugins"])
-        length = int(trained["context_length"])
         asked = {key: value for key, value in settings["eval"].items() if value is not None}
-        evaluation = check_evaluation({**trained["eval"], **asked}, length)
+        evaluation = check_evaluation({**trained["eval"], **asked}, trained["context_length"])
         data = absolute_data(settings["data"] or trained["data"])
         check_tokenizer(trained["tokenizer"])
         precision = trained["train"]["precision"]
-        with torch.device("meta"):
-            model = build_decoder(trained, shape, vocab_size=2)
-        check_positions_reach(model, max(evaluation.windows))
-        source = code_of(trained, model)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            "run", settings["run"], f"its config.yaml is not one of posenc's ({error!r})"
-        ) from error
+        raise not_ours(settings["run"], error) from error
+    check_positions_reach(stored.outline, max(evaluation.windows))
     if precision not in ("fp32", "bf16"):
         raise UserError("run", settings["run"], f"its precision {precision!r} is not one of posenc's")
     check_tracking(settings["tracking"])
     device = resolve_device(settings["device"])
-    checkpoint = newest_checkpoint(directory / "checkpoints")
-    if checkpoint is None:
-        raise UserError("run", settings["run"], "has no checkpoint yet; train it first")
-    if checkpoint.state.get("encoding") != source:
-        raise UserError(
-            "run",
-            settings["run"],
-            f"was trained by other code of its encoding {trained['encoding']['name']}",
-            hint="its weights mean nothing to the changed one; train it again",
-        )
     definition = checkpoint.path / "tokenizer.json"
     tokenizer = stored_tokenizer(definition) if definition.is_file() else trained["tokenizer"]
     longest = max(evaluation.windows)
@@ -120,21 +87,16 @@ def eval_job(settings: dict[str, Any]) -> EvalJob:
             hint=f"to measure on it all the same say data={facts.name}",
         )
     return EvalJob(
-        directory, trained, data, tokenizer, settings["tracking"], facts, shape, device, evaluation
+        stored.directory,
+        trained,
+        data,
+        tokenizer,
+        settings["tracking"],
+        facts,
+        stored.shape,
+        device,
+        evaluation,
     )
-
-
-def _encoding_of(config: dict[str, Any], plugins: list[str]) -> dict[str, Any]:
-    """The run's encoding, resolved. A module that the run names is named to the user, never imported."""
-    try:
-        return resolve_encoding(config["encoding"], plugins)
-    except UserError as error:
-        named = config.get("plugins")
-        if error.key != "encoding" or plugins or not named:
-            raise
-        again = visible(as_text(named).replace('"', "").replace(" ", ""))
-        hint = f"it was trained with plugins={again}: if you trust that code, say so here too"
-        raise UserError(error.key, error.value, error.problem, hint=hint) from error
 
 
 def run_eval(job: EvalJob) -> Outcome:

@@ -19,20 +19,18 @@ from posenc.encodings.base import Encoding
 from posenc.encodings.composed import Composed
 from posenc.encodings.options import check_positions
 from posenc.errors import RunError, UserError
-from posenc.jobs import run_directory as folder
-from posenc.jobs.build import build_decoder, build_model, code_of
+from posenc.jobs.build import build_decoder, build_model
 from posenc.jobs.checks import check_model, whole
 from posenc.jobs.compose import CommandLine, compose_jobs, parse
-from posenc.jobs.eval_job import _encoding_of
+from posenc.jobs.stored_run import stored_run
 from posenc.model.choice import resolve_attention
 from posenc.model.decoder import Decoder
 from posenc.pictures.measure import measure
 from posenc.pictures.panels import FORMATS, Picture
 from posenc.pictures.text import text_plot
-from posenc.results.load import load_run
 from posenc.results.names import visible
 from posenc.results.settings import spoken_name
-from posenc.training.checkpoint import check_weights, load_weights, newest_checkpoint
+from posenc.training.checkpoint import check_weights, load_weights
 
 VOCABULARY = 17  # of a model that reads no text
 SHOWN = ("encoding", "attention", "positions")  # groups whose settings stand in the title
@@ -111,38 +109,14 @@ def _of_run(line: CommandLine) -> Picture:
     if composed.sweep or len(composed.jobs) != 1:
         raise UserError("show", None, "draws one run at a time", hint="leave out -m")
     asked = composed.jobs[0].settings
-    directory = Path(asked["run"]).expanduser()
-    if not (directory / "config.yaml").is_file():
-        raise UserError("run", asked["run"], "not a run directory: it has no config.yaml")
-    folder.refuse_links(directory)
-    run = load_run(directory)
-    if run.config is None:
-        raise UserError("run", asked["run"], run.problem or "config.yaml cannot be read")
-    settings = {**run.config, "plugins": asked["plugins"]}
-    try:
-        whole("seed", settings["seed"], least=0)
-        whole("context_length", settings["context_length"], least=2)
-        shape = check_model(settings["model"])
-        for group, resolve in (("attention", resolve_attention), ("positions", check_positions)):
-            settings[group] = resolve(settings[group])
-        settings["encoding"] = _encoding_of(run.config, asked["plugins"])
-        with torch.device("meta"):
-            source = code_of(settings, build_decoder(settings, shape, vocab_size=2))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        problem = f"its config.yaml is not one of posenc's ({error!r})"
-        raise UserError("run", asked["run"], problem) from error
-    checkpoint = newest_checkpoint(directory / "checkpoints")
-    if checkpoint is None:
-        raise UserError("run", asked["run"], "has no checkpoint yet; train it first")
-    if checkpoint.state.get("encoding") != source:
-        problem = f"was trained by other code of its encoding {settings['encoding']['name']}"
-        raise UserError("run", asked["run"], problem, hint="its weights mean nothing to the changed one")
+    run = stored_run(asked["run"], asked["plugins"])
+    checkpoint, settings = run.checkpoint, run.settings
     vocabulary = _vocabulary(checkpoint.path)
     with torch.device("meta"):  # before anything of a stranger's size is allocated
-        check_weights(checkpoint.path, build_decoder(settings, shape, vocabulary))
-    model = build_model(settings, shape, vocabulary)
+        check_weights(checkpoint.path, build_decoder(settings, run.shape, vocabulary))
+    model = build_model(settings, run.shape, vocabulary)
     load_weights(checkpoint.path, model)
-    return _picture(model, settings, [f"run {directory.resolve().name}, step {checkpoint.step}"])
+    return _picture(model, settings, [f"run {run.directory.resolve().name}, step {checkpoint.step}"])
 
 
 def _printable(text: str, encoding: str) -> str:

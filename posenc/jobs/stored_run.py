@@ -1,0 +1,86 @@
+"""A run on disk as other commands read it: plain data, its code recognised, nothing that it names imported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from posenc.encodings import resolve_encoding
+from posenc.encodings.options import check_positions
+from posenc.errors import UserError
+from posenc.jobs import run_directory as folder
+from posenc.jobs.build import build_decoder, code_of
+from posenc.jobs.checks import check_model, whole
+from posenc.model.choice import resolve_attention
+from posenc.model.decoder import Decoder, ModelShape
+from posenc.results.load import load_run
+from posenc.results.names import visible
+from posenc.results.settings import as_text
+from posenc.training.checkpoint import Checkpoint, newest_checkpoint
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run whose settings hold together; `outline` is its model without numbers."""
+
+    directory: Path
+    settings: dict[str, Any]
+    shape: ModelShape
+    outline: Decoder
+    checkpoint: Checkpoint
+
+
+def stored_run(run: str, plugins: list[str]) -> StoredRun:
+    """The run in the directory `run`. Raises UserError; RunError for damaged files."""
+    directory = Path(run).expanduser()
+    if not (directory / "config.yaml").is_file():
+        raise UserError("run", run, "not a run directory: it has no config.yaml")
+    folder.refuse_links(directory)
+    loaded = load_run(directory)
+    if loaded.config is None:
+        raise UserError("run", run, loaded.problem or "config.yaml cannot be read")
+    settings = {**loaded.config, "plugins": plugins}
+    try:
+        whole("seed", settings["seed"], least=0)
+        whole("context_length", settings["context_length"], least=2)
+        shape = check_model(settings["model"])
+        for group, resolve in (("attention", resolve_attention), ("positions", check_positions)):
+            settings[group] = resolve(settings[group])
+        settings["encoding"] = _encoding_of(loaded.config, plugins)
+        with torch.device("meta"):
+            outline = build_decoder(settings, shape, vocab_size=2)
+        source = code_of(settings, outline)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise not_ours(run, error) from error
+    checkpoint = newest_checkpoint(directory / "checkpoints")
+    if checkpoint is None:
+        raise UserError("run", run, "has no checkpoint yet; train it first")
+    if checkpoint.state.get("encoding") != source:
+        raise UserError(
+            "run",
+            run,
+            f"was trained by other code of its encoding {settings['encoding']['name']}",
+            hint="its weights mean nothing to the changed one; train it again",
+        )
+    return StoredRun(directory, settings, shape, outline, checkpoint)
+
+
+def not_ours(run: str, error: Exception) -> UserError:
+    """For a config.yaml that lacks what posenc writes, or holds something else."""
+    return UserError("run", run, f"its config.yaml is not one of posenc's ({error!r})")
+
+
+def _encoding_of(config: dict[str, Any], plugins: list[str]) -> dict[str, Any]:
+    """The run's encoding, resolved. A module that the run names is named to the user, never imported."""
+    try:
+        return resolve_encoding(config["encoding"], plugins)
+    except UserError as error:
+        named = config.get("plugins")
+        if error.key != "encoding" or plugins or not named:
+            raise
+        again = visible(as_text(named).replace('"', "").replace(" ", ""))
+        hint = f"it was trained with plugins={again}: if you trust that code, say so here too"
+        raise UserError(error.key, error.value, error.problem, hint=hint) from error
