@@ -1,4 +1,4 @@
-"""A run on disk as other commands read it: plain data, its code recognised, nothing that it names imported."""
+"""A run on disk as other commands read it: plain data, its code recognised, nothing imported."""
 
 from __future__ import annotations
 
