@@ -54,7 +54,7 @@ def losses(run: str, max_targets: int) -> tuple[str, list[float]]:
 def main() -> None:
     table = Table("encoding", "T, fp32", "bf16 - fp32", "8T, fp32", "bf16 - fp32")
     for run in sys.argv[1:]:
-        name, (short, short_bf16, long, long_bf16) = losses(run, max_targets=16_000)
+        name, (short, short_bf16, long, long_bf16) = losses(run, max_targets=4_000)
         table.add_row(
             name,
             f"{short:.4f}",
