@@ -9,7 +9,7 @@ It acts on the scores. Gates and their sums in float32, the future masked before
 Paper: Golovneva, Wang, Weston, Sukhbaatar 2024, arXiv 2405.18719.
 Departures: p_max is min(64, T/4) unless set: 64 is the paper's at T = 1024, and gates start near 1/2, so
 that rows above T/2 would never be trained at a short T and be met first at a longer text. In a sum of
-encodings the gates read the score with the biases of the others, and a rotation has turned q and k.
+encodings the gates read the score with the biases and rotations of the others; q meets E unturned.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.families.gates import reversed_cumsum
+from posenc.encodings.families.relative import of_block
 
 PUBLISHED_P_MAX = 64
 
@@ -63,15 +64,20 @@ class CoPE(Encoding):
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         nn.init.zeros_(parameter)
 
+    def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, int]:
+        """q_i . E[p] of every whole position, (B, H, queries, p_max + 1), and the window's length."""
+        with torch.autocast(q.device.type, enabled=False):
+            table = self.table[layer % len(self.table)]  # (p_max + 1, D)
+            return F.linear(q.to(table.dtype), table).float(), k.shape[2]
+
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
     ) -> Tensor:
         queries, keys = s.shape[-2:]
         past = torch.ones(queries, keys, dtype=s.dtype, device=s.device).tril(keys - queries)  # (T, S)
         counted = reversed_cumsum(s.sigmoid() * past)  # (B, H, T, S)
-        with torch.autocast(s.device.type, enabled=False):
-            table = self.table[layer % len(self.table)]  # (p_max + 1, D)
-            at_whole = F.linear(q.to(table.dtype), table).float()  # (B, H, T, p_max + 1)
+        prepared, window = state
+        at_whole = of_block(prepared, window, s)  # (B, H, T, p_max + 1)
         # Past p_max nothing more is added: to the score, and as a gradient to the gates.
         to_next = F.pad(at_whole.diff(dim=-1), (0, 1))
         # Rows of one flat table: an int32 index is enough, half of what `gather` needs. On a CPU this step

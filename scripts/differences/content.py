@@ -33,8 +33,12 @@ def normal(*sizes: int, seed: int = 1) -> Tensor:
 def scored(made: Encoding, s: Tensor, x: Tensor | None = None, q: Tensor | None = None) -> Tensor:
     """Scores (H, T, S) of the last tokens of one text."""
     pos = torch.arange(s.shape[-1])
-    state = None if x is None else made.prepare(x, x, x, 0)
     q = s if q is None else q
+    state: object = None
+    if x is not None:
+        state = made.prepare(x, x, x, 0)
+    elif "prepare" in made.hooks:  # what it prepares is of the queries; the window is that of the scores
+        state = (made.prepare(q, q, q, 0)[0], s.shape[-1])
     return made.scores(s, q, q, pos[-s.shape[-2] :], pos, state, 0)[0]
 
 

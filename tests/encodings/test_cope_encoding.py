@@ -52,7 +52,7 @@ def test_gradients_reach_the_gates(p_max: int) -> None:
     s = torch.einsum("hid,hjd->hij", example.q, example.k).float()[None] / WIDTH**0.5
     s.requires_grad_()
     q = example.q.float()[None]
-    scores = encoding.scores(s, q, q, example.pos, example.pos, None, 0)
+    scores = encoding.scores(s, q, q, example.pos, example.pos, encoding.prepare(q, q, q, 0), 0)
     (encoding.weights(scores, torch.ones(TOKENS, TOKENS).tril().bool(), 0) * example.loss).sum().backward()
     table = encoding.table[0].detach().double()
     # A key moves its own score, and with its gate the positions of all older keys.
@@ -70,7 +70,7 @@ def test_open_gates_count_tokens() -> None:
     encoding = built(example, p_max=6)
     q = example.q.float()[None]
     s = torch.full((1, HEADS, TOKENS, TOKENS), 50.0)  # gates of 1
-    added = encoding.scores(s, q, q, example.pos, example.pos, None, 1)[0] - 50.0
+    added = encoding.scores(s, q, q, example.pos, example.pos, encoding.prepare(q, q, q, 1), 1)[0] - 50.0
     for i in range(TOKENS):
         for j in range(i + 1):
             want = example.q[:, i] @ encoding.table[1, min(i - j + 1, 6)].double()  # not over sqrt(D)
@@ -83,10 +83,10 @@ def test_what_comes_later_is_not_counted() -> None:
     q = example.q.float()[None]
     s = torch.randn(1, HEADS, TOKENS, TOKENS, generator=torch.Generator().manual_seed(0))
     past = torch.ones(TOKENS, TOKENS).tril().bool()
-    clean = encoding.scores(s, q, q, example.pos, example.pos, None, 0)
+    clean = encoding.scores(s, q, q, example.pos, example.pos, encoding.prepare(q, q, q, 0), 0)
     for garbage in (1e4, -1e4, 1e30):
         dirty = s.masked_fill(~past, garbage).requires_grad_()
-        scores = encoding.scores(dirty, q, q, example.pos, example.pos, None, 0)
+        scores = encoding.scores(dirty, q, q, example.pos, example.pos, encoding.prepare(q, q, q, 0), 0)
         assert torch.equal(scores[:, :, past], clean[:, :, past]) and scores.isfinite().all()
         encoding.weights(scores, past, 0).square().sum().backward()
         assert dirty.grad is not None and dirty.grad.isfinite().all()
@@ -99,9 +99,19 @@ def test_positions_in_bf16_are_counted_in_float32() -> None:
     encoding = built(example, p_max=300)
     long = torch.full((1, HEADS, 1, 1000), 50.0)
     q = example.q[None, :, :1].bfloat16()
-    exact = encoding.scores(long, q.float(), q, example.pos[:1], torch.arange(1000), None, 0)
+    exact = encoding.scores(
+        long,
+        q.float(),
+        q,
+        example.pos[:1],
+        torch.arange(1000),
+        (encoding.prepare(q, q.float(), q, 0)[0], 1000),
+        0,
+    )
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        got = encoding.scores(long, q, q, example.pos[:1], torch.arange(1000), None, 0)
+        got = encoding.scores(
+            long, q, q, example.pos[:1], torch.arange(1000), (encoding.prepare(q, q, q, 0)[0], 1000), 0
+        )
     assert got.dtype == torch.float32 and torch.equal(got, exact)
     assert len(got[0, 0, 0].unique()) > 290  # a sum in bf16 stops at 256
 

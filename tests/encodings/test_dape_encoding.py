@@ -167,6 +167,14 @@ def test_hidden_numbers_are_never_there_for_every_pair(monkeypatch: pytest.Monke
     assert HEADS * tokens * tokens <= largest() <= 2 * HEADS * tokens * tokens < hidden * tokens * tokens
 
 
+def test_a_chunk_is_small_unless_told() -> None:
+    tokens, hidden = 256, 32
+    example = Example(list(range(tokens)))
+    encoding = built(example, hidden=hidden)
+    largest = largest_made(lambda: example.output(encoding, 0).sum().backward())
+    assert largest <= hidden * heads.PAIRS <= hidden * tokens * tokens / 4
+
+
 @torch.no_grad()
 def test_by_hand() -> None:
     # two heads, one hidden unit that reads the other head's score and bias: r = 1 with slopes 1/16 and 1/256

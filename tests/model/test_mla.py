@@ -367,7 +367,7 @@ def test_every_weight_gets_a_gradient() -> None:
 
 
 def test_published_sizes() -> None:
-    """DeepSeek-V2: d = 5120, 128 heads of 128: latents of 512 and 1536, 64 rotary numbers."""
+    """DeepSeek-V2 has 128 heads of 128: latents of 512 and 1536 numbers, 64 rotary ones."""
     with torch.device("meta"):
         a = LatentAttention(16384, 128, 0, kv_rank=None, q_rank=None, rope_dim=None)
     assert (a.kv_rank, a.q_down.out_features, a.rope_dim, a.head_dim) == (512, 1536, 64, 128)
