@@ -1,7 +1,7 @@
 """The typed schema that Hydra validates against. It holds types; every value has its home in `conf/`.
 
-`encoding`, `attention`, `positions`, `data`, `tokenizer` and `tracking` are plain mappings here: their keys
-belong to the function that takes them, and `posenc.signature` checks them against it.
+`encoding`, `attention`, `positions`, `extend`, `data`, `tokenizer` and `tracking` are plain mappings here:
+their keys belong to the function that takes them, and `posenc.signature` checks them against it.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class EvalSettings:
     protocols: list[str] | None = MISSING
     split: str | None = MISSING
     target_fraction: float | None = MISSING
+    stride: Any = MISSING
     max_targets: Any = MISSING
     batch_tokens: Any = MISSING
 
@@ -96,6 +97,7 @@ class EvalConfig:
     """`posenc eval`."""
 
     run: str = MISSING
+    extend: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] | None = None
     eval: EvalSettings = field(default_factory=EvalSettings)
     tracking: dict[str, Any] = field(default_factory=dict)

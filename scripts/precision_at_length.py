@@ -7,16 +7,18 @@ Positions that were rounded would show as a difference that grows with the lengt
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 from rich.console import Console
 from rich.table import Table
 
 from posenc.corpus import prepare
 from posenc.evaluation import fixed_target
-from posenc.evaluation.subject import NotApplicableError, Subject
+from posenc.evaluation.subject import NotApplicableError
 from posenc.jobs.build import build_model
 from posenc.jobs.compose import compose_jobs, parse
 from posenc.jobs.eval_job import eval_job
+from posenc.jobs.measure import subject_and_asked
 from posenc.results.settings import spoken_name
 from posenc.training.checkpoint import load_weights, newest_checkpoint
 
@@ -30,21 +32,14 @@ def losses(run: str, max_targets: int) -> tuple[str, list[float]]:
     assert checkpoint is not None
     model = build_model(job.trained, job.shape, store.vocab_size)
     load_weights(checkpoint.path, model)
-    length = int(job.trained["context_length"])
-    plan = fixed_target.plan(
-        store.splits["test"].lengths,
-        [length, 8 * length],
-        train_length=length,
-        target_fraction=job.evaluation.target_fraction,
-        max_targets=max_targets,
-        identity="",
-    )
+    subject, asked = subject_and_asked(job.trained, model, store, job.evaluation, job.device)
+    length = subject.train_length
+    plan = fixed_target.plan(replace(asked, windows=[length, 8 * length], max_targets=max_targets))
     found = []
     for window in (length, 8 * length):
         for precision in ("fp32", "bf16"):
-            subject = Subject(model, length, 0, precision, job.device, store, "test", 8192)
             try:
-                sums = fixed_target.measure(subject, plan, window)
+                sums = fixed_target.measure(replace(subject, precision=precision), plan, window)
                 found.append(float(sums.nats.sum() / sums.targets.sum()))
             except NotApplicableError:
                 found.append(float("nan"))

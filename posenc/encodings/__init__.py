@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from posenc.encodings.registry import (
     build_encoding,
-    check_encoding,
     encoding_class,
     list_encodings,
     origins_of,
@@ -15,7 +14,6 @@ from posenc.encodings.registry import (
 
 __all__ = [
     "build_encoding",
-    "check_encoding",
     "encoding_class",
     "list_encodings",
     "origins_of",

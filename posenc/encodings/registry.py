@@ -159,12 +159,6 @@ def default_parameters(name: str) -> dict[str, Any]:
     return {}
 
 
-def check_encoding(settings: Mapping[str, Any], plugins: Iterable[str] = ()) -> type[Encoding]:
-    """The class of the `encoding` group's settings, once its parameters' names and types are right."""
-    plugins = list(plugins)
-    return encoding_class(resolve_encoding(settings, plugins)["name"], plugins)
-
-
 def resolve_encoding(settings: Mapping[str, Any], plugins: Iterable[str] = ()) -> dict[str, Any]:
     """The `encoding` group's settings as a run stores them: typed, the parts of a sum written out in full.
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from posenc.evaluation.lengths import resolve_lengths
+from posenc.evaluation.lengths import resolve_length, resolve_lengths
 
-# Protocol -> its module in this package; a module has NAME, plan() and measure().
-PROTOCOLS = {"fixed-target": "fixed_target", "nonoverlapping": "nonoverlapping"}
+# Protocol -> its module in this package: what it offers stands in `plans.ProtocolModule`.
+PROTOCOLS = {
+    "fixed-target": "fixed_target",
+    "sliding": "sliding",
+    "nonoverlapping": "nonoverlapping",
+    "positions": "positions",
+    "induction": "induction",
+    "far-copy": "far_copy",
+}
 
-__all__ = ["PROTOCOLS", "resolve_lengths"]
+__all__ = ["PROTOCOLS", "resolve_length", "resolve_lengths"]

@@ -8,13 +8,13 @@ is the crop line, what somebody gets who cuts the context to the training length
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from posenc.errors import UserError
+from posenc.evaluation.plans import Asked, blocks_by_document, spread
 from posenc.evaluation.subject import Subject, Sums, stopped_never, sums_by_document, window_losses
 
 NAME = "fixed-target"
@@ -30,65 +30,38 @@ class Plan:
     hash: str
 
 
-def plan(
-    lengths: np.ndarray,
-    windows: Sequence[int],
-    *,
-    train_length: int,
-    target_fraction: float,
-    max_targets: int,
-    identity: str,
-) -> Plan:
-    """Choose the blocks from the documents' lengths (N,) in tokens; they do not depend on model or seed.
+def plan(asked: Asked) -> Plan:
+    """Choose the blocks from the documents' lengths; they do not depend on model or seed.
 
     At most the median number of blocks a document, spread evenly over it, and about `max_targets` targets
     in all. Raises UserError for a window shorter than the block.
     """
-    block = max(1, round(target_fraction * train_length))
-    if min(windows) < block:
+    block = block_of(asked.target_fraction, asked.train_length)
+    check_block(min(asked.windows), block)
+    first = asked.longest + 1  # the earliest end
+    candidates = np.maximum(0, (asked.lengths - first) // block + 1)  # blocks that fit, by document
+    chosen = blocks_by_document(candidates, max(1, asked.max_targets // block))
+    documents = np.repeat(np.arange(len(candidates)), chosen)
+    ends = np.concatenate(
+        [first + block * spread(have, take) for have, take in zip(candidates, chosen, strict=True)]
+    )
+    return Plan(documents, ends, block, asked.digest(NAME, block, documents, ends))
+
+
+def block_of(target_fraction: float, train_length: int) -> int:
+    """b: targets a block."""
+    return max(1, round(target_fraction * train_length))
+
+
+def check_block(shortest: int, block: int) -> None:
+    """Raises UserError where the shortest window does not hold a block."""
+    if shortest < block:
         raise UserError(
             "eval.lengths",
-            min(windows),
+            shortest,
             f"shorter than the target block of {block} tokens (eval.target_fraction * context_length)",
-            allowed=f"lengths from {block}",
+            allowed=f"lengths from {block} tokens",
         )
-    first = max(windows) + 1  # the earliest end
-    candidates = np.maximum(0, (lengths - first) // block + 1)  # blocks that fit, by document
-    chosen = blocks_by_document(candidates, max(1, max_targets // block))
-    documents = np.repeat(np.arange(len(lengths)), chosen)
-    ends = np.concatenate(
-        [first + block * _spread(have, take) for have, take in zip(candidates, chosen, strict=True)]
-    )
-    digest = hashlib.sha256(f"{NAME} {identity} {block}".encode())
-    digest.update(documents.astype("<i8").tobytes())
-    digest.update(ends.astype("<i8").tobytes())
-    return Plan(documents, ends, block, digest.hexdigest()[:16])
-
-
-def blocks_by_document(candidates: np.ndarray, most: int) -> np.ndarray:
-    """How many blocks of each document are scored: (N,) int64, at most their median and `most` in all.
-
-    No document may dominate, or the interval over documents would say little.
-    """
-    eligible = candidates[candidates > 0]
-    if len(eligible) == 0:
-        return np.zeros(len(candidates), dtype=np.int64)
-    low, high = 1, max(1, int(np.median(eligible)))
-    while low < high:  # the largest cap up to the median that keeps to `most`
-        cap = (low + high + 1) // 2
-        low, high = (cap, high) if np.minimum(candidates, cap).sum() <= most else (low, cap - 1)
-    cap = low
-    chosen = np.minimum(candidates, cap).astype(np.int64)
-    if chosen.sum() > most:  # even one a document is too many: every n-th document
-        have = np.flatnonzero(chosen)
-        chosen = np.zeros_like(chosen)
-        chosen[have[_spread(len(have), most)]] = 1
-    return chosen
-
-
-def _spread(have: int, take: int) -> np.ndarray:
-    """`take` of the indices 0..have-1, evenly spaced, ends included: (take,) int64."""
-    return np.round(np.linspace(0, max(0, have - 1), take)).astype(np.int64)
 
 
 def measure(

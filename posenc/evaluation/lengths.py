@@ -17,22 +17,23 @@ def resolve_lengths(lengths: Iterable[Any], context_length: int) -> list[int]:
 
     Raises UserError for what is not a positive whole number of tokens.
     """
-    windows = {_resolve(length, context_length) for length in lengths}
+    windows = {resolve_length("eval.lengths", length, context_length) for length in lengths}
     if not windows:
         raise UserError("eval.lengths", "[]", "no length to evaluate at", allowed=ALLOWED)
     return sorted(windows)
 
 
-def _resolve(length: Any, context_length: int) -> int:
+def resolve_length(key: str, length: Any, context_length: int) -> int:
+    """One length in tokens. Raises UserError that names `key`."""
     if isinstance(length, int) and not isinstance(length, bool):
         tokens = Fraction(length)
     elif isinstance(length, str) and (match := re.fullmatch(r"(\d+(?:\.\d+)?)(x?)", length.strip())):
         tokens = Fraction(match[1]) * (context_length if match[2] else 1)
     else:
-        raise UserError("eval.lengths", length, "not a length", allowed=ALLOWED)
+        raise UserError(key, length, "not a length", allowed=ALLOWED)
     if tokens.denominator != 1 or tokens < 1:
         raise UserError(
-            "eval.lengths",
+            key,
             length,
             f"is {float(tokens):g} tokens at context_length={context_length}, not a positive whole number",
             allowed=ALLOWED,

@@ -11,7 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posenc.corpus import TokenStore
+from posenc.encodings.base import Encoding
+from posenc.evaluation.extend import Extension
 from posenc.model.decoder import Decoder
+from posenc.results.records import Curve
 from posenc.seeds import generator_for
 from posenc.training.precision import autocast
 
@@ -32,6 +35,11 @@ class Subject:
     store: TokenStore
     split: str
     batch_tokens: int  # tokens in one forward pass
+    extension: Extension | None = None  # what is done to the trained model beyond T
+
+    def acting(self, window: int) -> Encoding:
+        """What the attention sees when the model is given `window` tokens at once."""
+        return self.model.acting if self.extension is None else self.extension.acting(window)
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,7 @@ class Sums:
     nats: np.ndarray  # (N,) float64
     targets: np.ndarray  # (N,) int64
     bytes: np.ndarray  # (N,) int64
+    curve: Curve | None = None  # loss by position, where a protocol makes one
 
 
 class NotApplicableError(Exception):
@@ -56,13 +65,13 @@ def stopped_never() -> None:
     """The default of `check_stop`: nobody interrupts."""
 
 
-def context_for(subject: Subject, window: int, wanted: int) -> int:
+def context_for(acting: Encoding, window: int, wanted: int) -> int:
     """How many tokens the model is given of a window: fewer than `window` where its encoding keeps fewer.
 
     Raises NotApplicableError where the encoding refuses the length, or drops tokens that are to be scored.
     """
-    beyond = subject.model.encoding.beyond
-    trained = subject.model.encoding.shape.positions  # more than T where training positions are drawn
+    beyond = acting.beyond
+    trained = acting.shape.positions  # more than T where training positions are drawn
     if window <= trained or beyond not in ("truncate", "refuse"):
         return window
     if beyond == "refuse":
@@ -88,16 +97,19 @@ def window_losses(
     `batch_tokens` tokens, and halve when memory runs out; OutOfMemoryError when one window does not fit.
     """
     model = subject.model.to(subject.device).eval()
-    context = context_for(subject, window, wanted)
+    acting = subject.acting(window)
+    context = context_for(acting, window, wanted)
     losses = np.empty((count, wanted))
-    draws = DRAWS if "positions" in model.acting.hooks else 1
+    draws = DRAWS if "positions" in acting.hooks else 1
     for draw in range(draws):
         rows = np.arange(draw, count, draws)
-        pos = model.positions(context, generator_for(subject.seed, "evaluation", window, draw))  # (S,)
-        limit = model.acting.ends_at
+        pos = model.positions(
+            context, generator_for(subject.seed, "evaluation", window, draw), acting
+        )  # (S,)
+        limit = acting.ends_at
         if limit is not None and int(pos[-1]) >= limit:
             raise NotApplicableError(f"n/a: no encoding of positions from {limit} on")
-        _losses_at(subject, read, rows, pos, losses, check_stop)
+        _losses_at(subject, read, rows, pos, acting, losses, check_stop)
     return losses
 
 
@@ -106,6 +118,7 @@ def _losses_at(
     read: Callable[[int], np.ndarray],
     rows: np.ndarray,
     pos: Tensor,
+    acting: Encoding,
     losses: np.ndarray,
     check_stop: Callable[[], None],
 ) -> None:
@@ -117,7 +130,7 @@ def _losses_at(
         some = rows[start : start + size]
         batch = np.stack([read(i)[-context - 1 :] for i in some]).astype(np.int64)
         try:
-            nats = _forward(subject, torch.from_numpy(batch).to(subject.device), pos, wanted)
+            nats = _forward(subject, torch.from_numpy(batch).to(subject.device), pos, acting, wanted)
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             if not _is_out_of_memory(error):
                 raise
@@ -131,9 +144,9 @@ def _losses_at(
         start += len(some)
 
 
-def _forward(subject: Subject, batch: Tensor, pos: Tensor, wanted: int) -> Tensor:
+def _forward(subject: Subject, batch: Tensor, pos: Tensor, acting: Encoding, wanted: int) -> Tensor:
     with autocast(subject.precision, subject.device):
-        logits = subject.model(batch[:, :-1], pos, wanted)  # (B, T, V)
+        logits = subject.model(batch[:, :-1], pos, wanted, acting)  # (B, T, V)
     targets = batch[:, -wanted:]  # (B, T)
     rows = max(1, MAX_LOGITS // logits.shape[-1])  # a float32 copy of all logits could be gigabytes
     losses = [

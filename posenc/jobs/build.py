@@ -9,13 +9,28 @@ from typing import Any
 
 import torch
 
-from posenc.encodings import build_encoding, encoding_class, list_encodings, sources_of
-from posenc.encodings.options import build_options, position_limit
+from posenc.encodings import build_encoding, encoding_class, list_encodings, resolve_encoding, sources_of
+from posenc.encodings.options import build_options, check_positions, position_limit
 from posenc.errors import UserError
-from posenc.model.choice import attention_choice
+from posenc.model.choice import attention_choice, resolve_attention
 from posenc.model.decoder import Decoder, ModelShape, count_parameters
 from posenc.model.init import initialize
 from posenc.results.records import RunFacts
+
+
+def resolve_parts(settings: dict[str, Any], context_length: int) -> dict[str, Any]:
+    """What a decoder is made of beside its sizes and its seed: encoding, attention, positions, T, plug-ins.
+
+    As a run stores it, names and types checked. Raises UserError.
+    """
+    plugins = settings["plugins"]
+    return {
+        "encoding": resolve_encoding(settings["encoding"], plugins),
+        "attention": resolve_attention(settings["attention"]),
+        "positions": check_positions(settings["positions"]),
+        "context_length": context_length,
+        "plugins": plugins,
+    }
 
 
 def build_model(settings: dict[str, Any], shape: ModelShape, vocab_size: int) -> Decoder:

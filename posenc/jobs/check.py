@@ -13,14 +13,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from posenc.encodings import resolve_encoding
-from posenc.encodings.options import check_positions
 from posenc.errors import UserError
-from posenc.jobs.build import build_model
+from posenc.jobs.build import build_model, resolve_parts
 from posenc.jobs.checks import check_model, whole
 from posenc.jobs.compose import CommandLine, Composed, compose_jobs, parse
 from posenc.laws import LAWS, Subject, Verdict, judge
-from posenc.model.choice import resolve_attention
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.paths import conf_dirs
 from posenc.report.progress import shown
@@ -87,13 +84,10 @@ def prepare(job: Composed) -> tuple[dict[str, Any], Subject]:
     chosen = {override.lstrip("+~").partition("=")[0].partition(".")[0] for override in job.overrides}
     shape = check_model(job.settings["model"]) if "model" in chosen else SMALL
     given = whole("context_length", job.settings["context_length"], least=2)
+    length = given if "context_length" in chosen else SHORT
     settings = {
-        "encoding": resolve_encoding(job.settings["encoding"], job.settings["plugins"]),
-        "attention": resolve_attention(job.settings["attention"]),
-        "positions": check_positions(job.settings["positions"]),
-        "context_length": given if "context_length" in chosen else SHORT,
+        **resolve_parts(job.settings, length),
         "seed": whole("seed", job.settings["seed"], least=0),
-        "plugins": job.settings["plugins"],
     }
     subject = subject_of(settings, shape)
     subject.build(0)

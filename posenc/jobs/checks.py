@@ -11,7 +11,9 @@ import torch
 import yaml
 
 from posenc.errors import UserError
-from posenc.evaluation import PROTOCOLS, resolve_lengths
+from posenc.evaluation import PROTOCOLS, resolve_length, resolve_lengths
+from posenc.evaluation.extend import resolve_extend
+from posenc.evaluation.fixed_target import block_of, check_block
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.paths import conf_dir
 from posenc.training.optimizer import Optimization
@@ -30,6 +32,9 @@ class EvalPlan:
     target_fraction: float
     max_targets: int
     batch_tokens: int
+    stride: int  # tokens
+    extend: dict[str, Any]  # a test-time extension, {"name": "none"} for the model as trained
+    tune: bool  # its knobs are chosen on validation documents
 
 
 def whole(key: str, value: Any, *, least: int) -> int:
@@ -78,30 +83,44 @@ def _model_name(name: str, sizes: dict[str, int]) -> str:
     return name
 
 
-def check_evaluation(settings: dict[str, Any], context_length: int) -> EvalPlan:
-    """The `eval` group: lengths, protocols, split and sizes."""
+def default_evaluation() -> dict[str, Any]:
+    """The `eval` group as it is by default."""
+    text = (conf_dir() / "eval" / "default.yaml").read_text(encoding="utf-8")
+    settings: dict[str, Any] = yaml.safe_load(text)
+    return settings
+
+
+def check_evaluation(
+    settings: dict[str, Any], context_length: int, extend: dict[str, Any] | None = None
+) -> EvalPlan:
+    """The `eval` group: lengths, protocols, split and sizes; and the `extend` group of `posenc eval`."""
     for key, value in settings.items():
         if value is None:
             raise UserError(f"eval.{key}", "null", "must be given")
     for protocol in settings["protocols"]:
         if protocol not in PROTOCOLS:
-            raise UserError(
-                "eval.protocols", protocol, "there is no such protocol", allowed=sorted(PROTOCOLS)
-            )
+            raise UserError("eval.protocols", protocol, "there is no such protocol", allowed=list(PROTOCOLS))
     if not settings["protocols"]:
-        raise UserError("eval.protocols", "[]", "no protocol to measure with", allowed=sorted(PROTOCOLS))
+        raise UserError("eval.protocols", "[]", "no protocol to measure with", allowed=list(PROTOCOLS))
     if settings["split"] not in ("test", "validation"):
         raise UserError("eval.split", settings["split"], "not a split", allowed=["test", "validation"])
     fraction = between("eval.target_fraction", settings["target_fraction"], 0, 1, open_low=True)
     windows = resolve_lengths(settings["lengths"], context_length)
-    block = max(1, round(fraction * context_length))
-    if "fixed-target" in settings["protocols"] and windows[0] < block:
+    if "fixed-target" in settings["protocols"]:
+        check_block(windows[0], block_of(fraction, context_length))
+    stride = resolve_length("eval.stride", settings["stride"], context_length)
+    if "sliding" in settings["protocols"] and stride > windows[0]:
         raise UserError(
-            "eval.lengths",
-            windows[0],
-            f"shorter than the target block of {block} tokens (eval.target_fraction * context_length)",
-            allowed=f"lengths from {block} tokens",
+            "eval.stride",
+            settings["stride"],
+            f"steps over tokens at the shortest of eval.lengths, {windows[0]} tokens",
+            allowed=f"1 to {windows[0]} tokens",
         )
+    chosen = dict(extend or {"name": "none"})
+    tune = bool(chosen.pop("tune", False))
+    if tune and settings["split"] == "validation":
+        hint = "report test documents: eval.split=test"
+        raise UserError("extend.tune", True, "would choose on the documents that it reports", hint=hint)
     return EvalPlan(
         # T itself is always measured: it is the crop line that every change is held against
         windows=sorted({*windows, context_length}),
@@ -110,6 +129,9 @@ def check_evaluation(settings: dict[str, Any], context_length: int) -> EvalPlan:
         target_fraction=fraction,
         max_targets=whole("eval.max_targets", settings["max_targets"], least=1),
         batch_tokens=whole("eval.batch_tokens", settings["batch_tokens"], least=1),
+        stride=stride,
+        extend=resolve_extend(chosen),
+        tune=tune,
     )
 
 

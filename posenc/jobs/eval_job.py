@@ -7,6 +7,7 @@ posenc's, an installed one, or in a plug-in named on this command line.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from posenc.corpus import (
 )
 from posenc.encodings import origins_of
 from posenc.errors import RunError, UserError
+from posenc.evaluation.extend import build_extension
 from posenc.jobs import run_directory as folder
 from posenc.jobs.build import build_decoder, build_model, run_facts
 from posenc.jobs.checks import (
@@ -30,8 +32,9 @@ from posenc.jobs.checks import (
     check_evaluation,
     check_name,
     check_positions_reach,
+    default_evaluation,
 )
-from posenc.jobs.measure import Outcome, measure
+from posenc.jobs.measure import Outcome, byte_store, measure
 from posenc.jobs.signals import InterruptedRunError, StopFlag
 from posenc.jobs.stored_run import not_ours, stored_run
 from posenc.model.decoder import ModelShape
@@ -64,13 +67,21 @@ def eval_job(settings: dict[str, Any]) -> EvalJob:
     try:
         check_name("experiment_name", trained["experiment_name"])
         asked = {key: value for key, value in settings["eval"].items() if value is not None}
-        evaluation = check_evaluation({**trained["eval"], **asked}, trained["context_length"])
+        # a run from before a setting existed has the default of it
+        evaluation = check_evaluation(
+            {**default_evaluation(), **trained["eval"], **asked},
+            trained["context_length"],
+            settings["extend"],
+        )
         data = absolute_data(settings["data"] or trained["data"])
         check_tokenizer(trained["tokenizer"])
         precision = trained["train"]["precision"]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise not_ours(settings["run"], error) from error
     check_positions_reach(stored.outline, max(evaluation.windows))
+    extension = build_extension(evaluation.extend, stored.outline)  # refused now, if it does not apply
+    if evaluation.tune and (extension is None or not extension.grid):
+        raise UserError("extend.tune", True, f"extend={evaluation.extend['name']} has no knob to choose")
     if precision not in ("fp32", "bf16"):
         raise UserError("run", settings["run"], f"its precision {precision!r} is not one of posenc's")
     check_tracking(settings["tracking"])
@@ -123,6 +134,7 @@ def _run(job: EvalJob, stop: StopFlag) -> Outcome:
             check_weights(checkpoint.path, build_decoder(trained, job.shape, store.vocab_size))
         model = build_model(trained, job.shape, store.vocab_size)
         load_weights(checkpoint.path, model)
+        own = job.facts.fingerprint == checkpoint.state.get("fingerprint")
         records = measure(
             trained,
             model,
@@ -133,6 +145,7 @@ def _run(job: EvalJob, stop: StopFlag) -> Outcome:
             device=job.device,
             step=checkpoint.step,
             stop=stop,
+            trained_bytes=partial(byte_store, store, job.data, job.facts) if own else None,
         )
         facts = run_facts(
             trained,

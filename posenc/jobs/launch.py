@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posenc.errors import RunError, UserError
-from posenc.jobs.compose import Composed, compose_jobs, parse
+from posenc.jobs.compose import Composed, Jobs, compose_jobs, parse
 from posenc.jobs.sweep import SWEEP, named_sweep, run_sweep, show_sweep
 from posenc.report.progress import say
 
@@ -30,14 +31,7 @@ def run_command(command: str, arguments: list[str]) -> int:
         _call_hydra(command, arguments)
         return 0
     _refuse_several_processes()
-    composed = compose_jobs(command, line)
-    count = len(composed.jobs)
-    for number, job in enumerate(composed.jobs, 1):
-        try:
-            validated(command, _frozen(job.settings))
-        except UserError as error:
-            where = f"in job {number} of {count} ({' '.join(job.overrides)})"
-            raise error.within(where) if count > 1 else error from None
+    composed = _applicable(command, compose_jobs(command, line))
     if not composed.sweep:
         codes = _call_hydra(command, arguments)
         return codes[-1] if codes else 1
@@ -51,6 +45,34 @@ def run_command(command: str, arguments: list[str]) -> int:
         codes = _call_hydra(command, arguments)
         show_sweep(directories(command, composed.jobs), codes)
         return 1 if any(codes) else 0
+
+
+def _applicable(command: str, composed: Jobs) -> Jobs:
+    """The jobs, every one validated. Raises UserError for the first that is wrong.
+
+    In a sweep an extension that is not for a run's encoding is left out, and named; unless nothing is left.
+    """
+    from posenc.evaluation.extend import NotForThisEncodingError
+
+    count, kept, refused = len(composed.jobs), [], []
+    for number, job in enumerate(composed.jobs, 1):
+        try:
+            validated(command, _frozen(job.settings))
+            kept.append(job)
+        except NotForThisEncodingError as error:
+            if count == 1:
+                raise
+            refused.append((job.settings["run"], error))
+        except UserError as error:
+            where = f"in job {number} of {count} ({' '.join(job.overrides)})"
+            raise error.within(where) if count > 1 else error from None
+    if not kept:
+        raise refused[0][1]
+    for run in dict.fromkeys(run for run, _ in refused):
+        say(f"{run}: left out, as they do not apply:")
+        for reason in (reason for of, reason in refused if of == run):
+            say(f"  {reason.value}: {reason.problem}")
+    return dataclasses.replace(composed, jobs=kept)
 
 
 def _is_finished(command: str, job: Composed) -> bool:
@@ -89,6 +111,8 @@ def _frozen(settings: dict[str, Any]) -> str:
 
 def run_job(command: str, settings: dict[str, Any], *, in_sweep: bool) -> int:
     """One job in this process; prints its table unless it is part of a sweep. Returns its exit code."""
+    from posenc.evaluation.extend import NotForThisEncodingError
+
     try:
         job = validated(command, _frozen(settings))
         if command == "train":
@@ -99,6 +123,9 @@ def run_job(command: str, settings: dict[str, Any], *, in_sweep: bool) -> int:
             from posenc.jobs.eval_job import run_eval
 
             outcome = run_eval(job)
+    except NotForThisEncodingError as error:  # of a sweep that another launcher than ours expanded
+        say(error.text())
+        return 0 if in_sweep else error.exit_code
     except (UserError, RunError) as error:
         say(error.text())
         return error.exit_code
@@ -115,13 +142,24 @@ def run_job(command: str, settings: dict[str, Any], *, in_sweep: bool) -> int:
 
 
 def show_run(directory: Path, records: list[Record] | None) -> None:
-    """The run's own table on stdout: of these records, or of all that it has."""
+    """The run's own table on stdout: of these records, or of all that it has.
+
+    What was measured before on the same targets without an extension stands beside one.
+    """
     from posenc.report.table import show_run as show
     from posenc.results.load import load_run
+    from posenc.results.selection import target_set
 
     run = load_run(directory)
     if records is not None and run.problem is None:
-        run.records = records
+        asked = {(r["protocol"], r["checkpoint_step"], target_set(r)) for r in records}
+        plain = [
+            r
+            for r in run.records
+            if r["extend"] is None and (r["protocol"], r["checkpoint_step"], target_set(r)) in asked
+        ]
+        extended = any(r["extend"] is not None for r in records)
+        run.records = [*plain, *(r for r in records if r["extend"] is not None)] if extended else records
     show(run, "table", "nats", sys.stdout)
 
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from posenc.corpus import TokenStore
-from posenc.evaluation.evaluate import evaluate
+from posenc.corpus import CorpusFacts, TokenStore, prepare
+from posenc.evaluation import fixed_target, trigram
+from posenc.evaluation.evaluate import evaluate, plan_cells
+from posenc.evaluation.extend import build_extension
+from posenc.evaluation.plans import Asked
 from posenc.evaluation.subject import Subject
+from posenc.evaluation.tune import candidates, tune
 from posenc.jobs.checks import EvalPlan
 from posenc.jobs.signals import StopFlag
 from posenc.model.decoder import Decoder
-from posenc.report.progress import shown
-from posenc.results.records import Record
+from posenc.report.progress import say, shown
+from posenc.results.records import Record, make_record
+from posenc.results.store import find_record, write_record
 
 
 @dataclass(frozen=True)
@@ -37,11 +45,55 @@ def measure(
     device: torch.device,
     step: int,
     stop: StopFlag,
+    trained_bytes: Callable[[], TokenStore] | None,
 ) -> list[Record]:
     """Records of every cell of the plan for a model trained by `settings` up to `step`.
 
-    Raises InterruptedRunError once a stop was asked for; what was finished before is stored.
+    `trained_bytes` gives the bytes of the corpus it was trained on, where that is the one measured: then
+    fixed-target comes with its reference, the loss of a byte trigram. Raises InterruptedRunError once a
+    stop was asked for; what was finished before is stored.
     """
+    subject, asked = subject_and_asked(settings, model, store, plan, device)
+    subject = dataclasses.replace(subject, extension=build_extension(plan.extend, model))
+    grid = candidates(subject, plan.extend) if plan.tune else []
+    cells = plan_cells(subject, asked, plan.protocols)
+    done = 0
+    with shown("evaluating", len(cells) + len(grid) * len(asked.extrapolating)) as bar:
+
+        def on_cell(record: Record, was_there: bool) -> None:
+            nonlocal done
+            done += 1
+            extended = "" if record["extend"] is None else f"+{record['extend']['name']} "
+            split = "" if record["split"] == plan.split else f" on {record['split']} documents"
+            text = f"{extended}{record['protocol']} at {record['window']}{split}"
+            bar.update(done, text + " (stored)" * was_there)
+
+        def evaluated(cells: Any) -> list[Record]:
+            return evaluate(
+                cells,
+                directory,
+                corpus=corpus,
+                checkpoint_step=step,
+                on_cell=on_cell,
+                check_stop=stop.check,
+            )
+
+        if grid:
+            chosen = tune(subject, asked, grid, evaluated)
+            say(f"chosen on validation documents: {chosen.words}")
+            cells = plan_cells(
+                dataclasses.replace(subject, extension=chosen.extension), asked, plan.protocols
+            )
+        records = evaluated(cells)
+    if "fixed-target" in plan.protocols and trained_bytes is not None:
+        records.append(_reference(asked, trained_bytes, directory, corpus, step))
+    return records
+
+
+def subject_and_asked(
+    settings: dict[str, Any], model: Decoder, store: TokenStore, plan: EvalPlan, device: torch.device
+) -> tuple[Subject, Asked]:
+    """The model as trained by `settings`, and what its protocols are asked for."""
     subject = Subject(
         model=model,
         train_length=settings["context_length"],
@@ -52,23 +104,56 @@ def measure(
         split=plan.split,
         batch_tokens=plan.batch_tokens,
     )
-    done = 0
-    with shown("evaluating", len(plan.protocols) * len(plan.windows)) as bar:
+    asked = Asked(
+        store=store,
+        split=plan.split,
+        windows=plan.windows,
+        train_length=subject.train_length,
+        target_fraction=plan.target_fraction,
+        max_targets=plan.max_targets,
+        stride=plan.stride,
+    )
+    return subject, asked
 
-        def on_cell(record: Record, was_there: bool) -> None:
-            nonlocal done
-            done += 1
-            bar.update(done, f"{record['protocol']} at {record['window']}" + " (stored)" * was_there)
 
-        return evaluate(
-            subject,
-            directory,
-            protocols=plan.protocols,
-            windows=plan.windows,
-            target_fraction=plan.target_fraction,
-            max_targets=plan.max_targets,
-            corpus=corpus,
-            checkpoint_step=step,
-            on_cell=on_cell,
-            check_stop=stop.check,
-        )
+def byte_store(store: TokenStore, data: dict[str, Any], facts: CorpusFacts) -> TokenStore:
+    """The same documents with bytes for tokens: the store itself where they are bytes already."""
+    return store if store.tokenizer["name"] == "bytes" else prepare(data, {"name": "bytes"}, facts=facts)
+
+
+def _reference(
+    asked: Asked, trained_bytes: Callable[[], TokenStore], directory: Path, corpus: str, step: int
+) -> Record:
+    """The byte trigram's loss on the fixed targets, stored like any cell."""
+    plan, store, began = fixed_target.plan(asked), asked.store, time.monotonic()
+    stored = find_record(
+        directory,
+        protocol=trigram.NAME,
+        window=asked.train_length,
+        extend=None,
+        stride=None,
+        fingerprint=store.fingerprint,
+        split=asked.split,
+        targets_hash=plan.hash,
+        checkpoint_step=step,
+    )
+    if stored is not None:
+        return stored
+    sums = trigram.trigram_sums(trained_bytes(), store, asked.split, plan)
+    record = make_record(
+        protocol=trigram.NAME,
+        window=asked.train_length,
+        train_length=asked.train_length,
+        checkpoint_step=step,
+        corpus=corpus,
+        fingerprint=store.fingerprint,
+        split=asked.split,
+        targets_hash=plan.hash,
+        seconds=round(time.monotonic() - began, 3),
+        documents=sums.documents.tolist(),
+        nats=sums.nats.tolist(),
+        targets=sums.targets.tolist(),
+        bytes=sums.bytes.tolist(),
+    )
+    write_record(directory, record)
+    return record

@@ -14,19 +14,18 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from posenc.encodings import resolve_encoding
 from posenc.encodings.base import Encoding
 from posenc.encodings.composed import Composed
-from posenc.encodings.options import check_positions
 from posenc.errors import RunError, UserError
-from posenc.jobs.build import build_decoder, build_model
+from posenc.evaluation.extend import build_extension, resolve_extend
+from posenc.jobs.build import build_decoder, build_model, resolve_parts
 from posenc.jobs.checks import check_model, whole
 from posenc.jobs.compose import CommandLine, compose_jobs, parse
 from posenc.jobs.stored_run import stored_run
-from posenc.model.choice import resolve_attention
 from posenc.model.decoder import Decoder
 from posenc.pictures.measure import measure
 from posenc.pictures.panels import FORMATS, Picture
+from posenc.pictures.sampling import FAR
 from posenc.pictures.text import text_plot
 from posenc.results.names import visible
 from posenc.results.settings import spoken_name
@@ -36,7 +35,7 @@ VOCABULARY = 17  # of a model that reads no text
 SHOWN = ("encoding", "attention", "positions")  # groups whose settings stand in the title
 NOTE = 100  # characters of a line below the title
 ASCII = {"±": "+/-", "·": ".", "°": " degrees"}  # our own signs in titles
-OF_A_RUN = {"run", "plugins"}  # what can be said beside run=
+OF_A_RUN = {"run", "plugins", "extend"}  # what can be said beside run=
 
 
 def run_show(arguments: Sequence[str], out: str | None) -> int:
@@ -86,12 +85,8 @@ def _of_settings(line: CommandLine) -> Picture:
         raise UserError("show", None, "draws one encoding at a time", hint="leave out -m")
     (job,) = composed.jobs
     settings = {
-        "encoding": resolve_encoding(job.settings["encoding"], job.settings["plugins"]),
-        "attention": resolve_attention(job.settings["attention"]),
-        "positions": check_positions(job.settings["positions"]),
-        "context_length": whole("context_length", job.settings["context_length"], least=2),
+        **resolve_parts(job.settings, whole("context_length", job.settings["context_length"], least=2)),
         "seed": whole("seed", job.settings["seed"], least=0),
-        "plugins": job.settings["plugins"],
     }
     model = build_model(settings, check_model(job.settings["model"]), VOCABULARY)
     learned = [*model.encoding.parameters(), *model.options.parameters()]
@@ -103,8 +98,9 @@ def _of_settings(line: CommandLine) -> Picture:
 def _of_run(line: CommandLine) -> Picture:
     """The encoding as a run trained it."""
     for override in line.overrides:
-        if (key := _key(override)) not in OF_A_RUN:
-            raise UserError(key, None, "is the run's own", hint="with run=DIR only plugins can be said")
+        if (key := _key(override)).partition(".")[0] not in OF_A_RUN:
+            hint = "with run=DIR only extend and plugins can be said"
+            raise UserError(key, None, "is the run's own", hint=hint)
     composed = compose_jobs("eval", line)
     if composed.sweep or len(composed.jobs) != 1:
         raise UserError("show", None, "draws one run at a time", hint="leave out -m")
@@ -116,7 +112,14 @@ def _of_run(line: CommandLine) -> Picture:
         check_weights(checkpoint.path, build_decoder(settings, run.shape, vocabulary))
     model = build_model(settings, run.shape, vocabulary)
     load_weights(checkpoint.path, model)
-    return _picture(model, settings, [f"run {run.directory.resolve().name}, step {checkpoint.step}"])
+    facts = [f"run {run.directory.resolve().name}, step {checkpoint.step}"]
+    chosen = {key: value for key, value in asked["extend"].items() if key != "tune"}
+    extension = build_extension(resolve_extend(chosen), model)
+    if extension is None:
+        return _picture(model, settings, facts)
+    window = FAR * settings["context_length"]
+    facts.append(f"extended by {extension.name} for a window of {window}: {extension.formula}")
+    return _picture(model, settings, facts, extension.acting(window), f"+{extension.name}")
 
 
 def _printable(text: str, encoding: str) -> str:
@@ -133,14 +136,20 @@ def _vocabulary(checkpoint: Path) -> int:
         return int(file.get_slice("embedding.weight").get_shape()[0])
 
 
-def _picture(model: Decoder, settings: dict[str, Any], more: list[str]) -> Picture:
+def _picture(
+    model: Decoder,
+    settings: dict[str, Any],
+    more: list[str],
+    acting: Encoding | None = None,
+    extended: str = "",
+) -> Picture:
     shape = model.encoding.shape
     size = f"T = {shape.train_length}, {shape.n_heads} heads of {shape.head_dim}, d = {shape.d_model}"
     facts = [size, *more, f"past T: {model.encoding.beyond}" if model.encoding.beyond else ""]
-    panels, remarks = measure(model.eval().acting)
+    panels, remarks = measure(acting or model.eval().acting)
     notes = [*_formulas(model.encoding), ", ".join(fact for fact in facts if fact), *remarks]
     lines = [line for note in notes for line in textwrap.wrap(visible(note), NOTE)]
-    name = spoken_name(settings["encoding"]) or ""
+    name = (spoken_name(settings["encoding"]) or "") + extended
     return Picture(visible(name), panels, lines)
 
 

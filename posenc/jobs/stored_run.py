@@ -8,13 +8,10 @@ from typing import Any
 
 import torch
 
-from posenc.encodings import resolve_encoding
-from posenc.encodings.options import check_positions
 from posenc.errors import UserError
 from posenc.jobs import run_directory as folder
-from posenc.jobs.build import build_decoder, code_of
+from posenc.jobs.build import build_decoder, code_of, resolve_parts
 from posenc.jobs.checks import check_model, whole
-from posenc.model.choice import resolve_attention
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.load import load_run
 from posenc.results.names import visible
@@ -45,11 +42,8 @@ def stored_run(run: str, plugins: list[str]) -> StoredRun:
     settings = {**loaded.config, "plugins": plugins}
     try:
         whole("seed", settings["seed"], least=0)
-        whole("context_length", settings["context_length"], least=2)
         shape = check_model(settings["model"])
-        for group, resolve in (("attention", resolve_attention), ("positions", check_positions)):
-            settings[group] = resolve(settings[group])
-        settings["encoding"] = _encoding_of(loaded.config, plugins)
+        settings.update(_parts_of(settings, loaded.config.get("plugins")))
         with torch.device("meta"):
             outline = build_decoder(settings, shape, vocab_size=2)
         source = code_of(settings, outline)
@@ -73,13 +67,12 @@ def not_ours(run: str, error: Exception) -> UserError:
     return UserError("run", run, f"its config.yaml is not one of posenc's ({error!r})")
 
 
-def _encoding_of(config: dict[str, Any], plugins: list[str]) -> dict[str, Any]:
-    """The run's encoding, resolved. A module that the run names is named to the user, never imported."""
+def _parts_of(settings: dict[str, Any], named: object) -> dict[str, Any]:
+    """What the run is made of, resolved. A module that it names is named to the user, never imported."""
     try:
-        return resolve_encoding(config["encoding"], plugins)
+        return resolve_parts(settings, whole("context_length", settings["context_length"], least=2))
     except UserError as error:
-        named = config.get("plugins")
-        if error.key != "encoding" or plugins or not named:
+        if error.key != "encoding" or settings["plugins"] or not named:
             raise
         again = visible(as_text(named).replace('"', "").replace(" ", ""))
         hint = f"it was trained with plugins={again}: if you trust that code, say so here too"

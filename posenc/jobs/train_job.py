@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import traceback
+from functools import partial
 
 import yaml
 
@@ -14,7 +15,7 @@ from posenc.encodings import origins_of
 from posenc.errors import RunError
 from posenc.jobs import run_directory as folder
 from posenc.jobs.build import build_model, run_facts
-from posenc.jobs.measure import Outcome, measure
+from posenc.jobs.measure import Outcome, byte_store, measure
 from posenc.jobs.signals import InterruptedRunError, StopFlag
 from posenc.jobs.validate import TrainJob
 from posenc.model.decoder import Decoder, count_parameters
@@ -136,6 +137,7 @@ def _run(job: TrainJob, store: TokenStore, stop: StopFlag) -> Outcome:
             device=job.device,
             step=trained.step,
             stop=stop,
+            trained_bytes=partial(byte_store, store, settings["data"], job.facts),
         )
         folder.put_together(directory, facts, newer=True)
         tracker.evaluation([dict(record) for record in records])

@@ -22,10 +22,8 @@ from posenc.corpus import (
     check_tokenizer,
     inspect,
 )
-from posenc.encodings import resolve_encoding
-from posenc.encodings.options import check_positions
 from posenc.errors import UserError
-from posenc.jobs.build import build_decoder, code_of
+from posenc.jobs.build import build_decoder, code_of, resolve_parts
 from posenc.jobs.checks import (
     EvalPlan,
     between,
@@ -36,7 +34,6 @@ from posenc.jobs.checks import (
     check_positions_reach,
     whole,
 )
-from posenc.model.choice import resolve_attention
 from posenc.model.decoder import ModelShape
 from posenc.results.settings import spoken_name
 from posenc.tracking import check_tracking
@@ -89,14 +86,7 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     device = resolve_device(settings["device"])
     precision = resolve_precision(train["precision"], device)
 
-    plugins = settings["plugins"]
-    parts = {
-        "encoding": resolve_encoding(settings["encoding"], plugins),
-        "attention": resolve_attention(settings["attention"]),
-        "positions": check_positions(settings["positions"]),
-        "context_length": context_length,
-        "plugins": plugins,
-    }
+    parts = resolve_parts(settings, context_length)
     with torch.device("meta"):  # values out of range show when it is built; nothing is allocated
         model = build_decoder(parts, shape, vocab_size=2)
     check_positions_reach(model, max(evaluation.windows))

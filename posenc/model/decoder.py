@@ -89,14 +89,17 @@ class Decoder(nn.Module):
         """The encoding together with its options: what the attention sees."""
         return self._acting[0]
 
-    def forward(self, tokens: Tensor, pos: Tensor, wanted: int | None = None) -> Tensor:
+    def forward(
+        self, tokens: Tensor, pos: Tensor, wanted: int | None = None, acting: Encoding | None = None
+    ) -> Tensor:
         """tokens (B, S) int64 at positions pos (S,) int64 -> logits of the last `wanted` tokens (B, T, V).
 
         `wanted` None means all. Only those tokens go through the last block's queries and the output map.
+        `acting` takes the place of the encoding as trained (a test-time extension).
         """
         window = tokens.shape[1]
         wanted = window if wanted is None else wanted
-        acting = self.acting
+        acting = self.acting if acting is None else acting
         embeds = "embed" in acting.hooks
         x = self.embedding(tokens)  # (B, S, d_model)
         for layer, block in enumerate(self.blocks):
@@ -106,9 +109,10 @@ class Decoder(nn.Module):
             x = block(x, pos, acting, wanted if last else window)
         return F.linear(self.norm(x), self.embedding.weight)  # (B, T, V)
 
-    def positions(self, n: int, generator: torch.Generator) -> Tensor:
+    def positions(self, n: int, generator: torch.Generator, acting: Encoding | None = None) -> Tensor:
         """The encoding's positions for a window of n tokens, on the model's device: (n,) int64."""
-        return self.acting.positions(n, self.training, generator).to(self.embedding.weight.device)
+        acting = self.acting if acting is None else acting
+        return acting.positions(n, self.training, generator).to(self.embedding.weight.device)
 
 
 def count_parameters(model: Decoder) -> dict[str, int]:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from posenc.report.escape import csv_text
-from posenc.results.comparison import Comparison
+from posenc.results.columns import Column
+from posenc.results.comparison import Comparison, Row
 from posenc.results.records import SCHEMA_VERSION
 
 FIELDS = [
@@ -25,48 +26,100 @@ FIELDS = [
     "mean",
     "spread",
 ]
-FIELDS += ["change", "change_spread", "change_ci95_low", "change_ci95_high", "seeds", "best"]
-FIELDS += ["targets", "documents", "note"]
+FIELDS += ["change", "change_spread", "change_ci95_low", "change_ci95_high", "seeds", "mark"]
+FIELDS += ["verdict", "verdict_change", "verdict_ci95_low", "verdict_ci95_high"]  # bits per byte
+FIELDS += ["above_lowest", "above_lowest_low", "above_lowest_high", "above_lowest_p"]  # Holm-corrected
+FIELDS += ["effective_context", "uses_context", "uses_context_low", "uses_context_high", "reference"]
+FIELDS += ["slope", "breaks_at", "targets", "documents", "note"]
 
 
 def csv_lines(comparisons: Sequence[Comparison], width: int, color: bool, unicode: bool) -> str:
-    """Unrounded numbers; empty where there is none; `inf` for a perplexity that overflows."""
+    """Unrounded numbers; empty where there is none; `inf` for a perplexity that overflows.
+
+    `above_lowest` is the row minus the lowest of its length; all pairs of rows are in the JSON. What belongs
+    to a row (context, probes, slope) stands on each of its lines.
+    """
     mixed = sorted({key for comparison in comparisons for key in comparison.header["mixed"]})
+    probes = list(dict.fromkeys(name for comparison in comparisons for name in _probe_names(comparison)))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*FIELDS[:4], *mixed, *FIELDS[4:]])
+    writer.writerow([*FIELDS[:4], *mixed, *FIELDS[4:-3], *probes, *FIELDS[-3:]])
     for comparison in comparisons:
-        header = [comparison.header[key] for key in FIELDS[:3]]
         for row in comparison.rows:
-            name = [row.label, *(row.mixed.get(key) for key in mixed), row.extend, row.beyond]
-            for column, cell in zip(comparison.columns, row.cells, strict=True):
-                low, high = cell.change_ci95 or (None, None)
-                numbers = [
-                    cell.multiple,
-                    cell.window,
-                    cell.mean,
-                    cell.spread,
-                    cell.change,
-                    cell.change_spread,
+            shared = _of_row(comparison, row)
+            lines = [shared | _of_cell(comparison, row, i) for i in range(len(comparison.columns))]
+            # without columns a row without a number keeps its reason
+            for values in lines or [shared | {"note": "; ".join(row.notes)}]:
+                fields = [values.get(name) for name in (*FIELDS[4:-3], *probes, *FIELDS[-3:])]
+                line = [
+                    *(values[name] for name in FIELDS[:4]),
+                    *(row.mixed.get(key) for key in mixed),
+                    *fields,
                 ]
-                rest = [low, high, cell.seeds, int(cell.best), column.targets, column.documents, cell.note]
-                writer.writerow([_field(value) for value in (*header, *name, *numbers, *rest)])
-            if not comparison.columns:  # a row without a number keeps its reason
-                empty = [None] * (len(FIELDS) - 7)
-                writer.writerow([_field(value) for value in (*header, *name, *empty, "; ".join(row.notes))])
+                writer.writerow([_field(value) for value in line])
     return out.getvalue()
 
 
 def json_document(comparisons: Sequence[Comparison], width: int, color: bool, unicode: bool) -> str:
-    """{schema_version, header, columns, rows}; for several protocols a list of these as `comparisons`.
+    """{schema_version, header, columns, probes, rows}; for several protocols a list as `comparisons`.
 
-    Numbers are unrounded. A perplexity that overflows is null, with the note `>1e30`.
+    Numbers are unrounded; each column has the `pairs` of its rows. A perplexity that overflows is null, with
+    the note `>1e30`.
     """
     documents = [_finite(comparison.to_dict()) for comparison in comparisons]
     whole = (
         documents[0] if len(documents) == 1 else {"schema_version": SCHEMA_VERSION, "comparisons": documents}
     )
     return json.dumps(whole, indent=2, allow_nan=False) + "\n"
+
+
+def _of_row(comparison: Comparison, row: Row) -> dict[str, object]:
+    header, effective, uses, curve = comparison.header, row.effective_context, row.uses_context, row.curve
+    values: dict[str, object] = {key: header[key] for key in FIELDS[:3]}
+    values |= {"encoding": row.label, "extend": row.extend, "beyond": row.beyond}
+    values["reference"] = None if header["reference"] is None else header["reference"]["mean"]
+    values["effective_context"] = None if effective is None else effective.window
+    if uses is not None:
+        values["uses_context"] = uses.change
+        values |= _ends("uses_context", uses.ci95)
+    if curve is not None:
+        values["slope"] = curve.slope
+        values["breaks_at"] = " ".join("none" if one is None else str(one) for one in curve.breaks_at)
+    for name, probe in zip(_probe_names(comparison)[::2], row.probes, strict=True):
+        values |= {name: probe.cell.mean, f"{name} change": probe.cell.change}
+    return values
+
+
+def _of_cell(comparison: Comparison, row: Row, i: int) -> dict[str, object]:
+    column, cell = comparison.columns[i], row.cells[i]
+    names = ["multiple", "window", "mean", "spread", "change", "change_spread", "seeds", "mark"]
+    values: dict[str, object] = {n: getattr(cell, n) for n in (*names, "verdict", "verdict_change", "note")}
+    values |= _ends("change_ci95", cell.change_ci95) | _ends("verdict_ci95", cell.verdict_ci95)
+    values |= {"targets": column.targets, "documents": column.documents}
+    return values | _above_lowest(comparison, column, row, i)
+
+
+def _above_lowest(comparison: Comparison, column: Column, row: Row, i: int) -> dict[str, object]:
+    lowest = next((a for a, r in enumerate(comparison.rows) if r.cells[i].mark == "lowest"), None)
+    own = next(a for a, r in enumerate(comparison.rows) if r is row)
+    for pair in column.pairs:
+        if {pair.a, pair.b} == {own, lowest} and pair.difference is not None:
+            sign = 1 if pair.a == own else -1
+            ends = None if pair.interval is None else sorted(sign * end for end in pair.interval)
+            values: dict[str, object] = {"above_lowest": sign * pair.difference, "above_lowest_p": pair.p}
+            return values | _ends("above_lowest", ends)
+    return {}
+
+
+def _ends(name: str, interval: Sequence[float] | None) -> dict[str, object]:
+    low, high = interval or (None, None)
+    return {f"{name}_low": low, f"{name}_high": high}
+
+
+def _probe_names(comparison: Comparison) -> list[str]:
+    """Two columns for each probe: its number, and its change against 1x."""
+    names = [f"{probe.protocol} {probe.multiple:g}x" for probe in comparison.probes]
+    return [column for name in names for column in (name, f"{name} change")]
 
 
 def _field(value: object) -> object:

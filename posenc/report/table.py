@@ -10,7 +10,7 @@ from posenc.errors import UserError
 from posenc.report.data import csv_lines, json_document
 from posenc.report.markdown import markdown
 from posenc.report.terminal import ASCII, terminal
-from posenc.results.comparison import Comparison, compare, protocols_of
+from posenc.results.comparison import Comparison, compare, metric_for, protocols_of
 from posenc.results.load import Run
 from posenc.results.names import visible
 from posenc.results.records import Metric
@@ -34,7 +34,8 @@ def render(comparison: Comparison, format: str, width: int, color: bool, unicode
 
 def render_run(run: Run, format: str, metric: Metric, width: int, color: bool, unicode: bool = True) -> str:
     """One run's own table: each protocol that it has records of. Raises as render and compare."""
-    comparisons = [compare([run], name, metric, False) for name in protocols_of([run]) or ["fixed-target"]]
+    names = protocols_of([run]) or ["fixed-target"]
+    comparisons = [compare([run], name, metric_for([run], name, metric), False) for name in names]
     return _renderer(format)(comparisons, width, color, unicode)
 
 

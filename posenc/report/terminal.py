@@ -10,11 +10,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from posenc.report.layout import GAP, Entry, Grid, lay_out
-from posenc.report.words import captions, title
+from posenc.report.entries import Entry
+from posenc.report.layout import GAP, Grid, lay_out
+from posenc.report.words import MARKS, captions, title
 from posenc.results.comparison import Comparison
 
-MARK = "*"
+STYLES: dict[str | None, str] = {"lowest": "bold green", "tie": "green"}
 ASCII = {"±": "+/-", "─": "-"}
 
 
@@ -49,7 +50,7 @@ def _one(comparison: Comparison, width: int, color: bool, unicode: bool) -> str:
             console.print()
             console.print(_table(grid, "─" if unicode else ASCII["─"]))
         console.print()
-        for line in captions(comparison, MARK):
+        for line in captions(comparison, MARKS):
             console.print(Text(line if unicode else plain(line), style="dim"), overflow="fold")
     return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
 
@@ -84,7 +85,7 @@ def _fold(text: str, width: int) -> list[str]:
 def _entry(entry: Entry, width: int) -> Text:
     lines = []
     for i, line in enumerate(entry.lines):
-        best = entry.best and i == 0
-        style = ("bold green" if best else "") if i == 0 else "dim"
-        lines.append(Text(" " * (width + 1 - cell_len(line)) + line + (MARK if best else ""), style=style))
+        mark = MARKS[entry.mark] if entry.mark and i == 0 else ""
+        style = STYLES.get(entry.mark, "") if i == 0 else "dim"
+        lines.append(Text(" " * (width + 1 - cell_len(line)) + line + mark, style=style))
     return Text("\n").join(lines)

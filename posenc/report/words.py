@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from posenc.report.extra_words import PROBE_NOTES, extra_captions
+from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
 from posenc.results.names import visible
+from posenc.results.numbers import printed
 from posenc.results.settings import as_text
+from posenc.results.verdicts import MORE_DOCUMENTS, MORE_SEEDS
 
+MARKS = {"lowest": "*", "tie": "=", "unclear": "?"}
 NOTES = {
     "fixed-target": "1x is the crop line: what one gets who cuts the context to T. Below it longer "
     "context helps, above it harms.",
     "nonoverlapping": "nonoverlapping rewards longer windows: fewer of their tokens have little context. "
     "For comparison with papers only.",
+    "sliding": "sliding: windows move by the stride, and every token is scored once.",
+    "positions": "positions: one pass over the longest context; a column is the bin that ends at that "
+    "position.",
+    **PROBE_NOTES,
 }
 
 
@@ -18,6 +27,8 @@ def title(comparison: Comparison) -> str:
     """Protocol, metric and unit, corpus, tokenizer, T, model and tokens in one line."""
     h = comparison.header
     parts = [f"{h['protocol']}: {h['unit']}"]
+    if h["stride"] is not None:
+        parts.append(f"stride {h['stride']}")
     if h["corpus"] is not None:
         parts.append(f"corpus {h['corpus']}" + (f" ({h['split']})" if h["split"] else ""))
     if h["tokenizer"] is not None:
@@ -31,10 +42,10 @@ def title(comparison: Comparison) -> str:
     return ", ".join(visible(part) for part in parts)
 
 
-def captions(comparison: Comparison, mark: str) -> list[str]:
-    """A line each: what the protocol means, targets, what +- is of, marks, rows that need a word.
+def captions(comparison: Comparison, marks: dict[str, str]) -> list[str]:
+    """A line each: what the protocol means, targets, what +- is of, words, marks, rows that need a word.
 
-    `mark` is how the format marks the lowest.
+    `marks` is how the format marks the lowest, a tie with it, and what cannot be told from it.
     """
     h, lines = comparison.header, []
     if h["protocol"] in NOTES:
@@ -42,11 +53,8 @@ def captions(comparison: Comparison, mark: str) -> list[str]:
     if not comparison.columns:
         lines.append("no run has a number yet")
     else:
-        lines += [_scored(comparison), _spread(comparison)]
-    if any(cell.best for row in comparison.rows for cell in row.cells):
-        lines.append(f"{mark} lowest of its length; what prints the same shares the mark")
-    elif h["mixed"] and len(comparison.rows) > 1:
-        lines.append("no best is marked: these rows are not comparable")
+        lines += [_reference(comparison), _scored(comparison), _spread(comparison)]
+    lines += [_verdicts(comparison), _marks(comparison, marks), *extra_captions(comparison)]
     for key, values in h["also_differs"].items():
         lines.append(f"the rows also differ in {visible(key)}: {visible(', '.join(values))}")
     if h["left_out"]:
@@ -80,17 +88,23 @@ def millions(count: object) -> str:
 
 
 def spread_is_of(comparison: Comparison) -> str | None:
-    """`seeds`, `documents` or None: what the +- in this table is of; one meaning a table."""
-    cells = [cell for row in comparison.rows for cell in row.cells]
+    """`seeds`, `documents` or None: what the +- of the cells is of; one meaning a table."""
+    cells = _cells(comparison)
     if any(cell.spread is not None for cell in cells):
         return "seeds"
     return "documents" if any(cell.change_ci95 is not None for cell in cells) else None
 
 
+def _cells(comparison: Comparison) -> list[Cell]:
+    return [cell for row in comparison.rows for cell in row.cells]
+
+
 def _spread(comparison: Comparison) -> str:
     of = spread_is_of(comparison)
     change = "the number with a sign is the change against 1x on the same targets"
-    counts = sorted({cell.seeds for row in comparison.rows for cell in row.cells if cell.seeds})
+    if any(row.curve for row in comparison.rows):
+        change = "the number with a sign is the rise over the mean from T/2 to T in the same passes"
+    counts = sorted({cell.seeds for cell in _cells(comparison) if cell.seeds})
     if of == "seeds":
         seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         return f"± is the standard deviation over {seeds} seeds (of a change: of each seed's own); {change}"
@@ -98,6 +112,58 @@ def _spread(comparison: Comparison) -> str:
     if of == "documents":
         return f"{change}; its ± is half the 95% interval over documents; {tail}"
     return f"{change}; {tail}" if counts else ""
+
+
+def _verdicts(comparison: Comparison) -> str:
+    """What the words say, and what the unclear ones need."""
+    found = [cell for cell in _cells(comparison) if cell.verdict is not None]
+    if not found:
+        return ""
+    margins = comparison.header["margins"]
+    one = all(cell.seeds == 1 for cell in found)
+    of = "over documents (these models only)" if one else "over seeds and documents"
+    text = (
+        f"words hold the change against 1x to margins in {margins['unit']}: same within {margins['same']:g}, "
+        f"collapsed beyond {margins['collapsed']:g}; given where the 95% interval {of} clears the margin"
+    )
+    needs = {MORE_SEEDS: "seeds", MORE_DOCUMENTS: "documents"}
+    words = [need for word, need in needs.items() if any(cell.verdict == word for cell in found)]
+    return text + (f"; unclear: it does not, more {' or '.join(words)} are needed" if words else "")
+
+
+def _marks(comparison: Comparison, marks: dict[str, str]) -> str:
+    """What the marks say; where there are none though there are rows to rank, why."""
+    h, columns = comparison.header, comparison.columns
+    pairs = [pair for column in columns for pair in column.pairs]
+    if not pairs:
+        many = len(comparison.rows) > 1
+        if many and h["metric"] == "ppl":
+            return "perplexities are not ranked: --metric nats and --metric bpb are"
+        return "no best is marked: these rows are not comparable" if many and h["mixed"] else ""
+    margin = f"{h['margins']['same']:g} {h['margins']['unit']}"
+    cells = [row.cells[i] for i, column in enumerate(columns) if column.pairs for row in comparison.rows]
+    ranked = [cell for cell in cells if cell.rankable]
+    words = {
+        "lowest": f"{marks['lowest']} lowest of its length",
+        "tie": f"{marks['tie']} a tie with it (within {margin})",
+        "unclear": f"{marks['unclear']} cannot be told from it",
+        None: f"no mark: higher by more than {margin}",
+    }
+    shown = [text for mark, text in words.items() if any(cell.mark == mark for cell in ranked)]
+    how = "95% intervals over seeds and documents, Holm-corrected over all pairs of the length"
+    if max(len(pair.seeds) for pair in pairs) == 1:
+        how = "95% intervals over documents, Holm-corrected; one seed: ranks are of these models only"
+    if any(cell.mean is not None and not cell.rankable for cell in cells):
+        how += "; not ranked: rows that lost a seed"
+    return f"{'; '.join(shown)} ({how})"
+
+
+def _reference(comparison: Comparison) -> str:
+    found = comparison.header["reference"]
+    if found is None or found["mean"] is None:
+        return ""
+    number = printed(found["mean"], comparison.header["metric"])
+    return f"trigram reference {number} {found['unit']}: a byte trigram of the training text, same targets"
 
 
 def _scored(comparison: Comparison) -> str:

@@ -29,6 +29,8 @@ def check_record(data: object) -> Record:
     _need(data, ("extend",), lambda v: v is None or _is_named(v), "null or an object with a name")
     _need(data, ("ci95",), lambda v: v is None or _is_interval(v), "[lo, hi] or null")
     _need(data, ("per_document",), lambda v: v is None or _is_per_document(v), "aligned lists or null")
+    if "curve" in data:
+        _check_curve(data["curve"])
     if not is_shallow(data["extend"]):
         raise ValueError("record.extend: nested too deep")
     if data["window"] == 0:
@@ -54,6 +56,26 @@ def check_facts(data: object) -> RunFacts:
         if not _is_count(data.get(field, 0)):
             raise ValueError(f"run.{field}: must be a whole number from 0")
     return cast(RunFacts, data)
+
+
+def _check_curve(curve: object) -> None:
+    if not isinstance(curve, dict):
+        raise ValueError("record.curve: not an object")
+    of = "record.curve"
+    _need(curve, ("edges", "targets"), lambda v: _is_list(v, _is_count), "whole numbers", of)
+    _need(curve, ("nats", "rise"), lambda v: _is_list(v, _is_number), "numbers", of)
+    _need(curve, ("level",), _is_number, "a number", of)
+    _need(curve, ("slope",), lambda v: v is None or _is_number(v), "a number or null", of)
+    _need(curve, ("breaks_at",), lambda v: v is None or _is_count(v), "a whole number or null", of)
+    _need(curve, ("slope_ci95",), lambda v: v is None or _is_interval(v), "[lo, hi] or null", of)
+    intervals = curve.get("rise_ci95")
+    if not _is_list(intervals, lambda v: v is None or _is_interval(v)):
+        raise ValueError(f"{of}.rise_ci95: must be a list of [lo, hi] or null")
+    bins = len(curve["edges"]) - 1
+    if bins < 1 or any(len(curve[key]) != bins for key in ("targets", "nats", "rise", "rise_ci95")):
+        raise ValueError(f"{of}: lists of different lengths")
+    if sorted(set(curve["edges"])) != curve["edges"]:
+        raise ValueError(f"{of}.edges: must rise")
 
 
 def is_shallow(value: object, levels: int = DEEPEST) -> bool:

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from posenc.errors import UserError
-from posenc.results.cells import Cell, make_cell, record_of, value_of
+from posenc.results.cells import Cell, make_cell, record_of, samples_of, value_of
+from posenc.results.columns import Column, bin_columns, single, window_columns
+from posenc.results.context import EffectiveContext, UsesContext, effective_context, uses_context
+from posenc.results.curves import CurveSummary, has_curves, make_bin_cell, summary
+from posenc.results.header import header_of, parameters_of
 from posenc.results.load import Run
-from posenc.results.mixing import mixed_values, refuse_mixed, tokens_trained
+from posenc.results.mixing import mixed_values, refuse_mixed
 from posenc.results.names import visible
-from posenc.results.numbers import printed
+from posenc.results.probes import PROBES, Probe, ProbeColumn, probe_columns
+from posenc.results.ranking import compare_pairs, marks
 from posenc.results.records import METRICS, SCHEMA_VERSION, Metric
+from posenc.results.reference import REFERENCE_PROTOCOL, undertrained
 from posenc.results.rows import Group, group_runs
-from posenc.results.selection import Selected, select
-from posenc.results.settings import as_text, differing, of_options
+from posenc.results.selection import select
 from posenc.results.statistics import mean_and_spread
-
-
-@dataclass
-class Column:
-    """A window length. `window`, `targets`, `documents` are null where the rows differ in them."""
-
-    multiple: float  # of T
-    window: int | None  # tokens
-    targets: int | None
-    documents: int | None
 
 
 @dataclass
@@ -45,6 +40,10 @@ class Row:
     crop: dict[str, float | None] | None  # mean and spread at W = T as trained: the crop line
     cells: list[Cell]
     notes: list[str]
+    effective_context: EffectiveContext | None = None
+    uses_context: UsesContext | None = None
+    curve: CurveSummary | None = None  # of the protocol `positions`
+    probes: list[Probe] = field(default_factory=list)  # in the order of the comparison's
 
 
 @dataclass
@@ -53,6 +52,7 @@ class Comparison:
 
     header: dict[str, Any]
     columns: list[Column]
+    probes: list[ProbeColumn]
     rows: list[Row]
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,8 +65,8 @@ def compare(runs: Sequence[Run], protocol: str, metric: Metric, allow_mixed: boo
 
     Runs without numbers are rows or cells with their reason. The change is against the same run as trained at
     W = T on the same targets (for an extension: against the crop line). Raises UserError when there are no
-    runs, nobody measured this protocol, the metric is unknown, or the runs do not belong in one ranking and
-    `allow_mixed` is off.
+    runs, nobody measured this protocol, the metric is unknown or not the protocol's (curves are in nats), or
+    the runs do not belong in one ranking and `allow_mixed` is off.
     """
     if metric not in METRICS:
         raise UserError("--metric", visible(metric), "no such metric", allowed=list(METRICS))
@@ -76,51 +76,49 @@ def compare(runs: Sequence[Run], protocol: str, metric: Metric, allow_mixed: boo
     measured = protocols_of(runs)
     if not selected and measured and protocol not in measured:
         raise UserError("--protocol", visible(protocol), "no run has measured it", allowed=measured)
+    curves = has_curves(selected)
+    if curves and metric != "nats":
+        raise UserError("--metric", metric, f"{visible(protocol)} is in nats per token", allowed=["nats"])
     mixed = mixed_values(selected)
     if not allow_mixed:
         refuse_mixed(selected, mixed)
     groups = group_runs(runs, selected, mixed)
-    columns = _columns(selected)
-    rows = [_row(group, columns, metric) for group in groups]
-    unlike = list(mixed[0]) if mixed else []
-    for i in range(len(columns)):
-        _mark_best([row.cells[i] for row in rows], metric, unlike)
-    return Comparison(_header(selected, groups, protocol, metric, mixed), columns, rows)
+    columns = bin_columns(selected) if curves else window_columns(selected)
+    rows = [_row(group, columns, metric, curves) for group in groups]
+    if not curves and protocol not in PROBES:
+        for row, group in zip(rows, groups, strict=True):
+            row.effective_context = effective_context(group, [column.multiple for column in columns])
+            row.uses_context = uses_context(group, metric)
+    if not curves:
+        unlike = list(mixed[0]) if mixed else []
+        for i in range(len(columns)):
+            _rank(columns[i], i, rows, groups, metric, unlike)
+    probes, by_row = probe_columns(runs, groups, protocol)
+    for row, of_row in zip(rows, by_row, strict=True):
+        row.probes = of_row
+    return Comparison(header_of(selected, groups, protocol, metric, mixed), columns, probes, rows)
 
 
 def protocols_of(runs: Sequence[Run]) -> list[str]:
-    """The protocols that any of the runs has records of; the headline first, then by name."""
-    names = {record["protocol"] for run in runs for record in run.records}
+    """The protocols that any of the runs has records of; the headline first, then by name. No reference."""
+    names = {record["protocol"] for run in runs for record in run.records} - {REFERENCE_PROTOCOL}
     return sorted(names, key=lambda name: (name != "fixed-target", name))
 
 
-def _columns(selected: Sequence[Selected]) -> list[Column]:
-    by_multiple: dict[float, list[Any]] = {}
-    for one in selected:
-        for cells in one.cells.values():
-            for multiple, record in cells.items():
-                by_multiple.setdefault(multiple, []).append(record)
-    columns = []
-    for multiple, records in sorted(by_multiple.items()):
-        scored = [record for record in records if record["targets"]]
-        counts = [_single({record[key] for record in scored}) for key in ("targets", "documents")]
-        columns.append(Column(multiple, _single({record["window"] for record in records}), *counts))
-    return columns
+def metric_for(runs: Sequence[Run], protocol: str, metric: Metric) -> Metric:
+    """`metric`, or nats where the protocol has nothing else."""
+    return "nats" if has_curves(select(runs, protocol)) else metric
 
 
-def _row(group: Group, columns: Sequence[Column], metric: Metric) -> Row:
-    cells = [make_cell(group, column.multiple, metric) for column in columns]
+def _row(group: Group, columns: Sequence[Column], metric: Metric, curves: bool) -> Row:
+    if curves:
+        cells = [make_bin_cell(group, column.multiple) for column in columns]
+    else:
+        cells = [make_cell(group, column.multiple, metric) for column in columns]
     bases = [record_of(member, None, 1.0) for member in group.members]
     values = [value for base in bases if base and (value := value_of(base, metric)) is not None]
     crop = dict(zip(("mean", "spread"), mean_and_spread(values), strict=True)) if values else None
-    counts = {n for m in group.members if isinstance(n := _parameters(m.run), int)}
-    notes = list(group.notes)
-    for member in group.members:
-        if member.selected is None or member.run.state != "finished":
-            reason = member.run.problem or member.run.status.get("reason")
-            seed = "" if member.run.seed is None else f"seed {member.run.seed} "
-            notes.append(f"{seed}{member.run.state}" + (f": {reason}" if reason else ""))
-    notes += _record_notes(group)
+    counts = {n for m in group.members if isinstance(n := parameters_of(m.run), int)}
     return Row(
         label=group.label,
         encoding=group.encoding,
@@ -129,11 +127,23 @@ def _row(group: Group, columns: Sequence[Column], metric: Metric) -> Row:
         mixed=group.mixed,
         seeds=group.seeds,
         runs=[str(member.run.path) for member in group.members],
-        parameters=_single(counts),
-        crop=crop,
+        parameters=single(counts),
+        crop=None if curves else crop,
         cells=cells,
-        notes=notes,
+        notes=_notes(group),
+        curve=summary(group) if curves else None,
     )
+
+
+def _notes(group: Group) -> list[str]:
+    notes = list(group.notes)
+    for member in group.members:
+        if member.selected is None or member.run.state != "finished":
+            reason = member.run.problem or member.run.status.get("reason")
+            seed = "" if member.run.seed is None else f"seed {member.run.seed} "
+            notes.append(f"{seed}{member.run.state}" + (f": {reason}" if reason else ""))
+    weak = undertrained(group)
+    return [*notes, *([weak] if weak and group.extend is None else []), *_record_notes(group)]
 
 
 def _record_notes(group: Group) -> list[str]:
@@ -147,70 +157,38 @@ def _record_notes(group: Group) -> list[str]:
     return [f"{', '.join(places)}: {note}" for note, places in found.items()]
 
 
-def _mark_best(cells: Sequence[Cell], metric: Metric, unlike: Sequence[str]) -> None:
-    """Mark the lowest of a column and whatever prints the same; a single candidate is not the best of it."""
+def _rank(
+    column: Column,
+    at: int,
+    rows: Sequence[Row],
+    groups: Sequence[Group],
+    metric: Metric,
+    unlike: Sequence[str],
+) -> None:
+    """Compare the rows of a column that may be compared, pair by pair, and mark those near the lowest."""
+    cells = [row.cells[at] for row in rows]
     ranked = [cell for cell in cells if cell.rankable and cell.mean is not None]
-    if len(ranked) < 2:
+    if len(ranked) < 2 or not _comparable(ranked, metric, unlike):
         return
+    samples = [
+        samples_of(group, column.multiple) if cell.rankable else None
+        for group, cell in zip(groups, cells, strict=True)
+    ]
+    if not all(any(one["bytes"]) for sample in samples if sample for one in sample.values()):
+        return  # the margin is in bits per byte, and a probe of random tokens has no bytes
+    column.pairs = compare_pairs([row.label for row in rows], samples)
+    means = {i: cell.mean for i, cell in enumerate(cells) if cell.rankable and cell.mean is not None}
+    for i, mark in marks(column.pairs, min(means, key=lambda i: means[i])).items():
+        cells[i].mark = mark
+
+
+def _comparable(ranked: Sequence[Cell], metric: Metric, unlike: Sequence[str]) -> bool:
+    """Whether one text was scored: the same targets, or in bits per byte another tokenizer's of that text.
+
+    Perplexities never rank: their means over seeds are not those of the losses.
+    """
+    if metric == "ppl" or (metric != "bpb" and "tokenizer" in unlike):
+        return False
     same_targets = len({cell.targets_hash for cell in ranked}) == 1 and ranked[0].targets_hash is not None
     same_text = not {"evaluated on", "split", "stride", "context length", "targets"} & set(unlike)
-    if not same_targets and not (metric == "bpb" and "tokenizer" in unlike and same_text):
-        return
-    if metric != "bpb" and "tokenizer" in unlike:
-        return
-    lowest = printed(min(cell.mean for cell in ranked if cell.mean is not None), metric)
-    for cell in ranked:
-        cell.best = cell.mean is not None and printed(cell.mean, metric) == lowest
-
-
-def _header(
-    selected: Sequence[Selected],
-    groups: Sequence[Group],
-    protocol: str,
-    metric: Metric,
-    mixed: Sequence[dict[str, str]],
-) -> dict[str, Any]:
-    def shared(value: Callable[[Selected], Any]) -> Any:
-        found = {as_text(value(one)): value(one) for one in selected}
-        return next(iter(found.values())) if len(found) == 1 else None
-
-    totals = [n for one in selected if isinstance(n := _parameters(one.run), int)]
-    scored = [record for one in selected for record in one.records if record["targets"]]
-    labelled = {group.encoding for group in groups}
-    others = differing([g.settings for g in groups if g.settings]) if len(labelled) > 1 else []
-    others = [key for key in others if not key.startswith("encoding.") and not of_options(key)]
-    return {
-        "protocol": protocol,
-        "metric": metric,
-        "unit": METRICS[metric],
-        "corpus": shared(lambda one: one.records[0]["corpus"]),
-        "fingerprint": shared(lambda one: one.records[0]["fingerprint"]),
-        "split": shared(lambda one: one.records[0]["split"]),
-        "tokenizer": shared(lambda one: (one.run.facts or {}).get("tokenizer")),
-        "context_length": shared(lambda one: (one.run.facts or {}).get("context_length")),
-        "model": shared(lambda one: (one.run.facts or {}).get("model")),
-        "parameters": _ends(totals),
-        "tokens": shared(tokens_trained),
-        "seeds": sorted({seed for group in groups for seed in group.seeds}),
-        "documents": _ends([record["documents"] for record in scored]),
-        "targets": _ends([record["targets"] for record in scored]),
-        "beyond": {group.label: group.beyond for group in groups if group.beyond},
-        "mixed": {key: sorted({row[key] for row in mixed}) for key in (mixed[0] if mixed else {})},
-        "also_differs": {
-            k: sorted({g.settings.get(k, "unset") for g in groups if g.settings}) for k in others
-        },
-        "left_out": sum(one.left_out for one in selected),
-    }
-
-
-def _parameters(run: Run) -> object:
-    return (run.facts or {}).get("parameters", {}).get("total")
-
-
-def _ends(values: Sequence[int]) -> list[int] | None:
-    """The fewest and the most."""
-    return [min(values), max(values)] if values else None
-
-
-def _single(values: set[Any]) -> Any:
-    return next(iter(values)) if len(values) == 1 else None
+    return same_targets or (metric == "bpb" and "tokenizer" in unlike and same_text)

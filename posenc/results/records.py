@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 from posenc.results.statistics import ratio_interval
 
@@ -23,6 +23,20 @@ class PerDocument(TypedDict):
     bytes: list[int]  # bytes of text that its targets stand for
 
 
+class Curve(TypedDict):
+    """Loss by position of one long context; position p has p tokens before it. All in nats per token."""
+
+    edges: list[int]  # bin i holds positions edges[i] .. edges[i+1]-1
+    nats: list[float]  # mean of each bin
+    targets: list[int]
+    level: float  # mean over T/2 < p <= T
+    rise: list[float]  # of each bin over the level, in the same passes
+    rise_ci95: list[list[float] | None]  # over documents
+    slope: float | None  # nats per token, for each token past T; null where there is none
+    slope_ci95: list[float] | None  # over documents
+    breaks_at: int | None  # start of the first bin past T whose rise is above 0.1 with its whole interval
+
+
 class Record(TypedDict):
     """One finished cell. Plain JSON; numbers are null where there is nothing to report (see `note`)."""
 
@@ -33,7 +47,7 @@ class Record(TypedDict):
     fingerprint: str
     split: str
     targets_hash: str
-    unit: str
+    unit: str  # of nats
     window: int  # tokens
     multiple: float  # window / training length T
     stride: int | None  # tokens
@@ -47,6 +61,7 @@ class Record(TypedDict):
     beyond: str | None  # the declared policy past T, where the encoding needs one
     note: str | None  # why there is no number: oom, diverged, n/a
     seconds: float
+    curve: NotRequired[Curve]  # of the protocol `positions`
 
 
 class RunFacts(TypedDict, total=False):
@@ -89,10 +104,12 @@ def make_record(
     nats: Sequence[float] = (),
     targets: Sequence[int] = (),
     bytes: Sequence[int] = (),
+    unit: str = UNIT,
     extend: Mapping[str, Any] | None = None,
     stride: int | None = None,
     beyond: str | None = None,
     note: str | None = None,
+    curve: Curve | None = None,
 ) -> Record:
     """A record from sums by document: one division at the end, an interval clustered by document.
 
@@ -116,7 +133,7 @@ def make_record(
         rows, note = [], note or "diverged"
     per_document = _per_document(rows) if rows else None
     numbers = _numbers(per_document)
-    return Record(
+    record = Record(
         protocol=protocol,
         extend=None if extend is None else dict(extend),
         checkpoint_step=int(checkpoint_step),
@@ -124,7 +141,7 @@ def make_record(
         fingerprint=fingerprint,
         split=split,
         targets_hash=targets_hash,
-        unit=UNIT,
+        unit=unit,
         window=int(window),
         multiple=int(window) / int(train_length),
         stride=stride,
@@ -139,6 +156,9 @@ def make_record(
         note=note,
         seconds=float(seconds),
     )
+    if curve is not None:
+        record["curve"] = curve
+    return record
 
 
 def perplexity(nats: float) -> float:

@@ -139,8 +139,10 @@ def _select_run(
 
 
 def extend_key(record: Record) -> str | None:
-    """The extension with its parameters as one comparable text."""
-    return None if record["extend"] is None else json.dumps(record["extend"], sort_keys=True)
+    """The extension with its parameters as one comparable text, the same at every window."""
+    if record["extend"] is None:
+        return None
+    return json.dumps({k: v for k, v in record["extend"].items() if k != "resolved"}, sort_keys=True)
 
 
 def _windows(records: list[Record]) -> int:

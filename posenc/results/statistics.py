@@ -7,9 +7,77 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MIN_DOCUMENTS = 30  # fewer documents: no interval, it would promise more than it holds
+SMALLEST_P = 1e-15
+Per = Literal["targets", "bytes"]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds, with what is uncertain about it: training (seeds) and test data (documents).
+
+    Variances are of `value`, in its unit squared. The seed part is s^2 / S over the seeds' own values; the
+    document part the jackknife variance of the seed-averaged value. What a seed does to single documents is
+    in both, which errs on the wide side.
+    """
+
+    value: float
+    seeds: int
+    documents: int
+    seed_variance: float | None  # None for one seed: then it is an estimate for this model only
+    document_variance: float | None  # None below 30 documents
+    document_freedom: float  # effective number of documents - 1
+
+    def halves(self, error: float) -> tuple[float, float] | None:
+        """Half the intervals of the seeds alone (0 for one seed) and of the documents alone, Student's t.
+
+        `error` is how often they may miss the truth: 0.05 for 95% intervals. None below 30 documents.
+        """
+        if self.document_variance is None:
+            return None
+        from scipy.special import stdtrit
+
+        document = -float(stdtrit(self.document_freedom, error / 2)) * math.sqrt(self.document_variance)
+        if self.seed_variance is None:
+            return 0.0, document
+        return -float(stdtrit(self.seeds - 1, error / 2)) * math.sqrt(self.seed_variance), document
+
+    def interval(self, confidence: float = 0.95) -> tuple[float, float] | None:
+        """The root of the sum of both halves' squares to either side; None below 30 documents.
+
+        Banerjee (1960): at least the confidence asked for, whatever the share of the seeds. One t with
+        Satterthwaite's degrees of freedom promises too much, as few seeds tell little of their own variance:
+        with 3 seeds and the seeds' part at 0.9 of the variance a 95% interval covered 92.2%, and the 99.7%
+        interval that six rows need after correction 97.8%; this one 96% and 99.8%.
+        """
+        halves = self.halves(1 - confidence)
+        if halves is None:
+            return None
+        half = math.hypot(*halves)
+        return self.value - half, self.value + half
+
+    def p_beyond(self, margin: float) -> float | None:
+        """Two-sided p of the hypothesis that the truth lies within +-margin; None below 30 documents.
+
+        The interval with 1 - p confidence just touches the margin. Not below SMALLEST_P.
+        """
+        if self.document_variance is None:
+            return None
+        excess = abs(self.value) - margin
+        if excess <= 0:
+            return 1.0
+        low, high = math.log(SMALLEST_P), 0.0
+        while high - low > 1e-9:  # of the logarithm
+            middle = (low + high) / 2
+            half = math.hypot(*(self.halves(math.exp(middle)) or (0.0, 0.0)))
+            low, high = (low, middle) if half < excess else (middle, high)
+        return math.exp(high)
 
 
 def ratio_interval(
@@ -30,36 +98,58 @@ def ratio_interval(
     if len(sums) < MIN_DOCUMENTS:
         return None
     import numpy as np
-    from scipy.special import stdtrit
 
     s, c = np.asarray(sums, dtype=np.float64), np.asarray(counts, dtype=np.float64)
-    n, total = len(s), c.sum()
-    estimate = s.sum() / total
-    left_out = (s.sum() - s) / (total - c)
-    error = math.sqrt((n - 1) / n * float(np.sum((left_out - left_out.mean()) ** 2)))
-    freedom = max(float(total**2 / np.sum(c**2)) - 1, 1.0)
-    half = float(stdtrit(freedom, 0.5 + confidence / 2)) * error
-    return float(estimate) - half, float(estimate) + half
+    value = float(s.sum() / c.sum())
+    left_out = (s.sum() - s) / (c.sum() - c)
+    return Estimate(value, 1, len(s), None, _jackknife(left_out), _freedom(c)).interval(confidence)
 
 
-def paired_difference(
-    a: Mapping[str, Any], b: Mapping[str, Any], per: Literal["targets", "bytes"] = "targets"
-) -> tuple[float, tuple[float, float] | None]:
-    """a - b on the same targets, and its 95% interval over documents (None below 30 documents).
+def difference(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], per: Per) -> Estimate:
+    """a - b, averaged over seeds: `pairs` has (a, b) of each seed, both `per_document` of a record.
 
-    `a` and `b` are `per_document` of two records (document, nats, targets, bytes). Units: nats per token, or
-    with per="bytes" bits per byte. The interval is of the test data only: it holds for these models, and says
-    nothing about another seed. Raises ValueError when the targets are not the same.
+    A document is left out of a and b at once, so what they share in it cancels. Where both scored the same
+    targets this is the paired difference; where they did not (two tokenizers) it is the difference of two
+    ratios over the same documents. Units: nats per token, or with per="bytes" bits per byte. Raises
+    ValueError without pairs, without documents, or where there is nothing to divide by (no bytes).
     """
-    counts = dict(zip(a["document"], zip(a["targets"], a["bytes"], strict=True), strict=True))
-    if counts != dict(zip(b["document"], zip(b["targets"], b["bytes"], strict=True), strict=True)):
-        raise ValueError("paired only where both scored the same targets of the same documents")
-    if not counts:
-        raise ValueError("no documents")
-    other = dict(zip(b["document"], b["nats"], strict=True))
-    differences = [nats - other[d] for d, nats in zip(a["document"], a["nats"], strict=True)]
-    unit = [float(n) for n in a["targets"]] if per == "targets" else [math.log(2) * n for n in a["bytes"]]
-    return math.fsum(differences) / math.fsum(unit), ratio_interval(differences, unit)
+    import numpy as np
+
+    if not pairs:
+        raise ValueError("no seeds to take a difference of")
+    documents = np.unique(np.concatenate([one["document"] for pair in pairs for one in pair]))
+    values, left_outs, freedoms = [], [], []
+    for pair in pairs:
+        ratios = []
+        for one in pair:
+            sums, counts = np.zeros(len(documents)), np.zeros(len(documents))
+            at = np.searchsorted(documents, one["document"])
+            sums[at] = one["nats"]
+            counts[at] = np.asarray(one[per]) * (1.0 if per == "targets" else math.log(2))
+            rest = counts.sum() - counts
+            if not counts.sum() > 0:
+                raise ValueError(f"no {per} to divide by")
+            left_out = np.divide(sums.sum() - sums, rest, out=np.full(len(sums), np.nan), where=rest > 0)
+            ratios.append((sums.sum() / counts.sum(), left_out))
+            freedoms.append(_freedom(counts))
+        values.append(float(ratios[0][0] - ratios[1][0]))
+        left_outs.append(ratios[0][1] - ratios[1][1])
+    mean, spread = mean_and_spread(values)
+    enough = min(len(one["document"]) for pair in pairs for one in pair) >= MIN_DOCUMENTS
+    return Estimate(
+        value=mean,
+        seeds=len(values),
+        documents=len(documents),
+        seed_variance=None if spread is None else spread**2 / len(values),
+        document_variance=_jackknife(np.mean(left_outs, axis=0)) if enough else None,
+        document_freedom=min(freedoms),
+    )
+
+
+def same_targets(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether two `per_document` count the same targets and bytes of the same documents."""
+    counts = [{d: tb for d, *tb in zip(x["document"], x["targets"], x["bytes"], strict=True)} for x in (a, b)]
+    return counts[0] == counts[1]
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:
@@ -73,3 +163,14 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:
     if len(values) == 1 or not math.isfinite(mean):
         return mean, None
     return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
+
+
+def _jackknife(left_out: np.ndarray) -> float:
+    """The variance of an estimate from its values without one document each: (D,)."""
+    n = len(left_out)
+    return float((n - 1) / n * ((left_out - left_out.mean()) ** 2).sum())
+
+
+def _freedom(counts: np.ndarray) -> float:
+    """Effective number of documents - 1, from the counts (D,); at least 1."""
+    return max(float(counts.sum() ** 2 / (counts**2).sum()) - 1, 1.0)

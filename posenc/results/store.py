@@ -122,13 +122,27 @@ def read_records(run_dir: Path) -> list[Record]:
 
 
 def assemble_results(run_dir: Path, run_facts: RunFacts) -> Path:
-    """Put results.json together from records/, a record a line; returns its path. Raises as read_records."""
-    lines = [json.dumps(record, allow_nan=False) for record in read_records(run_dir)]
+    """Put results.json together from records/, a record a line; returns its path. Raises as read_records.
+
+    The curves of the protocol `positions` stand in positions.json as well.
+    """
+    records = read_records(run_dir)
+    if curves := [_curve(record) for record in records if "curve" in record]:
+        write_json_atomic(
+            Path(run_dir) / "positions.json", {"schema_version": SCHEMA_VERSION, "curves": curves}
+        )
+    lines = [json.dumps(record, allow_nan=False) for record in records]
     head = json.dumps({"schema_version": SCHEMA_VERSION, "run": run_facts}, indent=2, allow_nan=False)
     body = "[\n    " + ",\n    ".join(lines) + "\n  ]" if lines else "[]"
     path = Path(run_dir) / "results.json"
     write_text_atomic(path, head.removesuffix("\n}") + f',\n  "records": {body}\n}}\n')
     return path
+
+
+def _curve(record: Record) -> dict[str, Any]:
+    """A curve with what identifies it."""
+    identity = {key: record[key] for key in (*CELL, "corpus", "multiple", "documents")}  # type: ignore[literal-required]
+    return {**identity, **record["curve"]}
 
 
 def _order(record: Record) -> tuple[Any, ...]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from posenc.encodings import build_encoding, check_encoding, encoding_class, list_encodings, registry
+from posenc.encodings import build_encoding, encoding_class, list_encodings, registry, resolve_encoding
 from posenc.encodings.rope import RoPE
 from posenc.errors import UserError
 
@@ -73,13 +73,13 @@ def test_names_that_are_no_encodings_import_nothing(name: str, monkeypatch: pyte
     with pytest.raises(UserError, match="no such encoding"):
         encoding_class(name)
     with pytest.raises(UserError):
-        check_encoding({"name": name})
+        resolve_encoding({"name": name})
 
 
 @pytest.mark.parametrize("name", [None, 3, ["rope", "alibi"], {"name": "rope"}])
 def test_a_name_is_text(name: object) -> None:
     with pytest.raises(UserError, match=r"encoding\.name"):
-        check_encoding({"name": name})
+        resolve_encoding({"name": name})
 
 
 def test_a_plugin_is_found_when_it_is_named(plugin: str) -> None:
@@ -89,7 +89,7 @@ def test_a_plugin_is_found_when_it_is_named(plugin: str) -> None:
     assert "mine" in list_encodings([plugin])
     assert list(registry._plugin_classes([plugin])) == ["mine"]  # not the RoPE that it imports
     assert build_encoding("mine", plugins=[plugin], strength=2, **SIZES).strength == 2.0
-    assert check_encoding({"name": "mine", "strength": 0.5}, [plugin]).__module__ == plugin
+    assert resolve_encoding({"name": "mine", "strength": 1}, [plugin]) == {"name": "mine", "strength": 1.0}
     assert encoding_class("rope", [plugin]) is RoPE
     with pytest.raises(UserError, match="did you mean: mine"):
         encoding_class("mime", [plugin])
@@ -97,9 +97,9 @@ def test_a_plugin_is_found_when_it_is_named(plugin: str) -> None:
 
 def test_a_plugin_is_held_to_its_signature(plugin: str) -> None:
     with pytest.raises(UserError, match=r"encoding\.strength: missing"):
-        check_encoding({"name": "mine"}, [plugin])
+        resolve_encoding({"name": "mine"}, [plugin])
     with pytest.raises(UserError, match=r"did you mean: encoding\.strength"):
-        check_encoding({"name": "mine", "strenght": 1.0}, [plugin])
+        resolve_encoding({"name": "mine", "strenght": 1.0}, [plugin])
     with pytest.raises(UserError, match="must not be negative"):
         build_encoding("mine", plugins=[plugin], strength=-1.0, **SIZES)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from posenc.encodings import build_encoding, check_encoding, encoding_class, list_encodings
+from posenc.encodings import build_encoding, encoding_class, list_encodings, resolve_encoding
 from posenc.encodings.base import Encoding
 from posenc.paths import conf_dir
 from posenc.signature import parameters_of
@@ -39,7 +39,7 @@ def test_yaml_file_module_and_class_have_one_name(path: Path) -> None:
     cls = encoding_class(path.stem)
     assert cls.name == path.stem
     assert cls.__module__ == f"posenc.encodings.{path.stem}"
-    assert check_encoding(settings(path)) is cls
+    assert encoding_class(resolve_encoding(settings(path))["name"]) is cls
 
 
 @pytest.mark.parametrize("path", PATHS, ids=NAMES)
@@ -69,4 +69,4 @@ def test_says_what_it_is(name: str) -> None:
 def test_a_misspelt_parameter_is_refused(name: str) -> None:
     cls: type[Encoding] = encoding_class(name)
     with pytest.raises(Exception, match=r"encoding\.no_such_parameter"):
-        check_encoding({"name": cls.name, "no_such_parameter": 1})
+        resolve_encoding({"name": cls.name, "no_such_parameter": 1})

@@ -10,7 +10,9 @@ import torch
 from tiny_model import T
 
 from posenc.corpus import TokenStore
-from posenc.evaluation.evaluate import evaluate
+from posenc.evaluation import PROTOCOLS, induction
+from posenc.evaluation.evaluate import evaluate, plan_cells
+from posenc.evaluation.plans import Asked
 from posenc.evaluation.subject import Subject
 from posenc.results.records import Record
 
@@ -18,6 +20,12 @@ from posenc.results.records import Record
 @pytest.fixture
 def store(place: Path, corpus: Path) -> TokenStore:
     return tiny_model.tokens_of(corpus)
+
+
+@pytest.fixture
+def few_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The induction probe with four sequences."""
+    monkeypatch.setattr(induction, "COUNT", 4)
 
 
 @pytest.fixture
@@ -40,21 +48,37 @@ def subject_of(store: TokenStore) -> Callable[..., Subject]:
 
 
 @pytest.fixture
-def measured(tmp_path: Path) -> Callable[..., dict[tuple[str, int], Record]]:
-    """Records of a subject by (protocol, window)."""
+def asked_of(store: TokenStore) -> Callable[..., Asked]:
+    """What protocols are asked for, of the tiny corpus at its T."""
 
-    def go(subject: Subject, windows: list[int], **changes: Any) -> dict[tuple[str, int], Record]:
+    def make(windows: list[int], **changes: Any) -> Asked:
         wanted: dict[str, Any] = {
-            "protocols": ["fixed-target", "nonoverlapping"],
+            "store": store,
+            "split": "test",
+            "train_length": T,
             "target_fraction": 0.25,
             "max_targets": 300,
-            "corpus": "files",
-            "checkpoint_step": 1,
-            "on_cell": lambda record, was_there: None,
+            "stride": T // 4,
             **changes,
         }
-        folder = wanted.pop("folder", None) or tmp_path / f"cells-{len(list(tmp_path.iterdir()))}"
-        records = evaluate(subject, folder, windows=windows, **wanted)
+        return Asked(windows=windows, **wanted)
+
+    return make
+
+
+@pytest.fixture
+def measured(
+    tmp_path: Path, asked_of: Callable[..., Asked], few_sequences: None
+) -> Callable[..., dict[tuple[str, int], Record]]:
+    """Records of a subject by (protocol, window), of all protocols unless some are named."""
+
+    def go(subject: Subject, windows: list[int], **changes: Any) -> dict[tuple[str, int], Record]:
+        of_evaluate = {key: changes.pop(key) for key in ("on_cell", "check_stop") if key in changes}
+        step, protocols = changes.pop("checkpoint_step", 1), changes.pop("protocols", list(PROTOCOLS))
+        folder = changes.pop("folder", None) or tmp_path / f"cells-{len(list(tmp_path.iterdir()))}"
+        asked = asked_of(windows, **{"store": subject.store, "split": subject.split, **changes})
+        cells = plan_cells(subject, asked, protocols)
+        records = evaluate(cells, folder, corpus="files", checkpoint_step=step, **of_evaluate)
         return {(r["protocol"], r["window"]): r for r in records}
 
     return go

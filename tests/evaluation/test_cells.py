@@ -1,5 +1,6 @@
 """Cells: stored as they finish, never computed twice, and no single one takes the others with it."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 import torch
 from tiny_model import T
 
+from posenc.encodings.base import Encoding
+from posenc.evaluation import PROTOCOLS
 from posenc.evaluation import subject as subject_module
 from posenc.evaluation.subject import Subject
 from posenc.model import kernels
@@ -24,9 +27,11 @@ def forwards(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     made: list[tuple[int, int]] = []
     forward = subject_module._forward
 
-    def counted(subject: Subject, batch: torch.Tensor, pos: torch.Tensor, wanted: int) -> torch.Tensor:
+    def counted(
+        subject: Subject, batch: torch.Tensor, pos: torch.Tensor, acting: Encoding, wanted: int
+    ) -> torch.Tensor:
         made.append((len(batch), batch.shape[1] - 1))
-        return forward(subject, batch, pos, wanted)
+        return forward(subject, batch, pos, acting, wanted)
 
     monkeypatch.setattr(subject_module, "_forward", counted)
     return made
@@ -37,10 +42,11 @@ def test_finished_cells_are_not_computed_again(
 ) -> None:
     subject, folder, told = subject_of("rope"), tmp_path / "run", []
     first = measured(subject, [T, 4 * T], folder=folder)
-    assert len(list((folder / "records").iterdir())) == 4
+    cells = 2 * (len(PROTOCOLS) - 1) + 1  # positions is one long context
+    assert len(list((folder / "records").iterdir())) == cells
     forwards.clear()
     again = measured(subject, [T, 4 * T], folder=folder, on_cell=lambda r, was: told.append(was))
-    assert again == first and not forwards and told == [True] * 4
+    assert again == first and not forwards and told == [True] * cells
 
     measured(subject, [T, 2 * T, 4 * T], folder=folder)  # one more length, the longest unchanged
     assert {window for _, window in forwards} == {2 * T}
@@ -56,7 +62,8 @@ def test_finished_cells_are_not_computed_again(
 
 
 @pytest.mark.parametrize(
-    "change", [{"checkpoint_step": 2}, {"target_fraction": 0.5}, {"max_targets": 100}, {"split": "train"}]
+    "change",
+    [{"checkpoint_step": 2}, {"target_fraction": 0.5}, {"max_targets": 100}, {"split": "validation"}],
 )
 def test_what_identifies_a_cell_makes_another_cell(
     subject_of: SubjectOf, measured: Measured, tmp_path: Path, forwards: list[Any], change: dict[str, Any]
@@ -65,11 +72,22 @@ def test_what_identifies_a_cell_makes_another_cell(
     only = {"protocols": ["fixed-target"], "folder": folder}
     measured(subject, [T], **only)
     forwards.clear()
-    if "split" in change:
-        measured(Subject(**{**vars(subject), **change}), [T], **only)
-    else:
-        measured(subject, [T], **{**only, **change})
+    split = change.get("split", subject.split)
+    measured(dataclasses.replace(subject, split=split), [T], **{**only, **change})
     assert forwards and len(list((folder / "records").iterdir())) == 2
+
+
+def test_a_stride_makes_another_cell_of_the_same_targets(
+    subject_of: SubjectOf, measured: Measured, tmp_path: Path, forwards: list[Any]
+) -> None:
+    subject, only = subject_of("rope"), {"protocols": ["sliding"], "folder": tmp_path / "run"}
+    first = measured(subject, [T], stride=4, **only)["sliding", T]
+    forwards.clear()
+    other = measured(subject, [T], stride=8, **only)["sliding", T]
+    assert forwards and (first["stride"], other["stride"]) == (4, 8)
+    assert first["targets_hash"] == other["targets_hash"] and first["nats"] != other["nats"]
+    forwards.clear()
+    assert measured(subject, [T], stride=4, **only)["sliding", T] == first and not forwards
 
 
 def test_a_stop_between_batches_keeps_the_finished_cells(
@@ -88,7 +106,14 @@ def test_a_stop_between_batches_keeps_the_finished_cells(
 
     subject, folder = subject_of("rope", batch_tokens=T), tmp_path / "run"
     with pytest.raises(StoppedError):
-        measured(subject, [T // 2, T, 2 * T], folder=folder, max_targets=60, check_stop=check)
+        measured(
+            subject,
+            [T // 2, T, 2 * T],
+            folder=folder,
+            max_targets=60,
+            protocols=["fixed-target", "nonoverlapping"],
+            check_stop=check,
+        )
     stored = sorted(p.name.split("-step")[0] for p in (folder / "records").iterdir())
     assert stored == [f"fixed-target-W{T}", f"fixed-target-W{T // 2}"]
 
@@ -96,10 +121,12 @@ def test_a_stop_between_batches_keeps_the_finished_cells(
 def out_of_memory(most: int, error: Exception) -> Callable[..., Any]:
     forward = subject_module._forward
 
-    def limited(subject: Subject, batch: torch.Tensor, pos: torch.Tensor, wanted: int) -> torch.Tensor:
+    def limited(
+        subject: Subject, batch: torch.Tensor, pos: torch.Tensor, acting: Encoding, wanted: int
+    ) -> torch.Tensor:
         if batch.numel() > most:
             raise error
-        return forward(subject, batch, pos, wanted)
+        return forward(subject, batch, pos, acting, wanted)
 
     return limited
 
@@ -126,7 +153,8 @@ def test_a_length_that_does_not_fit_is_noted_and_the_others_go_on(
 ) -> None:
     monkeypatch.setattr(subject_module, "_forward", out_of_memory(2 * T + 1, GPU_ERROR))
     records = measured(subject_of("rope"), [T, 2 * T, 4 * T])
-    for protocol in ("fixed-target", "nonoverlapping"):
+    assert records["positions", 4 * T]["note"] == records["fixed-target", 4 * T]["note"]
+    for protocol in set(PROTOCOLS) - {"positions"}:
         assert records[protocol, T]["nats"] and records[protocol, 2 * T]["nats"]
         lost = records[protocol, 4 * T]
         assert lost["nats"] is None and lost["ppl"] is None and lost["per_document"] is None

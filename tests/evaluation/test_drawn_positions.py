@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from posenc.encodings import build_encoding
 from posenc.encodings.options import build_options
 from posenc.encodings.options.positions import position_limit
 from posenc.evaluation import fixed_target
+from posenc.evaluation.plans import Asked
 from posenc.evaluation.subject import DRAWS, NotApplicableError, Subject, window_losses
 from posenc.model.decoder import Decoder
 from posenc.model.init import initialize
@@ -103,9 +105,9 @@ def test_windows_share_no_more_than_their_draw(store: TokenStore, monkeypatch: p
     shown: list[tuple[int, ...]] = []
     forward = of.model.forward
 
-    def watched(tokens: Any, pos: torch.Tensor, wanted: int | None = None) -> Any:
+    def watched(tokens: Any, pos: torch.Tensor, wanted: int | None = None, acting: Any = None) -> Any:
         shown.extend([tuple(pos.tolist())] * len(tokens))
-        return forward(tokens, pos, wanted)
+        return forward(tokens, pos, wanted, acting)
 
     monkeypatch.setattr(of.model, "forward", watched)
     losses(of, T)
@@ -120,18 +122,11 @@ def test_dense_and_offset_are_measured_from_zero(store: TokenStore, positions: d
     assert np.abs(losses(of, 2 * T) - losses(plain, 2 * T)).max() < 2e-5
 
 
-def test_by_protocol(store: TokenStore) -> None:
+def test_by_protocol(store: TokenStore, asked_of: Callable[..., Asked]) -> None:
     results = []
     for batch in (1, 3 * T, 10**6):
         of = subject(store, "rope", RANDOMIZED, batch=batch)
-        plan = fixed_target.plan(
-            store.splits["test"].lengths,
-            [T, 4 * T],
-            train_length=T,
-            target_fraction=0.25,
-            max_targets=112,
-            identity="any",
-        )
+        plan = fixed_target.plan(asked_of([T, 4 * T], max_targets=112))
         results.append([fixed_target.measure(of, plan, window).nats for window in (T, 4 * T)])
     for one in results[1:]:
         for got, want in zip(one, results[0], strict=True):

@@ -1,26 +1,33 @@
 """Which targets are scored: the same at every length and for every encoding, inside their document."""
 
+from __future__ import annotations
+
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
+from token_stores import ask, store_of
 
 from posenc.errors import UserError
-from posenc.evaluation import fixed_target, nonoverlapping
+from posenc.evaluation import fixed_target, nonoverlapping, positions, sliding
+from posenc.evaluation.evaluate import protocol_module
+from posenc.evaluation.plans import plan_spans, windows_of
 
-LENGTHS = np.array([50, 129, 200, 130, 1000, 5000, 128, 400])
+LENGTHS = [50, 129, 200, 130, 1000, 5000, 128, 400]
+STORE = store_of([bytes(length) for length in LENGTHS])
 
 
-def planned(module: Any = fixed_target, lengths: np.ndarray = LENGTHS, **changes: Any) -> Any:
-    wanted = {"windows": [8, 16, 128], "train_length": 16, "target_fraction": 0.25, "max_targets": 1000}
-    wanted = {"identity": "corpus", **wanted, **changes}
-    return module.plan(lengths, wanted.pop("windows"), **wanted)
+def planned(module: Any = fixed_target, lengths: list[int] | None = None, **changes: Any) -> Any:
+    store = changes.pop("store", STORE) if lengths is None else store_of([bytes(n) for n in lengths])
+    return module.plan(ask(store, changes.pop("windows", [8, 16, 128]), **changes))
 
 
 def test_every_block_has_the_longest_window_and_its_targets_in_its_own_document() -> None:
     plan = planned()
     assert plan.block == 4
-    assert (plan.ends - 128 - 1 >= 0).all() and (plan.ends <= LENGTHS[plan.documents]).all()
+    lengths = np.array(LENGTHS)[plan.documents]
+    assert (plan.ends - 128 - 1 >= 0).all() and (plan.ends <= lengths).all()
     assert set(plan.documents) == {1, 2, 3, 4, 5, 7}  # 129 tokens are just enough, 128 are not
     for document in set(plan.documents):
         ends = np.sort(plan.ends[plan.documents == document])
@@ -42,22 +49,24 @@ def test_targets_in_all_stay_below_the_limit(most: int) -> None:
 
 def test_few_blocks_are_spread_over_documents_and_over_each_document() -> None:
     assert len(set(planned(max_targets=12).documents)) == 3
-    ends = planned(lengths=np.array([1000]), max_targets=12).ends
+    ends = planned(lengths=[1000], max_targets=12).ends
     assert len(ends) == 3 and ends[0] == 129 and ends[-1] > 990
 
 
 def test_the_hash_says_what_is_scored_and_on_what() -> None:
-    same = {planned().hash, planned(windows=[16, 128]).hash, planned(windows=[128]).hash}
+    same = {planned().hash, planned(windows=[16, 128]).hash, planned(windows=[128], stride=2).hash}
     assert len(same) == 1
     changed = [
         planned(windows=[8, 16, 64]),
-        planned(identity="another"),
+        planned(store=dataclasses.replace(STORE, fingerprint="another")),
+        planned(store=dataclasses.replace(STORE, tokenizer={"name": "another"})),
+        planned(split="train", store=store_of([b""], [bytes(length) for length in LENGTHS])),
         planned(target_fraction=0.5),
         planned(max_targets=40),
-        planned(lengths=LENGTHS + 8),
+        planned(lengths=[length + 8 for length in LENGTHS]),
         planned(nonoverlapping),
     ]
-    assert len({plan.hash for plan in changed} | same) == 7
+    assert len({plan.hash for plan in changed} | same) == len(changed) + 1
 
 
 def test_a_window_shorter_than_the_block_is_refused() -> None:
@@ -65,9 +74,43 @@ def test_a_window_shorter_than_the_block_is_refused() -> None:
         planned(target_fraction=0.75)
 
 
-def test_nonoverlapping_spans_tile_their_documents_from_the_start() -> None:
+def test_spans_lie_in_their_documents_and_never_overlap() -> None:
     plan = planned(nonoverlapping, max_targets=10**9)
     assert plan.span == 128
-    assert (plan.starts + plan.span + 1 <= LENGTHS[plan.documents]).all()
-    assert (plan.starts % 128 == 0).all()
+    assert (plan.starts + plan.span + 1 <= np.array(LENGTHS)[plan.documents]).all()
     assert set(plan.documents) == {1, 2, 3, 4, 5, 7}
+    for document in set(plan.documents):
+        assert (np.diff(plan.starts[plan.documents == document]) >= plan.span).all()
+
+
+def test_spans_have_a_longest_window_before_them_where_there_is_room_for_two() -> None:
+    plan = planned(nonoverlapping, max_targets=10**9)
+    room = np.array(LENGTHS)[plan.documents] - 1 >= 2 * plan.span
+    assert (plan.starts[room] >= plan.span).all() and room.any()
+    assert (plan.starts[~room] == 0).all() and (~room).any()
+
+
+@pytest.mark.parametrize("most", [1, 200, 128 * 4, 128 * 9])
+def test_spans_in_all_stay_below_the_limit(most: int) -> None:
+    plan = planned(nonoverlapping, max_targets=most)
+    assert 0 < len(plan.starts) * plan.span <= max(128, most)
+
+
+def test_protocols_that_score_text_in_one_piece_score_the_same() -> None:
+    hashes = {planned(module, stride=stride).hash for module in (nonoverlapping, positions, sliding)
+              for stride in (1, 4)}  # fmt: skip
+    assert hashes == {plan_spans(ask(STORE, [8, 16, 128])).hash}
+
+
+def test_no_document_is_long_enough() -> None:
+    for module in (fixed_target, nonoverlapping, positions, sliding):
+        plan = planned(module, lengths=[20, 30])
+        spans = getattr(plan, "spans", plan)
+        assert len(spans.documents) == 0 and plan.hash
+
+
+def test_windows_that_a_protocol_measures() -> None:
+    asked = ask(STORE, [8, 16, 128])
+    for protocol in ("fixed-target", "sliding", "nonoverlapping", "induction", "far-copy"):
+        assert windows_of(protocol_module(protocol), asked) == [8, 16, 128]
+    assert windows_of(protocol_module("positions"), asked) == [128]

@@ -1,154 +1,179 @@
-"""Protocols against the slow way, and what must hold of every encoding."""
+"""Protocols against the slow way: one target at a time."""
 
+from __future__ import annotations
+
+import dataclasses
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import slow_way
-import tiny_model
 from tiny_model import T
 
-from posenc.corpus import TokenStore
-from posenc.encodings.registry import own_encodings
-from posenc.evaluation import fixed_target, nonoverlapping
+from posenc.evaluation import far_copy, fixed_target, induction, nonoverlapping, positions, sliding
+from posenc.evaluation.extend import build_extension
+from posenc.evaluation.plans import Asked, windows_of
 from posenc.evaluation.subject import Subject
-from posenc.results.records import Record
 
-Measured = Callable[..., dict[tuple[str, int], Record]]
 SubjectOf = Callable[..., Subject]
-ARGUMENTS = {"train_length": T, "target_fraction": 0.25, "max_targets": 112, "identity": "any"}
+AskedOf = Callable[..., Asked]
+
+WINDOWS = [T // 2, T, 3 * T]
+SUBJECTS = ["learned", "sinusoidal", "rope", "alibi", "fox", "cope", "rope+dynamic_ntk"]
+# protocol, what it is asked for: few targets, each of them costs the slow way a pass
+CASES: list[tuple[Any, dict[str, Any]]] = [
+    (fixed_target, {"max_targets": 24}),
+    (nonoverlapping, {"max_targets": 48}),
+    (nonoverlapping, {"max_targets": 48, "windows": [T // 2, 20, 3 * T]}),  # 20 leaves a rest of 8
+    (sliding, {"max_targets": 48, "stride": 1}),
+    (sliding, {"max_targets": 48, "stride": T // 4}),
+    (sliding, {"max_targets": 48, "stride": 7}),  # leaves a rest of 6
+    (positions, {"max_targets": 96}),
+    (induction, {}),
+    (far_copy, {"max_targets": 80 * 12}),
+]
+NAMES = [f"{module.NAME}-{changes.get('stride', len(changes))}" for module, changes in CASES]
 
 
-@pytest.mark.parametrize("batch_tokens", [T, 500])
-@pytest.mark.parametrize("encoding", ["learned", "rope", "alibi"])
-def test_fixed_target_equals_one_target_at_a_time(
-    subject_of: SubjectOf, encoding: str, batch_tokens: int
+def subject_named(subject_of: SubjectOf, name: str, **more: Any) -> Subject:
+    """`encoding`, or `encoding+extension`."""
+    encoding, _, extension = name.partition("+")
+    subject = subject_of(encoding, **more)
+    if not extension:
+        return subject
+    return dataclasses.replace(subject, extension=build_extension({"name": extension}, subject.model))
+
+
+@pytest.mark.parametrize(("module", "changes"), CASES, ids=NAMES)
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_a_protocol_equals_one_target_at_a_time(
+    subject_of: SubjectOf,
+    asked_of: AskedOf,
+    few_sequences: None,
+    name: str,
+    module: Any,
+    changes: dict[str, Any],
 ) -> None:
-    subject = subject_of(encoding, batch_tokens=batch_tokens)
-    store, windows = subject.store, [T // 2, T, 4 * T]
-    plan = fixed_target.plan(store.splits["test"].lengths, windows, **ARGUMENTS)
-    for window in windows:
-        sums = fixed_target.measure(subject, plan, window)
-        slow = slow_way.fixed_target(
-            subject.model, store, plan.documents.tolist(), plan.ends.tolist(), plan.block, window
-        )
-        assert sums.nats.sum() / sums.targets.sum() == pytest.approx(slow, abs=1e-4)
-        assert sums.targets.sum() == len(plan.ends) * plan.block == 104
+    subject = subject_named(subject_of, name, batch_tokens=200)
+    asked = asked_of(**{"windows": WINDOWS, **changes})
+    plan = module.plan(asked)
+    for window in windows_of(module, asked):
+        sums = module.measure(subject, plan, window)
+        slow = slow_way.WAYS[module](subject, plan, window)
+        assert slow_way.furthest(sums, slow) < 1e-4, window
+        assert np.isfinite(sums.nats).all() and sums.targets.sum() >= 10
 
 
-@pytest.mark.parametrize("encoding", ["learned", "rope", "alibi"])
-def test_nonoverlapping_equals_one_target_at_a_time(subject_of: SubjectOf, encoding: str) -> None:
-    subject = subject_of(encoding, batch_tokens=100)
-    store = subject.store
-    for windows in ([T, 3 * T], [T, 20, 3 * T]):  # 20 leaves a rest of 8
-        plan = nonoverlapping.plan(store.splits["test"].lengths, windows, **ARGUMENTS)
-        for window in windows:
-            sums = nonoverlapping.measure(subject, plan, window)
-            slow = slow_way.nonoverlapping(
-                subject.model, store, plan.documents.tolist(), plan.starts.tolist(), plan.span, window
-            )
-            assert sums.nats.sum() / sums.targets.sum() == pytest.approx(slow, abs=1e-4), window
-            assert sums.targets.sum() == 96
+@pytest.mark.parametrize(("module", "changes"), CASES, ids=NAMES)
+def test_the_batch_changes_nothing(
+    subject_of: SubjectOf, asked_of: AskedOf, few_sequences: None, module: Any, changes: dict[str, Any]
+) -> None:
+    asked = asked_of(**{"windows": WINDOWS, **changes})
+    plan = module.plan(asked)
+    whole, single = (subject_of("rope", batch_tokens=tokens) for tokens in (10**6, 1))
+    for window in windows_of(module, asked):
+        a, b = module.measure(whole, plan, window), module.measure(single, plan, window)
+        assert np.abs((a.nats - b.nats) / a.targets).max() < 1e-5
 
 
-def test_sums_stay_with_their_document(subject_of: SubjectOf, store: TokenStore) -> None:
-    subject = subject_of("rope")
-    plan = fixed_target.plan(store.splits["test"].lengths, [T, 2 * T], **ARGUMENTS)
-    sums = fixed_target.measure(subject, plan, 2 * T)
-    for row, document in enumerate(sums.documents.tolist()):
-        ends = plan.ends[plan.documents == document].tolist()
-        slow = slow_way.fixed_target(subject.model, store, [document] * len(ends), ends, plan.block, 2 * T)
-        assert sums.nats[row] / sums.targets[row] == pytest.approx(slow, abs=1e-4)
-        assert sums.targets[row] == len(ends) * plan.block
-
-
-def test_every_encoding_and_length_scores_the_same_targets(subject_of: SubjectOf, measured: Measured) -> None:
-    found: dict[str, set[Any]] = {}
-    for encoding in own_encodings():
-        for (protocol, _), record in measured(subject_of(encoding), [T // 2, T, 2 * T, 8 * T]).items():
-            documents = record["per_document"]
-            assert documents is not None
-            counts = tuple(zip(documents["document"], documents["targets"], documents["bytes"], strict=True))
-            found.setdefault(protocol, set()).add((record["targets_hash"], record["targets"], counts))
-    assert set(found) == {"fixed-target", "nonoverlapping"}
-    assert all(len(variants) == 1 for variants in found.values())
+def test_an_extension_acts_on_the_window_that_a_target_is_in(
+    subject_of: SubjectOf, asked_of: AskedOf, few_sequences: None
+) -> None:
+    """The current length of dynamic_ntk differs by window, so a slow way that took another one would fail."""
+    subject = subject_named(subject_of, "rope+dynamic_ntk")
+    plain = dataclasses.replace(subject, extension=None)
+    for module in (fixed_target, sliding, nonoverlapping, induction):
+        plan = module.plan(asked_of(WINDOWS, max_targets=48))
+        gaps = [
+            np.abs(
+                module.measure(subject, plan, window).nats - module.measure(plain, plan, window).nats
+            ).max()
+            for window in WINDOWS
+        ]
+        assert gaps[:2] == [0, 0] and gaps[2] > 1e-2, module.NAME
 
 
 def test_windows_end_at_the_same_token(
-    subject_of: SubjectOf, store: TokenStore, monkeypatch: pytest.MonkeyPatch
+    subject_of: SubjectOf, asked_of: AskedOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the model is shown at 4T ends with what it is shown at T, and its targets are the same."""
     subject, shown = subject_of("nope"), []
     forward = subject.model.forward
 
-    def watched(tokens: Any, pos: Any, wanted: int | None = None) -> Any:
+    def watched(tokens: Any, pos: Any, wanted: int | None = None, acting: Any = None) -> Any:
         shown.append((tokens.clone(), pos.clone(), wanted))
-        return forward(tokens, pos, wanted)
+        return forward(tokens, pos, wanted, acting)
 
     monkeypatch.setattr(subject.model, "forward", watched)
-    plan = fixed_target.plan(store.splits["test"].lengths, [T, 4 * T], **ARGUMENTS)
-    seen = {}
-    for window in (T, 4 * T):
-        shown.clear()
-        fixed_target.measure(subject, plan, window)
-        assert all(pos.tolist() == list(range(window)) and wanted == 4 for _, pos, wanted in shown)
-        seen[window] = np.concatenate([tokens.numpy() for tokens, _, _ in shown])
-    assert np.array_equal(seen[T], seen[4 * T][:, -T:])
+    for module, wanted in ((fixed_target, 4), (far_copy, 1)):
+        plan = module.plan(asked_of([T, 4 * T], max_targets=800))
+        seen = {}
+        for window in (T, 4 * T):
+            shown.clear()
+            module.measure(subject, plan, window)
+            assert all(pos.tolist() == list(range(window)) and last == wanted for _, pos, last in shown)
+            seen[window] = np.concatenate([tokens.numpy() for tokens, _, _ in shown])
+        assert len(seen[T]) > 3 and np.array_equal(seen[T], seen[4 * T][:, -T:])
 
 
-def test_truncate_is_the_crop_line_exactly(subject_of: SubjectOf, measured: Measured) -> None:
-    records = measured(subject_of("learned", beyond="truncate"), [T, 2 * T, 4 * T, 8 * T])
-    crop = records["fixed-target", T]
-    for window in (2 * T, 4 * T, 8 * T):
-        record = records["fixed-target", window]
-        assert record["per_document"] == crop["per_document"] and record["nats"] == crop["nats"]
-        assert record["beyond"] == "truncate"
-        other = records["nonoverlapping", window]
-        assert other["nats"] is None and other["targets"] == 0
-        assert other["note"] == f"n/a: beyond=truncate keeps {T} tokens, {window} were to be scored"
-    assert records["nonoverlapping", T]["nats"] is not None
+def test_sliding_by_whole_windows_is_nonoverlapping(subject_of: SubjectOf, asked_of: AskedOf) -> None:
+    """Where the window divides the span, and begins where the span does."""
+    subject = subject_of("rope")
+    for window in (T // 2, T, 4 * T):
+        asked = asked_of([window, 4 * T], max_targets=500, stride=window)
+        slid = sliding.measure(subject, sliding.plan(asked), window)
+        cut = nonoverlapping.measure(subject, nonoverlapping.plan(asked), window)
+        assert np.array_equal(slid.targets, cut.targets) and np.array_equal(slid.bytes, cut.bytes)
+        assert np.abs(slid.nats - cut.nats).max() / cut.targets.max() < 1e-5
 
 
-def test_refuse_gives_no_number_past_training(subject_of: SubjectOf, measured: Measured) -> None:
-    records = measured(subject_of("learned", beyond="refuse"), [T // 2, T, 2 * T])
-    for protocol in ("fixed-target", "nonoverlapping"):
-        assert records[protocol, T // 2]["nats"] is not None and records[protocol, T]["nats"] is not None
-        assert records[protocol, 2 * T]["nats"] is None
-        assert records[protocol, 2 * T]["note"] == f"refused: beyond='refuse' past {T} tokens"
-
-
-@pytest.mark.parametrize("protocol", ["fixed-target", "nonoverlapping"])
-def test_bytes_are_those_of_the_scored_text(
-    subject_of: SubjectOf, measured: Measured, place: Path, protocol: str
+def test_sliding_gives_every_target_more_text_the_smaller_its_stride(
+    subject_of: SubjectOf, asked_of: AskedOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = place / "texts"
-    folder.mkdir()
-    for i in range(40):
-        (folder / f"{i}.txt").write_text(f"naïve 🙂 thing {i}, the thing of things\r\n" * 30, newline="")
-    store = tiny_model.tokens_of(folder, {"name": "bpe", "vocab_size": 300})
-    subject = subject_of("nope", tokens=store)
-    record = measured(subject, [T, 2 * T])[protocol, 2 * T]
-    module = {"fixed-target": fixed_target, "nonoverlapping": nonoverlapping}[protocol]
-    plan = module.plan(
-        store.splits["test"].lengths, [T, 2 * T], **{**ARGUMENTS, "max_targets": 300, "identity": ""}
-    )
-    expected = dict.fromkeys(plan.documents.tolist(), 0)
-    for row, document in enumerate(plan.documents.tolist()):
-        split = store.splits["test"]
-        if protocol == "fixed-target":
-            first, count = int(plan.ends[row]) - plan.block, plan.block
-        else:
-            first, count = int(plan.starts[row]) + 1, plan.span
-        begin = int(split.starts[document]) + first
-        expected[document] += int(store.token_bytes[begin : begin + count].astype(int).sum())
-    documents = record["per_document"]
-    assert dict(zip(documents["document"], documents["bytes"], strict=True)) == expected
-    total = sum(expected.values())
-    assert total > record["targets"]  # several bytes a token, or the tokenizer did nothing
-    nats = math.fsum(documents["nats"])
-    assert record["bpb"] == pytest.approx(nats / math.log(2) / total)
-    assert record["nats"] == pytest.approx(nats / record["targets"])
-    assert record["ppl"] == pytest.approx(math.exp(record["nats"]))
+    """From W - S + 1 to W tokens; with S = 1 all W of them."""
+    contexts: list[int] = []
+
+    def counted(subject: Subject, read: Any, count: int, window: int, wanted: int, *rest: Any) -> np.ndarray:
+        assert all(len(read(i)) == window + 1 for i in range(count))
+        contexts.extend([window - i for i in range(wanted)] * count)
+        return np.zeros((count, wanted))
+
+    monkeypatch.setattr(sliding, "window_losses", counted)
+    subject = subject_of("nope")
+    for stride in (1, 5, T):
+        contexts.clear()
+        plan = sliding.plan(asked_of([T, 4 * T], max_targets=500, stride=stride))
+        sliding.measure(subject, plan, T)
+        assert (plan.spans.starts >= T).all()
+        assert len(contexts) == plan.spans.span * len(plan.spans.starts)
+        assert set(contexts) == set(range(T - stride + 1, T + 1))
+
+
+def test_positions_bins_and_rise_equal_one_target_at_a_time(subject_of: SubjectOf, asked_of: AskedOf) -> None:
+    subject, asked = subject_of("rope"), asked_of([T, 6 * T], max_targets=6 * T * 3)
+    plan = positions.plan(asked)
+    curve = positions.measure(subject, plan, 6 * T).curve
+    assert curve is not None
+    slow = [loss for losses in slow_way.one_pass(subject, plan, 6 * T).values() for loss in losses]
+    at = {p: slow[p - 1 :: 6 * T] for p in range(1, 6 * T + 1)}  # one loss of every span
+    assert len(plan.starts) == 3 == len(at[1])
+
+    octave = [T * 2 ** (k / 4) for k in range(-16, 11)]  # from 1 to 5.7 T, four an octave
+    ends = sorted({*map(round, octave), 6 * T})
+    bins: dict[int, list[int]] = {}
+    for p in at:
+        bins.setdefault(next(end for end in ends if p <= end), []).append(p)
+    groups = sorted(bins.values())
+    level = np.mean([loss for p in range(T // 2 + 1, T + 1) for loss in at[p]])
+    means = [float(np.mean([loss for p in group for loss in at[p]])) for group in groups]
+    assert curve["edges"] == [group[0] for group in groups] + [6 * T + 1]
+    assert curve["targets"] == [3 * len(group) for group in groups]
+    assert curve["nats"] == pytest.approx(means, abs=1e-4)
+    assert curve["level"] == pytest.approx(level, abs=1e-4)
+    assert curve["rise"] == pytest.approx([mean - level for mean in means], abs=1e-4)
+    past = [(p, loss) for p in at if p > T for loss in at[p]]
+    slope = np.polyfit([p for p, _ in past], [loss for _, loss in past], 1)[0]
+    assert curve["slope"] == pytest.approx(slope, abs=1e-6)
+    assert math.isfinite(slope) and {T, T // 2, 2 * T, 4 * T} <= {end - 1 for end in curve["edges"]}

@@ -139,8 +139,8 @@ def test_hostile_names_stay_text(tmp_path: Path, name: str) -> None:
     assert not any(row[3].startswith(("=", "+", "-", "@")) for row in rows)
     markdown = render(comparison, "markdown", 80, False)
     lines = [line for line in markdown.splitlines() if line.startswith("|")]
-    assert len(lines) == 4
-    assert {line.replace("\\|", "").count("|") for line in lines} == {7}
+    assert len(lines) == 8  # two tables
+    assert [line.replace("\\|", "").count("|") for line in lines] == [7] * 4 + [4] * 4
     assert "<b>" not in markdown.replace("\\<", "")
     data = json.loads(render(comparison, "json", 80, False))
     assert any(row["encoding"] == name for row in data["rows"])
@@ -149,7 +149,7 @@ def test_hostile_names_stay_text(tmp_path: Path, name: str) -> None:
 def test_json_and_csv_hold_the_numbers(tmp_path: Path) -> None:
     write_run(tmp_path, losses={1: 1.0, 8: 800.0})
     data = json.loads(render(fixed_target(tmp_path, "ppl"), "json", 80, False))
-    assert set(data) == {"schema_version", "header", "columns", "rows"}
+    assert set(data) == {"schema_version", "header", "columns", "probes", "rows"}
     assert data["header"]["unit"] == "perplexity per token"
     far = data["rows"][0]["cells"][1]
     assert (far["mean"], far["note"], far["window"]) == (None, ">1e30", 512)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from posenc.results.records import Record, make_record
+from posenc.results.records import Curve, Record, make_record
 from posenc.results.store import assemble_results, write_json_atomic, write_record
 
 T = 64
@@ -39,6 +40,30 @@ def record(window: int, loss: float, **changes: Any) -> Record:
         "seconds": 1.0,
     }
     return make_record(window=window, **{**facts, **({} if note else sums), **changes})
+
+
+EDGES = [1, 9, 17, 33, 49, 65, 97, 129, 257, 513]  # bins end at 1/8, 1/4, 1/2, 3/4, 1, 1.5, 2, 4 and 8 T
+
+
+def curve(shift: float = 0.0, slope: float | None = 1e-3, breaks_at: int | None = 97) -> Curve:
+    """Bin i has a loss of 1 + i / 10 + shift, over a level of 1.2."""
+    nats = [1 + i / 10 + shift for i in range(len(EDGES) - 1)]
+    return {
+        "edges": EDGES,
+        "nats": nats,
+        "targets": [40 * (b - a) for a, b in pairwise(EDGES)],
+        "level": 1.2,
+        "rise": [loss - 1.2 for loss in nats],
+        "rise_ci95": [None, *([loss - 1.25, loss - 1.15] for loss in nats[1:])],
+        "slope": slope,
+        "slope_ci95": None if slope is None else [slope - 2e-4, slope + 2e-4],
+        "breaks_at": breaks_at,
+    }
+
+
+def positions(**changes: Any) -> Record:
+    """The record of a curve over positions."""
+    return record(8 * T, 1.5, protocol="positions", curve=curve(**changes))
 
 
 def write_run(

@@ -31,7 +31,7 @@ def test_seeds_are_averaged_and_changes_paired_by_seed(tmp_path: Path) -> None:
     assert far.change == pytest.approx(1.6 / 3)
     assert far.change_spread == pytest.approx(0.152753, abs=1e-6)
     assert row.crop == {"mean": pytest.approx(1.1), "spread": pytest.approx(0.1)}
-    assert not far.best  # alone, nothing to be better than
+    assert far.mark is None  # alone, nothing to be better than
 
 
 def test_one_seed_has_an_interval_over_documents(tmp_path: Path) -> None:
@@ -48,14 +48,6 @@ def test_one_seed_has_an_interval_over_documents(tmp_path: Path) -> None:
     assert bits == [pytest.approx(low / math.log(2)), pytest.approx(high / math.log(2))]
 
 
-def test_best_is_marked_with_ties_in_printed_digits(tmp_path: Path) -> None:
-    write_run(tmp_path, "rope", losses={1: 1.2001, 8: 2.0})
-    write_run(tmp_path, "alibi", losses={1: 1.2003, 8: 1.3})
-    write_run(tmp_path, "nope", losses={1: 1.2010, 8: 1.4})
-    best = {row.label: [cell.best for cell in row.cells] for row in compared(tmp_path).rows}
-    assert best == {"alibi": [True, True], "nope": [False, False], "rope": [True, False]}
-
-
 def test_diverged_failed_and_running_runs_stay_visible(tmp_path: Path) -> None:
     for seed in (0, 1):
         write_run(tmp_path, "rope", seed=seed, losses={1: 1.0, 8: 1.0})
@@ -67,7 +59,7 @@ def test_diverged_failed_and_running_runs_stay_visible(tmp_path: Path) -> None:
     rope, alibi, t5 = (row_of(comparison, name) for name in ("rope", "alibi", "t5"))
     assert (rope.cells[0].mean, rope.cells[0].seeds) == (1.0, 2)  # the diverged 0.1 is not averaged in
     assert rope.cells[0].note == "1 of 3 diverged"
-    assert not any(cell.best for row in comparison.rows for cell in row.cells)  # survivors win nothing
+    assert not any(cell.mark for row in comparison.rows for cell in row.cells)  # survivors win nothing
     assert "seed 2 diverged: nan at step 9" in rope.notes
     assert (alibi.cells[0].note, alibi.cells[0].seeds) == ("1 of 3 running", 2)
     assert (t5.cells[1].mean, t5.cells[1].note) == (None, "failed")
@@ -187,7 +179,7 @@ def test_other_targets_are_refused_and_never_ranked(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"targets: .*eval\.lengths|targets: (.|\n)*eval\.lengths"):
         compared(tmp_path)
     mixed = compared(tmp_path, allow_mixed=True)
-    assert not any(cell.best for row in mixed.rows for cell in row.cells)
+    assert not any(cell.mark for row in mixed.rows for cell in row.cells)
 
 
 def test_across_tokenizers_only_bits_per_byte_are_ranked(tmp_path: Path) -> None:
@@ -195,7 +187,8 @@ def test_across_tokenizers_only_bits_per_byte_are_ranked(tmp_path: Path) -> None
     write_run(tmp_path, "rope", records=[record(64, 1.0, targets_hash="b")], facts={"tokenizer": "bpe"})
     for metric, ranked in (("nats", False), ("ppl", False), ("bpb", True)):
         mixed = compared(tmp_path, metric, allow_mixed=True)
-        assert [cell.best for row in mixed.rows for cell in row.cells] == [False, ranked]
+        marks = [cell.mark for row in mixed.rows for cell in row.cells]
+        assert marks == [None, "lowest" if ranked else None]
 
 
 def test_an_earlier_checkpoint_has_seen_fewer_tokens(tmp_path: Path) -> None:

@@ -2,14 +2,20 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from posenc.results.statistics import mean_and_spread, paired_difference, ratio_interval
+from posenc.results.statistics import Estimate, difference, mean_and_spread, ratio_interval, same_targets
 
 
 def per_document(nats, targets=None, sizes=None, start=0):
     n = len(nats)
     documents = list(range(start, start + n))
     return {"document": documents, "nats": nats, "targets": targets or [10] * n, "bytes": sizes or [20] * n}
+
+
+def bits(values, size=100.0):
+    """`per_document` whose documents have these bits per byte, each with as many bytes."""
+    return per_document([v * size * math.log(2) for v in values], sizes=[size] * len(values))
 
 
 def test_ratio_interval_of_equal_counts_is_the_t_interval_of_the_mean() -> None:
@@ -33,6 +39,8 @@ def test_ratio_interval_uses_the_effective_number_of_documents() -> None:
 def test_no_interval_below_thirty_documents() -> None:
     assert ratio_interval([1.0] * 29, [1.0] * 29) is None
     assert ratio_interval([1.0, 2.0] * 15, [1.0] * 30) is not None
+    few = difference([(bits([1.0, 2.0] * 14), bits([1.0] * 28))] * 3, "bytes")
+    assert (few.value, few.interval(), few.p_beyond(0.0)) == (pytest.approx(0.5), None, None)
 
 
 @pytest.mark.parametrize("counts", [[1.0] * 39, [0.0] + [1.0] * 39])
@@ -41,38 +49,89 @@ def test_wrong_counts_are_refused(counts) -> None:
         ratio_interval([1.0] * 40, counts)
 
 
-def test_coverage_of_the_interval_over_unequal_documents() -> None:
-    rng = np.random.default_rng(7)
-    hits = 0
-    for _ in range(300):
-        counts = np.ceil(rng.lognormal(3, 0.8, 40))
-        sums = counts * rng.normal(1.5, 0.4, 40)  # the ratio's true value is 1.5
-        low, high = ratio_interval(list(sums), list(counts))
-        hits += low <= 1.5 <= high
-    assert 0.90 <= hits / 300 <= 0.99
-
-
-def test_paired_difference_divides_once_and_aligns_documents() -> None:
+def test_difference_divides_once_and_aligns_documents() -> None:
     a = per_document([12.0, 40.0], targets=[10, 30], sizes=[20, 60])
     b = {key: values[::-1] for key, values in per_document([10.0, 30.0], [10, 30], [20, 60]).items()}
-    assert paired_difference(a, b) == (pytest.approx(12 / 40), None)
-    difference, _ = paired_difference(a, b, per="bytes")
-    assert difference == pytest.approx(12 / (80 * math.log(2)))
+    assert same_targets(a, b)
+    assert difference([(a, b)], "targets").value == pytest.approx(12 / 40)
+    assert difference([(a, b)], "bytes").value == pytest.approx(12 / (80 * math.log(2)))
 
 
 def test_pairing_removes_what_both_share() -> None:
     noise = np.random.default_rng(0).normal(15, 4, 40)
-    a, b = per_document(list(noise + 2)), per_document(list(noise))
-    difference, (low, high) = paired_difference(a, b)
-    assert difference == pytest.approx(0.2)
+    estimate = difference([(per_document(list(noise + 2)), per_document(list(noise)))], "targets")
+    low, high = estimate.interval()
+    assert estimate.value == pytest.approx(0.2)
     assert high - low < 1e-9
 
 
-def test_other_targets_are_not_paired() -> None:
-    with pytest.raises(ValueError, match="same targets"):
-        paired_difference(per_document([1.0, 2.0]), per_document([1.0, 2.0], start=1))
-    with pytest.raises(ValueError, match="same targets"):
-        paired_difference(per_document([1.0, 2.0]), per_document([1.0, 2.0], targets=[10, 11]))
+def test_other_counts_are_other_targets() -> None:
+    assert not same_targets(per_document([1.0, 2.0]), per_document([1.0, 2.0], start=1))
+    assert not same_targets(per_document([1.0, 2.0]), per_document([1.0, 2.0], targets=[10, 11]))
+    assert not same_targets(per_document([1.0, 2.0]), per_document([1.0, 2.0], sizes=[20, 21]))
+
+
+def test_two_tokenizers_are_compared_over_the_same_documents() -> None:
+    rng = np.random.default_rng(2)
+    sizes = rng.integers(50, 200, 60).astype(float)
+    shared = rng.normal(2, 0.5, 60)  # a document that is hard for one is hard for the other
+    ours, theirs = (shared + 0.1) * sizes, shared * (sizes + 5)
+    a, b = per_document(list(ours), sizes=list(sizes)), per_document(list(theirs), sizes=list(sizes + 5))
+    estimate = difference([(a, b)], "bytes")
+    at_once = ours.sum() / sizes.sum() - theirs.sum() / (sizes + 5).sum()
+    assert estimate.value == pytest.approx(at_once / math.log(2))
+    low, high = estimate.interval()
+    assert high - low < 0.02  # the documents' own differences (0.5) cancel: unpaired it would be 0.5
+    some = {key: values[:-10] for key, values in b.items()}  # its longer tokens leave fewer documents
+    assert difference([(a, some)], "bytes").interval() is not None
+
+
+@pytest.mark.parametrize("pairs", [[], [(per_document([1.0]), per_document([1.0], sizes=[0]))]])
+def test_nothing_to_divide_by(pairs) -> None:
+    with pytest.raises(ValueError, match=r"no (seeds|bytes)"):
+        difference(pairs, "bytes")
+
+
+def test_without_noise_in_the_documents_it_is_the_t_interval_over_seeds() -> None:
+    values = [0.31, 0.27, 0.36]
+    pairs = [(bits([value + 1] * 40), bits([1.0] * 40)) for value in values]
+    estimate = difference(pairs, "bytes")
+    expected = stats.ttest_1samp(values, 0.02)
+    assert estimate.interval() == pytest.approx(tuple(expected.confidence_interval(0.95)))
+    assert estimate.p_beyond(0.02) == pytest.approx(expected.pvalue, rel=1e-6)
+
+
+def test_for_one_seed_or_equal_seeds_it_is_the_t_interval_over_documents() -> None:
+    values = list(np.random.default_rng(3).normal(0.3, 1.0, 50))
+    expected = stats.ttest_1samp(values, 0.02)
+    for seeds in (1, 3):
+        estimate = difference([(bits(values), bits([0.0] * 50))] * seeds, "bytes")
+        assert estimate.seeds == seeds
+        assert estimate.interval() == pytest.approx(tuple(expected.confidence_interval(0.95)))
+        assert estimate.p_beyond(0.02) == pytest.approx(expected.pvalue, rel=1e-6)
+
+
+def test_both_parts_add_up_as_squares() -> None:
+    estimate = Estimate(1.0, 3, 100, 0.01**2, 0.02**2, 80.0)
+    seeds, documents = stats.t.ppf(0.975, 2) * 0.01, stats.t.ppf(0.975, 80) * 0.02
+    assert estimate.halves(0.05) == pytest.approx((seeds, documents))
+    low, high = estimate.interval()
+    assert (high - low) / 2 == pytest.approx(math.sqrt(seeds**2 + documents**2))
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.02, 0.05])
+def test_p_is_below_a_level_where_that_levels_interval_clears_the_margin(margin: float) -> None:
+    for value in (0.03, -0.06, 0.09, -0.2):
+        estimate = Estimate(value, 3, 100, 0.005**2, 0.004**2, 60.0)
+        for level in (0.2, 0.05, 0.05 / 15, 0.05 / 300):
+            low, high = estimate.interval(1 - level)
+            assert (estimate.p_beyond(margin) < level) == (low > margin or high < -margin)
+
+
+def test_p_at_its_ends() -> None:
+    assert Estimate(0.01, 1, 40, None, 1e-6, 39.0).p_beyond(0.02) == 1.0
+    assert 0 < Estimate(1e90, 2, 40, 1e150, 1e-6, 39.0).p_beyond(0.02) < 1e-10
+    assert 0 < Estimate(0.5, 1, 40, None, 0.0, 39.0).p_beyond(0.02) < 1e-10
 
 
 def test_mean_and_spread() -> None:

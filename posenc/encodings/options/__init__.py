@@ -28,19 +28,23 @@ def build_options(
     Raises UserError for a value out of range and for an option that the encoding refuses.
     """
     options: list[Encoding] = []
+    key, value = "", None  # of the option being made
     try:
         if positions["name"] in POSITIONS:
-            _refuse(encoding, "positions", positions["name"])
+            key, value = "positions", positions["name"]
+            _refuse(encoding, key, value)
             params = {key: value for key, value in positions.items() if key != "name"}
             options.append(POSITIONS[positions["name"]](shape, **params))
         if window is not None:
-            _refuse(encoding, "attention.window", window)
+            key, value = "attention.window", window
+            _refuse(encoding, key, value)
             options.append(Window(shape, window=window))
         if scale != "none":
-            _refuse(encoding, "attention.scale", scale)
+            key, value = "attention.scale", scale
+            _refuse(encoding, key, value)
             options.append(SCALES[scale](shape, counted=(encoding, *options)))
     except ValueError as error:
-        raise UserError("attention or positions", None, str(error)) from error
+        raise UserError(key, value, str(error)) from error
     return options
 
 

@@ -39,7 +39,6 @@ class Randomized(Drawn):
 
     name = "randomized"
     acts_on = "positions"
-    prefix_stable = False
     relative = True
     room = 16
 

@@ -1,0 +1,39 @@
+"""A window: each token sees its nearest keys alone, which is what a recency bias comes to.
+
+Formula: key j is seen where i - j < w, w = `window`, T by default, in every layer; a window that the model
+was trained with stays as well. Through the layers a token still hears of older ones.
+Paper: Beltagy, Peters, Cohan 2020 (Longformer), arXiv 2004.05150.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from posenc.encodings.base import Encoding
+from posenc.encodings.options.window import Window
+from posenc.evaluation.extend._base import Extension, Length
+from posenc.evaluation.extend._parts import together
+from posenc.model.decoder import Decoder
+
+
+class SlidingWindow(Extension):
+    """The last `window` keys."""
+
+    name = "window"
+    paper = "Beltagy, Peters, Cohan 2020 (Longformer), arXiv 2004.05150"
+    formula = "keys at i - j < w"
+    applies = "every encoding"
+    grid: ClassVar = {"window": ("0.25x", "0.5x", None)}
+
+    def __init__(self, model: Decoder, *, window: Length) -> None:
+        super().__init__(model)
+        self.window = self.reach if window is None else self.tokens("window", window)
+
+    def acting(self, window: int) -> Encoding:
+        if self.span(window) <= self.window:
+            return self.model.acting
+        shape = self.model.acting.shape
+        return together(shape, [*self.parts, Window(shape, window=self.window)])
+
+    def resolved(self, window: int) -> dict[str, Any]:
+        return {"window": self.window}

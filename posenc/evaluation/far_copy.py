@@ -1,0 +1,114 @@
+"""far-copy: real text that can be copied from beyond the training length, and from nowhere nearer.
+
+A target is a token whose preceding 8 bytes last came more than T tokens back in its document, and were
+followed by the same token there. Of tokens with several bytes it is the preceding n, n = 8 / (mean bytes a
+token of the split) rounded up, at least 2. All of what came before, its n tokens and the one that follows,
+lies in the longest window, where a model can look it up; at W = T (the crop line) none can. The same targets
+are scored at every W, each at the end of a window of its own: the change against W = T is what the far text
+gives.
+
+Text that comes again is easy text, and shorter matches nearby help at every W: the loss itself says little.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from posenc.evaluation.plans import Asked, blocks_by_document, spread
+from posenc.evaluation.subject import (
+    NotApplicableError,
+    Subject,
+    Sums,
+    stopped_never,
+    sums_by_document,
+    window_losses,
+)
+
+NAME = "far-copy"
+UNIT = "nats per token (far copies)"
+
+CUE_BYTES = 8
+# Each target costs a whole window: at T = 64 and target_fraction = 1/4 a fifth of what fixed-target costs.
+TARGETS_SHARE = 80
+MULTIPLIER = 0x9E3779B97F4A7C15  # odd, of the rolling hash modulo 2^64
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which targets are scored: token places[i] of document documents[i]."""
+
+    documents: np.ndarray  # (N,) int64, index in the split
+    places: np.ndarray  # (N,) int64, in tokens of the document
+    hash: str
+
+
+def plan(asked: Asked) -> Plan:
+    """Find the targets in the documents' tokens; none where no text comes again that far back.
+
+    At most the median number a document, spread evenly over all that it has, and about `max_targets` / 80.
+    """
+    cue = cue_tokens(asked)
+    count = len(asked.lengths)
+    found = [
+        far_copies(asked.store.document(asked.split, i), cue, asked.train_length, asked.longest)
+        for i in range(count)
+    ]
+    candidates = np.array([len(places) for places in found], dtype=np.int64)
+    chosen = blocks_by_document(candidates, max(1, asked.max_targets // TARGETS_SHARE))
+    documents = np.repeat(np.arange(count), chosen)
+    taken = [places[spread(len(places), take)] for places, take in zip(found, chosen, strict=True) if take]
+    places = np.concatenate([np.zeros(0, dtype=np.int64), *taken])
+    return Plan(documents, places, asked.digest(NAME, cue, documents, places))
+
+
+def cue_tokens(asked: Asked) -> int:
+    """How many tokens of the split make about 8 bytes."""
+    split = asked.store.splits[asked.split]
+    tokens = int(split.lengths.sum())
+    text_bytes = int(asked.store.bytes_between(split.starts, split.starts + split.lengths).sum())
+    return max(2, math.ceil(CUE_BYTES * tokens / max(1, text_bytes)))
+
+
+def far_copies(tokens: np.ndarray, cue: int, near: int, longest: int) -> np.ndarray:
+    """Places p in a document (L,) whose `cue` tokens before came before, followed by tokens[p]: ascending.
+
+    The last time they came is p - d with near < d and d + cue <= longest; p >= longest.
+    """
+    last = len(tokens) - cue  # cues with a token after them start before this
+    if last <= longest - cue:
+        return np.zeros(0, dtype=np.int64)
+    codes = np.zeros(last, dtype=np.uint64)  # equal where cues are: 3 MB have 1e13 pairs, 2^64 is 2e19
+    for offset in range(cue):
+        codes = codes * np.uint64(MULTIPLIER) + tokens[offset : offset + last].astype(np.uint64)
+    order = np.argsort(codes, kind="stable")  # equal cues side by side, in the order of the text
+    again = codes[order[1:]] == codes[order[:-1]]
+    now, before = order[1:][again], order[:-1][again]  # starts of a cue and of its last occurrence
+    distance = now - before
+    far = (distance > near) & (distance + cue <= longest) & (now + cue >= longest)
+    now, before = now[far], before[far]
+    places: np.ndarray = np.sort(now[tokens[now + cue] == tokens[before + cue]] + cue)
+    return places
+
+
+def measure(
+    subject: Subject, plan: Plan, window: int, check_stop: Callable[[], None] = stopped_never
+) -> Sums:
+    """Sum the loss of every target, each the last of a window of `window` tokens.
+
+    Raises NotApplicableError where there is no target.
+    """
+    if len(plan.places) == 0:
+        raise NotApplicableError("n/a: no text comes again from beyond the training length")
+    store = subject.store
+    targets = store.splits[subject.split].starts[plan.documents] + plan.places  # in the store's tokens
+
+    def read(i: int) -> np.ndarray:
+        return store.tokens[targets[i] - window : targets[i] + 1]
+
+    nats = window_losses(subject, read, len(targets), window, 1, check_stop)
+    byte_counts = store.bytes_between(targets, targets + 1)
+    return sums_by_document(plan.documents, nats[:, 0], np.ones(len(targets)), byte_counts)

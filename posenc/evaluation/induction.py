@@ -1,0 +1,105 @@
+"""induction: a random token sequence comes twice in a window; the loss on the second copy, by window.
+
+A window of W inputs and its last target is a sequence of m = T/4 tokens (at least 2), random filler, and the
+sequence again: the gap is W + 1 - 2m, so W = T/2 has room for both. Scored are the tokens of the second copy
+without its first, for which there is no cue. The second copies are the same at every W, the first copies
+with them, and a shorter window's filler is the end of a longer one's.
+
+Tokens are drawn evenly from the symbols: those that are at least 1 in 1000 of the training split (63 bytes of
+SymPy's source). Chance is the loss of who knows that and does not copy, ln(number of symbols); it stands in
+the record's unit. A model that takes random tokens for text lies above it: nano models after 4M bytes are at
+6.1 to 6.9 nats whatever their encoding, with a chance of 4.1. They do not copy yet, and the probe says so.
+
+The filler is of the same symbols, so a token of the copy has come about gap / symbols times with another
+successor: looking for the last token alone gets worse with the gap, looking for the last two hardly does.
+
+Source: the repeated random tokens of Olsson et al. 2022 (In-context Learning and Induction Heads), arXiv
+2209.11895; without filler and at one length there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from posenc.corpus import TokenStore
+from posenc.evaluation.plans import Asked
+from posenc.evaluation.subject import NotApplicableError, Subject, Sums, stopped_never, window_losses
+
+NAME = "induction"
+
+COUNT = 128  # sequences: at T = 64 one window for every 24 of fixed-target
+RAREST = 1 / 1000  # share of the training text that a symbol has at least
+SEED = 2022  # of the tokens, never the training seed: all runs see the same sequences
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sequences to copy, each with the filler before its second copy."""
+
+    copies: np.ndarray  # (N, m) int64 tokens
+    filler: np.ndarray  # (N, longest + 1 - 2m) int64 tokens
+    symbols: int  # how many tokens they are drawn from
+    hash: str
+
+    @property
+    def chance(self) -> float:
+        """The loss of who guesses evenly among the symbols, in nats per token."""
+        return math.log(self.symbols)
+
+    @property
+    def unit(self) -> str:
+        return f"nats per token of the second copy (chance {self.chance:.2f})"
+
+
+def plan(asked: Asked) -> Plan:
+    """Draw the sequences: they depend on the training split's tokens and on T alone.
+
+    The hash does not depend on the windows either: a longer window adds filler and changes no target.
+    """
+    symbols = frequent(asked.store)
+    size = max(2, asked.train_length // 4)  # m
+    length = max(2 * size, asked.longest + 1) - size  # of a copy and the filler before the other one
+    # raw Philox output is fixed by its definition; numpy's distributions may change between versions
+    keys = [np.array([SEED, i], dtype=np.uint64) for i in range(COUNT)]
+    raw = np.stack([np.random.Philox(key=key).random_raw(length) for key in keys])
+    drawn = symbols[(raw % np.uint64(len(symbols))).astype(np.int64)]  # (N, length)
+    copies, filler = drawn[:, :size], drawn[:, size:][:, ::-1]  # filler is drawn from its end backwards
+    return Plan(copies, filler, len(symbols), asked.digest(NAME, symbols, copies))
+
+
+def frequent(store: TokenStore) -> np.ndarray:
+    """The tokens that are at least RAREST of the training split: ascending ids, int64.
+
+    The commonest where none is that frequent; the whole vocabulary where there is no such split to count.
+    """
+    split = store.splits["train"]
+    counts = np.zeros(store.vocab_size, dtype=np.int64)
+    for i in range(len(split.ids)):
+        counts += np.bincount(store.document("train", i), minlength=store.vocab_size)
+    return np.flatnonzero(counts >= min(RAREST * counts.sum(), counts.max()))
+
+
+def measure(
+    subject: Subject, plan: Plan, window: int, check_stop: Callable[[], None] = stopped_never
+) -> Sums:
+    """Sum the loss of the second copies by sequence; they stand for no text, so they have no bytes.
+
+    Raises NotApplicableError for a window that does not hold two copies.
+    """
+    count, size = plan.copies.shape
+    gap = window + 1 - 2 * size
+    if gap < 0:
+        raise NotApplicableError(f"n/a: two copies of {size} tokens do not fit into {window}")
+    between = plan.filler[:, plan.filler.shape[1] - gap :]
+    windows = np.concatenate([plan.copies, between, plan.copies], axis=1)  # (N, W + 1)
+    nats = window_losses(subject, windows.__getitem__, count, window, size - 1, check_stop)
+    return Sums(
+        documents=np.arange(count),
+        nats=nats.sum(axis=1),
+        targets=np.full(count, size - 1),
+        bytes=np.zeros(count, dtype=np.int64),
+    )

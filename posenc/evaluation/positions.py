@@ -1,0 +1,108 @@
+"""positions: the loss at each position of one long context, in logarithmic bins. Where does it break?
+
+One forward pass over each span of `plan_spans`, at the longest window alone: position p is a target with p
+tokens before it, so p = T is the last one that training shows. The level at T is the mean over T/2 < p <= T;
+a bin's rise is its difference to that level in the same passes, its interval clustered by document. The curve
+breaks at the first bin past T whose rise is above 0.1 nats with its whole interval.
+
+For encodings whose scores depend on the total length (see `posenc check`, law prefix) the first positions of
+a long pass are not what a short one would give: such a curve says what one pass of 8T gives, no more.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from posenc.evaluation.plans import Asked, Spans, plan_spans
+from posenc.evaluation.subject import Subject, Sums, stopped_never, sums_by_document, window_losses
+from posenc.results.records import Curve
+from posenc.results.statistics import ratio_interval
+
+NAME = "positions"
+plan = plan_spans
+
+BREAK = 0.1  # nats per token above the level at T
+BINS_AN_OCTAVE = 4
+
+
+def windows_of(asked: Asked) -> list[int]:
+    """One long context."""
+    return [asked.longest]
+
+
+def measure(
+    subject: Subject, plan: Spans, window: int, check_stop: Callable[[], None] = stopped_never
+) -> Sums:
+    """Loss of every target of every span, each span one pass, with its curve over positions."""
+    store, split = subject.store, subject.store.splits[subject.split]
+    begins = split.starts[plan.documents] + plan.starts
+
+    def read(i: int) -> np.ndarray:
+        return store.tokens[begins[i] : begins[i] + window + 1]
+
+    nats = window_losses(subject, read, len(begins), window, window, check_stop)  # (N, W)
+    targets = np.full(len(begins), window)
+    byte_counts = store.bytes_between(begins + 1, begins + 1 + window)
+    sums = sums_by_document(plan.documents, nats.sum(axis=1), targets, byte_counts)
+    curve = curve_of(nats, plan.documents, subject.train_length) if np.isfinite(nats).all() else None
+    return Sums(sums.documents, sums.nats, sums.targets, sums.bytes, curve=curve)
+
+
+def curve_of(nats: np.ndarray, documents: np.ndarray, train_length: int) -> Curve:
+    """The curve of losses (N, W) nats, row i from document documents[i]; position p is column p - 1."""
+    window = nats.shape[1]
+    edges = bin_edges(train_length, window)
+    bins = [nats[:, a - 1 : b - 1].mean(axis=1) for a, b in itertools.pairwise(edges)]  # (N,)
+    level = nats[:, train_length // 2 : train_length].mean(axis=1)  # (N,) the level at T
+    rises = [(one - level, np.ones(len(nats))) for one in bins]
+    intervals = [_interval(rise, one, documents) for rise, one in rises]
+    past = np.arange(train_length + 1, window + 1)  # positions past T
+    slope, slope_ci95 = None, None
+    if len(past) > 1:
+        centred = past - past.mean()
+        weights = np.full(len(nats), float(np.sum(centred**2)))
+        products = nats[:, train_length:] @ centred  # (N,) of least squares, by row
+        slope, slope_ci95 = float(products.sum() / weights.sum()), _interval(products, weights, documents)
+    broken = [
+        start
+        for start, interval in zip(edges[:-1], intervals, strict=True)
+        if start > train_length and interval is not None and interval[0] > BREAK
+    ]
+    return Curve(
+        edges=edges,
+        nats=[float(one.mean()) for one in bins],
+        targets=[int(len(nats) * (b - a)) for a, b in itertools.pairwise(edges)],
+        level=float(level.mean()),
+        rise=[float(rise.mean()) for rise, _ in rises],
+        rise_ci95=intervals,
+        slope=slope,
+        slope_ci95=slope_ci95,
+        breaks_at=broken[0] if broken else None,
+    )
+
+
+def bin_edges(train_length: int, window: int) -> list[int]:
+    """Bin i holds positions edges[i] .. edges[i+1]-1, from 1 to `window`; T ends a bin, and so do T/2, 2T.
+
+    Four bins an octave where positions are dense enough, one a position where they are not.
+    """
+    octaves = BINS_AN_OCTAVE * math.ceil(math.log2(max(train_length, window)) + 1)
+    ends = {round(train_length * 2 ** (k / BINS_AN_OCTAVE)) for k in range(-octaves, octaves + 1)}
+    inside = sorted(end for end in ends if 1 <= end < window)
+    return [1, *(end + 1 for end in inside), window + 1]
+
+
+def _interval(sums: np.ndarray, counts: np.ndarray, documents: np.ndarray) -> list[float] | None:
+    """Of sums / counts over documents, from rows."""
+    _, inverse = np.unique(documents, return_inverse=True)
+
+    def by_document(values: np.ndarray) -> Any:
+        return np.bincount(inverse, weights=values).tolist()
+
+    interval = ratio_interval(by_document(sums), by_document(counts))
+    return None if interval is None else list(interval)

@@ -1,0 +1,51 @@
+"""The sentences below the second, small table: context that is used, probes, slopes."""
+
+from __future__ import annotations
+
+from posenc.results.comparison import Comparison
+from posenc.results.names import visible
+from posenc.results.verdicts import EFFECTIVE
+
+PROBE_NOTES = {
+    "induction": "induction: the loss on the second copy of a random sequence, which only copying lowers.",
+    "far-copy": "far-copy: the loss on targets that continue a text which last stood more than T tokens "
+    "back, so that a window of T cannot see it.",
+}
+
+
+def extra_captions(comparison: Comparison) -> list[str]:
+    """A line for each column of the second table."""
+    rows, lines = comparison.rows, []
+    if any(row.effective_context for row in rows):
+        text = (
+            f"effective context: the longest window whose loss is within {EFFECTIVE:g} nats of the row's best"
+        )
+        longest = any(row.effective_context and row.effective_context.longest for row in rows)
+        lines.append(text + ("; +: the longest that was measured" if longest else ""))
+    uses = [row.uses_context for row in rows if row.uses_context]
+    if uses:
+        text = (
+            "T against T/2: the loss at 1x minus that at 0.5x on the same targets, below 0 where text helps"
+        )
+        of = "documents" if all(one.seeds == 1 for one in uses) else "seeds and documents"
+        intervals = any(one.ci95 for one in uses)
+        lines.append(text + (f"; its ± is half the 95% interval over {of}" if intervals else ""))
+    curves = [row.curve for row in rows if row.curve]
+    if curves:
+        of = "documents" if all(len(curve.breaks_at) == 1 for curve in curves) else "seeds"
+        spread = (
+            "half the 95% interval over documents"
+            if of == "documents"
+            else "the standard deviation over seeds"
+        )
+        lines.append(f"slope: nats per token of loss, for each token past T; its ± is {spread}")
+        lines.append(
+            "breaks at: the start of the first bin past T that is 0.1 nats above the level at T with its "
+            "whole 95% interval over documents"
+            + ("" if all(curve.judged for curve in curves) else "; unclear: too few documents for one")
+        )
+    for probe in comparison.probes:
+        text = PROBE_NOTES.get(probe.protocol, f"{visible(probe.protocol)}.")
+        text += f" In {visible(probe.unit)}, beside the loss and not ranked"
+        lines.append(text + ("" if probe.same_targets else "; the rows scored different targets"))
+    return lines

@@ -1,0 +1,140 @@
+"""Cells with a test-time extension: the crop line as trained, one measurement where nothing is extended."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_model import T
+
+from posenc.evaluation import PROTOCOLS
+from posenc.evaluation import subject as subject_module
+from posenc.evaluation.evaluate import as_trained, evaluate, plan_cells
+from posenc.evaluation.extend import build_extension
+from posenc.evaluation.plans import Asked
+from posenc.evaluation.subject import Subject
+from posenc.results.records import Record
+
+SubjectOf = Callable[..., Subject]
+AskedOf = Callable[..., Asked]
+WINDOWS = [T // 2, T, 2 * T, 4 * T]
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The window of every forward pass."""
+    made: list[int] = []
+    forward = subject_module._forward
+
+    def counted(subject: Subject, batch: Any, pos: Any, acting: Any, wanted: int) -> Any:
+        made.append(len(pos))
+        return forward(subject, batch, pos, acting, wanted)
+
+    monkeypatch.setattr(subject_module, "_forward", counted)
+    return made
+
+
+@pytest.fixture
+def records_of(
+    tmp_path: Path, asked_of: AskedOf, few_sequences: None
+) -> Callable[[Subject, list[str]], list[Record]]:
+    """Records of the cells in their order, stored in one folder."""
+
+    def go(subject: Subject, protocols: list[str]) -> list[Record]:
+        cells = plan_cells(subject, asked_of(WINDOWS), protocols)
+        return evaluate(cells, tmp_path / "run", corpus="files", checkpoint_step=1)
+
+    return go
+
+
+def extended(subject: Subject, **settings: Any) -> Subject:
+    return dataclasses.replace(subject, extension=build_extension(settings, subject.model))
+
+
+def numbers(record: Record) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key not in ("extend", "seconds")}
+
+
+def test_the_crop_line_is_the_model_as_trained(subject_of: SubjectOf, asked_of: AskedOf) -> None:
+    subject = extended(subject_of("rope"), name="yarn")
+    cells = plan_cells(subject, asked_of(WINDOWS), ["fixed-target", "positions"])
+    assert [(c.module.NAME, c.subject.extension is not None, c.window) for c in cells] == [
+        ("fixed-target", False, T),
+        *(("fixed-target", True, window) for window in WINDOWS),
+        ("positions", True, 4 * T),
+    ]
+
+
+@pytest.mark.parametrize("protocol", sorted(PROTOCOLS))
+def test_stored_cells_are_never_computed_again(
+    subject_of: SubjectOf, records_of: Any, passes: list[int], protocol: str
+) -> None:
+    subject = extended(subject_of("rope"), name="dynamic_ntk")
+    first = records_of(subject, [protocol])
+    assert passes and all(record["note"] is None for record in first)
+    passes.clear()
+    assert records_of(subject, [protocol]) == first and not passes
+
+
+def test_where_nothing_is_extended_one_measurement_serves_both(
+    subject_of: SubjectOf, records_of: Any, passes: list[int]
+) -> None:
+    """dynamic_ntk up to T is the model as trained: measured once, stored under both names."""
+    subject = extended(subject_of("rope"), name="dynamic_ntk")
+    records = {(r["window"], r["extend"] is not None): r for r in records_of(subject, ["fixed-target"])}
+    assert set(records) == {(T, False), *((window, True) for window in WINDOWS)}
+    assert numbers(records[T, True]) == numbers(records[T, False])
+    assert records[T, True]["extend"]["name"] == "dynamic_ntk"
+    counts = {window: passes.count(window) for window in WINDOWS}
+    passes.clear()
+
+    plain = records_of(as_trained(subject), ["fixed-target"])
+    assert set(passes) == {2 * T, 4 * T}  # T/2 was stored on the way
+    for record in plain:
+        same = numbers(record) == numbers(records[record["window"], True])
+        assert same == (record["window"] <= T) and record["extend"] is None
+    assert {window: passes.count(window) for window in (2 * T, 4 * T)} == {
+        window: counts[window] for window in (2 * T, 4 * T)
+    }
+
+
+def test_a_model_measured_as_trained_is_not_measured_again_up_to_t(
+    subject_of: SubjectOf, records_of: Any, passes: list[int]
+) -> None:
+    subject = subject_of("rope")
+    records_of(subject, ["fixed-target", "sliding"])
+    passes.clear()
+    records_of(extended(subject, name="dynamic_ntk"), ["fixed-target"])
+    assert set(passes) == {2 * T, 4 * T}
+
+
+def test_an_extension_that_acts_within_t_is_measured_there(subject_of: SubjectOf, records_of: Any) -> None:
+    """A fixed temperature acts at every window."""
+    subject = extended(subject_of("rope"), name="scale", temperature=0.8)
+    records = {(r["window"], r["extend"] is not None): r for r in records_of(subject, ["fixed-target"])}
+    assert records[T, True]["nats"] != records[T, False]["nats"]
+    assert records[T, True]["targets"] == records[T, False]["targets"]
+
+
+def test_knobs_make_another_cell(subject_of: SubjectOf, records_of: Any, passes: list[int]) -> None:
+    plain = subject_of("rope")
+    first = records_of(extended(plain, name="dynamic_ntk", factor=1.0), ["fixed-target"])
+    passes.clear()
+    other = records_of(extended(plain, name="dynamic_ntk", factor=4.0), ["fixed-target"])
+    assert set(passes) == {2 * T, 4 * T}
+    assert [a["nats"] == b["nats"] for a, b in zip(first, other, strict=True)] == [True] * 3 + [False] * 2
+    assert {r["targets_hash"] for r in first} == {r["targets_hash"] for r in other}
+
+
+def test_an_extension_changes_no_target(subject_of: SubjectOf, records_of: Any) -> None:
+    subject = subject_of("rope")
+    protocols = sorted(PROTOCOLS)
+    plain = {(r["protocol"], r["window"]): r for r in records_of(subject, protocols)}
+    for record in records_of(extended(subject, name="pi"), protocols):
+        of = plain[record["protocol"], record["window"]]
+        same = ("targets_hash", "targets", "documents", "unit", "stride")
+        assert all(record[key] == of[key] for key in same)
+        assert (record["nats"] != of["nats"]) == (record["extend"] is not None and record["window"] > T)

@@ -1,0 +1,214 @@
+"""Probes: the targets are what they are said to be."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_model import T
+from token_stores import ask, store_of
+
+from posenc.corpus import TokenStore
+from posenc.evaluation import far_copy, fixed_target, induction
+from posenc.evaluation.plans import Asked
+from posenc.evaluation.subject import NotApplicableError, Subject
+
+SubjectOf = Callable[..., Subject]
+AskedOf = Callable[..., Asked]
+
+
+def far_copies_by_hand(text: list[int], cue: int, near: int, longest: int) -> list[int]:
+    """From the definition: walk back from each place to the last time that its cue came."""
+    found = []
+    for place in range(longest, len(text)):
+        back = 1
+        while (
+            place - back - cue >= 0 and text[place - back - cue : place - back] != text[place - cue : place]
+        ):
+            back += 1
+        there = place - back - cue >= 0
+        if there and near < back <= longest - cue and text[place - back] == text[place]:
+            found.append(place)
+    return found
+
+
+@pytest.mark.parametrize("letters", [2, 3, 200, 70000])
+@pytest.mark.parametrize("cue", [2, 8])
+def test_far_copies_equal_the_definition(letters: int, cue: int) -> None:
+    """Of random text, of a few letters or of phrases that come again, in tokens of any size."""
+    chance, found = random.Random(letters + cue), 0
+    phrases = [[chance.randrange(letters) for _ in range(chance.randint(2, 25))] for _ in range(12)]
+    for _ in range(8):
+        text = [token for _ in range(30) for token in chance.choice(phrases)][: chance.choice([9, 40, 300])]
+        for near, longest in ((4, 32), (16, 128), (16, 17)):
+            by_hand = far_copies_by_hand(text, cue, near, longest)
+            assert (
+                far_copy.far_copies(np.array(text, dtype=np.uint32), cue, near, longest).tolist() == by_hand
+            )
+            found += len(by_hand)
+    assert found > 20
+
+
+def far_copies_of_text(text: bytes, near: int, longest: int) -> list[int]:
+    """The same, searched as text, with cues of 8 bytes."""
+    found = []
+    for place in range(longest, len(text)):
+        last = text.rfind(text[place - 8 : place], 0, place - 1)  # ends before the target's cue does
+        far = last >= 0 and near < place - (last + 8) and place - last <= longest
+        if far and text[last + 8] == text[place]:
+            found.append(place)
+    return found
+
+
+def test_far_copies_of_the_text(store: TokenStore, asked_of: AskedOf) -> None:
+    plan = far_copy.plan(asked_of([T, 8 * T], max_targets=10**6))
+    documents = [store.document("test", i).tobytes() for i in range(len(store.splits["test"].ids))]
+    possible = [set(far_copies_of_text(text, T, 8 * T)) for text in documents]
+    most = int(np.median([len(places) for places in possible if places]))
+    counts = np.bincount(plan.documents, minlength=len(documents)).tolist()
+    assert counts == [min(len(places), most) for places in possible] and most > 3
+    pairs = list(zip(plan.documents.tolist(), plan.places.tolist(), strict=True))
+    assert len(set(pairs)) == len(pairs) and all(place in possible[i] for i, place in pairs)
+
+
+def test_far_copies_cost_a_fifth_of_fixed_target() -> None:
+    """At T = 64 and a quarter of it a block, where there is text enough: both in windows."""
+    chance = random.Random(1)
+    phrases = [bytes(chance.choices(range(97, 123), k=40)) for _ in range(6)]
+    store = store_of([b"".join(chance.choices(phrases, k=200)) for _ in range(40)])
+    asked = ask(store, [64, 512], train_length=64, max_targets=16000)
+    windows, places = len(fixed_target.plan(asked).ends), len(far_copy.plan(asked).places)
+    assert 0.9 * 1000 <= windows <= 1000 and 0.15 < places / windows <= 0.2 * 1000 / windows
+
+
+def test_a_cue_is_about_eight_bytes() -> None:
+    text = b"some text of thirty-two bytes..."
+    for size, want in ((1, 8), (2, 4), (3, 3), (5, 2), (16, 2)):
+        count = len(text)
+        store = store_of([text], [b"x"], token_bytes=np.full(count + 1, size, dtype=np.uint16))
+        assert far_copy.cue_tokens(ask(store, [16])) == want
+    assert far_copy.cue_tokens(ask(store_of([text]), [16])) == 8
+
+
+@pytest.mark.parametrize("text", [bytes(range(250)) * 4, b"ab" * 400, b"short"])
+def test_without_a_far_copy_there_is_a_note(subject_of: SubjectOf, text: bytes) -> None:
+    """What comes again comes too far back, or too near; or the document ends before it could."""
+    store = store_of([text] * 3)
+    subject = subject_of("nope", tokens=store)
+    plan = far_copy.plan(ask(store, [T, 8 * T]))
+    assert len(plan.places) == 0 and plan.hash
+    with pytest.raises(NotApplicableError, match="no text comes again from beyond"):
+        far_copy.measure(subject, plan, T)
+
+
+def test_the_note_is_stored(subject_of: SubjectOf, measured: Callable[..., Any]) -> None:
+    subject = subject_of("nope", tokens=store_of([b"ab" * 400] * 3))
+    record = measured(subject, [T, 2 * T], protocols=["far-copy"])["far-copy", 2 * T]
+    assert record["nats"] is None and record["note"].startswith("n/a: no text comes again")
+
+
+def test_windows_up_to_the_training_length_hold_no_far_copy(asked_of: AskedOf) -> None:
+    assert len(far_copy.plan(asked_of([T // 2, T], max_targets=10**6)).places) == 0
+
+
+def shown_to(subject: Subject, plan: induction.Plan, window: int, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Windows (N, W + 1) of the induction probe, and how many targets each has."""
+    seen: list[Any] = []
+
+    def kept(subject: Subject, read: Any, count: int, window: int, wanted: int, *rest: Any) -> np.ndarray:
+        seen.append((np.stack([read(i) for i in range(count)]), wanted))
+        return np.zeros((count, wanted))
+
+    monkeypatch.setattr(induction, "window_losses", kept)
+    induction.measure(subject, plan, window)
+    return seen[0]
+
+
+def test_the_same_copies_stand_at_both_ends_of_every_window(
+    subject_of: SubjectOf, asked_of: AskedOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject, windows = subject_of("nope"), [T // 2, T, 20, 8 * T]
+    plan = induction.plan(asked_of(windows))
+    size = T // 4
+    shown = {window: shown_to(subject, plan, window, monkeypatch) for window in windows}
+    longest = shown[8 * T][0]
+    assert len({row.tobytes() for row in longest[:, :size]}) == induction.COUNT  # no two sequences alike
+    for window, (text, wanted) in shown.items():
+        assert text.shape == (induction.COUNT, window + 1) and wanted == size - 1
+        assert np.array_equal(text[:, :size], longest[:, :size])
+        assert np.array_equal(text[:, -size:], text[:, :size])
+        assert np.array_equal(
+            text[:, size:], longest[:, -(window + 1 - size) :]
+        )  # filler: the end of the longest
+    filler = longest[:, size:-size]
+    assert len({row.tobytes() for row in filler}) == induction.COUNT
+
+
+def test_tokens_are_drawn_evenly_from_the_common_ones() -> None:
+    train = [b"a" * 5000 + b"b" * 3000 + b"c" * 10, b"d" * 1000 + b"e" * 9 + b"f" * 981]
+    asked = ask(store_of([b"zzz"], train), [T, 64 * T])
+    assert induction.frequent(asked.store).tolist() == list(b"abcdf")  # e: 9 of 10000
+    plan = induction.plan(asked)
+    drawn = np.concatenate([plan.copies.ravel(), plan.filler.ravel()])
+    counts = np.bincount(drawn)
+    share = counts[counts > 0] / len(drawn)
+    assert np.flatnonzero(counts).tolist() == list(b"abcdf")
+    assert np.abs(share - 0.2).max() < 0.01
+    assert plan.chance == pytest.approx(math.log(5)) and "chance 1.61" in plan.unit
+
+
+def test_rare_tokens_alone_leave_the_commonest() -> None:
+    train = [[*range(2000), 7]]
+    assert induction.frequent(store_of([b"a"], train)).tolist() == [7]
+
+
+def test_sequences_depend_on_the_text_alone(store: TokenStore, asked_of: AskedOf) -> None:
+    plan = induction.plan(asked_of([T, 8 * T]))
+    for other in (asked_of([T // 2, 2 * T]), asked_of([T], stride=1, max_targets=5)):
+        again = induction.plan(other)
+        assert again.hash == plan.hash and np.array_equal(again.copies, plan.copies)
+        tail = again.filler.shape[1]
+        assert np.array_equal(again.filler, plan.filler[:, plan.filler.shape[1] - tail :])
+    assert induction.plan(asked_of([T, 8 * T], train_length=2 * T)).hash != plan.hash
+    other_text = store_of([b"aa"], [b"abcdefgh" * 9])
+    assert induction.plan(asked_of([T, 8 * T], store=other_text)).hash != plan.hash
+
+
+def test_a_window_without_room_for_two_copies_is_a_note(
+    subject_of: SubjectOf, asked_of: AskedOf, measured: Callable[..., Any]
+) -> None:
+    subject, size = subject_of("nope"), T // 4
+    records = measured(subject, [2 * size - 2, 2 * size - 1, 2 * T], protocols=["induction"])
+    assert records["induction", 2 * size - 2]["note"] == f"n/a: two copies of {size} tokens do not fit into 6"
+    assert records["induction", 2 * size - 1]["nats"] is not None  # the gap is 0
+
+
+def test_a_model_that_copies_is_seen(subject_of: SubjectOf, asked_of: AskedOf, measured: Any) -> None:
+    """Logits by hand: all weight on the token that followed the last two, the last time they came."""
+    import torch
+
+    subject = subject_of("nope")
+
+    def copying(tokens: Any, pos: Any, wanted: int, acting: Any = None) -> Any:
+        logits = torch.zeros(*tokens.shape, subject.store.vocab_size)
+        for row, text in enumerate(tokens.tolist()):
+            follows = {}
+            for place in range(1, len(text)):
+                pair = (text[place - 1], text[place])
+                if pair in follows:
+                    logits[row, place, follows[pair]] = 30
+                if place + 1 < len(text):
+                    follows[pair] = text[place + 1]
+        return logits[:, -wanted:]
+
+    subject.model.forward = copying
+    record = measured(subject, [T // 2, 8 * T], protocols=["induction"])["induction", T // 2]
+    # the first of three targets has one token of the copy before it alone
+    assert record["nats"] == pytest.approx(math.log(256) / 3, abs=0.3)
+    assert record["bpb"] is None and record["targets"] == 4 * 3
+    assert record["per_document"]["document"] == [0, 1, 2, 3]
+    assert "second copy" in record["unit"]

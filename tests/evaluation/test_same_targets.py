@@ -1,0 +1,141 @@
+"""What must hold of the targets whatever is measured: the same ones, in their documents, with their bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import slow_way
+import tiny_model
+from tiny_model import T
+from token_stores import ask, store_of
+
+from posenc.encodings.registry import own_encodings
+from posenc.evaluation import PROTOCOLS, far_copy, fixed_target, nonoverlapping, positions, sliding
+from posenc.evaluation.evaluate import protocol_module
+from posenc.evaluation.plans import Asked
+from posenc.evaluation.subject import Subject
+from posenc.results.records import Record
+
+Measured = Callable[..., dict[tuple[str, int], Record]]
+SubjectOf = Callable[..., Subject]
+AskedOf = Callable[..., Asked]
+
+
+def test_every_encoding_and_length_scores_the_same_targets(subject_of: SubjectOf, measured: Measured) -> None:
+    found: dict[str, set[Any]] = {}
+    for encoding in own_encodings():
+        records = measured(subject_of(encoding), [T // 2, T, 2 * T, 4 * T], max_targets=160)
+        for (protocol, _), record in records.items():
+            documents = record["per_document"]
+            assert documents is not None, (encoding, record["note"])
+            counts = tuple(zip(documents["document"], documents["targets"], documents["bytes"], strict=True))
+            found.setdefault(protocol, set()).add((record["targets_hash"], record["targets"], counts))
+    assert set(found) == set(PROTOCOLS)
+    assert all(len(variants) == 1 for variants in found.values())
+
+
+@pytest.mark.parametrize("protocol", sorted(PROTOCOLS))
+def test_a_plan_is_the_same_for_every_seed_and_every_time(
+    asked_of: AskedOf, few_sequences: None, protocol: str
+) -> None:
+    """It is made from the documents alone: `Asked` knows neither model nor seed, and no draw is global."""
+    module, plans = protocol_module(protocol), []
+    for seed in (0, 1):
+        np.random.seed(seed)
+        plans.append(module.plan(asked_of([T, 4 * T])))
+    assert plans[0].hash == plans[1].hash
+    a, b = (vars(plan.spans) if isinstance(plan, sliding.Plan) else vars(plan) for plan in plans)
+    assert all(np.array_equal(a[key], b[key]) for key in a)
+    assert {"model", "seed", "encoding"}.isdisjoint(field.name for field in dataclasses.fields(Asked))
+
+
+def test_sums_stay_with_their_document(subject_of: SubjectOf, asked_of: AskedOf) -> None:
+    """In documents of many lengths, some of them with several targets and some with none."""
+    chance = np.random.default_rng(0)
+    phrases = [chance.integers(97, 123, 12).tolist() for _ in range(5)]
+    sizes = [30, 200, 90, 60, 65, 400, 150]
+    text = [[t for k in chance.integers(0, 5, 60) for t in phrases[k]][:size] for size in sizes]
+    subject = subject_of("rope", tokens=store_of(text))
+    asked = ask(subject.store, [T, 4 * T], max_targets=800)
+    for module in (fixed_target, nonoverlapping, positions, sliding, far_copy):
+        plan = module.plan(asked)
+        sums = module.measure(subject, plan, 4 * T)
+        assert slow_way.furthest(sums, slow_way.WAYS[module](subject, plan, 4 * T)) < 1e-4
+        assert 3 <= len(sums.documents) < len(sizes)
+    spans = positions.plan(asked)  # a document with one span alone has no text before it
+    assert 0 in spans.starts and spans.starts.max() >= spans.span
+
+
+def test_truncate_is_the_crop_line_exactly(subject_of: SubjectOf, measured: Measured) -> None:
+    records = measured(subject_of("learned", beyond="truncate"), [T, 2 * T, 4 * T, 8 * T])
+    for protocol in ("fixed-target", "far-copy"):
+        crop = records[protocol, T]
+        for window in (2 * T, 4 * T, 8 * T):
+            record = records[protocol, window]
+            assert record["per_document"] == crop["per_document"] and record["nats"] == crop["nats"]
+            assert record["beyond"] == "truncate"
+    for window in (2 * T, 4 * T, 8 * T):
+        other = records["nonoverlapping", window]
+        assert other["nats"] is None and other["targets"] == 0
+        assert other["note"] == f"n/a: beyond=truncate keeps {T} tokens, {window} were to be scored"
+        assert records["induction", window]["nats"] is not None  # without its first copy
+    assert records["nonoverlapping", T]["nats"] is not None
+    assert records["positions", 8 * T]["note"] == records["nonoverlapping", 8 * T]["note"]
+
+
+def test_refuse_gives_no_number_past_training(subject_of: SubjectOf, measured: Measured) -> None:
+    records = measured(subject_of("learned", beyond="refuse"), [T // 2, T, 2 * T])
+    for protocol in set(PROTOCOLS) - {"positions"}:
+        assert records[protocol, T // 2]["nats"] is not None and records[protocol, T]["nats"] is not None
+        assert records[protocol, 2 * T]["nats"] is None
+        assert records[protocol, 2 * T]["note"] == f"refused: beyond='refuse' past {T} tokens"
+    assert records["positions", 2 * T]["nats"] is None
+
+
+def scored(plan: Any) -> list[tuple[int, int, int]]:
+    """(document, first target, targets) of a plan's stretches of text."""
+    if isinstance(plan, fixed_target.Plan):
+        firsts, count = plan.ends - plan.block, plan.block
+    elif isinstance(plan, far_copy.Plan):
+        firsts, count = plan.places, 1
+    else:
+        plan = getattr(plan, "spans", plan)
+        firsts, count = plan.starts + 1, plan.span
+    return [(int(d), int(f), count) for d, f in zip(plan.documents, firsts, strict=True)]
+
+
+@pytest.mark.parametrize("protocol", sorted(set(PROTOCOLS) - {"induction"}))
+def test_bytes_are_those_of_the_scored_text(
+    subject_of: SubjectOf, measured: Measured, asked_of: AskedOf, place: Path, protocol: str
+) -> None:
+    folder = place / "texts"
+    folder.mkdir()
+    things = ["thing of things", "naïve 🙂 one", "and so on", "then this", "a long while ago"]
+    for i in range(40):
+        text = "".join(f"{things[k * (i + k) % 5]}, {k * i % 7}\r\n" for k in range(60))
+        (folder / f"{i}.txt").write_text(text, newline="")
+    store = tiny_model.tokens_of(folder, {"name": "bpe", "vocab_size": 300})
+    subject = subject_of("nope", tokens=store)
+    record = measured(subject, [T, 2 * T], protocols=[protocol], max_targets=2000)[protocol, 2 * T]
+    plan = protocol_module(protocol).plan(asked_of([T, 2 * T], store=store, max_targets=2000))
+    expected: dict[int, int] = {}
+    assert store.token_bytes is not None
+    for document, first, count in scored(plan):
+        begin = int(store.splits["test"].starts[document]) + first
+        size = int(store.token_bytes[begin : begin + count].astype(int).sum())
+        expected[document] = expected.get(document, 0) + size
+    documents = record["per_document"]
+    assert documents is not None
+    assert dict(zip(documents["document"], documents["bytes"], strict=True)) == expected
+    total = sum(expected.values())
+    assert total > record["targets"]  # several bytes a token, or the tokenizer did nothing
+    nats = math.fsum(documents["nats"])
+    assert record["bpb"] == pytest.approx(nats / math.log(2) / total)
+    assert record["nats"] == pytest.approx(nats / record["targets"])
+    assert record["ppl"] == pytest.approx(math.exp(record["nats"]))

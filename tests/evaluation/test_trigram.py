@@ -1,0 +1,193 @@
+"""The trigram reference against dictionaries, one byte at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_model
+from tiny_model import T
+from token_stores import ask, store_of
+
+from posenc.corpus import TokenStore
+from posenc.evaluation import fixed_target, trigram
+from posenc.evaluation.plans import Asked
+
+AskedOf = Callable[..., Asked]
+TRAIN = [b"abracadabra abracadabra", b"banana", b"", b"x", b"cab"]
+
+
+class Slow:
+    """Counts of every context in a dictionary; P by recursion over shorter contexts."""
+
+    def __init__(self, documents: list[bytes]) -> None:
+        self.after: dict[bytes, Counter[int]] = {}
+        for text in documents:
+            for place, byte in enumerate(text):
+                for size in range(min(place, 2) + 1):
+                    self.after.setdefault(text[place - size : place], Counter())[byte] += 1
+
+    def p(self, context: bytes, byte: int) -> float:
+        lower = self.p(context[1:], byte) if context else 1 / 256
+        counts = self.after.get(context)
+        if counts is None:
+            return lower
+        return (counts[byte] + len(counts) * lower) / (counts.total() + len(counts))
+
+    def nats(self, text: bytes, begin: int, end: int) -> float:
+        return -math.fsum(
+            math.log(self.p(text[max(0, place - 2) : place], text[place])) for place in range(begin, end)
+        )
+
+
+def train_texts(store: TokenStore) -> list[bytes]:
+    return [store.document("train", i).tobytes() for i in range(len(store.splits["train"].ids))]
+
+
+def test_losses_equal_those_of_dictionaries(store: TokenStore, asked_of: AskedOf) -> None:
+    plan, slow = fixed_target.plan(asked_of([T, 4 * T])), Slow(train_texts(store))
+    sums = trigram.trigram_sums(store, store, "test", plan)
+    want = dict.fromkeys(plan.documents.tolist(), 0.0)
+    for document, end in zip(plan.documents.tolist(), plan.ends.tolist(), strict=True):
+        want[document] += slow.nats(store.document("test", document).tobytes(), end - plan.block, end)
+    assert sums.documents.tolist() == list(want)
+    assert sums.nats == pytest.approx(list(want.values()), rel=1e-12)
+    assert np.array_equal(sums.targets, sums.bytes)
+    assert sums.targets.sum() == len(plan.ends) * plan.block > 100
+
+
+@pytest.mark.parametrize("context", [b"", b"a", b"ab", b"br", b"a ", b"zz", b"zb", b"na"])
+def test_probabilities_of_a_context_sum_to_one(context: bytes) -> None:
+    """Known, unknown, and known only by its last byte."""
+    store, slow = store_of([b"a"], TRAIN), Slow(TRAIN)
+    text = np.array([[*context, byte] for byte in range(256)], dtype=np.uint16)
+    places = np.arange(256) * text.shape[1] + len(context)
+    p = np.exp(-trigram.fit(store).losses(text.ravel(), places, np.full(256, len(context))))
+    assert p.sum() == pytest.approx(1, abs=1e-12) and p.min() > 0
+    assert p == pytest.approx([slow.p(context, byte) for byte in range(256)], rel=1e-12)
+
+
+def test_by_hand() -> None:
+    """Of `aab` alone: P(b | aa) = (1 + P(b | a)) / 2, P(b | a) = (1 + 2 P(b)) / 4, P(b) = (1 + 2/256) / 5."""
+    model = trigram.fit(store_of([b"a"], [b"aab"]))
+    p = math.exp(-model.losses(np.frombuffer(b"aab", np.uint8), np.array([2]), np.array([2]))[0])
+    assert p == pytest.approx((1 + (1 + 2 * (1 + 2 / 256) / 5) / 4) / 2)
+
+
+def test_nothing_is_counted_across_documents_or_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A document counted in pieces gives the same."""
+    chance = random.Random(0)
+    documents = [bytes(chance.choices(b"abc", k=size)) for size in (1, 2, 3, 7, 50, 64)]
+    slow = Slow(documents)
+    store = store_of([b"a"], documents)
+    for chunk in (1, 2, 5, 7, 1000):
+        monkeypatch.setattr(trigram, "CHUNK", chunk)
+        model = trigram.fit(store)
+        assert [int(grams.counts.sum()) for grams in model.grams] == [127, 121, 116], chunk
+        for size, grams in enumerate(model.grams):
+            want = {
+                int.from_bytes(bytes([*context, byte])): count
+                for context, counts in slow.after.items()
+                if len(context) == size
+                for byte, count in counts.items()
+            }
+            assert dict(zip(grams.codes.tolist(), grams.counts.tolist(), strict=True)) == want
+
+
+def test_the_first_bytes_of_a_document_have_less_before_them() -> None:
+    test = [b"cab", b"bra"]
+    store, slow = store_of(test, TRAIN, fingerprint="first bytes"), Slow(TRAIN)
+    asked = ask(store, [2], train_length=2, target_fraction=1.0, max_targets=100)
+    plan = fixed_target.plan(asked)
+    assert plan.ends.tolist() == [3, 3] and plan.block == 2
+    sums = trigram.trigram_sums(store, store, "test", plan)
+    assert sums.nats == pytest.approx([slow.nats(text, 1, 3) for text in test], rel=1e-12)
+
+
+def test_tokens_of_several_bytes_cost_what_their_bytes_cost(place: Path, asked_of: AskedOf) -> None:
+    """Each target of the tokeniser's plan is its stretch of text, scored byte by byte."""
+    folder = place / "texts"
+    folder.mkdir()
+    for i in range(30):
+        (folder / f"{i}.txt").write_text(f"naïve 🙂 thing {i}, the thing of things\r\n" * 20, newline="")
+    by_bytes = tiny_model.tokens_of(folder)
+    store = tiny_model.tokens_of(folder, {"name": "bpe", "vocab_size": 300})
+    plan = fixed_target.plan(asked_of([T, 2 * T], store=store))
+    sums = trigram.trigram_sums(by_bytes, store, "test", plan)
+    slow = Slow(train_texts(by_bytes))
+    nats, sizes = dict.fromkeys(plan.documents.tolist(), 0.0), dict.fromkeys(plan.documents.tolist(), 0)
+    for document, end in zip(plan.documents.tolist(), plan.ends.tolist(), strict=True):
+        start = int(store.splits["test"].starts[document])
+        begin, stop = (int(store.token_bytes_of(start, start + to).sum()) for to in (end - plan.block, end))
+        nats[document] += slow.nats(by_bytes.document("test", document).tobytes(), begin, stop)
+        sizes[document] += stop - begin
+    assert sums.nats == pytest.approx(list(nats.values()), rel=1e-12)
+    assert sums.bytes.tolist() == list(sizes.values()) and sums.targets.sum() == len(plan.ends) * plan.block
+    assert sums.bytes.sum() > sums.targets.sum()
+
+
+def test_bytes_and_tokens_agree_on_the_same_text(store: TokenStore, asked_of: AskedOf) -> None:
+    """Blocks of six bytes, once as bytes and once as tokens of two, three and one."""
+    per_token = np.tile([2, 3, 1], len(store.tokens) // 3 + 1)
+    documents, bytes_of = [], []
+    for name in ("test", "train"):
+        for length in store.splits[name].lengths.tolist():
+            sizes = per_token[: 3 * (length // 6)]
+            documents.append(len(sizes))
+            bytes_of.append(sizes)
+    cut = len(store.splits["test"].ids)
+    as_tokens = store_of(
+        [bytes(n) for n in documents[:cut]],
+        [bytes(n) for n in documents[cut:]],
+        token_bytes=np.concatenate(bytes_of).astype(np.uint16),
+        fingerprint=store.fingerprint,
+    )
+    ends = np.array([30, 60, 66])  # in tokens, of which three are six bytes
+    of_tokens = fixed_target.Plan(np.array([0, 0, 4]), ends, 3, "tokens")
+    of_bytes = fixed_target.Plan(np.array([0, 0, 4]), 2 * ends, 6, "bytes")
+    a = trigram.trigram_sums(store, as_tokens, "test", of_tokens)
+    b = trigram.trigram_sums(store, store, "test", of_bytes)
+    assert a.nats == pytest.approx(b.nats, rel=1e-12) and np.array_equal(a.bytes, b.bytes)
+    assert a.targets.tolist() == [6, 3] and b.targets.tolist() == [12, 6]
+
+
+def test_it_is_fitted_once_for_a_text(
+    store: TokenStore, asked_of: AskedOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, fits = fixed_target.plan(asked_of([T, 4 * T])), []
+    fit = trigram.fit
+    monkeypatch.setattr(trigram, "_fitted", {})
+    monkeypatch.setattr(trigram, "fit", lambda store: fits.append(1) or fit(store))
+    first = trigram.trigram_sums(store, store, "test", plan)
+    again = trigram.trigram_sums(dataclasses.replace(store), store, "test", plan)
+    assert len(fits) == 1 and np.array_equal(first.nats, again.nats)
+    other = store_of([store.document("test", i).tobytes() for i in range(13)], TRAIN, fingerprint="another")
+    assert not np.allclose(trigram.trigram_sums(other, other, "test", plan).nats, first.nats)
+    assert len(fits) == 2
+
+
+def test_stores_of_two_corpora_or_without_bytes_are_refused(store: TokenStore, asked_of: AskedOf) -> None:
+    plan = fixed_target.plan(asked_of([T, 4 * T]))
+    for wrong in (
+        dataclasses.replace(store, fingerprint="another"),
+        dataclasses.replace(store, tokenizer={"name": "tokenizers"}),
+    ):
+        with pytest.raises(ValueError, match="the same corpus tokenised by bytes"):
+            trigram.trigram_sums(wrong, store, "test", plan)
+
+
+def test_it_has_learned_the_text(store: TokenStore, asked_of: AskedOf) -> None:
+    """Below the best guess without any context, the entropy of the scored bytes themselves."""
+    plan = fixed_target.plan(asked_of([T, 4 * T], max_targets=4000))
+    sums = trigram.trigram_sums(store, store, "test", plan)
+    origins = store.splits["test"].starts[plan.documents]
+    scored = np.concatenate([store.tokens[s + e - plan.block : s + e] for s, e in zip(origins, plan.ends)])  # noqa: B905
+    share = np.bincount(scored) / len(scored)
+    entropy = -float(np.sum(share[share > 0] * np.log(share[share > 0])))
+    assert sums.nats.sum() / sums.targets.sum() < 0.9 * entropy
