@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from posenc.model.decoder import Decoder
 from posenc.report.progress import say, shown
 from posenc.results.records import Record, make_record
 from posenc.results.store import find_record, write_record
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,10 @@ def measure(
     stop was asked for; what was finished before is stored.
     """
     subject, asked = subject_and_asked(settings, model, store, plan, device)
-    subject = dataclasses.replace(subject, extension=build_extension(plan.extend, model))
+    extension = build_extension(plan.extend, model)
+    for warning in [] if extension is None else extension.warnings():
+        log.warning("%s", warning)
+    subject = dataclasses.replace(subject, extension=extension)
     grid = candidates(subject, plan.extend) if plan.tune else []
     cells = plan_cells(subject, asked, plan.protocols)
     done = 0
