@@ -19,7 +19,14 @@ from typing import Any
 import numpy as np
 
 from posenc.evaluation.plans import Asked, Spans, plan_spans
-from posenc.evaluation.subject import Subject, Sums, stopped_never, sums_by_document, window_losses
+from posenc.evaluation.subject import (
+    NotApplicableError,
+    Subject,
+    Sums,
+    stopped_never,
+    sums_by_document,
+    window_losses,
+)
 from posenc.results.records import Curve
 from posenc.results.statistics import ratio_interval
 
@@ -38,7 +45,12 @@ def windows_of(asked: Asked) -> list[int]:
 def measure(
     subject: Subject, plan: Spans, window: int, check_stop: Callable[[], None] = stopped_never
 ) -> Sums:
-    """Loss of every target of every span, each span one pass, with its curve over positions."""
+    """Loss of every target of every span, each span one pass, with its curve over positions.
+
+    Raises NotApplicableError for a window below T: there is no level at T then.
+    """
+    if window < subject.train_length:
+        raise NotApplicableError(f"n/a: positions need a window of T = {subject.train_length} tokens or more")
     store, split = subject.store, subject.store.splits[subject.split]
     begins = split.starts[plan.documents] + plan.starts
 

@@ -11,9 +11,10 @@ import pytest
 from tiny_model import T
 from token_stores import ask, store_of
 
+from posenc.corpus import TokenStore
 from posenc.evaluation import positions
 from posenc.evaluation.positions import bin_edges, curve_of
-from posenc.evaluation.subject import Subject, Sums
+from posenc.evaluation.subject import NotApplicableError, Subject, Sums
 
 LONG = 8 * T
 AT = np.arange(1, LONG + 1)  # positions
@@ -125,3 +126,9 @@ def test_bins_tile_the_positions(train_length: int, times: int) -> None:
         assert multiple * train_length + 1 in edges or multiple * train_length >= window
     wide = [(a, b) for a, b in itertools.pairwise(edges) if b - a > 1]
     assert all(b / a < 1.6 for a, b in wide)  # a quarter of an octave is a factor of 1.19
+
+
+def test_below_t_there_is_no_level_to_rise_from(subject_of: SubjectOf, store: TokenStore) -> None:
+    subject, plan = subject_of("nope"), positions.plan(ask(store, [T // 2]))
+    with pytest.raises(NotApplicableError, match=f"T = {T} tokens"):
+        positions.measure(subject, plan, T // 2)

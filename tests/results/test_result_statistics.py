@@ -111,6 +111,16 @@ def test_for_one_seed_or_equal_seeds_it_is_the_t_interval_over_documents() -> No
         assert estimate.p_beyond(0.02) == pytest.approx(expected.pvalue, rel=1e-6)
 
 
+def test_documents_are_judged_after_averaging_over_seeds() -> None:
+    """What one seed gains in a document and another loses is no difference between documents."""
+    values = np.random.default_rng(5).normal(0.0, 1.0, 50)
+    zero = bits([0.0] * 50)
+    one, opposite = bits(list(values - values.mean())), bits(list(values.mean() - values))
+    estimate = difference([(one, zero), (opposite, zero)], "bytes")
+    assert estimate.document_variance == pytest.approx(0.0, abs=1e-20)
+    assert difference([(one, zero), (one, zero)], "bytes").document_variance > 0.01
+
+
 def test_both_parts_add_up_as_squares() -> None:
     estimate = Estimate(1.0, 3, 100, 0.01**2, 0.02**2, 80.0)
     seeds, documents = stats.t.ppf(0.975, 2) * 0.01, stats.t.ppf(0.975, 80) * 0.02
