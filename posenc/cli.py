@@ -73,6 +73,9 @@ def compare(
     allow_mixed: Annotated[
         bool, typer.Option("--allow-mixed", help="Put runs of different settings in one table.")
     ] = False,
+    against: Annotated[
+        str | None, typer.Option(metavar="TABLE", help="Beside a paper's table, such as alibi-table2.")
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """The comparison: rows encodings, columns lengths."""
@@ -84,8 +87,13 @@ def compare(
 
     multiple = None if length is None else parse_multiple(length)
     loaded = only(load_runs(runs or ["runs"]), length=multiple, corpus=corpus, split=split)
-    compared = compare_runs(loaded, protocol, cast("Metric", metric), allow_mixed)
-    show(compared, format, sys.stdout)
+    if against is not None:
+        from posenc.report.against import show_against
+        from posenc.results.against import against as beside
+
+        show_against(beside(loaded, against, allow_mixed), format, sys.stdout)
+    else:
+        show(compare_runs(loaded, protocol, cast("Metric", metric), allow_mixed), format, sys.stdout)
     for line in failures_lines(loaded):
         typer.echo(line, err=True)
 

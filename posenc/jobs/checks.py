@@ -95,7 +95,7 @@ def check_evaluation(
 ) -> EvalPlan:
     """The `eval` group: lengths, protocols, split and sizes; and the `extend` group of `posenc eval`."""
     for key, value in settings.items():
-        if value is None:
+        if value is None and key != "stride":
             raise UserError(f"eval.{key}", "null", "must be given")
     for protocol in settings["protocols"]:
         if protocol not in PROTOCOLS:
@@ -106,9 +106,11 @@ def check_evaluation(
         raise UserError("eval.split", settings["split"], "not a split", allowed=["test", "validation"])
     fraction = between("eval.target_fraction", settings["target_fraction"], 0, 1, open_low=True)
     windows = resolve_lengths(settings["lengths"], context_length)
+    block = block_of(fraction, context_length)
     if "fixed-target" in settings["protocols"]:
-        check_block(windows[0], block_of(fraction, context_length))
-    stride = resolve_length("eval.stride", settings["stride"], context_length)
+        check_block(windows[0], block)
+    given = settings["stride"]
+    stride = block if given is None else resolve_length("eval.stride", given, context_length)
     if "sliding" in settings["protocols"] and stride > windows[0]:
         raise UserError(
             "eval.stride",

@@ -85,14 +85,14 @@ def _in_own_process(command: str, line: CommandLine, job: Composed, label: str, 
 
 
 def show_sweep(directories: Sequence[Path], codes: Sequence[int]) -> None:
-    """The comparison by every protocol on stdout, every run that is not finished on stderr."""
+    """The comparison by each of `tables_of` on stdout, every run that is not finished on stderr."""
     from posenc.report.failures import failures_lines
     from posenc.report.table import show
-    from posenc.results.comparison import compare, protocols_of
+    from posenc.results.comparison import compare, tables_of
     from posenc.results.load import load_runs
 
     runs = load_runs([path for path in directories if path.is_dir()])
-    for number, protocol in enumerate(protocols_of(runs)):
+    for number, protocol in enumerate(tables_of(runs)):
         if number:
             print()
         # a sweep may well vary what a ranking must share (T, say): then the column says so

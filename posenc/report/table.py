@@ -10,7 +10,7 @@ from posenc.errors import UserError
 from posenc.report.data import csv_lines, json_document
 from posenc.report.markdown import markdown
 from posenc.report.terminal import ASCII, terminal
-from posenc.results.comparison import Comparison, compare, metric_for, protocols_of
+from posenc.results.comparison import Comparison, compare, metric_for, tables_of
 from posenc.results.load import Run
 from posenc.results.names import visible
 from posenc.results.records import Metric
@@ -33,9 +33,8 @@ def render(comparison: Comparison, format: str, width: int, color: bool, unicode
 
 
 def render_run(run: Run, format: str, metric: Metric, width: int, color: bool, unicode: bool = True) -> str:
-    """One run's own table: each protocol that it has records of. Raises as render and compare."""
-    names = protocols_of([run]) or ["fixed-target"]
-    comparisons = [compare([run], name, metric_for([run], name, metric), False) for name in names]
+    """One run's own tables, by each protocol of `tables_of`. Raises as render and compare."""
+    comparisons = [compare([run], name, metric_for([run], name, metric), False) for name in tables_of([run])]
     return _renderer(format)(comparisons, width, color, unicode)
 
 

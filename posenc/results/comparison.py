@@ -18,7 +18,7 @@ from posenc.results.mixing import mixed_values, refuse_mixed
 from posenc.results.names import visible
 from posenc.results.probes import PROBES, Probe, ProbeColumn, probe_columns
 from posenc.results.ranking import compare_pairs, marks
-from posenc.results.records import METRICS, SCHEMA_VERSION, Metric
+from posenc.results.records import HEADLINE, INFLATED, METRICS, SCHEMA_VERSION, Metric
 from posenc.results.reference import REFERENCE_PROTOCOL, undertrained
 from posenc.results.rows import Group, group_runs
 from posenc.results.selection import select
@@ -85,7 +85,7 @@ def compare(runs: Sequence[Run], protocol: str, metric: Metric, allow_mixed: boo
     groups = group_runs(runs, selected, mixed)
     columns = bin_columns(selected) if curves else window_columns(selected)
     rows = [_row(group, columns, metric, curves) for group in groups]
-    if not curves and protocol not in PROBES:
+    if not curves and protocol not in (*PROBES, INFLATED):  # of these, the loss says nothing of context
         for row, group in zip(rows, groups, strict=True):
             row.effective_context = effective_context(group, [column.multiple for column in columns])
             row.uses_context = uses_context(group, metric)
@@ -102,7 +102,13 @@ def compare(runs: Sequence[Run], protocol: str, metric: Metric, allow_mixed: boo
 def protocols_of(runs: Sequence[Run]) -> list[str]:
     """The protocols that any of the runs has records of; the headline first, then by name. No reference."""
     names = {record["protocol"] for run in runs for record in run.records} - {REFERENCE_PROTOCOL}
-    return sorted(names, key=lambda name: (name != "fixed-target", name))
+    return sorted(names, key=lambda name: (name != HEADLINE, name))
+
+
+def tables_of(runs: Sequence[Run]) -> list[str]:
+    """The protocols with a table of their own at the end of a job: probes are columns of the headline's."""
+    names = protocols_of(runs) or [HEADLINE]
+    return [name for name in names if name not in PROBES] if HEADLINE in names else names
 
 
 def metric_for(runs: Sequence[Run], protocol: str, metric: Metric) -> Metric:

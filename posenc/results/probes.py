@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from posenc.results.cells import Cell, make_cell
 from posenc.results.columns import single
 from posenc.results.load import Run
-from posenc.results.records import UNIT
+from posenc.results.records import HEADLINE, UNIT
 from posenc.results.rows import Group, Member
 from posenc.results.selection import select
 
@@ -38,10 +38,10 @@ class Probe:
 def probe_columns(
     runs: Sequence[Run], groups: Sequence[Group], protocol: str
 ) -> tuple[list[ProbeColumn], list[list[Probe]]]:
-    """The columns, and for each group its probes in their order; none beside a probe itself."""
+    """The columns, and for each group its probes in their order; beside the headline protocol alone."""
     columns: list[ProbeColumn] = []
     by_group: list[list[Probe]] = [[] for _ in groups]
-    for name in () if protocol in PROBES else PROBES:
+    for name in PROBES if protocol == HEADLINE else ():
         selected = {id(one.run): one for one in select(runs, name)}
         records = [record for one in selected.values() for record in one.records]
         if not records:
