@@ -79,8 +79,8 @@ def against(runs: Sequence[Run], table: str, allow_mixed: bool = False) -> Again
     """The runs beside a published table. Raises UserError for an unknown table, and as `compare` does."""
     rows = table_rows(table)
     wanted = protocol_like(rows[0].protocol)
-    there = protocols_of(runs)
-    protocol = wanted if wanted in there or not there else "fixed-target"
+    there = protocols_of(runs)  # the headline first
+    protocol = wanted if wanted in there or not there else there[0]
     comparison = compare(runs, protocol, "nats", allow_mixed)
     notes = ["directions are compared, never sizes: corpus, model, tokenizer and length differ"]
     if protocol != wanted:
