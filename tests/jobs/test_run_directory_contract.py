@@ -15,6 +15,11 @@ import yaml
 
 Posenc = Callable[..., tiny.Result]
 WINDOWS = [16, 32, 64]
+DEFAULT_CELLS = {
+    *((protocol, window) for protocol in ("fixed-target", "nonoverlapping") for window in WINDOWS),
+    ("positions", WINDOWS[-1]),
+    ("trigram", 16),
+}
 
 
 @pytest.fixture
@@ -31,7 +36,8 @@ def test_directory_holds_what_the_contract_says(run: Path) -> None:
     assert re.fullmatch(r"rope-d32L2H2M4-T16-s0-[0-9a-f]{8}", run.name)
     seen = sorted(p.name for p in run.iterdir() if not p.name.startswith("."))
     assert seen == [
-        *("checkpoints", "config.yaml", "log.txt", "metrics.jsonl", "records", "results.json", "status.json"),
+        *("checkpoints", "config.yaml", "log.txt", "metrics.jsonl", "positions.json", "records"),
+        *("results.json", "status.json"),
     ]
     assert [p.name for p in (run / "checkpoints").iterdir()] == [f"step-{tiny.STEPS:08d}"]
     assert not list(run.rglob("*.tmp")) and not list(run.rglob(".tmp*"))
@@ -89,7 +95,8 @@ def test_results_have_the_schema_and_are_the_records(run: Path) -> None:
     assert facts["parameters"] == {"total": 32_928, "embedding": 256 * 32, "encoding": 0, "options": 0}
     assert facts["encoding"]["name"] == "rope" and facts["corpus"]["name"] == "files"
     files = [load(path) for path in (run / "records").iterdir()]
-    assert len(files) == len(results["records"]) == 6
+    cells = {(r["protocol"], r["window"]) for r in results["records"]}
+    assert cells == DEFAULT_CELLS and len(files) == len(results["records"]) == len(cells)
     assert all(record in files for record in results["records"])
 
 
@@ -120,9 +127,10 @@ def test_the_table_is_on_stdout_and_nothing_else_is(run: Path) -> None:
     out = (run.parent.parent.parent / "out.txt").read_text()
     err = (run.parent.parent.parent / "err.txt").read_text()
     for record in load(run / "results.json")["records"]:
-        assert f"{record['nats']:.3f}" in out
+        shown = record["curve"]["nats"][-1] if "curve" in record else record["nats"]
+        assert f"{shown:.3f}" in out
     assert out.startswith("fixed-target: nats per token") and "nonoverlapping rewards longer windows" in out
-    for text in ("training", "evaluating", "32,928 parameters"):
+    for text in ("training 40/40", "evaluating", "32,928 parameters"):
         assert text in err and text not in out
     assert not re.search(r"\x1b\[", out + err)
 
@@ -159,7 +167,8 @@ def test_other_lengths_measure_only_what_is_missing(
     result = train("encoding=rope", "eval.lengths=[0.5x,1x,4x]")
     assert result.code == 0, result.err
     assert windows == {8}
-    assert "0.5x" in result.out and "2x" not in result.out  # what was asked for
+    losses = result.out.partition("positions: ")[0]
+    assert "0.5x" in losses and "2x" not in losses  # what was asked for
     assert weights.stat().st_mtime_ns == before and (run_copy / "metrics.jsonl").read_text() == metrics
     assert {name: (run_copy / "records" / name).read_text() for name in old} == old
     results = load(run_copy / "results.json")
@@ -176,7 +185,7 @@ def test_eval_adds_cells_to_a_run(posenc: Posenc, run_copy: Path) -> None:
     results = load(run_copy / "results.json")
     assert results["run"] == facts
     assert {(r["protocol"], r["window"]) for r in results["records"]} == {
-        *((p, w) for p in ("fixed-target", "nonoverlapping") for w in WINDOWS),
+        *DEFAULT_CELLS,
         ("fixed-target", 256),
     }
     assert load(run_copy / "status.json")["status"] == "finished"
@@ -190,7 +199,9 @@ def test_eval_on_another_corpus_is_kept_apart(posenc: Posenc, run_copy: Path, pl
     result = posenc("eval", f"run={run_copy}", "data=files", f"data.paths={other}", "eval.lengths=[1x,2x]")
     assert result.code == 0, result.err
     prints = [r["fingerprint"] for r in load(run_copy / "results.json")["records"]]
-    assert prints.count(own) == 6 and len(set(prints)) == 2 and len(prints) == 10
+    # two windows by two protocols and a curve; the trigram is of the corpus that was trained on
+    assert prints.count(own) == len(DEFAULT_CELLS) and len(set(prints)) == 2
+    assert len(prints) == len(DEFAULT_CELLS) + 5
 
 
 def test_eval_equals_what_train_measured(posenc: Posenc, run_copy: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_sweep_ends_with_the_comparison_and_skips_what_is_there(
     assert out.count("fixed-target: nats per token") == out.count("nonoverlapping: nats per token") == 1
     assert "±" in out and "2 seeds" in out
     rows = [line.split()[0] for line in out.splitlines() if line.split()[:1] in (["rope"], ["alibi"])]
-    assert sorted(rows) == ["alibi"] * 3 + ["rope"] * 3  # loss and context, and by windows
+    assert sorted(rows) == ["alibi"] * 5 + ["rope"] * 5  # loss, context; by windows; by position, slope
     left = sorted(p.name for p in place.iterdir())
     assert left == ["runs"]  # Hydra left nothing beside it
 
@@ -72,7 +72,7 @@ def test_a_failing_job_takes_nothing_with_it(place: Path, corpus: Path) -> None:
     assert set(listed) == {"raises", "dies", "explodes"}
     assert "KeyError" in listed["raises"] and "diverged, non-finite loss at step 1" in listed["explodes"]
     rows = [line for line in result.out.splitlines() if line.startswith("nope ")]
-    assert len(rows) == 3 and rows[0].count("3.") == 3  # loss and context, and by windows
+    assert len(rows) == 5 and rows[0].count("3.") == 3  # loss, context; by windows; by position, slope
     states = {
         p.parent.name.split("-")[0]: json.loads(p.read_text())["status"] for p in place.rglob("status.json")
     }
