@@ -7,7 +7,7 @@ import dataclasses
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO
 
 from rich.console import Console
@@ -21,20 +21,31 @@ from posenc.report.table import color_of, unicode_of, width_of, write
 from posenc.report.terminal import plain
 from posenc.report.words import millions
 from posenc.results.against import Against, Block, Entry
+from posenc.results.directions import FLAT, Check
 from posenc.results.names import visible
 from posenc.results.numbers import printed, printed_change
 from posenc.results.records import SCHEMA_VERSION
 from posenc.results.settings import as_text
 
-HEADS = ["", "length", "published", "change", "measured", "change"]
+HEADS = ["", "length there", "published", "change", "measured", "change"]
+STYLES = {"pass": "green", "fail": "bold red", "cannot tell": "dim"}  # and the order of the checks
+ALIKE = 1.02  # multiples of T that differ by less are printed as one
+
+
+def render_against(found: Against, format: str, width: int, color: bool, unicode: bool = True) -> str:
+    """Text that ends with a newline; `width` in terminal columns, which only the table uses.
+
+    Without `unicode` our own signs are ASCII (`+/-`). Raises UserError for a format that is not in FORMATS.
+    """
+    if format not in FORMATS:
+        raise UserError("--format", visible(format), "no such format with --against", allowed=list(FORMATS))
+    text = FORMATS[format](found, width, color)
+    return text if unicode else plain(text)
 
 
 def show_against(found: Against, format: str, stream: TextIO) -> None:
-    """Print to a stream, as wide, coloured and plain as it can show. Raises UserError for the format."""
-    if format not in FORMATS:
-        raise UserError("--format", visible(format), "no such format with --against", allowed=list(FORMATS))
-    text = FORMATS[format](found, width_of(stream), color_of(stream))
-    write(text if unicode_of(stream) else plain(text), stream)
+    """Print to a stream, as wide, coloured and plain as it can show. Raises as render_against."""
+    write(render_against(found, format, width_of(stream), color_of(stream), unicode_of(stream)), stream)
 
 
 def _terminal(found: Against, width: int, color: bool) -> str:
@@ -50,40 +61,50 @@ def _terminal(found: Against, width: int, color: bool) -> str:
     with console.capture() as capture:
         for line in titles(found):
             console.print(Text(line, style="bold"), overflow="fold")
+        for note in found.notes:
+            console.print(Text(note, style="yellow"), overflow="fold")
         for block in found.blocks:
             console.print()
             console.print(Text(_block_title(block)), overflow="fold")
-            table = Table(box=None, pad_edge=False, show_edge=False, header_style="bold")
-            for i, head in enumerate(HEADS):
-                table.add_column(head, justify="left" if i == 0 else "right", overflow="fold")
-            for cells in entry_cells(block.entries):
-                table.add_row(*(Text(cell) for cell in cells))
-            console.print(table)
-            for check in block.checks:
-                style = {"pass": "green", "fail": "bold red"}.get(check.outcome, "dim")
-                said = Text.assemble(
-                    (f"{check.outcome:<11} ", style), visible(f"{check.what}: {check.reason}")
-                )
-                console.print(said, overflow="fold")
+            console.print(_numbers(block))
+            console.print(_checks(block))
         console.print()
-        for note in [summary(found), *found.notes]:
-            console.print(Text(visible(note), style="dim"), overflow="fold")
+        for line in summary(found):
+            console.print(Text(line, style="dim"), overflow="fold")
     return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
+
+
+def _numbers(block: Block) -> Table:
+    table = Table(box=None, pad_edge=False, show_edge=False, header_style="bold")
+    for i, head in enumerate(HEADS):
+        table.add_column(head, justify="left" if i < 2 else "right", overflow="fold")
+    for cells in entry_cells(block.entries):
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def _checks(block: Block) -> Table:
+    table = Table.grid(padding=(0, 1))
+    table.add_column(width=max(map(len, STYLES)))
+    table.add_column(overflow="fold")
+    for outcome, text in check_lines(block.checks):
+        table.add_row(Text(outcome, style=STYLES[outcome]), Text(text))
+    return table
 
 
 def _markdown(found: Against, width: int, color: bool) -> str:
     lines = [f"**{safe(line)}**  " for line in titles(found)]
+    lines += ["", *(f"- {safe(note)}" for note in found.notes)] if found.notes else []
     for block in found.blocks:
-        lines += ["", safe(_block_title(block)), "", _pipe(["encoding", *HEADS[1:]])]
-        lines.append(_pipe(["---", *["---:"] * (len(HEADS) - 1)]))
+        lines += ["", _block_title(block), "", _pipe(["encoding", *HEADS[1:]])]
+        lines.append(_pipe(["---", "---", *["---:"] * (len(HEADS) - 2)]))
         lines += [_pipe([safe(cell) for cell in cells]) for cells in entry_cells(block.entries)]
-        lines.append("")
-        lines += [f"- {c.outcome}: {safe(c.what)} ({safe(c.reason)})" for c in block.checks]
-    return "\n".join([*lines, "", *(f"- {safe(note)}" for note in [summary(found), *found.notes])]) + "\n"
+        lines += ["", *(f"- {outcome}: {safe(text)}" for outcome, text in check_lines(block.checks))]
+    return "\n".join([*lines, "", *(f"- {safe(line)}" for line in summary(found))]) + "\n"
 
 
 def _csv(found: Against, width: int, color: bool) -> str:
-    """A line for each number of both sides; the checks stand in the JSON document."""
+    """A line for each number of both sides with its sign's check; reasons and orders are in the JSON."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     fields = [field.name for field in dataclasses.fields(Entry)]
@@ -96,7 +117,10 @@ def _csv(found: Against, width: int, color: bool) -> str:
 
 
 def _json(found: Against, width: int, color: bool) -> str:
-    return json.dumps({"schema_version": SCHEMA_VERSION, **dataclasses.asdict(found)}, indent=2) + "\n"
+    return (
+        json.dumps({"schema_version": SCHEMA_VERSION, **dataclasses.asdict(found)}, indent=2, allow_nan=False)
+        + "\n"
+    )
 
 
 FORMATS: dict[str, Callable[[Against, int, bool], str]] = {
@@ -118,6 +142,7 @@ def titles(found: Against) -> list[str]:
     counts = ours["parameters"] or []
     size = " to ".join(dict.fromkeys(millions(count) for count in counts))
     seeds = ", ".join(map(str, ours["seeds"]))
+    stride = "" if ours["stride"] is None else f" stride={ours['stride']}"
     return [
         visible(
             f"published: {found.table}, {theirs['paper']}{arxiv}, {theirs['parameters']} "
@@ -125,7 +150,7 @@ def titles(found: Against) -> list[str]:
         ),
         visible(
             f"measured: model {as_text(named['model'])} ({size} parameters), {as_text(ours['corpus'])} "
-            f"({as_text(ours['split'])}), {ours['protocol']}, nats per token, tokenizer "
+            f"({as_text(ours['split'])}), {ours['protocol']}{stride}, nats per token, tokenizer "
             f"{as_text(named['tokenizer'])}, T = {as_text(ours['context_length'])}, trained on "
             f"{millions(ours['tokens'])} tokens, seeds {seeds}"
         ),
@@ -133,7 +158,7 @@ def titles(found: Against) -> list[str]:
 
 
 def entry_cells(entries: Sequence[Entry]) -> list[list[str]]:
-    """Rows of text; an empty cell where a side has nothing."""
+    """Rows of text; `-` where nobody measured, an empty cell where there is nothing to say."""
     rows, before = [], None
     for entry in entries:
         change = "" if entry.measured_change is None else printed_change(entry.measured_change, "nats")
@@ -141,28 +166,49 @@ def entry_cells(entries: Sequence[Entry]) -> list[list[str]]:
         rows.append(
             [
                 "" if entry.encoding == before else visible(entry.encoding),
-                f"{entry.multiple:g}x = {entry.published_length}",
-                "" if entry.published is None else f"{entry.published:g}",
+                _length(entry),
+                f"{entry.published:g}",
                 "" if entry.published_change is None else printed_change(entry.published_change, "nats"),
                 "-" if entry.measured is None else printed(entry.measured, "nats"),
-                change + half,
+                change + half if change else "",
             ]
         )
         before = entry.encoding
     return rows
 
 
-def summary(found: Against) -> str:
-    """How many directions agree."""
+def check_lines(checks: Sequence[Check]) -> Iterator[tuple[str, str]]:
+    """Outcome and text of each check: passes, failures, then the rest, those of one reason in one line."""
+    for outcome in STYLES:
+        by_reason: dict[str, list[str]] = {}
+        for check in checks:
+            if check.outcome == outcome:
+                by_reason.setdefault(check.reason, []).append(check.what)
+        for reason, whats in by_reason.items():
+            yield outcome, visible(f"{'; '.join(whats)}: {reason}")
+
+
+def summary(found: Against) -> list[str]:
+    """How many directions agree, and what the numbers are."""
     counts = Counter(check.outcome for check in found.checks)
-    return (
-        f"directions: {counts['pass']} pass, {counts['fail']} fail, {counts['cannot tell']} cannot tell; "
-        "changes are in nats per token against 1x (of a perplexity: its logarithm), ± half the 95% interval"
-    )
+    return [
+        f"directions: {counts['pass']} pass, {counts['fail']} fail, {counts['cannot tell']} cannot tell",
+        "directions are compared, never sizes: corpus, model, tokenizer and length differ",
+        "changes (against 1x) and differences are in nats per token, of a perplexity its logarithm; "
+        f"within {FLAT:.2f} is flat",
+        "± and [] are 95% intervals; those of the orders at one length hold together (Bonferroni)",
+    ]
+
+
+def _length(entry: Entry) -> str:
+    """`2x = 1024`; where the paper's own multiple is another one `4x ~ 2512 (4.91x)`."""
+    if max(entry.multiple, entry.published_multiple) < ALIKE * min(entry.multiple, entry.published_multiple):
+        return f"{entry.multiple:.3g}x = {entry.published_length}"
+    return f"{entry.multiple:.3g}x ~ {entry.published_length} ({entry.published_multiple:.3g}x)"
 
 
 def _block_title(block: Block) -> str:
-    rest = f"; {block.not_shown} published numbers at other lengths" if block.not_shown else ""
+    rest = f"; {block.not_shown} more published numbers, at lengths between these" if block.not_shown else ""
     return f"trained at {block.train_length} tokens there{rest}"
 
 

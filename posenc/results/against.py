@@ -1,8 +1,4 @@
-"""A comparison beside a paper's table, and whether the two agree in direction: sign and order, never size.
-
-Sign: does the loss rise or fall from T on? Order: which of two encodings has the lower loss at a length? A
-check passes or fails only where the measured interval is clear; else it cannot tell, and says why.
-"""
+"""A comparison beside a paper's table: both sides with their settings, and checks of direction."""
 
 from __future__ import annotations
 
@@ -10,19 +6,23 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Literal
+from typing import Any
 
-from posenc.results.cells import Cell
-from posenc.results.comparison import Comparison, Row, compare, protocols_of
+from posenc.results.cells import NOT_MEASURED, Cell, record_of, samples_of
+from posenc.results.comparison import Comparison, compare, protocols_of
+from posenc.results.directions import Check, Outcome, Scores, is_clear, order, sign
 from posenc.results.load import Run
+from posenc.results.mixing import mixed_values
+from posenc.results.names import visible
 from posenc.results.published import TRANSCRIBED, Published, table_rows
-from posenc.results.verdicts import SAME
+from posenc.results.records import HEADLINE, INFLATED
+from posenc.results.rows import Group, group_runs
+from posenc.results.selection import select
 
-# A published change below 2% of the perplexity is "flat", a published difference below it no order: papers
-# print one model's number, and the only ones with a spread have 2 to 3% of it.
-FLAT = math.log(1.02)
-NEAR = 0.1  # lengths this close to ours, as a share, stand for ours
-Outcome = Literal["pass", "fail", "cannot tell"]
+# The published length nearest to one of ours stands beside it up to this ratio: alibi-table2 goes from 3 to 5
+# times 512 tokens, and 2512 is its length for our 4x. Each such pair is printed with both multiples.
+NEAR = math.log(1.25)
+PROTOCOLS = (HEADLINE, "sliding", INFLATED)  # that score text in windows of a length, as the papers do
 
 
 @dataclass
@@ -31,22 +31,14 @@ class Entry:
 
     encoding: str
     multiple: float  # of T, as measured; as published where nobody measured it
-    published_length: int | None
-    published: float | None  # as printed
-    published_change: float | None
-    measured: float | None
+    published_length: int  # tokens
+    published_multiple: float  # of the paper's T
+    published: float  # as printed
+    published_change: float | None  # null at T
+    measured: float | None  # mean over seeds, nats per token
     measured_change: float | None
-    measured_half: float | None  # half the 95% interval of the change, in nats per token
-
-
-@dataclass
-class Check:
-    """One direction that the paper states."""
-
-    kind: Literal["sign", "order"]
-    what: str
-    outcome: Outcome
-    reason: str
+    measured_half: float | None  # half the 95% interval of the change
+    sign: Outcome | None  # of the check of this change
 
 
 @dataclass
@@ -56,7 +48,7 @@ class Block:
     train_length: int
     entries: list[Entry]
     checks: list[Check]
-    not_shown: int  # published numbers at lengths that nobody measured
+    not_shown: int  # published numbers at lengths between those shown
 
 
 @dataclass
@@ -65,7 +57,7 @@ class Against:
 
     table: str
     published: dict[str, Any]
-    measured: dict[str, Any]
+    measured: dict[str, Any]  # the header of the comparison
     notes: list[str]
     blocks: list[Block]
 
@@ -75,164 +67,182 @@ class Against:
         return [check for block in self.blocks for check in block.checks]
 
 
+@dataclass
+class _Ours:
+    """What was measured, and where each published name is in it."""
+
+    comparison: Comparison
+    groups: list[Group]  # in the order of the comparison's rows
+    at: dict[str, int]
+
+    def cell(self, name: str, multiple: float) -> Cell | None:
+        cells = self.comparison.rows[self.at[name]].cells if name in self.at else []
+        return next((cell for cell in cells if cell.multiple == multiple and cell.seeds), None)
+
+
 def against(runs: Sequence[Run], table: str, allow_mixed: bool = False) -> Against:
-    """The runs beside a published table. Raises UserError for an unknown table, and as `compare` does."""
+    """The runs beside a published table, by the protocol that comes nearest to the paper's.
+
+    Where no run was measured by that one, by the next of PROTOCOLS, and a note says so. Raises UserError for
+    an unknown table, and as `compare` does.
+    """
     rows = table_rows(table)
     wanted = protocol_like(rows[0].protocol)
-    there = protocols_of(runs)  # the headline first
-    protocol = wanted if wanted in there or not there else there[0]
+    there = protocols_of(runs)
+    protocol = next((name for name in (wanted, *PROTOCOLS) if name in there), HEADLINE)
     comparison = compare(runs, protocol, "nats", allow_mixed)
-    notes = ["directions are compared, never sizes: corpus, model, tokenizer and length differ"]
-    if protocol != wanted:
-        notes.append(
-            f"no run has measured {wanted}, which is nearest to the paper's protocol: {protocol} shown"
-        )
-    elif protocol not in rows[0].protocol:
-        notes.append(f"the paper's protocol ({rows[0].protocol}) has no equal here: {protocol} shown")
-    if table in TRANSCRIBED:
-        notes.append("these numbers come from a transcription: check the paper before quoting them")
-    if len(comparison.header["seeds"]) == 1:
-        notes.append("one seed: what is measured holds for these models only")
-    ours = {_name(row): i for i, row in reversed(list(enumerate(comparison.rows)))}
-    missing = [name for name in dict.fromkeys(row.encoding for row in rows) if name not in ours]
-    if missing:
-        notes.append("published and not measured here: " + ", ".join(missing))
-    blocks = [
-        _block([row for row in rows if row.train_length == length], comparison, ours)
-        for length in sorted({row.train_length for row in rows})
-    ]
+    selected = select(runs, protocol)
+    groups = group_runs(runs, selected, mixed_values(selected))
+    names = list(dict.fromkeys(row.encoding for row in rows))
+    ours = _Ours(comparison, groups, _find(names, groups))
     keys = ("paper", "arxiv", "parameters", "corpus", "protocol", "metric")
     return Against(
         table=table,
         published={key: _shared(getattr(row, key) for row in rows) for key in keys},
         measured=comparison.header,
-        notes=notes,
-        blocks=blocks,
+        notes=[*_protocol_notes(rows[0].protocol, wanted, ours), *_notes(table, names, ours)],
+        blocks=[
+            _block([row for row in rows if row.train_length == length], ours)
+            for length in sorted({row.train_length for row in rows})
+        ],
     )
 
 
 def protocol_like(published: str) -> str:
     """The protocol here that measures as a paper's does, or comes nearest."""
-    for name in ("nonoverlapping", "sliding"):
-        if published.startswith(name):
-            return name
-    return "fixed-target"
+    return next((name for name in PROTOCOLS if published.startswith(name)), HEADLINE)
 
 
-def _name(row: Row) -> str:
-    """As tables name it: `rope`, `rope+yarn`; with options or other settings it is something else."""
-    plain = row.encoding + (f"+{row.extend}" if row.extend else "")
-    return plain if row.label.split(" (beyond")[0] == plain else row.label
+def _find(names: Sequence[str], groups: Sequence[Group]) -> dict[str, int]:
+    """The index of the one row that is called as the paper calls it, for each name that has one.
+
+    A row with options of its own, or with one of several settings, is called otherwise.
+    """
+    found = {}
+    for name in names:
+        rows = [i for i, group in enumerate(groups) if group.label.split(" (beyond")[0] == name]
+        if len(rows) == 1:
+            found[name] = rows[0]
+    return found
 
 
-def _block(rows: Sequence[Published], comparison: Comparison, ours: dict[str, int]) -> Block:
-    multiples = [column.multiple for column in comparison.columns]
-    by_place: dict[tuple[str, float], Published] = {}
-    for row in rows:
-        near = [m for m in multiples if abs(row.multiple / m - 1) <= NEAR]
-        if near:
-            multiple = min(near, key=lambda m: abs(row.multiple / m - 1))
-            best = by_place.get((row.encoding, multiple))
-            if best is None or abs(row.multiple / multiple - 1) < abs(best.multiple / multiple - 1):
-                by_place[row.encoding, multiple] = row
+def _protocol_notes(published: str, wanted: str, ours: _Ours) -> list[str]:
+    protocol, stride = ours.comparison.header["protocol"], ours.comparison.header["stride"]
+    if protocol != wanted:
+        return [
+            f"protocols differ: no run has measured {wanted}, so {protocol} stands beside it, and the "
+            f"protocol alone can turn a curve round: posenc eval run=DIR eval.protocols=[{wanted}]"
+        ]
+    here = protocol if stride is None else f"{protocol} stride={stride}"
+    return [] if published.startswith(here) else [f"protocols differ: {published} there, {here} here"]
+
+
+def _notes(table: str, names: Sequence[str], ours: _Ours) -> list[str]:
+    notes, missing = [], []
+    if table in TRANSCRIBED:
+        notes.append("published numbers from a transcription: check the paper before quoting them")
+    if len(ours.comparison.header["seeds"]) == 1:
+        notes.append("one seed: what is measured holds for these models only")
+    for name in (name for name in names if name not in ours.at):
+        rows = [g for g in ours.groups if name == g.encoding + (f"+{g.extend_name}" if g.extend else "")]
+        labels = [" ".join([g.label, *(f"[{k} {v}]" for k, v in g.mixed.items())]) for g in rows]
+        if labels:
+            notes.append(f"{name} has no one row to hold against the paper: {', '.join(labels)}")
+        else:
+            missing.append(name)
+    notes += [f"published and not measured: {', '.join(missing)}"] if missing else []
+    return [visible(note) for note in notes]
+
+
+def _block(rows: Sequence[Published], ours: _Ours) -> Block:
+    places = _places(rows, [column.multiple for column in ours.comparison.columns])
+    bases = {row.encoding: row for row in rows if row.multiple == 1}
+    shown = [row for row in rows if row.eval_length in places]
     entries, checks = [], []
-    for (encoding, multiple), row in sorted(by_place.items()):
-        base = by_place.get((encoding, 1.0))
-        published_change = None if base is None or row is base else row.nats - base.nats
-        cell = _cell(comparison, ours, encoding, multiple)
-        entries.append(_entry(encoding, multiple, row, published_change, cell))
-        if published_change is not None:
-            checks.append(_sign(encoding, multiple, published_change, cell))
-    for multiple in sorted({multiple for _, multiple in by_place}):
-        here = {name: row for (name, at), row in by_place.items() if at == multiple}
-        for a, b in combinations(sorted(here), 2):
-            checks.append(_order(here[a], here[b], multiple, comparison, ours))
-    return Block(rows[0].train_length, entries, checks, len(rows) - len(by_place))
+    for row in sorted(shown, key=lambda row: (row.encoding, row.eval_length)):
+        multiple, base = places[row.eval_length], bases.get(row.encoding)
+        check = None
+        if base is not None and row is not base:
+            check = sign(base, row, multiple, _from_t(ours, row.encoding, multiple))
+            checks.append(check)
+        entries.append(_entry(row, multiple, ours.cell(row.encoding, multiple), check))
+    for length, multiple in places.items():
+        both = [row for row in shown if row.eval_length == length and ours.cell(row.encoding, multiple)]
+        pairs = list(combinations(sorted(both, key=lambda row: row.nats), 2))
+        of = sum(is_clear(*pair) for pair in pairs)
+        for lower, higher in pairs:
+            scores = _between(ours, lower.encoding, higher.encoding, multiple)
+            checks.append(order(lower, higher, multiple, scores, of))
+    return Block(rows[0].train_length, entries, checks, len(rows) - len(shown))
 
 
-def _cell(comparison: Comparison, ours: dict[str, int], encoding: str, multiple: float) -> Cell | None:
-    if encoding not in ours:
-        return None
-    cells = comparison.rows[ours[encoding]].cells
-    return next((cell for cell in cells if cell.multiple == multiple), None)
+def _places(rows: Sequence[Published], measured: Sequence[float]) -> dict[int, float]:
+    """The published lengths to show, and the multiple of T here that each stands beside.
+
+    Those nearest to the lengths measured; where nobody measured, those nearest to powers of two.
+    """
+    lengths = {row.eval_length: row.multiple for row in sorted(rows, key=lambda row: row.eval_length)}
+    octaves = [2.0**k for k in range(round(math.log2(max(lengths.values()))) + 1)]
+    wanted = [*measured, *(o for o in octaves if all(_apart(o, one) > NEAR for one in measured))]
+    places = {}
+    for length, multiple in lengths.items():
+        place = min(wanted, key=lambda one: _apart(one, multiple))
+        closest = min(lengths.values(), key=lambda other: _apart(other, place))
+        if closest == multiple and _apart(place, multiple) <= NEAR:
+            places[length] = place if place in measured else multiple
+    return places
 
 
-def _entry(
-    encoding: str, multiple: float, row: Published, published_change: float | None, cell: Cell | None
-) -> Entry:
-    half = None
-    if cell is not None and cell.change and cell.verdict_ci95 and cell.verdict_change:
-        low, high = cell.verdict_ci95
-        half = abs(
-            (high - low) / 2 * cell.change / cell.verdict_change
-        )  # from bits per byte to nats per token
+def _apart(a: float, b: float) -> float:
+    return abs(math.log(a / b))
+
+
+def _entry(row: Published, multiple: float, cell: Cell | None, check: Check | None) -> Entry:
+    ends = None if check is None else check.interval
     return Entry(
-        encoding=encoding,
+        encoding=row.encoding,
         multiple=multiple,
         published_length=row.eval_length,
+        published_multiple=row.multiple,
         published=row.value,
-        published_change=published_change,
+        published_change=None if check is None else check.published,
         measured=None if cell is None else cell.mean,
         measured_change=None if cell is None or multiple == 1 else cell.change,
-        measured_half=half,
+        measured_half=None if ends is None else (ends[1] - ends[0]) / 2,
+        sign=None if check is None else check.outcome,
     )
 
 
-def _sign(encoding: str, multiple: float, published: float, cell: Cell | None) -> Check:
-    """Whether the loss moves from T on as the paper's does."""
-    word = "stays flat" if abs(published) < FLAT else ("rises" if published > 0 else "falls")
-    what = f"{encoding} {word} from 1x to {multiple:g}x"
-    if cell is None or cell.mean is None:
-        return Check(
-            "sign", what, "cannot tell", "not measured" if cell is None else cell.note or "no number"
-        )
-    if cell.verdict_ci95 is None or cell.verdict_change is None:
-        return Check("sign", what, "cannot tell", "no interval for what is measured")
-    low, high = cell.verdict_ci95
-    shown = f"measured {cell.verdict_change:+.3f} [{low:+.3f}, {high:+.3f}] bits per byte"
-    if word == "stays flat":
-        outcome: Outcome = "cannot tell"
-        if low >= -SAME and high <= SAME:
-            outcome = "pass"
-        elif low > SAME or high < -SAME:
-            outcome = "fail"
-        return Check("sign", what, outcome, f"{shown}; flat is within {SAME:g}")
-    if low <= 0 <= high:
-        return Check("sign", what, "cannot tell", f"{shown}: the interval holds zero")
-    return Check("sign", what, "pass" if (low > 0) == (published > 0) else "fail", shown)
+def _from_t(ours: _Ours, name: str, multiple: float) -> Scores | str:
+    """Each seed's scores at a length and as trained at T; or why there are none."""
+    cell = ours.cell(name, multiple)
+    if cell is None or not cell.rankable:
+        return _why(ours, name, multiple)
+    group, scores = ours.groups[ours.at[name]], []
+    for member in group.members:
+        here, there = record_of(member, group.extend, multiple), record_of(member, None, 1.0)
+        if here is not None and here["per_document"] is not None:
+            if there is None or there["per_document"] is None:
+                return "not measured at 1x"
+            scores.append((here["per_document"], there["per_document"]))
+    return scores
 
 
-def _order(
-    a: Published, b: Published, multiple: float, comparison: Comparison, ours: dict[str, int]
-) -> Check:
-    """Whether the same one of two encodings has the lower loss."""
-    lower, higher = (a, b) if a.value <= b.value else (b, a)
-    what = f"{lower.encoding} below {higher.encoding} at {multiple:g}x"
-    if higher.nats - lower.nats < max(FLAT, _spread(a), _spread(b)):
-        return Check(
-            "order", what, "cannot tell", "published too close: within 2%, or the paper's own spread"
-        )
-    absent = [row.encoding for row in (lower, higher) if row.encoding not in ours]
-    if absent:
-        return Check("order", what, "cannot tell", f"not measured: {', '.join(absent)}")
-    i, j = ours[lower.encoding], ours[higher.encoding]
-    column = next(column for column in comparison.columns if column.multiple == multiple)
-    pair = next((pair for pair in column.pairs if {pair.a, pair.b} == {i, j}), None)
-    if pair is None or pair.difference is None or pair.interval is None:
-        return Check("order", what, "cannot tell", "these two are not ranked here")
-    sign = 1 if pair.a == i else -1
-    low, high = sorted(sign * end for end in pair.interval)
-    shown = f"measured {sign * pair.difference:+.3f} [{low:+.3f}, {high:+.3f}] bits per byte"
-    if pair.word in ("tie", "unclear"):
-        return Check("order", what, "cannot tell", f"{shown}: {pair.word}")
-    return Check("order", what, "pass" if high < 0 else "fail", shown)
+def _between(ours: _Ours, a: str, b: str, multiple: float) -> Scores | str:
+    """The scores of two encodings at one length, of the seeds that both have; or why there are none."""
+    for name in (a, b):
+        cell = ours.cell(name, multiple)
+        if cell is None or not cell.rankable:
+            return f"{name}: {_why(ours, name, multiple)}"
+    ones, others = (samples_of(ours.groups[ours.at[name]], multiple) for name in (a, b))
+    return [(ones[seed], others[seed]) for seed in sorted(ones) if seed in others]
 
 
-def _spread(row: Published) -> float:
-    """The paper's standard deviation, in nats per token."""
-    if row.spread is None:
-        return 0.0
-    return row.spread / row.value if row.metric == "ppl" else row.spread
+def _why(ours: _Ours, name: str, multiple: float) -> str:
+    """What an encoding's row says of a length at which it cannot be judged."""
+    cells = ours.comparison.rows[ours.at[name]].cells if name in ours.at else []
+    note = next((cell.note for cell in cells if cell.multiple == multiple), None) or NOT_MEASURED
+    return visible(note) + (f" by {ours.comparison.header['protocol']}" if note == NOT_MEASURED else "")
 
 
 def _shared(values: Iterable[str]) -> str:

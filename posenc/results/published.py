@@ -45,6 +45,13 @@ class Published:
         """Per token of that paper's tokenizer."""
         return math.log(self.value) if self.metric == "ppl" else self.value
 
+    @property
+    def spread_nats(self) -> float:
+        """The paper's standard deviation in nats per token; 0 where it gives none."""
+        if self.spread is None:
+            return 0.0
+        return self.spread / self.value if self.metric == "ppl" else self.spread
+
 
 @functools.cache
 def published() -> tuple[Published, ...]:

@@ -70,17 +70,20 @@ def test_every_table_stands_beside_runs_in_every_format(table: str, tmp_path: Pa
 def test_runs_that_follow_the_paper_pass_and_their_reverse_fails(tmp_path: Path) -> None:
     follows = against(load_runs([runs_of(tmp_path / "follows", FOLLOWS)]), "alibi-table2")
     signs = outcomes(follows, "sign")
-    assert signs == {
-        "alibi falls from 1x to 2x": "pass",
-        "rope rises from 1x to 2x": "pass",
-        "sinusoidal rises from 1x to 2x": "pass",
-        "t5 falls from 1x to 2x": "pass",
+    assert {what for what, outcome in signs.items() if outcome != "cannot tell"} == {
+        "alibi falls from 1x to 2x",
+        "rope rises from 1x to 2x",
+        "sinusoidal rises from 1x to 2x",
+        "t5 falls from 1x to 2x",
     }
+    assert "fail" not in signs.values()
     orders = outcomes(follows, "order")
     assert orders["rope below sinusoidal at 2x"] == orders["t5 below rope at 2x"] == "pass"
     assert "fail" not in orders.values()
     reverse = against(load_runs([runs_of(tmp_path / "reverse", REVERSE)]), "alibi-table2")
-    assert set(outcomes(reverse, "sign").values()) == {"fail"}
+    assert {what: outcome for what, outcome in outcomes(reverse, "sign").items() if "2x" in what} == {
+        what: "fail" for what in signs if "2x" in what
+    }
     assert outcomes(reverse, "order")["rope below sinusoidal at 2x"] == "fail"
 
 
