@@ -132,29 +132,22 @@ def _reference(
 ) -> Record:
     """The byte trigram's loss on the fixed targets, stored like any cell."""
     plan, store, began = fixed_target.plan(asked), asked.store, time.monotonic()
-    stored = find_record(
-        directory,
-        protocol=trigram.NAME,
-        window=asked.train_length,
-        extend=None,
-        stride=None,
-        fingerprint=store.fingerprint,
-        split=asked.split,
-        targets_hash=plan.hash,
-        checkpoint_step=step,
-    )
+    identity: dict[str, Any] = {
+        "protocol": trigram.NAME,
+        "window": asked.train_length,
+        "fingerprint": store.fingerprint,
+        "split": asked.split,
+        "targets_hash": plan.hash,
+        "checkpoint_step": step,
+    }
+    stored = find_record(directory, **identity, extend=None, stride=None)
     if stored is not None:
         return stored
     sums = trigram.trigram_sums(trained_bytes(), store, asked.split, plan)
     record = make_record(
-        protocol=trigram.NAME,
-        window=asked.train_length,
+        **identity,
         train_length=asked.train_length,
-        checkpoint_step=step,
         corpus=corpus,
-        fingerprint=store.fingerprint,
-        split=asked.split,
-        targets_hash=plan.hash,
         seconds=round(time.monotonic() - began, 3),
         documents=sums.documents.tolist(),
         nats=sums.nats.tolist(),

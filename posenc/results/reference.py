@@ -49,7 +49,7 @@ def undertrained(group: Group) -> str | None:
     worst = max(gain.value for gain in weak.values())
     return (
         f"undertrained{seeds}: at 1x not clearly {REFERENCE:g} bits per byte below the trigram reference "
-        f"({printed_change(worst, 'bpb')})"
+        f"(it is at {printed_change(worst, 'bpb')})"
     )
 
 
