@@ -70,6 +70,7 @@ def compare(
     ] = None,
     corpus: Annotated[str | None, typer.Option(help="Measured on this corpus.")] = None,
     split: Annotated[str | None, typer.Option(help="test or validation.")] = None,
+    stride: Annotated[int | None, typer.Option(help="Of the protocol sliding, in tokens.")] = None,
     allow_mixed: Annotated[
         bool, typer.Option("--allow-mixed", help="Put runs of different settings in one table.")
     ] = False,
@@ -86,8 +87,12 @@ def compare(
     from posenc.results.selection import only, parse_multiple
 
     multiple = None if length is None else parse_multiple(length)
-    loaded = only(load_runs(runs or ["runs"]), length=multiple, corpus=corpus, split=split)
+    loaded = only(load_runs(runs or ["runs"]), length=multiple, corpus=corpus, split=split, stride=stride)
     if against is not None:
+        if (protocol, metric) != ("fixed-target", "nats"):
+            from posenc.errors import UserError
+
+            raise UserError("--against", against, "chooses protocol and unit by the paper's table itself")
         from posenc.report.against import show_against
         from posenc.results.against import against as beside
 

@@ -43,6 +43,8 @@ class Plan:
 
     documents: np.ndarray  # (N,) int64, index in the split
     places: np.ndarray  # (N,) int64, in tokens of the document
+    near: int  # tokens: what is copied lies beyond them
+    longest: int  # and within these
     hash: str
 
 
@@ -62,7 +64,13 @@ def plan(asked: Asked) -> Plan:
     documents = np.repeat(np.arange(count), chosen)
     taken = [places[spread(len(places), take)] for places, take in zip(found, chosen, strict=True) if take]
     places = np.concatenate([np.zeros(0, dtype=np.int64), *taken])
-    return Plan(documents, places, asked.digest(NAME, cue, documents, places))
+    return Plan(
+        documents,
+        places,
+        asked.train_length,
+        asked.longest,
+        asked.digest(NAME, cue, documents, places),
+    )
 
 
 def cue_tokens(asked: Asked) -> int:
@@ -102,7 +110,8 @@ def measure(
     Raises NotApplicableError where there is no target.
     """
     if len(plan.places) == 0:
-        raise NotApplicableError("n/a: no text comes again from beyond the training length")
+        reach = f"between {plan.near} and {plan.longest} tokens back"
+        raise NotApplicableError(f"n/a: no text comes again from {reach}")
     store = subject.store
     targets = store.splits[subject.split].starts[plan.documents] + plan.places  # in the store's tokens
 

@@ -1,9 +1,10 @@
 """positions: the loss at each position of one long context, in logarithmic bins. Where does it break?
 
 One forward pass over each span of `plan_spans`, at the longest window alone: position p is a target with p
-tokens before it, so p = T is the last one that training shows. The level at T is the mean over T/2 < p <= T;
-a bin's rise is its difference to that level in the same passes, its interval clustered by document. The curve
-breaks at the first bin past T whose rise is above 0.1 nats with its whole interval.
+tokens before it, so p = T is the last one that training shows. The level at T is the mean over T/2 < p <= T
+(with an extension: of the model as trained, given the first T tokens of the span); a bin's rise is its
+difference to that level on the same spans, its interval clustered by document. The curve breaks at the first
+bin past T whose rise is above 0.1 nats with its whole interval.
 
 For encodings whose scores depend on the total length (see `posenc check`, law prefix) the first positions of
 a long pass are not what a short one would give: such a curve says what one pass of 8T gives, no more.
@@ -11,6 +12,7 @@ a long pass are not what a short one would give: such a curve says what one pass
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable
@@ -57,20 +59,35 @@ def measure(
     def read(i: int) -> np.ndarray:
         return store.tokens[begins[i] : begins[i] + window + 1]
 
-    nats = window_losses(subject, read, len(begins), window, window, check_stop)  # (N, W)
+    def read_first(i: int) -> np.ndarray:
+        return store.tokens[begins[i] : begins[i] + length + 1]
+
+    length, count = subject.train_length, len(begins)
+    nats = window_losses(subject, read, count, window, window, check_stop)  # (N, W)
+    level = None
+    if subject.extension is not None:  # it may change what comes before T as well: the crop line does not
+        plain = dataclasses.replace(subject, extension=None)
+        level = window_losses(plain, read_first, count, length, length, check_stop)[:, length // 2 :]
     targets = np.full(len(begins), window)
     byte_counts = store.bytes_between(begins + 1, begins + 1 + window)
     sums = sums_by_document(plan.documents, nats.sum(axis=1), targets, byte_counts)
-    curve = curve_of(nats, plan.documents, subject.train_length) if np.isfinite(nats).all() else None
+    curve = curve_of(nats, plan.documents, length, level) if np.isfinite(nats).all() else None
     return Sums(sums.documents, sums.nats, sums.targets, sums.bytes, curve=curve)
 
 
-def curve_of(nats: np.ndarray, documents: np.ndarray, train_length: int) -> Curve:
-    """The curve of losses (N, W) nats, row i from document documents[i]; position p is column p - 1."""
+def curve_of(
+    nats: np.ndarray, documents: np.ndarray, train_length: int, at_level: np.ndarray | None = None
+) -> Curve:
+    """The curve of losses (N, W) nats, row i from document documents[i]; position p is column p - 1.
+
+    `at_level` (N, T/2): the losses at T/2 < p <= T of the model as trained, if they are not these ones.
+    """
     window = nats.shape[1]
     edges = bin_edges(train_length, window)
     bins = [nats[:, a - 1 : b - 1].mean(axis=1) for a, b in itertools.pairwise(edges)]  # (N,)
-    level = nats[:, train_length // 2 : train_length].mean(axis=1)  # (N,) the level at T
+    if at_level is None:
+        at_level = nats[:, train_length // 2 : train_length]
+    level = at_level.mean(axis=1)  # (N,)
     rises = [(one - level, np.ones(len(nats))) for one in bins]
     intervals = [_interval(rise, one, documents) for rise, one in rises]
     past = np.arange(train_length + 1, window + 1)  # positions past T

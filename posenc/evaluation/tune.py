@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from posenc.errors import UserError
 from posenc.evaluation.evaluate import Cell, plan_cells
-from posenc.evaluation.extend import Extension, build_extension
+from posenc.evaluation.extend import Extension, build_extension, default_knobs, resolve_extend
 from posenc.evaluation.plans import Asked
 from posenc.evaluation.subject import Subject
+from posenc.model.decoder import Decoder
 from posenc.results.records import Record
 
 TARGETS = 8000  # validation targets for each candidate and length
@@ -27,16 +30,29 @@ class Chosen:
     words: str
 
 
-def candidates(subject: Subject, settings: Mapping[str, Any]) -> list[Extension]:
-    """Every combination of the values that the extension offers for its knobs; [] where it offers none."""
-    if subject.extension is None or not subject.extension.grid:
+def candidates(extension: Extension | None, model: Decoder) -> list[Extension]:
+    """Every combination of the values that the extension offers for its knobs; [] where it offers none.
+
+    A knob that the user gave stays as given. Values that make no sense with this model, or with another knob,
+    are left out.
+    """
+    if extension is None:
         return []
-    grid = subject.extension.grid
-    built = [
-        build_extension({**settings, **dict(zip(grid, values, strict=True))}, subject.model)
-        for values in itertools.product(*grid.values())
-    ]
-    return [one for one in built if one is not None]
+    grid = _open(extension)
+    found: list[Extension] = []
+    for values in itertools.product(*grid.values()) if grid else ():
+        with contextlib.suppress(UserError):
+            built = build_extension({**extension.settings, **dict(zip(grid, values, strict=True))}, model)
+            found += [] if built is None else [built]
+    return found
+
+
+def _open(extension: Extension) -> dict[str, Sequence[Any]]:
+    """The knobs to choose: those that are as in the extension's YAML."""
+    usual = resolve_extend({"name": extension.name, **default_knobs(extension.name)})
+    return {
+        knob: values for knob, values in extension.grid.items() if extension.settings[knob] == usual[knob]
+    }
 
 
 def tune(
@@ -59,6 +75,8 @@ def tune(
         nats = [record["nats"] for record in evaluated(beyond)]
         losses.append(math.inf if None in nats else sum(n for n in nats if n is not None))
     best = grid[losses.index(min(losses))]
-    knobs = ", ".join(f"{key}={best.settings[key]}" for key in best.grid)
-    best.settings = {**best.settings, "tuned_on": SPLIT}
+    usual = grid[0].settings
+    tuned = sorted(key for key in best.grid if any(one.settings[key] != usual[key] for one in grid))
+    knobs = ", ".join(f"{key}={best.settings[key]}" for key in tuned)
+    best.settings = {**best.settings, "tuned_on": SPLIT, "tuned": tuned}
     return Chosen(best, f"{best.name} {knobs}")

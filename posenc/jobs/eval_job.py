@@ -24,6 +24,7 @@ from posenc.corpus import (
 )
 from posenc.encodings import origins_of
 from posenc.errors import RunError, UserError
+from posenc.evaluation.evaluate import protocol_module
 from posenc.evaluation.extend import build_extension
 from posenc.jobs import run_directory as folder
 from posenc.jobs.build import build_decoder, build_model, run_facts
@@ -34,7 +35,7 @@ from posenc.jobs.checks import (
     check_positions_reach,
     default_evaluation,
 )
-from posenc.jobs.measure import Outcome, byte_store, measure
+from posenc.jobs.measure import Outcome, asked_of, byte_store, measure
 from posenc.jobs.signals import InterruptedRunError, StopFlag
 from posenc.jobs.stored_run import not_ours, stored_run
 from posenc.model.decoder import ModelShape
@@ -79,9 +80,9 @@ def eval_job(settings: dict[str, Any]) -> EvalJob:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise not_ours(settings["run"], error) from error
     check_positions_reach(stored.outline, max(evaluation.windows))
-    extension = build_extension(evaluation.extend, stored.outline)  # refused now, if it does not apply
-    if evaluation.tune and (extension is None or not extension.grid):
-        raise UserError("extend.tune", True, f"extend={evaluation.extend['name']} has no knob to choose")
+    build_extension(evaluation.extend, stored.outline)  # refused now, if it does not apply
+    if evaluation.tune and max(evaluation.windows) <= trained["context_length"]:
+        raise UserError("extend.tune", True, "there is no length beyond context_length to choose by")
     if precision not in ("fp32", "bf16"):
         raise UserError("run", settings["run"], f"its precision {precision!r} is not one of posenc's")
     check_tracking(settings["tracking"])
@@ -89,7 +90,8 @@ def eval_job(settings: dict[str, Any]) -> EvalJob:
     definition = checkpoint.path / "tokenizer.json"
     tokenizer = stored_tokenizer(definition) if definition.is_file() else trained["tokenizer"]
     longest = max(evaluation.windows)
-    facts = inspect(data, tokenizer, split=evaluation.split, needed_tokens=longest + 1, context_length=None)
+    for split in ("validation", evaluation.split) if evaluation.tune else (evaluation.split,):
+        facts = inspect(data, tokenizer, split=split, needed_tokens=longest + 1, context_length=None)
     if settings["data"] is None and facts.fingerprint != checkpoint.state.get("fingerprint"):
         raise UserError(
             "data",
@@ -110,6 +112,13 @@ def eval_job(settings: dict[str, Any]) -> EvalJob:
     )
 
 
+def asked_targets(job: EvalJob) -> set[tuple[str, str]]:
+    """(protocol, hash of its targets) of everything that the job measures."""
+    store = prepare(job.data, job.tokenizer, facts=job.facts)
+    asked = asked_of(job.trained, store, job.evaluation)
+    return {(name, protocol_module(name).plan(asked).hash) for name in job.evaluation.protocols}
+
+
 def run_eval(job: EvalJob) -> Outcome:
     """Measure what is not measured yet and put results.json together."""
     with StopFlag() as stop:
@@ -124,7 +133,8 @@ def _run(job: EvalJob, stop: StopFlag) -> Outcome:
     trained = job.trained
     store = prepare(job.data, job.tokenizer, facts=job.facts)
     longest = max(job.evaluation.windows)
-    check_lengths(store, split=job.evaluation.split, needed_tokens=longest + 1, context_length=None)
+    for split in ("validation", job.evaluation.split) if job.evaluation.tune else (job.evaluation.split,):
+        check_lengths(store, split=split, needed_tokens=longest + 1, context_length=None)
     with folder.locked(job.directory, "evaluation"):
         stop.guard()
         checkpoint = newest_checkpoint(job.directory / "checkpoints")  # a running training may have moved on

@@ -41,9 +41,12 @@ def run_command(command: str, arguments: list[str]) -> int:
     with named_sweep(composed.jobs):
         if composed.basic:
             finished = [_is_finished(command, job) for job in composed.jobs]
-            return run_sweep(command, line, composed.jobs, directories(command, composed.jobs), finished)
+            asked = _asked(command, composed.jobs)
+            return run_sweep(
+                command, line, composed.jobs, directories(command, composed.jobs), finished, asked
+            )
         codes = _call_hydra(command, arguments)
-        show_sweep(directories(command, composed.jobs), codes)
+        show_sweep(directories(command, composed.jobs), codes, _asked(command, composed.jobs))
         return 1 if any(codes) else 0
 
 
@@ -73,6 +76,19 @@ def _applicable(command: str, composed: Jobs) -> Jobs:
         for reason in (reason for of, reason in refused if of == run):
             say(f"  {reason.value}: {reason.problem}")
     return dataclasses.replace(composed, jobs=kept)
+
+
+def _asked(command: str, jobs: list[Composed]) -> dict[Path, set[tuple[str, str]]]:
+    """What the jobs of an evaluation measure, by run; a training shows whatever its runs have."""
+    if command != "eval":
+        return {}
+    from posenc.jobs.eval_job import asked_targets
+
+    found: dict[Path, set[tuple[str, str]]] = {}
+    for job in jobs:
+        validated_job = validated(command, _frozen(job.settings))
+        found.setdefault(validated_job.directory, set()).update(asked_targets(validated_job))
+    return found
 
 
 def _is_finished(command: str, job: Composed) -> bool:

@@ -61,7 +61,11 @@ def measure(
     for warning in [] if extension is None else extension.warnings():
         log.warning("%s", warning)
     subject = dataclasses.replace(subject, extension=extension)
-    grid = candidates(subject, plan.extend) if plan.tune else []
+    grid = candidates(extension, model) if plan.tune else []
+    if plan.tune and not grid:
+        say(f"extend={plan.extend['name']}: no knob to choose, measured as it is")
+    if extension is not None and all(extension.acting(w) is model.acting for w in asked.extrapolating):
+        log.warning("%s changes nothing at these lengths", extension.name)
     cells = plan_cells(subject, asked, plan.protocols)
     done = 0
     with shown("evaluating", len(cells) + len(grid) * len(asked.extrapolating)) as bar:
@@ -110,16 +114,20 @@ def subject_and_asked(
         split=plan.split,
         batch_tokens=plan.batch_tokens,
     )
-    asked = Asked(
+    return subject, asked_of(settings, store, plan)
+
+
+def asked_of(settings: dict[str, Any], store: TokenStore, plan: EvalPlan) -> Asked:
+    """What the protocols of a run trained by `settings` are asked for."""
+    return Asked(
         store=store,
         split=plan.split,
         windows=plan.windows,
-        train_length=subject.train_length,
+        train_length=settings["context_length"],
         target_fraction=plan.target_fraction,
         max_targets=plan.max_targets,
         stride=plan.stride,
     )
-    return subject, asked
 
 
 def byte_store(store: TokenStore, data: dict[str, Any], facts: CorpusFacts) -> TokenStore:

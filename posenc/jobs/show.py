@@ -113,7 +113,9 @@ def _of_run(line: CommandLine) -> Picture:
     model = build_model(settings, run.shape, vocabulary)
     load_weights(checkpoint.path, model)
     facts = [f"run {run.directory.resolve().name}, step {checkpoint.step}"]
-    chosen = {key: value for key, value in asked["extend"].items() if key != "tune"}
+    chosen = dict(asked["extend"])
+    if chosen.pop("tune", False):
+        raise UserError("extend.tune", True, "a picture chooses nothing", hint="posenc eval does")
     extension = build_extension(resolve_extend(chosen), model)
     if extension is None:
         return _picture(model, settings, facts)

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -38,6 +38,7 @@ def run_sweep(
     jobs: Sequence[Composed],
     directories: list[Path],
     finished: Sequence[bool],
+    asked: Mapping[Path, set[tuple[str, str]]],
 ) -> int:
     """Run the jobs, show what there is, list what failed. A signal ends the job that runs and the sweep.
 
@@ -52,7 +53,7 @@ def run_sweep(
             say(f"\n{label}: already finished")
         elif not received:
             codes.append(_in_own_process(command, line, job, label, received))
-    show_sweep(directories, codes)
+    show_sweep(directories, codes, asked)
     if received:
         return CODES[signal.Signals(received[0])]
     return 1 if any(codes) else 0
@@ -84,14 +85,30 @@ def _in_own_process(command: str, line: CommandLine, job: Composed, label: str, 
     return code
 
 
-def show_sweep(directories: Sequence[Path], codes: Sequence[int]) -> None:
-    """The comparison by each of `tables_of` on stdout, every run that is not finished on stderr."""
+def show_sweep(
+    directories: Sequence[Path], codes: Sequence[int], asked: Mapping[Path, set[tuple[str, str]]]
+) -> None:
+    """The comparison by each of `tables_of` on stdout, every run that is not finished on stderr.
+
+    `asked`: of which (protocol, hash of targets) a run's records are shown; all of them where it has none.
+    """
     from posenc.report.failures import failures_lines
     from posenc.report.table import show
     from posenc.results.comparison import compare, tables_of
     from posenc.results.load import load_runs
+    from posenc.results.records import REFERENCE_PROTOCOL
 
     runs = load_runs([path for path in directories if path.is_dir()])
+    for run in runs:
+        if run.path in asked:
+            wanted = asked[run.path]
+            hashes = {targets for _, targets in wanted}
+            run.records = [
+                record
+                for record in run.records
+                if (record["protocol"], record["targets_hash"]) in wanted
+                or (record["protocol"] == REFERENCE_PROTOCOL and record["targets_hash"] in hashes)
+            ]
     for number, protocol in enumerate(tables_of(runs)):
         if number:
             print()

@@ -84,7 +84,8 @@ def _of_row(comparison: Comparison, row: Row) -> dict[str, object]:
         values |= _ends("uses_context", uses.ci95)
     if curve is not None:
         values["slope"] = curve.slope
-        values["breaks_at"] = " ".join("none" if one is None else str(one) for one in curve.breaks_at)
+        breaks = " ".join("none" if one is None else str(one) for one in curve.breaks_at)
+        values["breaks_at"] = breaks if curve.judged else "unclear"
     for name, probe in zip(_probe_names(comparison)[::2], row.probes, strict=True):
         values |= {name: probe.cell.mean, f"{name} change": probe.cell.change}
     return values

@@ -38,7 +38,10 @@ def extra_captions(comparison: Comparison) -> list[str]:
             if of == "documents"
             else "the standard deviation over seeds"
         )
-        lines.append(f"slope: nats per token of loss, for each token past T; its ± is {spread}")
+        sure = any(curve.slope_ci95 or curve.slope_spread is not None for curve in curves)
+        lines.append(
+            "slope: nats per token of loss, for each token past T" + (f"; its ± is {spread}" if sure else "")
+        )
         lines.append(
             "breaks at: the start of the first bin past T that is 0.1 nats above the level at T with its "
             "whole 95% interval over documents"

@@ -60,7 +60,7 @@ def captions(comparison: Comparison, marks: dict[str, str]) -> list[str]:
     if h["left_out"]:
         lines.append(
             f"not shown: {h['left_out']} records of other targets, corpora or checkpoints "
-            "(--length, --corpus and --split choose)"
+            "(--length, --corpus, --split and --stride choose)"
         )
     lines += [f"{label(row)}: {visible(note)}" for row in comparison.rows for note in row.notes]
     return [line for line in lines if line]

@@ -15,7 +15,7 @@ from posenc.results.ranking import Mark
 from posenc.results.records import Metric, Record, perplexity
 from posenc.results.rows import Group, Member
 from posenc.results.statistics import Per, difference, mean_and_spread, same_targets
-from posenc.results.verdicts import CONFIDENCE, verdict
+from posenc.results.verdicts import CONFIDENCE, SAME_WORD, verdict
 
 NOT_MEASURED = "not measured"
 # Reasons that have nothing to do with how good the encoding is: the other seeds still stand for the row.
@@ -153,5 +153,6 @@ def _judge(cell: Cell, scores: Sequence[Scores]) -> None:
     except ValueError:
         return
     interval = change.interval(CONFIDENCE)
-    cell.verdict, cell.verdict_change = verdict(change), change.value
+    same = all(ours["nats"] == theirs["nats"] for ours, theirs in scores)  # one measurement, told twice
+    cell.verdict, cell.verdict_change = SAME_WORD if same else verdict(change), change.value
     cell.verdict_ci95 = None if interval is None else list(interval)

@@ -18,8 +18,8 @@ from posenc.results.mixing import mixed_values, refuse_mixed
 from posenc.results.names import visible
 from posenc.results.probes import PROBES, Probe, ProbeColumn, probe_columns
 from posenc.results.ranking import compare_pairs, marks
-from posenc.results.records import HEADLINE, INFLATED, METRICS, SCHEMA_VERSION, Metric
-from posenc.results.reference import REFERENCE_PROTOCOL, undertrained
+from posenc.results.records import HEADLINE, INFLATED, METRICS, REFERENCE_PROTOCOL, SCHEMA_VERSION, Metric
+from posenc.results.reference import undertrained
 from posenc.results.rows import Group, group_runs
 from posenc.results.selection import select
 from posenc.results.statistics import mean_and_spread

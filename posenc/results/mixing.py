@@ -83,7 +83,8 @@ def _differing_targets(selected: Sequence[Selected]) -> dict[int, str]:
     for one in selected:
         for cells in one.cells.values():
             for multiple, record in cells.items():
-                columns[multiple].setdefault(id(one), record["targets_hash"])
+                column = 0.0 if "curve" in record else multiple  # curves share their columns, the bins
+                columns[column].setdefault(id(one), record["targets_hash"])
     for _, hashes in sorted(columns.items()):
         if len(set(hashes.values())) > 1:
             return hashes

@@ -11,6 +11,7 @@ from posenc.results.statistics import ratio_interval
 SCHEMA_VERSION = 1
 UNIT = "nats per token"
 HEADLINE = "fixed-target"  # the protocol that stands for a run where one has to
+REFERENCE_PROTOCOL = "trigram"  # not a protocol of the model: the loss of a byte trigram on its targets
 INFLATED = "nonoverlapping"  # the protocol whose loss falls with the window for a reason of its own
 METRICS = {"nats": "nats per token", "bpb": "bits per byte", "ppl": "perplexity per token"}
 Metric = Literal["nats", "bpb", "ppl"]

@@ -13,13 +13,11 @@ from posenc.results.cells import value_of
 from posenc.results.columns import single
 from posenc.results.load import Run
 from posenc.results.numbers import printed_change
-from posenc.results.records import METRICS, Metric, Record
+from posenc.results.records import METRICS, REFERENCE_PROTOCOL, Metric, Record
 from posenc.results.rows import Group
 from posenc.results.selection import Selected
 from posenc.results.statistics import Estimate, difference
 from posenc.results.verdicts import CONFIDENCE, REFERENCE
-
-REFERENCE_PROTOCOL = "trigram"
 
 
 def reference(selected: Sequence[Selected], metric: Metric) -> dict[str, Any] | None:

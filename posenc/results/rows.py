@@ -12,6 +12,7 @@ from posenc.results.selection import Selected
 from posenc.results.settings import (
     differing,
     encoding_of,
+    extend_defaults,
     flatten,
     of_options,
     options_of,
@@ -46,11 +47,14 @@ class Group:
 
     @property
     def beyond(self) -> str | None:
-        """The declared policy past T, where the encoding has one."""
+        """The declared policy past T of what acts, where it has one."""
         for member in self.members:
-            for record in member.selected.records if member.selected else []:
+            cells = member.selected.cells.get(self.extend, {}) if member.selected else {}
+            for record in cells.values():
                 if record["beyond"] is not None:
                     return record["beyond"]
+        if self.extend is not None:
+            return None
         return self.settings.get("encoding.beyond", "null").replace("null", "") or None
 
     @property
@@ -111,13 +115,12 @@ def _keep_one_a_seed(row: Group) -> None:
 
 
 def _label(rows: list[Group]) -> None:
-    by_encoding, by_extension = defaultdict(list), defaultdict(list)
+    by_encoding = defaultdict(list)
     for row in rows:
         by_encoding[row.encoding].append(row.settings)
-        by_extension[row.encoding, row.extend_name].append(_extend_settings(row))
     for row in rows:
         label = row.encoding + (f"+{row.extend_name}" if row.extend_name else "")
-        own, extension = row.settings, _extend_settings(row)
+        own = row.settings
         alike = [one for one in by_encoding[row.encoding] if options_of(one) == options_of(own)]
         keys = [key for key in differing(by_encoding[row.encoding]) if not of_options(key)]
         keys += [key for key in differing(alike) if of_options(key)]
@@ -126,11 +129,7 @@ def _label(rows: list[Group]) -> None:
             for key in keys
             if key in own and key != "encoding.beyond"
         ]
-        parts += [
-            f"{key}={extension[key]}"
-            for key in differing(by_extension[row.encoding, row.extend_name])
-            if key in extension
-        ]
+        parts += _knobs(row)
         row.label = " ".join([label, *parts, *([f"(beyond: {row.beyond})"] if row.beyond else [])])
     twice = Counter((row.label, json.dumps(row.mixed, sort_keys=True)) for row in rows)
     for row in rows:
@@ -138,5 +137,13 @@ def _label(rows: list[Group]) -> None:
             row.label += f" [{row.members[0].run.name}]"
 
 
-def _extend_settings(row: Group) -> dict[str, str]:
-    return {} if row.extend is None else flatten(json.loads(row.extend))
+def _knobs(row: Group) -> list[str]:
+    """The extension's knobs that are not those of its YAML, and that others were chosen for each seed."""
+    if row.extend is None:
+        return []
+    extension = json.loads(row.extend)
+    tuned = extension.pop("tuned", [])
+    usual = flatten(extend_defaults(str(extension["name"])))
+    given = {key: value for key, value in flatten(extension).items() if key not in ("name", "tuned_on")}
+    parts = [f"{key}={value}" for key, value in given.items() if usual.get(key, value) != value]
+    return parts + ([f"(tuned: {', '.join(map(str, tuned))})"] if tuned else [])

@@ -13,7 +13,7 @@ from typing import Any
 from posenc.errors import UserError
 from posenc.results.load import Run
 from posenc.results.names import visible
-from posenc.results.records import Record
+from posenc.results.records import REFERENCE_PROTOCOL, Record
 
 TargetSet = tuple[str, str, int, str]  # fingerprint, split, stride or 0, hash of the targets
 
@@ -62,26 +62,36 @@ def parse_multiple(text: str) -> float:
     return multiple
 
 
-def only(runs: Sequence[Run], *, length: float | None, corpus: str | None, split: str | None) -> list[Run]:
+def only(
+    runs: Sequence[Run],
+    *,
+    length: float | None,
+    corpus: str | None,
+    split: str | None,
+    stride: int | None = None,
+) -> list[Run]:
     """The runs with just the records that are asked for; None asks for nothing.
 
     `length` is a multiple of T that the targets must have been measured at: the longest window decides which
-    targets there are, so a longer evaluation is another set. Raises UserError if nothing is left.
+    targets there are, so a longer evaluation is another set. `stride` in tokens, of records that have one.
+    Raises UserError if nothing is left.
     """
-    if length is None and corpus is None and split is None:
+    asked = {"--length": length, "--corpus": corpus, "--split": split, "--stride": stride}
+    if all(value is None for value in asked.values()):
         return list(runs)
     kept = []
     for run in runs:
         some = [r for r in run.records if corpus in (None, r["corpus"]) and split in (None, r["split"])]
+        some = [r for r in some if stride is None or r["stride"] in (None, stride)]
         if length is not None:
-            sets = {target_set(r) for r in some if math.isclose(r["multiple"], length)}
-            some = [r for r in some if target_set(r) in sets]
+            sets = {(r["protocol"], target_set(r)) for r in some if math.isclose(r["multiple"], length)}
+            sets |= {(REFERENCE_PROTOCOL, targets) for _, targets in sets}
+            some = [r for r in some if (r["protocol"], target_set(r)) in sets]
         kept.append(dataclasses.replace(run, records=some))
     if not any(run.records for run in kept):
         there = sorted(
             {f"{r['corpus']} ({r['split']}) {r['multiple']:g}x" for run in runs for r in run.records}
         )
-        asked = {"--length": length, "--corpus": corpus, "--split": split}
         key, value = next((k, v) for k, v in asked.items() if v is not None)
         raise UserError(key, value, "no run has such records", allowed=", ".join(map(visible, there)))
     return kept
@@ -126,7 +136,8 @@ def _select_run(
         by_set[target_set(record)].append(record)
     order = sorted(by_set, key=lambda key: ranked[key])
     taken = [order[0]]
-    if _windows(by_set[order[0]]) == 1:
+    curves = any("curve" in record for record in by_set[order[0]])  # one window by nature
+    if _windows(by_set[order[0]]) == 1 and not curves:
         taken += [k for k in order[1:] if k[:3] == order[0][:3] and _windows(by_set[k]) == 1]
     selected = Selected(run)
     for key in taken:
@@ -139,10 +150,16 @@ def _select_run(
 
 
 def extend_key(record: Record) -> str | None:
-    """The extension with its parameters as one comparable text, the same at every window."""
+    """The extension with its parameters as one comparable text, the same at every window.
+
+    Knobs that were chosen on validation documents are left out: each seed chooses its own.
+    """
     if record["extend"] is None:
         return None
-    return json.dumps({k: v for k, v in record["extend"].items() if k != "resolved"}, sort_keys=True)
+    tuned = record["extend"].get("tuned", [])
+    left_out = {"resolved", *(tuned if isinstance(tuned, list) else [])}
+    kept = {key: value for key, value in record["extend"].items() if key not in left_out}
+    return json.dumps(kept, sort_keys=True)
 
 
 def _windows(records: list[Record]) -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
+from posenc.paths import conf_dir
 from posenc.results.load import Run
 
 # Settings that leave the numbers alone, and those that posenc.results.mixing compares on its own.
@@ -65,6 +68,18 @@ def options_of(settings: dict[str, str]) -> list[str]:
 def of_options(key: str) -> bool:
     """Whether a setting belongs to the groups of options."""
     return key.startswith(("attention.", "positions."))
+
+
+@functools.cache
+def extend_defaults(name: str) -> dict[str, Any]:
+    """The knobs of an extension as in its YAML; {} for a name that there is none of."""
+    path = conf_dir() / "extend" / f"{name}.yaml"
+    if not re.fullmatch(r"\w+", name) or not path.is_file():
+        return {}
+    import yaml
+
+    values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return values
 
 
 def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,14 +106,17 @@ def test_knobs_are_chosen_on_validation_documents(posenc: Posenc, run_copy: Path
     losses: dict[float, float] = {}
     for r in tried:
         losses[r["extend"]["beta_fast"]] = losses.get(r["extend"]["beta_fast"], 0.0) + r["nats"]
+    assert "rope+yarn (tuned: beta_fast)" in result.out
     reported = extended(run_copy, "yarn")
     assert len(losses) > 1
     assert {r["extend"]["beta_fast"] for r in reported.values()} == {min(losses, key=lambda k: losses[k])}
     assert {r["extend"]["tuned_on"] for r in reported.values()} == {"validation"}
     wrong = posenc("eval", *asked, "eval.split=validation")
     assert wrong.code == 2 and "extend.tune" in wrong.err
-    none = posenc("eval", f"run={run_copy}", "extend.tune=true")
-    assert none.code == 2 and "no knob to choose" in none.err
+    nothing = posenc("eval", f"run={run_copy}", "extend=drop", "extend.tune=true")
+    assert nothing.code == 0 and "extend=drop: no knob to choose" in nothing.err
+    within = posenc("eval", f"run={run_copy}", "extend=yarn", "extend.tune=true", "eval.lengths=[1x]")
+    assert within.code == 2 and "no length beyond" in within.err
 
 
 def test_every_protocol_by_one_command(posenc: Posenc, run_copy: Path) -> None:
@@ -150,3 +154,57 @@ def test_an_extended_run_is_drawn(posenc: Posenc, run_copy: Path) -> None:
     assert "rope+pi" in pictured.out and "rope+pi" not in plain.out
     refused = posenc("show", f"run={run_copy}", "encoding=rope")
     assert refused.code == 2
+
+
+def test_a_sweep_shows_what_it_measured(posenc: Posenc, run_copy: Path) -> None:
+    result = posenc("eval", "-m", f"run={run_copy}", "extend=pi,window", "eval.lengths=[1x,3x]")
+    assert result.code == 0, result.err
+    title, _, rest = result.out.partition("\n")
+    assert title.startswith("fixed-target") and "3x" in rest.split("positions:")[0]
+    assert "4x" not in rest.split("positions:")[0]  # measured before, on other targets
+    for row in ("rope+pi", "rope+window"):
+        assert row in result.out
+
+
+def test_a_curve_of_another_longest_window_is_other_text(posenc: Posenc, run_copy: Path, place: Path) -> None:
+    shutil.copytree(run_copy, place / "other" / run_copy.name)
+    other = place / "other" / run_copy.name
+    for path in (other / "records").iterdir():
+        path.unlink()
+    more = ["eval.lengths=[1x,2x]", "eval.protocols=[positions]"]
+    assert posenc("eval", f"run={other}", *more).code == 0
+    mixed = posenc("compare", str(run_copy), str(other), "--protocol", "positions")
+    assert mixed.code == 2 and "targets" in mixed.err
+    assert posenc("eval", f"run={run_copy}", *more).code == 0
+    alone = posenc("compare", str(run_copy), "--protocol", "positions", "--length", "2x")
+    assert alone.code == 0 and " 2x" in alone.out and "4x" not in alone.out
+    both = posenc("compare", str(run_copy), "--protocol", "positions")
+    assert both.code == 0 and "not shown: 1 record" in both.out
+
+
+def test_a_rise_is_held_against_the_model_as_trained(posenc: Posenc, run_copy: Path) -> None:
+    asked = [f"run={run_copy}", "extend=drop", "eval.protocols=[positions]"]
+    assert posenc("eval", *asked).code == 0
+    plain, dropped = sorted(
+        (r for r in records_of(run_copy) if r["protocol"] == "positions"),
+        key=lambda r: r["extend"] is not None,
+    )
+    # RoPE: the first T positions of a long pass are those of a short one
+    assert dropped["curve"]["level"] == pytest.approx(plain["curve"]["level"], abs=1e-5)
+    assert dropped["curve"]["nats"] != plain["curve"]["nats"]
+
+
+def test_another_stride_can_be_chosen(posenc: Posenc, run_copy: Path) -> None:
+    for stride in (4, 2):
+        asked = [f"eval.stride={stride}", "eval.protocols=[sliding]"]
+        assert posenc("eval", f"run={run_copy}", *asked).code == 0
+    for stride in (4, 2):
+        shown = posenc("compare", str(run_copy), "--protocol", "sliding", "--stride", str(stride))
+        assert shown.code == 0 and f"stride {stride}" in shown.out
+
+
+def test_the_papers_table_chooses_protocol_and_unit(posenc: Posenc, run_copy: Path) -> None:
+    fine = posenc("compare", str(run_copy), "--against", "alibi-table2")
+    assert fine.code == 0 and "published: alibi-table2" in fine.out
+    wrong = posenc("compare", str(run_copy), "--against", "alibi-table2", "--metric", "bpb")
+    assert wrong.code == 2 and "--against" in wrong.err

@@ -78,7 +78,7 @@ def test_the_headline_reads_in_eighty_columns(tmp_path: Path) -> None:
         "same within 0.02, collapsed beyond 0.5; given where the 95% interval over seeds and documents",
         "* lowest of its length; = a tie with it (within 0.02 bits per byte); ? cannot be told from it; "
         "no mark: higher by more than 0.02 bits per byte (95% intervals over seeds and documents, Holm",
-        "weak: undertrained: at 1x not clearly 0.1 bits per byte below the trigram reference (-0.08",
+        "weak: undertrained: at 1x not clearly 0.1 bits per byte below the trigram reference (it is at -0.08",
         "8x+",
         "+: the longest that was measured",
         "its ± is half the 95% interval over seeds and documents",

@@ -144,7 +144,7 @@ def test_an_extension_is_held_against_the_crop_line(tmp_path: Path) -> None:
     ]
     write_run(tmp_path, records=records)
     comparison = compared(tmp_path)
-    extended = row_of(comparison, "rope+yarn")
+    extended = row_of(comparison, "rope+yarn factor=8")
     assert [cell.change for cell in extended.cells] == [pytest.approx(0.5), pytest.approx(0.25)]
     assert extended.crop["mean"] == pytest.approx(1.0)
     assert row_of(comparison, "rope").cells[1].change == pytest.approx(1.5)

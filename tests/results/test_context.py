@@ -101,7 +101,7 @@ def test_undertrained(tmp_path: Path, below: float, wiggle: float, marked: bool)
     write_run(tmp_path, records=with_reference(1.81 - below * BIT, 1.81, wiggle))
     notes = compared(tmp_path).rows[0].notes
     assert [note.startswith("undertrained: at 1x") for note in notes] == [True] * marked
-    assert not marked or f"({-below:+.3f})" in notes[0]
+    assert not marked or f"(it is at {-below:+.3f})" in notes[0]
 
 
 def test_undertrained_names_its_seeds_and_speaks_of_the_trained_model(tmp_path: Path) -> None:

@@ -7,6 +7,18 @@ model is never changed: an extension gives what the attention sees in its place.
 from __future__ import annotations
 
 from posenc.evaluation.extend._base import Extension, NotForThisEncodingError
-from posenc.evaluation.extend._registry import build_extension, list_extensions, resolve_extend
+from posenc.evaluation.extend._registry import (
+    build_extension,
+    default_knobs,
+    list_extensions,
+    resolve_extend,
+)
 
-__all__ = ["Extension", "NotForThisEncodingError", "build_extension", "list_extensions", "resolve_extend"]
+__all__ = [
+    "Extension",
+    "NotForThisEncodingError",
+    "build_extension",
+    "default_knobs",
+    "list_extensions",
+    "resolve_extend",
+]

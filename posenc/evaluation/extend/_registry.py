@@ -57,15 +57,23 @@ def build_extension(settings: Mapping[str, Any], model: Decoder) -> Extension | 
         resolve_extend(settings)
         return None
     cls = extension_class(settings.get("name"))
-    resolved = resolve_extend({**_defaults(cls.name), **settings})
+    usual = default_knobs(cls.name)
+    resolved = resolve_extend({**usual, **settings})
+    knobs = {key: value for key, value in resolved.items() if key != "name"}
     try:
-        extension = cls(model, **{key: value for key, value in resolved.items() if key != "name"})
-    except RefusedError as reason:
+        extension = cls(model, **knobs)
+    except (RefusedError, UserError) as reason:
+        if isinstance(reason, UserError) and knobs != usual:
+            raise  # what the user gave is out of range, not what goes without saying
         raise NotForThisEncodingError(
-            cls.name, name_of(model.encoding), str(reason), _applicable(model)
+            cls.name, name_of(model.encoding), _said(reason), _applicable(model)
         ) from reason
     extension.settings = resolved
     return extension
+
+
+def _said(reason: RefusedError | UserError) -> str:
+    return f"{reason.key}: {reason.problem}" if isinstance(reason, UserError) else str(reason)
 
 
 def _applicable(model: Decoder) -> list[str]:
@@ -73,14 +81,14 @@ def _applicable(model: Decoder) -> list[str]:
     found = []
     for name in list_extensions():
         try:
-            extension_class(name)(model, **_defaults(name))
+            extension_class(name)(model, **default_knobs(name))
         except (RefusedError, UserError):
             continue
         found.append(name)
     return found
 
 
-def _defaults(name: str) -> dict[str, Any]:
+def default_knobs(name: str) -> dict[str, Any]:
     """Knobs of an extension as in its YAML, their only home."""
     text = (conf_dir() / "extend" / f"{name}.yaml").read_text(encoding="utf-8")
     return {key: value for key, value in yaml.safe_load(text).items() if key != "name"}
