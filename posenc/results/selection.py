@@ -41,8 +41,8 @@ def select(runs: Sequence[Run], protocol: str) -> list[Selected]:
     """The records of `protocol`, a Selected for each run that has some and has not diverged.
 
     Where a run was measured on several sets of targets, the one that most runs share is taken, then the
-    run's own corpus, the test split, the most and the longest windows. Sets of one window each (protocols
-    that cannot score the same targets at every length) are taken together.
+    run's own corpus, the test split, the most and the longest windows, the most targets. Sets of one window
+    each (protocols that cannot score the same targets at every length) are taken together.
     """
     last = {id(run): _last_checkpoint(run, protocol) for run in runs}
     ranked = _rank(runs, last)
@@ -115,6 +115,7 @@ def _rank(runs: Sequence[Run], last: dict[int, list[Record]]) -> dict[TargetSet,
     owners: dict[TargetSet, set[int]] = defaultdict(set)
     windows: dict[TargetSet, set[int]] = defaultdict(set)
     own: dict[TargetSet, int] = defaultdict(int)
+    targets: dict[TargetSet, int] = defaultdict(int)
     for run in runs:
         trained_on = (run.facts or {}).get("corpus", {}).get("fingerprint")
         for record in last[id(run)]:
@@ -122,8 +123,17 @@ def _rank(runs: Sequence[Run], last: dict[int, list[Record]]) -> dict[TargetSet,
             owners[key].add(id(run))
             windows[key].add(record["window"])
             own[key] += record["fingerprint"] == trained_on
+            targets[key] = max(targets[key], record["targets"])
     return {
-        key: (-len(owners[key]), own[key] == 0, key[1] != "test", -len(windows[key]), -max(windows[key]), key)
+        key: (
+            -len(owners[key]),
+            own[key] == 0,
+            key[1] != "test",
+            -len(windows[key]),
+            -max(windows[key]),
+            -targets[key],
+            key,
+        )
         for key in owners
     }
 

@@ -239,3 +239,12 @@ def test_wrong_names_are_the_users_mistake(tmp_path: Path) -> None:
         compare(runs, "fixed-target", "nat", False)
     with pytest.raises(UserError, match="no runs"):
         compare([], "fixed-target", "nats", False)
+
+
+def test_of_two_sets_that_all_share_the_larger_is_shown(tmp_path: Path) -> None:
+    for encoding in ("rope", "alibi"):
+        few = [record(m * 64, 1.0, targets_hash="b" * 16, count=35) for m in (1, 2)]
+        many = [record(m * 64, 1.5, targets_hash="c" * 16, count=40) for m in (1, 2)]
+        write_run(tmp_path, encoding, records=[*few, *many])
+    cells = [cell for row in compared(tmp_path).rows for cell in row.cells]
+    assert [cell.mean for cell in cells] == [pytest.approx(1.5)] * 4
