@@ -24,25 +24,28 @@ def measure_one(run: str, protocol: str) -> dict[str, float]:
     from posenc.evaluation.evaluate import protocol_module
     from posenc.evaluation.plans import windows_of
     from posenc.jobs.build import build_model, peak_memory
+    from posenc.jobs.checks import default_evaluation
     from posenc.jobs.compose import compose_jobs, parse
     from posenc.jobs.eval_job import eval_job
     from posenc.jobs.measure import subject_and_asked
     from posenc.training.checkpoint import load_weights, newest_checkpoint
 
-    (composed,) = compose_jobs("eval", parse([f"run={run}", f"eval.protocols=[{protocol}]"])).jobs
+    usual = default_evaluation()["max_targets"]
+    asked = [f"run={run}", f"eval.protocols=[{protocol}]", f"eval.max_targets={usual}"]
+    (composed,) = compose_jobs("eval", parse(asked)).jobs
     job = eval_job(composed.settings)
     store = prepare(job.data, job.tokenizer, facts=job.facts)
     checkpoint = newest_checkpoint(job.directory / "checkpoints")
     assert checkpoint is not None
     model = build_model(job.trained, job.shape, store.vocab_size)
     load_weights(checkpoint.path, model)
-    subject, asked = subject_and_asked(job.trained, model, store, job.evaluation, job.device)
+    subject, wanted = subject_and_asked(job.trained, model, store, job.evaluation, job.device)
     module = protocol_module(protocol)
     began = time.perf_counter()
-    plan = module.plan(asked)
+    plan = module.plan(wanted)
     planning = time.perf_counter() - began
     before, found = peak_memory(job.device) or 0, {"plan": planning, "targets": 0.0}
-    for window in sorted(windows_of(module, asked), reverse=True):
+    for window in sorted(windows_of(module, wanted), reverse=True):
         began = time.perf_counter()
         sums = module.measure(subject, plan, window, lambda: None)
         found[f"at {window}"] = time.perf_counter() - began

@@ -10,6 +10,7 @@ from posenc.results.numbers import printed
 from posenc.results.settings import as_text
 from posenc.results.verdicts import MORE_DOCUMENTS, MORE_SEEDS
 
+INDEPENDENT = {"induction": "sequence"}  # what intervals are over, where it is no document
 MARKS = {"lowest": "*", "tie": "=", "unclear": "?"}
 NOTES = {
     "fixed-target": "1x is the crop line: what one gets who cuts the context to T. Below it longer "
@@ -110,7 +111,8 @@ def _spread(comparison: Comparison) -> str:
         return f"± is the standard deviation over {seeds} seeds (of a change: of each seed's own); {change}"
     tail = "one seed: this says something of these models only"
     if of == "documents":
-        return f"{change}; its ± is half the 95% interval over documents; {tail}"
+        over = INDEPENDENT.get(comparison.header["protocol"], "document") + "s"
+        return f"{change}; its ± is half the 95% interval over {over}; {tail}"
     return f"{change}; {tail}" if counts else ""
 
 
@@ -172,7 +174,7 @@ def _scored(comparison: Comparison) -> str:
         return ""
     targets, documents = (_range(h[key]) for key in ("targets", "documents"))
     same = all(c.targets == comparison.columns[0].targets is not None for c in comparison.columns)
-    noun = "document" if documents == "1" else "documents"
+    noun = INDEPENDENT.get(h["protocol"], "document") + ("" if documents == "1" else "s")
     return f"{targets} targets in {documents} {noun}" + (" at every length" if same else "")
 
 

@@ -224,3 +224,10 @@ def test_hostile_units_and_names_stay_text(tmp_path: Path) -> None:
     markdown = render(compared(tmp_path), "markdown", 80, False)
     lines = [line for line in markdown.splitlines() if line.startswith("|")]
     assert len(lines) == 8 and "<b>" not in markdown.replace("\\<", "")
+
+
+def test_random_sequences_are_no_documents(tmp_path: Path) -> None:
+    records = [record(m * T, 5.0, protocol="induction", bytes=[0] * 40) for m in (1, 8)]
+    write_run(tmp_path, records=records)
+    text = flat(render(compare(load_runs([tmp_path]), "induction", "nats", False), "table", 100, False))
+    assert "400 targets in 40 sequences" in text and "interval over sequences" in text
