@@ -62,8 +62,8 @@ def _check_curve(curve: object) -> None:
     if not isinstance(curve, dict):
         raise ValueError("record.curve: not an object")
     of = "record.curve"
-    _need(curve, ("edges", "targets"), lambda v: _is_list(v, _is_count), "whole numbers", of)
-    _need(curve, ("nats", "rise"), lambda v: _is_list(v, _is_number), "numbers", of)
+    _need(curve, ("edges", "targets"), _are_counts, "whole numbers", of)
+    _need(curve, ("nats", "rise"), _are_numbers, "numbers", of)
     _need(curve, ("level",), _is_number, "a number", of)
     _need(curve, ("slope",), lambda v: v is None or _is_number(v), "a number or null", of)
     _need(curve, ("breaks_at",), lambda v: v is None or _is_count(v), "a whole number or null", of)
@@ -116,17 +116,29 @@ def _is_list(value: object, fits: Any) -> bool:
     return isinstance(value, list) and all(fits(item) for item in value)
 
 
+def _are_numbers(value: object) -> bool:
+    """As `_is_number` for a whole list; by built-ins, as long lists of documents are checked by the thousand."""
+    if not isinstance(value, list) or not set(map(type, value)) <= {int, float}:
+        return False
+    return not value or (-LARGEST < min(value) and max(value) < LARGEST and not math.isnan(sum(value)))
+
+
+def _are_counts(value: object, least: int = 0) -> bool:
+    """As `_is_count` for a whole list."""
+    if not isinstance(value, list) or not set(map(type, value)) <= {int}:
+        return False
+    return not value or (min(value) >= least and max(value) < 2**63)
+
+
 def _is_interval(value: object) -> bool:
-    return _is_list(value, _is_number) and len(cast(list[Any], value)) == 2
+    return _are_numbers(value) and len(cast(list[Any], value)) == 2
 
 
 def _is_per_document(value: object) -> bool:
     if not isinstance(value, dict):
         return False
-    lists = [value.get(key) for key in ("document", "nats", "targets", "bytes")]
-    kinds = [_is_count, _is_number, lambda v: _is_count(v) and v > 0, _is_count]
-    if not all(_is_list(items, fits) for items, fits in zip(lists, kinds, strict=True)):
+    document, nats, targets, size = (value.get(key) for key in ("document", "nats", "targets", "bytes"))
+    if not (_are_counts(document) and _are_numbers(nats) and _are_counts(targets, 1) and _are_counts(size)):
         return False
-    documents = cast(list[int], lists[0])
-    aligned = all(len(cast(list[Any], items)) == len(documents) for items in lists)
-    return aligned and len(set(documents)) == len(documents)
+    lists = [cast(list[Any], one) for one in (document, nats, targets, size)]
+    return len(set(map(len, lists))) == 1 and len(set(lists[0])) == len(lists[0])

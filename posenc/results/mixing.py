@@ -19,9 +19,9 @@ def mixed_values(selected: Sequence[Selected]) -> list[dict[str, str]]:
     rows = [_comparable(one) for one in selected]
     hashes = _differing_targets(selected)
     models = [flatten(dict((one.run.facts or {}).get("model", {}))) for one in selected]
+    unlike = differing(models)
+    keys = ["name"] if "name" in unlike else unlike
     for one, row, model in zip(selected, rows, models, strict=True):
-        unlike = differing(models)
-        keys = ["name"] if "name" in unlike else unlike
         row["model"] = " ".join(model.get(k, UNKNOWN) if k == "name" else f"{k}={model.get(k)}" for k in keys)
         row["targets"] = hashes.get(id(one), "")
     keys = differing(rows)

@@ -39,10 +39,19 @@ def compare_pairs(labels: Sequence[str], samples: Sequence[Mapping[int, Any] | N
     0.05 / m, the next against 0.05 / (m - 1), until one fails; the rest keep that one's level. A tie is an
     interval at that level that lies within the margin.
     """
+    import numpy as np
+
+    arrays = [  # once, as every row is in many pairs
+        {
+            seed: {key: np.asarray(values) for key, values in one.items()}
+            for seed, one in (sample or {}).items()
+        }
+        for sample in samples
+    ]
     pairs, estimates = [], []
     have = [i for i, sample in enumerate(samples) if sample is not None]
     for a, b in combinations(have, 2):
-        ours, theirs = samples[a] or {}, samples[b] or {}
+        ours, theirs = arrays[a], arrays[b]
         seeds = sorted(set(ours) & set(theirs))
         estimate = difference([(ours[s], theirs[s]) for s in seeds], "bytes") if seeds else None
         value = None if estimate is None else estimate.value

@@ -34,7 +34,7 @@ def settings_of(run: Run) -> dict[str, str]:
         tree = {"encoding": run.facts["encoding"]} if run.facts is not None else {}
     skipped = NOT_DEFINING | MIXED | {"encoding.name"}
     flat = flatten(tree)
-    return {key: text for key, text in flat.items() if not any(_within(key, skip) for skip in skipped)}
+    return {key: text for key, text in flat.items() if skipped.isdisjoint(_sections(key))}
 
 
 def encoding_of(run: Run) -> str | None:
@@ -110,5 +110,7 @@ def differing(rows: Sequence[dict[str, str]]) -> list[str]:
     return [key for key in keys if len({row.get(key) for row in rows}) > 1]
 
 
-def _within(key: str, section: str) -> bool:
-    return key == section or key.startswith(section + ".")
+def _sections(key: str) -> list[str]:
+    """The key and all that it lies within: `a.b.c`, `a.b`, `a`."""
+    parts = key.split(".")
+    return [".".join(parts[:n]) for n in range(len(parts), 0, -1)]

@@ -117,37 +117,47 @@ def difference(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], per
 
     if not pairs:
         raise ValueError("no seeds to take a difference of")
-    documents = np.unique(np.concatenate([one["document"] for pair in pairs for one in pair]))
-    values, left_outs, freedoms = [], [], []
-    for pair in pairs:
-        ratios = []
-        for one in pair:
-            sums, counts = np.zeros(len(documents)), np.zeros(len(documents))
-            at = np.searchsorted(documents, one["document"])
-            sums[at] = one["nats"]
-            counts[at] = np.asarray(one[per]) * (1.0 if per == "targets" else math.log(2))
-            rest = counts.sum() - counts
-            if not counts.sum() > 0:
-                raise ValueError(f"no {per} to divide by")
-            left_out = np.divide(sums.sum() - sums, rest, out=np.full(len(sums), np.nan), where=rest > 0)
-            ratios.append((sums.sum() / counts.sum(), left_out))
-            freedoms.append(_freedom(counts))
-        values.append(float(ratios[0][0] - ratios[1][0]))
-        left_outs.append(ratios[0][1] - ratios[1][1])
-    mean, spread = mean_and_spread(values)
+    documents, sums, counts = _by_document(pairs, per)  # (D,), (S, 2, D), (S, 2, D)
+    totals, sizes = sums.sum(axis=2), counts.sum(axis=2)  # (S, 2)
+    if not (sizes > 0).all():
+        raise ValueError(f"no {per} to divide by")
+    rest = sizes[:, :, None] - counts  # (S, 2, D)
+    left_out = np.divide(
+        totals[:, :, None] - sums, rest, out=np.full_like(sums, np.nan), where=rest > 0
+    )  # without one document each
+    ratios = totals / sizes  # (S, 2)
+    mean, spread = mean_and_spread([float(a - b) for a, b in ratios])
     enough = min(len(one["document"]) for pair in pairs for one in pair) >= MIN_DOCUMENTS
     return Estimate(
         value=mean,
-        seeds=len(values),
+        seeds=len(pairs),
         documents=len(documents),
-        seed_variance=None if spread is None else spread**2 / len(values),
-        document_variance=_jackknife(np.mean(left_outs, axis=0)) if enough else None,
-        document_freedom=min(freedoms),
+        seed_variance=None if spread is None else spread**2 / len(pairs),
+        document_variance=_jackknife((left_out[:, 0] - left_out[:, 1]).mean(axis=0)) if enough else None,
+        document_freedom=float(max((sizes**2 / (counts**2).sum(axis=2)).min() - 1, 1.0)),
     )
+
+
+def _by_document(
+    pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], per: Per
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """All documents (D,), and of each seed's a and b the sums and counts over them (S, 2, D); 0 if not there."""
+    import numpy as np
+
+    listed = [[np.asarray(one["document"]) for one in pair] for pair in pairs]
+    documents = np.unique(np.concatenate([one for pair in listed for one in pair]))
+    sums, counts = np.zeros((2, len(pairs), 2, len(documents)))
+    for s, pair in enumerate(pairs):
+        for i, one in enumerate(pair):
+            at = np.searchsorted(documents, listed[s][i])
+            sums[s, i, at], counts[s, i, at] = one["nats"], one[per]
+    return documents, sums, counts if per == "targets" else counts * math.log(2)
 
 
 def same_targets(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     """Whether two `per_document` count the same targets and bytes of the same documents."""
+    if all(a[key] == b[key] for key in ("document", "targets", "bytes")):
+        return True
     counts = [{d: tb for d, *tb in zip(x["document"], x["targets"], x["bytes"], strict=True)} for x in (a, b)]
     return counts[0] == counts[1]
 
