@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
 from posenc import __version__
-
-if TYPE_CHECKING:
-    from posenc.results.records import Metric
+from posenc.cli_tools import completion, doctor, runs
 
 app = typer.Typer(
     name="posenc",
@@ -45,9 +43,14 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 
 @app.command(**HYDRA)
-def train(context: typer.Context, overrides: Overrides = None, debug: Debug = False) -> None:
+def train(
+    context: typer.Context,
+    overrides: Overrides = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="What it would take; writes nothing.")] = False,
+    debug: Debug = False,
+) -> None:
     """Train, measure at longer lengths, print the table; -m sweeps. See `posenc train --help`."""
-    _hydra("train", [*(overrides or []), *context.args], debug)
+    _hydra("train", [*(overrides or []), *context.args], debug, dry_run)
 
 
 @app.command(name="eval", **HYDRA)
@@ -62,9 +65,28 @@ def compare(
         list[str] | None,
         typer.Argument(metavar="[DIRS]...", help="Run directories, folders of them, or globs; default: runs"),
     ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Only these runs: encoding=rope,al*  seed=0  train.lr!=0.002"),
+    ] = None,
     protocol: Annotated[str, typer.Option(help="How the loss was measured.")] = "fixed-target",
     metric: Annotated[str, typer.Option(help="nats, bpb (bits per byte) or ppl.")] = "nats",
-    format: Annotated[str, typer.Option(help="table, markdown, csv or json.")] = "table",
+    format: Annotated[str, typer.Option(help="table, markdown, csv, latex or json.")] = "table",
+    rows: Annotated[
+        list[str] | None, typer.Option(help="Only these rows, in this order: rope,alibi*")
+    ] = None,
+    columns: Annotated[list[str] | None, typer.Option(help="Only these lengths: 1x,8x")] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(help="By name, 8x (the loss there), change or change@4x; -8x: highest first."),
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(metavar="ROW", help="Differences to this row instead of to the loss at T.")
+    ] = None,
+    facet: Annotated[
+        str | None, typer.Option(metavar="KEY", help="A table for each value: context_length, model, ...")
+    ] = None,
+    extensions: Annotated[str, typer.Option(help="Test-time extensions as rows or as columns.")] = "rows",
     length: Annotated[
         str | None, typer.Option(help="The targets that were measured at this multiple of T, such as 16x.")
     ] = None,
@@ -77,30 +99,19 @@ def compare(
     against: Annotated[
         str | None, typer.Option(metavar="TABLE", help="Beside a paper's table, such as alibi-table2.")
     ] = None,
+    plot: Annotated[str | None, typer.Option(metavar="FILE", help="A picture: .png, .svg or .pdf.")] = None,
+    plot_kind: Annotated[
+        str, typer.Option(help="context, change, positions, heatmap, training or probes.")
+    ] = "context",
+    plot_width: Annotated[float, typer.Option(help="Inches; 3.3 is a column of a paper.")] = 5.5,
+    html: Annotated[str | None, typer.Option(metavar="FILE", help="One page with charts and tables.")] = None,
     debug: Debug = False,
 ) -> None:
-    """The comparison: rows encodings, columns lengths."""
-    from posenc.report.failures import failures_lines
-    from posenc.report.table import show
-    from posenc.results.comparison import compare as compare_runs
-    from posenc.results.load import load_runs
-    from posenc.results.selection import only, parse_multiple
+    """The comparison: rows encodings, columns lengths; from disk, nothing is measured."""
+    from posenc.jobs.compare import Asked, run_compare
 
-    multiple = None if length is None else parse_multiple(length)
-    loaded = only(load_runs(runs or ["runs"]), length=multiple, corpus=corpus, split=split, stride=stride)
-    if against is not None:
-        if (protocol, metric) != ("fixed-target", "nats"):
-            from posenc.errors import UserError
-
-            raise UserError("--against", against, "chooses protocol and unit by the paper's table itself")
-        from posenc.report.against import show_against
-        from posenc.results.against import against as beside
-
-        show_against(beside(loaded, against, allow_mixed), format, sys.stdout)
-    else:
-        show(compare_runs(loaded, protocol, cast("Metric", metric), allow_mixed), format, sys.stdout)
-    for line in failures_lines(loaded):
-        typer.echo(line, err=True)
+    asked = dict(locals())  # the parameters above are the fields of Asked
+    run_compare(Asked(**{name: asked[name] for name in Asked.__dataclass_fields__}))
 
 
 @app.command()
@@ -153,11 +164,13 @@ app.add_typer(data, name="data")
 
 
 @data.command(name="list")
-def data_list() -> None:
-    """Every corpus that `data=` knows."""
+def data_list(
+    json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False, debug: Debug = False
+) -> None:
+    """Every corpus that `data=` knows: licence, size, network needed or not, tokens cached here."""
     from posenc.jobs.corpora import print_corpora
 
-    print_corpora()
+    print_corpora(as_json=json)
 
 
 @data.command(name="prepare")
@@ -169,20 +182,32 @@ def data_prepare(overrides: Overrides = None, debug: Debug = False) -> None:
 
 
 @data.command(name="info")
-def data_info(overrides: Overrides = None, debug: Debug = False) -> None:
-    """Documents, bytes and fingerprint: `posenc data info data=stdlib`. Tokenises nothing."""
+def data_info(
+    overrides: Overrides = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Sizes, fingerprint and what lengths fit: `posenc data info data=stdlib`. Tokenises nothing."""
     from posenc.jobs.corpora import print_info
 
-    print_info(overrides or [])
+    print_info(overrides or [], as_json=json)
 
 
-def _hydra(command: str, arguments: list[str], debug: bool) -> None:
+for tool in (runs, doctor, completion):
+    app.command()(tool)
+
+
+def _hydra(command: str, arguments: list[str], debug: bool, dry_run: bool = False) -> None:
+    if {"--help", "-h"} & set(arguments):
+        from posenc.jobs.help import print_help
+
+        print_help(command, arguments)
+        raise typer.Exit
     from posenc.jobs.launch import run_command
 
     if debug:
         os.environ["HYDRA_FULL_ERROR"] = "1"
-
-    raise typer.Exit(run_command(command, arguments))
+    raise typer.Exit(run_command(command, arguments, dry_run=dry_run))
 
 
 def main(command: str | None = None) -> None:
@@ -191,6 +216,11 @@ def main(command: str | None = None) -> None:
     if "--debug" in arguments:
         os.environ["HYDRA_FULL_ERROR"] = "1"  # for Hydra, and for the jobs of a sweep
     debug = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    if "_POSENC_COMPLETE" in os.environ:  # a TAB in a shell
+        from posenc.jobs.shells import print_answer
+
+        print_answer(arguments)
+        sys.exit()
     try:
         app(arguments, prog_name="posenc")
     except Exception as error:

@@ -5,7 +5,7 @@ from posenc.corpus.cache import prepare
 from posenc.corpus.checks import check_lengths, inspect
 from posenc.corpus.documents import Document
 from posenc.corpus.facts import CorpusFacts, read_facts
-from posenc.corpus.listing import list_corpora
+from posenc.corpus.listing import cached_of, list_corpora
 from posenc.corpus.registry import absolute_data, check_data, read_documents
 from posenc.corpus.store import Split, TokenStore
 from posenc.corpus.tokenizers import (
@@ -26,6 +26,7 @@ __all__ = [
     "absolute_data",
     "absolute_tokenizer",
     "build_tokenizer",
+    "cached_of",
     "check_data",
     "check_lengths",
     "check_tokenizer",

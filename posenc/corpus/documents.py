@@ -26,22 +26,39 @@ def split_of(document_id: str, fractions: Mapping[str, float]) -> str:
 
     `fractions` holds the shares of `validation` and `test`; the rest is `train`.
     """
-    digest = hashlib.sha256(_utf8(document_id)).digest()
-    point = int.from_bytes(digest[:8], "big") / 2**64
+    point = point_of(_utf8(document_id))
     if point < fractions["test"]:
         return "test"
     return "validation" if point < fractions["test"] + fractions["validation"] else "train"
 
 
-def fingerprint(documents: Iterable[Document]) -> str:
-    """sha256 (hex) over id, split, length and bytes of every document, whatever order they come in."""
-    total = hashlib.sha256()
-    for document in sorted(documents, key=lambda d: d.id):
+def point_of(content: bytes) -> float:
+    """A number from 0 to 1 that depends on the content alone, evenly spread over contents."""
+    return int.from_bytes(hashlib.sha256(content).digest()[:8], "big") / 2**64
+
+
+class Fingerprint:
+    """sha256 over id, split, length and bytes of documents that are added in the order of their ids."""
+
+    def __init__(self) -> None:
+        self._total = hashlib.sha256()
+
+    def add(self, document: Document) -> None:
         name = _utf8(document.id)
         # lengths first, so that no two different corpora give the same stream of bytes
-        total.update(f"{len(name)} {document.split} {len(document.text)}\n".encode())
-        total.update(name)
-        total.update(document.text)
+        self._total.update(f"{len(name)} {document.split} {len(document.text)}\n".encode())
+        self._total.update(name)
+        self._total.update(document.text)
+
+    def hexdigest(self) -> str:
+        return self._total.hexdigest()
+
+
+def fingerprint(documents: Iterable[Document]) -> str:
+    """The fingerprint (hex) of documents, whatever order they come in."""
+    total = Fingerprint()
+    for document in sorted(documents, key=lambda d: d.id):
+        total.add(document)
     return total.hexdigest()
 
 

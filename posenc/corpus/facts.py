@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from posenc.corpus.documents import SPLITS, Document, fingerprint
-from posenc.corpus.registry import pinned_identity, read_documents
+from posenc.corpus.registry import is_streamed, pinned_identity, read_documents
+from posenc.corpus.streamed import documents_of, one_at_a_time, streamed_entry, take_in
+from posenc.corpus.tally import Tally
 from posenc.durable import digest_of, read_sealed, write_sealed
 from posenc.errors import RunError
 from posenc.paths import cache_dir
 
-FACTS = 1  # raised when a source makes other documents of the same data
+FACTS = 2  # raised when a source makes other documents of the same data, or a figure is added
 log = logging.getLogger(__name__)
 
 
@@ -22,7 +25,8 @@ class CorpusFacts:
     """A corpus in figures; per split where it says so.
 
     `identity` is plain JSON for the hash of a run. `loaded` keeps the documents between `inspect` and
-    `prepare`, so that nothing is read twice; `prepare` lets go of them.
+    `prepare`, so that nothing is read twice; `prepare` lets go of them. Those of a stream are never held:
+    they lie on disk as the corpus's bytes.
     """
 
     name: str
@@ -31,21 +35,36 @@ class CorpusFacts:
     documents: dict[str, int]
     bytes: dict[str, int]
     longest: dict[str, int]  # bytes of the longest document
+    holding: dict[str, list[int]]  # [k]: documents that hold a window of 2^k bytes
     identity: dict[str, Any]
     data: dict[str, Any] = field(repr=False)
     loaded: list[Document] | None = field(default=None, repr=False)
 
-    def read(self) -> list[Document]:
-        """The documents, read again only where they were let go of or came from the cache of facts.
+    def fetch(self) -> None:
+        """Have the text here, read again only where it was let go of or came from the cache of facts.
 
-        Raises RunError when they have changed since.
+        Raises RunError when it has changed since, or is out of reach.
         """
-        if self.loaded is None:
+        if is_streamed(self.data):
+            key = _key(self.data, pinned_identity(self.data))
+            with one_at_a_time(key):
+                if streamed_entry(self.fingerprint) is None:
+                    self._same(take_in(self.data, key)["fingerprint"])
+        elif self.loaded is None:
             again = read_documents(self.data)
-            if fingerprint(again) != self.fingerprint:
-                raise RunError(f"the text of {self.name} is not what it was when it was looked at first")
+            self._same(fingerprint(again))
             self.loaded = again
-        return self.loaded
+
+    def read(self) -> Iterable[Document]:
+        """The documents, one split after the other and by id within it. Raises RunError as `fetch`."""
+        self.fetch()
+        if self.loaded is None:
+            return documents_of(self.fingerprint)
+        return sorted(self.loaded, key=lambda d: (SPLITS.index(str(d.split)), d.id))
+
+    def _same(self, found: str) -> None:
+        if found != self.fingerprint:
+            raise RunError(f"the text of {self.name} is not what it was when it was looked at first")
 
 
 def read_facts(data: Mapping[str, Any]) -> CorpusFacts:
@@ -54,33 +73,45 @@ def read_facts(data: Mapping[str, Any]) -> CorpusFacts:
     Raises UserError for wrong settings or unreadable input, RunError when a source is out of reach.
     """
     pinned = pinned_identity(data)
+    known = known_figures(pinned)
+    loaded: list[Document] | None = None
+    if known is None and is_streamed(data):
+        key = _key(data, pinned)
+        with one_at_a_time(key):
+            known = known_figures(pinned)  # another process may have read it while this one waited
+            if known is None:
+                known = take_in(data, key)
+                _remember(data, pinned, known)
+    elif known is None:
+        loaded = read_documents(data)
+        tally = Tally()
+        for document in loaded:
+            tally.add(document)
+        known = tally.figures()
+        _remember(data, pinned, known)
+    identity = pinned or {"name": data["name"], "fingerprint": known["fingerprint"]}
+    return CorpusFacts(name=data["name"], identity=identity, data=dict(data), loaded=loaded, **known)
+
+
+def known_figures(pinned: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What is remembered of a pinned corpus, if anything is."""
+    return None if pinned is None else read_sealed(_place(pinned))
+
+
+def _remember(data: Mapping[str, Any], pinned: dict[str, Any] | None, figures: dict[str, Any]) -> None:
     if pinned is None:
-        return _measure(data, None)
-    path = cache_dir() / "identity" / f"{digest_of([FACTS, pinned])}.json"
-    known = read_sealed(path)
-    if known is not None:
-        return CorpusFacts(name=data["name"], identity=pinned, data=dict(data), **known)
-    facts = _measure(data, pinned)
-    kept = ("fingerprint", "train_fingerprint", "documents", "bytes", "longest")
+        return
+    path = _place(pinned)
     try:
-        write_sealed(path, {key: getattr(facts, key) for key in kept})
+        write_sealed(path, figures)
     except OSError as error:
-        log.warning("cannot remember the facts of %s in %s: %s", facts.name, path.parent, error.strerror)
-    return facts
+        name, reason = data["name"], error.strerror
+        log.warning("cannot remember the facts of %s in %s: %s", name, path.parent, reason)
 
 
-def _measure(data: Mapping[str, Any], pinned: dict[str, Any] | None) -> CorpusFacts:
-    documents = read_documents(data)
-    sizes = {name: [len(d.text) for d in documents if d.split == name] for name in SPLITS}
-    whole = fingerprint(documents)
-    return CorpusFacts(
-        name=data["name"],
-        fingerprint=whole,
-        train_fingerprint=fingerprint(d for d in documents if d.split == "train"),
-        documents={name: len(some) for name, some in sizes.items()},
-        bytes={name: sum(some) for name, some in sizes.items()},
-        longest={name: max(some, default=0) for name, some in sizes.items()},
-        identity=pinned or {"name": data["name"], "fingerprint": whole},
-        data=dict(data),
-        loaded=documents,
-    )
+def _place(pinned: dict[str, Any]) -> Path:
+    return cache_dir() / "identity" / f"{digest_of([FACTS, pinned])}.json"
+
+
+def _key(data: Mapping[str, Any], pinned: dict[str, Any] | None) -> str:
+    return digest_of([FACTS, pinned or dict(data)])

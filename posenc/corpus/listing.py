@@ -1,24 +1,52 @@
-"""The corpora that can be chosen: what `conf/data` holds."""
+"""The corpora that can be chosen, what is said of each, and what is cached of it."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import yaml
 
+from posenc.corpus.entry import cached_tokens
+from posenc.corpus.facts import known_figures
+from posenc.corpus.registry import needs_network, pinned_identity
+from posenc.errors import RunError, UserError
 
-def list_corpora(conf_dir: Path) -> list[dict[str, str]]:
-    """Name, source and description (the first comment line) of every YAML in `conf_dir`/data, by name."""
+# the first line of a corpus's YAML: what it is (licence; size)
+ABOUT = re.compile(r"#\s*(?P<description>.+?)\s*\((?P<licence>[^()]*);(?P<size>[^();]*)\)\s*")
+
+
+def list_corpora(conf_dir: Path) -> list[dict[str, Any]]:
+    """Every YAML in `conf_dir`/data, by name: what it is, whether it needs a network, what is cached."""
     rows = []
     for path in sorted((conf_dir / "data").glob("*.yaml")):
         text = path.read_text(encoding="utf-8")
         first = text.split("\n", 1)[0]
+        about = ABOUT.fullmatch(first)
         settings = yaml.safe_load(text)
         rows.append(
             {
                 "name": path.stem,
+                "description": about["description"] if about else first.removeprefix("#").strip(),
+                "licence": about["licence"].strip() if about else "",
+                "size": about["size"].strip() if about else "",
                 "source": str(settings["source"]),
-                "description": first.removeprefix("#").strip() if first.startswith("#") else "",
+                "network": needs_network(settings),
+                "cached": cached_of(settings),
             }
         )
     return rows
+
+
+def cached_of(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the cache of tokens holds of a corpus; of one that is pinned, at this revision and limit only."""
+    try:
+        pinned = pinned_identity(data)
+    except (UserError, RunError):  # incomplete (data.paths), or a branch that nobody can resolve now
+        pinned = None
+    figures = known_figures(pinned)
+    if pinned is not None and figures is None:
+        return []
+    rows = [row for row in cached_tokens() if row["corpus"] == data["name"]]
+    return [row for row in rows if figures is None or row["fingerprint"] == figures["fingerprint"]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -40,6 +40,8 @@ def check_data(data: Mapping[str, Any]) -> tuple[ModuleType, dict[str, Any]]:
         raise UserError(f"data.{missing[0]}", None, "must be given", hint=f"data.{missing[0]}=...")
     arguments = check_arguments(module.read, given, "data")
     _check_split(data, getattr(module, "OWN_SPLITS", False))
+    if hasattr(module, "check"):
+        module.check(**arguments)
     return module, arguments
 
 
@@ -72,6 +74,31 @@ def read_documents(data: Mapping[str, Any]) -> list[Document]:
     if not getattr(module, "OWN_SPLITS", False):
         documents = [replace(d, split=split_of(d.id, data["split"])) for d in documents]
     return sorted(documents, key=lambda document: document.id)
+
+
+def is_streamed(data: Mapping[str, Any]) -> bool:
+    """Whether its source gives documents one by one, in the order of their ids, each with its split."""
+    module, _ = check_data(data)
+    return bool(getattr(module, "STREAMED", False))
+
+
+def needs_network(data: Mapping[str, Any]) -> bool:
+    """Whether it comes from somewhere else when it is not cached; asks nobody."""
+    module = importlib.import_module(f"posenc.corpus.sources.{data['source']}")
+    return bool(getattr(module, "NEEDS_NETWORK", False))
+
+
+def stream_documents(data: Mapping[str, Any]) -> Iterator[Document]:
+    """The documents of a streamed corpus. Raises as `read_documents`, some only on the way."""
+    module, arguments = check_data(data)
+    documents: Iterator[Document] = module.read(**arguments)
+    return documents
+
+
+def stream_limit(data: Mapping[str, Any]) -> int | None:
+    """The most bytes of text that a stream takes from one split of the data set, if that is limited."""
+    limit = data.get("bytes")
+    return None if limit is None else int(limit)
 
 
 def _fractions(*, validation: float, test: float) -> None:

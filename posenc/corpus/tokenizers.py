@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
 
-from posenc.corpus.documents import printable
-from posenc.corpus.facts import CorpusFacts
+from posenc.corpus.documents import Document, printable
 from posenc.corpus.hub_access import reachable, unreachable
+from posenc.corpus.trouble import cache_error
 from posenc.durable import digest_of, read_sealed, write_sealed
 from posenc.errors import RunError, UserError
 from posenc.paths import cache_dir
@@ -27,7 +26,8 @@ from posenc.signature import check_arguments
 
 log = logging.getLogger(__name__)
 Encoded = tuple[npt.NDArray[Any], npt.NDArray[Any] | None]
-BATCH = 64  # documents handed to the library's threads at once
+BATCH = 64  # documents handed to the library's threads at once,
+BATCH_BYTES = 2**21  # or fewer, where they are long: it takes 100 to 300 times the memory of the text
 
 
 class Tokenizer(Protocol):
@@ -43,6 +43,14 @@ class Tokenizer(Protocol):
         """Ids, and the bytes of `text` each stands for (None: one each); they sum to `len(text)`."""
 
     def encode_all(self, texts: Iterable[bytes]) -> Iterator[Encoded]: ...
+
+
+class Text(Protocol):
+    """What a tokenizer may be trained on: `CorpusFacts`."""
+
+    train_fingerprint: str
+
+    def read(self) -> Iterable[Document]: ...
 
 
 class ByteTokenizer:
@@ -83,14 +91,26 @@ class LibraryTokenizer:
         return next(self.encode_all([text]))
 
     def encode_all(self, texts: Iterable[bytes]) -> Iterator[Encoded]:
-        remaining = iter(texts)
-        while batch := list(islice(remaining, BATCH)):
+        for batch in _batches(texts):
             encodings = self._library.encode_batch(
                 [text.decode("utf-8") for text in batch], add_special_tokens=False
             )
             for text, encoding in zip(batch, encodings, strict=True):
                 ends = np.array([end for _, end in encoding.offsets], dtype=np.int64)
                 yield np.array(encoding.ids, dtype=np.uint32), bytes_per_token(text, ends)
+
+
+def _batches(texts: Iterable[bytes]) -> Iterator[list[bytes]]:
+    batch: list[bytes] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if len(batch) == BATCH or size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def bytes_per_token(text: bytes, ends: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
@@ -113,7 +133,7 @@ def check_tokenizer(settings: Mapping[str, Any]) -> None:
     _checked(settings)
 
 
-def build_tokenizer(settings: Mapping[str, Any], facts: CorpusFacts) -> Tokenizer:
+def build_tokenizer(settings: Mapping[str, Any], facts: Text) -> Tokenizer:
     """The tokenizer of the `tokenizer` group's settings, trained on the corpus where it has to be.
 
     A trained one is kept in the user's cache. Raises UserError for wrong settings, RunError when the hub or
@@ -143,7 +163,7 @@ def _no_arguments() -> None:
     """`tokenizer=bytes` has no parameters."""
 
 
-def _bpe(facts: CorpusFacts, *, vocab_size: int) -> Tokenizer:
+def _bpe(facts: Text, *, vocab_size: int) -> Tokenizer:
     asked = {"name": "bpe", "vocab_size": vocab_size, "trained_on": facts.train_fingerprint}
     path = cache_dir() / "tokenizers" / f"{digest_of(asked)}.json"
     known = read_sealed(path)
@@ -155,7 +175,7 @@ def _bpe(facts: CorpusFacts, *, vocab_size: int) -> Tokenizer:
                 if known is None:
                     if path.exists():
                         log.warning("the cached tokenizer %s is damaged; it is trained again", path)
-                    texts = [d.text.decode() for d in facts.read() if d.split == "train"]
+                    texts = (d.text.decode() for d in facts.read() if d.split == "train")
                     known = {"definition": _train(texts, vocab_size)}
                     write_sealed(path, known)
     except OSError as error:
@@ -164,7 +184,7 @@ def _bpe(facts: CorpusFacts, *, vocab_size: int) -> Tokenizer:
     return LibraryTokenizer("bpe", definition)
 
 
-def _train(texts: list[str], vocab_size: int) -> str:
+def _train(texts: Iterable[str], vocab_size: int) -> str:
     from tokenizers import Tokenizer as Library
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -242,11 +262,3 @@ def _check_path(path: str) -> None:
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def cache_error(path: Path, error: OSError) -> RunError:
-    """What to say when the cache cannot be written."""
-    return RunError(
-        f"cannot write the cache in {printable(path)}: {error.strerror or error}",
-        hint="POSENC_CACHE=FOLDER puts it elsewhere",
-    )

@@ -2,47 +2,153 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from posenc.corpus import CorpusFacts, list_corpora, prepare, read_facts
+from posenc.corpus import CorpusFacts, TokenStore, cached_of, list_corpora, prepare, read_facts
+from posenc.corpus.entry import entry_of
+from posenc.corpus.tokenizers import ByteTokenizer
 from posenc.jobs.compose import compose_jobs, parse
-from posenc.paths import conf_dir
+from posenc.paths import cache_dir, conf_dirs
 from posenc.report.progress import say
 
-
-def print_corpora() -> None:
-    """Every corpus of `conf/data`, on stdout."""
-    table = Table("data=", "what it is", box=None, pad_edge=False)
-    for row in list_corpora(conf_dir()):
-        table.add_row(row["name"], escape(row["description"]))
-    Console().print(table)
+LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)  # context lengths that `info` answers for
+MULTIPLE = 8  # the longest of the default eval.lengths
 
 
-def print_info(overrides: list[str]) -> None:
-    """Documents, bytes and fingerprint of the chosen corpus. Raises UserError, RunError."""
-    _print_facts(read_facts(_settings(overrides)["data"]))
+def print_corpora(as_json: bool) -> None:
+    """Every corpus of `conf/data` and of installed packages, on stdout."""
+    found = {row["name"]: row for folder in reversed(conf_dirs()) for row in list_corpora(folder)}
+    rows = [found[name] for name in sorted(found)]
+    if as_json:
+        print(json.dumps(rows, indent=1))
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("data=", no_wrap=True)
+    table.add_column("what it is, licence")
+    table.add_column("size", no_wrap=True)
+    table.add_column("network", no_wrap=True)
+    table.add_column("cached")
+    for row in rows:
+        about = escape(f"{row['description']} ({row['licence'] or 'no licence given'})")
+        network = "no" if not row["network"] else "not now" if row["cached"] else "needed"
+        table.add_row(row["name"], about, escape(row["size"]), network, escape(_cached(row["cached"])))
+    console = Console()
+    console.print(table)
+    console.print(f"cached: as tokens of (vocabulary) in {cache_dir()}", highlight=False, markup=False)
+
+
+def print_info(overrides: list[str], as_json: bool) -> None:
+    """Sizes, splits, fingerprint and what lengths fit, on stdout. Raises UserError, RunError."""
+    data = _settings(overrides)["data"]
+    facts = read_facts(data)
+    if as_json:
+        print(json.dumps(_as_data(facts), indent=1))
+    else:
+        _print_facts(facts)
 
 
 def prepare_and_print(overrides: list[str]) -> None:
     """Fetch and tokenise the corpus that the overrides choose. Raises UserError, RunError."""
     settings = _settings(overrides)
-    facts = read_facts(settings["data"])
-    store = prepare(settings["data"], settings["tokenizer"], facts=facts)
+    data, tokenizer = settings["data"], settings["tokenizer"]
+    facts = read_facts(data)
+    stores = [prepare(data, tokenizer, facts=facts)]
+    if stores[0].tokenizer["name"] != ByteTokenizer.name:  # the trigram beside fixed-target reads bytes
+        stores.append(prepare(data, {"name": ByteTokenizer.name}, facts=facts))
     _print_facts(facts)
-    say(f"tokenised: {len(store.tokens):,} tokens of {settings['tokenizer']['name']}")
+    for name, store in zip((tokenizer["name"], ByteTokenizer.name), stores, strict=False):
+        _say_store(name, store, facts)
+    say("training and evaluation on it with this tokenizer need no network now")
+
+
+def _say_store(name: str, store: TokenStore, facts: CorpusFacts) -> None:
+    count = len(store.tokens)
+    each = sum(facts.bytes.values()) / max(1, count)
+    size = store.tokens.nbytes + (0 if store.token_bytes is None else store.token_bytes.nbytes)
+    say(f"tokenised: {count:,} tokens of {name}, {each:.2f} bytes each, {size / 1e6:,.1f} MB in")
+    say(f"  {entry_of(facts.fingerprint, store.tokenizer)}")
 
 
 def _settings(overrides: list[str]) -> dict[str, Any]:
     return compose_jobs("train", parse(overrides)).jobs[0].settings
 
 
+def _cached(rows: list[dict[str, Any]]) -> str:
+    names = [
+        row["tokenizer"]
+        if row["tokenizer"] == ByteTokenizer.name
+        else f"{row['tokenizer']} ({row['vocab_size']})"
+        for row in rows
+    ]
+    return ", ".join(dict.fromkeys(names)) or "-"
+
+
+def _as_data(facts: CorpusFacts) -> dict[str, Any]:
+    return {
+        "name": facts.name,
+        "fingerprint": facts.fingerprint,
+        "identity": facts.identity,
+        "splits": {
+            split: {"documents": count, "bytes": facts.bytes[split], "longest": facts.longest[split]}
+            for split, count in facts.documents.items()
+        },
+        "lengths": [_fits(facts, length) for length in LENGTHS],
+        "cached": cached_of(facts.data),
+    }
+
+
+def _fits(facts: CorpusFacts, length: int) -> dict[str, Any]:
+    """What a context length can do here; lengths are powers of two, in bytes."""
+    longest = max(0, facts.longest["test"] - 1)  # the byte after a window is its last target
+    multiple = 2 ** ((longest // length).bit_length() - 1) if longest >= length else None
+    return {
+        "context_length": length,
+        "train_documents": _holding(facts, "train", length),
+        "test_documents": _holding(facts, "test", length),
+        f"test_documents_{MULTIPLE}x": _holding(facts, "test", MULTIPLE * length),
+        "longest_multiple": multiple,
+        "longest_window": None if multiple is None else multiple * length,
+    }
+
+
+def _holding(facts: CorpusFacts, split: str, window: int) -> int:
+    counts, power = facts.holding[split], window.bit_length() - 1
+    return counts[power] if power < len(counts) else 0
+
+
 def _print_facts(facts: CorpusFacts) -> None:
-    table = Table(escape(facts.name), "documents", "bytes", "longest", box=None, pad_edge=False)
+    console = Console(soft_wrap=True, highlight=False)
+    table = Table(escape(facts.name), box=None, pad_edge=False)
+    for name in ("documents", "bytes", "longest"):
+        table.add_column(name, justify="right")
     for split, count in facts.documents.items():
         table.add_row(split, f"{count:,}", f"{facts.bytes[split]:,}", f"{facts.longest[split]:,}")
     Console().print(table)
-    Console(soft_wrap=True).print(f"fingerprint {facts.fingerprint}", highlight=False)
+    console.print(f"fingerprint {facts.fingerprint}")
+    console.print()
+    table = Table(box=None, pad_edge=False)
+    for name in (
+        "context_length",
+        "training documents",
+        f"test documents at 1x, {MULTIPLE}x",
+        "longest that fits",
+    ):
+        table.add_column(name, justify="right")
+    for length in LENGTHS:
+        row = _fits(facts, length)
+        tests = f"{row['test_documents']:,}, {row[f'test_documents_{MULTIPLE}x']:,}"
+        longest = (
+            "none"
+            if row["longest_multiple"] is None
+            else (f"{row['longest_multiple']:,}x = {row['longest_window']:,}")
+        )
+        table.add_row(str(length), f"{row['train_documents']:,}", tests, longest)
+    Console().print(table)
+    longest = max(0, facts.longest["test"] - 1)
+    console.print(f"documents that hold such a window, in bytes; the longest window of all is {longest:,}")
+    console.print("a token of another tokenizer stands for several bytes, so fewer fit")

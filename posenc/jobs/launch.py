@@ -11,7 +11,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from posenc.errors import RunError, UserError
+from posenc.errors import RunError, UserError, nearest
 from posenc.jobs.compose import Composed, Jobs, compose_jobs, parse
 from posenc.jobs.sweep import SWEEP, named_sweep, run_sweep, show_sweep
 from posenc.report.progress import say
@@ -19,9 +19,15 @@ from posenc.report.progress import say
 if TYPE_CHECKING:
     from posenc.results.records import Record
 
+OFFERED = ("--multirun", "--dry-run", "--cfg", "--config-dir", "--info", "--debug", "--help", "--hydra-help")
 
-def run_command(command: str, arguments: list[str]) -> int:
-    """`posenc train ...` or `posenc eval ...` from arguments to exit code. Raises UserError, RunError."""
+
+def run_command(command: str, arguments: list[str], *, dry_run: bool = False) -> int:
+    """`posenc train ...` or `posenc eval ...` from arguments to exit code. Raises UserError, RunError.
+
+    A dry run of a training only says what it would take, and writes nothing.
+    """
+    refuse_unknown_flags(arguments)
     line = parse(arguments)
     # Hydra's own parser wants all flags before or after the overrides
     arguments = [*(a for a in arguments if a not in line.overrides), *line.overrides]
@@ -31,6 +37,10 @@ def run_command(command: str, arguments: list[str]) -> int:
         _call_hydra(command, arguments)
         return 0
     _refuse_several_processes()
+    if dry_run:
+        from posenc.jobs.dry_run import print_dry_run
+
+        return print_dry_run(compose_jobs(command, line))
     composed = _applicable(command, compose_jobs(command, line))
     if not composed.sweep:
         codes = _call_hydra(command, arguments)
@@ -38,15 +48,14 @@ def run_command(command: str, arguments: list[str]) -> int:
     if len(composed.jobs) > 1:
         for job in composed.jobs:  # each reads its own documents: all of them at once may be gigabytes
             validated(command, _frozen(job.settings)).facts.loaded = None
+    places = [validated(command, _frozen(job.settings)).directory for job in composed.jobs]
     with named_sweep(composed.jobs):
         if composed.basic:
             finished = [_is_finished(command, job) for job in composed.jobs]
             asked = _asked(command, composed.jobs)
-            return run_sweep(
-                command, line, composed.jobs, directories(command, composed.jobs), finished, asked
-            )
+            return run_sweep(command, line, composed.jobs, places, finished, asked)
         codes = _call_hydra(command, arguments)
-        show_sweep(directories(command, composed.jobs), codes, _asked(command, composed.jobs))
+        show_sweep(list(dict.fromkeys(places)), codes, _asked(command, composed.jobs))
         return 1 if any(codes) else 0
 
 
@@ -97,11 +106,6 @@ def _is_finished(command: str, job: Composed) -> bool:
     from posenc.jobs.train_job import is_finished
 
     return is_finished(validated(command, _frozen(job.settings)))
-
-
-def directories(command: str, jobs: list[Composed]) -> list[Path]:
-    """Where the jobs' runs are, each once."""
-    return list(dict.fromkeys(validated(command, _frozen(job.settings)).directory for job in jobs))
 
 
 def validated(command: str, frozen: str) -> Any:
@@ -177,6 +181,20 @@ def show_run(directory: Path, records: list[Record] | None) -> None:
         extended = any(r["extend"] is not None for r in records)
         run.records = [*plain, *(r for r in records if r["extend"] is not None)] if extended else records
     show(run, "table", "nats", sys.stdout)
+
+
+def refuse_unknown_flags(arguments: list[str]) -> None:
+    """Raises UserError, naming the nearest one, for a flag that neither Hydra nor posenc has."""
+    from hydra._internal.utils import get_args_parser
+
+    known = [flag for flag in get_args_parser()._option_string_actions if flag.startswith("--")]
+    for word in arguments:
+        flag = word.partition("=")[0]
+        if flag.startswith("--") and not any(one.startswith(flag) for one in known):
+            close = nearest(flag, OFFERED)
+            hint = f"did you mean: {close}\n" if close else ""
+            hint += "settings are written KEY=VALUE: encoding=rope, seed=1"
+            raise UserError(flag, None, "there is no such option", allowed=", ".join(OFFERED), hint=hint)
 
 
 def _refuse_several_processes() -> None:

@@ -15,6 +15,8 @@ from types import FrameType
 
 from posenc.jobs.compose import CommandLine, Composed
 from posenc.jobs.signals import CODES
+from posenc.jobs.sweep_state import Asked, Sweep
+from posenc.report.live import finished_line
 from posenc.report.progress import say
 
 SWEEP = "POSENC_SWEEP"  # environment: the sweep's name, set for the process of each of its jobs
@@ -36,37 +38,48 @@ def run_sweep(
     command: str,
     line: CommandLine,
     jobs: Sequence[Composed],
-    directories: list[Path],
+    places: Sequence[Path],
     finished: Sequence[bool],
-    asked: Mapping[Path, set[tuple[str, str]]],
+    asked: Asked,
 ) -> int:
     """Run the jobs, show what there is, list what failed. A signal ends the job that runs and the sweep.
 
-    Jobs that are `finished` need no process: starting one costs three seconds.
-    Returns 0, 1 if a job failed, 130 or 143 after a signal.
+    `places` are the jobs' run directories. Jobs that are `finished` need no process: starting one costs three
+    seconds. Returns 0, 1 if a job failed, 130 or 143 after a signal.
     """
     received: list[int] = []
     codes = []
-    for number, job in enumerate(jobs, 1):
-        label = f"[{number}/{len(jobs)}] {' '.join(job.overrides)}"
-        if finished[number - 1]:
+    sweep = Sweep(jobs, places, asked)
+    for i in range(len(jobs)):
+        if finished[i]:
+            sweep.add(i)
+    for i, job in enumerate(jobs):
+        label = f"[{i + 1}/{len(jobs)}] {' '.join(job.overrides)}"
+        if finished[i]:
             say(f"\n{label}: already finished")
         elif not received:
-            codes.append(_in_own_process(command, line, job, label, received))
-    show_sweep(directories, codes, asked)
+            state = sweep.begin(i, list(finished[i + 1 :]).count(False))
+            code = _in_own_process(command, line, job, label, received, state.to_environment())
+            codes.append(code)
+            losses = sweep.end(i, code)
+            if not code:
+                say(f"[{i + 1}/{len(jobs)}] {sweep.names[i]}: {finished_line(losses, sweep.seconds[-1])}")
+    show_sweep(list(dict.fromkeys(places)), codes, asked)
     if received:
         return CODES[signal.Signals(received[0])]
     return 1 if any(codes) else 0
 
 
-def _in_own_process(command: str, line: CommandLine, job: Composed, label: str, received: list[int]) -> int:
+def _in_own_process(
+    command: str, line: CommandLine, job: Composed, label: str, received: list[int], told: Mapping[str, str]
+) -> int:
     """One job as a process, so that its death is its own; signals are passed on. Its exit code."""
     say(f"\n{label}")
     elsewhere = [] if line.config_dir is None else ["--config-dir", line.config_dir]
     # -P: no module of the working folder takes the place of an installed one.
     # hydra.mode: a preset may ask for a sweep, and a job is never one.
     words = [sys.executable, "-P", "-m", "posenc", command, *elsewhere, *job.overrides, "hydra.mode=RUN"]
-    process = subprocess.Popen(words)
+    process = subprocess.Popen(words, env={**os.environ, **told})
 
     def forward(signum: int, frame: FrameType | None) -> None:
         received.append(signum)
@@ -85,9 +98,7 @@ def _in_own_process(command: str, line: CommandLine, job: Composed, label: str, 
     return code
 
 
-def show_sweep(
-    directories: Sequence[Path], codes: Sequence[int], asked: Mapping[Path, set[tuple[str, str]]]
-) -> None:
+def show_sweep(directories: Sequence[Path], codes: Sequence[int], asked: Asked) -> None:
     """The comparison by each of `tables_of` on stdout, every run that is not finished on stderr.
 
     `asked`: of which (protocol, hash of targets) a run's records are shown; all of them where it has none.
@@ -113,7 +124,7 @@ def show_sweep(
         if number:
             print()
         # a sweep may well vary what a ranking must share (T, say): then the column says so
-        show(compare(runs, protocol, "nats", True), "table", sys.stdout)
+        show([compare(runs, protocol, "nats", True)], "table", sys.stdout)
     for text in failures_lines(runs):
         say(text)
     for path in directories:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from posenc.report.escape import csv_text
+from posenc.report.summary import summary_sentence
 from posenc.results.columns import Column
 from posenc.results.comparison import Comparison, Row
 from posenc.results.records import SCHEMA_VERSION
@@ -27,6 +28,7 @@ FIELDS = [
     "spread",
 ]
 FIELDS += ["change", "change_spread", "change_ci95_low", "change_ci95_high", "seeds", "mark"]
+FIELDS += ["against_baseline", "against_baseline_low", "against_baseline_high", "against_baseline_word"]
 FIELDS += ["verdict", "verdict_change", "verdict_ci95_low", "verdict_ci95_high"]  # bits per byte
 FIELDS += ["above_lowest", "above_lowest_low", "above_lowest_high", "above_lowest_p"]  # Holm-corrected
 FIELDS += ["effective_context", "uses_context", "uses_context_low", "uses_context_high", "reference"]
@@ -39,7 +41,7 @@ def csv_lines(comparisons: Sequence[Comparison], width: int, color: bool, unicod
     `above_lowest` is the row minus the lowest of its length; all pairs of rows are in the JSON. What belongs
     to a row (context, probes, slope) stands on each of its lines.
     """
-    mixed = sorted({key for comparison in comparisons for key in comparison.header["mixed"]})
+    mixed = sorted({key for one in comparisons for key in (*one.header["mixed"], *_facet(one))})
     probes = list(dict.fromkeys(name for comparison in comparisons for name in _probe_names(comparison)))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -53,7 +55,7 @@ def csv_lines(comparisons: Sequence[Comparison], width: int, color: bool, unicod
                 fields = [values.get(name) for name in (*FIELDS[4:-3], *probes, *FIELDS[-3:])]
                 line = [
                     *(values[name] for name in FIELDS[:4]),
-                    *(row.mixed.get(key) for key in mixed),
+                    *((row.mixed | _facet(comparison)).get(key) for key in mixed),
                     *fields,
                 ]
                 writer.writerow([_field(value) for value in line])
@@ -61,15 +63,14 @@ def csv_lines(comparisons: Sequence[Comparison], width: int, color: bool, unicod
 
 
 def json_document(comparisons: Sequence[Comparison], width: int, color: bool, unicode: bool) -> str:
-    """{schema_version, header, columns, probes, rows}; for several protocols a list as `comparisons`.
+    """A document as docs/schema.md describes it; of several tables a list of them as `comparisons`.
 
     Numbers are unrounded; each column has the `pairs` of its rows. A perplexity that overflows is null, with
     the note `>1e30`.
     """
-    documents = [_finite(comparison.to_dict()) for comparison in comparisons]
-    whole = (
-        documents[0] if len(documents) == 1 else {"schema_version": SCHEMA_VERSION, "comparisons": documents}
-    )
+    documents = [{"summary": summary_sentence(one)} | _finite(one.to_dict()) for one in comparisons]
+    single = len(documents) == 1 and not _facet(comparisons[0])
+    whole = documents[0] if single else {"schema_version": SCHEMA_VERSION, "comparisons": documents}
     return json.dumps(whole, indent=2, allow_nan=False) + "\n"
 
 
@@ -86,8 +87,10 @@ def _of_row(comparison: Comparison, row: Row) -> dict[str, object]:
         values["slope"] = curve.slope
         breaks = " ".join("none" if one is None else str(one) for one in curve.breaks_at)
         values["breaks_at"] = breaks if curve.judged else "unclear"
-    for name, probe in zip(_probe_names(comparison)[::2], row.probes, strict=True):
-        values |= {name: probe.cell.mean, f"{name} change": probe.cell.change}
+    cells = [*(probe.cell for probe in row.probes), *row.extensions]
+    for name, cell in zip(_probe_names(comparison)[::2], cells, strict=True):
+        if cell is not None:
+            values |= {name: cell.mean, f"{name} change": cell.change}
     return values
 
 
@@ -97,7 +100,15 @@ def _of_cell(comparison: Comparison, row: Row, i: int) -> dict[str, object]:
     values: dict[str, object] = {n: getattr(cell, n) for n in (*names, "verdict", "verdict_change", "note")}
     values |= _ends("change_ci95", cell.change_ci95) | _ends("verdict_ci95", cell.verdict_ci95)
     values |= {"targets": column.targets, "documents": column.documents}
+    if cell.against is not None:
+        values |= {"against_baseline": cell.against.difference, "against_baseline_word": cell.against.word}
+        values |= _ends("against_baseline", cell.against.ci95)
     return values | _above_lowest(comparison, column, row, i)
+
+
+def _facet(comparison: Comparison) -> dict[str, str]:
+    facet = comparison.header["facet"]
+    return {} if facet is None else {facet["key"]: facet["value"]}
 
 
 def _above_lowest(comparison: Comparison, column: Column, row: Row, i: int) -> dict[str, object]:
@@ -118,8 +129,9 @@ def _ends(name: str, interval: Sequence[float] | None) -> dict[str, object]:
 
 
 def _probe_names(comparison: Comparison) -> list[str]:
-    """Two columns for each probe: its number, and its change against 1x."""
+    """Two columns for each probe and each extension that is no row: its number, its change against 1x."""
     names = [f"{probe.protocol} {probe.multiple:g}x" for probe in comparison.probes]
+    names += [f"{one.name} {one.multiple:g}x" for one in comparison.extensions]
     return [column for name in names for column in (name, f"{name} change")]
 
 

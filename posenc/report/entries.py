@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 
 from posenc.report.words import length
+from posenc.results.baseline import Against
 from posenc.results.cells import Cell
 from posenc.results.columns import Column
 from posenc.results.numbers import printed, printed_change
@@ -27,15 +28,20 @@ class Entry:
         return max(map(cell_len, self.lines), default=0)
 
 
-def entry(cell: Cell, metric: str, of: str | None, sign: str) -> Entry:
-    """One cell as text; `of` says what the table's +- is of, `sign` is how it is written."""
+def entry(cell: Cell, metric: str, of: str | None, sign: str, baseline: bool = False) -> Entry:
+    """One cell as text; `of` says what the table's +- is of, `sign` is how it is written.
+
+    With a `baseline` in the table the difference to it stands where the change against the crop line stood.
+    """
     lines = []
     if cell.mean is not None:
         spread = "" if of != "seeds" or cell.spread is None else sign + printed(cell.spread, metric)
         lines.append(printed(cell.mean, metric) + spread)
-        if cell.change is not None and (cell.multiple != 1 or cell.change != 0):
+        if cell.against is not None:  # the baseline takes the place of the crop line
+            lines += [_difference(cell.against, metric, sign), cell.against.word]
+        elif cell.change is not None and (cell.multiple != 1 or cell.change != 0) and not baseline:
             lines.append(printed_change(cell.change, metric) + _change_spread(cell, metric, of, sign))
-        if cell.verdict is not None:
+        if cell.verdict is not None and not baseline:
             lines.append(short(cell.verdict))
     if cell.note is not None and cell.mean is not None:  # the reason stands below the table
         lines.append(f"only {cell.seeds} seed" + ("s" if cell.seeds > 1 else ""))
@@ -48,6 +54,11 @@ def head(column: Column) -> str:
     """`4x` over its tokens; the training length is marked."""
     name = length(column.multiple) + (" (T)" if column.multiple == 1 else "")
     return name if column.window is None else f"{name}\n{column.window}"
+
+
+def _difference(against: Against, metric: str, sign: str) -> str:
+    half = "" if against.ci95 is None else sign + printed((against.ci95[1] - against.ci95[0]) / 2, metric)
+    return printed_change(against.difference, metric) + half
 
 
 def _change_spread(cell: Cell, metric: str, of: str | None, sign: str) -> str:

@@ -6,6 +6,11 @@ import re
 
 from posenc.results.names import visible
 
+LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+LATEX |= {character: "\\" + character for character in "&%$#_{}"}
+LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''"}
+LATEX |= {"±": r"$\pm$", "×": r"$\times$", "−": "$-$"}
+
 
 def markdown(text: object) -> str:
     """Text that Markdown and its HTML leave as it is, on one line, also inside a pipe table."""
@@ -20,3 +25,10 @@ def csv_text(text: object) -> str:
         if shown.lstrip()[:1] in ("=", "+", "-", "@", "＝", "＋", "－", "＠") and shown.strip()
         else shown
     )
+
+
+def latex(text: object) -> str:
+    """Text that LaTeX prints as it is, in any font encoding: minus signs before numbers, no Unicode."""
+    shown = re.sub(r"(?<![\w.)])-(?=\d)", "−", visible(text))
+    out = [LATEX.get(character, character) for character in shown]
+    return "".join(c if c.isascii() else f"[U+{ord(c):04X}]" for c in out).replace("--", "-{}-")

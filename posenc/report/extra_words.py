@@ -51,4 +51,9 @@ def extra_captions(comparison: Comparison) -> list[str]:
         text = PROBE_NOTES.get(probe.protocol, f"{visible(probe.protocol)}.")
         text += f" In {visible(probe.unit)}, beside the loss and not ranked"
         lines.append(text + ("" if probe.same_targets else "; the rows scored different targets"))
+    if comparison.extensions:
+        names = ", ".join(visible(one.name) for one in comparison.extensions)
+        lines.append(
+            f"{names}: test-time extensions of the row's runs; their change is against its crop line"
+        )
     return lines

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from posenc.report.entries import Entry, entry
 from posenc.report.words import length, spread_is_of
+from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison
 from posenc.results.context import EffectiveContext, UsesContext
 from posenc.results.curves import CurveSummary
+from posenc.results.names import visible
 from posenc.results.numbers import printed, printed_change
 from posenc.results.probes import Probe
 
@@ -30,6 +32,9 @@ def extras(comparison: Comparison, sign: str) -> tuple[list[str], list[list[Entr
     for i, probe in enumerate(comparison.probes):
         heads.append(f"{probe.protocol}\n{length(probe.multiple)}")
         columns.append([_probe(row.probes[i], of, sign) for row in rows])
+    for i, extension in enumerate(comparison.extensions):
+        heads.append(f"{visible(extension.name)}\n{length(extension.multiple)}")
+        columns.append([_extended(row.extensions[i], comparison.header["metric"], of, sign) for row in rows])
     entries = [[Entry(column[i], None) for column in columns] for i in range(len(rows))]
     return heads, entries
 
@@ -53,6 +58,10 @@ def _probe(probe: Probe, of: str | None, sign: str) -> list[str]:
     if probe.cell.mean is not None and probe.cell.change is None and probe.at_train_length is not None:
         lines.append(f"1x {printed(probe.at_train_length, 'nats')}")
     return lines
+
+
+def _extended(cell: Cell | None, metric: str, of: str | None, sign: str) -> list[str]:
+    return NOTHING if cell is None else entry(cell, metric, of, sign).lines
 
 
 def _slope(curve: CurveSummary | None, of: str | None, sign: str) -> list[str]:

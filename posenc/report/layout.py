@@ -33,9 +33,10 @@ def lay_out(comparison: Comparison, width: int, sign: str) -> list[Grid]:
     At a width where not even one column fits a grid is wider than asked for.
     """
     metric, of = comparison.header["metric"], spread_is_of(comparison)
+    baseline = comparison.header["baseline"] is not None
     names = [label(row) for row in comparison.rows]
     shown = [i for i, column in enumerate(comparison.columns) if column.shown]
-    entries = [[entry(row.cells[i], metric, of, sign) for i in shown] for row in comparison.rows]
+    entries = [[entry(row.cells[i], metric, of, sign, baseline) for i in shown] for row in comparison.rows]
     grids = _arrange(names, [head(comparison.columns[i]) for i in shown], entries, width, " = ")
     heads, more = extras(comparison, sign)
     return grids + (_arrange(names, heads, more, width, " ") if heads else [])

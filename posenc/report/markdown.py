@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from posenc.report.entries import Entry, entry, head
 from posenc.report.escape import markdown as safe
 from posenc.report.extras import extras
+from posenc.report.summary import summary_sentence
 from posenc.report.terminal import ASCII
 from posenc.report.words import MARKS, captions, label, spread_is_of, title
 from posenc.results.comparison import Comparison
@@ -22,10 +23,13 @@ def markdown(comparisons: Sequence[Comparison], width: int, color: bool, unicode
 
 def _one(comparison: Comparison, sign: str) -> str:
     metric, of = comparison.header["metric"], spread_is_of(comparison)
+    baseline = comparison.header["baseline"] is not None
     names = [label(row) for row in comparison.rows]
     shown = [i for i, column in enumerate(comparison.columns) if column.shown]
-    entries = [[entry(row.cells[i], metric, of, sign) for i in shown] for row in comparison.rows]
+    entries = [[entry(row.cells[i], metric, of, sign, baseline) for i in shown] for row in comparison.rows]
     lines = [f"**{safe(title(comparison))}**", ""]
+    if said := summary_sentence(comparison):
+        lines += [safe(said.replace("±", sign)), ""]
     lines += _table(names, [head(comparison.columns[i]).replace("\n", " = ") for i in shown], entries)
     heads, more = extras(comparison, sign)
     if heads:

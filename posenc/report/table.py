@@ -8,6 +8,7 @@ from typing import TextIO
 
 from posenc.errors import UserError
 from posenc.report.data import csv_lines, json_document
+from posenc.report.latex import latex
 from posenc.report.markdown import markdown
 from posenc.report.terminal import ASCII, terminal
 from posenc.results.comparison import Comparison, compare, metric_for, tables_of
@@ -19,6 +20,7 @@ FORMATS: dict[str, Callable[[Sequence[Comparison], int, bool, bool], str]] = {
     "table": terminal,
     "markdown": markdown,
     "csv": csv_lines,
+    "latex": latex,
     "json": json_document,
 }
 PIPED_WIDTH = 200  # a pipe has no width: wide enough for eight lengths in one block
@@ -38,9 +40,10 @@ def render_run(run: Run, format: str, metric: Metric, width: int, color: bool, u
     return _renderer(format)(comparisons, width, color, unicode)
 
 
-def show(comparison: Comparison, format: str, stream: TextIO) -> None:
-    """Print a comparison to a stream, as wide, coloured and plain as that stream can show."""
-    write(render(comparison, format, width_of(stream), color_of(stream), unicode_of(stream)), stream)
+def show(comparisons: Sequence[Comparison], format: str, stream: TextIO) -> None:
+    """Print comparisons to a stream, as wide, coloured and plain as that stream can show."""
+    text = _renderer(format)(comparisons, width_of(stream), color_of(stream), unicode_of(stream))
+    write(text, stream)
 
 
 def show_run(run: Run, format: str, metric: Metric, stream: TextIO) -> None:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from posenc.report.entries import Entry
 from posenc.report.layout import GAP, Grid, lay_out
+from posenc.report.summary import summary_sentence
 from posenc.report.words import MARKS, captions, title
 from posenc.results.comparison import Comparison
 
@@ -46,6 +47,8 @@ def _one(comparison: Comparison, width: int, color: bool, unicode: bool) -> str:
     )
     with console.capture() as capture:
         console.print(Text(title(comparison), style="bold"), overflow="fold")
+        if said := summary_sentence(comparison):
+            console.print(Text(said if unicode else plain(said)), overflow="fold")
         for grid in grids:
             console.print()
             console.print(_table(grid, "─" if unicode else ASCII["─"]))

@@ -28,6 +28,8 @@ def title(comparison: Comparison) -> str:
     """Protocol, metric and unit, corpus, tokenizer, T, model and tokens in one line."""
     h = comparison.header
     parts = [f"{h['protocol']}: {h['unit']}"]
+    if h["facet"] is not None:
+        parts.insert(0, f"{h['facet']['key']} {h['facet']['value']}")
     if h["stride"] is not None:
         parts.append(f"stride {h['stride']}")
     if h["corpus"] is not None:
@@ -55,7 +57,12 @@ def captions(comparison: Comparison, marks: dict[str, str]) -> list[str]:
         lines.append("no run has a number yet")
     else:
         lines += [_reference(comparison), _scored(comparison), _spread(comparison)]
-    lines += [_verdicts(comparison), _marks(comparison, marks), *extra_captions(comparison)]
+    lines += [
+        _baseline(comparison),
+        _verdicts(comparison),
+        _marks(comparison, marks),
+        *extra_captions(comparison),
+    ]
     for key, values in h["also_differs"].items():
         lines.append(f"the rows also differ in {visible(key)}: {visible(', '.join(values))}")
     if h["left_out"]:
@@ -103,21 +110,48 @@ def _cells(comparison: Comparison) -> list[Cell]:
 def _spread(comparison: Comparison) -> str:
     of = spread_is_of(comparison)
     change = "the number with a sign is the change against 1x on the same targets"
+    if comparison.header["baseline"] is not None:  # then `_baseline` says what it is
+        change = ""
     if any(row.curve for row in comparison.rows):
         change = "the number with a sign is the rise over the mean from T/2 to T in the same passes"
     counts = sorted({cell.seeds for cell in _cells(comparison) if cell.seeds})
     if of == "seeds":
         seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        if not change:
+            return f"± behind a loss is the standard deviation over {seeds} seeds"
         return f"± is the standard deviation over {seeds} seeds (of a change: of each seed's own); {change}"
     tail = "one seed: this says something of these models only"
+    if not change:
+        return tail if counts else ""
     if of == "documents":
         over = INDEPENDENT.get(comparison.header["protocol"], "document") + "s"
         return f"{change}; its ± is half the 95% interval over {over}; {tail}"
     return f"{change}; {tail}" if counts else ""
 
 
+def _baseline(comparison: Comparison) -> str:
+    """What the second number of a cell is where rows are held against one of them."""
+    name = comparison.header["baseline"]
+    if name is None:
+        return ""
+    found = [cell.against for cell in _cells(comparison) if cell.against is not None]
+    if not found:
+        return f"nothing can be held against {visible(name)}: not the same targets, seeds or metric"
+    one = max(len(against.seeds) for against in found) == 1
+    over = "documents (these models only)" if one else "seeds and documents"
+    margins = comparison.header["margins"]
+    return (
+        f"the number with a sign is the difference to {visible(name)} at the same length, paired by seed and "
+        f"document; its ± is half the 95% interval over {over}; lower or higher by more than "
+        f"{margins['same']:g} {margins['unit']}, tie within it, unclear: neither (Holm-corrected over the "
+        "length); in the second table it is the change against 1x"
+    )
+
+
 def _verdicts(comparison: Comparison) -> str:
     """What the words say, and what the unclear ones need."""
+    if comparison.header["baseline"] is not None:
+        return ""
     found = [cell for cell in _cells(comparison) if cell.verdict is not None]
     if not found:
         return ""

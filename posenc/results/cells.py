@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from posenc.results.baseline import Against
 from posenc.results.load import Run
 from posenc.results.numbers import HUGE
 from posenc.results.ranking import Mark
@@ -42,6 +43,7 @@ class Cell:
     mark: Mark | None = None  # what stands between this row and the lowest of the column
     targets_hash: str | None = None
     rankable: bool = False  # no seed is left out for being bad
+    against: Against | None = None  # this row minus the comparison's baseline
 
 
 def make_cell(group: Group, multiple: float, metric: Metric) -> Cell:

@@ -117,10 +117,10 @@ def _is_list(value: object, fits: Any) -> bool:
 
 
 def _are_numbers(value: object) -> bool:
-    """As `_is_number` for a whole list; by built-ins, as long lists of documents are checked by the thousand."""
+    """As `_is_number` for a whole list; by built-ins, as there are thousands of long lists of documents."""
     if not isinstance(value, list) or not set(map(type, value)) <= {int, float}:
         return False
-    return not value or (-LARGEST < min(value) and max(value) < LARGEST and not math.isnan(sum(value)))
+    return not value or (min(value) > -LARGEST and max(value) < LARGEST and not math.isnan(sum(value)))
 
 
 def _are_counts(value: object, least: int = 0) -> bool:

@@ -42,6 +42,11 @@ def window_columns(selected: Sequence[Selected]) -> list[Column]:
     return columns
 
 
+def window_multiples(selected: Sequence[Selected]) -> list[float]:
+    """The window lengths that any run was measured at, as multiples of T."""
+    return sorted({multiple for one in selected for cells in one.cells.values() for multiple in cells})
+
+
 def bin_columns(selected: Sequence[Selected]) -> list[Column]:
     """A column for each bin of the runs' curves; those of powers of two and the last one are shown."""
     found: dict[float, set[tuple[int, int, int]]] = {}

@@ -60,6 +60,8 @@ def header_of(
         "reference": reference(selected, metric),
         "margins": {"unit": METRICS["bpb"], "same": SAME, "collapsed": COLLAPSED, "confidence": CONFIDENCE},
         "left_out": sum(one.left_out for one in selected),
+        "facet": None,
+        "baseline": None,
     }
 
 

@@ -6,7 +6,7 @@ import gc
 import glob
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +32,7 @@ class Run:
     records: list[Record] = field(default_factory=list)
     config: dict[str, Any] | None = None
     problem: str | None = None
+    unread: set[str] = field(default_factory=set)  # protocols whose records were left out on reading
 
     @property
     def state(self) -> str:
@@ -53,12 +54,13 @@ class Run:
         return seed if isinstance(seed, int) else None
 
 
-def load_runs(paths: Iterable[str | Path]) -> list[Run]:
+def load_runs(paths: Iterable[str | Path], protocols: Container[str] | None = None) -> list[Run]:
     """Every run under `paths`, each once, sorted by path.
 
     A path is a run directory, a folder with run directories at any depth (hidden folders and symbolic links
-    inside it are not followed), a results.json, or a glob. Damaged and foreign files make a Run with a
-    `problem`. Raises UserError for a path that does not exist.
+    inside it are not followed), a results.json, or a glob. With `protocols` only their records are kept,
+    which is faster; the others are named in `unread`. Damaged and foreign files make a Run with a `problem`.
+    Raises UserError for a path that does not exist.
     """
     found: dict[Path, Run] = {}
     with _without_collector():
@@ -67,11 +69,13 @@ def load_runs(paths: Iterable[str | Path]) -> list[Run]:
                 for path, problem in _run_directories(place):
                     key = path.resolve()
                     if key not in found:
-                        found[key] = load_run(path) if problem is None else Run(path, problem=problem)
+                        found[key] = (
+                            load_run(path, protocols) if problem is None else Run(path, problem=problem)
+                        )
     return sorted(found.values(), key=lambda run: str(run.path))
 
 
-def load_run(path: Path) -> Run:
+def load_run(path: Path, protocols: Container[str] | None = None) -> Run:
     """One run directory. Never raises for what its files hold."""
     run = Run(Path(path))
     try:
@@ -86,12 +90,20 @@ def load_run(path: Path) -> Run:
             if not isinstance(records, list):
                 raise ValueError("results.json: records is not a list")
             facts = check_facts(results.get("run"))
+            if protocols is not None:
+                run.unread = {name for one in records if isinstance(name := _protocol(one), str)}
+                run.unread = {name for name in run.unread if name not in protocols}
+                records = [one for one in records if _protocol(one) not in run.unread]
             run.records = [check_record(record) for record in records]
             run.facts = facts
     except (OSError, ValueError, RecursionError) as error:
         run.facts, run.records = None, []
         run.problem = str(error) or type(error).__name__
     return run
+
+
+def _protocol(record: Any) -> Any:
+    return record.get("protocol") if isinstance(record, dict) else None
 
 
 @contextmanager
@@ -174,7 +186,7 @@ def _read_config(folder: Path) -> dict[str, Any] | None:
         return None
     import yaml
 
-    # libyaml where PyYAML was built with it: ten times as fast. A SafeLoader: no tag makes an object of Python.
+    # libyaml where PyYAML has it, ten times as fast; a SafeLoader: no tag makes an object of Python
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         # a few lines of aliases can stand for billions of nodes

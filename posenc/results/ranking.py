@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal
 
-from posenc.results.statistics import Estimate, difference
+from posenc.results.statistics import Estimate, difference_of, p_beyond, ratio
 from posenc.results.verdicts import CONFIDENCE, SAME
 
 Word = Literal["lower", "higher", "tie", "unclear"]
 Mark = Literal["lowest", "tie", "unclear"]
+Sample = Mapping[int, Mapping[str, Any]]  # `per_document` of a row by seed
 
 
 @dataclass
@@ -32,32 +33,29 @@ class Pair:
     word: Word = "unclear"  # a is lower, higher, tied, or neither can be said
 
 
-def compare_pairs(labels: Sequence[str], samples: Sequence[Mapping[int, Any] | None]) -> list[Pair]:
-    """Every pair of a column, in order. `samples` has each row's `per_document` by seed; None: not ranked.
+def compare_pairs(
+    labels: Sequence[str], samples: Sequence[Sample | None], only: int | None = None, chosen: bool = False
+) -> list[Pair]:
+    """Every pair of a column, in order; with `only` those with that row. None in `samples`: not ranked.
 
     Holm (1979) over all pairs of the column that have an interval: the smallest p is held against
     0.05 / m, the next against 0.05 / (m - 1), until one fails; the rest keep that one's level. A tie is an
-    interval at that level that lies within the margin.
+    interval at that level that lies within the margin. m counts all pairs also where only some are asked
+    for, unless the row was `chosen` before anybody looked at the numbers.
     """
-    import numpy as np
-
-    arrays = [  # once, as every row is in many pairs
-        {
-            seed: {key: np.asarray(values) for key, values in one.items()}
-            for seed, one in (sample or {}).items()
-        }
-        for sample in samples
-    ]
+    ratios = [{seed: ratio(one, "bytes") for seed, one in (sample or {}).items()} for sample in samples]
     pairs, estimates = [], []
     have = [i for i, sample in enumerate(samples) if sample is not None]
-    for a, b in combinations(have, 2):
-        ours, theirs = arrays[a], arrays[b]
+    with_it = [(min(only, i), max(only, i)) for i in have if i != only] if only in have else []
+    for a, b in combinations(have, 2) if only is None else with_it:
+        ours, theirs = ratios[a], ratios[b]
         seeds = sorted(set(ours) & set(theirs))
-        estimate = difference([(ours[s], theirs[s]) for s in seeds], "bytes") if seeds else None
+        estimate = difference_of([(ours[s], theirs[s]) for s in seeds]) if seeds else None
         value = None if estimate is None else estimate.value
         pairs.append(Pair(a, b, [labels[a], labels[b]], seeds, value))
         estimates.append(estimate)
-    _judge(pairs, estimates)
+    count = len(pairs) if chosen else len(have) * (len(have) - 1) // 2
+    _judge(pairs, estimates, unseen=count - len(pairs))
     return pairs
 
 
@@ -72,28 +70,26 @@ def marks(pairs: Sequence[Pair], lowest: int) -> dict[int, Mark]:
     return found
 
 
-def holm(p: Sequence[float]) -> list[float]:
-    """Holm's corrected p, in the order given."""
+def holm(p: Sequence[float], unseen: int = 0) -> list[float]:
+    """Holm's corrected p, in the order given; `unseen` more were not computed and count as the largest."""
     corrected, so_far = [0.0] * len(p), 0.0
     for rank, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
-        so_far = max(so_far, min(1.0, (len(p) - rank) * p[i]))
+        so_far = max(so_far, min(1.0, (len(p) + unseen - rank) * p[i]))
         corrected[i] = so_far
     return corrected
 
 
-def _judge(pairs: Sequence[Pair], estimates: Sequence[Estimate | None]) -> None:
+def _judge(pairs: Sequence[Pair], estimates: Sequence[Estimate | None], unseen: int) -> None:
     """Corrected p, interval and word of each pair, in place."""
-    tested: list[tuple[float, Pair, Estimate]] = []
-    for pair, estimate in zip(pairs, estimates, strict=True):
-        p = None if estimate is None else estimate.p_beyond(SAME)
-        if estimate is not None and p is not None:
-            tested.append((p, pair, estimate))
+    have = [(pair, one) for pair, one in zip(pairs, estimates, strict=True) if one is not None]
+    found = p_beyond([estimate for _, estimate in have], SAME)
+    tested = [(p, *one) for p, one in zip(found, have, strict=True) if p is not None]
     tested.sort(key=lambda one: one[0])
-    corrected = holm([p for p, _, _ in tested])
+    corrected = holm([p for p, _, _ in tested], unseen)
     level, failed = 0.0, False
     for rank, (p, pair, estimate) in enumerate(tested):
         if not failed:
-            level = (1 - CONFIDENCE) / (len(tested) - rank)
+            level = (1 - CONFIDENCE) / (len(tested) + unseen - rank)
             failed = p >= level
         low, high = estimate.interval(1 - level) or (0.0, 0.0)
         pair.p, pair.interval = corrected[rank], [low, high]

@@ -43,13 +43,13 @@ class Curve(TypedDict):
 class Record(TypedDict):
     """One finished cell. Plain JSON; numbers are null where there is nothing to report (see `note`)."""
 
-    protocol: str
+    protocol: str  # fixed-target, sliding, nonoverlapping, positions, induction, far-copy, trigram
     extend: dict[str, Any] | None  # test-time extension with resolved parameters; {"name": ...}
-    checkpoint_step: int
-    corpus: str  # scored text, its fingerprint, its split
-    fingerprint: str
-    split: str
-    targets_hash: str
+    checkpoint_step: int  # of the weights that were measured
+    corpus: str  # name of the text that was scored
+    fingerprint: str  # sha256 over its documents
+    split: str  # test or validation
+    targets_hash: str  # of the ids of the scored tokens: equal where the same were scored
     unit: str  # of nats
     window: int  # tokens
     multiple: float  # window / training length T
@@ -57,39 +57,39 @@ class Record(TypedDict):
     nats: float | None  # per token
     bpb: float | None  # bits per byte
     ppl: float | None  # exp(nats); null where that overflows
-    targets: int
-    documents: int
+    targets: int  # scored tokens
+    documents: int  # that they are in
     ci95: list[float] | None  # of nats, over documents; null below 30 documents
-    per_document: PerDocument | None
+    per_document: PerDocument | None  # what everything above is made of
     beyond: str | None  # the declared policy past T, where the encoding needs one
     note: str | None  # why there is no number: oom, diverged, n/a
-    seconds: float
+    seconds: float  # that the measurement took
     curve: NotRequired[Curve]  # of the protocol `positions`
 
 
 class RunFacts(TypedDict, total=False):
     """The `run` object of results.json. `encoding`, `context_length` and `seed` are required on reading."""
 
-    name: str
+    name: str  # of the run
     encoding: dict[str, Any]  # {"name": ..., parameter: value, ..., "beyond": ...}
     attention: dict[str, Any]  # {"name": ..., window, scale, ...}
     positions: dict[str, Any]  # {"name": ..., ...}
-    model: dict[str, Any]
+    model: dict[str, Any]  # its config group
     parameters: dict[str, int]  # total, encoding, options, embedding
     corpus: dict[str, Any]  # name, fingerprint
     tokenizer: Any  # a name, or a dict with one
     context_length: int  # T, tokens
     tokens: int  # trained on so far
-    steps: int
-    seed: int
-    precision: str
-    device: str
-    wall_seconds: float
-    tokens_per_second: float
-    peak_memory_bytes: int | None
+    steps: int  # updates so far
+    seed: int  # of batches and initial values
+    precision: str  # fp32 or bf16
+    device: str  # cpu, cuda, mps
+    wall_seconds: float  # of training
+    tokens_per_second: float  # of training, on average
+    peak_memory_bytes: int | None  # of training; null where it cannot be known
     final_loss: float | None  # nats per token, training
-    settings_hash: str
-    versions: dict[str, str]
+    settings_hash: str  # of what defines the run
+    versions: dict[str, str]  # of Python and the libraries
 
 
 def make_record(

@@ -103,6 +103,12 @@ def _add_without_numbers(groups: dict[tuple[str, ...], Group], run: Run) -> None
         _add(groups, Member(run, None), None, {})
 
 
+def names_of(group: Group) -> set[str]:
+    """What a row may be called by: its label, its encoding, with the extension where it has one."""
+    extended = f"{group.encoding}+{group.extend_name}" if group.extend else group.encoding
+    return {group.label, extended}
+
+
 def _keep_one_a_seed(row: Group) -> None:
     """A run that is there twice (say, in two experiments) counts once: with numbers, then first by path."""
     kept: dict[int, Member] = {}
@@ -115,19 +121,20 @@ def _keep_one_a_seed(row: Group) -> None:
 
 
 def _label(rows: list[Group]) -> None:
-    by_encoding = defaultdict(list)
-    for row in rows:
+    by_encoding, alike = defaultdict(list), defaultdict(list)
+    options = [options_of(row.settings) for row in rows]
+    for row, own in zip(rows, options, strict=True):
         by_encoding[row.encoding].append(row.settings)
-    for row in rows:
+        alike[row.encoding, *own].append(row.settings)
+    general = {key: [k for k in differing(of) if not of_options(k)] for key, of in by_encoding.items()}
+    optional = {key: [k for k in differing(of) if of_options(k)] for key, of in alike.items()}
+    for row, own in zip(rows, options, strict=True):
         label = row.encoding + (f"+{row.extend_name}" if row.extend_name else "")
-        own = row.settings
-        alike = [one for one in by_encoding[row.encoding] if options_of(one) == options_of(own)]
-        keys = [key for key in differing(by_encoding[row.encoding]) if not of_options(key)]
-        keys += [key for key in differing(alike) if of_options(key)]
-        parts = options_of(own) + [
-            f"{key.removeprefix('encoding.').removeprefix('attention.')}={own[key]}"
+        keys = general[row.encoding] + optional[row.encoding, *own]
+        parts = own + [
+            f"{key.removeprefix('encoding.').removeprefix('attention.')}={row.settings[key]}"
             for key in keys
-            if key in own and key != "encoding.beyond"
+            if key in row.settings and key != "encoding.beyond"
         ]
         parts += _knobs(row)
         row.label = " ".join([label, *parts, *([f"(beyond: {row.beyond})"] if row.beyond else [])])

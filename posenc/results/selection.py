@@ -49,16 +49,14 @@ def select(runs: Sequence[Run], protocol: str) -> list[Selected]:
     return [_select_run(run, protocol, last[id(run)], ranked) for run in runs if last[id(run)]]
 
 
-def parse_multiple(text: str) -> float:
+def parse_multiple(text: str, option: str = "--length") -> float:
     """`16x` as 16.0. Raises UserError."""
     try:
         multiple = float(text.removesuffix("x"))
     except ValueError:
         multiple = math.nan
     if not (math.isfinite(multiple) and multiple > 0):
-        raise UserError(
-            "--length", visible(text), "not a multiple of T", allowed="0.5x, 1x, 16x and the like"
-        )
+        raise UserError(option, visible(text), "not a multiple of T", allowed="0.5x, 1x, 16x and the like")
     return multiple
 
 

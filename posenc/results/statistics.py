@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MIN_DOCUMENTS = 30  # fewer documents: no interval, it would promise more than it holds
 SMALLEST_P = 1e-15
+BISECTIONS = 40  # of the logarithm of a p, to 1e-10
 Per = Literal["targets", "bytes"]
 
 
@@ -67,17 +68,31 @@ class Estimate:
 
         The interval with 1 - p confidence just touches the margin. Not below SMALLEST_P.
         """
-        if self.document_variance is None:
-            return None
-        excess = abs(self.value) - margin
-        if excess <= 0:
-            return 1.0
-        low, high = math.log(SMALLEST_P), 0.0
-        while high - low > 1e-9:  # of the logarithm
-            middle = (low + high) / 2
-            half = math.hypot(*(self.halves(math.exp(middle)) or (0.0, 0.0)))
-            low, high = (low, middle) if half < excess else (middle, high)
-        return math.exp(high)
+        return p_beyond([self], margin)[0]
+
+
+def p_beyond(estimates: Sequence[Estimate], margin: float) -> list[float | None]:
+    """`Estimate.p_beyond` of many at once: thousands of pairs of rows cost what one does."""
+    import numpy as np
+    from scipy.special import stdtrit
+
+    sure = [i for i, one in enumerate(estimates) if one.document_variance is not None]
+    some = [estimates[i] for i in sure]
+    seed = np.sqrt([one.seed_variance or 0.0 for one in some])
+    seed_freedom = np.array([max(one.seeds - 1, 1) for one in some])  # of one seed the variance is 0
+    document = np.sqrt([one.document_variance or 0.0 for one in some])
+    document_freedom = np.array([one.document_freedom for one in some])
+    excess = np.abs([one.value for one in some]) - margin
+    low, high = np.full(len(some), math.log(SMALLEST_P)), np.zeros(len(some))
+    for _ in range(BISECTIONS if some else 0):
+        middle = (low + high) / 2
+        tail = np.exp(middle) / 2
+        half = np.hypot(stdtrit(seed_freedom, tail) * seed, stdtrit(document_freedom, tail) * document)
+        low, high = np.where(half < excess, low, middle), np.where(half < excess, middle, high)
+    found: list[float | None] = [None] * len(estimates)
+    for i, p, above in zip(sure, np.exp(high), excess, strict=True):
+        found[i] = float(p) if above > 0 else 1.0
+    return found
 
 
 def ratio_interval(
@@ -105,53 +120,79 @@ def ratio_interval(
     return Estimate(value, 1, len(s), None, _jackknife(left_out), _freedom(c)).interval(confidence)
 
 
+@dataclass(frozen=True, eq=False)
+class Ratio:
+    """The loss of one record, sum by count, and what it is without one document each."""
+
+    documents: np.ndarray  # (D,) indices, rising
+    value: float
+    left_out: np.ndarray  # (D,)
+    freedom: float  # effective number of documents - 1
+
+
+def ratio(one: Mapping[str, Any], per: Per) -> Ratio:
+    """Of `per_document`. Units: nats per token, or with per="bytes" bits per byte.
+
+    Raises ValueError without documents, or where there is nothing to divide by (no bytes).
+    """
+    import numpy as np
+
+    documents = np.asarray(one["document"])
+    order = np.argsort(documents)
+    sums = np.asarray(one["nats"], dtype=np.float64)[order]
+    counts = np.asarray(one[per])[order] * (1.0 if per == "targets" else math.log(2))
+    total, size = sums.sum(), counts.sum()
+    if not size > 0:
+        raise ValueError(f"no {per} to divide by")
+    rest = size - counts
+    left_out = np.divide(total - sums, rest, out=np.full(len(sums), np.nan), where=rest > 0)
+    return Ratio(documents[order], float(total / size), left_out, _freedom(counts))
+
+
 def difference(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], per: Per) -> Estimate:
     """a - b, averaged over seeds: `pairs` has (a, b) of each seed, both `per_document` of a record.
 
+    Units as of `ratio`. Raises ValueError without pairs, and as `ratio` does.
+    """
+    return difference_of([(ratio(a, per), ratio(b, per)) for a, b in pairs])
+
+
+def difference_of(pairs: Sequence[tuple[Ratio, Ratio]]) -> Estimate:
+    """a - b, averaged over seeds.
+
     A document is left out of a and b at once, so what they share in it cancels. Where both scored the same
     targets this is the paired difference; where they did not (two tokenizers) it is the difference of two
-    ratios over the same documents. Units: nats per token, or with per="bytes" bits per byte. Raises
-    ValueError without pairs, without documents, or where there is nothing to divide by (no bytes).
+    ratios over the same documents. Raises ValueError without pairs.
     """
     import numpy as np
 
     if not pairs:
         raise ValueError("no seeds to take a difference of")
-    documents, sums, counts = _by_document(pairs, per)  # (D,), (S, 2, D), (S, 2, D)
-    totals, sizes = sums.sum(axis=2), counts.sum(axis=2)  # (S, 2)
-    if not (sizes > 0).all():
-        raise ValueError(f"no {per} to divide by")
-    rest = sizes[:, :, None] - counts  # (S, 2, D)
-    left_out = np.divide(
-        totals[:, :, None] - sums, rest, out=np.full_like(sums, np.nan), where=rest > 0
-    )  # without one document each
-    ratios = totals / sizes  # (S, 2)
-    mean, spread = mean_and_spread([float(a - b) for a, b in ratios])
-    enough = min(len(one["document"]) for pair in pairs for one in pair) >= MIN_DOCUMENTS
+    every = [one for pair in pairs for one in pair]
+    documents, lists = every[0].documents, [one.documents for one in every]
+    if any(one is not documents and not np.array_equal(one, documents) for one in lists):
+        documents = np.unique(np.concatenate(lists))
+    a, b = (np.array([_over(pair[i], documents) for pair in pairs]).mean(axis=0) for i in (0, 1))
+    mean, spread = mean_and_spread([a.value - b.value for a, b in pairs])
     return Estimate(
         value=mean,
         seeds=len(pairs),
         documents=len(documents),
         seed_variance=None if spread is None else spread**2 / len(pairs),
-        document_variance=_jackknife((left_out[:, 0] - left_out[:, 1]).mean(axis=0)) if enough else None,
-        document_freedom=float(max((sizes**2 / (counts**2).sum(axis=2)).min() - 1, 1.0)),
+        document_variance=_jackknife(a - b) if min(map(len, lists)) >= MIN_DOCUMENTS else None,
+        document_freedom=min(one.freedom for one in every),
     )
 
 
-def _by_document(
-    pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], per: Per
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """All documents (D,), and of each seed's a and b the sums and counts over them (S, 2, D); 0 if not there."""
+def _over(one: Ratio, documents: np.ndarray) -> np.ndarray:
+    """The values without one of these documents each; those that it does not have change nothing."""
     import numpy as np
 
-    listed = [[np.asarray(one["document"]) for one in pair] for pair in pairs]
-    documents = np.unique(np.concatenate([one for pair in listed for one in pair]))
-    sums, counts = np.zeros((2, len(pairs), 2, len(documents)))
-    for s, pair in enumerate(pairs):
-        for i, one in enumerate(pair):
-            at = np.searchsorted(documents, listed[s][i])
-            sums[s, i, at], counts[s, i, at] = one["nats"], one[per]
-    return documents, sums, counts if per == "targets" else counts * math.log(2)
+    if len(one.documents) == len(documents):
+        return one.left_out
+    left_out = np.full(len(documents), one.value)
+    left_out[np.searchsorted(documents, one.documents)] = one.left_out
+    return left_out
 
 
 def same_targets(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Evaluation records as a dashboard wants them: curves against the window, summary figures, a table."""
+"""Evaluation records as a dashboard wants them: curves against window and position, summary, a table."""
 
 from __future__ import annotations
 
@@ -27,6 +27,27 @@ def by_window(records: Iterable[Record]) -> list[dict[str, float]]:
             if value is not None:
                 row[f"eval/{curve_name(record)}/{measure}"] = value
     return [rows[window] for window in sorted(rows) if len(rows[window]) > 1]
+
+
+def by_position(records: Iterable[Record]) -> list[dict[str, float]]:
+    """One row a bin of positions, with the loss (nats) and its rise over that at T of every curve there.
+
+    `eval/position` is the last position of the bin. Of several windows the longest is taken.
+    """
+    longest: dict[str, Record] = {}
+    for record in records:
+        if record.get("curve") and record["window"] >= longest.get(curve_name(record), record)["window"]:
+            longest[curve_name(record)] = record
+    rows: dict[int, dict[str, float]] = {}
+    for name, record in longest.items():
+        curve = record["curve"]
+        for i, position in enumerate(edge - 1 for edge in curve["edges"][1:]):
+            row = rows.setdefault(position, {"eval/position": position})
+            for measure in ("nats", "rise"):
+                value = _finite(curve[measure][i])
+                if value is not None:
+                    row[f"eval/{name}/{measure}-by-position"] = value
+    return [rows[position] for position in sorted(rows) if len(rows[position]) > 1]
 
 
 def summary(records: Iterable[Record]) -> dict[str, float]:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import logging
-import math
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from posenc.errors import UserError
 from posenc.tracking import metrics as figures
 from posenc.tracking.base import TrackedRun, Tracker
-from posenc.tracking.guard import GivenUpError, one_line, reason, within
+from posenc.tracking.copy import Copy, Evaluation, check_timeout
+from posenc.tracking.guard import one_line, reason
+from posenc.tracking.memory import Memory, recall
 from posenc.tracking.none import NoTracker
-from posenc.tracking.wandb_run import GRACE_SECONDS, begin, leave, run_id
+from posenc.tracking.pictures import check_plots
+from posenc.tracking.wandb_files import LONGEST_NAME, artifact_of, opened
+from posenc.tracking.wandb_run import POSITION, begin, leave
 from posenc.tracking.wandb_server import (
     Mode,
     answers,
@@ -28,7 +31,7 @@ from posenc.tracking.wandb_server import (
 
 logger = logging.getLogger(__name__)
 
-LONGEST_TAG, LONGEST_NAME = 64, 128  # more is refused by the server
+LONGEST_TAG = 64  # more is refused by the server
 
 
 def check(
@@ -40,6 +43,8 @@ def check(
     tags: list[str],
     dir: str | None,
     timeout: float,
+    plots: list[str],
+    artifact: Literal["none", "results", "checkpoint"],
 ) -> None:
     """Raise UserError for a name W&B does not take, a time-out that is none, or mode=online without a key."""
     for key, name in (("project", project), ("entity", entity)):
@@ -52,8 +57,8 @@ def check(
                 "W&B does not take this name",
                 allowed=f"1 to {LONGEST_NAME} characters without / \\ # ? % :",
             )
-    if not (math.isfinite(timeout) and timeout > 0):
-        raise UserError("tracking.timeout", timeout, "not a time", allowed="seconds above 0")
+    check_timeout(timeout)
+    check_plots(plots)
     if mode == "online" or (mode == "auto" and requested_mode() == "online"):
         url = server_url()
         if credentials(url) is None:
@@ -75,6 +80,8 @@ def start(
     tags: list[str],
     dir: str | None,
     timeout: float,
+    plots: list[str],
+    artifact: Literal["none", "results", "checkpoint"],
 ) -> Tracker:
     """Begin a W&B run, or continue the one of this run directory. Never prompts, never raises.
 
@@ -86,14 +93,15 @@ def start(
         wanted, why = _mode(mode)
         if wanted == "disabled":
             return NoTracker()
+        memory = recall(run.directory, "wandb", run.group)
         settings: dict[str, Any] = {
             "entity": entity,
             "project": project,
             "run_name": run.name[:LONGEST_NAME],
-            "run_group": (group or run.group or "")[:LONGEST_NAME] or None,
+            "run_group": (group or memory.group or "")[:LONGEST_NAME] or None,
             "run_job_type": "train",
             "run_tags": _tags([*run.tags, *tags]),
-            "run_id": run_id(run.directory),
+            "run_id": memory.id,
             "root_dir": str(Path(dir).expanduser() if dir else run.directory),
         }
         Path(settings["root_dir"]).mkdir(parents=True, exist_ok=True)  # wandb would go to /tmp without a word
@@ -103,76 +111,54 @@ def start(
             logger.warning(
                 "W&B is offline (%s). Look: wandb leet %s  Upload: wandb sync %s", why, place, place
             )
-        return WandbTracker(begun, dict(run.config), timeout)
+        memory.save()
+        return WandbTracker(run, memory, begun, timeout, plots, artifact)
     except Exception as error:
         logger.warning("W&B could not start, the run goes on without it (%s)", reason(error))
         return NoTracker()
 
 
-class WandbTracker:
-    """A W&B run. The first exception is one warning and switches it off."""
+class WandbTracker(Copy):
+    """A W&B run."""
 
-    def __init__(self, run: Any, config: dict[str, Any], timeout: float) -> None:
-        self._run = run
-        self._config = config
-        self._timeout = timeout
-        self._patience = timeout  # for the last upload
-        self._on = True
-        self._finished = False
+    label = "W&B"
 
-    def log(self, metrics: dict[str, float], step: int | None) -> None:
-        """One row of history at `step`, with bare names under `train/`."""
-        row = {name if "/" in name else f"train/{name}": value for name, value in metrics.items()}
-        self._try(lambda: self._run.log(row, step=step, commit=True))
+    def __init__(
+        self, run: TrackedRun, memory: Memory, begun: Any, timeout: float, plots: Sequence[str], artifact: str
+    ) -> None:
+        super().__init__(run, memory, timeout, plots)
+        self._begun = begun
+        self._artifact = artifact
 
-    def evaluation(self, records: list[dict[str, Any]]) -> None:
-        """Curves against `eval/window`, summary figures, and the table `evaluation`."""
+    def send_step(self, row: Mapping[str, float], step: int | None) -> None:
+        self._begun.log(dict(row), step=step, commit=True)
 
-        def send() -> None:
-            for row in figures.by_window(records):
-                self._run.log(row)
-            self._run.summary.update(figures.summary(records))
-            rows = figures.table_rows(records, self._config)
-            self._run.log({"evaluation": load_wandb().Table(columns=list(figures.COLUMNS), data=rows)})
+    def send_evaluation(self, shown: Evaluation) -> None:
+        for name in {name for row in shown.positions for name in row}:  # by name: that goes before eval/*
+            self._begun.define_metric(name, step_metric=None if name == POSITION else POSITION)
+        # an offline run that is continued counts its steps from 0 again, and they would not go together
+        first = self.memory.step + 1 if self.memory.known and self._begun.step == 0 else None
+        for row in [*shown.windows, *shown.positions]:
+            self._begun.log(row, step=first)
+            first = None
+        self._begun.summary.update(shown.summary)
+        wandb = load_wandb()
+        media = {f"plots/{kind}": wandb.Image(opened(png)) for kind, png in shown.pictures.items()}
+        table = wandb.Table(columns=list(figures.COLUMNS), data=shown.table)
+        self._begun.log({"evaluation": table, **media})
+        if self._artifact != "none":
+            self._begun.log_artifact(artifact_of(self.run, checkpoint=self._artifact == "checkpoint"))
 
-        if records:
-            self._try(send)
+    def end(self, status: str) -> None:
+        """Upload what is left; the rest stays on disk for `wandb sync`."""
+        self._begun.summary["status"] = status
+        self._begun.finish(exit_code=0 if status == "finished" else 1)
 
-    def finish(self, status: str) -> None:
-        """Upload what is left for at most `timeout` seconds; the rest stays on disk for `wandb sync`."""
-        if self._finished:
-            return
-        self._finished = True
+    def leave(self) -> None:
+        leave()
 
-        def end() -> None:
-            self._run.summary["status"] = status
-            self._run.finish(exit_code=0 if status == "finished" else 1)
-
-        try:
-            within(self._patience + GRACE_SECONDS, end)
-        except Exception as error:
-            if self._on:
-                logger.warning("W&B did not get everything (%s). Upload: %s", reason(error), self._upload())
-            leave()
-
-    def _try(self, action: Callable[[], None]) -> None:
-        if not self._on or self._finished:
-            return
-        try:
-            # logging a table asks the server, and waits for one that is gone
-            within(self._timeout, action)
-        except Exception as error:
-            self._on = False
-            if isinstance(error, GivenUpError):
-                self._patience = 0.0  # used up
-            logger.warning(
-                "W&B is switched off, the run goes on without it (%s). Upload: %s",
-                reason(error),
-                self._upload(),
-            )
-
-    def _upload(self) -> str:
-        return f"wandb sync {_place(self._run)}"
+    def advice(self) -> str:
+        return f" Upload: wandb sync {_place(self._begun)}"
 
 
 def _place(run: Any) -> str:

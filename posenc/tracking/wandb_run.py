@@ -1,22 +1,20 @@
-"""Starting a W&B run: its identity, its settings, and offline where going online fails."""
+"""Starting a W&B run: its settings, and offline where going online fails."""
 
 from __future__ import annotations
 
 import logging
 import os
-import re
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
+from posenc.tracking.copy import GRACE_SECONDS
 from posenc.tracking.guard import GivenUpError, reason, within
 from posenc.tracking.wandb_server import credentials, load_wandb, server_url
 
 logger = logging.getLogger(__name__)
 
-GRACE_SECONDS = 1.0  # beyond wandb's own time-out, for its service process to start or stop
+POSITION = "eval/position"  # what curves by position are drawn against
 
 
 def begin(
@@ -59,6 +57,7 @@ def _init(settings: dict[str, Any], config: dict[str, Any], timeout: float) -> A
     run.define_metric("train/tokens")
     run.define_metric("train/*", step_metric="train/tokens")
     run.define_metric("eval/window")
+    run.define_metric(POSITION)
     run.define_metric("eval/*", step_metric="eval/window")
     return run
 
@@ -80,25 +79,3 @@ def leave() -> None:
         within(GRACE_SECONDS, load_wandb().teardown)
     except Exception as error:
         logger.debug("wandb.teardown: %s", reason(error))
-
-
-def run_id(directory: Path) -> str:
-    """The W&B id of a run directory, made once and kept in it, so that a resumed run continues its W&B run.
-
-    An id made from the directory's hash would be the same for everybody who trains the same thing, and again
-    after the directory is deleted: two runs in one.
-    """
-    file = directory / "wandb" / "run-id"
-    try:
-        kept = file.read_text(encoding="utf-8").strip()
-        if re.fullmatch(r"[a-z0-9]{12}", kept):
-            return kept
-    except (OSError, UnicodeDecodeError):
-        pass
-    made = secrets.token_hex(6)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(made + "\n", encoding="utf-8")
-    except OSError as error:
-        logger.debug("the W&B run id is not kept: %s", reason(error))
-    return made

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenc.corpus import cache as cache_module
 from posenc.corpus import check_lengths, inspect, prepare, read_documents, read_facts
+from posenc.corpus import entry as entry_module
 from posenc.errors import RunError, UserError
 
 Files = Callable[..., dict[str, Any]]
@@ -164,7 +164,7 @@ def test_a_failure_at_any_step_leaves_nothing(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(cache_module, step, full)
+        patch.setattr(entry_module, step, full)
         with pytest.raises(RunError, match="No space left") as caught:
             prepare(data, BYTES)
     assert str(cache) in str(caught.value) and "POSENC_CACHE" in str(caught.value)

@@ -149,7 +149,7 @@ def test_hostile_names_stay_text(tmp_path: Path, name: str) -> None:
 def test_json_and_csv_hold_the_numbers(tmp_path: Path) -> None:
     write_run(tmp_path, losses={1: 1.0, 8: 800.0})
     data = json.loads(render(fixed_target(tmp_path, "ppl"), "json", 80, False))
-    assert set(data) == {"schema_version", "header", "columns", "probes", "rows"}
+    assert set(data) == {"summary", "schema_version", "header", "columns", "probes", "rows", "extensions"}
     assert data["header"]["unit"] == "perplexity per token"
     far = data["rows"][0]["cells"][1]
     assert (far["mean"], far["note"], far["window"]) == (None, ">1e30", 512)
@@ -188,7 +188,7 @@ def test_streams_decide_width_colour_and_signs(tmp_path: Path, monkeypatch: pyte
     sweep(tmp_path, encodings=("rope", "alibi"))
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii")
-    show(fixed_target(tmp_path), "table", stream)
+    show([fixed_target(tmp_path)], "table", stream)
     stream.flush()
     text = raw.getvalue().decode("ascii")
     assert "+/-0.010" in text and "\\x" not in text and "\x1b" not in text
@@ -197,7 +197,7 @@ def test_streams_decide_width_colour_and_signs(tmp_path: Path, monkeypatch: pyte
     assert len(starts) == 1
     monkeypatch.setenv("COLUMNS", "60")
     narrow = io.StringIO()
-    show(fixed_target(tmp_path), "table", narrow)
+    show([fixed_target(tmp_path)], "table", narrow)
     assert max(map(len, narrow.getvalue().splitlines())) <= 60
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Literal
 
-from posenc.corpus.documents import SPLITS, Document, printable
-from posenc.corpus.hub_access import go_offline, reachable, unreachable
-from posenc.errors import RunError, UserError
+from posenc.corpus.documents import SPLITS, Document
+from posenc.corpus.hub_load import load
+from posenc.errors import UserError
 
 OWN_SPLITS = True
+NEEDS_NETWORK = True
 # ` = Title = ` opens an article; its sections have two or more signs on each side
 TITLE = re.compile(r" = [^=\n]+ = ?\n?")
 
@@ -77,48 +77,10 @@ def articles(lines: Iterable[str]) -> list[str]:
 
 
 def _load(repository: str, config: str | None, revision: str) -> Any:
-    online = reachable()
-    if not online:
-        go_offline()
-    import datasets
-
-    what = f"{printable(repository)} ({printable(config)})" if config else printable(repository)
-    ways_out = (
-        "fill HF_HOME or POSENC_CACHE on a machine with network (posenc data prepare) and copy it here; "
-        "data=files data.paths=FOLDER; data=sympy"
-    )
-    try:
-        loaded = datasets.load_dataset(repository, config, revision=revision)
-    except datasets.exceptions.DatasetNotFoundError as error:
-        raise UserError("data.repository", printable(repository), _first_line(error)) from error
-    except Exception as error:  # the libraries below raise errors of five packages, all of them final here
-        if not online:
-            raise unreachable(what, ways_out) from error
-        if isinstance(error, ValueError) and "BuilderConfig" in str(error):
-            raise UserError("data.config", config, printable(_first_line(error))) from error
-        raise RunError(
-            f"{what} could not be loaded ({type(error).__name__}: {printable(_first_line(error))})",
-            hint=f"ways out: {ways_out}",
-        ) from error
-    if not online:
-        _refuse_other_revision(loaded, what, revision, ways_out)
-    return loaded
-
-
-def _refuse_other_revision(loaded: Any, what: str, revision: str, ways_out: str) -> None:
-    # without network the library takes the newest cached copy, whatever revision was asked for
-    for split in loaded.values():
-        for file in split.cache_files:
-            cached = Path(file["filename"]).parent.name
-            if re.fullmatch(r"[0-9a-f]{40}", cached) and cached != revision:
-                raise unreachable(f"revision {revision} of {what}", ways_out)
+    return load(repository, config, revision)
 
 
 def _column(split: Any, text_field: str) -> list[str]:
     if text_field not in split.column_names:
         raise UserError("data.text_field", text_field, "no such field", allowed=split.column_names)
     return list(split[text_field])
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]

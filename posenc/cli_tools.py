@@ -1,0 +1,60 @@
+"""More commands of the command line: what is on disk, what is missing, completion. Imports are inside."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+
+
+def runs(
+    directories: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[DIRS]...", help="Run directories, folders of them, or globs; default: runs"),
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Only runs with this setting; all of them, where several."),
+    ] = None,
+    format: Annotated[str, typer.Option(help="table or json.")] = "table",
+    sort: Annotated[
+        str, typer.Option(help="path, status, encoding, seed, age, tokens, speed, loss or longest.")
+    ] = "path",
+    reverse: Annotated[bool, typer.Option("--reverse", help="The other way round.")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch", help="Look again every two seconds, until nothing has run for half a minute."
+        ),
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """What is on disk: status, progress, speed, losses, and why something failed."""
+    from posenc.jobs.runs import print_runs
+
+    code = print_runs(
+        directories or ["runs"], where=where or [], format=format, sort=sort, reverse=reverse, watch=watch
+    )
+    raise typer.Exit(code)
+
+
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False, debug: Debug = False
+) -> None:
+    """Is everything there that posenc needs? Exit 1 if something stops `posenc train encoding=rope`."""
+    from posenc.doctor import run_doctor
+
+    raise typer.Exit(run_doctor(as_json=json))
+
+
+def completion(
+    shell: Annotated[str | None, typer.Argument(help="bash, zsh or fish; default: this one.")] = None,
+    install: Annotated[bool, typer.Option("--install", help="Put it where the shell finds it.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Completion of commands, settings and values at a TAB: prints the script, or installs it."""
+    from posenc.jobs.shells import print_completion
+
+    print_completion(shell, install)

@@ -1,0 +1,77 @@
+"""A data set through the `datasets` library, with its many errors told in ours."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from posenc.corpus.documents import printable
+from posenc.corpus.hub_access import go_offline, reachable, unreachable
+from posenc.errors import RunError, UserError
+
+WAYS_OUT = (
+    "fill HF_HOME or POSENC_CACHE on a machine with network (posenc data prepare) and copy it here; "
+    "data=files data.paths=FOLDER; data=sympy"
+)
+RETRIES = 6  # of a read that failed, five seconds apart; the library's 20 look like a program that hangs
+
+
+def load(repository: str, config: str | None, revision: str | None, **streamed: Any) -> Any:
+    """All splits; or with `streaming=True, split=NAME` the rows of one as they come.
+
+    Without network only the library's own cache of this very revision is taken, and then all splits come.
+    Raises UserError for a data set, config or split that does not exist, RunError for everything else.
+    """
+    online = Path(repository).is_dir() or reachable()
+    if not online:
+        go_offline()
+        streamed = {}
+    import datasets
+
+    datasets.config.STREAMING_READ_MAX_RETRIES = RETRIES
+    what = described(repository, config)
+    try:
+        loaded = datasets.load_dataset(repository, config, revision=revision, **streamed)
+    except datasets.exceptions.DatasetNotFoundError as error:
+        if "Revision" in str(error):
+            raise UserError("data.revision", printable(revision), first_line(error)) from error
+        raise UserError("data.repository", printable(repository), first_line(error)) from error
+    except Exception as error:  # the libraries below raise errors of five packages, all of them final here
+        if not online:
+            raise unreachable(what, WAYS_OUT) from error
+        if isinstance(error, ValueError) and "BuilderConfig" in str(error):
+            raise UserError("data.config", config, first_line(error)) from error
+        if isinstance(error, ValueError) and "Bad split" in str(error):
+            raise UserError("data.splits", streamed.get("split"), first_line(error)) from error
+        raise broken_off(what, error) from error
+    if not online:
+        _refuse_other_revision(loaded, what, str(revision))
+    return loaded
+
+
+def described(repository: str, config: str | None) -> str:
+    """What is asked for, for a message."""
+    return f"{printable(repository)} ({printable(config)})" if config else printable(repository)
+
+
+def broken_off(what: str, error: Exception) -> RunError:
+    """The error for a data set that exists and does not come."""
+    return RunError(
+        f"{what} could not be loaded ({type(error).__name__}: {first_line(error)})",
+        hint=f"ways out: {WAYS_OUT}",
+    )
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's text, for a message."""
+    return printable(str(error).strip().split("\n")[0][:300])
+
+
+def _refuse_other_revision(loaded: Any, what: str, revision: str) -> None:
+    # without network the library takes the newest cached copy, whatever revision was asked for
+    for split in loaded.values():
+        for file in split.cache_files:
+            cached = Path(file["filename"]).parent.name
+            if re.fullmatch(r"[0-9a-f]{40}", cached) and cached != revision:
+                raise unreachable(f"revision {revision} of {what}", WAYS_OUT)

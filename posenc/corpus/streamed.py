@@ -1,0 +1,101 @@
+"""A corpus that is read as a stream: once, document by document, onto the disk as an entry of bytes.
+
+So memory stays small, and whatever tokenizer comes later reads the bytes from here, not from the network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from posenc.corpus.documents import SPLITS, Document, printable
+from posenc.corpus.entry import EntryWriter, building, entry_of, open_entry, put_in_place, tokens_dir
+from posenc.corpus.registry import stream_documents, stream_limit
+from posenc.corpus.store import TokenStore
+from posenc.corpus.tally import Tally
+from posenc.corpus.tokenizers import ByteTokenizer
+from posenc.corpus.trouble import cache_error
+from posenc.corpus.watch import tell, watched
+from posenc.errors import RunError
+
+
+def streamed_entry(fingerprint: str) -> TokenStore | None:
+    """The bytes of a stream that was read, or None."""
+    return open_entry(entry_of(fingerprint, ByteTokenizer().identity()))
+
+
+def documents_of(fingerprint: str) -> Iterator[Document]:
+    """Its documents, one split after the other. Raises RunError when they are gone."""
+    store = streamed_entry(fingerprint)
+    if store is None:
+        raise RunError(f"the cached text {fingerprint[:12]} is gone from {tokens_dir()}")
+    for split in SPLITS:
+        for i, name in enumerate(store.splits[split].ids):
+            yield Document(name, store.document(split, i).tobytes(), split)
+
+
+@contextlib.contextmanager
+def one_at_a_time(key: str) -> Iterator[None]:
+    """Other processes that want the same stream wait, and then find it read. Raises RunError."""
+    try:
+        tokens_dir().mkdir(parents=True, exist_ok=True)
+        lock = FileLock(tokens_dir() / f"{key}.lock")
+        try:
+            lock.acquire(timeout=1)
+        except Timeout:
+            tell("waiting for another process that reads this corpus")
+            lock.acquire()
+    except OSError as error:
+        raise cache_error(tokens_dir(), error) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def take_in(data: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Read a stream into the cache and return its figures (`Tally.figures`); needs `one_at_a_time(key)`.
+
+    Raises UserError for wrong settings, RunError when the source or the disk fails; then nothing is left.
+    """
+    tokenizer, tally = ByteTokenizer(), Tally()
+    try:
+        with building(key) as folder:
+            _check_room(data)
+            writer = EntryWriter(folder, tokenizer.vocab_size)
+            try:
+                limit = stream_limit(data)
+                for document in watched(
+                    stream_documents(data),
+                    f"reading {data['name']}",
+                    most="" if limit is None else f" of at most {limit / 1e6:,.0f}",
+                    part_of=lambda document: document.id.partition("/")[0],
+                    always=True,
+                ):
+                    tally.add(document)
+                    ids, sizes = tokenizer.encode(document.text)
+                    writer.add(document.id, str(document.split), ids, sizes)
+                figures = tally.figures()
+                entry = entry_of(figures["fingerprint"], tokenizer.identity())
+                writer.finish(data["name"], figures["fingerprint"], tokenizer)
+            finally:
+                writer.close()
+            if open_entry(entry) is None:
+                put_in_place(folder, entry)
+    except OSError as error:
+        raise cache_error(tokens_dir(), error) from error
+    return figures
+
+
+def _check_room(data: Mapping[str, Any]) -> None:
+    limit, free = stream_limit(data), shutil.disk_usage(tokens_dir()).free
+    if limit is not None and free < limit:
+        name, place = printable(data["name"]), printable(tokens_dir())
+        raise RunError(
+            f"{name} may take {limit / 1e6:,.0f} MB and {place} has {free / 1e6:,.0f} MB left",
+            hint="data.bytes=... reads less; POSENC_CACHE=FOLDER puts the cache elsewhere",
+        )

@@ -1,0 +1,73 @@
+"""Who answers: the hub and W&B. Nothing is logged in to, no key is shown."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from posenc.doctor.finding import Finding
+
+
+def hub() -> Iterator[Finding]:
+    """The Hugging Face hub, and which of its corpora are cached."""
+    from posenc.corpus.hub_access import endpoint, reachable
+
+    shown = endpoint().rpartition("@")[2]
+    have = cached_corpora()
+    told = f"; cached: {', '.join(have)}" if have else "; no corpus of it is cached"
+    if reachable():
+        yield Finding("hub", "ok", f"{shown} answers{told}")
+    elif os.environ.get("HF_HUB_OFFLINE"):
+        yield Finding("hub", "note", f"switched off by HF_HUB_OFFLINE{told}", "unset it to download corpora")
+    else:
+        advice = (
+            "data=sympy, stdlib and files need no hub; or posenc data prepare elsewhere, and copy HF_HOME"
+        )
+        yield Finding("hub", "note", f"{shown} does not answer within 3 s{told}", advice)
+
+
+def cached_corpora() -> list[str]:
+    """Names of the YAML files of `conf/data` whose data set lies in the hub's cache, of any revision."""
+    import yaml
+
+    from posenc.paths import conf_dir
+
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    places = [Path(os.environ.get("HF_DATASETS_CACHE") or home / "datasets"), home / "hub"]
+    found = []
+    for path in sorted((conf_dir() / "data").glob("*.yaml")):
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        repository = str(settings.get("repository", ""))
+        names = [repository.replace("/", "___"), f"datasets--{repository.replace('/', '--')}"]
+        if repository and any((place / name).is_dir() for place in places for name in names):
+            config = settings.get("config")
+            kept = not config or any((place / names[0] / str(config)).is_dir() for place in places)
+            if kept:
+                found.append(path.stem)
+    return found
+
+
+def wandb() -> Iterator[Finding]:
+    """A key, and a server that answers."""
+    from posenc.tracking.wandb_server import answers, credentials, host_of, requested_mode, server_url
+
+    try:
+        url = server_url()
+    except Exception:  # not installed, or too old to tell
+        yield Finding("W&B", "note", "the package wandb cannot be used", "if you want it: pip install wandb")
+        return
+    key = credentials(url) is not None
+    there = answers(url)
+    told = (
+        f"key {'found' if key else 'not found'}; {host_of(url)} {'answers' if there else 'does not answer'}"
+    )
+    if mode := requested_mode():
+        told += f"; WANDB_MODE asks for {mode}"
+    if key and there:
+        yield Finding("W&B", "ok", f"{told}: tracking=wandb goes online")
+    else:
+        advice = "tracking=wandb writes offline runs; wandb sync sends them" + (
+            "" if key else "; key: wandb login"
+        )
+        yield Finding("W&B", "note", told, advice)

@@ -1,0 +1,99 @@
+"""Plots of results: one kind a file, drawn with matplotlib from runs and their comparisons."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from posenc.errors import RunError, UserError
+from posenc.results.comparison import Comparison
+from posenc.results.load import Run
+from posenc.results.names import visible
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PLOTS = {
+    "context": "loss against context",
+    "change": "change against the loss at T, against context",
+    "positions": "loss by position in one long context",
+    "heatmap": "change against T by encoding and context",
+    "training": "training loss against tokens",
+    "probes": "induction and far-copy against context",
+}
+FORMATS = ("png", "svg", "pdf")
+WIDTH = 5.5  # inches; 3.3 is a column of a paper
+
+
+def figure_of(
+    kind: str, runs: Sequence[Run], comparisons: Sequence[Comparison], width: float = WIDTH
+) -> Figure:
+    """The figure of a kind (a key of PLOTS), `width` inches wide: a panel for each comparison, rows as lines.
+
+    `runs` are what the comparisons were made of. Raises UserError for an unknown kind, and where nobody has
+    measured what it shows.
+    """
+    from posenc.report.plots.canvas import styled
+
+    with styled():
+        return _draw(kind, runs, comparisons, width)
+
+
+def plot_bytes(
+    format: str, kind: str, runs: Sequence[Run], comparisons: Sequence[Comparison], width: float = WIDTH
+) -> bytes:
+    """A file's content, the same bytes for the same runs; `format` is one of FORMATS. Raises as figure_of."""
+    from posenc.report.plots.canvas import file_bytes, styled
+
+    with styled():
+        return file_bytes(_draw(kind, runs, comparisons, width), format)
+
+
+def save_plot(
+    path: Path, kind: str, runs: Sequence[Run], comparisons: Sequence[Comparison], width: float = WIDTH
+) -> None:
+    """Write a figure as its suffix says, whole or not at all. Raises UserError; RunError for a full disk."""
+    check_plot(path, kind)
+    write_atomic(path, plot_bytes(path.suffix[1:].lower(), kind, runs, comparisons, width))
+
+
+def check_plot(path: Path, kind: str) -> None:
+    """Raise UserError for another suffix, a folder that is not there and an unknown kind: before the work."""
+    if path.suffix[1:].lower() not in FORMATS:
+        allowed = ", ".join(f".{name}" for name in FORMATS)
+        raise UserError("--plot", visible(path), "its ending names the format", allowed=allowed)
+    if path.is_dir():
+        raise UserError("--plot", visible(path), "is a folder; name a file")
+    if not path.parent.is_dir():
+        folder = visible(path.parent)
+        raise UserError("--plot", visible(path), f"there is no folder {folder}", hint=f"mkdir -p {folder}")
+    _check_kind(kind)
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in PLOTS:
+        raise UserError("--plot-kind", visible(kind), "no such plot", allowed=list(PLOTS))
+
+
+def _draw(kind: str, runs: Sequence[Run], comparisons: Sequence[Comparison], width: float) -> Figure:
+    _check_kind(kind)
+    module: Any = importlib.import_module(f"posenc.report.plots.{kind}")
+    figure: Figure = getattr(module, kind)(runs, comparisons, width)
+    return figure
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Bytes under another name first, then renamed."""
+    import os
+
+    temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}")
+    try:
+        try:
+            temporary.write_bytes(content)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise RunError(f"{visible(path)} cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,40 @@
+"""Does the process that a status.json names still run? Told on the same host only."""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+
+def is_dead(status: dict[str, Any], now: float) -> bool:
+    """Whether the process of a status is gone for certain: it was on this host and is not there any more.
+
+    Elsewhere, and on systems that do not say, nothing is certain: False.
+    """
+    pid = status.get("pid")
+    here = status.get("host") == socket.gethostname()
+    if not here or isinstance(pid, bool) or not isinstance(pid, int) or pid <= 0 or os.name != "posix":
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        pass  # of another user, or no number of a process
+    return _began_later(pid, status, now)
+
+
+def _began_later(pid: int, status: dict[str, Any], now: float) -> bool:
+    """Whether another process has the number by now: it began after the status was written (Linux)."""
+    try:
+        written = datetime.fromisoformat(str(status.get("updated"))).timestamp()
+        # after the name, which may hold spaces and brackets: field 22, in ticks since the machine started
+        ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        up = float(Path("/proc/uptime").read_text().split()[0])
+        began = now - up + ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return False
+    return began > written + 2  # the clock of a status has whole seconds

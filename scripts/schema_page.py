@@ -1,0 +1,118 @@
+"""Write docs/schema.md: the fields of results.json and of `posenc compare --format json`, from their types.
+
+    python scripts/schema_page.py
+The meaning of a field is the comment behind it in the code, so the page cannot tell something else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import io
+import re
+import tokenize
+from pathlib import Path
+from typing import get_args
+
+from posenc.results.ranking import Mark, Word
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "schema.md"
+RESULTS = ["records.RunFacts", "records.Record", "records.PerDocument", "records.Curve"]
+COMPARISON = ["comparison.Comparison", "columns.Column", "ranking.Pair", "comparison.Row", "cells.Cell"]
+COMPARISON += ["baseline.Against", "context.EffectiveContext", "context.UsesContext", "curves.CurveSummary"]
+COMPARISON += ["probes.ProbeColumn", "probes.Probe", "extensions.ExtensionColumn"]
+HEADER = """# The JSON that posenc writes
+
+Written by `python scripts/schema_page.py` from the types in `posenc/results/`. `schema_version` is
+{version}; it rises when a field goes or changes its meaning, not when one is added. Losses are in nats
+per token unless `unit` or `metric` says otherwise, lengths in tokens, intervals `[low, high]`. A number
+that does not exist is `null`, never NaN; then `note` says why.
+"""
+ON_DISK = """## results.json
+
+`{schema_version, run, records}`: `run` is a RunFacts, `records` a list of Record, one for each protocol,
+window, extension, checkpoint and set of targets. `posenc.results.load_runs(["runs"])` reads any number of
+them.
+"""
+PRINTED = """## posenc compare --format json
+
+A Comparison with `schema_version` and `summary` (the sentence on top of the table). With `--facet` the
+document is `{schema_version, comparisons}`, a list of them, and each `header.facet` names its key and
+value.
+
+`header` says what the numbers have in common: `protocol`, `metric`, `unit`, `corpus`, `fingerprint`,
+`split`, `stride`, `tokenizer`, `context_length`, `model`, `parameters` (fewest, most), `tokens` (trained
+on), `seeds`, `documents` and `targets` (fewest, most), `beyond` (by row), `mixed` (what the rows differ
+in and should not; with `--allow-mixed`), `also_differs`, `reference` (the trigram), `margins` (of the
+words), `left_out` (records of other targets), `facet`, `baseline`. A value is null where the runs differ
+in it.
+"""
+
+
+def main() -> None:
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+def page() -> str:
+    """The page's text."""
+    from posenc.results.records import SCHEMA_VERSION
+
+    parts = [HEADER.format(version=SCHEMA_VERSION), ON_DISK, *map(table, RESULTS)]
+    return "\n".join([*parts, PRINTED, *map(table, COMPARISON)])
+
+
+def table(name: str) -> str:
+    """A heading, the first line of the docstring, and a row for each field."""
+    module, _, type_name = name.partition(".")
+    cls = getattr(importlib.import_module(f"posenc.results.{module}"), type_name)
+    rows = [f"| `{field}` | {kind} | {meaning} |" for field, kind, meaning in fields(cls)]
+    about = inspect.cleandoc(cls.__doc__ or "").splitlines()[0]
+    return "\n".join(
+        [f"### {type_name}", "", about, "", "| field | type | meaning |", "|---|---|---|", *rows, ""]
+    )
+
+
+def fields(cls: type) -> list[tuple[str, str, str]]:
+    """Name, type and comment of each field of a dataclass or TypedDict, in order."""
+    lines = inspect.getsource(cls).splitlines()
+    found = []
+    for line in lines:
+        match = re.fullmatch(r"    (\w+): (.+)", line)
+        if match is None:
+            continue
+        text, comment = _split(match[2])
+        kind = re.sub(r" = .*", "", text).strip()
+        found.append((match[1], f"`{_json(kind)}`".replace("|", "\\|"), comment.replace("|", "\\|")))
+    return found
+
+
+def _split(text: str) -> tuple[str, str]:
+    """The code of a line and the comment behind it."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    comment = next((token for token in tokens if token.type == tokenize.COMMENT), None)
+    return (text, "") if comment is None else (text[: comment.start[1]], comment.string.lstrip("# "))
+
+
+def _json(kind: str) -> str:
+    """A type of Python as one says it of JSON."""
+    kind = re.sub(r"NotRequired\[(.+)\]$", r"\1, may be missing", kind)
+    for python, json in (
+        ("dict[str, Any]", "object"),
+        ("str", "text"),
+        ("int", "whole number"),
+        ("None", "null"),
+    ):
+        kind = re.sub(rf"(?<!\w){re.escape(python)}(?!\w)", json, kind)
+    kind = re.sub(r"(?<!\w)float(?!\w)", "number", re.sub(r"(?<!\w)bool(?!\w)", "true or false", kind))
+    for alias in (Word, Mark):
+        name = "Word" if alias is Word else "Mark"
+        kind = re.sub(rf"(?<!\w){name}(?!\w)", " or ".join(f'"{one}"' for one in get_args(alias)), kind)
+    while match := re.search(r"(list|dict)\[(?:text, )?([^\[\]]+)\]", kind):
+        inner = f"({match[2]})" if "|" in match[2] else match[2]
+        kind = kind.replace(match[0], f"{'list' if match[1] == 'list' else 'object'} of {inner}")
+    return kind
+
+
+if __name__ == "__main__":
+    main()
