@@ -45,6 +45,7 @@ def _changes(comparison: Comparison, at: int) -> str:
     metric = comparison.header["metric"]
     clauses = []
     cells = [(row, row.cells[at]) for row in comparison.rows]
+    cells.sort(key=lambda one: one[1].change or 0.0)
     for word, verbs in VERBS.items():
         found = [(row, cell) for row, cell in cells if cell.verdict == word]
         if found:
@@ -128,7 +129,7 @@ def _counts(comparison: Comparison) -> str:
 def _names(rows: Sequence[Row]) -> str:
     if len(rows) > MOST_NAMED:
         return f"{len(rows)} rows"
-    names = [label(row) for row in rows]
+    names = [label(row).replace(f" (beyond: {visible(row.beyond)})", "") for row in rows]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
