@@ -14,7 +14,7 @@ WAYS_OUT = (
     "fill HF_HOME or POSENC_CACHE on a machine with network (posenc data prepare) and copy it here; "
     "data=files data.paths=FOLDER; data=sympy"
 )
-RETRIES = 6  # of a read that failed, five seconds apart; the library's 20 look like a program that hangs
+RETRIES = 1  # of a read: the hub's library below tries for 25 s itself, and 20 times that looks like a hang
 
 
 def load(repository: str, config: str | None, revision: str | None, **streamed: Any) -> Any:

@@ -28,9 +28,9 @@ def candidates(words: Sequence[str], current: str) -> list[str]:
     if before.startswith("--") and "=" not in before and (found := _after(command, path, before)) is not None:
         return _fitting(found, current)
     if current.startswith("-"):
-        name, sign, _ = current.partition("=")
+        name, sign, begun = current.partition("=")
         if sign:
-            return [f"{name}={one}" for one in _after(command, path, name) or []]
+            return [f"{name}={one}" for one in _fitting(_after(command, path, name) or [], begun)]
         return _fitting(_options(command, path), current)
     if hasattr(command, "commands"):
         return _fitting(sorted(command.commands), current)
@@ -82,7 +82,7 @@ def _after(command: Any, path: Sequence[str], option: str) -> list[str] | None:
         return list(PROTOCOLS)
     if option == "--where":
         keys = [f"{setting.key}=" for setting in chosen_settings("train")]
-        return ["seed=", *(f"{group}=" for group in groups("train")), *keys]
+        return [*(f"{group}=" for group in groups("train")), *keys]
     return _named(getattr(param, "help", "") or "")
 
 

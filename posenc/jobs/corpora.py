@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from posenc.corpus import CorpusFacts, TokenStore, cached_of, list_corpora, prepare, read_facts
+from posenc.corpus.documents import printable
 from posenc.corpus.entry import entry_of
 from posenc.corpus.tokenizers import ByteTokenizer
 from posenc.jobs.compose import compose_jobs, parse
@@ -37,9 +38,8 @@ def print_corpora(as_json: bool) -> None:
         about = escape(f"{row['description']} ({row['licence'] or 'no licence given'})")
         network = "no" if not row["network"] else "not now" if row["cached"] else "needed"
         table.add_row(row["name"], about, escape(row["size"]), network, escape(_cached(row["cached"])))
-    console = Console()
-    console.print(table)
-    console.print(f"cached: as tokens of (vocabulary) in {cache_dir()}", highlight=False, markup=False)
+    Console().print(table)
+    print(f"cached: as tokens of (vocabulary) in {printable(cache_dir())}")
 
 
 def print_info(overrides: list[str], as_json: bool) -> None:
@@ -149,6 +149,6 @@ def _print_facts(facts: CorpusFacts) -> None:
         )
         table.add_row(str(length), f"{row['train_documents']:,}", tests, longest)
     Console().print(table)
-    longest = max(0, facts.longest["test"] - 1)
-    console.print(f"documents that hold such a window, in bytes; the longest window of all is {longest:,}")
+    reach = max(0, facts.longest["test"] - 1)
+    console.print(f"documents that hold such a window, in bytes; the longest window of all is {reach:,}")
     console.print("a token of another tokenizer stands for several bytes, so fewer fit")

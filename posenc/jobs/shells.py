@@ -70,7 +70,7 @@ def shell_of(named: str | None) -> str:
     shell = named
     if shell is None:
         try:
-            import shellingham
+            import shellingham  # type: ignore[import-untyped]
 
             shell = shellingham.detect_shell()[0]
         except Exception:  # of several kinds, and none of them tells more

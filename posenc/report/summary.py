@@ -101,7 +101,7 @@ def _breaks(rows: Sequence[Row]) -> str:
     for row in broken[:MOST_NAMED]:
         assert row.curve is not None
         first = min(end for end in row.curve.breaks_at if end is not None)
-        clauses.append(f"{label(row)} breaks at {first / row.curve.train_length:.3g}x")
+        clauses.append(f"{_names([row])} breaks at {first / row.curve.train_length:.3g}x")
     if len(broken) > MOST_NAMED:
         clauses = [f"{len(broken)} rows break past T"]
     if whole:

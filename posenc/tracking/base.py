@@ -35,7 +35,7 @@ class Tracker(Protocol):
         """
 
     def evaluation(self, records: list[dict[str, Any]]) -> None:
-        """The records of `results.json`, all at once, after the last step. Cells given before are left out."""
+        """The records of `results.json` together, after the last step; cells given before are left out."""
 
     def finish(self, status: str) -> None:
         """End the tracked run. Every status but `finished` marks it as failed."""

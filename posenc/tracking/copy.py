@@ -1,4 +1,4 @@
-"""What all trackers do alike: names, limits in time, one warning at the first failure, nothing given twice."""
+"""What all trackers do alike: names, time limits, one warning at the first failure, nothing given twice."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ def check_timeout(timeout: float) -> None:
         raise UserError("tracking.timeout", timeout, "not a time", allowed="seconds above 0")
 
 
-def refuse_without(package: str, key: str, value: str, extra: str) -> None:
-    """Raise UserError where a package of `posenc[extra]` is not installed, with the command that installs it."""
+def refuse_without(package: str, key: str, value: str | None, extra: str) -> None:
+    """Raise UserError where a package of `posenc[extra]` is missing, with the command that installs it."""
     if importlib.util.find_spec(package) is None:
         hint = f"pip install 'posenc[{extra}]'   (in a clone: pip install -c constraints.txt -e '.[{extra}]')"
         raise UserError(key, value, f"needs the package {package}, which is not installed", hint=hint)

@@ -1,4 +1,4 @@
-"""What a tracker was given of a run: kept in the run directory, so that a resumed run goes on where it was."""
+"""What a tracker was given of a run, kept in the run directory: a resumed run goes on where it was."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class Memory:
     group: str | None  # the first one it had: an evaluation later does not move it
     step: int = -1  # the last training step that was given
     sent: set[str] = field(default_factory=set)  # the cells that were given
+    row: int = -1  # the last row, for a tracker that counts rows by itself
     known: bool = False  # there was such a file
 
     def reached(self, step: int) -> None:
@@ -40,7 +41,8 @@ class Memory:
 
     def save(self) -> None:
         """Write it whole. Not synced: after a power cut a few points may come twice."""
-        data = {"id": self.id, "group": self.group, "step": self.step, "sent": sorted(self.sent)}
+        data: dict[str, Any] = {"id": self.id, "group": self.group, "step": self.step, "row": self.row}
+        data["sent"] = sorted(self.sent)
         temporary = self.file.with_name(f".{self.file.name}.{os.getpid()}")
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -67,6 +69,7 @@ def recall(directory: Path, tracker: str, group: str | None) -> Memory:
                 None if kept["group"] is None else str(kept["group"]),
                 int(kept["step"]),
                 {str(key) for key in kept["sent"]},
+                int(kept["row"]),
                 known=True,
             )
     except (OSError, ValueError, TypeError, KeyError):

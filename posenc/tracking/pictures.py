@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from posenc.errors import UserError
@@ -20,7 +22,7 @@ class Pictures:
         self._drawn: dict[str, bytes | None] = {}
 
     def png(self, kinds: Sequence[str]) -> dict[str, bytes]:
-        """Plots by kind (keys of `posenc.report.plots.PLOTS`), without those that nothing was measured for."""
+        """Plots by kind (keys of `posenc.report.plots.PLOTS`), without those nothing was measured for."""
         for kind in kinds:
             if kind not in self._drawn:
                 self._drawn[kind] = self._draw(kind)
@@ -44,6 +46,16 @@ class Pictures:
         except Exception as error:
             logger.warning("the plot %s cannot be drawn for the trackers (%s)", kind, reason(error))
         return None
+
+
+@contextmanager
+def as_files(pictures: Mapping[str, bytes]) -> Iterator[dict[str, str]]:
+    """Paths by kind, for as long as it lasts: trackers copy a file faster than they encode an image."""
+    with tempfile.TemporaryDirectory(prefix="posenc-") as folder:
+        paths = {kind: Path(folder) / f"{kind}.png" for kind in pictures}
+        for kind, path in paths.items():
+            path.write_bytes(pictures[kind])
+        yield {kind: str(path) for kind, path in paths.items()}
 
 
 def check_plots(plots: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from posenc.tracking.copy import GRACE_SECONDS, Copy, Evaluation, check_timeout,
 from posenc.tracking.guard import reason, within
 from posenc.tracking.memory import Memory, recall
 from posenc.tracking.none import NoTracker
-from posenc.tracking.pictures import check_plots
+from posenc.tracking.pictures import as_files, check_plots
 
 logger = logging.getLogger(__name__)
 
@@ -90,26 +90,26 @@ class TrackioTracker(Copy):
 
     def send_evaluation(self, shown: Evaluation) -> None:
         import trackio
-        from PIL import Image
 
         for rows, at in ((shown.windows, "eval/window"), (shown.positions, "eval/position")):
             for row in rows:
-                self._begun.log(row, step=int(row[at]))
-        last = max(self.memory.step, 0)
-        media = {f"plots/{kind}": Image.open(io.BytesIO(png)) for kind, png in shown.pictures.items()}
-        table = [dict(zip(figures.COLUMNS, row, strict=True)) for row in shown.table]
-        self._begun.log(
-            {
-                **shown.summary,
-                **{name: trackio.Image(picture) for name, picture in media.items()},
-                "evaluation": trackio.Table(data=table),
-            },
-            step=last,
-        )
+                self._begun.log({k: v for k, v in row.items() if k != at}, step=int(row[at]))
+        with as_files(shown.pictures) as paths:
+            self._begun.log(
+                {
+                    **shown.summary,
+                    **{f"plots/{kind}": trackio.Image(path) for kind, path in paths.items()},
+                    "evaluation": trackio.Table(columns=list(figures.COLUMNS), data=shown.table),
+                },
+                step=max(self.memory.step, 0),
+            )
 
     def end(self, status: str) -> None:
-        """Wait until the database has everything. There is no state of a run in it, so that is a number."""
-        self._begun.log({"status/finished": float(status == "finished")}, step=max(self.memory.step, 0))
+        """Wait until the database has everything. A run has no state there: how else it ended is an alert."""
+        if status != "finished":
+            import trackio
+
+            self._begun.alert(f"run {status}", level=trackio.AlertLevel.WARN, step=max(self.memory.step, 0))
         self._begun.finish()
 
     def finish(self, status: str) -> None:

@@ -16,8 +16,8 @@ from posenc.tracking.copy import Copy, Evaluation, check_timeout
 from posenc.tracking.guard import one_line, reason
 from posenc.tracking.memory import Memory, recall
 from posenc.tracking.none import NoTracker
-from posenc.tracking.pictures import check_plots
-from posenc.tracking.wandb_files import LONGEST_NAME, artifact_of, opened
+from posenc.tracking.pictures import as_files, check_plots
+from posenc.tracking.wandb_files import LONGEST_NAME, artifact_of
 from posenc.tracking.wandb_run import POSITION, begin, leave
 from posenc.tracking.wandb_server import (
     Mode,
@@ -136,16 +136,18 @@ class WandbTracker(Copy):
     def send_evaluation(self, shown: Evaluation) -> None:
         for name in {name for row in shown.positions for name in row}:  # by name: that goes before eval/*
             self._begun.define_metric(name, step_metric=None if name == POSITION else POSITION)
-        # an offline run that is continued counts its steps from 0 again, and they would not go together
-        first = self.memory.step + 1 if self.memory.known and self._begun.step == 0 else None
+        # an offline run that is continued counts from 0 again, and its rows would replace earlier ones
+        before = max(self.memory.step, self.memory.row) if self._begun.step == 0 else -1
         for row in [*shown.windows, *shown.positions]:
-            self._begun.log(row, step=first)
-            first = None
+            self._begun.log(row, step=before + 1 if before >= 0 else None, commit=True)
+            before = -1
         self._begun.summary.update(shown.summary)
         wandb = load_wandb()
-        media = {f"plots/{kind}": wandb.Image(opened(png)) for kind, png in shown.pictures.items()}
-        table = wandb.Table(columns=list(figures.COLUMNS), data=shown.table)
-        self._begun.log({"evaluation": table, **media})
+        with as_files(shown.pictures) as paths:
+            media = {f"plots/{kind}": wandb.Image(path) for kind, path in paths.items()}
+            table = wandb.Table(columns=list(figures.COLUMNS), data=shown.table)
+            self._begun.log({"evaluation": table, **media})
+        self.memory.row = self._begun.step
         if self._artifact != "none":
             self._begun.log_artifact(artifact_of(self.run, checkpoint=self._artifact == "checkpoint"))
 

@@ -1,8 +1,7 @@
-"""Files of a run as a W&B artifact, and pictures as W&B takes them."""
+"""Files of a run as a W&B artifact."""
 
 from __future__ import annotations
 
-import io
 import re
 from pathlib import Path
 from typing import Any
@@ -34,10 +33,3 @@ def artifact_of(run: TrackedRun, *, checkpoint: bool) -> Any:
 def newest_checkpoint(directory: Path) -> Path | None:
     """The newest folder of `checkpoints/` that is whole; its numbers have leading zeros."""
     return max((file.parent for file in directory.glob("checkpoints/step-*/manifest.json")), default=None)
-
-
-def opened(png: bytes) -> Any:
-    """A picture as `wandb.Image` takes it."""
-    from PIL import Image
-
-    return Image.open(io.BytesIO(png))

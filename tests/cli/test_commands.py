@@ -89,7 +89,7 @@ def test_help_starts_with_examples(posenc: Posenc, place: Path) -> None:
     out = result.out
     assert out.index("Examples") < out.index("Choices") < out.index("Settings")
     assert out.index("posenc train encoding=rope") < 300
-    for group in ("encoding: alibi, binary, cable", "attention: mha, mla", "context_length: 64"):
+    for group in ("encoding: alibi, binary, cable", "attention: mha, mla", "context_length=64"):
         assert group in out
     evaluation = posenc("eval", "--help")
     assert evaluation.code == 0 and "posenc eval run=" in evaluation.out

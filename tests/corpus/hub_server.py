@@ -88,7 +88,9 @@ class Handler(BaseHTTPRequestHandler):
             names = sorted({f["path"][start:].split("/")[0] for f in below if "/" in f["path"][start:]})
             here = [f for f in below if "/" not in f["path"][start:]]
             prefix = f"{inside}/" if inside else ""
-            return self.give([{"type": "directory", "path": prefix + n, "oid": "0" * 40} for n in names] + here)
+            return self.give(
+                [{"type": "directory", "path": prefix + n, "oid": "0" * 40} for n in names] + here
+            )
         start = f"/datasets/{hub.repository}/resolve/"
         name = path.removeprefix(start).partition("/")[2]
         if path.startswith(start) and (hub.folder / name).is_file():

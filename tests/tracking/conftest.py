@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from fake_wandb_server import FakeWandb
+from shipped import shipped
 
-from posenc.paths import conf_dir
+sys.path.insert(0, str(Path(__file__).parents[1] / "results"))  # fake_runs
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def home(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
     """No key, no settings, no netrc and no proxy of the user's; wandb starts anew in every test."""
     place = tmp_path / "home"
     place.mkdir()
@@ -32,6 +34,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("HOME", str(place))
+    fonts = tmp_path_factory.getbasetemp() / "matplotlib"  # listing them takes seconds
+    fonts.mkdir(exist_ok=True)
+    monkeypatch.setenv("MPLCONFIGDIR", str(fonts))
     monkeypatch.chdir(tmp_path)
     yield place
     if "wandb" in sys.modules:
@@ -41,8 +46,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture
 def wandb_group() -> dict[str, Any]:
     """The config group as shipped."""
-    loaded: dict[str, Any] = yaml.safe_load((conf_dir() / "tracking" / "wandb.yaml").read_text())
-    return loaded
+    return shipped("wandb")
+
+
+@pytest.fixture
+def several_group() -> dict[str, Any]:
+    """The config group as shipped, with the settings of each tracker."""
+    return shipped("several")
 
 
 @pytest.fixture

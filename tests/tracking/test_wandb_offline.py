@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_runs import positions, record, write_run
+from leet import contents, history, inspect, offline_runs
 
 from posenc.tracking import Tracker, build_tracker
-from posenc.tracking.wandb_run import run_id
 
 CONFIG = {"encoding": {"name": "rope", "base": 10000.0}, "context_length": 64, "seed": 3}
 RECORDS = [
@@ -28,20 +28,6 @@ RECORDS = [
 def begin(tracking: dict[str, Any], directory: Path, **changes: Any) -> Tracker:
     given = {"run_name": "rope-nano-L64-s3", "group": "sweep-1", "tags": ["rope", "headline"]}
     return build_tracker(tracking, config=CONFIG, run_dir=directory, **{**given, **changes})
-
-
-def offline_runs(directory: Path) -> list[Path]:
-    return sorted((directory / "wandb").glob("offline-run-*"))
-
-
-def inspect(directory: Path, *options: str) -> str:
-    wandb = Path(sysconfig.get_path("scripts")) / "wandb"
-    asked = [str(wandb), "leet", "inspect", *options, "--json", str(directory)]
-    return subprocess.run(asked, check=True, capture_output=True, text=True).stdout
-
-
-def contents(directory: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in inspect(directory).splitlines() if line.strip()]
 
 
 def test_a_run_holds_everything_and_prints_nothing(
@@ -99,25 +85,91 @@ def test_metrics_are_drawn_against_tokens_and_window(wandb_group: dict[str, Any]
         assert f'"{name}"' in text
 
 
-def test_a_resumed_run_keeps_its_identity_and_another_directory_has_its_own(
+def test_a_resumed_run_goes_on_and_another_directory_has_its_own(
     wandb_group: dict[str, Any], tmp_path: Path
 ) -> None:
-    for _ in range(2):
-        begin(wandb_group, tmp_path / "run").finish("interrupted")
+    stopped = begin(wandb_group, tmp_path / "run")
+    for step in (25, 50, 75):
+        stopped.log({"loss": 1.0}, step)
+    stopped.finish("interrupted")
+    again = begin(wandb_group, tmp_path / "run", group="another sweep")
+    for step in (50, 75, 100):  # the checkpoint was of step 25
+        again.log({"loss": 1.0}, step)
+    again.evaluation(RECORDS)
+    again.finish("finished")
+    later = begin(wandb_group, tmp_path / "run")
+    later.evaluation([*RECORDS, {**RECORDS[0], "window": 1024, "multiple": 16, "nats": 3.0}])
+    later.finish("finished")
     begin(wandb_group, tmp_path / "other").finish("finished")
-    kept = run_id(tmp_path / "run")
+
     segments = offline_runs(tmp_path / "run")
-    assert len(segments) == 2 and all(f"-{kept}" in segment.name for segment in segments)
-    assert json.loads(inspect(segments[1], "--summary"))["run_id"] == kept
+    whole = [json.loads(inspect(segment, "--summary")) for segment in segments]
+    (kept,) = {one["run_id"] for one in whole}
+    assert [one["exit_code"] for one in whole] == [1, 0, 0]
     assert kept not in offline_runs(tmp_path / "other")[0].name
+    runs = [line["run"] for segment in segments for line in contents(segment) if line["type"] == "run"]
+    assert {run["run_group"] for run in runs} == {"sweep-1"}
+    rows = [row for segment in segments for row in history(segment)]
+    assert [row["_step"] for row in rows if "train/loss" in row] == [25, 50, 75, 100]
+    assert [row["eval/window"] for row in rows if "eval/window" in row] == [64, 512, 1024]
+    steps = [row["_step"] for row in rows]
+    assert steps == sorted(set(steps))  # or `wandb sync` of the last one would write over the others
 
 
-def test_an_identity_from_elsewhere_is_not_taken_over(tmp_path: Path) -> None:
-    file = tmp_path / "wandb" / "run-id"
-    file.parent.mkdir()
-    file.write_text("../../someone/else")
-    made = run_id(tmp_path)
-    assert made.isalnum() and run_id(tmp_path) == made
+def test_curves_by_position_have_an_axis_of_their_own(wandb_group: dict[str, Any], tmp_path: Path) -> None:
+    run = write_run(tmp_path, records=[record(64, 1.0), positions()])
+    tracker = begin(wandb_group, run)
+    tracker.evaluation([dict(record(64, 1.0)), dict(positions())])
+    tracker.finish("finished")
+    (directory,) = offline_runs(run)
+    rows = [row for row in history(directory) if "eval/position" in row]
+    assert [row["eval/position"] for row in rows] == [8, 16, 32, 48, 64, 96, 128, 256, 512]
+    assert [row["eval/positions/nats-by-position"] for row in rows] == [1 + i / 10 for i in range(9)]
+    assert not any("eval/window" in row for row in rows)
+    axes = {
+        line["metric"].get("name"): line["metric"].get("step_metric")
+        for line in contents(directory)
+        if line["type"] == "metric"
+    }
+    assert (
+        axes["eval/positions/nats-by-position"] == axes["eval/positions/rise-by-position"] == "eval/position"
+    )
+    assert axes["eval/position"] is None
+
+
+def test_plots_are_images(wandb_group: dict[str, Any], tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    wandb_group["plots"] = ["context", "positions"]  # nobody measured the second
+    tracker = begin(wandb_group, run)
+    tracker.evaluation([dict(record(64, 1.3))])
+    tracker.finish("finished")
+    (picture,) = offline_runs(run)[0].glob("files/media/images/plots/*.png")
+    assert picture.name.startswith("context_") and picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("what", ["none", "results", "checkpoint"])
+def test_files_of_the_run_are_an_artifact_on_request(
+    wandb_group: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "staging"))
+    run = write_run(tmp_path, name="rope+alibi", records=[record(64, 1.0), positions()])
+    (run / "metrics.jsonl").write_text("{}\n")
+    for step in (25, 50):
+        checkpoint = run / "checkpoints" / f"step-{step:08d}"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "model.safetensors").write_text("weights")
+        if step == 25:
+            (checkpoint / "manifest.json").write_text("{}")  # the other one is not whole
+    tracker = begin({**wandb_group, "artifact": what, "plots": []}, run, run_name="rope+alibi")
+    tracker.evaluation([dict(record(64, 1.0))])
+    tracker.finish("finished")
+    logged = [line["artifact"] for line in contents(offline_runs(run)[0]) if line["type"] == "artifact"]
+    found = [one for one in logged if one["type"] == "run"]  # the table is one too
+    paths = [file["path"] for one in found for file in one["manifest"]["contents"]]
+    results = ["config.yaml", "metrics.jsonl", "positions.json", "results.json"]
+    weights = [f"checkpoints/step-00000025/{name}" for name in ("manifest.json", "model.safetensors")]
+    assert sorted(paths) == {"none": [], "results": results, "checkpoint": [*weights, *results]}[what]
+    assert [one["name"] for one in found] == ["rope-alibi"] * len(found)
 
 
 def test_two_runs_of_one_process_are_two(wandb_group: dict[str, Any], tmp_path: Path) -> None:

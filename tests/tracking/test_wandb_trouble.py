@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 from fake_wandb_server import FakeWandb
+from shipped import shipped
 
-from posenc.tracking import build_tracker
+from posenc.tracking import TrackedRun, build_tracker
+from posenc.tracking.memory import recall
 from posenc.tracking.wandb import WandbTracker
 
 KEY = "k" * 40
@@ -32,12 +34,14 @@ t.evaluation([{"protocol": "fixed-target", "window": 64, "multiple": 1, "nats": 
 t.finish("finished")
 print("evaluated", flush=True)
 """
+ADDED = 10.0  # seconds that a server may add to a run
 
 
 class Training:
     """A training process of its own, so that what wandb does when Python exits is seen and timed too."""
 
     def __init__(self, group: dict[str, Any], place: Path, url: str) -> None:
+        place.mkdir()
         kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
         self.place = place
         self.process = subprocess.Popen(
@@ -64,6 +68,14 @@ class Training:
         for file in self.place.rglob("*"):
             assert not file.is_file() or KEY.encode() not in file.read_bytes(), file
         return time.monotonic() - begun, said
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> float:
+    """Seconds that the whole of it takes here and now, offline as asked."""
+    training = Training({**shipped("wandb"), "mode": "offline"}, tmp_path_factory.mktemp("calm") / "run", "x")
+    starting = training.trained()
+    return starting + training.end()[0]
 
 
 def offline_runs(place: Path) -> int:

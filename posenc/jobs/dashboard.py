@@ -1,0 +1,64 @@
+"""`posenc dashboard`: the W&B workspace that compares encodings."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import yaml
+
+from posenc.errors import UserError
+from posenc.paths import conf_dir
+from posenc.report.progress import say
+from posenc.results.records import HEADLINE
+from posenc.results.store import write_text_atomic
+from posenc.tracking.copy import refuse_without
+from posenc.tracking.wandb_server import configured
+
+NAME = "posenc: encodings by context"
+
+
+def make_dashboard(
+    entity: str | None,
+    project: str | None,
+    *,
+    protocol: str = HEADLINE,
+    length: str,
+    dry_run: bool,
+    out: str | None,
+) -> None:
+    """Save the workspace and print its address; with `dry_run` or `out` only write its JSON.
+
+    `length` is the multiple of T of the bars. Raises UserError without the package or a key, RunError where
+    the server does not take it.
+    """
+    refuse_without("wandb_workspaces", "dashboard", None, "dashboard")
+    if not re.fullmatch(r"\d+(\.\d+)?x", length):
+        raise UserError("--length", length, "not a multiple of T", allowed="such as 8x or 0.5x")
+    if out is not None and (Path(out).is_dir() or not Path(out).absolute().parent.is_dir()):
+        raise UserError("--out", out, "is no file in a folder that there is")
+    from posenc.tracking import workspace as views
+
+    multiple = f"{float(length[:-1]):g}x"
+    chosen = project or configured("project") or _shipped_project()
+    owner = entity or configured("entity")
+    if dry_run or out is not None:
+        text = views.as_json(views.build_workspace(owner or "ENTITY", chosen, NAME, protocol, multiple))
+        if out is None:
+            print(text)
+        else:
+            write_text_atomic(Path(out), text + "\n")
+            say(f"written: {out}; nothing was sent")
+        return
+    views.check_login()
+    owner = owner or views.default_entity()
+    address = views.save(views.build_workspace(owner, chosen, NAME, protocol, multiple))
+    sys.stdout.write(address + "\n")
+
+
+def _shipped_project() -> str:
+    """The project that runs are tracked in, where nobody says another."""
+    return str(
+        yaml.safe_load((conf_dir() / "tracking" / "wandb.yaml").read_text(encoding="utf-8"))["project"]
+    )

@@ -1,0 +1,100 @@
+"""How much memory a piece of work holds at its peak."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import re
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+
+class LiveTensors(TorchDispatchMode):
+    """Bytes of the tensors that operations made inside, and that are still held; the most of it at once.
+
+    What an operation needs while it runs is not seen, nor is what was there before.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self._known: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def ignore(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Tensors that were there before."""
+        for tensor in tensors:
+            self._known[tensor.untyped_storage()] = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given = {
+            id(one.untyped_storage()) for one in tree_iter((args, kwargs)) if isinstance(one, torch.Tensor)
+        }
+        for one in tree_iter(result):
+            if isinstance(one, torch.Tensor):
+                storage = one.untyped_storage()
+                if storage not in self._known and id(storage) not in given:
+                    self._add(storage)
+        return result
+
+    def _add(self, storage: Any) -> None:
+        size = storage.nbytes()
+        self._known[storage] = size
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._drop, size)
+
+    def _drop(self, size: int) -> None:
+        self.live -= size
+
+
+@contextmanager
+def peak_of(device: torch.device, before: Iterable[torch.Tensor]) -> Iterator[list[int]]:
+    """Bytes that the work inside holds at its peak, put in the list at its end.
+
+    On a GPU what its allocator says; on Linux the most that this process held above what it did before;
+    elsewhere the live tensors other than those of `before`.
+    """
+    found: list[int] = []
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        start = torch.cuda.memory_allocated(device)
+        yield found
+        found.append(torch.cuda.max_memory_allocated(device) - start)
+        return
+    if device.type == "cpu" and _forget_peak() and (start_bytes := resident("VmRSS")) is not None:
+        yield found
+        found.append(max(0, (resident("VmHWM") or 0) - start_bytes))
+        return
+    meter = LiveTensors()
+    meter.ignore(before)
+    with meter:
+        yield found
+    found.append(meter.peak)
+
+
+def resident(field: str) -> int | None:
+    """Bytes this process holds (VmRSS) or held at most (VmHWM); None where the system does not say."""
+    try:
+        found = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.M)
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None
+
+
+def _forget_peak() -> bool:
+    """Give freed memory back to the kernel and let VmHWM begin anew; False where that cannot be done."""
+    gc.collect()
+    try:
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")
+    except (OSError, AttributeError):
+        return False
+    return True

@@ -1,0 +1,225 @@
+"""`posenc runs`: what is on disk, why it stopped, what continues it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+from pseudo_terminal import Terminal
+
+from posenc.jobs import runs as runs_job
+from posenc.results.glance import glance
+from posenc.results.load import load_run
+from posenc.results.records import HEADLINE
+
+Posenc = Callable[..., tiny.Result]
+LONG = ("train.tokens=256000", "eval.lengths=[1x]", "eval.protocols=[fixed-target]")
+
+
+def status(run: Path, **changes: Any) -> None:
+    path = run / "status.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def rows(posenc: Posenc, *arguments: str) -> dict[str, dict[str, Any]]:
+    result = posenc("runs", *arguments, "--format", "json")
+    assert (result.code, result.err) == (0, "")
+    return {Path(row["path"]).name: row for row in json.loads(result.out)["runs"]}
+
+
+@pytest.fixture
+def several(run_copy: Path, place: Path) -> Iterator[Path]:
+    """A finished run, one that failed, one that runs elsewhere, one that was killed, one that is damaged."""
+    folder = run_copy.parent
+    for name in ("failed", "elsewhere", "killed", "damaged", "interrupted"):
+        shutil.copytree(run_copy, folder / name)
+    for name in ("failed", "elsewhere", "killed", "interrupted"):
+        (folder / name / "results.json").unlink()
+        lines = (folder / name / "metrics.jsonl").read_text().splitlines()
+        (folder / name / "metrics.jsonl").write_text("\n".join(lines[:2]) + '\n{"step": 3')
+    status(folder / "failed", status="failed", reason="OSError: [red]disk\x1b[31m full")
+    status(folder / "elsewhere", status="running", host="another.machine", pid=1)
+    status(folder / "killed", status="running", host=socket.gethostname(), pid=2**22 + 5)
+    status(folder / "interrupted", status="interrupted", reason="SIGTERM")
+    (folder / "damaged" / "results.json").write_text('{"schema_version": 1, "run": {')
+    yield folder
+
+
+def test_every_run_with_status_progress_speed_and_losses(
+    posenc: Posenc, several: Path, run_copy: Path
+) -> None:
+    found = rows(posenc)
+    states = {name: row["status"] for name, row in found.items()}
+    assert states == {
+        run_copy.name: "finished",
+        "failed": "failed",
+        "elsewhere": "running",
+        "killed": "dead",
+        "interrupted": "interrupted",
+        "damaged": "damaged",
+    }
+    whole = load_run(run_copy)
+    assert whole.facts is not None
+    losses = {r["multiple"]: r["nats"] for r in whole.records if r["protocol"] == HEADLINE}
+    one = found[run_copy.name]
+    assert (one["encoding"], one["seed"], one["context_length"]) == ("rope", 0, 16)
+    assert one["nats_at_train_length"] == losses[1] and one["nats_at_longest"] == losses[4]
+    assert one["longest_multiple"] == 4 and one["tokens"] == one["tokens_asked"] == tiny.STEPS * 128
+    assert one["tokens_per_second"] == whole.facts["tokens_per_second"]
+    stopped = found["interrupted"]
+    assert (stopped["tokens"], stopped["tokens_asked"]) == (20 * 128, tiny.STEPS * 128)
+    assert stopped["nats_at_train_length"] is None and stopped["tokens_per_second"] > 0
+
+
+def test_the_table_says_why_and_escapes_what_others_wrote(
+    posenc: Posenc, several: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    result = posenc("runs")
+    assert (result.code, result.err) == (0, "")
+    assert all(len(line) <= 80 for line in result.out.splitlines() if not line.startswith((" ", "runs/")))
+    assert "OSError: [red]disk\\x1b[31m full" in result.out.replace("\n", "") and "\x1b" not in result.out
+    flat = " ".join(result.out.split())
+    assert "6 runs: 1 finished, 1 running, 1 interrupted, 1 failed, 1 dead, 1 damaged" in flat
+    assert "gone and left no word" in flat and "results.json: damaged" in flat
+    assert "process 1 on another.machine" in flat and "failed/log.txt" in flat
+    assert flat.count("continue: posenc train") == 3
+    header = result.out.splitlines()[0].split()
+    assert header[:5] == ["status", "encoding", "seed", "T", "tokens"]
+
+
+def test_wide_tables_name_the_directories(
+    posenc: Posenc, several: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    wide = posenc("runs").out
+    assert f"runs/default/{next(p.name for p in several.iterdir() if p.name.startswith('rope'))}" in wide
+
+
+def test_filters_and_orders(posenc: Posenc, several: Path, run_copy: Path) -> None:
+    config = several / "killed" / "config.yaml"
+    config.write_text(config.read_text().replace("seed: 0", "seed: 7"))
+    assert set(rows(posenc, "--where", "seed=7")) == {"killed"}
+    assert "killed" not in rows(posenc, "--where", "seed=0", "--where", "encoding=rope")
+    assert list(rows(posenc, "--sort", "loss"))[0] == run_copy.name
+    by_path = list(rows(posenc))
+    assert by_path == sorted(by_path) and list(rows(posenc, "--reverse")) == by_path[::-1]
+    wrong = posenc("runs", "--where", "encoding=nowhere")
+    assert (wrong.code, wrong.out) == (2, "") and "rope" in wrong.err
+
+
+def test_nothing_there_and_empty_folders(posenc: Posenc, place: Path) -> None:
+    result = posenc("runs")
+    assert (result.code, result.out) == (2, "") and "posenc train" in result.err
+    (place / "runs").mkdir()
+    assert posenc("runs").out == "0 runs\n"
+
+
+def test_what_it_says_continues_a_killed_run_does(place: Path, corpus: Path, posenc: Posenc) -> None:
+    arguments = [*tiny.TINY, f"data.paths={corpus}", *LONG, "encoding.base=500", "seed=3", "runs_dir=a b"]
+    process = tiny.start("train", *arguments, "train.checkpoint_seconds=0.1", cwd=place)
+    run: Path | None = None
+    while process.poll() is None and run is None:
+        found = list((place / "a b").glob("*/*/checkpoints/step-*"))
+        run = found[0].parents[1] if found else None
+        time.sleep(0.02)
+    assert run is not None
+    listed = rows(posenc, "a b")[run.name]
+    assert listed["status"] == "running" and listed["continue"] is None
+    process.kill()
+    tiny.finished(process)
+    dead = rows(posenc, "a b")[run.name]
+    assert dead["status"] == "dead"
+    command = shlex.split(dead["continue"])
+    assert command[:2] == ["posenc", "train"] and "seed=3" in command
+    again = tiny.spawn(*command[1:], cwd=place)
+    assert again.code == 0 and "continuing at step" in again.err, again.err
+    assert [path.name for path in run.parent.iterdir()] == [run.name]
+    assert rows(posenc, "a b")[run.name]["status"] == "finished"
+
+
+def test_watching_a_pipe_tells_changes_and_ends(
+    posenc: Posenc, several: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(several / "damaged")
+    looks: list[int] = []
+
+    def sleep(_: float) -> None:
+        looks.append(1)
+        if len(looks) == 2:
+            lines = (several / "elsewhere" / "metrics.jsonl").read_text()
+            line = json.dumps({"step": 36, "tokens": 36 * 128, "loss": 2.5, "tokens_per_second": 999.0})
+            (several / "elsewhere" / "metrics.jsonl").write_text(f"{lines}\n{line}\n")
+        if len(looks) == 4:
+            status(several / "elsewhere", status="failed", reason="out of luck")
+
+    monkeypatch.setattr(runs_job.time, "sleep", sleep)
+    monkeypatch.setattr(runs_job, "PATIENCE", -1.0)
+    result = posenc("runs", "--watch")
+    assert (result.code, result.err) == (0, "")
+    told = [line for line in result.out.splitlines() if "elsewhere" in line]
+    assert len(told) == 3, result.out
+    assert "running" in told[0] and "loss 2.500" in told[1] and "out of luck" in told[2]
+    assert result.out.splitlines()[-1].startswith("5 runs: 1 finished")
+
+
+def test_watching_on_a_terminal_is_left_by_ctrl_c(several: Path, place: Path) -> None:
+    command = [sys.executable, "-m", "posenc", "runs", "--watch"]
+    terminal = Terminal(command, place, tiny.environment(), columns=100)
+    try:
+        terminal.until("1 dead")
+        terminal.send("\x03")
+        assert terminal.wait() == 0
+        assert "Traceback" not in terminal.seen
+    finally:
+        terminal.close()
+
+
+def test_a_process_that_lives_is_not_dead_and_a_taken_number_is(run_copy: Path) -> None:
+    here = {"status": "running", "host": socket.gethostname(), "pid": os.getpid()}
+    status(run_copy, **here, updated="2100-01-01T00:00:00+00:00")
+    assert glance(run_copy).state == "running"
+    if Path("/proc/self/stat").exists():  # elsewhere the number alone is all there is
+        status(run_copy, **here, updated="2020-01-01T00:00:00+00:00")
+        assert glance(run_copy).state == "dead"
+    status(run_copy, **{**here, "host": "elsewhere"})
+    assert glance(run_copy).state == "running"
+    for pid in (-1, 0, None, "7", 2**70, True):
+        status(run_copy, **{**here, "pid": pid}, updated=None)
+        assert glance(run_copy).state == "running"
+
+
+def test_other_layouts_of_results_are_read_in_full(run_copy: Path) -> None:
+    before = glance(run_copy)
+    path = run_copy / "results.json"
+    path.write_text(json.dumps(json.loads(path.read_text()), separators=(",", ":")))
+    after = glance(run_copy)
+    assert after.losses == before.losses and before.losses and after.state == "finished"
+    for text in ('{"schema_version": 2}', "[]", "", '{"schema_version": 1, "run": {}, "records": [\n]\n}\n'):
+        path.write_text(text)
+        assert glance(run_copy).state == "damaged", text
+
+
+def test_results_are_not_read_in_full(run_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from posenc.results import glance as module
+
+    monkeypatch.setattr(module, "load_run", lambda path: pytest.fail("read in full"))
+    began = time.perf_counter()
+    for _ in range(50):
+        assert glance(run_copy).at_train_length is not None
+    assert time.perf_counter() - began < 2  # measured without load: 0.5 ms each
+
+
+def test_signals_of_a_sweep_leave_interrupted_runs(several: Path, posenc: Posenc) -> None:
+    assert rows(posenc)["interrupted"]["reason"] == signal.SIGTERM.name
