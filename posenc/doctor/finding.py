@@ -41,6 +41,11 @@ def short(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
+def visible(text: str) -> str:
+    """One line of printable characters, as posenc.results.names: here nothing else of posenc may be needed."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def size(count: float) -> str:
     """Bytes in short: `120 MB`, `1.5 GB`."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

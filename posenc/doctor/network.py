@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 from posenc.doctor.finding import Finding
 
 
 def hub() -> Iterator[Finding]:
-    """The Hugging Face hub, and which of its corpora are cached."""
+    """The Hugging Face hub, and which of its corpora are here."""
     from posenc.corpus.hub_access import endpoint, reachable
 
     shown = endpoint().rpartition("@")[2]
     have = cached_corpora()
-    told = f"; cached: {', '.join(have)}" if have else "; no corpus of it is cached"
+    told = f"; tokenised already: {', '.join(have)}" if have else "; no corpus of it is tokenised yet"
     if reachable():
         yield Finding("hub", "ok", f"{shown} answers{told}")
     elif os.environ.get("HF_HUB_OFFLINE"):
@@ -28,24 +27,11 @@ def hub() -> Iterator[Finding]:
 
 
 def cached_corpora() -> list[str]:
-    """Names of the YAML files of `conf/data` whose data set lies in the hub's cache, of any revision."""
-    import yaml
-
+    """Names of the corpora from elsewhere of which tokens are cached."""
+    from posenc.corpus.listing import list_corpora
     from posenc.paths import conf_dir
 
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    places = [Path(os.environ.get("HF_DATASETS_CACHE") or home / "datasets"), home / "hub"]
-    found = []
-    for path in sorted((conf_dir() / "data").glob("*.yaml")):
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-        repository = str(settings.get("repository", ""))
-        names = [repository.replace("/", "___"), f"datasets--{repository.replace('/', '--')}"]
-        if repository and any((place / name).is_dir() for place in places for name in names):
-            config = settings.get("config")
-            kept = not config or any((place / names[0] / str(config)).is_dir() for place in places)
-            if kept:
-                found.append(path.stem)
-    return found
+    return [row["name"] for row in list_corpora(conf_dir()) if row["network"] and row["cached"]]
 
 
 def wandb() -> Iterator[Finding]:

@@ -18,6 +18,15 @@ def configuration() -> Iterator[Finding]:
         advice = "the installation is incomplete: install posenc again"
         yield Finding("configuration", "problem", f"{place} has no {', '.join(missing)}", advice)
         return
+    try:
+        from posenc.jobs.compose import compose_jobs, parse
+
+        compose_jobs("train", parse([]))
+    except BaseException as error:
+        yield Finding(
+            "configuration", "problem", f"cannot be composed ({short(error)})", "install posenc again"
+        )
+        return
     yield Finding("configuration", "ok", str(place))
     for more in conf_dirs()[1:]:
         yield Finding("configuration", "ok", f"{more} (installed)")

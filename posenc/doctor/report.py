@@ -12,9 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from posenc.doctor import hardware, network, parts, places, software
-from posenc.doctor.finding import Check, Finding, guarded
-from posenc.report.table import color_of, unicode_of, width_of
-from posenc.results.names import visible
+from posenc.doctor.finding import Check, Finding, guarded, visible
 
 # section, check, whether a failure of the check itself is a problem
 CHECKS: list[tuple[str, Check, bool]] = [
@@ -69,12 +67,7 @@ def examine() -> list[tuple[str, Finding]]:
 
 
 def _print(found: list[tuple[str, Finding]], problems: list[Finding]) -> None:
-    console = Console(
-        width=width_of(sys.stdout),
-        highlight=False,
-        color_system="auto" if color_of(sys.stdout) else None,
-        safe_box=not unicode_of(sys.stdout),
-    )
+    console = _console()
     names = max(len(finding.name) for _, finding in found)
     for section in dict.fromkeys(section for section, _ in found):
         console.print(Text(section, style="bold"))
@@ -91,3 +84,17 @@ def _print(found: list[tuple[str, Finding]], problems: list[Finding]) -> None:
     notes = sum(finding.level == "note" for _, finding in found)
     told = "ready: posenc train encoding=rope" if not problems else f"not ready, {len(problems)} to repair"
     console.print(Text(f"\n{told}" + (f"; {notes} notes" if notes else ""), style="bold"))
+
+
+def _console() -> Console:
+    """As wide and coloured as stdout; plain where the parts that tell are broken themselves."""
+    try:
+        from posenc.report.table import color_of, unicode_of, width_of
+    except Exception:
+        return Console(highlight=False)
+    return Console(
+        width=width_of(sys.stdout),
+        highlight=False,
+        color_system="auto" if color_of(sys.stdout) else None,
+        safe_box=not unicode_of(sys.stdout),
+    )

@@ -11,7 +11,6 @@ import yaml
 from posenc.errors import UserError
 from posenc.paths import conf_dir
 from posenc.report.progress import say
-from posenc.results.records import HEADLINE
 from posenc.results.store import write_text_atomic
 from posenc.tracking.copy import refuse_without
 from posenc.tracking.wandb_server import configured
@@ -23,7 +22,7 @@ def make_dashboard(
     entity: str | None,
     project: str | None,
     *,
-    protocol: str = HEADLINE,
+    protocol: str,
     length: str,
     dry_run: bool,
     out: str | None,

@@ -121,8 +121,9 @@ def _watch(looked: Looker) -> int:
             runs = looked.runs()
             rows = max(1, console.height - ROWS_FOR_REST - 3)
             live.update(view(runs, console.width, time.time(), rows), refresh=True)
-            idle_since = time.monotonic() if _runs_now(runs) else idle_since
-            if time.monotonic() - idle_since > PATIENCE:
+            if _runs_now(runs):
+                idle_since = time.monotonic()
+            elif time.monotonic() - idle_since > PATIENCE:
                 return 0
             time.sleep(EVERY)
 
@@ -139,8 +140,9 @@ def _lines(looked: Looker) -> int:
             if said.get(run.run.path) != now:
                 said[run.run.path] = now
                 print(f"{time.strftime('%H:%M:%S')} {_change(run)}", flush=True)
-        idle_since = time.monotonic() if _runs_now(runs) else idle_since
-        if time.monotonic() - idle_since > PATIENCE:
+        if _runs_now(runs):
+            idle_since = time.monotonic()
+        elif time.monotonic() - idle_since > PATIENCE:
             print(summary(runs), flush=True)
             return 0
         time.sleep(EVERY)

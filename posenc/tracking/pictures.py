@@ -29,6 +29,9 @@ class Pictures:
         return {kind: drawn for kind in kinds if (drawn := self._drawn[kind]) is not None}
 
     def _draw(self, kind: str) -> bytes | None:
+        logging.getLogger("matplotlib").setLevel(
+            logging.WARNING
+        )  # the first time it says what fonts it found
         try:
             from posenc.report.plots import plot_bytes
             from posenc.results.comparison import compare, protocols_of

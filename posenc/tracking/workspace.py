@@ -12,7 +12,7 @@ from posenc.tracking.wandb_run import POSITION
 from posenc.tracking.wandb_server import answers, credentials, host_of, load_wandb, server_url
 
 MOST_RUNS = 200  # W&B would show ten
-SECONDS = 20.0  # saving; the probe before it needs two at most
+SECONDS = 10.0  # saving; the probe before it needs two at most
 TRAINING = {"loss": "nats per token", "lr": None, "grad_norm": None, "tokens_per_second": None}
 
 

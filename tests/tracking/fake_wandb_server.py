@@ -62,6 +62,8 @@ class FakeWandb:
                 "project": project,
             }
             return {"upsertBucket": {"bucket": {**bucket, "historyLineCount": 0}, "inserted": True}}
+        if "upsertView" in body:
+            return {"upsertView": {"view": {"id": "w", "name": json.loads(body)["variables"]["name"]}}}
         if "viewer" in body:
             return {"viewer": {"id": "v", "entity": "someone", "flags": "{}", "teams": {"edges": []}}}
         if "createRunFiles" in body:

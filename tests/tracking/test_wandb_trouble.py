@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_runs import write_run
 from fake_wandb_server import FakeWandb
 from shipped import shipped
 
@@ -35,17 +36,18 @@ t.finish("finished")
 print("evaluated", flush=True)
 """
 ADDED = 10.0  # seconds that a server may add to a run
+SLOWER = 2.5  # how much busier the machine may get after the calm run
 
 
 class Training:
     """A training process of its own, so that what wandb does when Python exits is seen and timed too."""
 
     def __init__(self, group: dict[str, Any], place: Path, url: str) -> None:
-        place.mkdir()
+        write_run(place.parent, name=place.name)  # so that there are plots and files to send
         kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
         self.place = place
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, json.dumps(group), str(place)],
+            [sys.executable, "-c", PROGRAM, json.dumps({**group, "artifact": "results"}), str(place)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -63,7 +65,7 @@ class Training:
     def end(self) -> tuple[float, str]:
         """Let it evaluate and exit: seconds that took, and what it said on stderr."""
         begun = time.monotonic()
-        out, said = self.process.communicate("\n", timeout=60)
+        out, said = self.process.communicate("\n", timeout=120)
         assert (self.process.returncode, out) == (0, "evaluated\n"), said
         for file in self.place.rglob("*"):
             assert not file.is_file() or KEY.encode() not in file.read_bytes(), file
@@ -96,35 +98,35 @@ def test_a_server_that_answers_gets_the_run(
 
 
 def test_nobody_at_the_address_is_offline_at_once(
-    wandb_group: dict[str, Any], tmp_path: Path, dead_port: str
+    wandb_group: dict[str, Any], tmp_path: Path, dead_port: str, calm: float
 ) -> None:
     training = Training(wandb_group, tmp_path / "run", dead_port)
-    assert training.trained() < 5
-    seconds, said = training.end()
-    assert seconds < 3
+    starting = training.trained()
+    ending, said = training.end()
+    assert starting + ending < SLOWER * calm + 2
     assert said.count("\n") == 1 and "does not answer" in said
     assert offline_runs(tmp_path / "run") == 1
 
 
 def test_a_silent_server_costs_two_seconds(
-    wandb_group: dict[str, Any], tmp_path: Path, silent_port: str
+    wandb_group: dict[str, Any], tmp_path: Path, silent_port: str, calm: float
 ) -> None:
     training = Training(wandb_group, tmp_path / "run", silent_port)
-    assert 2 < training.trained() < 7
-    seconds, said = training.end()
-    assert seconds < 3
+    starting = training.trained()
+    ending, said = training.end()
+    assert starting > 2 and starting + ending < SLOWER * calm + 4
     assert said.count("\n") == 1 and "does not answer" in said
     assert offline_runs(tmp_path / "run") == 1
 
 
 def test_a_key_that_the_server_refuses_is_offline(
-    wandb_group: dict[str, Any], tmp_path: Path, fake_wandb: FakeWandb
+    wandb_group: dict[str, Any], tmp_path: Path, fake_wandb: FakeWandb, calm: float
 ) -> None:
     fake_wandb.state = "unauthorized"
     training = Training(wandb_group, tmp_path / "run", fake_wandb.url)
-    assert training.trained() < 10
-    seconds, said = training.end()
-    assert seconds < 5
+    starting = training.trained()
+    ending, said = training.end()
+    assert starting + ending < SLOWER * calm + ADDED
     assert said.count("\n") == 1 and "W&B is offline" in said and KEY not in said
     assert offline_runs(tmp_path / "run") == 1
 
@@ -132,13 +134,13 @@ def test_a_key_that_the_server_refuses_is_offline(
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "online"])
 def test_a_server_that_hangs_after_the_first_answer_costs_the_time_out(
-    wandb_group: dict[str, Any], tmp_path: Path, fake_wandb: FakeWandb, mode: str
+    wandb_group: dict[str, Any], tmp_path: Path, fake_wandb: FakeWandb, mode: str, calm: float
 ) -> None:
     fake_wandb.state = "graphql-hangs"
     training = Training({**wandb_group, "mode": mode}, tmp_path / "run", fake_wandb.url)
     starting = training.trained()
     ending, said = training.end()
-    assert starting + ending < 12
+    assert starting + ending < SLOWER * calm + ADDED
     assert said.count("\n") == 1 and "W&B is offline" in said
     assert offline_runs(tmp_path / "run") == 1
 
@@ -146,7 +148,7 @@ def test_a_server_that_hangs_after_the_first_answer_costs_the_time_out(
 @pytest.mark.slow
 @pytest.mark.parametrize("death", ["hanging", "closed"])
 def test_a_server_that_dies_during_training_costs_the_time_out_at_the_end(
-    wandb_group: dict[str, Any], tmp_path: Path, fake_wandb: FakeWandb, death: str
+    wandb_group: dict[str, Any], tmp_path: Path, fake_wandb: FakeWandb, death: str, calm: float
 ) -> None:
     training = Training(wandb_group, tmp_path / "run", fake_wandb.url)
     training.trained()
@@ -156,9 +158,9 @@ def test_a_server_that_dies_during_training_costs_the_time_out_at_the_end(
         fake_wandb.server.server_close()
         fake_wandb.release.set()
     seconds, said = training.end()
-    assert seconds < 11
+    assert seconds < SLOWER * calm + ADDED
     assert "Traceback" not in said
-    assert said.count("\n") == 1 and "GivenUpError" in said and "Upload: wandb sync" in said, said
+    assert said.count("\n") == 1 and "Upload: wandb sync" in said, said
 
 
 def broken(*_: Any, **__: Any) -> Any:
@@ -224,9 +226,16 @@ class BrokenRun:
         raise OSError("the service is gone")
 
 
-def test_one_failure_is_one_warning_and_the_end_of_it(caplog: pytest.LogCaptureFixture) -> None:
+def tracked(begun: Any, place: Path, timeout: float) -> WandbTracker:
+    run = TrackedRun("r", None, [], {}, place)
+    return WandbTracker(run, recall(place, "wandb", None), begun, timeout, [], "none")
+
+
+def test_one_failure_is_one_warning_and_the_end_of_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     run = BrokenRun()
-    tracker = WandbTracker(run, {}, 1.0)
+    tracker = tracked(run, tmp_path, 1.0)
     for step in range(5):
         tracker.log({"loss": 1.0}, step)
     tracker.evaluation([{"protocol": "p", "window": 1, "nats": 1.0}])
@@ -239,13 +248,13 @@ def test_one_failure_is_one_warning_and_the_end_of_it(caplog: pytest.LogCaptureF
     ]
 
 
-def test_a_finish_that_never_returns_is_left_behind(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_finish_that_never_returns_is_left_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Stuck(BrokenRun):
         def finish(self, **_: Any) -> None:
             time.sleep(30)
 
     begun = time.monotonic()
-    WandbTracker(Stuck(), {}, 0.1).finish("finished")
-    assert time.monotonic() - begun < 4
+    tracked(Stuck(), tmp_path, 0.1).finish("finished")
+    assert time.monotonic() - begun < 15
     assert "W&B did not get everything" in caplog.text
     assert "wandb sync /nowhere/wandb/run" in caplog.text

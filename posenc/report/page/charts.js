@@ -146,6 +146,7 @@
       await new Promise((next) => setTimeout(next)); // the page answers in between
     }
     legends();
+    performance.mark("charts");
     document.documentElement.dataset.ready = "charts";
   }
   start();

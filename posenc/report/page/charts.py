@@ -77,7 +77,6 @@ class Chart:
 def look(styles: Sequence[Style]) -> dict[str, Any]:
     """The scales that draw row i in style i; colours are the style sheet's."""
     rows = list(range(len(styles)))
-    # whole pixels of a line 2 wide
     dashes = [[round(2 * part, 1) for part in style.dash] or [1, 0] for style in styles]
     return {
         "color": _scale("nominal", rows, [f"var(--s{i})" for i in rows]),
@@ -87,75 +86,57 @@ def look(styles: Sequence[Style]) -> dict[str, Any]:
 
 
 def spec_of(chart: Chart, points: Sequence[Point], looks: dict[str, Any]) -> dict[str, Any]:
-    """The specification; `whole` and `near` are the ranges of its views."""
+    """The specification; `usermeta` has the ranges of its views."""
     shown = [point for point in points if chart.y in point]
-    dense = len(shown) > DENSE * max(1, len({point["r"] for point in shown}))
-    bands = len({point["r"] for point in shown}) <= MOST_BANDS
-    whole = _padded(
-        [point[key] for point in shown for key in (chart.y, chart.low, chart.high) if key in point]
-    )
+    ends = (chart.y, chart.low, chart.high)
+    whole = _padded([point[key] for point in shown for key in ends if key in point])
     near = _near(chart.near, whole)
     start = near if near is not None and chart.start_near else whole
-    dimmed = {"condition": {"test": "focus < 0 || focus === datum.r", "value": 1}, "value": 0.15}
-    across = {key: value for key, value in looks.items() if key != "shape"}
-    y = {"field": chart.y, "type": "quantitative"}
-    layers: list[dict[str, Any]] = _rules(chart)
-    if bands:
-        y_band = {**y, "field": chart.low}
-        layers.append(
-            {
-                "mark": {"type": "area", "clip": True, "opacity": 0.16},
-                "transform": [{"filter": f"isValid(datum.{chart.low}) && (focus < 0 || focus === datum.r)"}],
-                "encoding": {"y": y_band, "y2": {"field": chart.high}, "color": looks["color"]},
-            }
-        )
-    layers.append(
-        {
-            "mark": {"type": "line", "clip": True, "strokeWidth": 2},
-            "encoding": {"y": y, **{k: across[k] for k in ("color", "strokeDash")}, "opacity": dimmed},
-        }
-    )
-    size: dict[str, Any] = {"value": 0 if dense else 55}
-    size = {"condition": {"test": "datum.i === picked", "value": 170}, **size}
-    mark = {"type": "point", "clip": True, "filled": True, "opacity": 1}
-    layers.append(
-        {
-            "mark": mark,
-            "encoding": {"y": y, "color": looks["color"], "shape": looks["shape"], "size": size}
-            | {"opacity": dimmed},
-        }
-    )
+    params = {"hidden": [], "focus": -1, "picked": -1, "low": start[0], "high": start[1]}
+    y_scale = {"domain": [{"expr": "low"}, {"expr": "high"}], "zero": False, "nice": False}
+    y_axis = {"title": None, "tickCount": 6, **(ZERO if chart.zero else {})}
     return {
         "$schema": SCHEMA,
         "width": "container",
         "height": HEIGHT,
         "autosize": {"type": "fit", "contains": "padding"},
         "config": CONFIG,
-        "params": [
-            {"name": "hidden", "value": []},
-            {"name": "focus", "value": -1},
-            {"name": "picked", "value": -1},
-            {"name": "low", "value": start[0]},
-            {"name": "high", "value": start[1]},
-        ],
+        "params": [{"name": name, "value": value} for name, value in params.items()],
         "data": {"name": "points"},
         "transform": [{"filter": f"isValid(datum.{chart.y}) && indexof(hidden, datum.r) < 0"}],
         "encoding": {
-            "x": _x(chart.axis),
-            "y": {
-                "scale": {
-                    "domainMin": {"expr": "low"},
-                    "domainMax": {"expr": "high"},
-                    "zero": False,
-                    "nice": False,
-                },
-                "axis": {"title": None, "tickCount": 6, **(ZERO if chart.zero else {})},
-            },
+            "x": _x(chart.axis, [point["x"] for point in shown]),
+            "y": {"scale": y_scale, "axis": y_axis},
             "detail": {"field": "r"},
         },
-        "layer": layers,
+        "layer": [*_rules(chart), *_lines(chart, shown, looks)],
         "usermeta": {"whole": whole, "near": near, "y": chart.y},
     }
+
+
+def _lines(chart: Chart, shown: Sequence[Point], looks: dict[str, Any]) -> list[dict[str, Any]]:
+    """Bands, lines, and the points on them; all but the row in focus are dimmed."""
+    rows = len({point["r"] for point in shown})
+    one_row = "focus < 0 || focus === datum.r"
+    opacity = {"condition": {"test": one_row, "value": 1}, "value": 0.15}
+    size: dict[str, Any] = {"condition": {"test": "datum.i === picked", "value": 170}}
+    size["value"] = 0 if len(shown) > DENSE * rows else 55
+    y = {"field": chart.y, "type": "quantitative"}
+    band = {
+        "mark": {"type": "area", "clip": True, "opacity": 0.16},
+        "transform": [{"filter": f"isValid(datum.{chart.low}) && ({one_row})"}],
+        "encoding": {"y": {**y, "field": chart.low}, "y2": {"field": chart.high}, "color": looks["color"]},
+    }
+    both = {"y": y, "color": looks["color"], "opacity": opacity}
+    line = {
+        "mark": {"type": "line", "clip": True, "strokeWidth": 2},
+        "encoding": {**both, "strokeDash": looks["strokeDash"]},
+    }
+    dots = {
+        "mark": {"type": "point", "clip": True, "filled": True},
+        "encoding": {**both, "shape": looks["shape"], "size": size},
+    }
+    return [*([band] if rows <= MOST_BANDS else []), line, dots]
 
 
 def context_ticks(multiples: Sequence[float], windows: Sequence[int | None]) -> list[tuple[float, list[str]]]:
@@ -171,7 +152,7 @@ def _scale(kind: str, domain: Sequence[Any], values: Sequence[Any]) -> dict[str,
     return {"field": "r", "type": kind, "scale": scale, "legend": None}
 
 
-def _x(axis: Axis) -> dict[str, Any]:
+def _x(axis: Axis, values: Sequence[float]) -> dict[str, Any]:
     shown: dict[str, Any] = {"title": axis.title, "grid": False, "labelFlush": False, "labelOverlap": False}
     if axis.ticks:
         shown["values"] = [short(at) for at, _ in axis.ticks]
@@ -180,7 +161,11 @@ def _x(axis: Axis) -> dict[str, Any]:
     else:
         shown |= {"format": "~s", "tickCount": 5}
     scale: dict[str, Any] = {"type": "log", "base": 2} if axis.log else {"zero": True}
-    scale |= {"nice": False, "padding": 14 if axis.log else 0}
+    scale |= {
+        "domain": [min(values) if axis.log else 0, max(values)],
+        "nice": False,
+        "padding": 14 if axis.log else 0,
+    }
     return {"field": "x", "type": "quantitative", "scale": scale, "axis": shown}
 
 

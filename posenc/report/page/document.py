@@ -18,7 +18,10 @@ from posenc.results.comparison import Comparison
 from posenc.results.load import Run
 
 # No address is allowed to be asked for anything; scripts and styles are those of the page, by their hashes.
-POLICY = "default-src 'none'; script-src {scripts}; style-src {styles}; img-src data:; base-uri 'none'; form-action 'none'"
+POLICY = (
+    "default-src 'none'; script-src {scripts}; style-src {styles}; img-src data:; "
+    "base-uri 'none'; form-action 'none'"
+)
 
 
 def page(runs: Sequence[Run], comparisons: Sequence[Comparison], command: Sequence[str]) -> str:
@@ -28,9 +31,8 @@ def page(runs: Sequence[Run], comparisons: Sequence[Comparison], command: Sequen
     rows = settings.made(sheet.rows, sheet.runs)
     parts = [_part("settings", "Settings that differ", settings.differences(rows))]
     bad = settings.unfinished(runs)
-    parts.append(
-        _part("runs", "Runs", *([el("p", "Did not finish:"), bad] if bad else []), settings.runs_table(runs))
-    )
+    unfinished = [el("p", "Did not finish:"), bad] if bad is not None else []
+    parts.append(_part("runs", "Runs", *unfinished, settings.runs_table(runs)))
     parts.append(_part("all", "Every setting", settings.full(rows)))
     parts.append(_part("environment", "Environment", settings.environment(runs)))
     parts.append(_part("reading", "How to read this", how_to_read()))

@@ -18,7 +18,7 @@ NOTICE = (
 
 @functools.cache
 def chart_library() -> str:
-    """A script that defines `vegaEmbed`; takes a second the first time. Raises RunError without the package."""
+    """A script that defines `vegaEmbed`; a second, the first time. Raises RunError without the package."""
     try:
         import vl_convert
     except ImportError as error:

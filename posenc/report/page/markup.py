@@ -27,7 +27,7 @@ def join(parts: Iterable[object], between: str = "") -> Html:
 
 
 def el(tag: str, *children: object, **attributes: object) -> Html:
-    """An element. `class_` is `class`, `data_v` is `data-v`; True is a bare attribute, None and False none."""
+    """An element. `class_` is `class`, `data_v` `data-v`; True is a bare attribute, None and False none."""
     shown = ""
     for name, value in attributes.items():
         if value is not None and value is not False:

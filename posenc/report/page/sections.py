@@ -69,25 +69,16 @@ class Sheet:
         number, views = len(self._specs) - 1, []
         if spec["usermeta"]["near"] is not None:
             for view, word in (("whole", "all"), ("near", "detail")):
-                on = (view == "near") == chart.start_near
-                views.append(
-                    el("button", word, type="button", data_view=view, aria_pressed="true" if on else "false")
-                )
+                on = "true" if (view == "near") == chart.start_near else "false"
+                views.append(el("button", word, type="button", data_view=view, aria_pressed=on))
         head = el("figcaption", el("h3", chart.title), " ", el("span", chart.unit, class_="unit"))
         tools = el("div", *views, class_="views", role="group", aria_label="Range of the loss", hidden=True)
         says = f"{chart.title}, {chart.unit}. The arrow keys read the points; the table has all numbers."
-        plot = el(
-            "div",
-            class_="plot",
-            tabindex="0",
-            role="application",
-            aria_roledescription="chart",
-            aria_label=says,
-        )
+        role = {"role": "application", "aria_roledescription": "chart", "aria_label": says}
+        plot = el("div", class_="plot", tabindex="0", **role)
         tip = el("div", class_="tip", role="status", aria_live="polite", hidden=True)
-        return el(
-            "figure", head, tools, el("div", plot, tip, class_="frame"), class_="chart", data_chart=number
-        )
+        frame = el("div", plot, tip, class_="frame")
+        return el("figure", head, tools, frame, class_="chart", data_chart=number)
 
     def data(self) -> dict[str, Any]:
         """All that the script needs."""
@@ -105,37 +96,38 @@ def section(sheet: Sheet, comparison: Comparison, at: int) -> Html:
     numbers = [sheet.number(row) for row in rows]
     points = points_of(comparison, numbers)
     charts = [sheet.chart(one, points) for one in context_charts(comparison, points, f"c{at}")]
-    charts += _training(sheet, comparison, at)
+    training, unseen = _training(sheet, comparison, at)
+    charts += training
     names = [sheet.name(row) for row in rows]
     place = sheet.titles[at]
     second = extras_table(comparison, names, f"{place}: use of context, probes")
     sentence = summary_sentence(comparison)
+    drawn = []
+    if charts:
+        drawn = [_legend(sheet, numbers), el("div", *charts, class_="charts"), _still(sheet, at)]
+    notes = [*captions(comparison, MARKS), *unseen]
     return el(
         "section",
         el("h2", place),
         *([el("p", sentence, class_="summary")] if sentence else []),
         el("p", title(comparison), class_="about"),
-        *(
-            [_legend(sheet, numbers), el("div", *charts, class_="charts"), _still(sheet, at)]
-            if charts
-            else []
-        ),
+        *drawn,
         comparison_table(comparison, names, sheet.runs, f"{place}: {comparison.header['unit']}"),
         *([second] if second is not None else []),
-        el("ul", *(el("li", line) for line in captions(comparison, MARKS)), class_="notes"),
+        el("ul", *(el("li", line) for line in notes), class_="notes"),
         id=f"c{at}",
     )
 
 
-def _training(sheet: Sheet, comparison: Comparison, at: int) -> list[Html]:
-    """The training curves of the runs that no section before has drawn."""
+def _training(sheet: Sheet, comparison: Comparison, at: int) -> tuple[list[Html], list[str]]:
+    """The training curves of the runs that no section before has drawn, and what is not in them."""
     paths = {path for row in comparison.rows for path in row.runs}
     if paths <= sheet.trained:
-        return []
+        return [], []
     sheet.trained |= paths
-    points, _ = training_points(comparison, list(sheet.runs.values()), sheet.names, sheet.numbers)
+    points, unseen = training_points(comparison, list(sheet.runs.values()), sheet.names, sheet.numbers)
     chart = training_chart(points, f"t{at}")
-    return [] if chart is None else [sheet.chart(chart, points)]
+    return ([], []) if chart is None else ([sheet.chart(chart, points)], unseen)
 
 
 def _legend(sheet: Sheet, numbers: Sequence[int]) -> Html:

@@ -90,7 +90,7 @@ def runs_table(runs: Sequence[Run]) -> Html:
         forms = (as_text, millions, "{:,.0f}".format, "{:,.0f} s".format, _mebibytes, "{:.3f}".format)
         cells = [plain(run.state), _number(run.seed, as_text)]
         cells += [_number(value, form) for value, form in zip(values, forms, strict=True)]
-        cells += [plain(reason_of(run) or "")] if problems else []
+        cells += [el("td", reason_of(run) or "", class_="list")] if problems else []
         found.append(Line(join([run.name]), cells, [run.state]))
     return table("Runs", [*heads, *(["why"] if problems else [])], found)
 

@@ -23,7 +23,7 @@ CHIPS |= {"unclear": "unclear", "lower": "better", "tie": "same", "higher": "wor
 MEANS = {
     "lowest": "lowest of its length",
     "tie": "a tie with the lowest",
-    "unclear": "cannot be told from it",
+    "unclear": "cannot be told from the lowest",
 }
 
 
@@ -116,9 +116,17 @@ def _cell(one: Entry, cell: Cell | None = None) -> Html:
             shown.append(el("span", line, _mark(one), class_="number"))
         else:
             shown.append(el("span", line, class_="change" if line[:1] in "+-" and len(line) > 1 else "why"))
-    values = {"data_v": cell.mean, "data_c": cell.change} if cell is not None else {}
-    finite = {key: repr(v) for key, v in values.items() if v is not None and not math.isnan(v)}
-    return el("td", join(shown), **finite)
+    if cell is None:
+        return el("td", join(shown))
+    change = cell.change if cell.against is None else cell.against.difference
+    return el("td", join(shown), data_v=_js(cell.mean), data_c=_js(change))
+
+
+def _js(value: float | None) -> str:
+    """A number as JavaScript reads it; what has none sorts last."""
+    if value is None or math.isnan(value):
+        return "NaN"
+    return repr(value) if math.isfinite(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _mark(one: Entry) -> Html:

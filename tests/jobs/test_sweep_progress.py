@@ -1,0 +1,153 @@
+"""A sweep while it runs: the time left, the table of finished cells, on a terminal and on a pipe."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+from rich.console import Console
+
+from posenc.jobs.compose import Composed
+from posenc.jobs.sweep_state import Sweep, labels_of
+from posenc.report.live import LARGEST, VARIABLE, Row, SweepState, clock, finished_line, sweep_table
+from posenc.report.progress import shown
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "cli"))
+from pseudo_terminal import Terminal
+
+RUN = ("eval.lengths=[1x,2x]", "eval.protocols=[fixed-target]", "train.log_every=1")
+
+
+def drawn(state: SweepState, width: int = 80, rows: int = 10) -> list[list[str]]:
+    console = Console(file=io.StringIO(), width=width)
+    with console.capture() as capture:
+        console.print(sweep_table(state, width, rows))
+    return [line.split() for line in capture.get().splitlines()]
+
+
+def test_time_left_is_unknown_then_a_bound_then_from_the_finished_jobs() -> None:
+    state = SweepState(number=1, total=3, label="a", remaining=2, began=100.0)
+    assert state.seconds_left(None, now=130.0) is None and state.left(None) == ""
+    # 30 s in, 10 s of training left: 10 + two more jobs of 40
+    assert state.seconds_left(10.0, now=130.0) == (90.0, True)
+    assert state.left(10.0, now=130.0) == "at least 1:30 left"
+    later = SweepState(number=2, total=3, label="b", seconds=[40.0, 60.0], remaining=1, began=100.0)
+    assert later.seconds_left(5.0, now=130.0) == (20.0 + 50.0, False)
+    assert later.seconds_left(45.0, now=130.0) == (45.0 + 50.0, False)  # slower than those before
+    assert later.left(None, now=500.0) == "0:50 left"
+
+
+def test_clock() -> None:
+    assert [clock(s) for s in (0, 59.6, 65, 3600, 36065)] == ["0:00", "1:00", "1:05", "1:00:00", "10:01:05"]
+
+
+def test_a_job_is_told_through_the_environment_and_nothing_odd_ends_it() -> None:
+    state = SweepState(2, 5, "[red]x", [1.0], 3, 9.0, [Row("[red]x", 2, 1, "", {"1x": [1.5]})], ["1x"])
+    told = state.to_environment()
+    assert SweepState.from_environment(told) == state
+    for odd in ({}, {VARIABLE: ""}, {VARIABLE: "[]"}, {VARIABLE: '{"number": 1}'}, {VARIABLE: '{"rows": 3}'}):
+        assert SweepState.from_environment(odd) is None
+    rows = [Row(f"label {i}" * 20, 1, 1, "", {"1x": [1.0]}) for i in range(2000)]
+    long = SweepState(1, 2000, "x", [], 1999, 0.0, rows, ["1x"]).to_environment()
+    assert len(long[VARIABLE]) < LARGEST
+    kept = SweepState.from_environment(long)
+    assert kept is not None and kept.rows == [] and kept.total == 2000
+
+
+def test_cells_fill_up_row_by_row() -> None:
+    rows = [
+        Row("first", 2, 2, "", {"1x": [1.0, 1.2], "8x": [2.0, 3.0]}),
+        Row("[bold]\x1b[31msecond", 2, 0, "..."),
+        Row("third", 2, 0, "failed"),
+        Row("fourth", 2),
+    ]
+    lines = drawn(SweepState(4, 8, "", rows=rows, columns=["1x", "8x"]))
+    assert lines[0] == ["nats", "per", "token", "runs", "1x", "8x"]
+    assert lines[1] == ["first", "2/2", "1.100", "2.500"]
+    assert lines[2] == ["[bold]\\x1b[31msecond", "0/2", "..."]
+    assert lines[3] == ["third", "0/2", "failed"] and lines[4] == ["fourth", "0/2", "-"]
+    few = drawn(SweepState(4, 8, "", rows=rows, columns=["1x", "8x"]), rows=2)
+    assert [line[0] for line in few[1:]] == ["[bold]\\x1b[31msecond", "third"]
+
+
+def test_rows_are_what_the_jobs_differ_in() -> None:
+    def job(*overrides: str) -> Composed:
+        return Composed(list(overrides), {"encoding": {"name": "plain"}})
+
+    jobs = [job(f"encoding={e}", "experiment=smoke", f"seed={s}") for e in ("a", "b") for s in (0, 1)]
+    assert labels_of(jobs) == ["a", "a", "b", "b"]
+    assert labels_of(jobs, but=()) == ["a seed=0", "a seed=1", "b seed=0", "b seed=1"]
+    assert labels_of([job("seed=0"), job("seed=1")]) == ["plain", "plain"]
+    assert labels_of([job("encoding=a", "train.lr=1"), job("encoding=a", "train.lr=2")]) == [
+        *("train.lr=1", "train.lr=2"),
+    ]
+    measured = [Composed(["run=x/one", f"extend={e}"], {"run": "x/one"}) for e in ("pi", "yarn")]
+    assert labels_of(measured) == ["extend=pi", "extend=yarn"]
+
+
+def test_losses_are_those_of_the_job_itself(run_copy: Path) -> None:
+    jobs = [Composed([f"seed={i}"], {"encoding": {"name": "rope"}}) for i in (0, 1)]
+    sweep = Sweep(jobs, [run_copy, run_copy.parent / "nothing"], {})
+    state = sweep.begin(0, 1)
+    assert (state.number, state.total, state.remaining) == (1, 2, 1)
+    results = json.loads((run_copy / "results.json").read_text())["records"]
+    losses = {f"{r['multiple']:g}x": r["nats"] for r in results if r["protocol"] == "fixed-target"}
+    assert sweep.end(0, 0) == losses and len(sweep.seconds) == 1
+    assert sweep.begin(1, 0).columns == ["1x", "2x", "4x"]
+    assert sweep.end(1, 1) == {} and len(sweep.seconds) == 1
+    assert sweep.rows["rope"].state == "failed" and sweep.rows["rope"].done == 1
+    assert finished_line({"1x": 1.0, "2x": 2.5}, 65) == "1x 1.000, 2x 2.500 nats per token; 1:05"
+
+
+def test_lines_without_a_sweep_say_nothing_of_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with shown("training", 4) as bar:
+        bar.begin(0)
+        bar.update(4, "loss 1.0")
+    assert capsys.readouterr().err == "training 4/4  loss 1.0  0:00 left\n"
+
+
+def test_a_pipe_gets_a_line_a_job_and_no_table(place: Path, corpus: Path) -> None:
+    arguments = ["train", "-m", *tiny.TINY, f"data.paths={corpus}", *RUN, "encoding=rope,alibi"]
+    result = tiny.spawn(*arguments, cwd=place)
+    assert result.code == 0, result.err
+    lines = result.err.splitlines()
+    told = [
+        line for line in lines if re.match(r"\[\d/2\] (rope|alibi): 1x \d\.\d{3}, 2x \d\.\d{3} nats", line)
+    ]
+    assert len(told) == 2, result.err
+    assert any("job 1 of 2, at least " in line and "in all" in line for line in lines)
+    assert any("job 2 of 2, 0:" in line for line in lines)
+    assert "nats per token  " not in result.err and "\x1b" not in result.err
+    assert VARIABLE not in result.err
+
+
+def test_a_terminal_shows_the_table_and_the_whole_below_the_bar(place: Path, corpus: Path) -> None:
+    arguments = ["train", "-m", *tiny.TINY, f"data.paths={corpus}", *RUN, "encoding=rope,alibi"]
+    command = [sys.executable, "-m", "posenc", *arguments, "train.tokens=25600"]
+    terminal = Terminal(command, place, tiny.environment(POSENC_CACHE=str(place / "cache")), columns=90)
+    try:
+        assert terminal.wait(90) == 0, terminal.seen
+    finally:
+        terminal.close()
+    seen = terminal.seen
+    assert re.search(r"sweep +\S+ +0/2", seen) and re.search(r"sweep +\S+ +1/2", seen)
+    assert re.search(r"nats per token +1x +2x", seen) and re.search(r"rope +\d\.\d{3} +\d\.\d{3}", seen)
+    assert re.search(r"alibi +(-|\.\.\.)", seen)
+    assert "at least" in seen
+
+
+def test_a_signal_still_ends_the_sweep(place: Path, corpus: Path) -> None:
+    arguments = ["train", "-m", *tiny.TINY, f"data.paths={corpus}", *RUN, "train.tokens=96000", "seed=0,1,2"]
+    process = tiny.start(*arguments, cwd=place)
+    while process.poll() is None and not list(place.glob("runs/*/*/metrics.jsonl")):
+        pass
+    process.send_signal(signal.SIGTERM)
+    result = tiny.finished(process)
+    assert result.code == 143 and len(list(place.glob("runs/*/*/status.json"))) == 1, result.err
+    assert "nats per token;" not in result.err  # nothing finished
