@@ -1,7 +1,7 @@
 """What mkdocs needs to know of this repository, where pages also have to read well as files.
 
-Pages link to files beside `docs/` (`../posenc/encodings/base.py`); the site has some of them as pages of its own and
-none of the code, so such a link becomes the page, or the bare name of the file.
+Pages link to files beside `docs/` (`../posenc/encodings/base.py`); the site has some of them as pages of its
+own and none of the code, so such a link becomes the page, or the bare name of the file.
 """
 
 from __future__ import annotations

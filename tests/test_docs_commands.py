@@ -1,14 +1,14 @@
-"""Every command of the README and of docs/ is run, in order and in one place, with small models.
+"""Every command of the README and of docs/ is run, in order, with small models; a page is a folder of its own.
 
 A block that cannot run here has `<!-- not run: REASON -->` right before it.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -24,17 +24,12 @@ Posenc = Callable[..., tiny.Result]
 PAGES = [tiny.ROOT / "README.md", *sorted((tiny.ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"(?:<!--(?P<mark>.*?)-->\n)?^```(?:sh|text)\n(?P<body>.*?)^```", re.S | re.M)
 # Added to whatever trains or measures: seconds instead of minutes.
-SMALL_MODEL = ["model.d_model=32", "model.n_layers=2", "model.n_heads=2", "train.tokens=4096"]
-SMALL_EVAL = ["eval.max_targets=600"]
-FEWER = ("seed=0,1,2", "seed=0,1")  # in the text of the command
+SMALL_MODEL = ("model.d_model=32", "model.n_layers=2", "model.n_heads=2", "train.tokens=4096")
+SMALL_EVAL = ("eval.max_targets=600",)
+FEWER = ("seed=0,1,2", "seed=0")
 ONLY_ASKS = {"--help", "--cfg", "--dry-run"}
-# What a page has the reader set up before its blocks, where that is more than typing commands.
-SET_UP = {
-    ("add-an-encoding.md", 0): in_a_clone,
-    ("add-an-encoding.md", 1): in_a_package,
-    ("add-an-encoding.md", 2): loose,
-}
-MY_TEXTS = "my_texts"  # the reader's own
+# What a page has the reader write, by block; elsewhere typing the commands is all.
+SET_UP = {"add-an-encoding.md": (in_a_clone, in_a_package, loose)}
 
 
 @dataclass(frozen=True)
@@ -57,8 +52,7 @@ def commands(page: Path) -> Iterator[Command]:
         mark = (found["mark"] or "").strip()
         reason = mark.removeprefix("not run:").strip() if mark.startswith("not run:") else None
         first = text.count("\n", 0, found.start("body")) + 1
-        body = re.sub(r"\\\n\s*", lambda m: " ", found["body"])
-        lines = [(first + i, line) for i, line in enumerate(body.split("\n")) if is_command(line)]
+        lines = [(first + i, line) for i, line in enumerate(found["body"].split("\n")) if is_command(line)]
         for number, line in lines:
             yield Command(page.name, number, count, without_explanation(line), reason)
         count += bool(lines)
@@ -78,27 +72,66 @@ EVERY = [command for page in PAGES for command in commands(page)]
 RUN = [command for command in EVERY if command.reason is None]
 
 
+class Reader:
+    """Somebody who goes through the pages, each in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environments: dict[Path, dict[str, str]] = {}
+        self.trained: dict[str, set[Path]] = {}
+
+    def place(self, command: Command) -> Path:
+        """Where a command is typed; with what the page has its reader write, if it does."""
+        set_up = SET_UP.get(command.page)
+        folder = self.folder / command.page / (f"block-{command.block}" if set_up else "")
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            tiny.write_corpus(folder / "my_texts")  # the reader's own files
+            if set_up is not None:
+                self.environments[folder] = set_up[command.block](folder)
+        return folder
+
+    def bring(self, text: str) -> None:
+        """The runs that this very command made on another page: it will find them finished."""
+        for run in self.trained.get(text, set()):
+            here = Path(*run.parts[run.parts.index("runs") :])
+            if not here.exists():
+                shutil.copytree(run, here)
+
+    def keep(self, text: str, before: set[Path]) -> None:
+        """What a sweep made."""
+        if text.startswith("posenc train -m"):
+            self.trained.setdefault(text, run_directories() - before)
+
+
+def run_directories() -> set[Path]:
+    return {path.parent.absolute() for path in Path().glob("runs/*/*/results.json")}
+
+
 @pytest.fixture(scope="module")
-def one_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("docs")
-    tiny.write_corpus(folder / MY_TEXTS)
-    return folder
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
+    return Reader(tmp_path_factory.mktemp("docs"))
 
 
 @pytest.fixture
-def place(one_place: Path, shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same folder for all commands, so that what one left is there for the next."""
-    monkeypatch.chdir(one_place)
-    monkeypatch.setenv("POSENC_CACHE", str(shared_cache))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("COLUMNS", "80")
-    return one_place
+def place(
+    request: pytest.FixtureRequest, reader: Reader, shared_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """The folder of the command's page, so that what one command left is there for the next."""
+    folder = reader.place(request.getfixturevalue("command"))
+    monkeypatch.chdir(folder)
+    for name, value in {
+        "POSENC_CACHE": str(shared_cache),
+        "OMP_NUM_THREADS": "1",
+        "WANDB_MODE": "offline",
+        "COLUMNS": "80",
+    }.items():
+        monkeypatch.setenv(name, value)
+    return folder
 
 
 def filled_in(text: str) -> str:
-    """A run that the page abbreviates with `...` as one that is there; fewer seeds."""
-    text = text.replace(*FEWER)
+    """A run that the page abbreviates, `run=runs/default/rope-...`, as one that is there; fewer seeds."""
 
     def run(found: re.Match[str]) -> str:
         pattern = f"{found[1]}*" if found[1] else "runs/default/rope-*"
@@ -106,55 +139,38 @@ def filled_in(text: str) -> str:
         assert there, f"no run {pattern}"
         return f"run={there[0]}"
 
-    return re.sub(r"run=([\w/.-]*?)(?:\.\.\.|DIR)", run, text)
+    return re.sub(r"run=([\w/.-]*?)\.\.\.", run, text.replace(*FEWER))
 
 
-def made_small(words: list[str]) -> list[str]:
-    if not ONLY_ASKS & set(words):
-        if words[1] == "train":
-            return [*words, *SMALL_MODEL, *SMALL_EVAL]
-        if words[1] == "eval":
-            return [*words, *SMALL_EVAL]
-    return words
+def what_makes_it_small(words: list[str]) -> tuple[str, ...]:
+    if ONLY_ASKS & set(words) or words[1] not in ("train", "eval"):
+        return ()
+    return (*SMALL_MODEL, *SMALL_EVAL) if words[1] == "train" else SMALL_EVAL
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", RUN, ids=str)
-def test_it_runs(command: Command, place: Path, posenc: Posenc) -> None:
-    text = filled_in(command.text)
+def test_it_runs(command: Command, reader: Reader, place: Path, posenc: Posenc) -> None:
+    text, before = filled_in(command.text), run_directories()
+    reader.bring(text)
+    small = what_makes_it_small(text.split())
     if "$(" in text:  # the reader's shell has a part in it
-        added = " ".join(made_small(["posenc", text.split()[1]])[2:])
         env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-        done = subprocess.run(
-            ["sh", "-c", f"{text} {added}"], capture_output=True, text=True, env=env, check=False
-        )
+        shell = ["sh", "-c", " ".join((text, *small))]
+        done = subprocess.run(shell, capture_output=True, text=True, env=env, check=False)
         result = tiny.Result(done.returncode, done.stdout, done.stderr)
-    elif set_up := SET_UP.get((command.page, command.block)):
-        own = place / f"set-up-{command.block}"
-        env = {} if own.exists() else None
-        own.mkdir(exist_ok=True)
-        env = environment_of(set_up, own, first=env is None)
-        result = tiny.spawn(*made_small(shlex.split(text))[1:], cwd=own, **env)
+    elif place in reader.environments:
+        result = tiny.spawn(*shlex.split(text)[1:], *small, cwd=place, **reader.environments[place])
     else:
-        result = posenc(*made_small(shlex.split(text))[1:])
+        result = posenc(*shlex.split(text)[1:], *small)
     assert result.code == 0, f"{text}\n{result.out[-500:]}\n{result.err[-2000:]}"
     assert "Traceback" not in result.err
     assert result.out.strip() or result.err.strip()
-
-
-ENVIRONMENTS: dict[Path, dict[str, str]] = {}
-
-
-def environment_of(set_up: Callable[[Path], dict[str, str]], own: Path, first: bool) -> dict[str, str]:
-    """What the page has the reader write, written once into a folder; returns the environment it needs."""
-    if first:
-        ENVIRONMENTS[own] = set_up(own)
-    return ENVIRONMENTS[own]
+    reader.keep(text, before)
 
 
 def test_there_are_commands_and_every_one_left_out_has_a_reason() -> None:
     left_out = [command for command in EVERY if command.reason is not None]
-    print(f"{len(RUN)} commands are run, {len(left_out)} are not")
     assert len(RUN) >= 60 and len({command.page for command in RUN}) >= 5
     assert all(command.reason and len(command.reason) > 10 for command in left_out)
     assert len(left_out) <= 12
@@ -163,15 +179,27 @@ def test_there_are_commands_and_every_one_left_out_has_a_reason() -> None:
         assert all(line.startswith("```sh") for line in marks), f"{page.name}: a mark that marks nothing"
 
 
-def test_the_gathering_itself() -> None:
+def test_the_gathering_itself(tmp_path: Path) -> None:
     assert without_explanation("posenc data list                     corpora") == "posenc data list"
     assert without_explanation("posenc compare --metric bpb  # bits") == "posenc compare --metric bpb"
     assert without_explanation("posenc eval 'run=glob(*)' x=[1,2]") == "posenc eval 'run=glob(*)' x=[1,2]"
-    assert is_command("posenc train encoding=rope") and is_command("posenc --version")
-    assert not is_command("posenc/corpus/       text") and not is_command("a posenc train")
+    page = tmp_path / "page.md"
+    page.write_text(
+        "a\n```sh\npip install x\nposenc runs  # what\n```\n```text\nposenc/corpus/  text\nposenc --version\n"
+        "```\n<!-- not run: needs Slurm -->\n```sh\nposenc data list\n```\n```yaml\nposenc no\n```\n"
+    )
+    found = [(one.line, one.block, one.text, one.reason) for one in commands(page)]
+    assert found == [
+        (4, 0, "posenc runs", None),
+        (8, 1, "posenc --version", None),
+        (12, 2, "posenc data list", "needs Slurm"),
+    ]
 
 
-INLINE = re.compile(r"`(posenc [^`]+)`")
+HYDRAS = {
+    **dict.fromkeys(("train", "eval"), ("-m", "--cfg", "--config-dir")),
+    **dict.fromkeys(("check", "show"), ("-m", "--config-dir")),
+}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -182,61 +210,16 @@ def test_commands_inside_sentences_exist(page: Path) -> None:
     from posenc import cli
 
     root: Any = typer.main.get_command(cli.app)
-    for text in INLINE.findall(re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)):
-        words = re.split(r"\s+", text)[1:]
-        command, path = root, []
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
+    for sentence in re.findall(r"`(posenc [^`]+)`", text):
+        words = re.split(r"\s+", sentence)[1:]
+        command, first = root, words[0]
         while words and hasattr(command, "commands") and not words[0].startswith("-"):
-            name = re.split(r"[|.,]", words[0])[0]
-            assert name in command.commands, f"{page.name}: {text}"
-            command, path = command.commands[name], [*path, name]
-            words = words[1:]
+            name = re.split(r"[|.,]", words.pop(0))[0]
+            assert name in command.commands, f"{page.name}: {sentence}"
+            command = command.commands[name]
         known = {option for parameter in command.params for option in parameter.opts}
-        known |= (
-            {"--help", "-m", "--cfg", "--config-dir", "--debug"}
-            if path and path[0] in ("train", "eval")
-            else {"--help"}
-        )
-        known |= {"-m", "--config-dir"} if path and path[0] in ("check", "show") else set()
+        known |= {"--help", *HYDRAS.get(first, ())}
         for word in words:
             if re.match(r"--?[a-z]", word):
-                assert re.split(r"[=,.;)]", word)[0] in known, f"{page.name}: {text}"
-
-
-def test_the_python_page_runs_from_top_to_bottom(place: Path, tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (tiny.ROOT / "docs" / "python.md").read_text(), re.S)
-    assert len(blocks) >= 8
-    (tmp_path / "page.py").write_text("\n".join(blocks))
-    env = tiny.environment(POSENC_CACHE=str(tmp_path / "cache"), PYTHONPATH=str(tiny.ROOT), MPLBACKEND="agg")
-    done = subprocess.run(
-        [sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, check=False, env=env
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
-    assert "rope finished" in done.stdout and "| alibi" in done.stdout
-    shift = re.search(r"\['rotate'\] tensor\((\S+)\)", done.stdout)
-    assert shift is not None and float(shift[1]) < 1e-4  # what the page says of RoPE
-
-
-@pytest.mark.skipif(
-    importlib.util.find_spec("material") is None, reason="needs mkdocs-material (posenc[docs])"
-)
-def test_the_site_builds_strictly_and_needs_no_other_machine(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(tmp_path / "site")],
-        cwd=tiny.ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    pages = sorted((tmp_path / "site").glob("*.html"))
-    assert {page.stem for page in pages} >= {path.stem for path in PAGES[1:]} | {"contributing", "changelog"}
-    for page in pages:
-        text = page.read_text(encoding="utf-8")
-        loaded = re.findall(
-            r"<(?:script|img|iframe)[^>]*src=\"?(\S+)|<link[^>]*rel=\"?stylesheet\"?[^>]*href=\"?(\S+)", text
-        )
-        assert not [url for pair in loaded for url in pair if re.match(r"(https?:)?//", url)], page.name
-        assert "<!-- not run" not in re.sub(r"<!-- not run: [^>]*-->", "", text)
-        for target in re.findall(r"<a [^>]*href=\"?([\w.-]+\.html)", text):
-            assert (tmp_path / "site" / target).is_file(), f"{page.name}: {target}"
+                assert re.split(r"[=,.;)]", word)[0] in known, f"{page.name}: {sentence}"

@@ -42,7 +42,7 @@ def short(error: BaseException) -> str:
 
 
 def visible(text: str) -> str:
-    """One line of printable characters, as posenc.results.names: here nothing else of posenc may be needed."""
+    """As of posenc.results.names: here nothing else of posenc may be needed."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

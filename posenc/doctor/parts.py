@@ -57,6 +57,8 @@ def encodings() -> Iterator[Finding]:
         advice = "update or remove that package" if foreign else "see torch; else install posenc again"
         text = f"{', '.join(names)} cannot be loaded ({reason})"
         yield Finding("encodings", "problem" if default in names else "note", text, advice)
+    if not loaded:
+        return
     own = len([name for name in loaded if name not in installed])
     told = f"{own} of posenc's own"
     if others := [name for name in loaded if name in installed]:

@@ -27,7 +27,7 @@ def run_command(command: str, arguments: list[str], *, dry_run: bool = False) ->
 
     A dry run of a training only says what it would take, and writes nothing.
     """
-    refuse_unknown_flags(arguments)
+    refuse_unknown_flags(command, arguments)
     line = parse(arguments)
     # Hydra's own parser wants all flags before or after the overrides
     arguments = [*(a for a in arguments if a not in line.overrides), *line.overrides]
@@ -183,18 +183,19 @@ def show_run(directory: Path, records: list[Record] | None) -> None:
     show(run, "table", "nats", sys.stdout)
 
 
-def refuse_unknown_flags(arguments: list[str]) -> None:
+def refuse_unknown_flags(command: str, arguments: list[str]) -> None:
     """Raises UserError, naming the nearest one, for a flag that neither Hydra nor posenc has."""
     from hydra._internal.utils import get_args_parser
 
     known = [flag for flag in get_args_parser()._option_string_actions if flag.startswith("--")]
+    offered = [flag for flag in OFFERED if command == "train" or flag != "--dry-run"]
     for word in arguments:
         flag = word.partition("=")[0]
         if flag.startswith("--") and not any(one.startswith(flag) for one in known):
-            close = nearest(flag, OFFERED)
+            close = nearest(flag, offered)
             hint = f"did you mean: {close}\n" if close else ""
             hint += "settings are written KEY=VALUE: encoding=rope, seed=1"
-            raise UserError(flag, None, "there is no such option", allowed=", ".join(OFFERED), hint=hint)
+            raise UserError(flag, None, "there is no such option", allowed=", ".join(offered), hint=hint)
 
 
 def _refuse_several_processes() -> None:

@@ -16,12 +16,12 @@ from posenc.results.check import check_facts
 from posenc.results.load import (
     LARGEST,
     Run,
-    _places,
-    _read,
-    _read_config,
-    _read_json,
-    _run_directories,
     load_run,
+    places,
+    read_config,
+    read_json,
+    read_own_file,
+    run_directories_below,
 )
 from posenc.results.processes import is_dead
 from posenc.results.records import HEADLINE, SCHEMA_VERSION
@@ -73,8 +73,8 @@ def run_directories(paths: Iterable[str | Path]) -> list[tuple[Path, str | None]
     """Run directories that load_runs finds below `paths`, each once, sorted; and what is wrong with it."""
     found: dict[Path, tuple[Path, str | None]] = {}
     for given in paths:
-        for place in _places(given):
-            for path, problem in _run_directories(place):
+        for place in places(given):
+            for path, problem in run_directories_below(place):
                 found.setdefault(path.resolve(), (path, problem))
     return sorted(found.values(), key=lambda one: str(one[0]))
 
@@ -83,12 +83,12 @@ def glance(path: Path, *, config: bool = False, now: float | None = None) -> Gla
     """What a run directory holds, with `config` its settings as well. Foreign files never raise."""
     run, losses, last = Run(path), {}, {}
     try:
-        run.status = _read_json(path, "status.json") or {}
-        results = _read(path, "results.json", LARGEST)
+        run.status = read_json(path, "status.json") or {}
+        results = read_own_file(path, "results.json", LARGEST)
         if results is not None:
             losses = _from_results(run, results)
         if config or run.facts is None or run.state != "finished":
-            run.config = _read_config(path)
+            run.config = read_config(path)
         last = last_metrics(path)
     except (OSError, ValueError, RecursionError) as error:
         run.facts, losses = None, {}

@@ -65,8 +65,8 @@ def load_runs(paths: Iterable[str | Path], protocols: Container[str] | None = No
     found: dict[Path, Run] = {}
     with _without_collector():
         for given in paths:
-            for place in _places(given):
-                for path, problem in _run_directories(place):
+            for place in places(given):
+                for path, problem in run_directories_below(place):
                     key = path.resolve()
                     if key not in found:
                         found[key] = (
@@ -79,9 +79,9 @@ def load_run(path: Path, protocols: Container[str] | None = None) -> Run:
     """One run directory. Never raises for what its files hold."""
     run = Run(Path(path))
     try:
-        run.config = _read_config(run.path)
-        run.status = _read_json(run.path, "status.json") or {}
-        results = _read_json(run.path, "results.json")
+        run.config = read_config(run.path)
+        run.status = read_json(run.path, "status.json") or {}
+        results = read_json(run.path, "results.json")
         if results is not None:
             if results.get("schema_version") != SCHEMA_VERSION:
                 version = str(results.get("schema_version"))[:40]
@@ -118,7 +118,7 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _places(given: str | Path) -> list[Path]:
+def places(given: str | Path) -> list[Path]:
     path = Path(given)
     if path.name in MARKS and path.is_file():
         return [path.parent]
@@ -134,7 +134,7 @@ def _places(given: str | Path) -> list[Path]:
     raise UserError("DIRS", visible(given), "no such run directory", hint=hint)
 
 
-def _run_directories(place: Path) -> list[tuple[Path, str | None]]:
+def run_directories_below(place: Path) -> list[tuple[Path, str | None]]:
     """Run directories at or below `place`, with a problem where a folder cannot be read."""
     found: list[tuple[Path, str | None]] = []
 
@@ -150,7 +150,7 @@ def _run_directories(place: Path) -> list[tuple[Path, str | None]]:
     return found
 
 
-def _read(folder: Path, name: str, largest: int) -> bytes | None:
+def read_own_file(folder: Path, name: str, largest: int) -> bytes | None:
     """The bytes of a regular file of this folder; None where there is none. Raises ValueError, OSError."""
     path = folder / name
     if not os.path.lexists(path):
@@ -165,8 +165,8 @@ def _read(folder: Path, name: str, largest: int) -> bytes | None:
     return path.read_bytes()
 
 
-def _read_json(folder: Path, name: str) -> dict[str, Any] | None:
-    text = _read(folder, name, LARGEST)
+def read_json(folder: Path, name: str) -> dict[str, Any] | None:
+    text = read_own_file(folder, name, LARGEST)
     if text is None:
         return None
     import orjson
@@ -180,8 +180,8 @@ def _read_json(folder: Path, name: str) -> dict[str, Any] | None:
     return data
 
 
-def _read_config(folder: Path) -> dict[str, Any] | None:
-    text = _read(folder, "config.yaml", LARGEST_CONFIG)
+def read_config(folder: Path) -> dict[str, Any] | None:
+    text = read_own_file(folder, "config.yaml", LARGEST_CONFIG)
     if text is None:
         return None
     import yaml

@@ -180,12 +180,12 @@ def test_lengths_in_tokens_are_checked_before_the_run_directory_exists(
 def test_a_fault_of_our_own_is_one_line_and_a_traceback_with_debug(
     posenc: Posenc, monkeypatch: pytest.MonkeyPatch, place: Path
 ) -> None:
-    from posenc.results import load
+    from posenc.jobs import compare
 
-    def broken(paths: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise KeyError("surprise")
 
-    monkeypatch.setattr(load, "load_runs", broken)
+    monkeypatch.setattr(compare, "load_runs", broken)
     result = posenc("compare")
     assert (result.code, len(result.err.splitlines())) == (1, 2)
     assert "KeyError: 'surprise'" in result.err and "--debug" in result.err

@@ -113,9 +113,8 @@ def test_nothing_can_be_loaded_and_no_other_script_runs(open_page: Open, browser
     page = browser.new_page()  # not of open_page: the refusals are told on the console
     page.goto(file.as_uri())
     refused = page.evaluate("fetch('http://127.0.0.1:9/').then(() => 'loaded', () => 'refused')")
-    page.evaluate(
-        "document.body.append(Object.assign(document.createElement('script'), {text: 'window.ran = 1'}))"
-    )
+    script = "Object.assign(document.createElement('script'), {text: 'window.ran = 1'})"
+    page.evaluate(f"document.body.append({script})")
     assert refused == "refused" and page.evaluate("window.ran") is None
     page.close()
 
@@ -185,9 +184,6 @@ def test_the_legend_hides_rows_in_every_chart(page: Any) -> None:
     page.keyboard.press("Space")
     page.wait_for_timeout(100)
     assert button.get_attribute("aria-pressed") == "false" and lines(page, 0) == 3 and lines(page, 2) == 2
-    assert [
-        one.get_attribute("aria-pressed") for one in page.locator(".legend button[data-row='2']").all()
-    ] != []
     page.locator("#c0 .legend button", has_text="hide all").click()
     page.wait_for_timeout(100)
     assert lines(page, 0) == 0
@@ -239,9 +235,8 @@ def ground(page: Any) -> list[str]:
 def test_dark_is_the_systems_choice_and_a_button_away(open_page: Open) -> None:
     light, dark = open_page(), open_page(color_scheme="dark")
     by_system = ground(dark)
-    assert ground(light)[0] == "rgb(255, 255, 255)" and all(
-        a != b for a, b in zip(ground(light), by_system, strict=True)
-    )
+    assert ground(light)[0] == "rgb(255, 255, 255)"
+    assert all(a != b for a, b in zip(ground(light), by_system, strict=True))
     button = light.locator("#theme")
     button.focus()
     light.keyboard.press("Enter")
@@ -261,12 +256,9 @@ def test_text_can_be_read(open_page: Open, scheme: str) -> None:
 def test_a_phone_scrolls_tables_not_the_page(open_page: Open, width: int) -> None:
     page = open_page(viewport={"width": width, "height": 844}, is_mobile=True, has_touch=True)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    inside = page.evaluate(
-        "[...document.querySelectorAll('.scroll')].map((box) => box.scrollWidth - box.clientWidth)"
-    )
-    assert max(inside) > 100
-    cut = "[...document.querySelectorAll('td span')].filter((one) => one.scrollWidth > one.clientWidth + 1).length"
-    assert page.evaluate(cut) == 0
+    boxes, numbers = (f"[...document.querySelectorAll('{one}')]" for one in (".scroll", "td span"))
+    assert max(page.evaluate(f"{boxes}.map((box) => box.scrollWidth - box.clientWidth)")) > 100
+    assert page.evaluate(f"{numbers}.filter((one) => one.scrollWidth > one.clientWidth + 1).length") == 0
     plot = page.locator(".plot").first
     plot.scroll_into_view_if_needed()
     plot.tap()

@@ -92,9 +92,15 @@
       this.tip.replaceChildren(name, ...rest);
       const [x, y] = this.place(point);
       const room = this.plot.clientWidth, width = this.tip.offsetWidth, height = this.tip.offsetHeight;
-      const left = x + 14 + width <= room ? x + 14 : Math.max(0, x - 14 - width);
+      const tall = this.plot.clientHeight, gap = 16;
+      let left = x + gap, top = Math.max(0, Math.min(y - height / 2, tall - height));
+      if (left + width > room) left = x - gap - width;
+      if (left < 0) {
+        left = Math.max(0, Math.min(x - width / 2, room - width));
+        top = y + gap + height <= tall ? y + gap : y - gap - height;
+      }
       this.tip.style.left = `${left}px`;
-      this.tip.style.top = `${Math.max(-height / 2, Math.min(y - height / 2, this.plot.clientHeight - height))}px`;
+      this.tip.style.top = `${top}px`;
     }
   }
 

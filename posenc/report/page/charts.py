@@ -94,12 +94,12 @@ def spec_of(chart: Chart, points: Sequence[Point], looks: dict[str, Any]) -> dic
     start = near if near is not None and chart.start_near else whole
     params = {"hidden": [], "focus": -1, "picked": -1, "low": start[0], "high": start[1]}
     y_scale = {"domain": [{"expr": "low"}, {"expr": "high"}], "zero": False, "nice": False}
-    y_axis = {"title": None, "tickCount": 6, **(ZERO if chart.zero else {})}
+    y_axis = {"title": None, "tickCount": 6, "minExtent": 36, **(ZERO if chart.zero else {})}
     return {
         "$schema": SCHEMA,
         "width": "container",
         "height": HEIGHT,
-        "autosize": {"type": "fit", "contains": "padding"},
+        "autosize": {"type": "fit", "contains": "padding", "resize": True},
         "config": CONFIG,
         "params": [{"name": name, "value": value} for name, value in params.items()],
         "data": {"name": "points"},

@@ -15,6 +15,7 @@ from posenc.results.comparison import Comparison
 from posenc.results.load import Run
 
 SETTLED = 0.25  # of T; before it the loss by position falls steeply, whatever the encoding
+FAR = 1.5  # times the lowest loss; what is above even at T is no part of the detail
 MOST_LOGGED = 120  # points of a training curve
 
 
@@ -28,7 +29,8 @@ def context_charts(comparison: Comparison, points: Sequence[Point], data: str) -
     title = "position: multiples of T, tokens" if curves else "context: multiples of T, tokens"
     axis = Axis(title, ticks, log=True, mark=1.0 if min(multiples) < 1 < max(multiples) else None)
     up_to_t = [point["y"] for point in points if (SETTLED if curves else 0) <= point["x"] <= 1]
-    near = (min(point["y"] for point in points), max(up_to_t)) if up_to_t else None
+    least = min(point["y"] for point in points)
+    near = (least, max((y for y in up_to_t if y <= FAR * least), default=least))
     loss = "Loss by position" if curves else "Loss against context"
     charts = [Chart(loss, unit, data, axis, near=near)]
     changed = [point["d"] for point in points if "d" in point and point["x"] != 1]
@@ -39,8 +41,8 @@ def context_charts(comparison: Comparison, points: Sequence[Point], data: str) -
             most, name = 0.3, "Rise over the mean from T/2 to T"
         else:
             name = "Change against T"
-        near = (-most, most) if most else None
-        charts.append(Chart(name, unit, data, axis, "d", "e", "f", zero=True, near=near))
+        detail = (-most, most) if most else None
+        charts.append(Chart(name, unit, data, axis, "d", "e", "f", zero=True, near=detail))
     return charts
 
 

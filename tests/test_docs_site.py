@@ -1,0 +1,68 @@
+"""The documentation site builds, needs no other machine, and its Python page runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+
+DOCS = tiny.ROOT / "docs"
+
+
+@pytest.mark.slow
+def test_the_python_page_runs_from_top_to_bottom(tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "python.md").read_text(encoding="utf-8"), re.S)
+    assert len(blocks) >= 8
+    (tmp_path / "page.py").write_text("\n".join(blocks), encoding="utf-8")
+    env = tiny.environment(POSENC_CACHE=str(tmp_path / "cache"), PYTHONPATH=str(tiny.ROOT), MPLBACKEND="agg")
+    done = subprocess.run(
+        [sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, check=False, env=env
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert "rope finished" in done.stdout and "| alibi" in done.stdout
+    shift = re.search(r"\['rotate'\] tensor\((\S+)\)", done.stdout)
+    assert shift is not None and float(shift[1]) < 1e-4  # what the page says of RoPE
+
+
+@pytest.mark.skipif(importlib.util.find_spec("material") is None, reason="needs posenc[docs]")
+def test_the_site_builds_strictly_and_needs_no_other_machine(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(site)],
+        cwd=tiny.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    pages = sorted(site.glob("*.html"))
+    assert {page.stem for page in pages} >= {path.stem for path in DOCS.glob("*.md")} | {"contributing"}
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        loaded = re.findall(r"<(?:script|img|iframe)[^>]*src=[\"']?([^\"' >]+)", text)
+        loaded += re.findall(r"<link[^>]*stylesheet[^>]*href=[\"']?([^\"' >]+)", text)
+        assert loaded and not [url for url in loaded if re.match(r"(https?:)?//", url)], page.name
+        for target in re.findall(r"<a [^>]*href=[\"']?([\w./-]+\.html)", text):
+            assert (site / target).is_file(), f"{page.name}: {target}"
+
+
+def test_a_link_to_a_file_that_is_gone_stops_the_build() -> None:
+    mkdocs = pytest.importorskip("mkdocs.exceptions", reason="needs posenc[docs]")
+    spec = importlib.util.spec_from_file_location("docs_hooks", tiny.ROOT / "scripts" / "docs_hooks.py")
+    assert spec is not None and spec.loader is not None
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    assert hooks._linked("[x](../README.md) [y](../posenc/cli.py) [z](log.md#a)", inside=True) == (
+        "[x](index.md) `y` [z](log.md#a)"
+    )
+    assert hooks._linked("see [docs/log.md](docs/log.md)", inside=False) == "see [docs/log.md](log.md)"
+    with pytest.raises(mkdocs.PluginError):
+        hooks._linked("[x](../posenc/gone.py)", inside=True)
+    text = "a:\n- b\n  c\n- d\n\n```sh\nx\n- y\n```\n| e |\n|---|"
+    assert hooks._lists(text) == "a:\n\n- b\n  c\n- d\n\n```sh\nx\n- y\n```\n\n| e |\n|---|"
