@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from posenc import __version__
-from posenc.cli_tools import completion, doctor, runs
+from posenc.cli_tools import completion, dashboard, doctor, runs
 
 app = typer.Typer(
     name="posenc",
@@ -193,7 +193,7 @@ def data_info(
     print_info(overrides or [], as_json=json)
 
 
-for tool in (runs, doctor, completion):
+for tool in (runs, doctor, dashboard, completion):
     app.command()(tool)
 
 

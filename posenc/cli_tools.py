@@ -49,6 +49,21 @@ def doctor(
     raise typer.Exit(run_doctor(as_json=json))
 
 
+def dashboard(
+    entity: Annotated[str | None, typer.Option(help="User or team; default: the account's own.")] = None,
+    project: Annotated[str | None, typer.Option(help="Default: the one that runs are tracked in.")] = None,
+    protocol: Annotated[str, typer.Option(help="How the loss was measured.")] = "fixed-target",
+    length: Annotated[str, typer.Option(help="The bars: at this multiple of T.")] = "8x",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print its JSON, send nothing.")] = False,
+    out: Annotated[str | None, typer.Option(metavar="FILE", help="Write its JSON, send nothing.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Add a view to W&B that compares encodings, and print its address."""
+    from posenc.jobs.dashboard import make_dashboard
+
+    make_dashboard(entity, project, protocol=protocol, length=length, dry_run=dry_run, out=out)
+
+
 def completion(
     shell: Annotated[str | None, typer.Argument(help="bash, zsh or fish; default: this one.")] = None,
     install: Annotated[bool, typer.Option("--install", help="Put it where the shell finds it.")] = False,

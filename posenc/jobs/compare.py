@@ -71,7 +71,9 @@ def run_compare(asked: Asked) -> None:
         if asked.html is not None:
             from posenc.report.page import write_page
 
-            write_page(Path(asked.html), runs, [*comparisons, *_others(asked, runs, view)])
+            write_page(
+                Path(asked.html), runs, [*comparisons, *_others(asked, runs, view)], ["posenc", *sys.argv[1:]]
+            )
             say(f"wrote {visible(asked.html)}")
     for line in failures_lines(runs):
         say(line)

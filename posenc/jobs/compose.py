@@ -164,7 +164,10 @@ def _refuse_lists_of_choices(overrides: list[str]) -> None:
     for override in overrides:
         group, _, value = override.partition("=")
         if value.strip().startswith("[") and _is_choice(override):
-            raise UserError(group, value, "takes one choice", hint=f"for a sweep: -m {group}=A,B")
+            hint = f"for a sweep: -m {group}=A,B"
+            if group == "tracking":
+                hint = f"several at once: tracking=several tracking.trackers={value}"
+            raise UserError(group, value, "takes one choice", hint=hint)
 
 
 def _is_choice(override: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from posenc.errors import UserError
 from posenc.results.baseline import against_baseline, find_baseline
-from posenc.results.cells import Cell, make_cell, record_of, samples_of, value_of
+from posenc.results.cells import NOT_MEASURED, Cell, make_cell, record_of, samples_of, value_of
 from posenc.results.columns import Column, bin_columns, single, window_columns, window_multiples
 from posenc.results.context import EffectiveContext, UsesContext, effective_context, uses_context
 from posenc.results.curves import CurveSummary, has_curves, make_bin_cell, summary
@@ -187,7 +187,8 @@ def _notes(group: Group) -> list[str]:
         if member.selected is None or member.run.state != "finished":
             reason = member.run.problem or member.run.status.get("reason")
             seed = "" if member.run.seed is None else f"seed {member.run.seed} "
-            notes.append(f"{seed}{member.run.state}" + (f": {reason}" if reason else ""))
+            state = NOT_MEASURED if member.run.state == "finished" else member.run.state
+            notes.append(f"{seed}{state}" + (f": {reason}" if reason else ""))
     weak = undertrained(group)
     return [*notes, *([weak] if weak and group.extend is None else []), *_record_notes(group)]
 

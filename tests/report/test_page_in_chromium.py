@@ -276,7 +276,9 @@ def test_it_prints_light_and_without_controls(open_page: Open) -> None:
 def test_without_scripts_there_is_a_picture_and_the_tables(open_page: Open) -> None:
     page = open_page(java_script_enabled=False)
     assert page.locator("img.still").is_visible() and page.locator("img.still").bounding_box()["height"] > 100
-    assert len(names(page)) == 5 and not page.locator(".tools").first.is_visible()
+    assert len(names(page)) == 5
+    for useless in (".tools", ".charts", ".legend", "#theme"):
+        assert not page.locator(useless).first.is_visible()
 
 
 def test_the_first_tab_skips_to_the_comparison(open_page: Open) -> None:

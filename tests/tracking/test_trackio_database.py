@@ -46,8 +46,6 @@ def track(run: Path, steps: list[int], records: Any = (), status: str = "finishe
 def ask(run: Path, *words: str) -> Any:
     """What the `trackio` command says."""
     command = Path(sysconfig.get_path("scripts")) / "trackio"
-    if not command.exists():
-        command = Path(sys.prefix) / "bin" / "trackio"
     environment = {**os.environ, "TRACKIO_DIR": str(run.parent / "trackio")}
     asked = [str(command), *words, "--json"]
     return json.loads(

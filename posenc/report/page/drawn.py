@@ -9,7 +9,7 @@ from posenc.report.page.charts import Axis, Chart, context_ticks
 from posenc.report.page.points import Point, short
 from posenc.report.plots.members import runs_of
 from posenc.report.plots.series import Names
-from posenc.report.plots.training import START, TYPICAL, _series
+from posenc.report.plots.training import START, TYPICAL, training_series
 from posenc.report.words import millions
 from posenc.results.comparison import Comparison
 from posenc.results.load import Run
@@ -50,7 +50,7 @@ def training_points(
     comparison: Comparison, runs: Sequence[Run], names: Names, numbers: dict[str, int]
 ) -> tuple[list[Point], list[str]]:
     """Training loss by tokens, thinned; and what there is no whole curve of, in words."""
-    series, notes = _series(comparison, runs_of(comparison, runs), names)
+    series, notes = training_series(comparison, runs_of(comparison, runs), names)
     points: list[Point] = []
     for one in series:
         step = max(1, math.ceil(len(one.x) / MOST_LOGGED))

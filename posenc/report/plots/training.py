@@ -30,7 +30,7 @@ START = 0.05  # of the tokens: what lies higher than all that follows may leave 
 def training(runs: Sequence[Run], comparisons: Sequence[Comparison], width: float) -> Figure:
     """The figure; from the runs' metrics.jsonl. Raises UserError where no run has logged anything."""
     names = Names(comparisons)
-    every = [_series(one, runs_of(one, runs), names) for one in comparisons]
+    every = [training_series(one, runs_of(one, runs), names) for one in comparisons]
     if not any(one.drawn for series, _ in every for one in series):
         raise UserError("--plot-kind", "training", "no run has a metrics.jsonl with losses")
     figure, axes = panels(width, panel_titles(comparisons), most_lines([series for series, _ in every]))
@@ -65,7 +65,9 @@ def training(runs: Sequence[Run], comparisons: Sequence[Comparison], width: floa
     return close(figure, axes, every[0][0], list(legend.values()), notes)
 
 
-def _series(comparison: Comparison, runs: Sequence[Run], names: Names) -> tuple[list[Series], list[str]]:
+def training_series(
+    comparison: Comparison, runs: Sequence[Run], names: Names
+) -> tuple[list[Series], list[str]]:
     """A line for each set of runs (as trained, where rows share them), and what there is no line of."""
     by_path = {str(run.path): run for run in runs}
     rows: dict[tuple[str, ...], Row] = {}
