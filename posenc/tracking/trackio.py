@@ -129,4 +129,4 @@ def _stay_local() -> None:
     import trackio.run
 
     if hasattr(trackio.run, "_get_default_namespace"):
-        trackio.run._get_default_namespace = lambda: None
+        vars(trackio.run)["_get_default_namespace"] = lambda: None
