@@ -13,6 +13,7 @@ Posenc = Callable[..., tiny.Result]
 
 # overrides, what stderr must say
 WRONG: list[tuple[list[str], list[str]]] = [
+    (["-m", "name=glob(*)"], ["no job in this sweep", "glob()"]),
     (["encoding=roppe"], ["encoding=roppe", "did you mean: rope"]),
     (["encoding=RoPE"], ["encoding=RoPE", "did you mean: rope"]),
     (["encoding.name=os"], ["encoding=os", "no such encoding"]),
