@@ -9,6 +9,9 @@ from pathlib import Path
 
 import platformdirs
 
+from posenc.errors import UserError
+from posenc.results.names import visible
+
 
 def conf_dir() -> Path:
     """The YAML tree: inside the installed package, or at the root of a clone."""
@@ -33,6 +36,22 @@ def conf_dirs() -> list[Path]:
             if (folder := Path(root, *inner)).is_dir():
                 found.append(folder)
     return found
+
+
+def output_file(option: str, given: str | Path) -> Path:
+    """Where a file that the user names is to be written, links followed. Raises UserError.
+
+    A folder, a device (/dev/null), and a place in a folder that is not there are refused: writing replaces
+    what is at the place by a new file.
+    """
+    path = Path(given)
+    place = path.resolve()
+    if place.exists() and not place.is_file():
+        raise UserError(option, visible(given), "is not a regular file; name a file")
+    if not place.parent.is_dir():
+        folder = visible(path.parent)
+        raise UserError(option, visible(given), f"there is no folder {folder}", hint=f"mkdir -p {folder}")
+    return place
 
 
 def cache_dir() -> Path:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
 
 import yaml
 
 from posenc.errors import UserError
-from posenc.paths import conf_dir
+from posenc.paths import conf_dir, output_file
 from posenc.report.progress import say
 from posenc.results.store import write_text_atomic
 from posenc.tracking.copy import refuse_without
@@ -35,8 +34,7 @@ def make_dashboard(
     refuse_without("wandb_workspaces", "dashboard", None, "dashboard")
     if not re.fullmatch(r"\d+(\.\d+)?x", length):
         raise UserError("--length", length, "not a multiple of T", allowed="such as 8x or 0.5x")
-    if out is not None and (Path(out).is_dir() or not Path(out).absolute().parent.is_dir()):
-        raise UserError("--out", out, "is no file in a folder that there is")
+    place = None if out is None else output_file("--out", out)
     from posenc.tracking import workspace as views
 
     multiple = f"{float(length[:-1]):g}x"
@@ -44,10 +42,10 @@ def make_dashboard(
     owner = entity or configured("entity")
     if dry_run or out is not None:
         text = views.as_json(views.build_workspace(owner or "ENTITY", chosen, NAME, protocol, multiple))
-        if out is None:
+        if place is None:
             print(text)
         else:
-            write_text_atomic(Path(out), text + "\n")
+            write_text_atomic(place, text + "\n")
             say(f"written: {out}; nothing was sent")
         return
     views.check_login()

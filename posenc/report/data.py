@@ -108,7 +108,9 @@ def _of_cell(comparison: Comparison, row: Row, i: int) -> dict[str, object]:
 
 def _facet(comparison: Comparison) -> dict[str, str]:
     facet = comparison.header["facet"]
-    return {} if facet is None else {facet["key"]: facet["value"]}
+    if facet is None:
+        return {}
+    return {f"facet_{facet['key']}" if facet["key"] in FIELDS else facet["key"]: facet["value"]}
 
 
 def _above_lowest(comparison: Comparison, column: Column, row: Row, i: int) -> dict[str, object]:

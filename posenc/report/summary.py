@@ -55,6 +55,9 @@ def _changes(comparison: Comparison, at: int) -> str:
     if unclear:
         sizes = _sizes([cell for _, cell in unclear], metric)
         clauses.append(f"unclear for {_names([row for row, _ in unclear])}{sizes}")
+    partly = [row for row, cell in cells if cell.mean is not None and cell.verdict is None]
+    if partly:
+        clauses.append(f"no verdict for {_names(partly)}")
     missing = [row for row, cell in cells if cell.mean is None]
     if missing:
         clauses.append(f"no number for {_names(missing)}")
@@ -72,9 +75,11 @@ def _against(comparison: Comparison, at: int) -> str:
             is_word = {"tie": "a tie with it", "unclear": "not told from it"}.get(word, word)
             verb = "is" if len(some) == 1 else "are"
             clauses.append(f"{_names([row for row, _ in some])} {verb} {is_word} ({_range(values, metric)})")
-    if not clauses:
-        return ""
     name, unit = visible(comparison.header["baseline"]), UNITS[metric]
+    rest = [row for row in comparison.rows if row.label != comparison.header["baseline"]]
+    rest = [row for row in rest if row.cells[at].against is None]
+    if rest:
+        clauses.append(f"not held against it: {_names(rest)}")
     return f"against {name} at {length(column.multiple)}, in {unit}: {'; '.join(clauses)}"
 
 
@@ -110,7 +115,10 @@ def _breaks(rows: Sequence[Row]) -> str:
 
 
 def _counts(comparison: Comparison) -> str:
-    seeds = sorted({cell.seeds for row in comparison.rows for cell in row.cells if cell.seeds})
+    cells = [cell for row in comparison.rows for cell in row.cells]
+    seeds = sorted({cell.seeds for cell in cells if cell.seeds})
+    if comparison.header["baseline"] is not None:  # paired: those that both rows have
+        seeds = sorted({len(cell.against.seeds) for cell in cells if cell.against is not None})
     documents, noun = (
         comparison.header["documents"],
         INDEPENDENT.get(comparison.header["protocol"], "document"),

@@ -7,6 +7,7 @@ from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
 from posenc.results.names import visible
 from posenc.results.numbers import printed
+from posenc.results.rows import full_label
 from posenc.results.settings import as_text
 from posenc.results.verdicts import MORE_DOCUMENTS, MORE_SEEDS
 
@@ -76,8 +77,7 @@ def captions(comparison: Comparison, marks: dict[str, str]) -> list[str]:
 
 def label(row: Row) -> str:
     """The row's name, with what sets it apart in a mixed table."""
-    mixed = ", ".join(f"{key} {value}" for key, value in row.mixed.items())
-    return visible(f"{row.label} [{mixed}]" if mixed else row.label)
+    return visible(full_label(row.label, row.mixed))
 
 
 def length(multiple: float) -> str:

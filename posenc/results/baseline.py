@@ -10,7 +10,7 @@ from posenc.errors import UserError
 from posenc.results.names import visible
 from posenc.results.ranking import Pair, Word
 from posenc.results.records import Metric
-from posenc.results.rows import Group, names_of
+from posenc.results.rows import Group, full_label, names_of
 from posenc.results.statistics import Per, difference
 from posenc.results.verdicts import CONFIDENCE
 
@@ -28,6 +28,7 @@ class Against:
 def find_baseline(groups: Sequence[Group], asked: str) -> int:
     """The index of the row that `asked` names: its label, or an encoding with one row. Raises UserError."""
     for names in (
+        [{full_label(group.label, group.mixed)} for group in groups],
         [{group.label} for group in groups],
         [names_of(group) for group in groups],
     ):
@@ -35,9 +36,9 @@ def find_baseline(groups: Sequence[Group], asked: str) -> int:
         if len(found) == 1:
             return found[0]
         if found:
-            labels = [visible(groups[i].label) for i in found]
+            labels = [visible(full_label(groups[i].label, groups[i].mixed)) for i in found]
             raise UserError("--baseline", visible(asked), "stands for several rows", allowed=labels)
-    labels = [visible(group.label) for group in groups]
+    labels = [visible(full_label(group.label, group.mixed)) for group in groups]
     raise UserError("--baseline", visible(asked), "there is no such row", allowed=labels)
 
 

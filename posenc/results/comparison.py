@@ -13,7 +13,7 @@ from posenc.results.cells import NOT_MEASURED, Cell, make_cell, record_of, sampl
 from posenc.results.columns import Column, bin_columns, single, window_columns, window_multiples
 from posenc.results.context import EffectiveContext, UsesContext, effective_context, uses_context
 from posenc.results.curves import CurveSummary, has_curves, make_bin_cell, summary
-from posenc.results.extensions import ExtensionColumn, extension_columns
+from posenc.results.extensions import ExtensionColumn, extension_columns, fold
 from posenc.results.header import header_of, parameters_of
 from posenc.results.load import Run
 from posenc.results.mixing import mixed_values, refuse_mixed
@@ -22,7 +22,7 @@ from posenc.results.probes import PROBES, Probe, ProbeColumn, probe_columns
 from posenc.results.ranking import Pair, compare_pairs, marks
 from posenc.results.records import HEADLINE, INFLATED, METRICS, REFERENCE_PROTOCOL, SCHEMA_VERSION, Metric
 from posenc.results.reference import undertrained
-from posenc.results.rows import Group, group_runs, names_of
+from posenc.results.rows import Group, group_runs, names_of, shown_of
 from posenc.results.selection import select
 from posenc.results.statistics import mean_and_spread
 from posenc.results.view import View, choose, choose_multiples, sort_rows
@@ -108,8 +108,8 @@ def compare_checked(
     groups = choose(group_runs(runs, selected, mixed), view.rows, names_of, "--rows")
     folded: list[Group] = []
     if view.extensions == "columns":
-        folded = [group for group in groups if group.extend is not None]
-        groups = [group for group in groups if group.extend is None] or groups
+        groups, folded = fold(groups)
+    selected = shown_of(selected, [*groups, *folded])
     baseline = None if view.baseline is None else find_baseline(groups, view.baseline)
     columns = bin_columns(selected) if curves else window_columns(selected)
     multiples = choose_multiples([column.multiple for column in columns], view.columns)
@@ -127,7 +127,7 @@ def compare_checked(
         for i in range(len(columns)):
             _rank(columns[i], i, rows, groups, metric, unlike, baseline)
     probes, by_row = probe_columns(runs, groups, protocol)
-    extensions, extended = extension_columns(groups, folded, multiples, metric)
+    extensions, extended = extension_columns(groups, folded, multiples, metric, curves)
     for row, of_probes, of_extensions in zip(rows, by_row, extended, strict=True):
         row.probes, row.extensions = of_probes, of_extensions
     header = header_of(selected, groups, protocol, metric, mixed)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from posenc.results.cells import Cell, make_cell
+from posenc.results.curves import make_bin_cell
 from posenc.results.records import Metric
-from posenc.results.rows import Group
+from posenc.results.rows import Group, knobs_of
 
 
 @dataclass
@@ -18,24 +19,35 @@ class ExtensionColumn:
     multiple: float  # of T
 
 
-def extension_columns(
-    groups: Sequence[Group], folded: Sequence[Group], multiples: Sequence[float], metric: Metric
-) -> tuple[list[ExtensionColumn], list[list[Cell | None]]]:
-    """The columns, and for each group its cells in their order; None where it was not extended so.
+def fold(groups: Sequence[Group]) -> tuple[list[Group], list[Group]]:
+    """The rows, and the extended ones that are columns of a row: those whose runs have one as trained."""
+    plain = [group for group in groups if group.extend is None]
+    folded = [group for group in groups if group.extend is not None and any(_of(group, one) for one in plain)]
+    return [group for group in groups if not any(group is one for one in folded)], folded
 
-    `folded` are the rows of extensions, which belong to the group of the same runs as trained.
-    """
+
+def extension_columns(
+    groups: Sequence[Group], folded: Sequence[Group], multiples: Sequence[float], metric: Metric, curves: bool
+) -> tuple[list[ExtensionColumn], list[list[Cell | None]]]:
+    """The columns, and for each group its cells in their order; None where it was not extended so."""
     names = list(dict.fromkeys(_name(group) for group in folded))
     longest = max(multiples, default=1.0)
     columns = [ExtensionColumn(name, longest) for name in names]
     by_group: list[list[Cell | None]] = []
     for group in groups:
-        own = {_name(one): one for one in folded if _of(one, group)}
-        by_group.append([make_cell(own[name], longest, metric) if name in own else None for name in names])
+        own = {_name(one): one for one in folded if _of(one, group)} if group.extend is None else {}
+        by_group.append(
+            [_cell(own[name], longest, metric, curves) if name in own else None for name in names]
+        )
     return columns, by_group
 
 
+def _cell(group: Group, multiple: float, metric: Metric, curves: bool) -> Cell:
+    return make_bin_cell(group, multiple) if curves else make_cell(group, multiple, metric)
+
+
 def _of(extended: Group, group: Group) -> bool:
+    """Whether these are the same runs, extended."""
     return (extended.encoding, extended.settings, extended.mixed) == (
         group.encoding,
         group.settings,
@@ -44,5 +56,4 @@ def _of(extended: Group, group: Group) -> bool:
 
 
 def _name(group: Group) -> str:
-    """The part of the label behind the encoding's name and options."""
-    return group.label.removeprefix(group.encoding).removeprefix("+")
+    return " ".join([str(group.extend_name), *knobs_of(group)])

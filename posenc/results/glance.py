@@ -115,8 +115,11 @@ def glance(path: Path, *, config: bool = False, now: float | None = None) -> Gla
 
 def last_metrics(path: Path) -> dict[str, Any]:
     """The last whole line of metrics.jsonl; {} without one."""
+    place = path / "metrics.jsonl"
+    if not place.is_file() or not place.resolve().is_relative_to(path.resolve()):
+        return {}  # no pipe, no link that leaves the run directory
     try:
-        with (path / "metrics.jsonl").open("rb") as file:
+        with place.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - TAIL))
             lines = file.read(TAIL).splitlines()
@@ -164,18 +167,24 @@ def _plain_records(text: bytes, start: int) -> Iterator[bytes]:
 
 
 def losses_by_multiple(records: Sequence[Any], facts: Any) -> dict[float, float]:
-    """Of the last checkpoint on the run's own corpus, the set of targets with the most of them."""
+    """Of the last checkpoint on the run's own corpus; of several sets of targets the one `select` takes."""
     try:
         own = (facts.get("corpus") or {}).get("fingerprint")
-        with_numbers = [r for r in records if r["nats"] is not None and own in (None, r["fingerprint"])]
+        with_numbers = [
+            r
+            for r in records
+            if r["nats"] is not None and r.get("note") is None and own in (None, r["fingerprint"])
+        ]
         step = max((r["checkpoint_step"] for r in with_numbers), default=0)
-        sets: dict[tuple[int, int, str, str], dict[float, float]] = {}
+        sets: dict[tuple[bool, int, str, str], dict[float, float]] = {}
         for r in with_numbers:
             if r["checkpoint_step"] == step:
                 size = (r["split"] == "test", r["targets"], r["split"], r["targets_hash"])
                 sets.setdefault(size, {})[round(float(r["multiple"]), 6)] = float(r["nats"])
-        return sets[max(sets)] if sets else {}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        # test, then the most windows, the longest, the most targets
+        best = max(sets, key=lambda key: (key[0], len(sets[key]), max(sets[key]), *key[1:]), default=None)
+        return {} if best is None else sets[best]
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"results.json: not what posenc writes ({error!r})") from error
 
 

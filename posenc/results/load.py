@@ -93,13 +93,17 @@ def load_run(path: Path, protocols: Container[str] | None = None) -> Run:
             if protocols is not None:
                 run.unread = {name for one in records if isinstance(name := _protocol(one), str)}
                 run.unread = {name for name in run.unread if name not in protocols}
-                records = [one for one in records if _protocol(one) not in run.unread]
+                records = [one for one in records if not _is_one_of(_protocol(one), run.unread)]
             run.records = [check_record(record) for record in records]
             run.facts = facts
     except (OSError, ValueError, RecursionError) as error:
         run.facts, run.records = None, []
         run.problem = str(error) or type(error).__name__
     return run
+
+
+def _is_one_of(name: Any, names: set[str]) -> bool:
+    return isinstance(name, str) and name in names
 
 
 def _protocol(record: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from posenc.results.load import Run
 from posenc.results.selection import Selected
@@ -103,10 +103,26 @@ def _add_without_numbers(groups: dict[tuple[str, ...], Group], run: Run) -> None
         _add(groups, Member(run, None), None, {})
 
 
+def shown_of(selected: Sequence[Selected], groups: Sequence[Group]) -> list[Selected]:
+    """What of the runs' records is in these rows."""
+    kept = {(id(member.run), group.extend) for group in groups for member in group.members}
+    cut = [
+        replace(one, cells={key: cells for key, cells in one.cells.items() if (id(one.run), key) in kept})
+        for one in selected
+    ]
+    return [one for one in cut if one.cells]
+
+
 def names_of(group: Group) -> set[str]:
-    """What a row may be called by: its label, its encoding, with the extension where it has one."""
+    """What a row may be called by: its label, with what is mixed too; its encoding, with an extension."""
     extended = f"{group.encoding}+{group.extend_name}" if group.extend else group.encoding
-    return {group.label, extended}
+    return {group.label, full_label(group.label, group.mixed), extended}
+
+
+def full_label(label: str, mixed: dict[str, str]) -> str:
+    """A row's label, with what sets it apart in a mixed table."""
+    shown = ", ".join(f"{key} {value}" for key, value in mixed.items())
+    return f"{label} [{shown}]" if shown else label
 
 
 def _keep_one_a_seed(row: Group) -> None:
@@ -136,7 +152,7 @@ def _label(rows: list[Group]) -> None:
             for key in keys
             if key in row.settings and key != "encoding.beyond"
         ]
-        parts += _knobs(row)
+        parts += knobs_of(row)
         row.label = " ".join([label, *parts, *([f"(beyond: {row.beyond})"] if row.beyond else [])])
     twice = Counter((row.label, json.dumps(row.mixed, sort_keys=True)) for row in rows)
     for row in rows:
@@ -144,7 +160,7 @@ def _label(rows: list[Group]) -> None:
             row.label += f" [{row.members[0].run.name}]"
 
 
-def _knobs(row: Group) -> list[str]:
+def knobs_of(row: Group) -> list[str]:
     """The extension's knobs that are not those of its YAML, and that others were chosen for each seed."""
     if row.extend is None:
         return []
@@ -152,5 +168,5 @@ def _knobs(row: Group) -> list[str]:
     tuned = extension.pop("tuned", [])
     usual = flatten(extend_defaults(str(extension["name"])))
     given = {key: value for key, value in flatten(extension).items() if key not in ("name", "tuned_on")}
-    parts = [f"{key}={value}" for key, value in given.items() if usual.get(key, value) != value]
+    parts = [f"{key}={value}" for key, value in given.items() if usual.get(key) != value]
     return parts + ([f"(tuned: {', '.join(map(str, tuned))})"] if tuned else [])

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from posenc.paths import conf_dir
+from posenc.paths import conf_dirs
 from posenc.results.load import Run
 
 # Settings that leave the numbers alone, and those that posenc.results.mixing compares on its own.
@@ -73,8 +73,9 @@ def of_options(key: str) -> bool:
 @functools.cache
 def extend_defaults(name: str) -> dict[str, Any]:
     """The knobs of an extension as in its YAML; {} for a name that there is none of."""
-    path = conf_dir() / "extend" / f"{name}.yaml"
-    if not re.fullmatch(r"\w+", name) or not path.is_file():
+    paths = [folder / "extend" / f"{name}.yaml" for folder in conf_dirs()]
+    path = next((path for path in paths if path.is_file()), None)
+    if not re.fullmatch(r"\w+", name) or path is None:
         return {}
     import yaml
 

@@ -13,7 +13,7 @@ import pytest
 import tiny
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "results"))
-from fake_runs import write_run
+from fake_runs import T, record, write_run
 
 Posenc = Callable[..., tiny.Result]
 
@@ -98,3 +98,35 @@ def test_wrong_choices_are_exit_2_and_write_nothing(
     assert (result.code, result.out) == (2, ""), result
     assert all(word in result.err for word in words), result.err
     assert sorted(Path().rglob("*")) == before
+
+
+def test_devices_and_links_are_not_replaced(posenc: Posenc, sweep: Path) -> None:
+    real = Path("real.html")
+    real.write_text("old")
+    Path("link.html").symlink_to(real)
+    assert posenc("compare", "--html", "link.html").code == 0
+    assert Path("link.html").is_symlink() and "alibi" in real.read_text()
+    result = posenc("compare", "--html", "/dev/null")
+    assert result.code == 2 and "not a regular file" in result.err and Path("/dev/null").is_char_device()
+
+
+def test_a_page_leaves_out_protocols_that_cannot_be_shown_so(posenc: Posenc, sweep: Path) -> None:
+    both = [record(T, 1.3), record(T, 1.2, protocol="sliding", stride=16)]
+    write_run(sweep, "cope", records=[*both, record(8 * T, 1.2, extend={"name": "yarn"})])
+    result = posenc("compare", "--rows", "cope+yarn", "--html", "page.html")
+    assert result.code == 0 and "not on the page: sliding" in result.err and Path("page.html").is_file()
+
+
+def test_a_facet_by_encoding_keeps_the_rows_names_in_csv(posenc: Posenc, sweep: Path) -> None:
+    lines = csv.DictReader(io.StringIO(posenc("compare", "--facet", "encoding", "--format", "csv").out))
+    found = {(line["facet_encoding"], line["encoding"]) for line in lines}
+    assert {("rope", "rope"), ("alibi", "alibi")} <= found
+
+
+def test_odd_records_are_a_damaged_run_not_a_fault(posenc: Posenc, sweep: Path) -> None:
+    run = write_run(sweep, "odd")
+    results = json.loads((run / "results.json").read_text())
+    results["records"][0]["protocol"] = ["x"]
+    (run / "results.json").write_text(json.dumps(results))
+    result = posenc("compare")
+    assert result.code == 0 and "damaged" in result.err and "record.protocol" in result.err

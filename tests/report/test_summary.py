@@ -66,3 +66,15 @@ def test_a_single_length_and_nothing(tmp_path: Path) -> None:
     assert said(tmp_path) == "1 seed, 40 documents."
     write_run(tmp_path / "b", "rope", results=False, status="failed")
     assert said(tmp_path / "b") == ""
+
+
+def test_what_lost_a_seed_or_shares_none_with_the_baseline_is_named(tmp_path: Path) -> None:
+    for seed in range(3):
+        lost = [record(T, 1.0), record(8 * T, 0.0, note="diverged")]
+        whole = [record(T, 1.0), record(8 * T, 2.6)]
+        write_run(tmp_path, "alibi", seed=seed, records=lost if seed == 0 else whole)
+        write_run(tmp_path, "rope", seed=seed, losses={1: 1.0, 8: 1.001})
+    write_run(tmp_path, "nope", seed=7, losses={1: 1.0, 8: 1.0})
+    assert "no verdict for alibi" in said(tmp_path)
+    text = said(tmp_path, baseline="rope", rows=["rope", "nope"])
+    assert "not held against it: nope" in text and "seed" not in text

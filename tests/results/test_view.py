@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from fake_runs import MULTIPLES, T, record, write_run
+from fake_runs import MULTIPLES, T, positions, record, write_run
 
 from posenc.errors import UserError
 from posenc.results import load_runs
@@ -175,3 +175,45 @@ def test_many_rows_are_held_against_the_lowest_and_corrected_for_all(tmp_path: P
     assert [len(column.pairs) for column in comparison.columns] == [44, 44]
     marks = [row.cells[0].mark for row in comparison.rows]
     assert marks.count("lowest") == 1 and None in marks and "tie" in marks
+
+
+def test_an_extension_without_its_run_as_trained_stays_a_row(tmp_path: Path) -> None:
+    write_run(tmp_path, "alibi", records=[record(8 * T, 1.5, extend={"name": "window", "window": 9})])
+    write_run(tmp_path, "rope", losses={1: 1.0, 8: 2.0})
+    folded = shown(tmp_path, extensions="columns")
+    assert labels(folded) == ["alibi+window window=9", "rope"] and not folded.extensions
+
+
+def test_every_variant_of_an_extension_has_a_column_named_by_its_own_knobs(tmp_path: Path) -> None:
+    for base in (500.0, 10000.0):
+        far = [record(8 * T, 1.5, extend={"name": "foo", "factor": n}) for n in (2, 4)]
+        write_run(tmp_path, "rope", params={"base": base}, records=[record(T, 1.0), *far])
+    folded = shown(tmp_path, extensions="columns")
+    assert [one.name for one in folded.extensions] == ["foo factor=2", "foo factor=4"]
+    assert all(cell is not None for row in folded.rows for cell in row.extensions)
+
+
+def test_folded_curves_are_bins(tmp_path: Path) -> None:
+    extended = {**positions(shift=0.5), "extend": {"name": "yarn"}}
+    write_run(tmp_path, "rope", records=[positions(), extended])
+    as_rows, as_columns = (
+        compare(load_runs([tmp_path]), "positions", "nats", False, View(extensions=how))
+        for how in ("rows", "columns")
+    )
+    assert as_columns.rows[0].extensions[0].mean == as_rows.rows[1].cells[-1].mean == pytest.approx(2.3)
+
+
+def test_columns_are_those_of_the_rows_that_are_shown(tmp_path: Path) -> None:
+    write_run(sweep(tmp_path), "long", losses={1: 1.0, 16: 1.0})
+    assert [column.multiple for column in shown(tmp_path, rows=["rope", "nope"]).columns] == [1, 8]
+
+
+def test_a_baseline_of_a_mixed_table_is_named_with_what_is_mixed(tmp_path: Path) -> None:
+    for length in (64, 128):
+        config, facts = {"context_length": length}, {"context_length": length}
+        write_run(tmp_path, name=f"T{length}", config=config, facts=facts)
+    runs = load_runs([tmp_path])
+    with pytest.raises(UserError, match=r"rope \[context length 128\]"):
+        compare(runs, "fixed-target", "nats", True, View(baseline="rope"))
+    found = compare(runs, "fixed-target", "nats", True, View(baseline="rope [context length 64]"))
+    assert found.header["baseline"] == "rope"

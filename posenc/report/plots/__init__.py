@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posenc.errors import RunError, UserError
+from posenc.paths import output_file
 from posenc.results.comparison import Comparison
 from posenc.results.load import Run
 from posenc.results.names import visible
@@ -64,11 +65,7 @@ def check_plot(path: Path, kind: str) -> None:
     if path.suffix[1:].lower() not in FORMATS:
         allowed = ", ".join(f".{name}" for name in FORMATS)
         raise UserError("--plot", visible(path), "its ending names the format", allowed=allowed)
-    if path.is_dir():
-        raise UserError("--plot", visible(path), "is a folder; name a file")
-    if not path.parent.is_dir():
-        folder = visible(path.parent)
-        raise UserError("--plot", visible(path), f"there is no folder {folder}", hint=f"mkdir -p {folder}")
+    output_file("--plot", path)
     _check_kind(kind)
 
 

@@ -78,15 +78,15 @@ def training_series(
         if rows[tuple(row.runs)] is not row:
             continue
         members = [by_path[path] for path in row.runs if path in by_path]
-        logs = {run.name: log for run in members if (log := read_losses(run.path / "metrics.jsonl"))}
+        logs = {run.path: log for run in members if (log := read_losses(run.path / "metrics.jsonl"))}
         found.append(_mean(names.of(row), names, row, list(logs.values())))
         for run in members:
             seed = "" if run.seed is None else f" seed {run.seed}"
-            if run.name not in logs:
+            if run.path not in logs:
                 notes.append(f"No curve: {names.of(row)}{seed} ({run.state})")
             elif run.state != "finished":
                 notes.append(
-                    f"{names.of(row)}{seed}: {run.state} after {millions(round(max(logs[run.name])))} tokens"
+                    f"{names.of(row)}{seed}: {run.state} after {millions(round(max(logs[run.path])))} tokens"
                 )
     return found, notes
 
