@@ -70,7 +70,8 @@ def as_a_new_process(arguments: list[str]) -> Iterator[None]:
         sys.argv, root.handlers[:], root.level = before
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        os.environ.pop("POSENC_SWEEP", None)
+        for name in ("POSENC_SWEEP", "HYDRA_FULL_ERROR"):  # set for the jobs of a sweep, and by --debug
+            os.environ.pop(name, None)
         GlobalHydra.instance().clear()
 
 

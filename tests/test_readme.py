@@ -34,7 +34,7 @@ def test_opens_with_exactly_two_commands_that_share_their_set_up() -> None:
 
 @pytest.mark.parametrize("command", [c for c in use_block() if c.startswith("posenc train")])
 def test_training_commands_compose(command: str) -> None:
-    words = shlex.split(command)[2:]
+    words = [word for word in shlex.split(command)[2:] if word != "--dry-run"]
     assert compose_jobs("train", parse(words)).jobs
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from posenc.corpus.entry import EntryWriter, building, entry_of, open_entry, put_in_place
+from posenc.corpus.entry import EntryWriter, building, entry_of, name_entry, open_entry, put_in_place
 from posenc.corpus.facts import CorpusFacts, read_facts
 from posenc.corpus.store import TokenStore
 from posenc.corpus.tokenizers import Tokenizer, build_tokenizer
@@ -37,6 +37,8 @@ def prepare(
             store = _build_once(entry, facts, chosen)
         except OSError as error:
             raise cache_error(entry.parent, error) from error
+    else:
+        name_entry(entry, facts.name, chosen.name)
     facts.loaded = None
     return store
 

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
+from filelock import FileLock
 
 from posenc.corpus.documents import SPLITS
 from posenc.corpus.store import Split, TokenStore, mapped, smallest_dtype
@@ -150,8 +151,26 @@ def open_entry(entry: Path) -> TokenStore | None:
     return None
 
 
+def name_entry(entry: Path, corpus: str, tokenizer: str) -> None:
+    """Add to a manifest the names that were not written before 0.2; one that has them is left alone.
+
+    They are for listings only, so a cache that cannot be written stays as it is.
+    """
+    names = {"corpus": corpus, "tokenizer_name": tokenizer}
+    manifest = read_sealed(entry / "manifest.json")
+    if manifest is None or names.keys() <= manifest.keys():
+        return
+    with contextlib.suppress(OSError), FileLock(entry.with_suffix(".lock")):
+        manifest = read_sealed(entry / "manifest.json")  # not that of an entry that is being replaced
+        if manifest is not None:
+            write_sealed(entry / "manifest.json", {**names, **manifest})
+
+
 def cached_tokens() -> list[dict[str, Any]]:
-    """What the cache holds, from the manifests alone: corpus, tokenizer, tokens, bytes on disk, path."""
+    """What the cache holds, from the manifests alone: corpus, tokenizer, tokens, bytes on disk, path.
+
+    An entry that does not name its corpus (None) has the name of another one of the same text, if any does.
+    """
     rows = []
     for path in sorted(tokens_dir().glob("[!.]*/manifest.json")):
         manifest = read_sealed(path)
@@ -170,7 +189,8 @@ def cached_tokens() -> list[dict[str, Any]]:
                     "path": str(entry),
                 }
             )
-    return rows
+    known = {row["fingerprint"]: row["corpus"] for row in rows if row["corpus"] is not None}
+    return [{**row, "corpus": row["corpus"] or known.get(row["fingerprint"])} for row in rows]
 
 
 def _narrowed(path: Path) -> str:

@@ -62,6 +62,19 @@ class CorpusFacts:
             return documents_of(self.fingerprint)
         return sorted(self.loaded, key=lambda d: (SPLITS.index(str(d.split)), d.id))
 
+    def reaching(self, split: str, window: int) -> int:
+        """How many documents of a split hold a window of so many bytes. Raises RunError as `fetch`.
+
+        Powers of two are among the figures; for others the documents have to be here.
+        """
+        counts, power = self.holding[split], window.bit_length() - 1
+        if power >= len(counts) or window == 2**power:
+            return counts[power] if power < len(counts) else 0
+        bytes_here = None if self.loaded is not None else streamed_entry(self.fingerprint)
+        if bytes_here is not None:
+            return int((bytes_here.splits[split].lengths > window).sum())
+        return sum(len(document.text) > window for document in self.read() if document.split == split)
+
     def _same(self, found: str) -> None:
         if found != self.fingerprint:
             raise RunError(f"the text of {self.name} is not what it was when it was looked at first")

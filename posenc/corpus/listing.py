@@ -48,5 +48,7 @@ def cached_of(data: dict[str, Any]) -> list[dict[str, Any]]:
     figures = known_figures(pinned)
     if pinned is not None and figures is None:
         return []
-    rows = [row for row in cached_tokens() if row["corpus"] == data["name"]]
-    return [row for row in rows if figures is None or row["fingerprint"] == figures["fingerprint"]]
+    rows = cached_tokens()
+    if figures is not None:  # whoever tokenised the text, and under whatever name
+        return [row for row in rows if row["fingerprint"] == figures["fingerprint"]]
+    return [row for row in rows if row["corpus"] == data["name"]]

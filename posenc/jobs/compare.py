@@ -12,9 +12,10 @@ from typing import cast
 from posenc.errors import UserError
 from posenc.paths import output_file
 from posenc.report.failures import failures_lines
+from posenc.report.plots import PLOTS
 from posenc.report.progress import say
 from posenc.report.table import FORMATS, show
-from posenc.results.comparison import Comparison, metric_for, tables_of
+from posenc.results.comparison import Comparison, metric_for, protocols_of, tables_of
 from posenc.results.facets import compare_facets
 from posenc.results.filters import where
 from posenc.results.load import Run, load_runs
@@ -85,6 +86,7 @@ def _view(asked: Asked) -> View:
         ("--format", asked.format, list(FORMATS)),
         ("--metric", asked.metric, list(METRICS)),
         ("--extensions", asked.extensions, ["rows", "columns"]),
+        ("--plot-kind", asked.plot_kind, list(PLOTS)),
     ):
         if value not in allowed:
             raise UserError(option, visible(value), "no such choice", allowed=allowed)
@@ -95,12 +97,12 @@ def _view(asked: Asked) -> View:
     if asked.plot is not None:
         from posenc.report.plots import check_plot
 
-        check_plot(Path(asked.plot), asked.plot_kind)
+        check_plot(Path(asked.plot), asked.plot_kind, asked.plot_width)
     if asked.html is not None:
         output_file("--html", asked.html)
     return View(
-        rows=_listed(asked.rows),
-        columns=[parse_multiple(text, "--columns") for text in _listed(asked.columns)],
+        rows=_listed("--rows", asked.rows),
+        columns=[parse_multiple(text, "--columns") for text in _listed("--columns", asked.columns)],
         sort=asked.sort,
         baseline=asked.baseline,
         extensions="columns" if asked.extensions == "columns" else "rows",
@@ -115,7 +117,10 @@ def _runs(asked: Asked) -> list[Run]:
     if asked.where:
         runs = where(runs, asked.where)
     multiple = None if asked.length is None else parse_multiple(asked.length)
-    return only(runs, length=multiple, corpus=asked.corpus, split=asked.split, stride=asked.stride)
+    protocol = asked.protocol if asked.against is None and asked.protocol in protocols_of(runs) else None
+    return only(
+        runs, length=multiple, corpus=asked.corpus, split=asked.split, stride=asked.stride, protocol=protocol
+    )
 
 
 def _against(asked: Asked, runs: Sequence[Run]) -> None:
@@ -150,5 +155,8 @@ def _others(asked: Asked, runs: Sequence[Run], view: View) -> list[Comparison]:
     return found
 
 
-def _listed(texts: Sequence[str] | None) -> list[str]:
-    return [part.strip() for text in texts or [] for part in text.split(",") if part.strip()]
+def _listed(option: str, texts: Sequence[str] | None) -> list[str]:
+    found = [part.strip() for text in texts or [] for part in text.split(",")]
+    if "" in found:
+        raise UserError(option, visible(",".join(texts or [])), "an empty name is none")
+    return found

@@ -17,7 +17,15 @@ from posenc.jobs.compose import compose_jobs, parse
 from posenc.paths import cache_dir, conf_dirs
 from posenc.report.progress import say
 
-LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)  # context lengths that `info` answers for
+LENGTHS = (
+    64,
+    128,
+    256,
+    512,
+    1024,
+    2048,
+    4096,
+)  # context lengths that `info` answers for, beside the one that is asked
 MULTIPLE = 8  # the longest of the default eval.lengths
 
 
@@ -44,12 +52,13 @@ def print_corpora(as_json: bool) -> None:
 
 def print_info(overrides: list[str], as_json: bool) -> None:
     """Sizes, splits, fingerprint and what lengths fit, on stdout. Raises UserError, RunError."""
-    data = _settings(overrides)["data"]
-    facts = read_facts(data)
+    settings = _settings(overrides)
+    facts = read_facts(settings["data"])
+    fits = _all_fits(facts, settings["context_length"])
     if as_json:
-        print(json.dumps(_as_data(facts), indent=1))
+        print(json.dumps(_as_data(facts, fits), indent=1))
     else:
-        _print_facts(facts)
+        _print_facts(facts, fits)
 
 
 def prepare_and_print(overrides: list[str]) -> None:
@@ -57,10 +66,11 @@ def prepare_and_print(overrides: list[str]) -> None:
     settings = _settings(overrides)
     data, tokenizer = settings["data"], settings["tokenizer"]
     facts = read_facts(data)
+    fits = _all_fits(facts, settings["context_length"])
     stores = [prepare(data, tokenizer, facts=facts)]
     if stores[0].tokenizer["name"] != ByteTokenizer.name:  # the trigram beside fixed-target reads bytes
         stores.append(prepare(data, {"name": ByteTokenizer.name}, facts=facts))
-    _print_facts(facts)
+    _print_facts(facts, fits)
     for name, store in zip((tokenizer["name"], ByteTokenizer.name), stores, strict=False):
         _say_store(name, store, facts)
     say("training and evaluation on it with this tokenizer need no network now")
@@ -75,7 +85,10 @@ def _say_store(name: str, store: TokenStore, facts: CorpusFacts) -> None:
 
 
 def _settings(overrides: list[str]) -> dict[str, Any]:
-    return compose_jobs("train", parse(overrides)).jobs[0].settings
+    from posenc.jobs.checks import whole  # imports torch
+
+    settings = compose_jobs("train", parse(overrides)).jobs[0].settings
+    return {**settings, "context_length": whole("context_length", settings["context_length"], least=2)}
 
 
 def _cached(rows: list[dict[str, Any]]) -> str:
@@ -88,7 +101,7 @@ def _cached(rows: list[dict[str, Any]]) -> str:
     return ", ".join(dict.fromkeys(names)) or "-"
 
 
-def _as_data(facts: CorpusFacts) -> dict[str, Any]:
+def _as_data(facts: CorpusFacts, fits: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "name": facts.name,
         "fingerprint": facts.fingerprint,
@@ -97,31 +110,30 @@ def _as_data(facts: CorpusFacts) -> dict[str, Any]:
             split: {"documents": count, "bytes": facts.bytes[split], "longest": facts.longest[split]}
             for split, count in facts.documents.items()
         },
-        "lengths": [_fits(facts, length) for length in LENGTHS],
+        "lengths": fits,
         "cached": cached_of(facts.data),
     }
 
 
+def _all_fits(facts: CorpusFacts, asked: int) -> list[dict[str, Any]]:
+    return [_fits(facts, length) for length in sorted({*LENGTHS, asked})]
+
+
 def _fits(facts: CorpusFacts, length: int) -> dict[str, Any]:
-    """What a context length can do here; lengths are powers of two, in bytes."""
+    """What a context length (bytes) can do here."""
     longest = max(0, facts.longest["test"] - 1)  # the byte after a window is its last target
     multiple = 2 ** ((longest // length).bit_length() - 1) if longest >= length else None
     return {
         "context_length": length,
-        "train_documents": _holding(facts, "train", length),
-        "test_documents": _holding(facts, "test", length),
-        f"test_documents_{MULTIPLE}x": _holding(facts, "test", MULTIPLE * length),
+        "train_documents": facts.reaching("train", length),
+        "test_documents": facts.reaching("test", length),
+        f"test_documents_{MULTIPLE}x": facts.reaching("test", MULTIPLE * length),
         "longest_multiple": multiple,
         "longest_window": None if multiple is None else multiple * length,
     }
 
 
-def _holding(facts: CorpusFacts, split: str, window: int) -> int:
-    counts, power = facts.holding[split], window.bit_length() - 1
-    return counts[power] if power < len(counts) else 0
-
-
-def _print_facts(facts: CorpusFacts) -> None:
+def _print_facts(facts: CorpusFacts, fits: list[dict[str, Any]]) -> None:
     console = Console(soft_wrap=True, highlight=False)
     table = Table(escape(facts.name), box=None, pad_edge=False)
     for name in ("documents", "bytes", "longest"):
@@ -139,15 +151,14 @@ def _print_facts(facts: CorpusFacts) -> None:
         "longest that fits",
     ):
         table.add_column(name, justify="right")
-    for length in LENGTHS:
-        row = _fits(facts, length)
+    for row in fits:
         tests = f"{row['test_documents']:,}, {row[f'test_documents_{MULTIPLE}x']:,}"
         longest = (
             "none"
             if row["longest_multiple"] is None
             else (f"{row['longest_multiple']:,}x = {row['longest_window']:,}")
         )
-        table.add_row(str(length), f"{row['train_documents']:,}", tests, longest)
+        table.add_row(str(row["context_length"]), f"{row['train_documents']:,}", tests, longest)
     Console().print(table)
     reach = max(0, facts.longest["test"] - 1)
     console.print(f"documents that hold such a window, in bytes; the longest window of all is {reach:,}")

@@ -8,6 +8,8 @@ import sys
 import yaml
 
 from posenc.errors import UserError
+from posenc.evaluation import PROTOCOLS
+from posenc.jobs.conf_text import choices
 from posenc.paths import conf_dir, output_file
 from posenc.report.progress import say
 from posenc.results.store import write_text_atomic
@@ -15,6 +17,7 @@ from posenc.tracking.copy import refuse_without
 from posenc.tracking.wandb_server import configured
 
 NAME = "posenc: encodings by context"
+UNEXTENDED = "none"  # extend=none: the model as trained, whose curves are named by the protocol alone
 
 
 def make_dashboard(
@@ -34,6 +37,7 @@ def make_dashboard(
     refuse_without("wandb_workspaces", "dashboard", None, "dashboard")
     if not re.fullmatch(r"\d+(\.\d+)?x", length):
         raise UserError("--length", length, "not a multiple of T", allowed="such as 8x or 0.5x")
+    _check_protocol(protocol)
     place = None if out is None else output_file("--out", out)
     from posenc.tracking import workspace as views
 
@@ -52,6 +56,17 @@ def make_dashboard(
     owner = owner or views.default_entity()
     address = views.save(views.build_workspace(owner, chosen, NAME, protocol, multiple))
     sys.stdout.write(address + "\n")
+
+
+def _check_protocol(given: str) -> None:
+    """A protocol, or one with a test-time extension as runs are tracked: `fixed-target+yarn`."""
+    protocol, extended, extension = given.partition("+")
+    if protocol not in PROTOCOLS:
+        raise UserError("--protocol", given, "there is no such protocol", allowed=list(PROTOCOLS))
+    extensions = set(choices("extend")) - {UNEXTENDED}
+    if extended and extension not in extensions:
+        allowed = [f"{protocol}+{name}" for name in sorted(extensions)]
+        raise UserError("--protocol", given, "there is no such extension", allowed=allowed)
 
 
 def _shipped_project() -> str:

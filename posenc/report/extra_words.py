@@ -27,6 +27,7 @@ def extra_captions(comparison: Comparison) -> list[str]:
         text = (
             "T against T/2: the loss at 1x minus that at 0.5x on the same targets, below 0 where text helps"
         )
+        text += f", in {uses[0].unit}" if comparison.header["metric"] == "ppl" else ""
         of = "documents" if all(one.seeds == 1 for one in uses) else "seeds and documents"
         intervals = any(one.ci95 for one in uses)
         lines.append(text + (f"; its ± is half the 95% interval over {of}" if intervals else ""))

@@ -1,4 +1,4 @@
-"""What is on disk, for `posenc runs`: a table that fits the width, lines for what did not finish, or JSON."""
+"""What is on disk, for `posenc runs`: what fits the width, notes on what did not finish, or JSON."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rich.cells import cell_len
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +22,8 @@ STYLES = {"finished": "green", "running": "cyan", "interrupted": "yellow", "dead
 ORDER = ("finished", "running", "interrupted", "failed", "diverged", "dead", "damaged", "unknown")
 AGAIN = ("dead", "interrupted", "failed")  # what the same command may still finish
 GAP = 2
+LEFT = ("status", "encoding")
+LESS = ("age", "tok/s", "T", "tokens")  # left out in this order where the width is too small
 UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
@@ -56,34 +60,32 @@ def summary(runs: Sequence[Glance]) -> str:
     return f"{len(runs)} run{'s' if len(runs) != 1 else ''}" + (f": {counts}" if counts else "")
 
 
-def table(runs: Sequence[Glance], width: int, now: float) -> Table:
-    """A row a run. The directory is shown whole where it fits, else the last part of its hash, else not."""
-    columns: list[tuple[str, bool, Callable[[Glance], str]]] = [
-        ("status", False, lambda run: visible(run.state)),
-        ("encoding", False, lambda run: visible(run.encoding or "-")),
-        ("seed", True, lambda run: "-" if run.run.seed is None else str(run.run.seed)),
-        ("T", True, lambda run: "-" if run.context_length is None else str(run.context_length)),
-        ("tokens", True, progress),
-        ("tok/s", True, lambda run: _or_dash(run.tokens_per_second, lambda rate: count(round(rate)))),
-        ("age", True, lambda run: _or_dash(run.written, lambda at: age(now - at))),
-        ("at T", True, lambda run: _or_dash(run.at_train_length, _loss)),
-        ("longest", True, lambda run: _or_dash(run.longest, lambda one: f"{_loss(one[1])} {length(one[0])}")),
-    ]
-    cells = [[text(run) for _, _, text in columns] for run in runs]
-    widths = [max([len(head), *(len(row[i]) for row in cells)]) for i, (head, _, _) in enumerate(columns)]
-    room = width - sum(widths) - GAP * len(widths)
-    paths = [visible(run.run.path) for run in runs]
-    endings = [visible(run.run.name)[-8:] for run in runs]
-    last = next((some for some in (paths, endings) if max([3, *map(len, some)]) <= room), None)
-    drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold", show_edge=False)
-    for i, (head, right, _) in enumerate(columns):
-        drawn.add_column(head, justify="right" if right else "left", no_wrap=True, min_width=widths[i])
-    if last is not None:
-        drawn.add_column("run", no_wrap=True)
-    for run, row, name in zip(runs, cells, last or paths, strict=True):
-        state = Text(row[0], style=STYLES.get(run.state, "red"))
-        drawn.add_row(state, *map(Text, row[1:]), *([Text(name)] if last is not None else []))
-    return drawn
+def table(runs: Sequence[Glance], width: int, now: float) -> RenderableType:
+    """A row a run: where `width` is too small without the columns of LESS, then as lines for each run.
+
+    The directory is shown as its path where that fits, else as its name, else as the end of its hash.
+    """
+    columns: dict[str, Callable[[Glance], str]] = {
+        "status": lambda run: visible(run.state),
+        "encoding": lambda run: visible(run.encoding or "-"),
+        "seed": lambda run: "-" if run.run.seed is None else str(run.run.seed),
+        "T": lambda run: "-" if run.context_length is None else str(run.context_length),
+        "tokens": progress,
+        "tok/s": lambda run: _or_dash(run.tokens_per_second, lambda rate: count(round(rate))),
+        "age": lambda run: _or_dash(run.written, lambda at: age(now - at)),
+        "at T": lambda run: _or_dash(run.at_train_length, _loss),
+        "longest": lambda run: _or_dash(run.longest, lambda one: f"{_loss(one[1])} {length(one[0])}"),
+    }
+    cells = {head: [text(run) for run in runs] for head, text in columns.items()}
+    names = _names(runs)
+    for dropped in range(len(LESS) + 1):
+        kept = {head: texts for head, texts in cells.items() if head not in LESS[:dropped]}
+        room = width - sum(_widest(head, *texts) + GAP for head, texts in kept.items())
+        for some in names:
+            if _widest("run", *some) <= room:
+                return _grid(kept, some)
+    fitting = next((some for some in names if _widest(*some) <= width), names[-1])
+    return Group(*(_block(cells, i, name, width) for i, name in enumerate(fitting)))
 
 
 def notes(runs: Sequence[Glance], now: float) -> list[str]:
@@ -106,6 +108,47 @@ def document(runs: Sequence[Glance]) -> str:
     return json.dumps(
         {"schema_version": 1, "counts": dict(found), "runs": [_plain(run) for run in runs]}, indent=2
     )
+
+
+def _names(runs: Sequence[Glance]) -> list[list[str]]:
+    """What tells the directories apart beside their encoding and seed, the longest first."""
+    names = [visible(run.run.name) for run in runs]
+    beside = [(run.encoding, run.run.seed) for run in runs]
+    shorter = [names, [name[-8:] for name in names]]
+    apart = [some for some in shorter if len(set(zip(beside, some, strict=True))) == len(some)]
+    return [[visible(run.run.path) for run in runs], *apart]
+
+
+def _grid(cells: dict[str, list[str]], names: list[str]) -> Table:
+    drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold", show_edge=False)
+    for head in cells:
+        drawn.add_column(head, justify="left" if head in LEFT else "right", no_wrap=True)
+    drawn.add_column("run", no_wrap=True)
+    for state, *row, name in zip(*cells.values(), names, strict=True):
+        drawn.add_row(Text(state, style=STYLES.get(state, "red")), *map(Text, row), Text(name))
+    return drawn
+
+
+def _block(cells: dict[str, list[str]], i: int, name: str, width: int) -> Text:
+    """The directory and below it all that is known, broken only between two facts where each fits a line."""
+    state = cells["status"][i]
+    lines = [state]
+    for head, texts in cells.items():
+        if head == "status" or texts[i] == "-":
+            continue
+        fact = texts[i] if head in LEFT else f"{head} {texts[i]}"
+        if cell_len(f"  {lines[-1]}, {fact},") <= width:
+            lines[-1] += f", {fact}"
+        else:
+            lines[-1] += ","
+            lines.append(fact)
+    text = Text(f"{name}\n  " + "\n  ".join(lines), overflow="fold")
+    text.stylize(STYLES.get(state, "red"), len(name) + 3, len(name) + 3 + len(state))
+    return text
+
+
+def _widest(*texts: str) -> int:
+    return max(map(cell_len, texts), default=0)
 
 
 def _plain(run: Glance) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from posenc.results.verdicts import MORE_DOCUMENTS, MORE_SEEDS
 
 INDEPENDENT = {"induction": "sequence"}  # what intervals are over, where it is no document
 MARKS = {"lowest": "*", "tie": "=", "unclear": "?"}
+OF_CROP_LINE = "in the second table a number with a sign is the change against 1x"
 NOTES = {
     "fixed-target": "1x is the crop line: what one gets who cuts the context to T. Below it longer "
     "context helps, above it harms.",
@@ -135,6 +136,8 @@ def _baseline(comparison: Comparison) -> str:
     if name is None:
         return ""
     found = [cell.against for cell in _cells(comparison) if cell.against is not None]
+    if len(comparison.rows) == 1:
+        return f"{visible(name)} is the only row; " + OF_CROP_LINE
     if not found:
         return f"nothing can be held against {visible(name)}: not the same targets, seeds or metric"
     one = max(len(against.seeds) for against in found) == 1
@@ -144,7 +147,7 @@ def _baseline(comparison: Comparison) -> str:
         f"the number with a sign is the difference to {visible(name)} at the same length, paired by seed and "
         f"document; its ± is half the 95% interval over {over}; lower or higher by more than "
         f"{margins['same']:g} {margins['unit']}, tie within it, unclear: neither (Holm-corrected over the "
-        "length); in the second table it is the change against 1x"
+        f"length); {OF_CROP_LINE}"
     )
 
 

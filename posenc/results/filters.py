@@ -45,11 +45,14 @@ def where(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
         values = {id(run): value_of_key(run, condition.key) for run in runs}
         before, kept = kept, [run for run in kept if condition.holds(values[id(run)])]
         if before and not kept:
+            if condition.negated:
+                raise UserError(
+                    "--where", visible(condition.text), "no run fulfils it: all of them have that"
+                )
             there = sorted({visible(values[id(run)]) for run in before if values[id(run)] is not None})
             there = there[:MOST_NAMED] + (["..."] if len(there) > MOST_NAMED else [])
-            key, sign = f"--where {condition.key}", "!" if condition.negated else ""
-            asked = visible(sign + ",".join(condition.values))
-            raise UserError(key, asked, "no run fulfils it", allowed=there or None)
+            asked = visible(",".join(condition.values))
+            raise UserError(f"--where {condition.key}", asked, "no run fulfils it", allowed=there or None)
     return kept
 
 
@@ -124,6 +127,9 @@ def check_key(runs: Sequence[Run], key: str, option: str) -> None:
     """Raise UserError if no run has this key."""
     if not runs or any(value_of_key(run, key) is not None for run in runs):
         return
+    if key in KEYS:
+        damaged = [f"{visible(run.name)}: {visible(run.problem)}" for run in runs if run.problem][:3]
+        raise UserError(option, visible(key), "no run has a value for it", hint="\n".join(damaged) or None)
     known = [*KEYS, *sorted({one for run in runs for one in _flat(run)} - set(KEYS))]
     error = UserError(option, visible(key), "no run has this key", allowed=known)
     error.allowed = known[:MOST_NAMED] + (["..."] if len(known) > MOST_NAMED else [])

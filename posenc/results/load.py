@@ -204,7 +204,8 @@ def read_config(folder: Path) -> dict[str, Any] | None:
     return data if isinstance(data, dict) else None
 
 
-def run_names(runs: Sequence[Run], most: int = 3) -> str:
-    """A few names for a message: `a, b, c and 4 more`."""
-    names = [run.name for run in runs[:most]]
+def run_names(runs: Sequence[Run], most: int = 3, among: Sequence[Run] = ()) -> str:
+    """A few names for a message: `a, b, c and 4 more`; paths where another of `among` has the same name."""
+    others = [run.name for run in among]
+    names = [str(run.path) if others.count(run.name) > 1 else run.name for run in runs[:most]]
     return ", ".join(names) + (f" and {len(runs) - most} more" if len(runs) > most else "")

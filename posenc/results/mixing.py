@@ -34,12 +34,14 @@ def refuse_mixed(selected: Sequence[Selected], mixed: Sequence[dict[str, str]]) 
     """Raise UserError that names every differing key with its values and their runs, if there is one."""
     if not mixed or not mixed[0]:
         return
-    lines = []
+    lines, every = [], [one.run for one in selected]
     for key in mixed[0]:
         runs = defaultdict(list)
         for one, values in zip(selected, mixed, strict=True):
             runs[values[key]].append(one.run)
-        shown = "; ".join(f"{visible(value)} ({visible(run_names(of))})" for value, of in runs.items())
+        shown = "; ".join(
+            f"{visible(value)} ({visible(run_names(of, among=every))})" for value, of in runs.items()
+        )
         lines.append(f"  {key}: {shown}")
     problem = "these runs do not belong in one ranking, they differ in\n" + "\n".join(lines)
     hint = "name the runs to compare, or add --allow-mixed to see them side by side, labelled"

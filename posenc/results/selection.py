@@ -67,12 +67,13 @@ def only(
     corpus: str | None,
     split: str | None,
     stride: int | None = None,
+    protocol: str | None = None,
 ) -> list[Run]:
     """The runs with just the records that are asked for; None asks for nothing.
 
     `length` is a multiple of T that the targets must have been measured at: the longest window decides which
     targets there are, so a longer evaluation is another set. `stride` in tokens, of records that have one.
-    Raises UserError if nothing is left.
+    Raises UserError if nothing is left (of `protocol`).
     """
     asked = {"--length": length, "--corpus": corpus, "--split": split, "--stride": stride}
     if all(value is None for value in asked.values()):
@@ -86,13 +87,43 @@ def only(
             sets |= {(REFERENCE_PROTOCOL, targets) for _, targets in sets}
             some = [r for r in some if (r["protocol"], target_set(r)) in sets]
         kept.append(dataclasses.replace(run, records=some))
-    if not any(run.records for run in kept):
-        there = sorted(
-            {f"{r['corpus']} ({r['split']}) {r['multiple']:g}x" for run in runs for r in run.records}
-        )
-        key, value = next((k, v) for k, v in asked.items() if v is not None)
-        raise UserError(key, value, "no run has such records", allowed=", ".join(map(visible, there)))
+    if not any(_of(run.records, protocol) for run in kept):
+        _refuse_choice(runs, asked, protocol)
     return kept
+
+
+def _of(records: Sequence[Record], protocol: str | None) -> list[Record]:
+    return [record for record in records if protocol in (None, record["protocol"])]
+
+
+def _refuse_choice(runs: Sequence[Run], asked: dict[str, Any], protocol: str | None) -> None:
+    """Raise UserError for the choice that leaves no record of the protocol, though there are some."""
+    there = [record for run in runs for record in _of(run.records, protocol)]
+    shown = {
+        "--length": lambda r: f"{r['multiple']:g}x",
+        "--corpus": lambda r: r["corpus"],
+        "--split": lambda r: r["split"],
+        "--stride": lambda r: r["stride"],
+    }
+    for key, value in asked.items():
+        if value is None:
+            continue
+        found = sorted({shown[key](record) for record in there} - {None}, key=_by_number)
+        text = f"{value:g}x" if key == "--length" else visible(value)
+        if text not in map(str, found):
+            raise UserError(
+                key, text, "no record is of this", allowed=[visible(one) for one in found] or "none"
+            )
+    if there:
+        given = ", ".join(f"{key} {visible(value)}" for key, value in asked.items() if value is not None)
+        raise UserError(given, None, "no record is of all these")
+
+
+def _by_number(shown: Any) -> tuple[float, str]:
+    try:
+        return float(str(shown).removesuffix("x")), ""
+    except ValueError:
+        return math.inf, str(shown)
 
 
 def target_set(record: Record) -> TargetSet:

@@ -56,8 +56,9 @@ def choose_multiples(there: Sequence[float], asked: Sequence[float]) -> list[flo
         return list(there)
     for multiple in asked:
         if not any(math.isclose(multiple, one, rel_tol=1e-4) for one in there):
-            allowed = [f"{one:g}x" for one in there]
-            raise UserError("--columns", f"{multiple:g}x", "nobody measured this length", allowed=allowed)
+            hint = "lengths are multiples of T, not tokens" if multiple > 4 * max(there, default=0) else None
+            allowed = ", ".join(f"{one:g}x" for one in there)
+            raise UserError("--columns", f"{multiple:g}x", "nobody measured it", allowed=allowed, hint=hint)
     return [one for one in there if any(math.isclose(multiple, one, rel_tol=1e-4) for multiple in asked)]
 
 

@@ -23,7 +23,9 @@ def sweep(place: Path) -> Path:
     """Three encodings, two seeds, and one run that failed, below runs/."""
     for name, far in {"alibi": 1.3, "rope": 3.0, "nope": 2.5}.items():
         for seed in (0, 1):
-            write_run(place / "runs", name, seed=seed, losses={1: 1.3 + 0.01 * seed, 8: far + 0.01 * seed})
+            records = [record(T, 1.3 + 0.01 * seed), record(8 * T, far + 0.01 * seed)]
+            records.append(record(T, 1.3, protocol="sliding", stride=16))
+            write_run(place / "runs", name, seed=seed, records=records)
     write_run(place / "runs", "shaw", status="failed", reason="out of memory", results=False)
     return place / "runs"
 
@@ -84,6 +86,14 @@ def test_pictures_and_pages_are_written_beside_the_table(posenc: Posenc, sweep: 
         (["--extensions", "cells"], ["--extensions=cells", "rows, columns"]),
         (["--format", "tex"], ["--format=tex", "latex"]),
         (["--metric", "nat"], ["--metric=nat", "did you mean: nats"]),
+        (["--stride", "7", "--protocol", "sliding"], ["--stride=7", "allowed: 16"]),
+        (["--length", "16x"], ["--length=16x", "allowed: 1x, 8x"]),
+        (["--columns", "512"], ["--columns=512x", "multiples of T, not tokens"]),
+        (["--columns", ","], ["--columns=,", "empty"]),
+        (["--where", "T!=64"], ["--where=T!=64", "all of them have that"]),
+        (["--plot-kind", "heat"], ["--plot-kind=heat", "did you mean: heatmap"]),
+        (["--plot", "a.png", "--plot-width", "0"], ["--plot-width"]),
+        (["--plot", "a.png", "--plot-width", "nan"], ["--plot-width"]),
         (["--html", "nowhere/a.html"], ["--html=nowhere/a.html", "folder"]),
         (["--plot", "a.jpg"], ["--plot", "png"]),
         (["--plot", "a.png", "--plot-kind", "heat"], ["--plot-kind", "did you mean: heatmap"]),

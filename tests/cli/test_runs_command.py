@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shlex
@@ -16,11 +17,16 @@ from typing import Any
 import pytest
 import tiny
 from pseudo_terminal import Terminal
+from rich.console import Console
 
 from posenc.jobs import runs as runs_job
+from posenc.report import runs_table
 from posenc.results.glance import glance
 from posenc.results.load import load_run
 from posenc.results.records import HEADLINE
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "results"))
+from fake_runs import write_run
 
 Posenc = Callable[..., tiny.Result]
 LONG = ("train.tokens=96000", "eval.lengths=[1x]", "eval.protocols=[fixed-target]")
@@ -96,6 +102,30 @@ def test_the_table_says_why_and_escapes_what_others_wrote(
     assert flat.count("continue: posenc train") == 3
     header = result.out.splitlines()[0].split()
     assert header[:5] == ["status", "encoding", "seed", "T", "tokens"]
+
+
+@pytest.mark.parametrize("long", ["rope", "sinusoidal_trainable", "my_own_" * 5])
+def test_no_width_cuts_a_number_or_hides_a_run(tmp_path: Path, long: str) -> None:
+    for seed, state in enumerate(("finished", "interrupted", "failed", "finished")):
+        done = {1: 1.2345 + seed, 8: 11.4567 + seed}
+        stopped: dict[str, Any] = {"status": state, "results": False} if 0 < seed < 3 else {"losses": done}
+        write_run(tmp_path / "runs", (long, "nope")[seed == 3], seed=seed, name=f"r-{seed:08}", **stopped)
+    runs = [glance(path) for path in sorted((tmp_path / "runs").iterdir())]
+    heads = []
+    for width in range(30, 121):
+        console = Console(width=width, record=True, file=io.StringIO())
+        console.print(runs_table.table(runs, width, 1e9))
+        text = console.export_text()
+        assert all(len(line.rstrip()) <= width for line in text.splitlines()), text
+        words = text.replace(",", " ").split()
+        assert all(words.count(nats) == 1 for nats in ("1.234", "4.234", "11.457", "14.457")), text
+        assert words.count("8x") == 2 and {"interrupted", "failed"} <= {*words}, text
+        assert all(sum(word.endswith(f"{run:08}") for word in words) == 1 for run in range(4)), text
+        assert long in words or len(long) > width - 3, text  # a longer word can only be folded
+        heads.append(text.split("\n")[0].split() if text.startswith("status") else [])
+    less, whole = runs_table.LESS, heads[-1]
+    dropped = {tuple(one for one in less if head.count(one) < whole.count(one)) for head in heads if head}
+    assert dropped == {less[:n] for n in range(5)}
 
 
 def test_wide_tables_name_the_directories(

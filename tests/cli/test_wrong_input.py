@@ -43,7 +43,7 @@ WRONG: list[tuple[list[str], list[str]]] = [
     (["optim.beta1=1.5"], ["optim.beta1=1.5", "0 to 0.9999"]),
     (["experiment=headlines"], ["experiment=headlines", "did you mean: headline"]),
     (["tracking=wandbb"], ["tracking=wandbb", "did you mean: wandb"]),
-    (["tracking.name=comet"], ["tracking=comet", "none, wandb"]),
+    (["tracking.name=comet"], ["tracking=comet", "none, several, tensorboard, trackio, wandb"]),
     (["eval.lengths=[0]"], ["eval.lengths=0", "multiples of context_length"]),
     (["eval.lengths=[-1x]"], ["eval.lengths=-1x", "multiples of context_length"]),
     (["eval.lengths=[1.5]"], ["eval.lengths=1.5", "multiples of context_length"]),

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from posenc.corpus import cached_of, read_documents
+from posenc.corpus import cached_of, prepare, read_documents, read_facts
 from posenc.corpus.entry import cached_tokens
-from posenc.durable import write_sealed
+from posenc.durable import read_sealed, write_sealed
 from posenc.paths import conf_dir
 
 Posenc = Callable[..., Any]
@@ -56,6 +56,38 @@ def test_list_says_what_is_cached(posenc: Posenc, corpus: Path, own_cache: Path)
     assert not after["sympy"]["cached"]
 
 
+def unname(cache: Path) -> list[Path]:
+    """Make every entry one as it was written before 0.2."""
+    paths = sorted((cache / "tokens").glob("*/manifest.json"))
+    for path in paths:
+        manifest = read_sealed(path)
+        assert manifest is not None and manifest.pop("corpus") and manifest.pop("tokenizer_name")
+        write_sealed(path, manifest)
+    return paths
+
+
+def test_an_older_cache_is_listed_after_prepare(posenc: Posenc, corpus: Path, own_cache: Path) -> None:
+    def cached() -> dict[str, int]:
+        rows = json.loads(posenc("data", "list", "--json").out)
+        (mine,) = [row["cached"] for row in rows if row["name"] == "files"]
+        return {row["tokenizer"]: row["vocab_size"] for row in mine}
+
+    files = ("data=files", f"data.paths={corpus}")
+    bpe = (*files, "tokenizer=bpe", "tokenizer.vocab_size=300")
+    assert posenc("data", "prepare", *bpe).code == 0
+    paths = unname(own_cache)
+    tokens = {path: (path.parent / "tokens.bin").stat().st_mtime_ns for path in paths}
+    assert len(paths) == 2 and cached() == {}
+    assert posenc("data", "prepare", *files).code == 0
+    assert cached() == {"bytes": 256, "tokenizers": 300}  # of the same text, so of the same corpus
+    assert posenc("data", "prepare", *bpe).code == 0
+    assert cached() == {"bytes": 256, "bpe": 300}
+    assert {path: (path.parent / "tokens.bin").stat().st_mtime_ns for path in paths} == tokens
+    before = [path.read_bytes() for path in paths]
+    assert posenc("data", "prepare", *bpe, "data.name=other").code == 0
+    assert [path.read_bytes() for path in paths] == before  # a name that is there stays
+
+
 def test_tokens_of_unknown_text_are_not_called_a_pinned_corpus(own_cache: Path) -> None:
     manifest = {
         "layout": 1, "corpus": "pg19", "fingerprint": "f", "tokenizer": {"name": "bytes"},
@@ -72,12 +104,27 @@ def test_tokens_of_unknown_text_are_not_called_a_pinned_corpus(own_cache: Path) 
     assert len(cached_of({"name": "pg19", "source": "files"})) == 1
 
 
+def test_tokens_of_a_pinned_text_are_its_own_without_a_name(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = {
+        "layout": 1, "fingerprint": "f", "tokenizer": {"name": "bytes"},
+        "vocab_size": 256, "dtype": "|u1", "files": {"tokens.bin": "0"},
+    }  # fmt: skip
+    for name, fingerprint in (("x", "f"), ("y", "g")):
+        write_sealed(own_cache / "tokens" / name / "manifest.json", {**manifest, "fingerprint": fingerprint})
+        (own_cache / "tokens" / name / "tokens.bin").write_bytes(b"12345")
+    monkeypatch.setattr("posenc.corpus.listing.known_figures", lambda pinned: {"fingerprint": "f"})
+    data = yaml.safe_load((conf_dir() / "data" / "wikitext2.yaml").read_text())
+    assert [Path(row["path"]).name for row in cached_of(data)] == ["x"]
+
+
 def test_info_counts_what_fits(posenc: Posenc, tmp_path: Path, own_cache: Path) -> None:
     texts = tmp_path / "texts"
     texts.mkdir()
     for i in range(80):
         (texts / f"{i}.txt").write_text("x" * (64 * (i + 1)))
-    asked = ("data", "info", "data=files", f"data.paths={texts}")
+    asked = ("data", "info", "data=files", f"data.paths={texts}", "context_length=100")
     result = posenc(*asked)
     assert result.code == 0 and max(map(len, result.out.splitlines())) <= 80 and not result.err
     facts = json.loads(posenc(*asked, "--json").out)
@@ -89,6 +136,7 @@ def test_info_counts_what_fits(posenc: Posenc, tmp_path: Path, own_cache: Path) 
     data = {"name": "files", "source": "files", "paths": str(texts), "text_field": "text",
             "split": {"validation": 0.1, "test": 0.2}}  # fmt: skip
     lengths = {d.id: (d.split, len(d.text)) for d in read_documents(data)}.values()
+    assert 100 in [row["context_length"] for row in facts["lengths"]]
     for row in facts["lengths"]:
         length = row["context_length"]
         for key, split, window in (
@@ -108,6 +156,25 @@ def test_info_counts_what_fits(posenc: Posenc, tmp_path: Path, own_cache: Path) 
             )
     assert f"the longest window of all is {longest:,}" in result.out
     assert not (own_cache / "tokens").exists()
+    far = posenc(*asked[:-1], "context_length=100000")
+    (line,) = [line.split() for line in far.out.splitlines() if line.split()[:1] == ["100000"]]
+    assert far.code == 0 and line == ["100000", "0", "0,", "0", "none"]
+
+
+def test_a_length_between_powers_of_two_is_counted_from_the_bytes(posenc: Posenc, corpus: Path) -> None:
+    """Where the text was let go of, its cached bytes say the same."""
+    data = {"name": "files", "source": "files", "paths": str(corpus), "text_field": "text",
+            "split": {"validation": 0.2, "test": 0.2}}  # fmt: skip
+    facts = read_facts(data)
+    windows = [3, 100, facts.longest["train"] - 1, facts.longest["train"], 10**9]
+    before = [facts.reaching("train", window) for window in windows]
+    sizes = [len(document.text) for document in read_documents(data) if document.split == "train"]
+    assert before == [sum(size > window for size in sizes) for window in windows]
+    assert before[0] and before[2] and before[3:] == [0, 0]
+    prepare(data, {"name": "bytes"}, facts=facts)
+    assert facts.loaded is None
+    assert [facts.reaching("train", window) for window in windows] == before
+    assert facts.loaded is None
 
 
 def test_what_info_calls_the_longest_works_and_twice_that_does_not(
@@ -130,6 +197,7 @@ def test_wrong_input_is_exit_2(posenc: Posenc, own_cache: Path, verb: str) -> No
         ("data=tinystory", "tinystories"),
         ("data.bytes=1e9", "data"),
         ("data=files", "paths"),
+        ("context_length=-1", "from 2"),
     ):
         result = posenc("data", verb, wrong)
         assert result.code == 2 and near in result.err and not result.out

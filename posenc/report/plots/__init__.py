@@ -26,6 +26,7 @@ PLOTS = {
 }
 FORMATS = ("png", "svg", "pdf")
 WIDTH = 5.5  # inches; 3.3 is a column of a paper
+NARROWEST, WIDEST = 1.0, 40.0  # inches
 
 
 def figure_of(
@@ -33,12 +34,12 @@ def figure_of(
 ) -> Figure:
     """The figure of a kind (a key of PLOTS), `width` inches wide: a panel for each comparison, rows as lines.
 
-    `runs` are what the comparisons were made of. Raises UserError for an unknown kind, and where nobody has
-    measured what it shows.
+    `runs` are what the comparisons were made of. Raises UserError for an unknown kind, where nobody has
+    measured what it shows, and for a width that it does not fit.
     """
     from posenc.report.plots.canvas import styled
 
-    with styled():
+    with styled(width):
         return _draw(kind, runs, comparisons, width)
 
 
@@ -48,7 +49,7 @@ def plot_bytes(
     """A file's content, the same bytes for the same runs; `format` is one of FORMATS. Raises as figure_of."""
     from posenc.report.plots.canvas import file_bytes, styled
 
-    with styled():
+    with styled(width):
         return file_bytes(_draw(kind, runs, comparisons, width), format)
 
 
@@ -56,17 +57,23 @@ def save_plot(
     path: Path, kind: str, runs: Sequence[Run], comparisons: Sequence[Comparison], width: float = WIDTH
 ) -> None:
     """Write a figure as its suffix says, whole or not at all. Raises UserError; RunError for a full disk."""
-    check_plot(path, kind)
+    check_plot(path, kind, width)
     write_atomic(path, plot_bytes(path.suffix[1:].lower(), kind, runs, comparisons, width))
 
 
-def check_plot(path: Path, kind: str) -> None:
-    """Raise UserError for another suffix, a folder that is not there and an unknown kind: before the work."""
+def check_plot(path: Path, kind: str, width: float = WIDTH) -> None:
+    """Raise UserError for another suffix, a folder that is not there, an unknown kind, no width in inches.
+
+    It needs no runs, so it can be asked before the work.
+    """
     if path.suffix[1:].lower() not in FORMATS:
         allowed = ", ".join(f".{name}" for name in FORMATS)
         raise UserError("--plot", visible(path), "its ending names the format", allowed=allowed)
     output_file("--plot", path)
     _check_kind(kind)
+    if not NARROWEST <= width <= WIDEST:  # nan, too
+        allowed = f"inches from {NARROWEST:g} to {WIDEST:g}"
+        raise UserError("--plot-width", width, "not a width", allowed=allowed)
 
 
 def _check_kind(kind: str) -> None:

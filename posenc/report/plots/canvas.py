@@ -16,6 +16,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
+from posenc.errors import UserError
 from posenc.pictures.draw import STYLE as PICTURES
 from posenc.report.colors import Style
 
@@ -36,19 +37,30 @@ STYLE: dict[str, Any] = {
     "savefig.dpi": 200,
     "svg.fonttype": "none",  # text stays text
 }
+COLLAPSED = "constrained_layout not applied"  # how matplotlib's warning begins
 METADATA: dict[str, dict[str, Any]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
 @contextmanager
-def styled() -> Iterator[None]:
-    """Our style on matplotlib's defaults, whatever the user's own settings are; put back afterwards."""
+def styled(width: float) -> Iterator[None]:
+    """Our style on matplotlib's defaults, whatever the user's own settings are; put back afterwards.
+
+    matplotlib's warnings are not shown. Raises UserError where the axes have no room in `width` inches.
+    """
     with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "Glyph .* missing from font"
-        )  # other people's names: drawn as boxes
+        for category in (UserWarning, RuntimeWarning):  # such as glyphs that the font lacks: drawn as boxes
+            warnings.simplefilter("ignore", category)
+        warnings.filterwarnings("error", COLLAPSED, UserWarning)
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(STYLE)  # type: ignore[arg-type]
-        yield
+        try:
+            yield
+        except UserWarning as warning:
+            raise _too_narrow(width) from warning
+
+
+def _too_narrow(width: float) -> UserError:
+    return UserError("--plot-width", f"{width:g}", "too narrow for what is plotted", hint="give more inches")
 
 
 def sheet(width: float, height: float) -> Figure:

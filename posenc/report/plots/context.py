@@ -28,11 +28,13 @@ from posenc.report.plots.series import (
     short_unit,
     source,
 )
+from posenc.results.columns import Column
 from posenc.results.comparison import Comparison
 from posenc.results.load import Run
 
 NEAR = 0.12  # of its loss at T: a loss no further above it has not collapsed, and gets the fine scale
 CROP: dict[str, Any] = {"linewidth": 0.6, "linestyle": (0, (5, 4)), "alpha": 0.7}
+STUB = 2**0.12  # times a single context to either side, of a crop line
 CROPS = 8  # lines, above which crop lines would be a hatching
 
 
@@ -57,10 +59,10 @@ def over_context(
         context_axis(axes, comparison.columns)
         draw_series(axes, series)
         few = sum(one.drawn for one in series) <= CROPS
+        ends = _crop_ends(comparison.columns)
         for one in series if few else ():
-            if one.crop is not None and one.drawn:
+            if one.crop is not None and one.drawn and ends is not None:
                 crops = True
-                ends = [1.0, comparison.columns[-1].multiple]
                 axes.plot(ends, [one.crop] * 2, zorder=1, color=one.style.color, **CROP)
         reference = comparison.header["reference"]
         if reference is not None and reference["mean"] is not None:
@@ -88,6 +90,14 @@ def over_context(
     return close(
         figure, grid, every[0], legend_of(comparisons, names), [*notes, *missing(comparisons, names)]
     )
+
+
+def _crop_ends(columns: Sequence[Column]) -> tuple[float, float] | None:
+    """From T, or the shortest context shown, to the longest; about a single one. None up to T."""
+    if not columns or columns[-1].multiple <= 1:
+        return None
+    low, high = max(1.0, columns[0].multiple), columns[-1].multiple
+    return (low, high) if low < high else (low / STUB, high * STUB)
 
 
 def _near(every: Sequence[Sequence[Series]]) -> list[float]:

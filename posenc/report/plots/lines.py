@@ -21,7 +21,7 @@ TICKS = 0.75  # inches, of ticks and label below the axes
 STEP = 0.12  # inches from name to name
 LOWER = 2.0  # inches, of a row where there are several
 NARROWEST = 2.0  # inches, of a panel
-BAND = 0.16  # opacity
+BAND, BAR = 0.16, 0.6  # opacity
 
 
 def panels(width: float, titles: Sequence[str], lines: int, share: bool = True) -> tuple[Figure, list[Axes]]:
@@ -50,12 +50,17 @@ def draw_series(axes: Axes, series: Sequence[Series], markers: bool = True) -> N
         if not one.drawn:
             continue
         over = 3 - i / len(series)
-        look = {**line_look(one.style), **(marker_look(one.style) if markers else {})}
+        single = sum(map(math.isfinite, one.y)) == 1  # no line: a marker, and a bar for the band
+        look = {**line_look(one.style), **(marker_look(one.style) if markers or single else {})}
         axes.plot(one.x, one.y, zorder=over, label=one.name, **look)
         if has_bands(series) and any(map(math.isfinite, one.low)):
-            axes.fill_between(
-                one.x, one.low, one.high, color=one.style.color, alpha=BAND, linewidth=0, zorder=over - 1.5
-            )
+            color, under = one.style.color, over - 1.5
+            if single:
+                axes.vlines(one.x, one.low, one.high, color=color, alpha=BAR, linewidth=1, zorder=under)
+            else:
+                axes.fill_between(
+                    one.x, one.low, one.high, color=color, alpha=BAND, linewidth=0, zorder=under
+                )
 
 
 def most_lines(every: Sequence[Sequence[Series]]) -> int:
@@ -64,7 +69,10 @@ def most_lines(every: Sequence[Sequence[Series]]) -> int:
 
 
 def mark_train_length(axes: Axes, name: str = "T", at: float = 1.0) -> None:
-    """A dashed line at the training length, named above the axes."""
+    """A dashed line at the training length, named above the axes; none where it lies outside of them."""
+    low, high = axes.get_xlim()
+    if not low <= at <= high:
+        return
     axes.axvline(at, **{**MARK, "linewidth": 0.7, "linestyle": (0, (1, 2))})
     axes.text(
         at,

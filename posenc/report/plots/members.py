@@ -32,7 +32,9 @@ def measured(
             continue
         members = runs_of(one, runs)
         if any(record["protocol"] == protocol for run in members for record in run.records):
-            found.append(compare(members, protocol, "nats", allow_mixed=True))
+            other = compare(members, protocol, "nats", allow_mixed=True)
+            other.header["facet"] = one.header["facet"]
+            found.append(other)
     if not found:
         hint = f"measure it: posenc eval run=DIR 'eval.protocols=[{HEADLINE},{protocol}]'"
         raise UserError("--plot-kind", kind, f"no run has measured {protocol}", hint=hint)

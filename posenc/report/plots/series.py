@@ -113,12 +113,14 @@ def legend_of(comparisons: Sequence[Comparison], names: Names) -> list[tuple[str
 
 
 def panel_titles(comparisons: Sequence[Comparison]) -> list[str]:
-    """What sets the comparisons apart; empty for a single one."""
+    """The facet, and what else sets the comparisons apart; empty for a single one that is no facet."""
+    facets = [_facet(one) for one in comparisons]
     if len(comparisons) < 2:
-        return [""] * len(comparisons)
+        return facets
     facts = [_facts(one) for one in comparisons]
-    keys = [key for key in facts[0] if len({one[key] for one in facts}) > 1]
-    titles = [", ".join(one[key] for key in keys if one[key]) for one in facts]
+    keys = [key for key in facts[0] if len({one[key] for one in facts}) > 1 and not _said(key, comparisons)]
+    parts = [[facet, *(one[key] for key in keys)] for facet, one in zip(facets, facts, strict=True)]
+    titles = [", ".join(filter(None, some)) for some in parts]
     return [cut(title or f"{i + 1}") for i, title in enumerate(titles)]
 
 
@@ -142,7 +144,8 @@ def band_is(comparisons: Sequence[Comparison], every: Sequence[Sequence[Series]]
         parts.append(f"standard deviation over {seeds} seeds")
     if any(cell.spread is None and cell.change_ci95 is not None for cell in cells):
         parts.append("95% interval of the change against T over documents (one seed)")
-    return f"Bands: {'; '.join(parts)}." if parts else ""
+    name = "Bars" if all(len(one.columns) == 1 for one in comparisons) else "Bands"
+    return f"{name}: {'; '.join(parts)}." if parts else ""
 
 
 def missing(comparisons: Sequence[Comparison], names: Names) -> list[str]:
@@ -191,6 +194,20 @@ def _point(cell: Cell, change: bool) -> tuple[float, float, float]:
         low, high = cell.change_ci95
         return value, value + low - cell.change, value + high - cell.change
     return value, NAN, NAN
+
+
+def _facet(comparison: Comparison) -> str:
+    facet = comparison.header["facet"]
+    return "" if facet is None else cut(f"{visible(facet['key'])} {visible(facet['value'])}")
+
+
+def _said(key: str, comparisons: Sequence[Comparison]) -> bool:
+    """Whether the facets' values stand in a fact: it would be named twice."""
+    facets = [one.header["facet"] for one in comparisons]
+    return all(
+        facet is not None and visible(facet["value"]) in _facts(one)[key].split()
+        for facet, one in zip(facets, comparisons, strict=True)
+    )
 
 
 def _facts(comparison: Comparison) -> dict[str, str]:
