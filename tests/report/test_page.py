@@ -165,7 +165,11 @@ def test_facets_are_sections(tmp_path: Path) -> None:
         comparison.header["facet"] = {"key": "context_length", "value": str(length)}
     write_page(tmp_path / "page.html", loaded, comparisons)
     text = (tmp_path / "page.html").read_text()
-    assert "<h2>T = 64</h2>" in text and "<h2>T = 128</h2>" in text and "--facet context_length" in text
+    assert (
+        "<h2>context_length 64</h2>" in text
+        and "<h2>context_length 128</h2>" in text
+        and "--facet context_length" in text
+    )
 
 
 def test_the_command_that_was_given_is_shown(root: Path, tmp_path: Path) -> None:
