@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import glob
 import os
+import re
 import stat
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +22,9 @@ from posenc.results.records import SCHEMA_VERSION, Record, RunFacts
 MARKS = ("status.json", "results.json")
 LARGEST = 50_000_000  # bytes; a results.json of 25 cells x 2000 documents has 3 MB
 LARGEST_CONFIG = 1_000_000
+FIRST, BETWEEN, LAST = b'\n  "records": [\n    ', b",\n    ", b"\n  ]\n}\n"  # around the lines of records
+SEED = re.compile(rb"^seed: (\d{1,18})\n", re.M)
+PROTOCOL = re.compile(rb'\{"protocol": "([\w-]+)", ')
 
 
 @dataclass
@@ -81,8 +86,11 @@ def load_run(path: Path, protocols: Container[str] | None = None) -> Run:
     try:
         run.config = read_config(run.path)
         run.status = read_json(run.path, "status.json") or {}
-        results = read_json(run.path, "results.json")
-        if results is not None:
+        text = read_own_file(run.path, "results.json", LARGEST)
+        if text is not None:
+            if protocols is not None:
+                text, run.unread = _only(text, protocols)
+            results = _object(text, "results.json")
             if results.get("schema_version") != SCHEMA_VERSION:
                 version = str(results.get("schema_version"))[:40]
                 raise ValueError(f"results.json: schema_version {version}, not {SCHEMA_VERSION}")
@@ -90,10 +98,6 @@ def load_run(path: Path, protocols: Container[str] | None = None) -> Run:
             if not isinstance(records, list):
                 raise ValueError("results.json: records is not a list")
             facts = check_facts(results.get("run"))
-            if protocols is not None:
-                run.unread = {name for one in records if isinstance(name := _protocol(one), str)}
-                run.unread = {name for name in run.unread if name not in protocols}
-                records = [one for one in records if not _is_one_of(_protocol(one), run.unread)]
             run.records = [check_record(record) for record in records]
             run.facts = facts
     except (OSError, ValueError, RecursionError) as error:
@@ -102,12 +106,23 @@ def load_run(path: Path, protocols: Container[str] | None = None) -> Run:
     return run
 
 
-def _is_one_of(name: Any, names: set[str]) -> bool:
-    return isinstance(name, str) and name in names
+def _only(text: bytes, protocols: Container[str]) -> tuple[bytes, set[str]]:
+    """results.json without the records of other protocols, and whose they are.
 
-
-def _protocol(record: Any) -> Any:
-    return record.get("protocol") if isinstance(record, dict) else None
+    Where it is laid out as posenc.results.store writes it, a record a line; any other file is left whole.
+    """
+    head, found, rest = text.partition(FIRST)
+    if not found or not rest.endswith(LAST):
+        return text, set()
+    kept, unread = [], set()
+    for line in rest.removesuffix(LAST).split(BETWEEN):
+        match = PROTOCOL.match(line)
+        name = None if match is None else match[1].decode()
+        if name is None or name in protocols:
+            kept.append(line)
+        else:
+            unread.add(name)
+    return head + FIRST + BETWEEN.join(kept) + LAST, unread
 
 
 @contextmanager
@@ -170,9 +185,12 @@ def read_own_file(folder: Path, name: str, largest: int) -> bytes | None:
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any] | None:
+    """An object from a file of this folder; None where there is none. Raises ValueError, OSError."""
     text = read_own_file(folder, name, LARGEST)
-    if text is None:
-        return None
+    return None if text is None else _object(text, name)
+
+
+def _object(text: bytes, name: str) -> dict[str, Any]:
     import orjson
 
     try:
@@ -185,16 +203,27 @@ def read_json(folder: Path, name: str) -> dict[str, Any] | None:
 
 
 def read_config(folder: Path) -> dict[str, Any] | None:
+    """config.yaml as plain data; None where there is none. Raises ValueError, OSError."""
     text = read_own_file(folder, "config.yaml", LARGEST_CONFIG)
     if text is None:
         return None
+    seeds = list(SEED.finditer(text))
+    if len(seeds) == 1:  # the seeds of one setting differ in this line alone: the rest is parsed once
+        data = _parsed(text[: seeds[0].start()] + text[seeds[0].end() :])
+        return None if data is None else {**data, "seed": int(seeds[0][1])}
+    return _parsed(text)
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(text: bytes) -> dict[str, Any] | None:
     import yaml
 
     # libyaml where PyYAML has it, ten times as fast; a SafeLoader: no tag makes an object of Python
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        # a few lines of aliases can stand for billions of nodes
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=loader)):
+        # a few lines of aliases can stand for billions of nodes; without an anchor there is none
+        events = yaml.parse(text, Loader=loader) if b"&" in text else ()
+        if any(isinstance(event, yaml.AliasEvent) for event in events):
             raise ValueError("aliases are not used in a resolved configuration")
         data = yaml.load(text, Loader=loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -98,6 +98,8 @@ def as_text(value: object) -> str:
     """A value as short text: numbers alike whether written 1000 or 1000.0."""
     if isinstance(value, str):
         return value
+    if type(value) is int and -(10**15) < value < 10**15:
+        return str(value)
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     if isinstance(value, int) and value.bit_length() > 256:  # Python refuses to print very long integers

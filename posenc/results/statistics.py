@@ -138,15 +138,20 @@ def ratio(one: Mapping[str, Any], per: Per) -> Ratio:
     import numpy as np
 
     documents = np.asarray(one["document"])
-    order = np.argsort(documents)
-    sums = np.asarray(one["nats"], dtype=np.float64)[order]
-    counts = np.asarray(one[per])[order] * (1.0 if per == "targets" else math.log(2))
+    sums = np.asarray(one["nats"], dtype=np.float64)
+    counts = np.asarray(one[per], dtype=np.float64) * (1.0 if per == "targets" else math.log(2))
+    if (documents[1:] < documents[:-1]).any():  # posenc writes them in order
+        order = np.argsort(documents)
+        documents, sums, counts = documents[order], sums[order], counts[order]
     total, size = sums.sum(), counts.sum()
     if not size > 0:
         raise ValueError(f"no {per} to divide by")
     rest = size - counts
-    left_out = np.divide(total - sums, rest, out=np.full(len(sums), np.nan), where=rest > 0)
-    return Ratio(documents[order], float(total / size), left_out, _freedom(counts))
+    if len(rest) > 1 and rest.min() > 0:
+        left_out = (total - sums) / rest
+    else:
+        left_out = np.divide(total - sums, rest, out=np.full(len(sums), np.nan), where=rest > 0)
+    return Ratio(documents, float(total / size), left_out, _freedom(counts))
 
 
 def difference(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], per: Per) -> Estimate:
