@@ -151,10 +151,7 @@ def what_makes_it_small(words: list[str]) -> tuple[str, ...]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "command",  # a page's in order, so in one process
-    [pytest.param(one, marks=pytest.mark.xdist_group(one.page), id=str(one)) for one in RUN],
-)
+@pytest.mark.parametrize("command", RUN, ids=str)
 def test_it_runs(command: Command, reader: Reader, place: Path, posenc: Posenc) -> None:
     text, before = filled_in(command.text), run_directories()
     reader.bring(text)

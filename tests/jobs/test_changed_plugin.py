@@ -49,4 +49,4 @@ def test_compare_chooses_targets_by_the_length_they_were_measured_at(
     assert plain.code == chosen.code == 0
     assert " 3x" not in plain.out and " 3x" in chosen.out
     wrong = posenc("compare", str(run_copy), "--length", "77x")
-    assert wrong.code == 2 and "--length=77.0" in wrong.err
+    assert wrong.code == 2 and "--length=77x" in wrong.err
