@@ -16,7 +16,9 @@ import tiny
 
 Posenc = Callable[..., tiny.Result]
 
-for _name in list(os.environ):  # what a machine sets (HF_HUB_OFFLINE=1, a W&B key) is none of the tests' business
+for _name in list(
+    os.environ
+):  # what a machine sets (HF_HUB_OFFLINE=1, a W&B key) is none of the tests' business
     if _name.startswith(("HF_", "WANDB_", "POSENC_", "HYDRA_", "TRACKIO_")):
         del os.environ[_name]
 
