@@ -22,6 +22,7 @@ from posenc.model.init import initialize
 from posenc.seeds import generator_for
 from posenc.training.memory import keep_freed_memory
 from posenc.training.precision import autocast, resolve_precision
+from posenc.training.step import NextTokenLoss, gradients
 
 NANO = ModelShape("nano", d_model=128, n_layers=4, n_heads=4, mlp_ratio=4)
 VOCABULARY = 260
@@ -48,15 +49,14 @@ def model(name: str, train_length: int) -> Decoder:
 def step_of(name: str, length: int) -> Callable[[], float]:
     """One forward and backward pass of 2048 tokens, in seconds."""
     decoder = model(name, length).train()
+    loss_of = NextTokenLoss(decoder)
     tokens = torch.randint(VOCABULARY, (TRAIN_TOKENS // length, length))
     pos = decoder.positions(length, generator_for(0, "costs"))
     precision = resolve_precision("auto", CPU)
 
     def step() -> float:
         began = time.perf_counter()
-        with autocast(precision, CPU):
-            logits = decoder(tokens, pos)
-        torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), tokens.flatten()).backward()
+        gradients(loss_of, tokens, tokens, pos, precision=precision, grad_clip=1.0)
         taken = time.perf_counter() - began
         decoder.zero_grad(set_to_none=True)
         return taken

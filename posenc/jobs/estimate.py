@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 from posenc.corpus import TokenStore, WindowSampler
 from posenc.evaluation.evaluate import Cell, plan_cells
@@ -23,7 +22,7 @@ from posenc.model.decoder import Decoder, count_parameters
 from posenc.seeds import generator_for
 from posenc.training.memory import keep_freed_memory
 from posenc.training.optimizer import build_optimizer
-from posenc.training.precision import autocast
+from posenc.training.step import NextTokenLoss, gradients, update
 
 SECONDS_OF_STEPS = 3.0
 MOST_STEPS, LEAST_STEPS = 40, 2
@@ -103,9 +102,7 @@ def _training(job: TrainJob, model: Decoder, store: TokenStore) -> tuple[float, 
     The steps are those of posenc.training.loop, at a learning rate of zero.
     """
     model.to(job.device).train()
-    optimizer = build_optimizer(model, job.optimization)
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0
+    optimizer, loss_of = build_optimizer(model, job.optimization), NextTokenLoss(model)
     length, seed = job.settings["context_length"], job.settings["seed"]
     sampler = WindowSampler(store, length, seed)
 
@@ -113,13 +110,10 @@ def _training(job: TrainJob, model: Decoder, store: TokenStore) -> tuple[float, 
         batch = sampler.batch(number, job.batch_windows)
         inputs, targets = (torch.from_numpy(part).to(job.device, non_blocking=True) for part in batch)
         pos = model.positions(length, generator_for(seed, "positions", number))
-        with autocast(job.precision, job.device):
-            logits = model(inputs, pos)
-        loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), job.optimization.grad_clip).item()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        clip = job.optimization.grad_clip
+        _, norm = gradients(loss_of, inputs, targets, pos, precision=job.precision, grad_clip=clip)
+        norm.item()
+        update(optimizer, 0.0)
 
     step(0)  # makes the moments
     moments = _bytes(_tensors(optimizer))

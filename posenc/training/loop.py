@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 
 from posenc.corpus import WindowSampler
 from posenc.model.decoder import Decoder
@@ -28,7 +27,7 @@ from posenc.training.checkpoint import (
 )
 from posenc.training.memory import keep_freed_memory
 from posenc.training.optimizer import Optimization, build_optimizer, learning_rate
-from posenc.training.precision import autocast
+from posenc.training.step import NextTokenLoss, gradients, update
 
 
 @dataclass(frozen=True)
@@ -101,6 +100,7 @@ def train(
     """
     keep_freed_memory()
     model.to(device).train()
+    loss_of = NextTokenLoss(model)
     optimizer = build_optimizer(model, optimization)
     step, state = _resume(checkpoints, model, optimizer)
     on_resume(step)
@@ -131,19 +131,14 @@ def train(
                 torch.from_numpy(part).to(device, non_blocking=True) for part in batch
             )  # (B, T)
             pos = model.positions(context_length, generator_for(seed, "positions", step))  # (T,)
-            with autocast(precision, device):
-                logits = model(inputs, pos)  # (B, T, V)
-            loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
-            loss.backward()
-            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), optimization.grad_clip)
+            loss, norm = gradients(
+                loss_of, inputs, targets, pos, precision=precision, grad_clip=optimization.grad_clip
+            )
             if not (math.isfinite(loss.item()) and math.isfinite(norm.item())):
                 what = "gradient" if math.isfinite(loss.item()) else "loss"
                 return ended("diverged", f"non-finite {what} at step {step + 1}")
             lr = learning_rate(step, steps, optimization)
-            for group in optimizer.param_groups:
-                group["lr"] = lr
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+            update(optimizer, lr)
             step += 1
             recent.append(loss.item())
 
