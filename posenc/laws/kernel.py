@@ -28,18 +28,19 @@ def tail(subject: Subject) -> Verdict:
 
 
 def blocks(subject: Subject) -> Verdict:
-    """Blocks of three queries and of one, and the fused kernel where it serves."""
+    """Blocks of three queries and of one, and the fused kernels where they serve."""
     model, n = subject.fresh(), subject.longest(4)
     ids = tokens(model, n)
     scores = ids.shape[0] * model.shape.n_heads * n  # of one query
-    with _attention(kernels.MAX_SCORES, NEVER):
+    with _attention():
         whole, off = logits(model, ids), 0.0
-    for most, fused_from, which in (
-        (3 * scores, NEVER, "blocks of three queries"),
-        (scores, NEVER, "queries one by one"),
-        (kernels.MAX_SCORES, 1, "the fused kernel's numbers"),
+    for changed, which in (
+        ({"MAX_SCORES": 3 * scores}, "blocks of three queries"),
+        ({"MAX_SCORES": scores}, "queries one by one"),
+        ({"CAUSAL_FROM": 1}, "the fused kernel's numbers"),
+        ({"MASKED_FROM": 1, "MASKED_QUERIES": 3}, "the fused kernel's numbers with a mask"),
     ):
-        with _attention(most, fused_from):
+        with _attention(**changed):
             moved = largest(logits(model, ids), whole)
         off = moved if not moved < off else off
         within(off, SAME, f"{which} differ from all at once")
@@ -47,6 +48,6 @@ def blocks(subject: Subject) -> Verdict:
 
 
 @contextmanager
-def _attention(most_scores: int, fused_from: int) -> Iterator[None]:
-    with patch.multiple(kernels, MAX_SCORES=most_scores, FUSED_FROM=fused_from):
+def _attention(**changed: int) -> Iterator[None]:
+    with patch.multiple(kernels, **{"CAUSAL_FROM": NEVER, "MASKED_FROM": NEVER, **changed}):
         yield

@@ -38,7 +38,7 @@ def causal(subject: Subject) -> Verdict:
 def prefix(subject: Subject) -> Verdict:
     """Short enough a text before, so that a window for the fused kernel is a longer one too."""
     length = subject.train_length
-    longer = subject.windows({length + 1, LONGEST * length, max(kernels.FUSED_FROM, LONGEST * length) + 4})
+    longer = subject.windows({length + 1, LONGEST * length, max(kernels.CAUSAL_FROM, LONGEST * length) + 4})
     if not longer:
         raise NotApplicableError(subject.bounded or "no longer window has positions")
     off = 0.0

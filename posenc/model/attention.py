@@ -34,11 +34,15 @@ class Attention(nn.Module):
         """x (B, S, d_model) at positions pos (S,) -> the last `wanted` tokens' output (B, T, d_model)."""
         batch, length, width = x.shape
         if wanted == length:
-            q, k, v = self.qkv(x).view(batch, length, 3, self.n_heads, self.head_dim).unbind(2)
+            q, k, v = self._by_head(self.qkv(x), 3)
         else:
             w_q, w_kv = self.qkv.weight.split((width, 2 * width))
-            q = F.linear(x[:, -wanted:], w_q).view(batch, wanted, self.n_heads, self.head_dim)
-            k, v = F.linear(x, w_kv).view(batch, length, 2, self.n_heads, self.head_dim).unbind(2)
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, T or S, D)
+            (q,) = self._by_head(F.linear(x[:, -wanted:], w_q), 1)
+            k, v = self._by_head(F.linear(x, w_kv), 2)
         y = attend(q, k, v, x, pos, encoding, self.layer)  # (B, H, T, D)
         return self.out(y.transpose(1, 2).reshape(batch, wanted, width))  # (B, T, d_model)
+
+    def _by_head(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """(B, S, parts * d_model) -> `parts` of (B, H, S, D), contiguous: one copy, not one a product."""
+        x = x.view(*x.shape[:2], parts, self.n_heads, self.head_dim).permute(2, 0, 3, 1, 4)
+        return x.contiguous().unbind(0)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from posenc.encodings.base import Encoding
 from posenc.encodings.composed import Composed
 from posenc.model.choice import AttentionChoice
+from posenc.model.fused import rms_norm, rms_norm_for_product, squared_relu
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Mlp(nn.Module):
         self.down = nn.Linear(hidden, d_model, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.relu(self.up(x)).square())
+        return self.down(squared_relu(self.up(x)))
 
 
 class Block(nn.Module):
@@ -56,9 +57,11 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, pos: Tensor, encoding: Encoding, wanted: int) -> Tensor:
         """x (B, S, d_model) -> the last `wanted` tokens (B, T, d_model)."""
-        attended = self.attention(self.attention_norm(x), pos, encoding, wanted)
+        # `prepare` sees this input: its gates and sums want it in float32
+        norm = rms_norm if "prepare" in encoding.hooks else rms_norm_for_product
+        attended = self.attention(norm(x, self.attention_norm.weight), pos, encoding, wanted)
         x = x[:, -wanted:] + attended
-        return x + self.mlp(self.mlp_norm(x))
+        return x + self.mlp(rms_norm_for_product(x, self.mlp_norm.weight))
 
 
 class Decoder(nn.Module):
@@ -97,6 +100,12 @@ class Decoder(nn.Module):
         `wanted` None means all. Only those tokens go through the last block's queries and the output map.
         `acting` takes the place of the encoding as trained (a test-time extension).
         """
+        return F.linear(self.hidden(tokens, pos, wanted, acting), self.embedding.weight)  # (B, T, V)
+
+    def hidden(
+        self, tokens: Tensor, pos: Tensor, wanted: int | None = None, acting: Encoding | None = None
+    ) -> Tensor:
+        """The same up to the output map: (B, T, d_model), normed, in the dtype of its product."""
         window = tokens.shape[1]
         wanted = window if wanted is None else wanted
         acting = self.acting if acting is None else acting
@@ -107,7 +116,7 @@ class Decoder(nn.Module):
                 x = acting.embed(x, pos, layer)
             last = layer == len(self.blocks) - 1
             x = block(x, pos, acting, wanted if last else window)
-        return F.linear(self.norm(x), self.embedding.weight)  # (B, T, V)
+        return rms_norm_for_product(x, self.norm.weight)
 
     def positions(self, n: int, generator: torch.Generator, acting: Encoding | None = None) -> Tensor:
         """The encoding's positions for a window of n tokens, on the model's device: (n,) int64."""

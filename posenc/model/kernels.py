@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posenc.encodings.base import Encoding
+from posenc.model.fused import softmax_attention
 
 # Largest number of float32 scores in a block of queries, so that memory grows linearly. On a CPU 4 MB stay
 # in its caches: with 64 MB a forward pass took five times as long at 512 keys, and a training step with 16 MB
@@ -17,10 +18,22 @@ from posenc.encodings.base import Encoding
 MAX_SCORES = 1 << 20
 MAX_SCORES_GPU = 1 << 26
 
-# Keys from which scaled_dot_product_attention pays on a CPU. Milliseconds for 8192 tokens, 4 heads of 32,
-# bf16, one core, blocks / fused: forward 6/8 at 64 keys, 18/19 at 256, 37/37 at 512, 70/55 at 1024; with
-# backward 13/74 at 64, 25/88 at 128, 43/79 at 256, 79/132 at 512, 153/151 at 1024.
-FUSED_FROM = 1024
+# What pays on a CPU, by measurement: milliseconds for 8192 tokens, 4 heads of 32, bf16, two cores of an AMD
+# EPYC. Without gradients the fused kernel may also be given a bias, in blocks of queries (`masked`).
+#   keys                                    64   128   256   512  1024  2048  4096
+#   forward and backward, blocks            11    14    28    48    91   191   429
+#                         causal            41    45    42    65    76   124   227
+#   forward alone, blocks                  3.5   5.8    10    18    36    73   152
+#                  causal                  4.7   6.7    10    18    25    42    77
+#                  masked                              9.8    17    29          106
+#   the same with ALiBi's bias, blocks     3.7    11    24    41    71   128   226
+#                               masked                   12    21    35          170
+# A bias in training is as fast in blocks (1024 keys: 111 against 103 and more), and a learned one would make
+# the fused kernel fall back to a quadratic one.
+CAUSAL_FROM = 1024  # keys
+MASKED_FROM = 256
+MASKED_QUERIES = 128  # a block: 64 and 256 are within 10%
+MASK_ENTRIES = 1 << 22  # 16 MB of float32 at most
 
 
 def attend(
@@ -37,8 +50,7 @@ def attend(
     """Attention output (B, H, T, D) of the queries q (B, H, T, D) over k, v (B, H, S, D).
 
     x (B, S, d_model) is the layer's input, pos (S,) the keys' positions; `rotated` says that q and k have
-    met the encoding's `rotate` already. The fused kernel serves where no hook touches the scores themselves
-    and the window is long enough for it to pay.
+    met the encoding's `rotate` already.
     """
     hooks = encoding.hooks
     # `pos` itself where every token is asked for, so that `rotate` can tell and share its angles
@@ -47,22 +59,34 @@ def attend(
     scale = q.shape[-1] ** -0.5  # of the head width, before `rotate` may widen it
     if "rotate" in hooks and not rotated:
         q, k = encoding.rotate(q, k, q_pos, pos, layer)
-    if hooks.isdisjoint({"bias", "distance_bias", "visible", "scores", "weights", "values"}) and (
-        _fused_pays(q, k)
-    ):
-        return _fused_causal(q, k, v, scale)
+    kernel = choose(q, k, v, encoding)
+    if kernel == "causal":
+        return _causal(q, k, v, scale)
+    if kernel == "masked":
+        return _masked(q, k, v, pos, encoding, layer, scale)
     return _blockwise(q, k, v, pos, encoding, layer, state, scale)
 
 
-def _fused_pays(q: Tensor, k: Tensor) -> bool:
-    return q.is_cuda or (q.shape[2] == k.shape[2] and k.shape[2] >= FUSED_FROM)
+def choose(q: Tensor, k: Tensor, v: Tensor, encoding: Encoding) -> str:
+    """Which kernel serves these tensors and hooks: `causal`, `masked` (both fused) or `blocks`."""
+    hooks, queries, keys = encoding.hooks, q.shape[2], k.shape[2]
+    if not hooks.isdisjoint({"scores", "weights", "values"}):
+        return "blocks"
+    biased = not hooks.isdisjoint({"bias", "distance_bias", "visible"})
+    if q.is_cuda:
+        return "blocks" if biased else "causal"
+    if not biased and queries == keys >= CAUSAL_FROM:
+        return "causal"
+    if not torch.is_grad_enabled() and keys >= MASKED_FROM and q.shape[-1] == v.shape[-1]:
+        return "masked"
+    return "blocks"
 
 
 def _most_scores(q: Tensor) -> int:
     return MAX_SCORES_GPU if q.is_cuda else MAX_SCORES
 
 
-def _fused_causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+def _causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     queries, keys = q.shape[2], k.shape[2]
     if k.shape[1] != q.shape[1]:
         k = k.expand(-1, q.shape[1], -1, -1)
@@ -70,6 +94,27 @@ def _fused_causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
     allowed = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)  # (T, S)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=scale)
+
+
+def _masked(
+    q: Tensor, k: Tensor, v: Tensor, pos: Tensor, encoding: Encoding, layer: int, scale: float
+) -> Tensor:
+    """The fused kernel with bias and mask in one float32 tensor, made for a block of queries at a time."""
+    heads, queries, keys = q.shape[1], q.shape[2], k.shape[2]
+    if k.shape[1] != heads:
+        k = k.expand(-1, heads, -1, -1)
+    masked, outputs = Masked(encoding, pos, layer, queries), []
+    block = max(1, min(MASKED_QUERIES, MASK_ENTRIES // (heads * keys)))
+    for start in reversed(range(0, queries, block)):
+        stop = min(start + block, queries)
+        seen = keys - queries + stop
+        additive = masked.additive(start, stop, seen)[None]  # (1, H or 1, T block, S)
+        outputs.append(
+            F.scaled_dot_product_attention(
+                part(q, start, stop), part(k, 0, seen), part(v, 0, seen), attn_mask=additive, scale=scale
+            )
+        )
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs[::-1], dim=2)  # (B, H, T, D)
 
 
 def _blockwise(
@@ -88,25 +133,31 @@ def _blockwise(
     keys = k.shape[2]
     block = max(1, min(queries, _most_scores(q) // (batch * heads * keys)))
     masked = Masked(encoding, pos, layer, queries)
+    plain = hooks.isdisjoint({"scores", "weights", "values"})
     outputs = []
     # The last block first: it sees the most keys, so what it frees serves all others. From the first block
     # on, every one would need a little more than was freed: 500 MB instead of 760 at 4096 keys (bf16, glibc).
     for start in reversed(range(0, queries, block)):
         stop = min(start + block, queries)
         seen = keys - queries + stop  # keys up to the block's last query
-        q_block, k_seen, v_seen = q[:, :, start:stop], k[:, :, :seen], v[:, :, :seen]
+        q_block, k_seen, v_seen = part(q, start, stop), part(k, 0, seen), part(v, 0, seen)
+        if plain:
+            additive = masked.additive(start, stop, seen)
+            outputs.append(softmax_attention(q_block, k_seen, v_seen, additive, scale))
+            continue
         q_pos, k_pos = pos[keys - queries + start : seen], pos[:seen]
         s = (q_block @ k_seen.transpose(-1, -2)).float() * scale  # (B, H, T block, S)
-        if hooks.isdisjoint({"scores", "weights"}):
-            p = torch.softmax(s + masked.additive(start, stop, seen), dim=-1)
-        else:
-            s = s + masked.bias(start, stop, seen)
-            s = encoding.scores(s, q_block, k_seen, q_pos, k_pos, state, layer)
-            p = encoding.weights(s, masked.allowed(start, stop, seen), layer)
-        p = p.to(v.dtype)
+        s = s + masked.bias(start, stop, seen)
+        s = encoding.scores(s, q_block, k_seen, q_pos, k_pos, state, layer)
+        p = encoding.weights(s, masked.allowed(start, stop, seen), layer).to(v.dtype)
         values = encoding.values(p, v_seen, q_pos, k_pos, layer) if "values" in hooks else p @ v_seen
         outputs.append(values)
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs[::-1], dim=2)  # (B, H, T, D)
+
+
+def part(x: Tensor, start: int, stop: int) -> Tensor:
+    """x (B, H, T, D) from start to stop; x itself where that is all: the gradient of a slice is a copy."""
+    return x if start == 0 and stop == x.shape[2] else x[:, :, start:stop]
 
 
 class Masked:

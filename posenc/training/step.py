@@ -6,10 +6,10 @@ B windows, T tokens.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.model.decoder import Decoder
+from posenc.model.loss import next_token_loss
 from posenc.training.precision import autocast
 
 
@@ -22,8 +22,9 @@ class NextTokenLoss(nn.Module):
 
     def forward(self, inputs: Tensor, targets: Tensor, pos: Tensor) -> Tensor:
         """Scalar float32. Products in the precision of the autocast around it, the softmax in float32."""
-        logits = self.model(inputs, pos)  # (B, T, V)
-        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+        hidden = self.model.hidden(inputs, pos)  # (B, T, d_model)
+        weight = self.model.embedding.weight.to(hidden.dtype)  # (V, d_model)
+        return next_token_loss(hidden.flatten(0, 1), weight, targets.flatten())
 
 
 def gradients(

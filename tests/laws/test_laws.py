@@ -236,8 +236,9 @@ def test_each_part_of_a_law_can_fail(cls: type[Encoding], law: str, says: str) -
     assert verdict.status == "fail" and says in verdict.reason, verdict
 
 
-def test_the_fused_kernel_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "_fused_causal", lambda q, k, v, scale: v)
+@pytest.mark.parametrize("kernel", ["_causal", "_masked"])
+def test_the_fused_kernels_are_compared(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, kernel, lambda q, k, v, *others: v)
     verdict = judge("blocks", of_class(Plain))
     assert verdict.status == "fail" and "the fused kernel" in verdict.reason
 

@@ -40,30 +40,44 @@ def attended(
     return kernels.attend(q, k, v, torch.zeros(BATCH, keys, HEADS * WIDTH), torch.arange(keys), e, 0)
 
 
-def other_kernel(monkeypatch: pytest.MonkeyPatch, fused: bool) -> None:
-    monkeypatch.setattr(kernels, "_fused_pays", lambda q, k: fused)
+def other_kernel(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
+    monkeypatch.setattr(kernels, "choose", lambda *_: kernel)
+
+
+CHOICES = [
+    *((which, "causal") for which in ("nope", "rope", Widened, OneKeyHead)),
+    *(
+        (which, "masked")
+        for which in ("nope", "rope", "alibi", "t5", "fire", "rnope_swa", Widened, OneKeyHead)
+    ),
+]
 
 
 @pytest.mark.parametrize("queries", [300, 77, 1])
-@pytest.mark.parametrize("which", ["nope", "rope", Widened, OneKeyHead])
+@pytest.mark.parametrize(("which", "kernel"), CHOICES)
 @torch.no_grad()
 def test_fused_and_blockwise_agree(
-    which: str | type[Encoding], queries: int, monkeypatch: pytest.MonkeyPatch
+    which: str | type[Encoding], kernel: str, queries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     e = encoding(which) if isinstance(which, str) else double(which)
-    other_kernel(monkeypatch, fused=True)
+    for parameter in e.parameters():
+        parameter.normal_(generator=torch.Generator().manual_seed(2))
+    other_kernel(monkeypatch, kernel)
     fused = attended(e, 300, queries)
-    other_kernel(monkeypatch, fused=False)
+    other_kernel(monkeypatch, "blocks")
     assert (attended(e, 300, queries) - fused).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("which", ["nope", "rope"])
+@pytest.mark.parametrize("which", ["nope", "rope", "alibi", "t5"])
 @torch.no_grad()
 def test_fused_and_blockwise_agree_in_bf16(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     e = encoding(which)
+    for parameter in e.parameters():
+        parameter.normal_(generator=torch.Generator().manual_seed(2))
+    other_kernel(monkeypatch, "blocks")
     exact = attended(e, 300)
-    for fused in (True, False):
-        other_kernel(monkeypatch, fused)
+    for kernel in ("blocks", "masked", "causal") if not e.hooks & {"distance_bias"} else ("blocks", "masked"):
+        other_kernel(monkeypatch, kernel)
         rounded = attended(e, 300, dtype=torch.bfloat16)
         assert rounded.dtype == torch.bfloat16
         # scores reach about 20 and are rounded to 8 bits, so a weight may be off by some percent
@@ -73,12 +87,19 @@ def test_fused_and_blockwise_agree_in_bf16(which: str, monkeypatch: pytest.Monke
 
 def test_which_kernel_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[str] = []
-    for name in ("_fused_causal", "_blockwise"):
+    for name in ("_causal", "_masked", "_blockwise"):
         monkeypatch.setattr(kernels, name, lambda *a, name=name: served.append(name))
-    many = kernels.FUSED_FROM
-    for which, keys in (("rope", many // 8), ("rope", many), ("alibi", many), ("learned", many)):
+    many, fewer = kernels.CAUSAL_FROM, kernels.MASKED_FROM
+    cases = (("rope", fewer), ("rope", many), ("alibi", many), ("learned", many), ("fox", many))
+    for which, keys in cases:
         attended(encoding(which), keys)
-    assert served == ["_blockwise", "_fused_causal", "_blockwise", "_fused_causal"]
+    assert served == ["_blockwise", "_causal", "_blockwise", "_causal", "_blockwise"]
+    served.clear()
+    with torch.no_grad():
+        for which, keys in (("rope", fewer - 1), ("rope", fewer), *cases[1:]):
+            attended(encoding(which), keys)
+        attended(double(Widened), fewer)  # queries wider than values
+    assert served == ["_blockwise", "_masked", "_causal", "_masked", "_causal", "_blockwise", "_blockwise"]
 
 
 @pytest.mark.parametrize("name", ["nope", "rope", "alibi", "t5"])
@@ -99,6 +120,7 @@ def test_scores_stay_under_the_limit(
         return softmax(s, dim=dim)
 
     hold_at_most(most)
+    other_kernel(monkeypatch, "blocks")
     monkeypatch.setattr(torch, "softmax", recording)
     blocks = attended(e, 128)
     assert len(sizes) > 1 and max(sizes) <= most

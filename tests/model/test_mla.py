@@ -312,7 +312,7 @@ def test_blocks_of_queries(wanted: int, most: int, monkeypatch: pytest.MonkeyPat
 def test_the_fused_kernel_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = model_of(), inputs()
     blocks = output(model, x, DRAWN)
-    monkeypatch.setattr(kernels, "FUSED_FROM", 1)
+    monkeypatch.setattr(kernels, "CAUSAL_FROM", 1)
     monkeypatch.setattr(kernels, "_blockwise", None)
     assert apart(output(model, x, DRAWN), blocks) < 1e-6
 

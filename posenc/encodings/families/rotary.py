@@ -27,6 +27,8 @@ def cos_sin(pos: Tensor, frequencies: Callable[[torch.device], Tensor]) -> tuple
 def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
     """x (..., T, D') turned by the angles of cos and sin (T, D'/2), in float32, back in x's dtype."""
     f = x.float()
+    if x.device.type == "cpu" and not torch.compiler.is_compiling():
+        return _as_complex(f, torch.complex(cos, sin), layout).to(x.dtype)
     if layout == "interleaved":
         a, b = f[..., 0::2], f[..., 1::2]  # (..., T, D'/2)
         turned = torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
@@ -34,6 +36,18 @@ def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
         a, b = f.chunk(2, dim=-1)
         turned = torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
     return turned.to(x.dtype)  # (..., T, D')
+
+
+def _as_complex(f: Tensor, turn: Tensor, layout: str) -> Tensor:
+    """The same as one product of complex numbers, float32 (..., T, D') by complex64 (T, D'/2).
+
+    130 us instead of 530 for 262144 numbers on two CPU cores; a compiler has no code for complex numbers.
+    """
+    if layout == "interleaved":
+        pairs = torch.view_as_complex(f.contiguous().unflatten(-1, (-1, 2)))  # (..., T, D'/2)
+        return torch.view_as_real(pairs * turn).flatten(-2)
+    turned = torch.view_as_real(torch.complex(*f.chunk(2, dim=-1)) * turn)  # (..., T, D'/2, 2)
+    return turned.transpose(-1, -2).flatten(-2)
 
 
 class Rotary(Encoding):

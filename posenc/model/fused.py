@@ -1,0 +1,114 @@
+"""Steps of the model whose backward pass is written out, because element-wise work is what a CPU waits for.
+
+A training step at the nano shape is matrix products (28 ms of bf16 work on two cores) and passes over
+tensors that fit a cache. PyTorch's own composite gradients make two to three times the passes of those here.
+Each is the plain formula in its first line, checked by `gradcheck` in the tests; under torch.compile the
+plain formula itself runs, since the compiler fuses it better.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    """x (..., d) over its root mean square, times weight (d,), as nn.RMSNorm does it; in x's dtype."""
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
+        return F.rms_norm(x, (x.shape[-1],), weight)  # one kernel there
+    return _RmsNorm.apply(x, weight, x.dtype)
+
+
+def rms_norm_for_product(x: Tensor, weight: Tensor) -> Tensor:
+    """The same for the input of a matrix product: rounded to the autocast's dtype here, once, on a CPU."""
+    if x.device.type != "cpu" or torch.compiler.is_compiling() or not torch.is_autocast_enabled("cpu"):
+        return rms_norm(x, weight)
+    return _RmsNorm.apply(x, weight, torch.get_autocast_dtype("cpu"))
+
+
+class _RmsNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        eps = torch.finfo(x.dtype).eps
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)  # (..., 1), one pass
+        inverse = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()  # (..., 1)
+        ctx.save_for_backward(x, weight, inverse)
+        return (x * inverse).mul_(weight).to(dtype)  # (..., d)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, weight, inverse = ctx.saved_tensors
+        width = x.shape[-1]
+        own = grad.to(x.dtype) if grad.dtype != x.dtype else grad.clone()  # (..., d), changed in place below
+        product = own * x  # (..., d)
+        d_weight = inverse.reshape(1, -1).mm(product.reshape(-1, width)).view(width)
+        along = (product @ weight)[..., None] * (inverse * inverse * inverse).div_(width)  # (..., 1)
+        d_x = own.mul_(weight).mul_(inverse).addcmul_(x, along, value=-1.0)  # (..., d)
+        return d_x, d_weight, None
+
+
+def squared_relu(x: Tensor) -> Tensor:
+    """relu(x)^2."""
+    if torch.compiler.is_compiling():
+        return F.relu(x).square()
+    return _SquaredRelu.apply(x)
+
+
+class _SquaredRelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        positive = F.relu(x)
+        ctx.save_for_backward(positive)
+        return positive.square()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (positive,) = ctx.saved_tensors
+        return torch.addcmul(grad.new_zeros(()), grad, positive, value=2.0)  # in one pass
+
+
+def softmax_attention(q: Tensor, k: Tensor, v: Tensor, additive: Tensor, scale: float) -> Tensor:
+    """softmax(scale * q k^T + additive) v for q (B, H, T, D), k (B, H or 1, S, D), v (B, H, S, E).
+
+    Products in the dtype of q, k, v; scores, bias and softmax in float32. additive (H or 1, T, S) float32 is
+    the bias, -inf where a key may not be seen. Its backward pass keeps the weights in v's dtype alone.
+    """
+    if torch.compiler.is_compiling():
+        s = (q @ k.transpose(-1, -2)).float() * scale + additive  # (B, H, T, S)
+        return torch.softmax(s, dim=-1).to(v.dtype) @ v
+    if k.shape[1] != q.shape[1]:
+        k = k.expand(-1, q.shape[1], -1, -1)
+    return _SoftmaxAttention.apply(q, k, v, additive, scale)
+
+
+class _SoftmaxAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, additive: Tensor, scale: float) -> Tensor:
+        s = (q @ k.transpose(-1, -2)).float()  # (B, H, T, S)
+        p = torch.softmax(torch.add(additive, s, alpha=scale, out=s), dim=-1).to(v.dtype)
+        ctx.save_for_backward(q, k, v, p)
+        ctx.scale, ctx.heads = scale, additive.shape[0]
+        return p @ v
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, None]:
+        q, k, v, p = ctx.saved_tensors
+        d_p = grad @ v.transpose(-1, -2)  # (B, H, T, S)
+        d_additive = None
+        if ctx.needs_input_grad[3]:  # float32, since it is summed over the batch
+            d_s = torch._softmax_backward_data(d_p.float(), p.float(), -1, torch.float32)
+            d_additive = d_s.sum(0) if ctx.heads > 1 else d_s.sum((0, 1))[None]
+            d_s = d_s.to(p.dtype)
+        else:
+            d_s = torch._softmax_backward_data(d_p, p, -1, p.dtype)
+        d_q = (d_s @ k).mul_(ctx.scale)
+        d_k = (d_s.transpose(-1, -2) @ q).mul_(ctx.scale)
+        d_v = p.transpose(-1, -2) @ grad
+        return d_q, d_k, d_v, d_additive, None
