@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posenc.encodings.base import Encoding
+from posenc.model import flex
 from posenc.model.fused import softmax_attention
 
 # Largest number of float32 scores in a block of queries, so that memory grows linearly. On a CPU 4 MB stay
@@ -33,6 +34,7 @@ MAX_SCORES_GPU = 1 << 26
 CAUSAL_FROM = 1024  # keys
 MASKED_FROM = 256
 MASKED_QUERIES = 128  # a block: 64 and 256 are within 10%
+FLEX_FROM = 128  # keys, on a GPU: one block of its masks. Not measured yet: scripts/check_gpu.py
 MASK_ENTRIES = 1 << 22  # 16 MB of float32 at most
 
 
@@ -59,22 +61,26 @@ def attend(
     scale = q.shape[-1] ** -0.5  # of the head width, before `rotate` may widen it
     if "rotate" in hooks and not rotated:
         q, k = encoding.rotate(q, k, q_pos, pos, layer)
-    kernel = choose(q, k, v, encoding)
+    kernel = choose(q, k, v, pos, encoding, layer)
     if kernel == "causal":
         return _causal(q, k, v, scale)
     if kernel == "masked":
         return _masked(q, k, v, pos, encoding, layer, scale)
+    if kernel == "flex":
+        return flex.attend_flex(q, k, v, pos, encoding, layer, scale)
     return _blockwise(q, k, v, pos, encoding, layer, state, scale)
 
 
-def choose(q: Tensor, k: Tensor, v: Tensor, encoding: Encoding) -> str:
-    """Which kernel serves these tensors and hooks: `causal`, `masked` (both fused) or `blocks`."""
+def choose(q: Tensor, k: Tensor, v: Tensor, pos: Tensor, encoding: Encoding, layer: int) -> str:
+    """Which kernel serves these tensors and hooks: `causal`, `masked`, `flex` (all fused) or `blocks`."""
     hooks, queries, keys = encoding.hooks, q.shape[2], k.shape[2]
     if not hooks.isdisjoint({"scores", "weights", "values"}):
         return "blocks"
     biased = not hooks.isdisjoint({"bias", "distance_bias", "visible"})
     if q.is_cuda:
-        return "blocks" if biased else "causal"
+        if not biased:
+            return "causal"
+        return "flex" if keys >= FLEX_FROM and flex.serves(encoding, q, k, v, pos, layer) else "blocks"
     if not biased and queries == keys >= CAUSAL_FROM:
         return "causal"
     if not torch.is_grad_enabled() and keys >= MASKED_FROM and q.shape[-1] == v.shape[-1]:

@@ -90,16 +90,16 @@ def test_what_is_not_finite_stops_before_the_update(store: TokenStore, tmp_path:
     model = build("rope", store)
     seen: list[dict[str, torch.Tensor]] = []
 
-    def poison(module: Any, inputs: Any, logits: torch.Tensor) -> torch.Tensor:
+    def poisoned(module: Any, given: Any, value: torch.Tensor) -> torch.Tensor:
         seen.append({name: p.detach().clone() for name, p in model.named_parameters()})
         if len(seen) < 8:
-            return logits
+            return value
         if kind == "loss":
-            return logits * float("nan")
-        logits.register_hook(lambda gradient: gradient * float("inf"))
-        return logits
+            return value * float("nan")
+        value.register_hook(lambda gradient: gradient * float("inf"))
+        return value
 
-    model.register_forward_hook(poison)
+    model.blocks[-1].register_forward_hook(poisoned)
     trained = run(model, store, tmp_path / "kept", checkpoint_seconds=0)
     assert (trained.status, trained.step) == ("diverged", 7)
     assert trained.reason == f"non-finite {kind} at step 8"
