@@ -51,7 +51,7 @@ class TrainSettings:
     batch_tokens: Any = MISSING
     lr: float = MISSING
     precision: str = MISSING
-    compile: bool = MISSING
+    compile: str = MISSING
     checkpoint_seconds: float = MISSING
     log_every: int = MISSING
 
@@ -113,9 +113,18 @@ class InstalledConfigs(SearchPathPlugin):
             search_path.append("posenc-installed", f"file://{folder}")
 
 
+@dataclass
+class JoblibLauncher:
+    """Several jobs of a sweep at once (posenc.jobs.slots): the name and the setting of Hydra's plug-in."""
+
+    n_jobs: int = -1  # as many as the machine is good for
+
+
 def register_schemas() -> None:
     """Make the schemas and the installed packages' YAML known to Hydra; safe to call again."""
     Plugins.instance().register(InstalledConfigs)
     store = ConfigStore.instance()
     store.store(name="train_schema", node=TrainConfig)
     store.store(name="eval_schema", node=EvalConfig)
+    if "joblib.yaml" not in store.list("hydra/launcher"):  # hydra-joblib-launcher may be installed
+        store.store(group="hydra/launcher", name="joblib", node=JoblibLauncher)

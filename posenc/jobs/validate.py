@@ -37,6 +37,7 @@ from posenc.jobs.checks import (
 from posenc.model.decoder import ModelShape
 from posenc.results.settings import spoken_name
 from posenc.tracking import check_tracking
+from posenc.training.compiling import resolve_compile
 from posenc.training.optimizer import Optimization
 from posenc.training.precision import resolve_device, resolve_precision
 
@@ -98,6 +99,8 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
         context_length=context_length,
     )
     batch_windows = batch_tokens // context_length
+    parameters = sum(p.numel() for p in model.parameters())
+    compiled = resolve_compile(train["compile"], device, parameters=parameters, tokens=tokens)
     resolved = {
         **settings,
         "data": absolute_data(settings["data"]),
@@ -105,7 +108,13 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
         "model": {**settings["model"], "name": shape.name},
         **parts,
         "seed": seed,
-        "train": {**train, "tokens": tokens, "batch_tokens": batch_tokens, "precision": precision},
+        "train": {
+            **train,
+            "tokens": tokens,
+            "batch_tokens": batch_tokens,
+            "precision": precision,
+            "compile": compiled,
+        },
         "eval": {
             **settings["eval"],
             "max_targets": evaluation.max_targets,

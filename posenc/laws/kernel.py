@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from posenc.laws.subject import Subject, largest, logits, tokens
@@ -49,5 +49,7 @@ def blocks(subject: Subject) -> Verdict:
 
 @contextmanager
 def _attention(**changed: int) -> Iterator[None]:
-    with patch.multiple(kernels, **{"CAUSAL_FROM": NEVER, "MASKED_FROM": NEVER, **changed}):
+    with ExitStack() as stack:
+        for name, value in {"CAUSAL_FROM": NEVER, "MASKED_FROM": NEVER, **changed}.items():
+            stack.enter_context(patch.object(kernels, name, value))
         yield

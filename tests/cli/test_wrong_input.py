@@ -67,7 +67,7 @@ WRONG: list[tuple[list[str], list[str]]] = [
     (["train.lr=nan"], ["train.lr=nan", "above 0"]),
     (["train.batch_tokens=1"], ["train.batch_tokens=1", "context_length=16"]),
     (["train.precision=fp16"], ["train.precision=fp16", "did you mean: bf16"]),
-    (["train.compile=maybe"], ["train.compile=maybe"]),
+    (["train.compile=maybe"], ["train.compile=maybe", "auto, true, false"]),
     (["train.log_every=0"], ["train.log_every=0", "from 1"]),
     (["device=cuda:77"], ["device=cuda:77", "cpu"]),
     (["device=gpu"], ["device=gpu", "did you mean: cpu"]),
