@@ -53,9 +53,7 @@ def loose(place: Path) -> dict[str, str]:
 
 
 PLUGIN = [f"plugins=[{NAME}]"]
-WAYS = {
-    "clone": (in_a_clone, [], []),
-    "package": (in_a_package, [], []),
+WAYS = {  # in a clone and in a package the page's commands are run by test_docs_commands
     "loose": (loose, PLUGIN, ["--config-dir", "conf"]),
 }
 

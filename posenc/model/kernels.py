@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posenc.encodings.base import Encoding
-from posenc.model import flex
 from posenc.model.fused import softmax_attention
 
 # Largest number of float32 scores in a block of queries, so that memory grows linearly. On a CPU 4 MB stay
@@ -67,7 +66,9 @@ def attend(
     if kernel == "masked":
         return _masked(q, k, v, pos, encoding, layer, scale)
     if kernel == "flex":
-        return flex.attend_flex(q, k, v, pos, encoding, layer, scale)
+        from posenc.model.flex import attend_flex  # here: it takes a second of imports with it
+
+        return attend_flex(q, k, v, pos, encoding, layer, scale)
     return _blockwise(q, k, v, pos, encoding, layer, state, scale)
 
 
@@ -80,7 +81,9 @@ def choose(q: Tensor, k: Tensor, v: Tensor, pos: Tensor, encoding: Encoding, lay
     if q.is_cuda:
         if not biased:
             return "causal"
-        return "flex" if keys >= FLEX_FROM and flex.serves(encoding, q, k, v, pos, layer) else "blocks"
+        from posenc.model.flex import serves
+
+        return "flex" if keys >= FLEX_FROM and serves(encoding, q, k, v, pos, layer) else "blocks"
     if not biased and queries == keys >= CAUSAL_FROM:
         return "causal"
     if not torch.is_grad_enabled() and keys >= MASKED_FROM and q.shape[-1] == v.shape[-1]:
