@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from posenc import __version__
-from posenc.cli_tools import completion, dashboard, doctor, runs
+from posenc.cli_tools import bench, completion, dashboard, doctor, runs
 
 app = typer.Typer(
     name="posenc",
@@ -158,6 +158,8 @@ def show(
 
     raise typer.Exit(run_show([*(overrides or []), *context.args], out))
 
+
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench)
 
 data = typer.Typer(help="Corpora: what there is, fetch and tokenise ahead, sizes.", no_args_is_help=True)
 app.add_typer(data, name="data")

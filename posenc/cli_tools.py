@@ -1,4 +1,7 @@
-"""More commands of the command line: what is on disk, what is missing, completion. Imports are inside."""
+"""More commands of the command line: what it costs, what is on disk, what is missing, completion.
+
+Imports are inside.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,27 @@ from typing import Annotated
 import typer
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+
+
+def bench(
+    context: typer.Context,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[OVERRIDES]...", show_default=False)
+    ] = None,
+    eval_lengths: Annotated[
+        str, typer.Option(help="Evaluate at these lengths, such as 1x,8x or 512; none: only train.")
+    ] = "8x",
+    repeats: Annotated[int, typer.Option(help="Pairs of timings for each figure.")] = 9,
+    format: Annotated[str, typer.Option(help="table, markdown, csv or json.")] = "table",
+    debug: Debug = False,
+) -> None:
+    """Speed, memory and MFU: `posenc bench encoding=rope,alibi context_length=64,512`. Reads no corpus."""
+    from posenc.jobs.bench import run_bench
+
+    code = run_bench(
+        [*(overrides or []), *context.args], repeats=repeats, lengths=eval_lengths, format=format
+    )
+    raise typer.Exit(code)
 
 
 def runs(

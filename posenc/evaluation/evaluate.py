@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from posenc.evaluation import PROTOCOLS
+from posenc.evaluation.passes import Passes
 from posenc.evaluation.plans import Asked, Planned, ProtocolModule, windows_of
 from posenc.evaluation.subject import NotApplicableError, OutOfMemoryError, Subject, stopped_never
 from posenc.results.records import UNIT, Record, make_record
 from posenc.results.store import find_record, write_record
+from posenc.training.memory import keep_freed_memory
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,12 @@ def evaluate(
     """Records of the cells, in their order, written below `run_dir` as they finish.
 
     `on_cell(record, was_there)` is told of each. Out of memory, or a length the encoding refuses, makes a
-    record without numbers that says so; the other cells go on.
+    record without numbers that says so; the other cells go on. A pass that several cells need is made once.
     """
-    records = []
+    keep_freed_memory()  # nano, batches of 8192 tokens: 0.7 of the time at 64 tokens, 0.83 at 512
+    records, passes = [], Passes()
     for cell in cells:
+        cell = dataclasses.replace(cell, subject=dataclasses.replace(cell.subject, passes=passes))
         stored = _stored(cell, run_dir, checkpoint_step)
         record = stored or _measured(cell, run_dir, corpus, checkpoint_step, check_stop)
         if stored is None:

@@ -18,15 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from posenc.evaluation.passes import text_losses
 from posenc.evaluation.plans import Asked, blocks_by_document, spread
-from posenc.evaluation.subject import (
-    NotApplicableError,
-    Subject,
-    Sums,
-    stopped_never,
-    sums_by_document,
-    window_losses,
-)
+from posenc.evaluation.subject import NotApplicableError, Subject, Sums, stopped_never, sums_by_document
 
 NAME = "far-copy"
 UNIT = "nats per token (far copies)"
@@ -114,10 +108,6 @@ def measure(
         raise NotApplicableError(f"n/a: no text comes again from {reach}")
     store = subject.store
     targets = store.splits[subject.split].starts[plan.documents] + plan.places  # in the store's tokens
-
-    def read(i: int) -> np.ndarray:
-        return store.tokens[targets[i] - window : targets[i] + 1]
-
-    nats = window_losses(subject, read, len(targets), window, 1, check_stop)
+    nats = text_losses(subject, targets + 1, window, 1, check_stop)
     byte_counts = store.bytes_between(targets, targets + 1)
     return sums_by_document(plan.documents, nats[:, 0], np.ones(len(targets)), byte_counts)

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from posenc.errors import UserError
+from posenc.evaluation.passes import text_losses
 from posenc.evaluation.plans import Asked, blocks_by_document, spread
-from posenc.evaluation.subject import Subject, Sums, stopped_never, sums_by_document, window_losses
+from posenc.evaluation.subject import Subject, Sums, stopped_never, sums_by_document
 
 NAME = "fixed-target"
 
@@ -70,11 +71,7 @@ def measure(
     """Sum the loss of every target, each seen at the end of a window of `window` tokens."""
     store, split = subject.store, subject.store.splits[subject.split]
     stops = split.starts[plan.documents] + plan.ends  # in the store's tokens
-
-    def read(i: int) -> np.ndarray:
-        return store.tokens[stops[i] - window - 1 : stops[i]]
-
-    nats = window_losses(subject, read, len(stops), window, plan.block, check_stop)
+    nats = text_losses(subject, stops, window, plan.block, check_stop)
     targets = np.full(len(stops), plan.block)
     byte_counts = store.bytes_between(stops - plan.block, stops)
     return sums_by_document(plan.documents, nats.sum(axis=1), targets, byte_counts)

@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from posenc.evaluation.passes import text_losses
 from posenc.evaluation.plans import Spans, plan_spans
-from posenc.evaluation.subject import Subject, Sums, stopped_never, sums_by_document, window_losses
+from posenc.evaluation.subject import Subject, Sums, stopped_never, sums_by_document
 
 NAME = "nonoverlapping"
 plan = plan_spans
@@ -29,12 +30,8 @@ def measure(
     for length, offsets in ((window, window * np.arange(whole)), (rest, np.array([window * whole]))):
         if length == 0 or len(offsets) == 0:
             continue
-        firsts = (begins[:, None] + offsets[None, :]).ravel()  # (spans * windows,)
-
-        def read(i: int, firsts: np.ndarray = firsts, length: int = length) -> np.ndarray:
-            return store.tokens[firsts[i] : firsts[i] + length + 1]
-
-        losses = window_losses(subject, read, len(firsts), length, length, check_stop)
+        stops = (begins[:, None] + offsets[None, :] + length + 1).ravel()  # (spans * windows,)
+        losses = text_losses(subject, stops, length, length, check_stop)
         nats += losses.sum(axis=1).reshape(len(begins), len(offsets)).sum(axis=1)
     targets = np.full(len(begins), plan.span)
     byte_counts = store.bytes_between(begins + 1, begins + 1 + plan.span)

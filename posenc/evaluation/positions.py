@@ -20,15 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from posenc.evaluation.passes import text_losses
 from posenc.evaluation.plans import Asked, Spans, plan_spans
-from posenc.evaluation.subject import (
-    NotApplicableError,
-    Subject,
-    Sums,
-    stopped_never,
-    sums_by_document,
-    window_losses,
-)
+from posenc.evaluation.subject import NotApplicableError, Subject, Sums, stopped_never, sums_by_document
 from posenc.results.records import Curve
 from posenc.results.statistics import ratio_interval
 
@@ -55,19 +49,12 @@ def measure(
         raise NotApplicableError(f"n/a: positions need a window of T = {subject.train_length} tokens or more")
     store, split = subject.store, subject.store.splits[subject.split]
     begins = split.starts[plan.documents] + plan.starts
-
-    def read(i: int) -> np.ndarray:
-        return store.tokens[begins[i] : begins[i] + window + 1]
-
-    def read_first(i: int) -> np.ndarray:
-        return store.tokens[begins[i] : begins[i] + length + 1]
-
-    length, count = subject.train_length, len(begins)
-    nats = window_losses(subject, read, count, window, window, check_stop)  # (N, W)
+    length = subject.train_length
+    nats = text_losses(subject, begins + window + 1, window, window, check_stop)  # (N, W)
     level = None
     if subject.extension is not None:  # it may change what comes before T as well: the crop line does not
         plain = dataclasses.replace(subject, extension=None)
-        level = window_losses(plain, read_first, count, length, length, check_stop)[:, length // 2 :]
+        level = text_losses(plain, begins + length + 1, length, length, check_stop)[:, length // 2 :]
     targets = np.full(len(begins), window)
     byte_counts = store.bytes_between(begins + 1, begins + 1 + window)
     sums = sums_by_document(plan.documents, nats.sum(axis=1), targets, byte_counts)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from posenc.evaluation.passes import text_losses
 from posenc.evaluation.plans import Asked, Spans, plan_spans
-from posenc.evaluation.subject import Subject, Sums, stopped_never, sums_by_document, window_losses
+from posenc.evaluation.subject import Subject, Sums, stopped_never, sums_by_document
 
 NAME = "sliding"
 
@@ -42,21 +43,18 @@ def measure(
     """Sum the loss of every target of every span; a step's window ends at the last token it scores."""
     spans, store = plan.spans, subject.store
     origins = store.splits[subject.split].starts[spans.documents]  # of the documents, in the store's tokens
-    nats = np.zeros(len(origins))
-    for first in range(0, spans.span, plan.stride):
-        scored = min(plan.stride, spans.span - first)
-        ends = spans.starts + 1 + first + scored  # exclusive, in tokens of the document
-        contexts = np.minimum(window, ends - 1)  # W, or all there is
-        for context in np.unique(contexts):
-            rows = np.flatnonzero(contexts == context)
-            stops = (origins + ends)[rows]
-
-            def read(i: int, stops: np.ndarray = stops, context: int = int(context)) -> np.ndarray:
-                return store.tokens[stops[i] - context - 1 : stops[i]]
-
-            losses = window_losses(subject, read, len(rows), int(context), scored, check_stop)
-            nats[rows] += losses.sum(axis=1)
+    before = np.arange(0, spans.span, plan.stride)  # targets of a span before each step
+    scored = np.minimum(plan.stride, spans.span - before)  # (steps,)
+    ends = spans.starts[:, None] + 1 + before + scored  # (spans, steps), exclusive, in tokens of the document
+    contexts = np.minimum(window, ends - 1)  # W, or all there is
+    stops, nats = (origins[:, None] + ends).ravel(), np.zeros(ends.size)
+    # Steps of one length together, or a batch would hold no more windows than there are spans.
+    kinds = np.stack(np.broadcast_arrays(contexts, scored), axis=-1).reshape(-1, 2)
+    lengths, kind, counts = np.unique(kinds, axis=0, return_inverse=True, return_counts=True)
+    alike = np.split(np.argsort(kind.ravel(), kind="stable"), np.cumsum(counts)[:-1])
+    for (context, count), steps in zip(lengths.tolist(), alike, strict=True):
+        nats[steps] = text_losses(subject, stops[steps], context, count, check_stop).sum(axis=1)
     begins = origins + spans.starts
     targets = np.full(len(begins), spans.span)
     byte_counts = store.bytes_between(begins + 1, begins + 1 + spans.span)
-    return sums_by_document(spans.documents, nats, targets, byte_counts)
+    return sums_by_document(spans.documents, nats.reshape(ends.shape).sum(axis=1), targets, byte_counts)

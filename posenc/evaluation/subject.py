@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from posenc.corpus import TokenStore
 from posenc.encodings.base import Encoding
 from posenc.evaluation.extend import Extension
+from posenc.evaluation.memory import OutOfMemoryError, check_memory
 from posenc.model.decoder import Decoder
+from posenc.model.loss import token_losses
 from posenc.results.records import Curve
 from posenc.seeds import generator_for
+from posenc.training.distributed import current
 from posenc.training.precision import autocast
+
+if TYPE_CHECKING:
+    from posenc.evaluation.passes import Passes
 
 # Where positions are drawn: how many draws the windows of one length share, window i having number i % DRAWS.
 DRAWS = 16
-MAX_LOGITS = 1 << 24  # float32 logits held at once while the loss is computed: 64 MB
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,7 @@ class Subject:
     split: str
     batch_tokens: int  # tokens in one forward pass
     extension: Extension | None = None  # what is done to the trained model beyond T
+    passes: Passes | None = None  # shared by the protocols of one evaluation; None: every pass is made
 
     def acting(self, window: int) -> Encoding:
         """What the attention sees when the model is given `window` tokens at once."""
@@ -55,10 +61,6 @@ class Sums:
 
 class NotApplicableError(Exception):
     """This window cannot be measured with this encoding; the message is the record's note."""
-
-
-class OutOfMemoryError(Exception):
-    """One window alone does not fit; the message says what it would need."""
 
 
 def stopped_never() -> None:
@@ -94,22 +96,26 @@ def window_losses(
 
     `read(i)` gives the window's inputs and its last target: (window + 1,) tokens. Positions that are drawn
     depend on the seed, the window's length and i, never on the batch. Batches hold about
-    `batch_tokens` tokens, and halve when memory runs out; OutOfMemoryError when one window does not fit.
+    `batch_tokens` tokens, and halve when memory runs out; OutOfMemoryError when one window does not fit. Of
+    several processes each makes a part of the batches, and all have all losses.
     """
     model = subject.model.to(subject.device).eval()
     acting = subject.acting(window)
     context = context_for(acting, window, wanted)
     losses = np.empty((count, wanted))
     draws = DRAWS if "positions" in acting.hooks else 1
-    for draw in range(draws):
-        rows = np.arange(draw, count, draws)
-        pos = model.positions(
-            context, generator_for(subject.seed, "evaluation", window, draw), acting
-        )  # (S,)
-        limit = acting.ends_at
-        if limit is not None and int(pos[-1]) >= limit:
-            raise NotApplicableError(f"n/a: no encoding of positions from {limit} on")
-        _losses_at(subject, read, rows, pos, acting, losses, check_stop)
+    drawn = [
+        model.positions(context, generator_for(subject.seed, "evaluation", window, draw), acting)  # (S,)
+        for draw in range(draws)
+    ]
+    limit = acting.ends_at
+    if limit is not None and any(int(pos[-1]) >= limit for pos in drawn):
+        raise NotApplicableError(f"n/a: no encoding of positions from {limit} on")
+    with current().sharing(losses, check_stop, OutOfMemoryError):
+        _check_fits(subject, drawn[0], acting, wanted)
+        for draw, pos in enumerate(drawn):
+            rows = np.arange(draw, count, draws)
+            _losses_at(subject, read, rows, pos, acting, losses, check_stop)
     return losses
 
 
@@ -125,6 +131,7 @@ def _losses_at(
     """Fill in the losses (count, wanted) of the windows `rows`, all of them at the positions pos."""
     context, wanted = len(pos), losses.shape[1]
     size, start = max(1, subject.batch_tokens // context), 0
+    rows = current().batches(rows, size)
     while start < len(rows):
         check_stop()
         some = rows[start : start + size]
@@ -146,14 +153,21 @@ def _losses_at(
 
 def _forward(subject: Subject, batch: Tensor, pos: Tensor, acting: Encoding, wanted: int) -> Tensor:
     with autocast(subject.precision, subject.device):
-        logits = subject.model(batch[:, :-1], pos, wanted, acting)  # (B, T, V)
+        hidden = subject.model.hidden(batch[:, :-1], pos, wanted, acting)  # (B, T, d_model)
     targets = batch[:, -wanted:]  # (B, T)
-    rows = max(1, MAX_LOGITS // logits.shape[-1])  # a float32 copy of all logits could be gigabytes
-    losses = [
-        F.cross_entropy(some.float(), of, reduction="none")
-        for some, of in zip(logits.flatten(0, 1).split(rows), targets.flatten().split(rows), strict=True)
-    ]
-    return torch.cat(losses).view_as(targets)  # (B, T)
+    weight = subject.model.embedding.weight.to(hidden.dtype)  # (V, d_model)
+    return token_losses(hidden.flatten(0, 1), weight, targets.flatten()).view_as(targets)
+
+
+def _check_fits(subject: Subject, pos: Tensor, acting: Encoding, wanted: int) -> None:
+    """Raises OutOfMemoryError where one window at the positions pos would get the process killed."""
+
+    def make_pass(n: int) -> None:
+        tokens = torch.zeros((1, n + 1), dtype=torch.int64)
+        _forward(subject, tokens, pos[:n], acting, n if wanted == len(pos) else min(wanted, n))
+
+    if subject.device.type == "cpu":  # a GPU raises an error in time
+        check_memory(make_pass, len(pos), subject.model.shape.n_heads)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

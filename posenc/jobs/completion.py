@@ -13,7 +13,7 @@ from typing import Any
 
 from posenc.jobs.conf_text import choices, chosen_settings, config_dir_of, groups, values_of
 
-OVERRIDES = {"eval": "eval", **dict.fromkeys(("train", "check", "show", "prepare", "info"), "train")}
+OVERRIDES = {"eval": "eval", **dict.fromkeys(("train", "check", "show", "bench", "prepare", "info"), "train")}
 ONLY_DATA = {"prepare": ("data", "tokenizer"), "info": ("data", "tokenizer")}
 HYDRA = ("--multirun", "--cfg", "--config-dir", "--info", "--hydra-help", "--help")
 HYDRA_VALUES = {"--cfg": ["job", "hydra", "all"], "--info": ["defaults", "defaults-tree", "plugins"]}

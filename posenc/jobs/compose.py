@@ -24,6 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from posenc.errors import UserError, nearest
+from posenc.jobs.slots import LAUNCHER, checked_n_jobs
 from posenc.paths import conf_dir
 from posenc.settings import EvalConfig, TrainConfig, register_schemas
 
@@ -74,7 +75,8 @@ class Jobs:
 
     jobs: list[Composed]
     sweep: bool
-    basic: bool  # Hydra's basic sweeper and launcher: we run them one after the other
+    basic: bool  # Hydra's basic sweeper, and its basic launcher or joblib: we run them
+    n_jobs: int = 1  # at once; -1: as many as the machine is good for
 
 
 def compose_jobs(command: str, line: CommandLine) -> Jobs:
@@ -91,6 +93,7 @@ def compose_jobs(command: str, line: CommandLine) -> Jobs:
         sweep = line.multirun or str(getattr(mode, "name", mode)) == "MULTIRUN"
         sweeper = OmegaConf.select(base, "hydra.sweeper._target_")
         launcher = OmegaConf.select(base, "hydra.launcher._target_")
+        several = OmegaConf.select(base, "hydra.runtime.choices")["hydra/launcher"] == LAUNCHER
         if not sweep or sweeper != BASIC_SWEEPER:
             return Jobs([Composed(line.overrides, plain_settings(command, base))], sweep, False)
         params = OmegaConf.to_container(base.hydra.sweeper.params or OmegaConf.create({}))
@@ -104,7 +107,8 @@ def compose_jobs(command: str, line: CommandLine) -> Jobs:
             job = Composed(overrides, settings)
             if job.settings not in [other.settings for other in jobs]:
                 jobs.append(job)
-        return Jobs(jobs, True, launcher == BASIC_LAUNCHER)
+        n_jobs = checked_n_jobs(OmegaConf.select(base, "hydra.launcher.n_jobs")) if several else 1
+        return Jobs(jobs, True, several or launcher == BASIC_LAUNCHER, n_jobs)
 
 
 def _wrong_flag(message: str) -> NoReturn:

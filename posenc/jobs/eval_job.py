@@ -43,6 +43,7 @@ from posenc.report.progress import say
 from posenc.results.settings import spoken_name
 from posenc.tracking import build_tracker, check_tracking
 from posenc.training.checkpoint import check_weights, load_weights, newest_checkpoint
+from posenc.training.distributed import current
 from posenc.training.precision import resolve_device
 
 
@@ -121,7 +122,8 @@ def asked_targets(job: EvalJob) -> set[tuple[str, str]]:
 
 def run_eval(job: EvalJob) -> Outcome:
     """Measure what is not measured yet and put results.json together."""
-    with StopFlag() as stop:
+    with StopFlag() as stop, current().watched():
+        current().on_stop = stop.asked_elsewhere
         try:
             return _run(job, stop)
         except InterruptedRunError:
@@ -129,22 +131,30 @@ def run_eval(job: EvalJob) -> Outcome:
             return Outcome(stop.exit_code)
 
 
+def _checked_checkpoint(job: EvalJob, vocab_size: int) -> tuple[str, int, dict[str, Any]]:
+    """Folder, step and state of the newest one, its weights of the right shapes. Raises RunError."""
+    checkpoint = newest_checkpoint(job.directory / "checkpoints")  # a running training may have moved on
+    if checkpoint is None:
+        raise RunError(f"the checkpoints of {job.directory} are gone")
+    with torch.device("meta"):  # before anything of a stranger's size is allocated
+        check_weights(checkpoint.path, build_decoder(job.trained, job.shape, vocab_size))
+    return str(checkpoint.path), checkpoint.step, checkpoint.state
+
+
 def _run(job: EvalJob, stop: StopFlag) -> Outcome:
-    trained = job.trained
-    store = prepare(job.data, job.tokenizer, facts=job.facts)
+    trained, group = job.trained, current()
+    store = group.in_turn(lambda: prepare(job.data, job.tokenizer, facts=job.facts))
     longest = max(job.evaluation.windows)
     for split in ("validation", job.evaluation.split) if job.evaluation.tune else (job.evaluation.split,):
         check_lengths(store, split=split, needed_tokens=longest + 1, context_length=None)
     with folder.locked(job.directory, "evaluation"):
         stop.guard()
-        checkpoint = newest_checkpoint(job.directory / "checkpoints")  # a running training may have moved on
-        if checkpoint is None:
-            raise RunError(f"the checkpoints of {job.directory} are gone")
-        with torch.device("meta"):  # before anything of a stranger's size is allocated
-            check_weights(checkpoint.path, build_decoder(trained, job.shape, store.vocab_size))
+        path, step, state = group.first(lambda: _checked_checkpoint(job, store.vocab_size))
         model = build_model(trained, job.shape, store.vocab_size)
-        load_weights(checkpoint.path, model)
-        own = job.facts.fingerprint == checkpoint.state.get("fingerprint")
+        if group.is_first:
+            load_weights(Path(path), model)
+        group.same_weights(model)
+        own = job.facts.fingerprint == state.get("fingerprint")
         records = measure(
             trained,
             model,
@@ -153,24 +163,26 @@ def _run(job: EvalJob, stop: StopFlag) -> Outcome:
             directory=job.directory,
             corpus=job.data["name"],
             device=job.device,
-            step=checkpoint.step,
+            step=step,
             stop=stop,
             trained_bytes=partial(byte_store, store, job.data, job.facts) if own else None,
         )
         facts = run_facts(
             trained,
             model,
-            fingerprint=checkpoint.state["fingerprint"],
+            fingerprint=state["fingerprint"],
             name=job.directory.name,
             digest=job.directory.name.rpartition("-")[2],
             device=job.device,
-            tokens=int(checkpoint.state["tokens"]),
-            steps=checkpoint.step,
-            seconds=float(checkpoint.state["seconds"]),
-            final_loss=checkpoint.state["final_loss"],
+            tokens=int(state["tokens"]),
+            steps=step,
+            seconds=float(state["seconds"]),
+            final_loss=state["final_loss"],
             versions={**folder.versions(), **origins_of(trained["encoding"], trained["plugins"])},
         )
         folder.put_together(job.directory, facts, newer=False)
+    if not group.is_first:
+        return Outcome(0, records)
     tracker = build_tracker(
         job.tracking,
         run_name=job.directory.name,

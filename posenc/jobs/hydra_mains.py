@@ -1,7 +1,7 @@
 """Hydra's entry points of `posenc train` and `posenc eval`, at module level so that launchers can take them.
 
-A sweep with Hydra's basic launcher does not come here as a whole: `launch` gives each of its jobs a process.
-Other launchers (joblib, submitit, Ray) call these functions in processes of their own.
+A sweep with the launchers basic and joblib does not come here as a whole: `posenc.jobs.sweep` gives each of
+its jobs a process. Other launchers (submitit, Ray) call these functions in processes of their own.
 """
 
 from __future__ import annotations

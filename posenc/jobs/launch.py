@@ -15,6 +15,7 @@ from posenc.errors import RunError, UserError, nearest
 from posenc.jobs.compose import Composed, Jobs, compose_jobs, parse
 from posenc.jobs.sweep import SWEEP, named_sweep, run_sweep, show_sweep
 from posenc.report.progress import say
+from posenc.training.distributed import alone, current, together
 
 if TYPE_CHECKING:
     from posenc.results.records import Record
@@ -25,23 +26,35 @@ OFFERED = ("--multirun", "--dry-run", "--cfg", "--config-dir", "--info", "--debu
 def run_command(command: str, arguments: list[str], *, dry_run: bool = False) -> int:
     """`posenc train ...` or `posenc eval ...` from arguments to exit code. Raises UserError, RunError.
 
-    A dry run of a training only says what it would take, and writes nothing.
+    A dry run of a training only says what it would take, and writes nothing. Under torchrun each process
+    comes here with the same arguments.
     """
+    return together(lambda: _run_command(command, arguments, dry_run))
+
+
+def _run_command(command: str, arguments: list[str], dry_run: bool) -> int:
+    group = current()
     refuse_unknown_flags(command, arguments)
     line = parse(arguments)
     # Hydra's own parser wants all flags before or after the overrides
     arguments = [*(a for a in arguments if a not in line.overrides), *line.overrides]
+    if (line.asks_hydra or dry_run) and not group.is_first:
+        return 0
     if line.asks_hydra:
         if line.prints_config:  # wrong input is told in our words there too
             compose_jobs(command, line)
         _call_hydra(command, arguments)
         return 0
-    _refuse_several_processes()
     if dry_run:
         from posenc.jobs.dry_run import print_dry_run
 
-        return print_dry_run(compose_jobs(command, line))
-    composed = _applicable(command, compose_jobs(command, line))
+        with alone():
+            return print_dry_run(compose_jobs(command, line))
+    composed = compose_jobs(command, line)
+    if composed.sweep and group.size > 1:
+        hint = "one torchrun for each run; or -m without torchrun, several at once: hydra/launcher=joblib"
+        raise UserError("-m", None, "torchrun makes several processes of one run, not of a sweep", hint=hint)
+    composed = group.in_turn(lambda: _applicable(command, composed))
     if not composed.sweep:
         codes = _call_hydra(command, arguments)
         return codes[-1] if codes else 1
@@ -53,7 +66,7 @@ def run_command(command: str, arguments: list[str], *, dry_run: bool = False) ->
         if composed.basic:
             finished = [_is_finished(command, job) for job in composed.jobs]
             asked = _asked(command, composed.jobs)
-            return run_sweep(command, line, composed.jobs, places, finished, asked)
+            return run_sweep(command, line, composed, places, finished, asked)
         codes = _call_hydra(command, arguments)
         show_sweep(list(dict.fromkeys(places)), codes, _asked(command, composed.jobs))
         return 1 if any(codes) else 0
@@ -138,6 +151,8 @@ def run_job(command: str, settings: dict[str, Any], *, in_sweep: bool) -> int:
 
     try:
         job = validated(command, _frozen(settings))
+        windows = job.batch_windows if command == "train" else None
+        current().connect(job.device, job.directory.name, windows)
         if command == "train":
             from posenc.jobs.train_job import run_train
 
@@ -159,7 +174,8 @@ def run_job(command: str, settings: dict[str, Any], *, in_sweep: bool) -> int:
         where = f"{last.filename}:{last.lineno}; --debug shows all of it"
         say(RunError(f"{type(error).__name__}: {error}", hint=where).text())
         return 1
-    if outcome.exit_code == 0 and not in_sweep and SWEEP not in os.environ:
+    shows = current().is_first and not in_sweep and SWEEP not in os.environ
+    if outcome.exit_code == 0 and shows:
         show_run(job.directory, outcome.records)
     return outcome.exit_code
 
@@ -199,14 +215,6 @@ def refuse_unknown_flags(command: str, arguments: list[str]) -> None:
             hint = f"did you mean: {close}\n" if close else ""
             hint += "settings are written KEY=VALUE: encoding=rope, seed=1"
             raise UserError(flag, None, "there is no such option", allowed=", ".join(offered), hint=hint)
-
-
-def _refuse_several_processes() -> None:
-    processes = os.environ.get("WORLD_SIZE", "1")
-    if processes not in ("", "1"):
-        raise UserError(
-            "WORLD_SIZE", processes, "training by several processes is not there yet", allowed="1"
-        )
 
 
 def _call_hydra(command: str, arguments: list[str]) -> list[int]:

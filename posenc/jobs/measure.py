@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,8 @@ from posenc.jobs.signals import StopFlag
 from posenc.model.decoder import Decoder
 from posenc.report.progress import say, shown
 from posenc.results.records import Record, make_record
-from posenc.results.store import find_record, write_record
+from posenc.results.store import find_record, write_record, write_text_atomic
+from posenc.training.distributed import current
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +57,7 @@ def measure(
 
     `trained_bytes` gives the bytes of the corpus it was trained on, where that is the one measured: then
     fixed-target comes with its reference, the loss of a byte trigram. Raises InterruptedRunError once a
-    stop was asked for; what was finished before is stored.
+    stop was asked for; what was finished before is stored. Several processes share the windows of each cell.
     """
     subject, asked = subject_and_asked(settings, model, store, plan, device)
     extension = build_extension(plan.extend, model)
@@ -68,10 +71,12 @@ def measure(
         log.warning("%s changes nothing at these lengths", extension.name)
     cells = plan_cells(subject, asked, plan.protocols)
     done = 0
-    with shown("evaluating", len(cells) + len(grid) * len(asked.extrapolating)) as bar:
+    total = len(cells) + len(grid) * len(asked.extrapolating)
+    with _records_of(directory, step) as (place, publish), shown("evaluating", total) as bar:
 
         def on_cell(record: Record, was_there: bool) -> None:
             nonlocal done
+            publish()
             done += 1
             extended = "" if record["extend"] is None else f"+{record['extend']['name']} "
             split = "" if record["split"] == plan.split else f" on {record['split']} documents"
@@ -81,7 +86,7 @@ def measure(
         def evaluated(cells: Any) -> list[Record]:
             return evaluate(
                 cells,
-                directory,
+                place,
                 corpus=corpus,
                 checkpoint_step=step,
                 on_cell=on_cell,
@@ -96,8 +101,42 @@ def measure(
             )
         records = evaluated(cells)
     if "fixed-target" in plan.protocols and trained_bytes is not None:
-        records.append(_reference(asked, trained_bytes, directory, corpus, step))
+        reference = current().first(lambda: _reference(asked, trained_bytes, directory, corpus, step))
+        records.append(reference)
     return records
+
+
+@contextmanager
+def _records_of(directory: Path, step: int) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """A run directory to evaluate in, and what brings its new records to the run's own.
+
+    It is the run's own for one process. Each of several has a copy of what is stored for `step`, so that all
+    find the same cells done whatever another command adds meanwhile; the first one's are published.
+    """
+    group = current()
+    if group.size == 1:
+        yield directory, lambda: None
+        return
+
+    def stored() -> dict[str, str]:
+        paths = (directory / "records").glob(f"[!.]*-step{step}-*.json")
+        return {path.name: path.read_text(encoding="utf-8") for path in paths}
+
+    known = group.first(stored)
+    with tempfile.TemporaryDirectory(prefix="posenc-") as copy:
+        records = Path(copy) / "records"
+        records.mkdir()
+        for name, text in known.items():
+            (records / name).write_text(text, encoding="utf-8")
+
+        def publish() -> None:
+            for path in records.glob("[!.]*.json") if group.is_first else ():
+                text = path.read_text(encoding="utf-8")
+                if known.get(path.name) != text:
+                    write_text_atomic(directory / "records" / path.name, text)
+                    known[path.name] = text
+
+        yield Path(copy), publish
 
 
 def subject_and_asked(

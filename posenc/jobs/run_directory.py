@@ -1,4 +1,7 @@
-"""One run's folder: its lock, status, configuration and metrics."""
+"""One run's folder: its lock, status, configuration and metrics.
+
+Of several processes the first one alone writes: for the others everything here that writes does nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,12 @@ import os
 import platform
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 import yaml
 from filelock import FileLock, Timeout
@@ -23,6 +26,20 @@ from posenc.errors import RunError
 from posenc.results.load import load_run
 from posenc.results.records import RunFacts
 from posenc.results.store import assemble_results, write_json_atomic, write_text_atomic
+from posenc.training.distributed import current
+
+P = ParamSpec("P")
+
+
+def by_the_first(write: Callable[P, None]) -> Callable[P, None]:
+    """Done by the first process of the run alone."""
+
+    @functools.wraps(write)
+    def written(*args: P.args, **kwargs: P.kwargs) -> None:
+        if current().is_first:
+            write(*args, **kwargs)
+
+    return written
 
 
 def read_status(directory: Path) -> dict[str, Any]:
@@ -41,6 +58,9 @@ def locked(directory: Path, name: str = "run") -> Iterator[None]:
     The kernel releases the lock when the process dies, so there is no stale one. It is not reliable on some
     network file systems.
     """
+    if not current().is_first:
+        yield
+        return
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = FileLock(directory / f".{name}.lock", timeout=1)
@@ -69,6 +89,7 @@ def refuse_links(directory: Path) -> None:
                 raise RunError(f"{path} is a symbolic link; a run directory holds none")
 
 
+@by_the_first
 def put_together(directory: Path, facts: RunFacts, *, newer: bool) -> None:
     """results.json from records/. Facts of an earlier step, or of the same one unless `newer`, do not win.
 
@@ -83,8 +104,12 @@ def put_together(directory: Path, facts: RunFacts, *, newer: bool) -> None:
         assemble_results(directory, facts)
 
 
+@by_the_first
 def write_status(directory: Path, status: str, **more: Any) -> None:
-    """status.json: running | finished | failed | diverged | interrupted, with reason, host, pid and times."""
+    """status.json: running | finished | failed | diverged | interrupted, with reason, host, pid and times.
+
+    Of several `processes` host and pid are those of the first.
+    """
     now = datetime.now(UTC).isoformat(timespec="seconds")
     before = read_status(directory)
     write_json_atomic(
@@ -94,6 +119,7 @@ def write_status(directory: Path, status: str, **more: Any) -> None:
             "reason": None,
             "host": socket.gethostname(),
             "pid": os.getpid(),
+            "processes": current().size,
             "started": before.get("started", now),
             "updated": now,
             "versions": versions(),
@@ -103,6 +129,7 @@ def write_status(directory: Path, status: str, **more: Any) -> None:
     )
 
 
+@by_the_first
 def write_config(directory: Path, settings: dict[str, Any]) -> None:
     """config.yaml: fully resolved, plain data."""
     write_text_atomic(
@@ -110,12 +137,14 @@ def write_config(directory: Path, settings: dict[str, Any]) -> None:
     )
 
 
+@by_the_first
 def append_metrics(directory: Path, metrics: dict[str, float]) -> None:
     """One line of metrics.jsonl."""
     with (directory / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(metrics) + "\n")
 
 
+@by_the_first
 def drop_metrics_after(directory: Path, step: int) -> None:
     """Forget logged steps past the checkpoint that a run continues from, so that each step stands once."""
     path = directory / "metrics.jsonl"
@@ -134,6 +163,9 @@ def drop_metrics_after(directory: Path, step: int) -> None:
 @contextmanager
 def log_file(directory: Path) -> Iterator[None]:
     """Everything that is logged also goes to log.txt."""
+    if not current().is_first:
+        yield
+        return
     handler = logging.FileHandler(directory / "log.txt", encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
@@ -145,6 +177,7 @@ def log_file(directory: Path) -> Iterator[None]:
         handler.close()
 
 
+@by_the_first
 def append_log(directory: Path, text: str) -> None:
     """Text that belongs into log.txt and not on the screen: a traceback."""
     with (directory / "log.txt").open("a", encoding="utf-8", errors="backslashreplace") as file:

@@ -25,6 +25,7 @@ class StopFlag:
 
     def __init__(self) -> None:
         self.received: int | None = None
+        self.elsewhere = False
         self.guarded = False
         self._before: dict[int, Any] = {}
 
@@ -47,18 +48,26 @@ class StopFlag:
         self.guarded = True
         self.check()
 
+    def asked_elsewhere(self) -> None:
+        """Another process of this run was asked to stop."""
+        self.elsewhere = True
+
     def requested(self) -> bool:
-        return self.received is not None
+        return self.received is not None or self.elsewhere
 
     def check(self) -> None:
         """Raise InterruptedRunError if a stop was asked for."""
-        if self.received is not None:
+        if self.requested():
             raise InterruptedRunError
 
     @property
     def exit_code(self) -> int:
-        return CODES[signal.Signals(self.received)] if self.received is not None else 0
+        if self.received is None:
+            return CODES[signal.SIGTERM] if self.elsewhere else 0
+        return CODES[signal.Signals(self.received)]
 
     @property
     def name(self) -> str:
-        return signal.Signals(self.received).name if self.received is not None else "none"
+        if self.received is None:
+            return "a signal to another process" if self.elsewhere else "none"
+        return signal.Signals(self.received).name

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from posenc.jobs.compose import Composed
-from posenc.report.live import PENDING, RUNNING, Row, SweepState
+from posenc.report.live import PENDING, RUNNING, Row, SweepState, left_words, seconds_left
 from posenc.report.words import length
-from posenc.results.glance import losses_by_multiple
+from posenc.results.glance import last_metrics, losses_by_multiple
 from posenc.results.load import load_run
 from posenc.results.records import HEADLINE
 from posenc.results.settings import spoken_name
@@ -19,7 +19,7 @@ Asked = Mapping[Path, set[tuple[str, str]]]
 
 
 class Sweep:
-    """The jobs of a sweep, which of them are done, and what they have measured."""
+    """The jobs of a sweep, which of them run or are done, and what they have measured."""
 
     def __init__(self, jobs: Sequence[Composed], places: Sequence[Path], asked: Asked) -> None:
         self.jobs, self.places, self.asked = jobs, places, asked
@@ -28,37 +28,68 @@ class Sweep:
         counts = {label: self.labels.count(label) for label in dict.fromkeys(self.labels)}
         self.rows = {label: Row(label, count) for label, count in counts.items()}
         self.seconds: list[float] = []
-        self.began = 0.0
+        self.over = 0  # jobs that are finished or have failed
+        self._began: dict[int, float] = {}  # of the jobs that run
+        self._ends: dict[int, float] = {}  # when what they are at is over, by their own pace
+        self._tokens: dict[int, int] = {}  # trained on before this sweep
+        self.trained = 0  # tokens, in this sweep
 
     def begin(self, i: int, remaining: int) -> SweepState:
         """What job i is told; `remaining` jobs come after it."""
-        self.began = time.time()
+        self._began[i] = time.time()
+        self._tokens[i] = self._tokens_of(i)
         self.rows[self.labels[i]].state = RUNNING
+        return self.state(i, remaining)
+
+    def state(self, i: int, remaining: int) -> SweepState:
+        """The sweep as it is now, as job i sees it."""
         rows = list(self.rows.values())
-        present = {column for row in rows for column in row.nats}
+        present = {column for row in rows for column in list(row.nats)}  # a copy: another thread may draw
         return SweepState(
             number=i + 1,
             total=len(self.jobs),
             label=self.labels[i],
             seconds=self.seconds,
             remaining=remaining,
-            began=self.began,
+            began=self._began.get(i, 0.0),
             rows=rows,
             columns=sorted(present, key=lambda column: float(column[:-1])),
         )
 
+    def pace(self, i: int, left: float) -> None:
+        """Job i has said that what it is at will be over in so many seconds."""
+        if i in self._began:
+            self._ends[i] = time.time() + left
+
+    def left(self, waiting: int, at_once: int) -> str:
+        """The time left in all in words, or nothing; `waiting` jobs have not begun."""
+        now = time.time()
+        began, ends = dict(self._began), dict(self._ends)
+        running = [(now - began[i], max(0.0, ends[i] - now) if i in ends else None) for i in began]
+        return left_words(seconds_left(running, waiting, at_once, self.seconds))
+
     def end(self, i: int, code: int) -> dict[str, float]:
         """Job i has run: its losses by length, which stand in the table from now on."""
+        seconds = time.time() - self._began.pop(i)
+        self._ends.pop(i, None)
+        self.trained += max(0, self._tokens_of(i) - self._tokens[i])
         row = self.rows[self.labels[i]]
-        row.state = PENDING
+        row.state = "failed" if code else PENDING
+        if any(self.labels[other] == row.label for other in self._began):
+            row.state = RUNNING
         if code:
-            row.state = "failed"
+            self.over += 1
             return {}
-        self.seconds.append(time.time() - self.began)
+        self.seconds.append(seconds)
         return self.add(i)
+
+    def _tokens_of(self, i: int) -> int:
+        tokens = last_metrics(self.places[i]).get("tokens")
+        return tokens if isinstance(tokens, int) else 0
 
     def add(self, i: int) -> dict[str, float]:
         """The losses of job i, finished now or before, by length."""
+        self.over += 1
         row = self.rows[self.labels[i]]
         row.done += 1
         found = self._losses(i)

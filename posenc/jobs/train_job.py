@@ -24,6 +24,9 @@ from posenc.results.load import load_run
 from posenc.results.records import RunFacts
 from posenc.results.settings import spoken_name
 from posenc.tracking import Tracker, build_tracker
+from posenc.tracking.none import NoTracker
+from posenc.training.compiling import compiled_blocks
+from posenc.training.distributed import current
 from posenc.training.loop import Progress, Trained, train
 
 log = logging.getLogger(__name__)
@@ -39,26 +42,32 @@ def run_train(job: TrainJob) -> Outcome:
     Raises UserError if the tokenised corpus is too short after all, RunError if another process holds the
     directory, both before the directory is touched.
     """
-    status = folder.read_status(job.directory)
-    if status.get("status") == "diverged":
-        raise RunError(
-            f"this run diverged before: {status.get('reason')}",
-            hint=f"try a smaller train.lr or another seed; or remove {job.directory} to train it again",
-        )
-    if is_finished(job):
+    if current().first(lambda: _is_done(job)):
         say(f"already finished: {job.directory}")
         return Outcome(0)
     with StopFlag() as stop:
+        current().on_stop = stop.asked_elsewhere
         try:
             return _held(job, stop)
         except InterruptedRunError:
             return Outcome(stop.exit_code)
 
 
+def _is_done(job: TrainJob) -> bool:
+    """Whether there is nothing left to do. Raises RunError for a run that diverged."""
+    status = folder.read_status(job.directory)
+    if status.get("status") == "diverged":
+        raise RunError(
+            f"this run diverged before: {status.get('reason')}",
+            hint=f"try a smaller train.lr or another seed; or remove {job.directory} to train it again",
+        )
+    return is_finished(job)
+
+
 def _held(job: TrainJob, stop: StopFlag) -> Outcome:
     """Tokens ready, directory locked: then run, and write down how it ended."""
     settings, directory = job.settings, job.directory
-    store = prepare(settings["data"], settings["tokenizer"], facts=job.facts)
+    store = current().in_turn(lambda: prepare(settings["data"], settings["tokenizer"], facts=job.facts))
     check_lengths(
         store,
         split=job.evaluation.split,
@@ -69,7 +78,8 @@ def _held(job: TrainJob, stop: StopFlag) -> Outcome:
     with folder.locked(directory), folder.log_file(directory):
         try:
             stop.guard()
-            return _run(job, store, stop)
+            with current().watched():
+                return _run(job, store, stop)
         except InterruptedRunError:
             folder.write_status(directory, "interrupted", reason=stop.name)
             say(f"{stop.name}: everything finished so far is saved; the same command continues")
@@ -103,20 +113,11 @@ def _run(job: TrainJob, store: TokenStore, stop: StopFlag) -> Outcome:
     model = build_model(settings, job.shape, store.vocab_size)
     for warning in model.acting.warnings():
         log.warning("%s", warning)
-    if settings["train"]["compile"]:
-        for block in model.blocks:
-            block.compile()
-    tracker = build_tracker(
-        settings["tracking"],
-        run_name=directory.name,
-        group=os.environ.get("POSENC_SWEEP", settings["experiment_name"]),
-        tags=[str(spoken_name(settings["encoding"])), settings["experiment_name"]],
-        config=settings,
-        run_dir=directory,
-    )
+    tracker = _tracker(job)
     status = "failed"
     try:
-        trained = _train(job, model, store, tracker, stop)
+        with compiled_blocks(model, settings["train"]["compile"]):
+            trained = _train(job, model, store, tracker, stop)
         if trained.status == "diverged":
             status = "diverged"
             folder.write_status(directory, "diverged", reason=trained.reason, step=trained.step)
@@ -151,13 +152,29 @@ def _run(job: TrainJob, store: TokenStore, stop: StopFlag) -> Outcome:
         tracker.finish(status)
 
 
+def _tracker(job: TrainJob) -> Tracker:
+    """Of several processes the first one's is told everything."""
+    if not current().is_first:
+        return NoTracker()
+    settings = job.settings
+    return build_tracker(
+        settings["tracking"],
+        run_name=job.directory.name,
+        group=os.environ.get("POSENC_SWEEP", settings["experiment_name"]),
+        tags=[str(spoken_name(settings["encoding"])), settings["experiment_name"]],
+        config=settings,
+        run_dir=job.directory,
+    )
+
+
 def _train(job: TrainJob, model: Decoder, store: TokenStore, tracker: Tracker, stop: StopFlag) -> Trained:
     settings = job.settings
     length = settings["context_length"]
-    counts = count_parameters(model)
+    counts, processes = count_parameters(model), current().size
     say(
         f"{spoken_name(settings['encoding'])}: {counts['total']:,} parameters, T={length}, "
         f"{job.steps} steps of {job.batch_windows * length} tokens, {job.precision} on {job.device}, "
+        f"{f'{processes} processes, ' if processes > 1 else ''}"
         f"{settings['data']['name']} as {settings['tokenizer']['name']} -> {job.directory}"
     )
     tokenizer = build_tokenizer(settings["tokenizer"], job.facts)

@@ -1,16 +1,18 @@
 """A sweep while it runs: how far it is, the time left, and the table of its finished cells.
 
-Every job is a process of its own that draws on the terminal itself. What it must know of the others is handed
-to it in the environment, so nothing is shared, left behind or in the way when one of them dies.
+Every job is a process of its own. Where they run one after the other, each draws on the terminal itself, and
+what it must know of the others is handed to it in the environment: nothing is shared, left behind or in the
+way when one of them dies. Several at once are drawn by the sweep (posenc.report.several).
 """
 
 from __future__ import annotations
 
+import heapq
 import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -64,27 +66,42 @@ class SweepState:
         except (KeyError, TypeError, ValueError):
             return None
 
-    def seconds_left(self, present: float | None, now: float | None = None) -> tuple[float, bool] | None:
-        """Seconds until the sweep ends, and whether that is only a lower bound; None when nothing is known.
-
-        `present`: what is left of the present job's training or evaluation by its own pace. Jobs to come
-        take as long as the finished ones did on average; in the first job, as long as its training, which
-        leaves out the evaluation.
-        """
-        elapsed = max(0.0, (time.time() if now is None else now) - self.began)
-        if self.seconds:
-            each = math.fsum(self.seconds) / len(self.seconds)
-            return max(each - elapsed, present or 0.0) + self.remaining * each, False
-        if present is None:
-            return None
-        return present + self.remaining * (elapsed + present), True
-
     def left(self, present: float | None, now: float | None = None) -> str:
-        """`1:02:30 left`, `at least 40:00 left`, or nothing."""
-        found = self.seconds_left(present, now)
-        if found is None:
-            return ""
-        return ("at least " if found[1] else "") + clock(found[0]) + " left"
+        """`1:02:30 left`, `at least 40:00 left`, or nothing; `present`: of this job, by its own pace."""
+        elapsed = max(0.0, (time.time() if now is None else now) - self.began)
+        return left_words(seconds_left([(elapsed, present)], self.remaining, 1, self.seconds))
+
+
+def seconds_left(
+    running: Sequence[tuple[float, float | None]], waiting: int, at_once: int, seconds: Sequence[float]
+) -> tuple[float, bool] | None:
+    """Seconds until a sweep ends, and whether that is only a lower bound; None when nothing is known.
+
+    `running`: of every job that runs, how long it has, and what is left of its training or evaluation by its
+    own pace. Jobs to come take as long as the finished ones did on average (`seconds`); before one is
+    finished, as long as the training of those that run, which leaves out the evaluation.
+    """
+    if seconds:
+        each = math.fsum(seconds) / len(seconds)
+        left = [max(each - elapsed, present or 0.0) for elapsed, present in running]
+    else:
+        whole = [elapsed + present for elapsed, present in running if present is not None]
+        if not whole:
+            return None
+        each = math.fsum(whole) / len(whole)
+        left = [each - elapsed if present is None else present for elapsed, present in running]
+    ends = [max(0.0, one) for one in left] + [0.0] * (at_once - len(left))
+    heapq.heapify(ends)
+    for _ in range(waiting):  # the next job begins where one ends first
+        heapq.heapreplace(ends, ends[0] + each)
+    return max(ends), not seconds
+
+
+def left_words(found: tuple[float, bool] | None) -> str:
+    """What `seconds_left` found: `1:02:30 left`, `at least 40:00 left`, or nothing."""
+    if found is None:
+        return ""
+    return ("at least " if found[1] else "") + clock(found[0]) + " left"
 
 
 def sweep_table(state: SweepState, width: int, most_rows: int) -> Table:

@@ -5,6 +5,7 @@ In a sweep the whole of it stands below (posenc.report.live): which job of how m
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -16,8 +17,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from posenc.report.live import SweepState, clock, sweep_table
+from posenc.report.several import IN_A_LOG, SECONDS
 
-SECONDS_BETWEEN_LINES = 5.0
+SECONDS_BETWEEN_LINES = float(os.environ.get(SECONDS, IN_A_LOG))
 
 
 class Shown(Protocol):

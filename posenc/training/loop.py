@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -25,6 +25,7 @@ from posenc.training.checkpoint import (
     newest_checkpoint,
     save_checkpoint,
 )
+from posenc.training.distributed import Stop, current
 from posenc.training.memory import keep_freed_memory
 from posenc.training.optimizer import Optimization, build_optimizer, learning_rate
 from posenc.training.step import NextTokenLoss, gradients, update
@@ -66,12 +67,6 @@ class Trained:
     reason: str | None = None
 
 
-class Stop(Protocol):
-    """Asked once a step: has somebody asked the run to stop?"""
-
-    def requested(self) -> bool: ...
-
-
 def train(
     model: Decoder,
     sampler: WindowSampler,
@@ -97,12 +92,16 @@ def train(
     Every update sees `batch_windows` windows of `context_length` tokens. A checkpoint is written every
     `checkpoint_seconds`, when stopped and at the end; its state carries `provenance` (plain JSON: what text,
     what tokenizer), its folder `files`, texts by name. `on_resume(step)` is told once where it begins.
+    Each of several processes computes a part of every batch; the first alone reads and writes checkpoints.
     """
+    group = current()
     keep_freed_memory()
     model.to(device).train()
-    loss_of = NextTokenLoss(model)
     optimizer = build_optimizer(model, optimization)
-    step, state = _resume(checkpoints, model, optimizer)
+    step, state = group.first(lambda: _resume(checkpoints, model, optimizer))
+    group.same_weights(model, optimizer)
+    loss_of = group.wrap(NextTokenLoss(model), batch_windows)
+    rows = group.rows(batch_windows)
     on_resume(step)
     first_step, seconds_before = step, float(state["seconds"])
     batch_tokens = batch_windows * context_length
@@ -121,6 +120,8 @@ def train(
         return seconds_before + (time.monotonic() - began if step > first_step else 0.0)
 
     def save() -> None:
+        if not group.is_first:
+            return
         facts = {"tokens": step * batch_tokens, "seconds": seconds_so_far(), "final_loss": final_loss()}
         save_checkpoint(checkpoints, step, model, optimizer, {**facts, **provenance}, files)
 
@@ -128,28 +129,29 @@ def train(
         while step < steps:
             batch = sampler.batch(step, batch_windows)
             inputs, targets = (
-                torch.from_numpy(part).to(device, non_blocking=True) for part in batch
+                torch.from_numpy(part[rows]).to(device, non_blocking=True) for part in batch
             )  # (B, T)
             pos = model.positions(context_length, generator_for(seed, "positions", step))  # (T,)
-            loss, norm = gradients(
+            found = gradients(
                 loss_of, inputs, targets, pos, precision=precision, grad_clip=optimization.grad_clip
             )
-            if not (math.isfinite(loss.item()) and math.isfinite(norm.item())):
-                what = "gradient" if math.isfinite(loss.item()) else "loss"
+            loss, norm = group.agree(*found, stop)
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                what = "gradient" if math.isfinite(loss) else "loss"
                 return ended("diverged", f"non-finite {what} at step {step + 1}")
             lr = learning_rate(step, steps, optimization)
             update(optimizer, lr)
             step += 1
-            recent.append(loss.item())
+            recent.append(loss)
 
             now = time.monotonic()
             if step % log_every == 0 or step == steps:
                 rate = (step - logged_step) * batch_tokens / max(now - logged_at, 1e-9)
                 window = recent[logged_step - step :]
                 mean = sum(window) / len(window)
-                on_log(Progress(step, steps, step * batch_tokens, mean, lr, norm.item(), rate))
+                on_log(Progress(step, steps, step * batch_tokens, mean, lr, norm, rate))
                 logged_at, logged_step = now, step
-            if stop.requested() and step < steps:
+            if group.stopping(stop) and step < steps:
                 save()
                 return ended("interrupted", "asked to stop")
             if now - saved >= checkpoint_seconds and step < steps:

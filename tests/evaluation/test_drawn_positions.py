@@ -103,13 +103,13 @@ def test_a_second_measurement_is_the_first(store: TokenStore) -> None:
 def test_windows_share_no_more_than_their_draw(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     of = subject(store, "rope", RANDOMIZED)
     shown: list[tuple[int, ...]] = []
-    forward = of.model.forward
+    hidden = of.model.hidden
 
     def watched(tokens: Any, pos: torch.Tensor, wanted: int | None = None, acting: Any = None) -> Any:
         shown.extend([tuple(pos.tolist())] * len(tokens))
-        return forward(tokens, pos, wanted, acting)
+        return hidden(tokens, pos, wanted, acting)
 
-    monkeypatch.setattr(of.model, "forward", watched)
+    monkeypatch.setattr(of.model, "hidden", watched)
     losses(of, T)
     assert len(shown) == COUNT and len(set(shown)) == DRAWS
     assert all(len(pos) == T and max(pos) < 16 * T for pos in shown)

@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 from tiny_model import T
 from token_stores import ask, store_of
 
 from posenc.corpus import TokenStore
 from posenc.evaluation import far_copy, fixed_target, induction
+from posenc.evaluation import subject as subject_module
 from posenc.evaluation.plans import Asked
 from posenc.evaluation.subject import NotApplicableError, Subject
 
@@ -187,15 +190,15 @@ def test_a_window_without_room_for_two_copies_is_a_note(
     assert records["induction", 2 * size - 1]["nats"] is not None  # the gap is 0
 
 
-def test_a_model_that_copies_is_seen(subject_of: SubjectOf, asked_of: AskedOf, measured: Any) -> None:
+def test_a_model_that_copies_is_seen(
+    subject_of: SubjectOf, measured: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Logits by hand: all weight on the token that followed the last two, the last time they came."""
-    import torch
-
     subject = subject_of("nope")
 
-    def copying(tokens: Any, pos: Any, wanted: int, acting: Any = None) -> Any:
-        logits = torch.zeros(*tokens.shape, subject.store.vocab_size)
-        for row, text in enumerate(tokens.tolist()):
+    def copying(subject: Subject, batch: torch.Tensor, pos: Any, acting: Any, wanted: int) -> torch.Tensor:
+        logits = torch.zeros(len(batch), batch.shape[1] - 1, subject.store.vocab_size)
+        for row, text in enumerate(batch[:, :-1].tolist()):
             follows = {}
             for place in range(1, len(text)):
                 pair = (text[place - 1], text[place])
@@ -203,9 +206,10 @@ def test_a_model_that_copies_is_seen(subject_of: SubjectOf, asked_of: AskedOf, m
                     logits[row, place, follows[pair]] = 30
                 if place + 1 < len(text):
                     follows[pair] = text[place + 1]
-        return logits[:, -wanted:]
+        scored, targets = logits[:, -wanted:].transpose(1, 2), batch[:, -wanted:]
+        return F.cross_entropy(scored, targets, reduction="none")
 
-    subject.model.forward = copying
+    monkeypatch.setattr(subject_module, "_forward", copying)
     record = measured(subject, [T // 2, 8 * T], protocols=["induction"])["induction", T // 2]
     # the first of three targets has one token of the copy before it alone
     assert record["nats"] == pytest.approx(math.log(256) / 3, abs=0.3)

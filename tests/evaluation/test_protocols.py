@@ -100,13 +100,13 @@ def test_windows_end_at_the_same_token(
 ) -> None:
     """What the model is shown at 4T ends with what it is shown at T, and its targets are the same."""
     subject, shown = subject_of("nope"), []
-    forward = subject.model.forward
+    hidden = subject.model.hidden
 
     def watched(tokens: Any, pos: Any, wanted: int | None = None, acting: Any = None) -> Any:
         shown.append((tokens.clone(), pos.clone(), wanted))
-        return forward(tokens, pos, wanted, acting)
+        return hidden(tokens, pos, wanted, acting)
 
-    monkeypatch.setattr(subject.model, "forward", watched)
+    monkeypatch.setattr(subject.model, "hidden", watched)
     for module, wanted in ((fixed_target, 4), (far_copy, 1)):
         plan = module.plan(asked_of([T, 4 * T], max_targets=800))
         seen = {}
@@ -135,12 +135,11 @@ def test_sliding_gives_every_target_more_text_the_smaller_its_stride(
     """From W - S + 1 to W tokens; with S = 1 all W of them."""
     contexts: list[int] = []
 
-    def counted(subject: Subject, read: Any, count: int, window: int, wanted: int, *rest: Any) -> np.ndarray:
-        assert all(len(read(i)) == window + 1 for i in range(count))
-        contexts.extend([window - i for i in range(wanted)] * count)
-        return np.zeros((count, wanted))
+    def counted(subject: Subject, stops: np.ndarray, window: int, wanted: int, *rest: Any) -> np.ndarray:
+        contexts.extend([window - i for i in range(wanted)] * len(stops))
+        return np.zeros((len(stops), wanted))
 
-    monkeypatch.setattr(sliding, "window_losses", counted)
+    monkeypatch.setattr(sliding, "text_losses", counted)
     subject = subject_of("nope")
     for stride in (1, 5, T):
         contexts.clear()

@@ -15,7 +15,16 @@ from rich.console import Console
 
 from posenc.jobs.compose import Composed
 from posenc.jobs.sweep_state import Sweep, labels_of
-from posenc.report.live import LARGEST, VARIABLE, Row, SweepState, clock, finished_line, sweep_table
+from posenc.report.live import (
+    LARGEST,
+    VARIABLE,
+    Row,
+    SweepState,
+    clock,
+    finished_line,
+    seconds_left,
+    sweep_table,
+)
 from posenc.report.progress import shown
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "cli"))
@@ -33,14 +42,48 @@ def drawn(state: SweepState, width: int = 80, rows: int = 10) -> list[list[str]]
 
 def test_time_left_is_unknown_then_a_bound_then_from_the_finished_jobs() -> None:
     state = SweepState(number=1, total=3, label="a", remaining=2, began=100.0)
-    assert state.seconds_left(None, now=130.0) is None and state.left(None) == ""
+    assert seconds_left([(30.0, None)], 2, 1, []) is None and state.left(None) == ""
     # 30 s in, 10 s of training left: 10 + two more jobs of 40
-    assert state.seconds_left(10.0, now=130.0) == (90.0, True)
+    assert seconds_left([(30.0, 10.0)], 2, 1, []) == (90.0, True)
     assert state.left(10.0, now=130.0) == "at least 1:30 left"
+    assert seconds_left([(30.0, 5.0)], 1, 1, [40.0, 60.0]) == (20.0 + 50.0, False)
+    assert seconds_left([(30.0, 45.0)], 1, 1, [40.0, 60.0]) == (45.0 + 50.0, False)  # slower than before
     later = SweepState(number=2, total=3, label="b", seconds=[40.0, 60.0], remaining=1, began=100.0)
-    assert later.seconds_left(5.0, now=130.0) == (20.0 + 50.0, False)
-    assert later.seconds_left(45.0, now=130.0) == (45.0 + 50.0, False)  # slower than those before
     assert later.left(None, now=500.0) == "0:50 left"
+
+
+def test_time_left_with_several_at_once() -> None:
+    """Jobs of 50 s, three to come: one begins where the first ends, and so on; what ends last counts."""
+    finished = [40.0, 60.0]
+    # 10 and 40 s left: 10 -> 60 -> 110, 40 -> 90
+    assert seconds_left([(40.0, 3.0), (10.0, None)], 3, 2, finished) == (110.0, False)
+    assert seconds_left([(40.0, 3.0)], 0, 2, finished) == (10.0, False)  # a place that is free is no job
+    assert seconds_left([(40.0, 3.0)], 1, 3, finished) == (50.0, False)  # it begins there at once
+    # nothing finished: 40 s in all by the one that says so, 30 s of it for the other
+    assert seconds_left([(30.0, 10.0), (10.0, None)], 0, 2, []) == (30.0, True)
+    assert seconds_left([(60.0, None), (30.0, 10.0)], 1, 2, []) == (40.0, True)
+    assert seconds_left([], 0, 2, finished) == (0.0, False)
+
+
+def test_a_row_runs_until_its_last_job_has_ended(place: Path) -> None:
+    jobs = [Composed([f"seed={i}"], {"encoding": {"name": "plain"}}) for i in range(3)]
+    places = [place / str(i) for i in range(3)]
+    sweep = Sweep(jobs, places, {})
+    for folder in places[:2]:
+        folder.mkdir()
+    (places[1] / "metrics.jsonl").write_text('{"step": 1, "tokens": 500}\n')
+    sweep.begin(0, 2)
+    sweep.begin(1, 1)
+    sweep.pace(1, 100.0)
+    sweep.pace(2, 1.0)  # a line that comes after its job has ended, or before, is nobody's
+    assert (sweep.left(0, 2), sweep.left(1, 2)) == ("at least 1:40 left", "at least 3:20 left")
+    (places[0] / "metrics.jsonl").write_text('{"step": 1, "tokens": 1000}\n')
+    assert sweep.end(0, 1) == {} and sweep.rows["plain"].state == "..." and sweep.over == 1
+    with (places[1] / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "tokens": 800}\n')
+    sweep.end(1, -9)
+    assert sweep.rows["plain"].state == "failed" and (sweep.over, sweep.seconds) == (2, [])
+    assert sweep.trained == 1000 + 300  # what a run had before is not counted again
 
 
 def test_clock() -> None:

@@ -1,0 +1,191 @@
+"""A window that does not fit is refused before the kernel ends the process; its record says what it needs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_model import T
+
+from posenc.encodings import build_encoding
+from posenc.encodings.base import Encoding
+from posenc.evaluation import memory
+from posenc.evaluation import subject as subject_module
+from posenc.evaluation.memory import OutOfMemoryError, check_memory, free_memory, needed
+from posenc.evaluation.subject import Subject
+from posenc.jobs.memory_meter import LiveTensors, resident
+from posenc.model.decoder import Decoder, ModelShape
+from posenc.results.records import Record
+
+Measured = Callable[..., dict[tuple[str, int], Record]]
+SubjectOf = Callable[..., Subject]
+PAIRS = 8  # float32 numbers for each pair of tokens that `squared` holds
+
+
+def linear(n: int) -> None:
+    first = torch.ones(100, n)
+    del first
+    torch.ones(50, n)
+
+
+def squared(n: int) -> None:
+    rows = torch.ones(30, n)
+    pairs = torch.ones(PAIRS, n, n)
+    del rows, pairs
+
+
+def peak_of(make_pass: Callable[[int], object], n: int) -> int:
+    with LiveTensors() as meter:
+        make_pass(n)
+    return meter.peak
+
+
+@pytest.mark.parametrize("make_pass", [linear, squared])
+def test_what_a_window_needs_is_known_from_shorter_ones(make_pass: Callable[[int], None]) -> None:
+    for window in (1024, 1000, 17):
+        assert needed(make_pass, window) == pytest.approx(peak_of(make_pass, window), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["rope", "alibi", "fire", "fox", "cope", "transformer_xl"])
+def test_what_a_model_needs(name: str) -> None:
+    """It grows as the tokens do; blocks of scores do not grow, and are counted as if they did."""
+    shape = ModelShape("x", d_model=32, n_layers=2, n_heads=4, mlp_ratio=4)
+    encoding = build_encoding(name, d_model=32, n_heads=4, head_dim=8, n_layers=2, train_length=16)
+    model = Decoder(shape, 64, encoding).eval()
+
+    @torch.no_grad()
+    def make_pass(n: int) -> None:
+        model(torch.zeros((1, n), dtype=torch.int64), torch.arange(n), 4)
+
+    make_pass(16)
+    found, held = needed(make_pass, 8192), peak_of(make_pass, 4096)
+    assert 1.5 <= found / held <= 8
+
+
+def test_a_pass_is_made_only_where_it_might_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def make_pass(n: int) -> None:
+        made.append(n)
+        squared(n)
+
+    monkeypatch.setattr(memory, "free_memory", lambda: 10**9)
+    check_memory(make_pass, 1024, 1)  # 32 numbers for each pair would fit
+    assert made == []
+    check_memory(make_pass, 4096, 1)
+    assert made == [256, 512]
+    with pytest.raises(
+        OutOfMemoryError, match=r"^oom at 8192 tokens, batch 1: needs about 2.15 GB, 1 GB free$"
+    ):
+        check_memory(make_pass, 8192, 1)
+    monkeypatch.setattr(memory, "free_memory", lambda: None)  # a system that does not say
+    check_memory(make_pass, 8192, 1)
+    assert len(made) == 4
+
+
+class Quadratic(Encoding):
+    """Numbers for every pair of tokens, as of somebody who did not think of long windows."""
+
+    def embed(self, x: torch.Tensor, pos: torch.Tensor, layer: int) -> torch.Tensor:
+        pairs = (pos[:, None] - pos[None, :]).double().expand(16, -1, -1) * 1e-9
+        return x + pairs.sum((0, 2))[:, None].to(x.dtype)
+
+
+def test_a_window_that_would_not_fit_is_noted_and_never_tried(
+    subject_of: SubjectOf, measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = subject_of("nope")
+    quadratic = Quadratic(subject.model.encoding.shape)
+    subject.model._acting = (quadratic,)
+    longest, forward = [0], subject_module._forward
+
+    def watched(*args: Any) -> torch.Tensor:
+        longest[0] = max(longest[0], args[1].shape[1] - 1)
+        return forward(*args)
+
+    monkeypatch.setattr(subject_module, "_forward", watched)
+    monkeypatch.setattr(memory, "free_memory", lambda: 2_000_000)
+    records = measured(subject, [T, 12 * T], protocols=["fixed-target", "nonoverlapping"], max_targets=50)
+    for protocol in ("fixed-target", "nonoverlapping"):
+        assert records[protocol, T]["nats"] is not None
+        note = records[protocol, 12 * T]["note"] or ""
+        words = rf"oom at {12 * T} tokens, batch 1: needs about [\d.]+ GB, 0\.002 GB free"
+        assert re.fullmatch(words, note), note
+        assert records[protocol, 12 * T]["nats"] is None
+    assert longest[0] == 2 * T - 8  # an eighth of it, or T
+    again = measured(subject_of("nope"), [T, 12 * T], protocols=["fixed-target"], max_targets=50)
+    assert again["fixed-target", 12 * T]["nats"] is not None
+
+
+@contextmanager
+def at_most(more: int) -> Iterator[None]:
+    """This process may take `more` bytes of address space, and no more."""
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, ((resident("VmSize") or 0) + more, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.skipif(resident("VmSize") is None, reason="limits of Linux")
+def test_what_the_system_refuses_is_noted(subject_of: SubjectOf, measured: Measured) -> None:
+    """With the error that PyTorch raises: a limit on the address space makes the kernel refuse in time."""
+
+    class Huge(Encoding):
+        def embed(self, x: torch.Tensor, pos: torch.Tensor, layer: int) -> torch.Tensor:
+            return x + torch.zeros(len(pos), 1 << 24)[:, :1]  # 64 MB a token
+
+    subject = subject_of("nope", batch_tokens=1)
+    subject.model._acting = (Huge(subject.model.encoding.shape),)
+    with at_most(3 << 30):
+        records = measured(subject, [T, 4 * T], protocols=["fixed-target"], max_targets=8)
+    assert records["fixed-target", T]["nats"] is not None
+    note = records["fixed-target", 4 * T]["note"] or ""
+    assert (
+        note.startswith(f"oom at {4 * T} tokens, batch 1: ") and "allocate" in note and "4294967296" in note
+    )
+
+
+def tree(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+MEMINFO = "MemTotal:       24000000 kB\nMemFree:  1000 kB\nMemAvailable:   20000000 kB\n"
+
+
+@pytest.mark.parametrize(
+    ("groups", "free"),
+    [
+        ({}, 20_480_000_000),
+        ({"memory.max": "max\n", "memory.current": "5\n"}, 20_480_000_000),
+        ({"memory.max": "3000\n", "memory.current": "2000\n", "memory.stat": "inactive_file 7\n"}, 1007),
+        ({"memory.max": "3000\n", "memory.current": "4000\n"}, 0),
+        (
+            {
+                "memory/memory.limit_in_bytes": "9000\n",
+                "memory/memory.usage_in_bytes": "2000\n",
+                "memory/memory.stat": "cache 3\ninactive_file 1\ntotal_inactive_file 50\n",
+            },
+            7050,
+        ),
+    ],
+    ids=["no group", "no limit", "v2", "over", "v1"],
+)
+def test_free_memory_is_the_least_of_machine_and_group(
+    tmp_path: Path, groups: dict[str, str], free: int
+) -> None:
+    root = tree(tmp_path, {"proc/meminfo": MEMINFO, **{f"sys/fs/cgroup/{k}": v for k, v in groups.items()}})
+    assert free_memory(root) == free
+    assert free_memory(tmp_path / "nowhere") is None

@@ -1,0 +1,161 @@
+"""Passes that several cells ask for: made once, with the numbers that each would have got alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_model import T
+from token_stores import store_of
+
+from posenc.encodings.base import Encoding
+from posenc.evaluation import passes as passes_module
+from posenc.evaluation import subject as subject_module
+from posenc.evaluation.extend import build_extension
+from posenc.evaluation.passes import Passes, text_losses
+from posenc.evaluation.plans import Asked
+from posenc.evaluation.subject import Subject
+from posenc.results.records import Record
+
+Measured = Callable[..., dict[tuple[str, int], Record]]
+SubjectOf = Callable[..., Subject]
+WINDOWS = [T // 2, T, 4 * T]
+
+
+@pytest.fixture
+def windows_passed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Tokens of every window that went through the model, a number for each."""
+    made: list[int] = []
+    forward = subject_module._forward
+
+    def counted(
+        subject: Subject, batch: torch.Tensor, pos: torch.Tensor, acting: Encoding, wanted: int
+    ) -> torch.Tensor:
+        made.extend([batch.shape[1] - 1] * len(batch))
+        return forward(subject, batch, pos, acting, wanted)
+
+    monkeypatch.setattr(subject_module, "_forward", counted)
+    return made
+
+
+def without_seconds(records: dict[tuple[str, int], Record]) -> dict[tuple[str, int], Any]:
+    return {cell: {**record, "seconds": 0} for cell, record in records.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "saved"),
+    [
+        ("rope", {"protocols": ["nonoverlapping", "positions"]}, {4 * T}),
+        ("rope", {"protocols": ["positions", "fixed-target", "nonoverlapping"]}, {4 * T}),
+        ("rope", {"protocols": ["nonoverlapping", "sliding"], "stride": T // 2}, {T // 2}),
+        ("rope", {"protocols": ["fixed-target", "sliding"]}, set()),  # windows that lie elsewhere
+        ("learned", {"protocols": ["fixed-target"], "beyond": "truncate"}, {T}),
+    ],
+    ids=str,
+)
+def test_sharing_changes_no_number_and_saves_passes(
+    subject_of: SubjectOf,
+    measured: Measured,
+    monkeypatch: pytest.MonkeyPatch,
+    windows_passed: list[int],
+    name: str,
+    changes: dict[str, Any],
+    saved: set[int],
+) -> None:
+    params = {key: changes.pop(key) for key in ("beyond",) if key in changes}
+    subject = subject_of(name, **params)
+    shared = measured(subject, WINDOWS, **changes)
+    with_sharing = sorted(windows_passed)
+    windows_passed.clear()
+    monkeypatch.setattr(Passes, "get", lambda self, key: None)
+    alone = measured(subject, WINDOWS, **changes)
+    assert without_seconds(shared) == without_seconds(alone)
+    fewer = {window for window in windows_passed if windows_passed.count(window) > with_sharing.count(window)}
+    assert fewer == saved
+
+
+def test_a_document_from_its_beginning_is_slid_over_once(
+    subject_of: SubjectOf, measured: Measured, windows_passed: list[int]
+) -> None:
+    """Steps whose window would begin before the document do not know how long a window was asked for."""
+    text = bytes(range(97, 123)) * 4
+    subject = subject_of("rope", tokens=store_of([text[: 4 * T + 1]] * 3))
+    measured(subject, WINDOWS, protocols=["sliding"], stride=T // 4, max_targets=10 * T)
+    step = T // 4
+    for context in range(step, 4 * T, step):
+        whole = (4 * T - context) // step + 1 if context in WINDOWS else 0  # as the window asked for
+        assert windows_passed.count(context) == 2 * (whole + 1), context  # and once as all there is
+
+
+def test_stored_cells_stay_as_they_are(
+    subject_of: SubjectOf, measured: Measured, tmp_path: Path, windows_passed: list[int]
+) -> None:
+    subject, only = subject_of("rope"), {"protocols": ["nonoverlapping", "positions"]}
+    first = measured(subject, WINDOWS, folder=tmp_path / "run", **only)
+    spans = windows_passed.count(4 * T)
+    next((tmp_path / "run" / "records").glob("positions-*")).unlink()
+    windows_passed.clear()
+    again = measured(subject, WINDOWS, folder=tmp_path / "run", **only)
+    assert windows_passed == [4 * T] * spans
+    assert without_seconds(again) == without_seconds(first)
+
+
+def test_an_extension_shares_where_it_changes_nothing(subject_of: SubjectOf) -> None:
+    plain = dataclasses.replace(subject_of("rope"), passes=Passes())
+    extended = dataclasses.replace(plain, extension=build_extension({"name": "dynamic_ntk"}, plain.model))
+    other = dataclasses.replace(plain, extension=build_extension({"name": "pi", "factor": 3}, plain.model))
+    stops = np.array([5 * T, 6 * T])
+    same = [text_losses(one, stops, T, 4) for one in (plain, extended)]
+    assert same[0] is same[1]
+    apart = [text_losses(one, stops, 4 * T, 4) for one in (plain, extended, other)]
+    assert all(np.abs(a - b).max() > 1e-3 for a, b in ((apart[0], apart[1]), (apart[1], apart[2])))
+
+
+@pytest.mark.parametrize("change", ["stops", "window", "wanted", "store", "model"])
+def test_another_pass_is_another(subject_of: SubjectOf, change: str) -> None:
+    subject = dataclasses.replace(subject_of("rope"), passes=Passes())
+    asked = {"stops": np.array([5 * T, 6 * T]), "window": 2 * T, "wanted": 4}
+    first = text_losses(subject, **asked)
+    if change == "store":
+        subject = dataclasses.replace(subject, store=store_of([bytes(range(30, 200))]))
+    elif change == "model":
+        subject = dataclasses.replace(subject, model=subject_of("alibi").model)
+    else:
+        asked[change] = {"stops": np.array([5 * T, 6 * T + 1]), "window": T, "wanted": 3}[change]
+    assert not np.array_equal(text_losses(subject, **asked)[:, -1], first[:, -1]) or change == "wanted"
+    assert text_losses(subject, **asked).shape == (2, asked["wanted"])
+
+
+def test_what_is_kept_is_bounded_and_read_only(
+    subject_of: SubjectOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Passes()
+    subject = dataclasses.replace(subject_of("rope"), passes=kept)
+    monkeypatch.setattr(passes_module, "MOST_BYTES", 3 * 2 * 4 * 8)  # three passes of 2 x 4 targets
+    stops = [np.array([5 * T, 6 * T]) + i for i in range(4)]
+    losses = [text_losses(subject, one, T, 4) for one in stops]
+    assert text_losses(subject, stops[1], T, 4) is losses[1]
+    again = text_losses(subject, stops[0], T, 4)  # it had to go
+    assert again is not losses[0] and np.array_equal(again, losses[0])
+    with pytest.raises(ValueError, match="read-only"):
+        losses[1][0, 0] = 0
+    large = text_losses(subject, np.arange(5 * T, 6 * T), T, 4)  # more than may be kept
+    assert text_losses(subject, np.arange(5 * T, 6 * T), T, 4) is not large
+
+
+def test_a_measurement_by_itself_shares_nothing(
+    subject_of: SubjectOf, asked_of: Callable[..., Asked], windows_passed: list[int]
+) -> None:
+    """A stopwatch that measures twice must see the work twice."""
+    from posenc.evaluation import nonoverlapping
+
+    subject = subject_of("rope")
+    plan = nonoverlapping.plan(asked_of([T, 4 * T]))
+    for _ in range(2):
+        nonoverlapping.measure(subject, plan, 4 * T)
+    assert len(windows_passed) == 2 * len(plan.starts)

@@ -1,0 +1,206 @@
+"""What test_distributed.py has every process do under torchrun: `torchrun_worker.py WHAT FOLDER CORPUS`.
+
+Each leaves what it saw in FOLDER/<rank>.json and FOLDER/<rank>.npz.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import tiny
+from tiny_model import OPTIMIZATION, T, build, tokens_of
+
+from posenc.corpus import TokenStore, WindowSampler
+from posenc.errors import RunError
+from posenc.evaluation import subject as evaluation
+from posenc.jobs.signals import StopFlag
+from posenc.model.decoder import Decoder
+from posenc.training import process_group
+from posenc.training.distributed import alone, current, together
+from posenc.training.loop import Progress, train
+from posenc.training.step import NextTokenLoss
+
+STEPS, WINDOWS, CPU = 30, 6, torch.device("cpu")  # 6 windows are 1, 2, 1, 2 for four processes
+
+
+def trained(store: TokenStore, folder: Path, seed: int = 0) -> tuple[Decoder, dict[str, Any], dict[str, Any]]:
+    """A short training; what it logged, and what every step was given in this process."""
+    model, logged = build("rope", store, seed), list[Progress]()
+    seen: dict[str, list[np.ndarray]] = {"inputs": [], "targets": [], "pos": []}
+    forward = NextTokenLoss.forward
+
+    def watched(self: NextTokenLoss, *given: torch.Tensor) -> torch.Tensor:
+        for kept, one in zip(seen.values(), given, strict=True):
+            kept.append(one.numpy().copy())
+        return forward(self, *given)
+
+    NextTokenLoss.forward = watched  # type: ignore[method-assign]
+    try:
+        train(
+            model,
+            WindowSampler(store, T, 0),
+            OPTIMIZATION,
+            steps=STEPS,
+            batch_windows=WINDOWS,
+            context_length=T,
+            seed=0,
+            precision="fp32",
+            device=CPU,
+            checkpoints=folder / "checkpoints",
+            checkpoint_seconds=1e9,
+            log_every=1,
+            provenance={},
+            files={},
+            on_resume=lambda step: None,
+            on_log=logged.append,
+            stop=StopFlag(),
+        )
+    finally:
+        NextTokenLoss.forward = forward  # type: ignore[method-assign]
+    weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    said = {
+        "losses": [progress.loss for progress in logged],
+        "norms": [progress.grad_norm for progress in logged],
+        "weights": hashlib.sha256(weights).hexdigest(),
+    }
+    return model, said, {name: np.stack(values) for name, values in seen.items()}
+
+
+def outcome(do: Callable[[], Any]) -> Any:
+    """What it returns, or the name and text of what it raises."""
+    try:
+        return do()
+    except Exception as error:
+        return [type(error).__name__, str(error)]
+
+
+def evaluated(model: Decoder, store: TokenStore) -> dict[str, Any]:
+    """Losses shared out, and what one process's trouble does to all."""
+    split = store.splits["test"]
+    subject = evaluation.Subject(model, T, 0, "fp32", CPU, store, "test", batch_tokens=96)
+    real, rank, size = evaluation._forward, current().rank, current().size
+    passes: list[int] = []
+
+    def read(i: int) -> np.ndarray:
+        return store.tokens[split.starts[i % 5] + i : split.starts[i % 5] + i + 33]
+
+    def losses(stop: StopFlag | None = None) -> Any:
+        check = evaluation.stopped_never if stop is None else stop.check
+        return evaluation.window_losses(subject, read, 37, 32, 8, check).tolist()
+
+    def counted(*given: Any) -> Any:
+        passes.append(len(given[1]))
+        return real(*given)
+
+    def short(most: int) -> Callable[..., Any]:
+        def forward(*given: Any) -> Any:
+            if rank == size - 1 and len(given[1]) > most:
+                raise torch.OutOfMemoryError(f"out of memory in process {rank}")
+            return real(*given)
+
+        return forward
+
+    found = {}
+    with alone():
+        found["alone"] = losses()
+    evaluation._forward = counted
+    found["shared"], found["windows"] = losses(), sum(passes)
+    evaluation._forward = short(2)
+    found["halved"] = losses()
+    evaluation._forward = short(0)
+    found["oom"] = outcome(losses)
+    evaluation._forward = real
+    stop = StopFlag()
+    current().on_stop = stop.asked_elsewhere
+    stop.received = signal.SIGINT if rank == size - 1 else None
+    found["stop"], found["reason"] = outcome(lambda: losses(stop)), stop.name
+    return found
+
+
+def posenc(*arguments: str) -> dict[str, Any]:
+    """A command line in all processes: exit code, stdout and stderr of this one."""
+    from conftest import as_a_new_process
+
+    from posenc import cli
+
+    code = 0
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        as_a_new_process(list(arguments)),
+    ):
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+    return {"code": code, "out": out.getvalue(), "err": err.getvalue()}
+
+
+def failing() -> int:
+    """The last process fails, the others are waiting for it."""
+    group = current()
+    group.connect(CPU, "test", None)
+    if group.rank == group.size - 1:
+        raise RunError("only here")
+    with group.watched():
+        group.agree(torch.ones(()), torch.ones(()), StopFlag())
+    return 0
+
+
+def commands(folder: Path, corpus: Path) -> dict[str, Any]:
+    """Several command lines, and a failure, one after the other."""
+    run = ["train", *tiny.TINY, f"data.paths={corpus}", "encoding=rope"]
+    said = {
+        "train": posenc(*run, "positions=randomized"),
+        "again": posenc(*run, "positions=randomized"),
+        "eval": posenc("eval", f"run={next((folder / 'runs/default').iterdir())}", "eval.lengths=[1x,8x]"),
+        "sweep": posenc(*run, "-m", "seed=0,1"),
+        "wrong": posenc(*run, "train.lr=fast"),
+        "many": posenc(*run, "train.batch_tokens=16"),
+        "diverged": posenc(*run, "train.lr=1e9", "runs_dir=elsewhere"),
+    }
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err):
+        failed = outcome(lambda: together(failing))
+    return {**said, "failing": [failed, err.getvalue()]}
+
+
+def shared(folder: Path, corpus: Path, report: dict[str, Any]) -> int:
+    current().connect(CPU, "test", WINDOWS)
+    store = tokens_of(corpus)
+    # other ranks begin with other weights: the first one's count
+    model, said, seen = trained(store, folder, seed=current().rank)
+    np.savez(folder / f"{current().rank}.npz", **seen)
+    report.update(said, **evaluated(model, store))
+    return 0
+
+
+def main(what: str, folder: Path, corpus: Path) -> None:
+    torch.set_num_threads(1)
+    process_group.OWN_FAILURE, process_group.LAST_WORDS = 1.0, 0.0  # torchrun ends nobody between commands
+    report: dict[str, Any] = {}
+    os.chdir(folder)
+    if together(lambda: shared(folder, corpus, report)):
+        sys.exit(1)
+    if what == "all":
+        report.update(commands(folder, corpus))
+    (folder / f"{os.environ['RANK']}.json").write_text(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))
