@@ -9,6 +9,7 @@ import os
 import warnings
 
 import torch
+import torch._dynamo
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -20,12 +21,9 @@ def data_parallel(loss_of: nn.Module, weight: float) -> nn.Module:
 
     `weight`: how many windows it has, by how many a process has on average.
     """
-    if any(getattr(module, "_compiled_call_impl", None) for module in loss_of.modules()):
-        import torch._dynamo
-
-        # Blocks are compiled one by one, so gradients are sent while others are computed as it is; its own
-        # cuts do not go with FlexAttention.
-        torch._dynamo.config.optimize_ddp = False
+    # What is compiled is a block or less, so gradients are sent while others are computed as it is; the cuts
+    # that Dynamo would make for that do not go with FlexAttention.
+    torch._dynamo.config.optimize_ddp = False
     with warnings.catch_warnings():  # its new name is not in every version that we support
         warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
         averaged = DistributedDataParallel(loss_of, broadcast_buffers=False, gradient_as_bucket_view=True)

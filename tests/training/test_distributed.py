@@ -22,7 +22,7 @@ import torchrun_worker
 from posenc.corpus import TokenStore
 
 Posenc = Callable[..., tiny.Result]
-# float32; the sums over a batch are added in another order. Measured over 30 updates: 5e-7 in a loss.
+# float32; the sums over a batch are added in another order.
 NATS = 1e-5
 LONG = ("train.tokens=76800", "eval.lengths=[1x]", "eval.protocols=[fixed-target]")  # 600 updates
 
