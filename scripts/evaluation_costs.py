@@ -41,7 +41,7 @@ def measure_one(run: str, protocols: str, lengths: str, targets: int, only: int)
     from posenc.jobs.compose import compose_jobs, parse
     from posenc.jobs.eval_job import eval_job
     from posenc.jobs.measure import subject_and_asked
-    from posenc.jobs.memory_meter import peak_of
+    from posenc.memory_meter import peak_of
     from posenc.training.checkpoint import load_weights, newest_checkpoint
 
     asked = [f"run={run}", f"eval.protocols=[{protocols}]", f"eval.max_targets={targets}"]

@@ -58,6 +58,7 @@ WAYS = {  # in a clone and in a package the page's commands are run by test_docs
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_trains_is_checked_compared_and_measured_again(way: str, place: Path, corpus: Path) -> None:
     make, plugins, config_dir = WAYS[way]

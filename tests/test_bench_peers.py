@@ -15,10 +15,13 @@ import tiny
 SCRIPT = tiny.ROOT / "scripts" / "bench_peers.py"
 SHAPE = ("--model", "32,2,2,4", "--batch-tokens", "256", "--lengths", "16")
 
-pytestmark = pytest.mark.skipif(
-    any(importlib.util.find_spec(name) is None for name in ("x_transformers", "transformers")),
-    reason="needs x-transformers and transformers",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        any(importlib.util.find_spec(name) is None for name in ("x_transformers", "transformers")),
+        reason="needs x-transformers and transformers",
+    ),
+]
 
 
 def run(*arguments: str) -> str:

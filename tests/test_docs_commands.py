@@ -150,7 +150,6 @@ def what_makes_it_small(words: list[str]) -> tuple[str, ...]:
     return (*SMALL_MODEL, *SMALL_EVAL) if words[1] == "train" else SMALL_EVAL
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", RUN, ids=str)
 def test_it_runs(command: Command, reader: Reader, place: Path, posenc: Posenc) -> None:
     text, before = filled_in(command.text), run_directories()

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from posenc.jobs.memory_meter import LiveTensors
+from posenc.memory_meter import LiveTensors
 
 # float32 numbers for each pair of tokens and each head: while even they would fit there is nothing to ask.
 WORST = 32

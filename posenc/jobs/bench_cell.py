@@ -21,7 +21,7 @@ from posenc.evaluation.subject import NotApplicableError, OutOfMemoryError
 from posenc.jobs.bench_flops import product_weights, training_flops
 from posenc.jobs.bench_rate import machine, measured_rate, wait_for
 from posenc.jobs.bench_work import Work, Worker
-from posenc.jobs.memory_meter import LiveTensors, peak_of
+from posenc.memory_meter import LiveTensors, peak_of
 from posenc.model.decoder import count_parameters
 from posenc.training.compiling import compiled_blocks
 from posenc.training.memory import keep_freed_memory

@@ -17,11 +17,11 @@ from posenc.errors import UserError
 from posenc.evaluation.subject import OutOfMemoryError
 from posenc.jobs.compose import Composed, Jobs
 from posenc.jobs.estimate import Estimate, estimate
-from posenc.jobs.memory_meter import resident
 from posenc.jobs.run_directory import read_status
 from posenc.jobs.stand_in import refuse_to_fetch, store_for
 from posenc.jobs.train_job import is_finished
 from posenc.jobs.validate import TrainJob, train_job
+from posenc.memory_meter import resident
 from posenc.report.live import clock
 from posenc.report.progress import say
 from posenc.report.runs_table import count

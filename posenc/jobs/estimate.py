@@ -16,8 +16,8 @@ from posenc.evaluation.evaluate import Cell, plan_cells
 from posenc.evaluation.subject import NotApplicableError, OutOfMemoryError
 from posenc.jobs.build import build_model
 from posenc.jobs.measure import subject_and_asked
-from posenc.jobs.memory_meter import peak_of
 from posenc.jobs.validate import TrainJob
+from posenc.memory_meter import peak_of
 from posenc.model.decoder import Decoder, count_parameters
 from posenc.seeds import generator_for
 from posenc.training.memory import keep_freed_memory

@@ -36,6 +36,11 @@ MASKED_QUERIES = 128  # a block: 64 and 256 are within 10%
 FLEX_FROM = 128  # keys, on a GPU: one block of its masks. Not measured yet: scripts/check_gpu.py
 MASK_ENTRIES = 1 << 22  # 16 MB of float32 at most
 
+# Numbers of keys that the blocks of a long window may have. oneDNN makes and keeps code for every shape of a
+# bf16 product: with one of its own for each block a pass of 16384 tokens held 714 MB instead of 129 and took
+# 1.4 times as long (cope, 2 heads, one core).
+SHAPES = 32
+
 
 def attend(
     q: Tensor,
@@ -100,7 +105,13 @@ def _causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     if k.shape[1] != q.shape[1]:
         k = k.expand(-1, q.shape[1], -1, -1)
     if queries == keys:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+        if q.is_cuda or q.shape[-1] == v.shape[-1]:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+        # A CPU's fused kernel wants one width, and what it falls back to holds (T, S) scores: 1.5 GB at 8192
+        # tokens of two heads.
+        width, widest = v.shape[-1], max(q.shape[-1], v.shape[-1])
+        q, k, v = (F.pad(one, (0, widest - one.shape[-1])) for one in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)[..., :width]
     allowed = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)  # (T, S)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=scale)
 
@@ -143,24 +154,28 @@ def _blockwise(
     block = max(1, min(queries, _most_scores(q) // (batch * heads * keys)))
     masked = Masked(encoding, pos, layer, queries)
     plain = hooks.isdisjoint({"scores", "weights", "values"})
+    step = block * -(-queries // (block * SHAPES))
     outputs = []
     # The last block first: it sees the most keys, so what it frees serves all others. From the first block
     # on, every one would need a little more than was freed: 500 MB instead of 760 at 4096 keys (bf16, glibc).
     for start in reversed(range(0, queries, block)):
         stop = min(start + block, queries)
         seen = keys - queries + stop  # keys up to the block's last query
-        q_block, k_seen, v_seen = part(q, start, stop), part(k, 0, seen), part(v, 0, seen)
+        held = keys - queries + min(queries, -(-stop // step) * step)  # and more, so that few shapes occur
+        q_block, k_held, v_held = part(q, start, stop), part(k, 0, held), part(v, 0, held)
         if plain:
-            additive = masked.additive(start, stop, seen)
-            outputs.append(softmax_attention(q_block, k_seen, v_seen, additive, scale))
+            additive = masked.additive(start, stop, held)
+            outputs.append(softmax_attention(q_block, k_held, v_held, additive, scale))
             continue
         q_pos, k_pos = pos[keys - queries + start : seen], pos[:seen]
-        s = (q_block @ k_seen.transpose(-1, -2)).float() * scale  # (B, H, T block, S)
+        s = (q_block @ k_held.transpose(-1, -2))[..., :seen].float() * scale  # (B, H, T block, S)
         s = s + masked.bias(start, stop, seen)
-        s = encoding.scores(s, q_block, k_seen, q_pos, k_pos, state, layer)
+        s = encoding.scores(s, q_block, part(k, 0, seen), q_pos, k_pos, state, layer)
         p = encoding.weights(s, masked.allowed(start, stop, seen), layer).to(v.dtype)
-        values = encoding.values(p, v_seen, q_pos, k_pos, layer) if "values" in hooks else p @ v_seen
-        outputs.append(values)
+        if "values" in hooks:
+            outputs.append(encoding.values(p, part(v, 0, seen), q_pos, k_pos, layer))
+        else:
+            outputs.append((p if held == seen else F.pad(p, (0, held - seen))) @ v_held)
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs[::-1], dim=2)  # (B, H, T, D)
 
 

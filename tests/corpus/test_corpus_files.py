@@ -101,7 +101,9 @@ def test_undecodable_text_says_file_and_offset(tmp_path: Path) -> None:
     assert "latin.txt" in str(error) and "offset 3" in str(error) and "0xe9" in str(error)
 
 
-@pytest.mark.parametrize("content", [b"plain text", gzip.compress(b"cut off" * 50)[:-12]])
+@pytest.mark.parametrize(
+    "content", [b"plain text", gzip.compress(b"cut off" * 50)[:-12]], ids=["plain", "cut"]
+)
 def test_broken_gzip(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.txt.gz").write_bytes(content)
     assert "gzip" in refusal(tmp_path).problem

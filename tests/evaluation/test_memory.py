@@ -18,7 +18,7 @@ from posenc.evaluation import memory
 from posenc.evaluation import subject as subject_module
 from posenc.evaluation.memory import OutOfMemoryError, check_memory, free_memory, needed
 from posenc.evaluation.subject import Subject
-from posenc.jobs.memory_meter import LiveTensors, resident
+from posenc.memory_meter import LiveTensors, resident
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.records import Record
 

@@ -55,6 +55,7 @@ def test_an_extension_is_a_row_of_its_own_beside_the_crop_line(posenc: Posenc, r
     assert [line for line in again.err.splitlines() if "evaluating" in line and "(stored)" not in line] == []
 
 
+@pytest.mark.slow
 def test_a_sweep_over_all_names_once_what_does_not_apply(posenc: Posenc, train: Posenc, place: Path) -> None:
     assert train("encoding=alibi").code == 0
     (run,) = (place / "runs" / "default").iterdir()

@@ -105,6 +105,7 @@ compiled = pytest.mark.filterwarnings("error:flex_attention called without torch
 
 
 @compiled
+@pytest.mark.slow
 @torch.no_grad()
 def test_compiled_biases() -> None:
     pos, (q, k, v) = torch.arange(KEYS), given(KEYS, KEYS)
@@ -123,6 +124,7 @@ def test_compiled_biases() -> None:
 
 
 @compiled
+@pytest.mark.slow
 @torch.no_grad()
 def test_compiled_in_bf16_with_sinks_and_fewer_queries_than_keys() -> None:
     e = composed("t5", FirstAndNear(SHAPE, first=4, near=150))

@@ -32,6 +32,7 @@ def test_auto_is_for_long_runs_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None
         resolve_compile("maybe", CPU, **short)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
 def test_ten_blocks_share_a_graph_and_give_the_same_gradients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
