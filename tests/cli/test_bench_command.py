@@ -24,7 +24,8 @@ REFUSING = ("encoding=learned", "encoding.beyond=refuse")
 def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What one call measured: an encoding that refuses 4 T, beside the base."""
     command = ("bench", *SMALL, *REFUSING, "--eval-lengths", "1x,4x", "--repeats", "3", "--format", "json")
-    result = tiny.spawn(*command, cwd=tmp_path_factory.mktemp("bench"), OMP_NUM_THREADS="1")
+    process = tiny.start(*command, cwd=tmp_path_factory.mktemp("bench"), OMP_NUM_THREADS="1")
+    result = tiny.finished(process, seconds=600)  # it starts four processes
     assert result.code == 0, result
     found: dict[str, Any] = json.loads(result.out)
     return found

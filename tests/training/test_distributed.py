@@ -24,6 +24,7 @@ from posenc.corpus import TokenStore
 Posenc = Callable[..., tiny.Result]
 # float32; the sums over a batch are added in another order.
 NATS = 1e-5
+LIMIT = 300  # seconds, against hangs
 LONG = ("train.tokens=76800", "eval.lengths=[1x]", "eval.protocols=[fixed-target]")  # 600 updates
 
 
@@ -45,11 +46,11 @@ def torchrun(count: int, *arguments: str, cwd: Path, script: str = "train.py") -
 def finished(process: subprocess.Popen[str]) -> tiny.Result:
     """Wait for torchrun; asked to end when it takes too long, as its processes would outlive it."""
     try:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=LIMIT)
     except subprocess.TimeoutExpired:
         process.terminate()
         out, err = process.communicate(timeout=60)
-        raise AssertionError(f"still running after 120 s\n{out}\n{err}") from None
+        raise AssertionError(f"still running after {LIMIT} s\n{out}\n{err}") from None
     return tiny.Result(process.returncode, out, err)
 
 
@@ -73,7 +74,7 @@ def children(process: subprocess.Popen[str]) -> list[int]:
 
 
 def until(true: Callable[[], Any], process: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + 90
+    end = time.monotonic() + LIMIT
     while not true() and process.poll() is None:
         assert time.monotonic() < end, "waited too long"
         time.sleep(0.02)
@@ -173,6 +174,7 @@ def test_two_processes_do_what_one_does(
     assert second["failing"] == [1, "process 1: error: only here\n"]
 
 
+@pytest.mark.slow
 def test_four_processes_with_shares_of_unequal_size(store: TokenStore, place: Path, corpus: Path) -> None:
     reports = worked(4, "training", place / "four", corpus)
     check_same_training(place / "four", reports, torchrun_worker.trained(store, place / "one"))

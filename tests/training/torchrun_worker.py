@@ -174,7 +174,7 @@ def commands(folder: Path, corpus: Path) -> dict[str, Any]:
         "many": posenc(*run, "train.batch_tokens=16"),
         "diverged": posenc(*run, "train.lr=1e9", "runs_dir=elsewhere"),
     }
-    err = io.StringIO()
+    err, process_group.OWN_FAILURE = io.StringIO(), 1.0
     with contextlib.redirect_stderr(err):
         failed = outcome(lambda: together(failing))
     return {**said, "failing": [failed, err.getvalue()]}
@@ -192,7 +192,7 @@ def shared(folder: Path, corpus: Path, report: dict[str, Any]) -> int:
 
 def main(what: str, folder: Path, corpus: Path) -> None:
     torch.set_num_threads(1)
-    process_group.OWN_FAILURE, process_group.LAST_WORDS = 1.0, 0.0  # torchrun ends nobody between commands
+    process_group.OWN_FAILURE, process_group.LAST_WORDS = 60.0, 0.0  # torchrun ends nobody between commands
     report: dict[str, Any] = {}
     os.chdir(folder)
     if together(lambda: shared(folder, corpus, report)):
