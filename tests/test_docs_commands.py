@@ -25,6 +25,7 @@ PAGES = [tiny.ROOT / "README.md", *sorted((tiny.ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"(?:<!--(?P<mark>.*?)-->\n)?^```(?:sh|text)\n(?P<body>.*?)^```", re.S | re.M)
 # Added to whatever trains or measures: seconds instead of minutes.
 SMALL_MODEL = ("model.d_model=32", "model.n_layers=2", "model.n_heads=2", "train.tokens=4096")
+SMALL_BENCH = (*SMALL_MODEL[:3], "train.batch_tokens=512", "--repeats=1", "--eval-lengths=none")
 SMALL_EVAL = ("eval.max_targets=600",)
 FEWER = {"seed=0,1,2": "seed=0", "extend=glob(*)": "extend=glob(s*)"}
 ONLY_ASKS = {"--help", "--cfg", "--dry-run"}
@@ -145,6 +146,8 @@ def filled_in(text: str) -> str:
 
 
 def what_makes_it_small(words: list[str]) -> tuple[str, ...]:
+    if words[1] == "bench":
+        return SMALL_BENCH
     if ONLY_ASKS & set(words) or words[1] not in ("train", "eval"):
         return ()
     return (*SMALL_MODEL, *SMALL_EVAL) if words[1] == "train" else SMALL_EVAL

@@ -1,4 +1,4 @@
-"""Models of other packages at posenc's shape: `setting(...)` gives what builds one, tokens (B, T) to logits."""
+"""Models of other packages at posenc's shape, from tokens (B, T) to logits."""
 
 from __future__ import annotations
 
