@@ -27,7 +27,12 @@ BLOCK = re.compile(r"(?:<!--(?P<mark>.*?)-->\n)?^```(?:sh|text)\n(?P<body>.*?)^`
 SMALL_MODEL = ("model.d_model=32", "model.n_layers=2", "model.n_heads=2", "train.tokens=4096")
 SMALL_BENCH = (*SMALL_MODEL[:3], "train.batch_tokens=512", "--repeats=1", "--eval-lengths=none")
 SMALL_EVAL = ("eval.max_targets=600",)
-FEWER = {"seed=0,1,2": "seed=0", "extend=glob(*)": "extend=glob(s*)"}
+FEWER = {
+    "seed=0,1,2": "seed=0",
+    "extend=glob(*)": "extend=glob(s*)",
+    "encoding=nope,learned,sinusoidal,rope,alibi,t5": "encoding=rope,alibi,t5",
+    "experiment=headline": "experiment=headline encoding=rope,alibi,t5",
+}
 ONLY_ASKS = {"--help", "--cfg", "--dry-run"}
 # What a page has the reader write, by block; elsewhere typing the commands is all.
 SET_UP = {"add-an-encoding.md": (in_a_clone, in_a_package, loose)}
@@ -177,7 +182,7 @@ def test_there_are_commands_and_every_one_left_out_has_a_reason() -> None:
     left_out = [command for command in EVERY if command.reason is not None]
     assert len(RUN) >= 60 and len({command.page for command in RUN}) >= 5
     assert all(command.reason and len(command.reason) > 10 for command in left_out)
-    assert len(left_out) <= 12
+    assert len(left_out) <= 16
     for page in PAGES:
         marks = re.findall(r"<!-- not run:.*?-->\n(.*)", page.read_text(encoding="utf-8"))
         assert all(line.startswith("```sh") for line in marks), f"{page.name}: a mark that marks nothing"

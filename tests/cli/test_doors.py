@@ -65,6 +65,7 @@ def torchrun(place: Path, processes: int, *arguments: str) -> tiny.Result:
     return tiny.Result(done.returncode, done.stdout, done.stderr)
 
 
+@pytest.mark.slow  # test_distributed.py says it of two
 def test_torchrun_with_one_process_is_the_command(place: Path, corpus: Path) -> None:
     result = torchrun(place, 1, *tiny.TINY, f"data.paths={corpus}", "encoding=rope", "eval.lengths=[1x]")
     assert result.code == 0, result.err

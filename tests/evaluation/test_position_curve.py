@@ -34,11 +34,11 @@ def measured(subject_of: SubjectOf, monkeypatch: pytest.MonkeyPatch, nats: np.nd
     assert len(plan.starts) == len(nats)
     asked: list[Any] = []
 
-    def planted(subject: Subject, read: Any, count: int, window: int, wanted: int, check: Any) -> np.ndarray:
-        asked.append((count, window, wanted))
+    def planted(subject: Subject, stops: np.ndarray, window: int, wanted: int, check: Any) -> np.ndarray:
+        asked.append((len(stops), window, wanted))
         return nats
 
-    monkeypatch.setattr(positions, "window_losses", planted)
+    monkeypatch.setattr(positions, "text_losses", planted)
     sums = positions.measure(subject_of("nope", tokens=store), plan, LONG)
     assert asked == [(len(nats), LONG, LONG)]
     return sums

@@ -69,6 +69,7 @@ def statuses(runs: Path) -> list[str]:
     return [json.loads(path.read_text())["status"] for path in runs.glob("default/*/status.json")]
 
 
+@pytest.mark.slow
 def test_stopped_and_continued_it_ends_with_the_weights_of_the_ordinary_sweep(
     train: Posenc, place: Path, corpus: Path
 ) -> None:
