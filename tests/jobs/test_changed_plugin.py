@@ -21,6 +21,7 @@ class Mine(Encoding):
 """
 
 
+@pytest.mark.slow
 def test_the_text_of_a_plugin_is_part_of_a_run(place: Path, corpus: Path) -> None:
     (place / "conf" / "encoding").mkdir(parents=True)
     (place / "conf" / "encoding" / "mine.yaml").write_text("name: mine\n")
