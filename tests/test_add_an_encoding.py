@@ -53,7 +53,9 @@ def loose(place: Path) -> dict[str, str]:
 
 
 PLUGIN = [f"plugins=[{NAME}]"]
-WAYS = {  # in a clone and in a package the page's commands are run by test_docs_commands
+WAYS = {
+    "clone": (in_a_clone, [], []),
+    "package": (in_a_package, [], []),
     "loose": (loose, PLUGIN, ["--config-dir", "conf"]),
 }
 

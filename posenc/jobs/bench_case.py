@@ -18,7 +18,7 @@ from posenc.evaluation import resolve_length
 from posenc.evaluation.fixed_target import block_of
 from posenc.jobs.bench_rate import Shape
 from posenc.jobs.build import build_decoder, resolve_parts
-from posenc.jobs.checks import between, check_model, check_optimization, whole
+from posenc.jobs.checks import between, check_batch_tokens, check_model, check_optimization, whole
 from posenc.jobs.compose import Composed
 from posenc.model.decoder import count_parameters
 from posenc.results.settings import spoken_name
@@ -102,14 +102,7 @@ def with_bases(chosen: Sequence[Case]) -> list[Case]:
 def _asked(settings: dict[str, Any], repeats: int, lengths: str) -> dict[str, Any]:
     train = settings["train"]
     length = whole("context_length", settings["context_length"], least=2)
-    batch_tokens = whole("train.batch_tokens", train["batch_tokens"], least=1)
-    if batch_tokens < length:
-        raise UserError(
-            "train.batch_tokens",
-            batch_tokens,
-            f"holds no window of context_length={length}",
-            allowed=f"a whole number from {length}",
-        )
+    batch_tokens = check_batch_tokens(train["batch_tokens"], length)
     shape = check_model(settings["model"])
     device = resolve_device(settings["device"])
     evaluation = settings["eval"]

@@ -58,6 +58,19 @@ def between(key: str, value: float, low: float, high: float, *, open_low: bool =
     return float(value)
 
 
+def check_batch_tokens(value: object, context_length: int) -> int:
+    """Tokens in one update: a window at least. Raises UserError."""
+    batch_tokens = whole("train.batch_tokens", value, least=1)
+    if batch_tokens < context_length:
+        raise UserError(
+            "train.batch_tokens",
+            batch_tokens,
+            f"holds no window of context_length={context_length}",
+            allowed=f"a whole number from {context_length}",
+        )
+    return batch_tokens
+
+
 def check_model(model: dict[str, Any]) -> ModelShape:
     """The decoder's sizes, whole and fitting each other."""
     sizes = {key: whole(f"model.{key}", value, least=1) for key, value in model.items() if key != "name"}

@@ -22,11 +22,11 @@ from posenc.corpus import (
     check_tokenizer,
     inspect,
 )
-from posenc.errors import UserError
 from posenc.jobs.build import build_decoder, code_of, resolve_parts
 from posenc.jobs.checks import (
     EvalPlan,
     between,
+    check_batch_tokens,
     check_evaluation,
     check_model,
     check_name,
@@ -34,7 +34,7 @@ from posenc.jobs.checks import (
     check_positions_reach,
     whole,
 )
-from posenc.model.decoder import ModelShape
+from posenc.model.decoder import ModelShape, count_parameters
 from posenc.results.settings import spoken_name
 from posenc.tracking import check_tracking
 from posenc.training.compiling import resolve_compile
@@ -66,14 +66,7 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     context_length = whole("context_length", settings["context_length"], least=2)
     train = settings["train"]
     tokens = whole("train.tokens", train["tokens"], least=1)
-    batch_tokens = whole("train.batch_tokens", train["batch_tokens"], least=1)
-    if batch_tokens < context_length:
-        raise UserError(
-            "train.batch_tokens",
-            batch_tokens,
-            f"holds no window of context_length={context_length}",
-            allowed=f"a whole number from {context_length}",
-        )
+    batch_tokens = check_batch_tokens(train["batch_tokens"], context_length)
     whole("train.log_every", train["log_every"], least=1)
     between("train.checkpoint_seconds", train["checkpoint_seconds"], 0, math.inf)
     shape = check_model(settings["model"])
@@ -99,7 +92,7 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
         context_length=context_length,
     )
     batch_windows = batch_tokens // context_length
-    parameters = sum(p.numel() for p in model.parameters())
+    parameters = count_parameters(model)["total"]
     compiled = resolve_compile(train["compile"], device, parameters=parameters, tokens=tokens)
     resolved = {
         **settings,

@@ -35,7 +35,7 @@ class _RmsNorm(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
         eps = torch.finfo(x.dtype).eps
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)  # (..., 1), one pass
-        inverse = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()  # (..., 1)
+        inverse = norm.mul_(norm).div_(x.shape[-1]).add_(eps).rsqrt_()  # (..., 1)
         ctx.save_for_backward(x, weight, inverse)
         return (x * inverse).mul_(weight).to(dtype)  # (..., d)
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding
+from posenc.model.fused import rms_norm_for_product
 from posenc.model.kernels import attend
 
 
@@ -83,4 +84,4 @@ class LatentAttention(nn.Module):
 
 def _normed(latent: Tensor, norm: nn.RMSNorm) -> Tensor:
     # autocast makes a bf16 latent, and its norm's weight is float32: mixed, the norm is slow and warns
-    return norm(latent.to(norm.weight.dtype))
+    return rms_norm_for_product(latent.to(norm.weight.dtype), norm.weight)

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from posenc.encodings import build_encoding
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.model.init import initialize
-from posenc.paths import conf_dir
 from posenc.seeds import generator_for
 from posenc.training.compiling import compiled_blocks
 from posenc.training.optimizer import Optimization, build_optimizer
@@ -129,10 +128,6 @@ def _installed(module: str) -> bool:
 
 def _ours(name: str) -> Callable[[ModelShape, int], nn.Module]:
     def build(shape: ModelShape, length: int) -> nn.Module:
-        import yaml
-
-        text = (conf_dir() / "encoding" / f"{name}.yaml").read_text(encoding="utf-8")
-        parameters = {key: value for key, value in yaml.safe_load(text).items() if key != "name"}
         encoding = build_encoding(
             name,
             d_model=shape.d_model,
@@ -140,7 +135,6 @@ def _ours(name: str) -> Callable[[ModelShape, int], nn.Module]:
             head_dim=shape.head_dim,
             n_layers=shape.n_layers,
             train_length=length,
-            **parameters,
         )
         model = Decoder(shape, VOCABULARY, encoding)
         initialize(model, 0)
