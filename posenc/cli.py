@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ import typer
 
 from posenc import __version__
 from posenc.cli_tools import bench, completion, dashboard, doctor, runs
+from posenc.jobs.signals import InterruptedRunError, StopFlag
 
 app = typer.Typer(
     name="posenc",
@@ -47,10 +49,12 @@ def train(
     context: typer.Context,
     overrides: Overrides = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="What it would take; writes nothing.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Train a run that diverged again.")] = False,
     debug: Debug = False,
 ) -> None:
     """Train, measure at longer lengths, print the table; -m sweeps. See `posenc train --help`."""
-    _hydra("train", [*(overrides or []), *context.args], debug, dry_run)
+    again = ["--retry"] if retry else []
+    _hydra("train", [*(overrides or []), *context.args, *again], debug, dry_run)
 
 
 @app.command(name="eval", **HYDRA)
@@ -214,6 +218,9 @@ def _hydra(command: str, arguments: list[str], debug: bool, dry_run: bool = Fals
 
 def main(command: str | None = None) -> None:
     """The console script; `command` is put in front for the root doors. Exits."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller: `>&-`
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
     arguments = [*([command] if command else []), *sys.argv[1:]]
     if "--debug" in arguments:
         os.environ["HYDRA_FULL_ERROR"] = "1"  # for Hydra, and for the jobs of a sweep
@@ -223,8 +230,19 @@ def main(command: str | None = None) -> None:
 
         print_answer(arguments)
         sys.exit()
+    with StopFlag() as stop:
+        _run(arguments, debug, stop)
+
+
+def _run(arguments: list[str], debug: bool, stop: StopFlag) -> None:
+    """Exits. Whoever has something to save takes the signals over; anywhere else one ends the command."""
     try:
         app(arguments, prog_name="posenc")
+    except InterruptedRunError:
+        if os.environ.get("RANK", "0") == "0":  # of several processes the first one speaks
+            again = "the same command begins again and keeps what is finished"
+            print(f"{stop.name}: stopped; {again}", file=sys.stderr)
+        sys.exit(stop.exit_code)
     except Exception as error:
         from posenc.errors import RunError, UserError
 
@@ -233,6 +251,9 @@ def main(command: str | None = None) -> None:
         if isinstance(error, UserError | RunError):
             print(error.text(), file=sys.stderr)
             sys.exit(error.exit_code)
-        print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
-        print("  this is a fault of posenc; --debug shows where", file=sys.stderr)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EPIPE) and not error.filename:
+            print(RunError(f"cannot write the output: {error.strerror}").text(), file=sys.stderr)
+            sys.exit(1)
+        fault = f"{type(error).__name__}: {error}"
+        print(RunError(fault, hint="this is a fault of posenc; --debug shows where").text(), file=sys.stderr)
         sys.exit(1)

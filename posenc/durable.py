@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
+
+from posenc.errors import RunError
+
+CONTINUES = "what was saved before is intact; the same command continues once there is room"
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def canonical(value: Any) -> bytes:
@@ -59,3 +66,36 @@ def read_sealed(path: Path) -> dict[str, Any] | None:
         return content if sealed["sha256"] == digest_of(content) else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+def free_bytes(path: Path) -> int | None:
+    """What may still be written where `path` is or would be; None where the system does not say."""
+    for place in (path, *path.absolute().parents):
+        try:
+            return shutil.disk_usage(place).free
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return None
+    return None
+
+
+def check_room(path: Path, needed: int, what: str, *, hint: str = "") -> None:
+    """RunError with path, needed and free bytes when `what` (bytes `needed`) cannot fit where `path` is."""
+    free = free_bytes(path)
+    if free is not None and free < needed:
+        raise RunError(f"not enough room in {path} for {what}", hint=_told(needed, free, hint))
+
+
+def cannot_write(path: Path, error: OSError, *, needed: int | None = None, hint: str = "") -> RunError:
+    """What to raise when the file system refuses; of a full one with the bytes `needed` and free."""
+    full = error.errno in FULL
+    told = _told(needed, free_bytes(path), hint) if full else hint
+    return RunError(f"cannot write {path}: {error.strerror or error}", hint=told or None)
+
+
+def _told(needed: int | None, free: int | None, hint: str) -> str:
+    sizes = [
+        f"{name}: {size:,} bytes" for name, size in (("needed", needed), ("free", free)) if size is not None
+    ]
+    return "\n".join(line for line in ("; ".join(sizes), hint) if line)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+LONGEST_VALUE = 200  # characters of a value, which may be a stranger's or a slip
+LONGEST_LINE = 600  # of anything else; a list of all encodings has 350
+
 
 class UserError(Exception):
     """The user's input is wrong. Found before data is tokenised and before anything is written; exit 2."""
@@ -36,15 +39,14 @@ class UserError(Exception):
 
     def text(self) -> str:
         """One screen: key and value, what is wrong, what is allowed, the nearest valid choice, a way out."""
-        shown = "" if self.value is None else f"={self.value}"
-        lines = [f"error: {self.key}{shown}: {self.problem}"]
+        value = "" if self.value is None else f"={_clipped(self.value, LONGEST_VALUE)}"
+        lines = [f"error: {_clipped(self.key, LONGEST_VALUE)}{value}: {_plain(self.problem)}"]
         if self.allowed is not None:
             allowed = self.allowed if isinstance(self.allowed, str) else ", ".join(self.allowed)
-            lines.append(f"  allowed: {allowed}")
+            lines.append(f"  allowed: {_clipped(allowed, LONGEST_LINE)}")
         if self.nearest is not None:
-            lines.append(f"  did you mean: {self.nearest}")
-        if self.hint:
-            lines.extend(f"  {line}" for line in self.hint.splitlines())
+            lines.append(f"  did you mean: {_shown(self.nearest)}")
+        lines.extend(_indented(self.hint))
         return "\n".join(lines)
 
 
@@ -59,10 +61,28 @@ class RunError(Exception):
         super().__init__(self.text())
 
     def text(self) -> str:
-        lines = [f"error: {self.problem}"]
-        if self.hint:
-            lines.extend(f"  {line}" for line in self.hint.splitlines())
+        lines = [f"error: {_plain(self.problem)}", *_indented(self.hint)]
         return "\n".join(lines)
+
+
+def _shown(text: object) -> str:
+    from posenc.results.names import visible  # its package imports this module
+
+    return visible(text)
+
+
+def _clipped(text: object, most: int) -> str:
+    """One line without control characters, its middle left out where it is long."""
+    shown = _shown(text)
+    return shown if len(shown) <= most else f"{shown[: most - 60]} ... {shown[-50:]}"
+
+
+def _plain(text: str) -> str:
+    return "\n".join(_clipped(line, LONGEST_LINE) for line in text.split("\n"))
+
+
+def _indented(hint: str | None) -> list[str]:
+    return [f"  {_clipped(line, LONGEST_LINE)}" for line in (hint or "").split("\n") if line]
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:

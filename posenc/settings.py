@@ -70,6 +70,20 @@ class EvalSettings:
 
 
 @dataclass
+class SweepSettings:
+    """How a sweep goes on; no part of what its jobs are told."""
+
+    fail_fast: bool = MISSING
+
+
+@dataclass
+class TrainSweepSettings(SweepSettings):
+    """A training sweep may be made of several experiments."""
+
+    also: list[str] = MISSING
+
+
+@dataclass
 class TrainConfig:
     """`posenc train`."""
 
@@ -83,6 +97,7 @@ class TrainConfig:
     train: TrainSettings = field(default_factory=TrainSettings)
     eval: EvalSettings = field(default_factory=EvalSettings)
     tracking: dict[str, Any] = field(default_factory=dict)
+    sweep: TrainSweepSettings = field(default_factory=TrainSweepSettings)
     context_length: int = MISSING
     seed: int = MISSING
     device: str = MISSING
@@ -101,6 +116,7 @@ class EvalConfig:
     data: dict[str, Any] | None = None
     eval: EvalSettings = field(default_factory=EvalSettings)
     tracking: dict[str, Any] = field(default_factory=dict)
+    sweep: SweepSettings = field(default_factory=SweepSettings)
     device: str = MISSING
     plugins: list[str] = field(default_factory=list)
 

@@ -69,7 +69,8 @@ def as_a_new_process(arguments: list[str]) -> Iterator[None]:
     """What a fresh process has and a second call in one process would not; put back afterwards."""
     from hydra.core.global_hydra import GlobalHydra
 
-    from posenc.jobs import hydra_mains, launch
+    from posenc.jobs import hydra_mains
+    from posenc.jobs.validated import validated
 
     root = logging.getLogger()
     before = sys.argv, root.handlers[:], root.level
@@ -77,7 +78,7 @@ def as_a_new_process(arguments: list[str]) -> Iterator[None]:
         number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     }
     sys.argv = ["posenc", *arguments]
-    launch._validated.cache_clear()
+    validated.cache_clear()
     hydra_mains.exit_codes.clear()
     try:
         yield

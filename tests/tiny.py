@@ -71,7 +71,7 @@ def start(*arguments: str, cwd: Path, script: str | None = None, **env: str) -> 
     )
 
 
-def finished(process: subprocess.Popen[str], seconds: float = 120) -> Result:
+def finished(process: subprocess.Popen[str], seconds: float = 600) -> Result:
     """Wait for it; killed when it takes too long."""
     try:
         out, err = process.communicate(timeout=seconds)

@@ -12,12 +12,14 @@ from filelock import FileLock
 
 from posenc.corpus.entry import EntryWriter, building, entry_of, name_entry, open_entry, put_in_place
 from posenc.corpus.facts import CorpusFacts, read_facts
-from posenc.corpus.store import TokenStore
+from posenc.corpus.store import TokenStore, smallest_dtype
 from posenc.corpus.tokenizers import Tokenizer, build_tokenizer
-from posenc.corpus.trouble import cache_error
 from posenc.corpus.watch import watched
+from posenc.durable import cannot_write, check_room
 
 log = logging.getLogger(__name__)
+
+ELSEWHERE = "POSENC_CACHE=FOLDER puts the cache elsewhere"
 
 
 def prepare(
@@ -36,7 +38,7 @@ def prepare(
         try:
             store = _build_once(entry, facts, chosen)
         except OSError as error:
-            raise cache_error(entry.parent, error) from error
+            raise cannot_write(entry.parent, error, needed=_size(facts, chosen), hint=ELSEWHERE) from error
     else:
         name_entry(entry, facts.name, chosen.name)
     facts.loaded = None
@@ -52,6 +54,7 @@ def _build_once(entry: Path, facts: CorpusFacts, tokenizer: Tokenizer) -> TokenS
         if entry.exists():
             log.warning("the token cache %s is damaged; it is built again", entry)
         with building(entry.name) as folder:
+            check_room(folder.parent, _size(facts, tokenizer), f"the tokens of {facts.name}", hint=ELSEWHERE)
             writer = EntryWriter(folder, tokenizer.vocab_size)
             try:
                 whole = f" of {sum(facts.bytes.values()) / 1e6:,.1f}"
@@ -69,3 +72,9 @@ def _build_once(entry: Path, facts: CorpusFacts, tokenizer: Tokenizer) -> TokenS
     if store is None:
         raise OSError(f"what was written to {entry} does not read back the same")
     return store
+
+
+def _size(facts: CorpusFacts, tokenizer: Tokenizer) -> int:
+    """Bytes of the entry to be; of another tokenizer than bytes about, at four bytes of text a token."""
+    text, width = sum(facts.bytes.values()), smallest_dtype(tokenizer.vocab_size).itemsize
+    return text * width if tokenizer.name == "bytes" else text * (width + 2) // 4

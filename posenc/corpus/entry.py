@@ -112,16 +112,23 @@ class EntryWriter:
 def building(key: str) -> Iterator[Path]:
     """An empty folder to build an entry in, gone at the end unless it was renamed; needs the lock of `key`.
 
-    What a killed process left under the same key is removed. Raises OSError.
+    What killed processes left, under this key or another, is removed. Raises OSError.
     """
-    for stale in tokens_dir().glob(f".{key}.*"):
-        shutil.rmtree(stale, ignore_errors=True)
+    for stale in tokens_dir().glob(".*.*"):
+        _clear(stale, stale.name.split(".")[1] == key)
     folder = tokens_dir() / f".{key}.{os.getpid()}"
     try:
         folder.mkdir(parents=True)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _clear(stale: Path, ours: bool) -> None:
+    """Remove it unless another process is building there, which then holds the lock of its key."""
+    lock = FileLock(stale.with_name(f"{stale.name.split('.')[1]}.lock"), timeout=0)
+    with contextlib.suppress(OSError), contextlib.nullcontext() if ours else lock:
+        shutil.rmtree(stale, ignore_errors=True)
 
 
 def put_in_place(folder: Path, entry: Path) -> None:
@@ -136,7 +143,7 @@ def open_entry(entry: Path) -> TokenStore | None:
     manifest = read_sealed(entry / "manifest.json")
     if manifest is None or manifest.get("layout") != LAYOUT:
         return None
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         if any(sha256_of_file(entry / name) != digest for name, digest in manifest["files"].items()):
             return None
         kind = manifest["bytes_dtype"]

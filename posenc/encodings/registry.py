@@ -61,7 +61,11 @@ def _plugin_classes(plugins: Iterable[str]) -> dict[str, type[Encoding]]:
         except Exception as error:  # it is the user's code: whatever it raises
             problem = f"cannot be imported ({type(error).__name__}: {error})"
             raise UserError("plugins", plugin, problem, hint="it must be on PYTHONPATH") from error
-        found.update(_classes_in(module))
+        for name, cls in _classes_in(module).items():
+            if name in own_encodings():
+                problem = f"its encoding {name} has the name of one of posenc's"
+                raise UserError("plugins", plugin, problem, hint="give it another name")
+            found[name] = cls
     return found
 
 

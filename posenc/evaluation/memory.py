@@ -62,9 +62,15 @@ def _peak(make_pass: Callable[[int], object], n: int) -> int:
 
 
 def free_memory(root: Path = Path("/")) -> int | None:
-    """Bytes that this process may still take, of the machine and of its control group; None where unknown."""
+    """Bytes that this process may still take: of the machine, its control group, its own limit (ulimit -v).
+
+    None where unknown.
+    """
     found = _number(root / "proc/meminfo", r"^MemAvailable:\s+(\d+) kB")
     known = [] if found is None else [found * 1024]
+    size = _number(root / "proc/self/status", r"^VmSize:\s+(\d+) kB")
+    if size is not None and (most := address_limit()) is not None:
+        known.append(max(0, most - size * 1024))
     groups = root / "sys/fs/cgroup"
     for limit, used, statistics, cached in GROUPS:
         most, now = _number(groups / limit, r"^(\d+)$"), _number(groups / used, r"^(\d+)$")
@@ -72,6 +78,16 @@ def free_memory(root: Path = Path("/")) -> int | None:
             cache = _number(groups / statistics, rf"^{cached} (\d+)$") or 0
             known.append(max(0, most - now + cache))
     return min(known, default=None)
+
+
+def address_limit() -> int | None:
+    """Bytes of address space that this process may have; None without a limit, and on Windows."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    most = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if most == resource.RLIM_INFINITY else most
 
 
 def _number(path: Path, pattern: str) -> int | None:

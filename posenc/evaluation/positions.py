@@ -58,7 +58,8 @@ def measure(
     targets = np.full(len(begins), window)
     byte_counts = store.bytes_between(begins + 1, begins + 1 + window)
     sums = sums_by_document(plan.documents, nats.sum(axis=1), targets, byte_counts)
-    curve = curve_of(nats, plan.documents, length, level) if np.isfinite(nats).all() else None
+    finite = np.isfinite(nats).all() and (level is None or np.isfinite(level).all())
+    curve = curve_of(nats, plan.documents, length, level) if finite else None
     return Sums(sums.documents, sums.nats, sums.targets, sums.bytes, curve=curve)
 
 

@@ -19,6 +19,7 @@ from posenc.model.loss import token_losses
 from posenc.results.records import Curve
 from posenc.seeds import generator_for
 from posenc.training.distributed import current
+from posenc.training.memory import is_out_of_memory
 from posenc.training.precision import autocast
 
 if TYPE_CHECKING:
@@ -139,12 +140,11 @@ def _losses_at(
         try:
             nats = _forward(subject, torch.from_numpy(batch).to(subject.device), pos, acting, wanted)
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            if not _is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
             if size == 1:
-                raise OutOfMemoryError(
-                    f"oom at {context} tokens, batch 1: {str(error).splitlines()[0]}"
-                ) from error
+                said = (str(error).splitlines() or [type(error).__name__])[0]  # a MemoryError has no text
+                raise OutOfMemoryError(f"oom at {context} tokens, batch 1: {said}") from error
             size = max(1, size // 2)
             continue
         losses[some] = nats.cpu().double().numpy()
@@ -168,13 +168,6 @@ def _check_fits(subject: Subject, pos: Tensor, acting: Encoding, wanted: int) ->
 
     if subject.device.type == "cpu":  # a GPU raises an error in time
         check_memory(make_pass, len(pos), subject.model.shape.n_heads)
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    text = str(error).lower()
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
-        "out of memory" in text or "can't allocate memory" in text
-    )
 
 
 def sums_by_document(

@@ -53,6 +53,7 @@ def run_bench(arguments: Sequence[str], *, repeats: int, lengths: str, format: s
         try:
             document = _measured(chosen, repeats)
         except InterruptedRunError:
+            say(f"{stop.name}: stopped, nothing is kept; the same command begins again")
             return stop.exit_code
     write(render(document, format, width_of(sys.stdout)), sys.stdout)
     return 0 if any("seconds" in cell["training"] for cell in document["cells"]) else 1

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+import stat
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +22,10 @@ from posenc.paths import conf_dir
 from posenc.training.optimizer import Optimization
 
 NAME = re.compile(r"[A-Za-z0-9._+-]+")
+LARGEST = 2**63 - 1  # what files, seeds and tensors can hold
+# Beyond any model there is, so that a slip (or a stranger's settings) is told instead of built for hours.
+LARGEST_SIZES = {"d_model": 10**6, "n_layers": 1000, "n_heads": 10**6, "mlp_ratio": 1000}
+LONGEST_CONTEXT = 2**30  # tokens
 LONGEST_NAME = 100  # characters; file systems take 255 bytes, and a hash follows
 
 
@@ -37,15 +44,17 @@ class EvalPlan:
     tune: bool  # its knobs are chosen on validation documents
 
 
-def whole(key: str, value: Any, *, least: int) -> int:
-    """A whole number of at least `least`; 6e6 counts as one. Raises UserError."""
-    allowed = f"a whole number from {least}"
+def whole(key: str, value: Any, *, least: int, most: int = LARGEST) -> int:
+    """A whole number from `least` to `most`; 6e6 counts as one. Raises UserError."""
+    allowed = f"a whole number from {least}" + (f" to {most}" if most < LARGEST else "")
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UserError(key, value, "wrong type", allowed=allowed)
-    if not math.isfinite(value) or value != int(value):
+    if isinstance(value, float) and not value.is_integer():  # nor are nan and infinity
         raise UserError(key, value, "not a whole number", allowed=allowed)
     if value < least:
         raise UserError(key, value, "too small", allowed=allowed)
+    if value > most:
+        raise UserError(key, value, "too large", allowed=f"a whole number from {least} to {most}")
     return int(value)
 
 
@@ -73,7 +82,11 @@ def check_batch_tokens(value: object, context_length: int) -> int:
 
 def check_model(model: dict[str, Any]) -> ModelShape:
     """The decoder's sizes, whole and fitting each other."""
-    sizes = {key: whole(f"model.{key}", value, least=1) for key, value in model.items() if key != "name"}
+    sizes = {
+        key: whole(f"model.{key}", value, least=1, most=LARGEST_SIZES.get(key, LARGEST))
+        for key, value in model.items()
+        if key != "name"
+    }
     if sizes["d_model"] % sizes["n_heads"]:
         d_model = sizes["d_model"]
         fitting = [h for h in range(1, d_model + 1) if d_model % h == 0 and h <= 64]
@@ -170,10 +183,34 @@ def check_optimization(train: dict[str, Any], optim: dict[str, Any]) -> Optimiza
 
 def check_name(key: str, value: str) -> str:
     """A name that becomes part of a path."""
-    if not NAME.fullmatch(value) or value.startswith(".") or len(value) > LONGEST_NAME:
-        allowed = f"letters, digits and . _ + -, at most {LONGEST_NAME}"
+    if not NAME.fullmatch(value) or value.startswith((".", "-")) or len(value) > LONGEST_NAME:
+        allowed = f"letters, digits and . _ + - (not first: . -), at most {LONGEST_NAME}"
         raise UserError(key, value[: LONGEST_NAME + 1], "not a name for a folder", allowed=allowed)
     return value
+
+
+def check_runs_dir(given: str, folder: Path, *, writing: bool) -> None:
+    """A folder below `runs_dir` is there or can be made; with `writing` by this user, here. Raises UserError.
+
+    Nothing is made, so a full disk or a quota shows only later.
+    """
+    if not given:
+        raise UserError("runs_dir", "''", "is not a folder", hint="runs_dir=. is the working folder")
+    for place in (folder, *folder.parents):
+        try:
+            facts = place.stat()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if not place.is_symlink() and place != Path():
+                continue
+            raise UserError("runs_dir", given, f"{place} leads nowhere") from error
+        except OSError as error:  # a name too long, links in a circle
+            raise UserError("runs_dir", given, f"cannot be used: {error.strerror}") from error
+        if not stat.S_ISDIR(facts.st_mode):
+            raise UserError("runs_dir", given, f"{place} is not a folder")
+        if writing and not os.access(place, os.W_OK | os.X_OK):
+            hint = "runs_dir=FOLDER that you can write to"
+            raise UserError("runs_dir", given, f"the folder {place.absolute()} cannot be written", hint=hint)
+        return
 
 
 def check_positions_reach(model: Decoder, longest: int) -> None:

@@ -90,6 +90,8 @@ def _view(asked: Asked) -> View:
     ):
         if value not in allowed:
             raise UserError(option, visible(value), "no such choice", allowed=allowed)
+    if asked.stride is not None and asked.stride < 1:
+        raise UserError("--stride", asked.stride, "not a stride", allowed="tokens, from 1")
     if asked.metric == "ppl" and asked.baseline is not None:
         raise UserError(
             "--baseline", visible(asked.baseline), "perplexities are not compared", allowed="nats, bpb"

@@ -1,29 +1,33 @@
-"""Compose every job of a command line through Hydra's compose API, before anything runs.
-
-Hydra's and OmegaConf's errors become one screen that names the key, the value and the nearest valid choice.
-"""
+"""Compose every job of a command line through Hydra's compose API, before anything runs."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-import yaml
 from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from posenc.errors import UserError, nearest
+from posenc.errors import UserError
+from posenc.jobs.hydra_errors import (
+    first_line,
+    is_choice,
+    no_such_choice,
+    translated,
+    unknown_key,
+    unreadable,
+)
 from posenc.jobs.slots import LAUNCHER, checked_n_jobs
 from posenc.paths import conf_dir
 from posenc.settings import EvalConfig, TrainConfig, register_schemas
@@ -71,12 +75,13 @@ def parse(arguments: list[str]) -> CommandLine:
 
 @dataclass(frozen=True)
 class Jobs:
-    """All jobs of a command line, each once. With another sweeper or launcher, Hydra runs them."""
+    """All jobs of a command line, each once. With another sweeper Hydra runs them."""
 
     jobs: list[Composed]
     sweep: bool
     basic: bool  # Hydra's basic sweeper, and its basic launcher or joblib: we run them
     n_jobs: int = 1  # at once; -1: as many as the machine is good for
+    launcher: str | None = None  # Hydra's basic sweeper, and this launcher of a plug-in (jobs.launchers)
 
 
 def compose_jobs(command: str, line: CommandLine) -> Jobs:
@@ -84,16 +89,36 @@ def compose_jobs(command: str, line: CommandLine) -> Jobs:
 
     A sweeper other than Hydra's basic one decides its jobs while it runs: then only its base is composed.
     """
-    with _hydra(line.config_dir) as search:
-        # of a sweep, this only tells who runs it: its settings may fit some of its jobs alone
-        aside = ("hydra", "experiment=", "+experiment=")
-        plain = [o for o in line.overrides if o.startswith(aside)] if line.multirun else line.overrides
+    jobs = _own_jobs(command, line)
+    seen = [job.settings for job in jobs.jobs]
+    for name in jobs.jobs[0].settings["sweep"].get("also", ()) if jobs.sweep else ():
+        for job in _own_jobs(command, _instead(line, str(name))).jobs:
+            if job.settings not in seen:
+                jobs.jobs.append(job)
+                seen.append(job.settings)
+    return jobs
+
+
+def _instead(line: CommandLine, experiment: str) -> CommandLine:
+    """The same command line with another `experiment=`; what the user added holds for it too."""
+    chosen = [o for o in line.overrides if o.lstrip("+").partition("=")[0] == "experiment"]
+    kept = [o for o in line.overrides if o not in chosen]
+    return dataclasses.replace(line, overrides=[*kept, f"experiment={experiment}"], multirun=True)
+
+
+def _own_jobs(command: str, line: CommandLine) -> Jobs:
+    """The jobs that the line itself asks for."""
+    with initialized(line.config_dir) as search:
+        plain = of_the_sweep(line) if line.multirun else line.overrides
         base = _compose(command, [*search, *plain], with_hydra=True)
         mode = OmegaConf.select(base, "hydra.mode")
         sweep = line.multirun or str(getattr(mode, "name", mode)) == "MULTIRUN"
         sweeper = OmegaConf.select(base, "hydra.sweeper._target_")
         launcher = OmegaConf.select(base, "hydra.launcher._target_")
-        several = OmegaConf.select(base, "hydra.runtime.choices")["hydra/launcher"] == LAUNCHER
+        chosen = str(OmegaConf.select(base, "hydra.runtime.choices")["hydra/launcher"])
+        if not sweep and mode is None and chosen != "basic":
+            raise UserError("hydra/launcher", chosen, "launches the jobs of a sweep", hint="add -m")
+        several = chosen == LAUNCHER
         if not sweep or sweeper != BASIC_SWEEPER:
             return Jobs([Composed(line.overrides, plain_settings(command, base))], sweep, False)
         params = OmegaConf.to_container(base.hydra.sweeper.params or OmegaConf.create({}))
@@ -108,21 +133,27 @@ def compose_jobs(command: str, line: CommandLine) -> Jobs:
             if job.settings not in [other.settings for other in jobs]:
                 jobs.append(job)
         n_jobs = checked_n_jobs(OmegaConf.select(base, "hydra.launcher.n_jobs")) if several else 1
-        return Jobs(jobs, True, several or launcher == BASIC_LAUNCHER, n_jobs)
+        basic = several or launcher == BASIC_LAUNCHER
+        return Jobs(jobs, True, basic, n_jobs, None if basic else chosen)
+
+
+def of_the_sweep(line: CommandLine) -> list[str]:
+    """What says who runs a sweep. Its other settings may fit some of its jobs alone."""
+    return [o for o in line.overrides if o.lstrip("+~").startswith(("hydra", "experiment="))]
+
+
+def of_the_job(job: Composed) -> list[str]:
+    """The job's overrides without those for Hydra."""
+    return [o for o in job.overrides if not o.lstrip("+~").startswith(("hydra.", "hydra/"))]
 
 
 def _wrong_flag(message: str) -> NoReturn:
     raise UserError("arguments", None, message, hint="settings are written KEY=VALUE: encoding=rope, seed=1")
 
 
-def _unreadable(override: str) -> UserError:
-    hint = "no spaces around '='; quote what holds spaces or brackets:\n"
-    hint += "'eval.lengths=[1x,2x]'  \"data.paths='my texts'\""
-    return UserError(override, None, "cannot be read as KEY=VALUE", hint=hint)
-
-
 @contextmanager
-def _hydra(config_dir: str | None) -> Iterator[list[str]]:
+def initialized(config_dir: str | None) -> Iterator[list[str]]:
+    """Hydra's compose API on posenc's YAML; the overrides that add the user's folder."""
     if config_dir is not None and not Path(config_dir).is_dir():
         raise UserError("--config-dir", config_dir, "there is no such folder")
     register_schemas()
@@ -138,7 +169,7 @@ def _is_sweep(override: str) -> bool:
     try:
         return _parser().parse_override(override).is_sweep_override()
     except HydraException as error:
-        raise _unreadable(override) from error
+        raise unreadable(override) from error
 
 
 def _expand(overrides: list[str]) -> list[list[str]]:
@@ -158,107 +189,25 @@ def _compose(command: str, overrides: list[str], *, with_hydra: bool = False) ->
     try:
         return compose(command, overrides, return_hydra_config=with_hydra)
     except MissingConfigException as error:
-        raise _no_such_choice(error) from error
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise _translated(command, overrides, error) from error
+        raise no_such_choice(error) from error
+    except (
+        HydraException,
+        OmegaConfBaseException,
+        ValueError,
+        OSError,
+    ) as error:  # a name too long for a file
+        raise translated(overrides, error, partial(_compose, command)) from error
 
 
 def _refuse_lists_of_choices(overrides: list[str]) -> None:
     """`encoding=[alibi,rope]` is refused: Hydra would merge the two and keep the last one's name."""
     for override in overrides:
         group, _, value = override.partition("=")
-        if value.strip().startswith("[") and _is_choice(override):
+        if value.strip().startswith("[") and is_choice(override):
             hint = f"for a sweep: -m {group}=A,B"
             if group == "tracking":
                 hint = f"several at once: tracking=several tracking.trackers={value}"
             raise UserError(group, value, "takes one choice", hint=hint)
-
-
-def _is_choice(override: str) -> bool:
-    return (conf_dir() / override.partition("=")[0]).is_dir()
-
-
-def _no_such_choice(error: MissingConfigException) -> UserError:
-    group, _, choice = (error.missing_cfg_file or "").rpartition("/")
-    if not group:
-        return UserError(choice, None, _first_line(error))
-    hint = "one of your own needs --config-dir DIR with its YAML in " + f"DIR/{group}/"
-    return UserError(group, choice, f"there is no such {group}", allowed=list(error.options or []), hint=hint)
-
-
-def _translated(command: str, overrides: list[str], error: Exception) -> UserError:
-    """Hydra's words for a wrong override, with its key, its value and what would have been right."""
-    cause = error.__cause__ or error
-    key = getattr(cause, "full_key", None)
-    said = re.search(r"Error merging override (\S+?)=(.*)", str(error)) or re.search(
-        r"append to your config use \+(\S+?)=(.*)", str(error)
-    )
-    value = said[2] if said else None
-    text = _first_line(cause)
-    if isinstance(error, OverrideParseException):
-        return _unreadable(error.override)
-    if (no_group := re.search(r"Could not override '([^']+)'\.\s*No match", str(error))) and not key:
-        return unknown_key(no_group[1], None, _keys(_compose(command, [])))
-    if ambiguous := re.search(r"Ambiguous value for argument '([^=']+)=(.*)'", str(error)):
-        return UserError(
-            ambiguous[1],
-            ambiguous[2],
-            "several values",
-            hint="for a sweep add -m; for a list write [a,b]",
-        )
-    if key and ("not in struct" in text or re.search(r"Key '.*' not in", text)):
-        chosen = [o for o in overrides if _is_choice(o) or o.startswith("hydra.searchpath=")]
-        return unknown_key(key, value, _keys(_compose(command, chosen)), _elsewhere(key))
-    if key:
-        return UserError(key, value, text, hint=_wanted(text))
-    return UserError("override", None, _first_line(error))
-
-
-def _elsewhere(key: str) -> str | None:
-    """Which other choices of its group have a setting of this name."""
-    group, _, name = key.partition(".")
-    having = [
-        path.stem
-        for path in sorted((conf_dir() / group).glob("*.yaml"))
-        if name and name in (yaml.safe_load(path.read_text(encoding="utf-8")) or {})
-    ]
-    return f"{key} is a setting of {group}={', '.join(having)}" if having else None
-
-
-def unknown_key(key: str, value: object, known: list[str], elsewhere: str | None = None) -> UserError:
-    """There is no such key; the nearest of the known dotted keys is named, or whose it is."""
-    siblings = [k for k in known if k.rpartition(".")[0] == key.rpartition(".")[0]]
-    close = nearest(key, known)
-    return UserError(
-        key,
-        value,
-        "there is no such setting",
-        allowed=", ".join(sorted(siblings)) or None,
-        hint=elsewhere or (f"did you mean: {close}" if close else None),
-    )
-
-
-def _wanted(text: str) -> str | None:
-    for kind, words in (
-        ("Integer", "a whole number"),
-        ("Float", "a number"),
-        ("Boolean", "true or false"),
-        ("not a ListConfig", "a list, written [a,b]"),
-    ):
-        if kind in text:
-            return f"allowed: {words}"
-    return None
-
-
-def _keys(config: Any, prefix: str = "") -> list[str]:
-    keys: list[str] = []
-    for key in config:
-        name = f"{prefix}{key}"
-        keys.append(name)
-        child = OmegaConf.select(config, str(key), throw_on_missing=False)
-        if isinstance(child, DictConfig):
-            keys += _keys(child, f"{name}.")
-    return keys
 
 
 def plain_settings(command: str, config: DictConfig) -> dict[str, Any]:
@@ -274,7 +223,7 @@ def plain_settings(command: str, config: DictConfig) -> dict[str, Any]:
         key = str(getattr(error, "full_key", None) or "override")
         if isinstance(error, MissingMandatoryValue):
             raise UserError(key, None, "is needed and has no default", hint=f"add {key}=...") from error
-        raise UserError(key, None, _first_line(error)) from error
+        raise UserError(key, None, first_line(error)) from error
     assert isinstance(settings, dict)
     _refuse_unknown(settings, SCHEMAS[command], "")
     return {str(key): value for key, value in settings.items()}
@@ -291,7 +240,3 @@ def _refuse_unknown(settings: dict[Any, Any], schema: Any, prefix: str) -> None:
         factory = fields[key].default_factory
         if dataclasses.is_dataclass(factory) and isinstance(value, dict):
             _refuse_unknown(value, factory, f"{prefix}{key}.")
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

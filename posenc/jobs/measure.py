@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import tempfile
@@ -72,7 +73,12 @@ def measure(
     cells = plan_cells(subject, asked, plan.protocols)
     done = 0
     total = len(cells) + len(grid) * len(asked.extrapolating)
-    with _records_of(directory, step) as (place, publish), shown("evaluating", total) as bar:
+    alone = current().size == 1  # others may be waiting for this one's part of a cell
+    with (
+        _records_of(directory, step) as (place, publish),
+        stop.at_once() if alone else contextlib.nullcontext(),
+        shown("evaluating", total) as bar,
+    ):
 
         def on_cell(record: Record, was_there: bool) -> None:
             nonlocal done
@@ -100,9 +106,9 @@ def measure(
                 dataclasses.replace(subject, extension=chosen.extension), asked, plan.protocols
             )
         records = evaluated(cells)
-    if "fixed-target" in plan.protocols and trained_bytes is not None:
-        reference = current().first(lambda: _reference(asked, trained_bytes, directory, corpus, step))
-        records.append(reference)
+        if "fixed-target" in plan.protocols and trained_bytes is not None:
+            reference = current().first(lambda: _reference(asked, trained_bytes, directory, corpus, step))
+            records.append(reference)
     return records
 
 

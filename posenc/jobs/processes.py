@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import subprocess
 import sys
@@ -47,6 +48,12 @@ class Processes:
             if process.poll() is None:
                 process.send_signal(number)
 
+    def stop(self) -> None:
+        """Ask all that run to save and end."""
+        for process, _ in list(self._running.values()):
+            if process.poll() is None:
+                process.terminate()
+
     def start(
         self, job: int, words: Sequence[str], environment: Mapping[str, str], told: Told | None = None
     ) -> None:
@@ -71,8 +78,16 @@ class Processes:
         if self.received:  # it came while this one was being started
             process.send_signal(self.received[-1])
 
-    def next_ended(self) -> tuple[int, int]:
-        """Wait until one has ended: which, and its exit code (the negative signal that killed it)."""
+    def pid(self, job: int) -> int:
+        """Of one that runs."""
+        return self._running[job][0].pid
+
+    def next_ended(self, seconds: float = math.inf) -> tuple[int, int] | None:
+        """Wait until one has ended: which, and its exit code (the negative signal that killed it).
+
+        None when none has after so many `seconds`.
+        """
+        end = time.monotonic() + seconds
         while True:
             for job, (process, readers) in self._running.items():
                 if process.poll() is not None:
@@ -80,6 +95,8 @@ class Processes:
                         reader.join(LAST_LINES)
                     del self._running[job]
                     return job, process.returncode
+            if time.monotonic() >= end:
+                return None
             time.sleep(PAUSE)
 
 

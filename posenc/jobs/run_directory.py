@@ -1,10 +1,12 @@
-"""One run's folder: its lock, status, configuration and metrics.
+"""One run's folder: its status, configuration and metrics.
 
-Of several processes the first one alone writes: for the others everything here that writes does nothing.
+Who may write there: `holding`. Of several processes the first one alone does: for the others everything here
+that writes does nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
@@ -20,13 +22,16 @@ from pathlib import Path
 from typing import Any, ParamSpec
 
 import yaml
-from filelock import FileLock, Timeout
 
+from posenc.durable import CONTINUES, cannot_write
 from posenc.errors import RunError
-from posenc.results.load import load_run
+from posenc.jobs.holding import locked, results_lock
+from posenc.results.load import load_run, read_json
 from posenc.results.records import RunFacts
 from posenc.results.store import assemble_results, write_json_atomic, write_text_atomic
 from posenc.training.distributed import current
+
+__all__ = ["locked"]  # and what is defined here
 
 P = ParamSpec("P")
 
@@ -45,57 +50,25 @@ def by_the_first(write: Callable[P, None]) -> Callable[P, None]:
 def read_status(directory: Path) -> dict[str, Any]:
     """status.json, or an empty mapping where there is none or it is damaged."""
     try:
-        status = json.loads((directory / "status.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_json(directory, "status.json") or {}  # of a stranger: a pipe, a device, a link
+    except (OSError, ValueError, RecursionError):
         return {}
-    return status if isinstance(status, dict) else {}
-
-
-@contextmanager
-def locked(directory: Path, name: str = "run") -> Iterator[None]:
-    """Hold the run directory; RunError with host and pid of the holder within a second if it is held.
-
-    The kernel releases the lock when the process dies, so there is no stale one. It is not reliable on some
-    network file systems.
-    """
-    if not current().is_first:
-        yield
-        return
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(directory / f".{name}.lock", timeout=1)
-        lock.acquire()
-        # not in the lock file: whoever tries to take it empties it
-        write_text_atomic(directory / f".{name}.holder", f"pid {os.getpid()} on {socket.gethostname()}")
-    except Timeout as error:
-        try:
-            holder = (directory / f".{name}.holder").read_text(encoding="utf-8")
-        except (OSError, ValueError):
-            holder = "pid unknown"
-        raise RunError(f"{directory} is being written by another process ({holder})") from error
-    except OSError as error:
-        raise RunError(f"cannot write {directory}: {error.strerror or error}") from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def refuse_links(directory: Path) -> None:
-    """RunError for a symbolic link in a run directory: posenc makes none and never follows one."""
-    for pattern in ("*", "records/*", "checkpoints/*", "checkpoints/*/*"):
+    """RunError for a link, a pipe or a device in a run directory: posenc makes none and opens none."""
+    for pattern in ("*", "records/*", "tracking/*", "tensorboard/**/*", "checkpoints/*", "checkpoints/*/*"):
         for path in directory.glob(pattern):
             if path.is_symlink():
                 raise RunError(f"{path} is a symbolic link; a run directory holds none")
+            if not (path.is_file() or path.is_dir()):
+                raise RunError(f"{path} is neither a file nor a folder; a run directory holds nothing else")
 
 
 @by_the_first
 def put_together(directory: Path, facts: RunFacts, *, newer: bool) -> None:
-    """results.json from records/. Facts of an earlier step, or of the same one unless `newer`, do not win.
-
-    `train` and `eval` may end at the same time, so this waits for its own lock.
-    """
-    with FileLock(directory / ".results.lock", timeout=60):
+    """results.json from records/. Facts of an earlier step, or of the same one unless `newer`, do not win."""
+    with results_lock(directory):
         before = load_run(directory).facts
         if before is not None:
             ahead = before.get("steps", 0) - facts.get("steps", 0)
@@ -139,9 +112,14 @@ def write_config(directory: Path, settings: dict[str, Any]) -> None:
 
 @by_the_first
 def append_metrics(directory: Path, metrics: dict[str, float]) -> None:
-    """One line of metrics.jsonl."""
-    with (directory / "metrics.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(metrics) + "\n")
+    """One line of metrics.jsonl. Raises RunError when the disk refuses it."""
+    line = (json.dumps(metrics) + "\n").encode()
+    path = directory / "metrics.jsonl"
+    try:
+        with path.open("ab") as file:
+            file.write(line)
+    except OSError as error:
+        raise cannot_write(path, error, needed=len(line), hint=CONTINUES) from error
 
 
 @by_the_first
@@ -160,13 +138,23 @@ def drop_metrics_after(directory: Path, step: int) -> None:
     write_text_atomic(path, "".join(line + "\n" for line in kept))
 
 
+class _LogFile(logging.FileHandler):
+    """On a full disk lines are missing; the run ends for what it cannot write itself, and says so once."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        pass
+
+
 @contextmanager
 def log_file(directory: Path) -> Iterator[None]:
     """Everything that is logged also goes to log.txt."""
     if not current().is_first:
         yield
         return
-    handler = logging.FileHandler(directory / "log.txt", encoding="utf-8")
+    try:
+        handler = _LogFile(directory / "log.txt", encoding="utf-8")
+    except OSError as error:
+        raise cannot_write(directory / "log.txt", error) from error
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)
@@ -174,7 +162,8 @@ def log_file(directory: Path) -> Iterator[None]:
         yield
     finally:
         root.removeHandler(handler)
-        handler.close()
+        with contextlib.suppress(OSError):
+            handler.close()
 
 
 @by_the_first

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from posenc.encodings.base import Encoding
 from posenc.encodings.composed import Composed
@@ -132,10 +132,13 @@ def _printable(text: str, encoding: str) -> str:
 
 
 def _vocabulary(checkpoint: Path) -> int:
-    with safe_open(checkpoint / "model.safetensors", framework="pt") as file:
-        if "embedding.weight" not in file.keys():  # noqa: SIM118
-            raise RunError(f"{checkpoint} holds no token embeddings")
-        return int(file.get_slice("embedding.weight").get_shape()[0])
+    try:
+        with safe_open(checkpoint / "model.safetensors", framework="pt") as file:
+            if "embedding.weight" in file.keys():  # noqa: SIM118
+                return int(file.get_slice("embedding.weight").get_shape()[0])
+    except SafetensorError as error:
+        raise RunError(f"{checkpoint}/model.safetensors: {error}") from error
+    raise RunError(f"{checkpoint} holds no token embeddings")
 
 
 def _picture(

@@ -1,19 +1,26 @@
-"""SIGINT, SIGTERM and SIGUSR1 (Slurm) ask the run to stop: it finishes its step, saves and exits."""
+"""SIGINT, SIGTERM and SIGUSR1 (Slurm) ask a command to stop: it finishes its step, saves and exits."""
 
 from __future__ import annotations
 
 import signal
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 if hasattr(signal, "SIGUSR1"):  # not on Windows
     CODES[signal.SIGUSR1] = 143
+ONE_WISH = 1.0  # seconds in which signals are one: a terminal, a sweep and a cluster may all pass it on
 
 
-class InterruptedRunError(Exception):
-    """Raised where a stop was asked for and everything finished so far is on disk."""
+class InterruptedRunError(BaseException):
+    """Raised where a stop was asked for and everything finished so far is on disk.
+
+    Not an Exception: it strikes anywhere, and what it strikes (a compiler, a library) must not keep it.
+    """
 
 
 class StopFlag:
@@ -27,6 +34,7 @@ class StopFlag:
         self.received: int | None = None
         self.elsewhere = False
         self.guarded = False
+        self._last = -ONE_WISH
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopFlag:
@@ -40,13 +48,25 @@ class StopFlag:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.received = self.received or number
-        if not self.guarded:
+        now = time.monotonic()
+        again, self._last = now - self._last < ONE_WISH, now
+        if not self.guarded and not again:
             raise InterruptedRunError
 
     def guard(self) -> None:
         """From here on there is something to save: a signal only sets the flag."""
         self.guarded = True
         self.check()
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Inside nothing is lost that was finished: a signal raises where it strikes, as before `guard`."""
+        before, self.guarded = self.guarded, False
+        try:
+            self.check()
+            yield
+        finally:
+            self.guarded = before
 
     def asked_elsewhere(self) -> None:
         """Another process of this run was asked to stop."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from posenc.errors import UserError
 from posenc.jobs import run_directory as folder
 from posenc.jobs.build import build_decoder, code_of, resolve_parts
-from posenc.jobs.checks import check_model, whole
+from posenc.jobs.checks import LONGEST_CONTEXT, check_model, whole
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.load import load_run
 from posenc.results.names import visible
@@ -33,7 +34,7 @@ class StoredRun:
 def stored_run(run: str, plugins: list[str]) -> StoredRun:
     """The run in the directory `run`. Raises UserError; RunError for damaged files."""
     directory = Path(run).expanduser()
-    if not (directory / "config.yaml").is_file():
+    if not os.path.isfile(directory / "config.yaml"):  # noqa: PTH113 (is_file raises for names too long)
         raise UserError("run", run, "not a run directory: it has no config.yaml")
     folder.refuse_links(directory)
     loaded = load_run(directory)
@@ -70,7 +71,9 @@ def not_ours(run: str, error: Exception) -> UserError:
 def _parts_of(settings: dict[str, Any], named: object) -> dict[str, Any]:
     """What the run is made of, resolved. A module that it names is named to the user, never imported."""
     try:
-        return resolve_parts(settings, whole("context_length", settings["context_length"], least=2))
+        return resolve_parts(
+            settings, whole("context_length", settings["context_length"], least=2, most=LONGEST_CONTEXT)
+        )
     except UserError as error:
         if error.key != "encoding" or settings["plugins"] or not named:
             raise

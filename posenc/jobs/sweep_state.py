@@ -83,6 +83,14 @@ class Sweep:
         self.seconds.append(seconds)
         return self.add(i)
 
+    def put_back(self, i: int) -> None:
+        """Job i has not run after all."""
+        self._began.pop(i)
+        self._ends.pop(i, None)
+        row = self.rows[self.labels[i]]
+        if not any(self.labels[other] == row.label for other in self._began):
+            row.state = PENDING
+
     def _tokens_of(self, i: int) -> int:
         tokens = last_metrics(self.places[i]).get("tokens")
         return tokens if isinstance(tokens, int) else 0

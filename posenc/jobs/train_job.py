@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import traceback
+import shutil
+from contextlib import nullcontext, suppress
 from functools import partial
-
-import yaml
+from pathlib import Path
 
 from posenc.corpus import TokenStore, WindowSampler, build_tokenizer, check_lengths, prepare
 from posenc.encodings import origins_of
 from posenc.errors import RunError
 from posenc.jobs import run_directory as folder
 from posenc.jobs.build import build_model, run_facts
+from posenc.jobs.job_log import crashes
 from posenc.jobs.measure import Outcome, byte_store, measure
 from posenc.jobs.signals import InterruptedRunError, StopFlag
+from posenc.jobs.told import RETRY
 from posenc.jobs.validate import TrainJob
 from posenc.model.decoder import Decoder, count_parameters
 from posenc.report.progress import say, shown
-from posenc.results.load import load_run
+from posenc.results.load import load_run, read_config
 from posenc.results.records import RunFacts
 from posenc.results.settings import spoken_name
 from posenc.tracking import Tracker, build_tracker
@@ -33,14 +34,13 @@ log = logging.getLogger(__name__)
 
 
 class DivergedRunError(RunError):
-    """The loss or the gradient is not finite any more; status.json says so, and that is final."""
+    """Loss or gradient are not finite any more; status.json says so, which is final without --retry."""
 
 
 def run_train(job: TrainJob) -> Outcome:
     """Train and evaluate, or continue, or recognise that it is all there.
 
-    Raises UserError if the tokenised corpus is too short after all, RunError if another process holds the
-    directory, both before the directory is touched.
+    Raises UserError if the tokenised corpus is too short, RunError if it is held: nothing is written.
     """
     if current().first(lambda: _is_done(job)):
         say(f"already finished: {job.directory}")
@@ -50,24 +50,26 @@ def run_train(job: TrainJob) -> Outcome:
         try:
             return _held(job, stop)
         except InterruptedRunError:
+            if not stop.guarded:
+                say(f"{stop.name}: stopped before the first step; the same command begins again")
             return Outcome(stop.exit_code)
 
 
 def _is_done(job: TrainJob) -> bool:
-    """Whether there is nothing left to do. Raises RunError for a run that diverged."""
+    """Whether there is nothing left to do. Raises RunError for a run that diverged, without --retry."""
     status = folder.read_status(job.directory)
-    if status.get("status") == "diverged":
+    if status.get("status") == "diverged" and RETRY not in os.environ:
         raise RunError(
             f"this run diverged before: {status.get('reason')}",
-            hint=f"try a smaller train.lr or another seed; or remove {job.directory} to train it again",
+            hint="try a smaller train.lr or another seed; --retry trains it again, from the start",
         )
     return is_finished(job)
 
 
 def _held(job: TrainJob, stop: StopFlag) -> Outcome:
     """Tokens ready, directory locked: then run, and write down how it ended."""
-    settings, directory = job.settings, job.directory
-    store = current().in_turn(lambda: prepare(settings["data"], settings["tokenizer"], facts=job.facts))
+    settings, directory, group = job.settings, job.directory, current()
+    store = group.in_turn(lambda: prepare(settings["data"], settings["tokenizer"], facts=job.facts))
     check_lengths(
         store,
         split=job.evaluation.split,
@@ -76,22 +78,35 @@ def _held(job: TrainJob, stop: StopFlag) -> Outcome:
     )
     folder.refuse_links(directory)
     with folder.locked(directory), folder.log_file(directory):
+        if group.first(lambda: _is_done(job)):  # by another process, meanwhile
+            return Outcome(0)
         try:
             stop.guard()
-            with current().watched():
+            group.first(lambda: _forget_diverged(directory))
+            with group.watched(), crashes(directory) if group.is_first else nullcontext():
                 return _run(job, store, stop)
         except InterruptedRunError:
             folder.write_status(directory, "interrupted", reason=stop.name)
             say(f"{stop.name}: everything finished so far is saved; the same command continues")
             raise
-        except DivergedRunError:
-            raise  # its status is written
         except BaseException as error:
-            with contextlib.suppress(OSError, RunError):  # a full disk must not hide the first reason
-                folder.append_log(directory, traceback.format_exc())
-                reason = error.problem if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
-                folder.write_status(directory, "failed", reason=reason.partition("\n")[0])
+            reason = error.problem if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
+            if not isinstance(error, DivergedRunError):  # its status is written
+                with suppress(OSError, RunError):  # a full disk must not hide the first reason
+                    folder.write_status(directory, "failed", reason=reason.partition("\n")[0])
             raise
+
+
+def _forget_diverged(directory: Path) -> None:
+    """What a run that diverged was trained to, now that it is trained again."""
+    if folder.read_status(directory).get("status") != "diverged":
+        return
+    aside = directory / ".diverged"
+    shutil.rmtree(aside, ignore_errors=True)
+    with suppress(FileNotFoundError):
+        (directory / "checkpoints").rename(aside)  # a kill leaves all of them or none
+    folder.write_status(directory, "running")
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def is_finished(job: TrainJob) -> bool:
@@ -99,9 +114,9 @@ def is_finished(job: TrainJob) -> bool:
     if folder.read_status(job.directory).get("status") != "finished":
         return False
     try:
-        stored = yaml.safe_load((job.directory / "config.yaml").read_text(encoding="utf-8"))
-        alike = bool(stored["eval"] == job.settings["eval"])
-    except (OSError, KeyError, TypeError, yaml.YAMLError):
+        stored = read_config(job.directory) or {}
+        alike = bool(stored.get("eval") == job.settings["eval"])
+    except (OSError, ValueError, RecursionError):
         return False
     return alike and load_run(job.directory).facts is not None
 
@@ -123,7 +138,7 @@ def _run(job: TrainJob, store: TokenStore, stop: StopFlag) -> Outcome:
             folder.write_status(directory, "diverged", reason=trained.reason, step=trained.step)
             raise DivergedRunError(
                 f"training diverged: {trained.reason}",
-                hint=f"nothing was averaged in; log: {directory / 'log.txt'}\ntry a smaller train.lr",
+                hint="nothing was averaged in; try a smaller train.lr",
             )
         if trained.status == "interrupted":
             raise InterruptedRunError
@@ -168,8 +183,7 @@ def _tracker(job: TrainJob) -> Tracker:
 
 
 def _train(job: TrainJob, model: Decoder, store: TokenStore, tracker: Tracker, stop: StopFlag) -> Trained:
-    settings = job.settings
-    length = settings["context_length"]
+    settings, length = job.settings, job.settings["context_length"]
     counts, processes = count_parameters(model), current().size
     say(
         f"{spoken_name(settings['encoding'])}: {counts['total']:,} parameters, T={length}, "

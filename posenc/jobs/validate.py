@@ -24,6 +24,7 @@ from posenc.corpus import (
 )
 from posenc.jobs.build import build_decoder, code_of, resolve_parts
 from posenc.jobs.checks import (
+    LONGEST_CONTEXT,
     EvalPlan,
     between,
     check_batch_tokens,
@@ -32,6 +33,7 @@ from posenc.jobs.checks import (
     check_name,
     check_optimization,
     check_positions_reach,
+    check_runs_dir,
     whole,
 )
 from posenc.model.decoder import ModelShape, count_parameters
@@ -63,7 +65,7 @@ class TrainJob:
 def train_job(settings: dict[str, Any]) -> TrainJob:
     """The validated job of a composed `train` configuration. Raises UserError."""
     seed = whole("seed", settings["seed"], least=0)
-    context_length = whole("context_length", settings["context_length"], least=2)
+    context_length = whole("context_length", settings["context_length"], least=2, most=LONGEST_CONTEXT)
     train = settings["train"]
     tokens = whole("train.tokens", train["tokens"], least=1)
     batch_tokens = check_batch_tokens(train["batch_tokens"], context_length)
@@ -75,6 +77,8 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     check_name("experiment_name", settings["experiment_name"])
     if settings["name"] is not None:
         check_name("name", settings["name"])
+    folder = Path(settings["runs_dir"]) / settings["experiment_name"]
+    check_runs_dir(settings["runs_dir"], folder, writing=False)
     check_tracking(settings["tracking"])
     check_tokenizer(settings["tokenizer"])
     device = resolve_device(settings["device"])
@@ -84,6 +88,8 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     with torch.device("meta"):  # values out of range show when it is built; nothing is allocated
         model = build_decoder(parts, shape, vocab_size=2)
     check_positions_reach(model, max(evaluation.windows))
+    parameters = count_parameters(model)["total"]
+    compiled = resolve_compile(train["compile"], device, parameters=parameters, tokens=tokens)
     facts = inspect(
         settings["data"],
         settings["tokenizer"],
@@ -92,8 +98,6 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
         context_length=context_length,
     )
     batch_windows = batch_tokens // context_length
-    parameters = count_parameters(model)["total"]
-    compiled = resolve_compile(train["compile"], device, parameters=parameters, tokens=tokens)
     resolved = {
         **settings,
         "data": absolute_data(settings["data"]),
@@ -116,11 +120,13 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     }
     source = code_of(parts, model)
     digest = run_hash(resolved, facts, source)
-    folder = Path(settings["runs_dir"]) / settings["experiment_name"]
     readable = settings["name"] or f"{spoken_name(parts['encoding'])}-{shape.name}-T{context_length}-s{seed}"
+    directory = _directory(folder, readable, digest)
+    if not directory.is_dir():  # one that is there may be finished, and is then only read
+        check_runs_dir(settings["runs_dir"], folder, writing=True)
     return TrainJob(
         settings=resolved,
-        directory=_directory(folder, readable, digest),
+        directory=directory,
         hash=digest,
         source=source,
         facts=facts,

@@ -2,20 +2,61 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from posenc.results.load import Run
 from posenc.results.names import visible
+from posenc.results.processes import is_dead
+
+FINISHED, DIVERGED, NOT_STARTED = "finished", "diverged", "not started"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a job of a sweep ended: `failed`, `killed by SIGKILL`, `not started`, or as a run's status."""
+
+    name: str
+    state: str
+    reason: str | None = None
+    log: Path | None = None
 
 
 def failures_lines(runs: Sequence[Run]) -> list[str]:
     """A line for every run that is not finished: name, state, reason, log. Names are escaped for printing."""
-    return [_line(run) for run in runs if run.state != "finished"]
+    return [_line(run) for run in runs if run.state != FINISHED]
+
+
+def sweep_lines(jobs: Sequence[Ended]) -> list[str]:
+    """Every job that is not finished, then how many are what and what to do about the rest; [] if all are."""
+    open_jobs = [job for job in jobs if job.state != FINISHED]
+    if not open_jobs:
+        return []
+    lines = []
+    for job in open_jobs:
+        lines.append(f"{job.name}: {job.state}" + (f", {job.reason}" if job.reason else ""))
+        if job.log is not None:
+            lines.append(f"  log: {job.log}")
+    counts = Counter(job.state for job in jobs)
+    several = f"{len(jobs)} job{'s' * (len(jobs) > 1)}"
+    lines.append(f"{several}: " + ", ".join(f"{count} {state}" for state, count in counts.items()))
+    if any(job.state != DIVERGED for job in open_jobs):
+        lines.append("the same command goes on with what is not finished")
+    if counts[DIVERGED]:
+        lines.append("diverged is final; with --retry the same command trains those again from the start")
+    return [visible(line) for line in lines]
 
 
 def _line(run: Run) -> str:
-    reason = run.problem or run.status.get("reason")
-    if run.state == "running" and not reason:
-        reason = f"by process {run.status.get('pid', '?')} on {run.status.get('host', '?')}"
-    text = f"{run.name}: {run.state}" + (f", {reason}" if reason else "")
+    state, reason = run.state, run.problem or run.status.get("reason")
+    if state == "running" and not reason:
+        pid = run.status.get("pid", "?")
+        if is_dead(run.status, time.time()):
+            state, reason = "killed", f"its process {pid} is gone and left no word"
+        else:
+            reason = f"by process {pid} on {run.status.get('host', '?')}"
+    text = f"{run.name}: {state}" + (f", {reason}" if reason else "")
     return visible(f"{text} (log: {run.path / 'log.txt'})")

@@ -99,6 +99,8 @@ def notes(runs: Sequence[Glance], now: float) -> list[str]:
             lines.append(visible(f"  log: {run.run.path / 'log.txt'}"))
         if run.state in AGAIN:
             lines.append(visible(f"  continue: {_continued(run)}"))
+        elif run.state == "diverged":  # which is final
+            lines.append(visible(f"  again from the start: {_continued(run, '--retry')}"))
     return lines
 
 
@@ -190,9 +192,11 @@ def _says(run: Glance, now: float) -> str:
     return run.state + (f", {run.reason}" if run.reason else "")
 
 
-def _continued(run: Glance) -> str:
+def _continued(run: Glance, *flags: str) -> str:
     found = command_again(run.run.config, run.run.path) if run.run.config else None
-    return found or "the command that began it (its encoding or corpus is a YAML of your own)"
+    begun = "the command that began it"
+    why = " (its encoding or corpus is a YAML of your own)"
+    return " ".join((found or begun, *flags)) + ("" if found else why)
 
 
 def _loss(nats: float) -> str:

@@ -91,10 +91,11 @@ class Several:
                 self.bars.update(self.whole, text=whole)
 
     def end(self, job: int, text: str) -> None:
-        """A job has ended."""
+        """A job has ended, or needs no process."""
         with self.lock:
             if self.bars is not None:
-                self.bars.remove_task(self.tasks.pop(job))
+                if job in self.tasks:
+                    self.bars.remove_task(self.tasks.pop(job))
                 self.bars.update(self.whole, completed=self.over(), text=self.left())
             self._say(f"{self.name(job)}: {text}")
 

@@ -11,6 +11,7 @@ TEXTS = ("protocol", "corpus", "fingerprint", "split", "targets_hash", "unit")
 COUNTS = ("window", "checkpoint_step", "targets", "documents")
 NUMBERS = ("nats", "bpb")
 LARGEST = 1e100  # beyond it sums and squares overflow
+SCALARS = {str, bool, int, float}
 DEEPEST = 20  # levels of nesting; settings have three
 
 
@@ -84,6 +85,13 @@ def is_shallow(value: object, levels: int = DEEPEST) -> bool:
         items = value.values() if isinstance(value, dict) else value
         return levels > 0 and all(is_shallow(item, levels - 1) for item in items)
     return True
+
+
+def is_plain(value: object) -> bool:
+    """Whether it is what JSON holds: YAML has dates, sets and bytes, too. Not for what is nested deep."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) for key in value) and all(map(is_plain, value.values()))
+    return all(map(is_plain, value)) if isinstance(value, list) else value is None or type(value) in SCALARS
 
 
 def _need(data: dict[str, Any], fields: tuple[str, ...], fits: Any, kind: str, of: str = "record") -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import glob
 import os
@@ -15,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from posenc.errors import UserError
-from posenc.results.check import check_facts, check_record, is_shallow
-from posenc.results.names import visible
+from posenc.results.bundle import SUFFIX as BUNDLE
+from posenc.results.bundle import unpacked
+from posenc.results.check import check_facts, check_record
+from posenc.results.names import safe_name, visible
+from posenc.results.plain_yaml import plain_yaml
 from posenc.results.records import SCHEMA_VERSION, Record, RunFacts
 
 MARKS = ("status.json", "results.json")
@@ -45,7 +47,11 @@ class Run:
         if self.problem is not None:
             return "damaged"
         state = self.status.get("status")
-        return state if isinstance(state, str) else ("finished" if self.facts is not None else "unknown")
+        return (
+            visible(state)[:40]
+            if isinstance(state, str)
+            else ("finished" if self.facts is not None else "unknown")
+        )
 
     @property
     def name(self) -> str:
@@ -62,10 +68,10 @@ class Run:
 def load_runs(paths: Iterable[str | Path], protocols: Container[str] | None = None) -> list[Run]:
     """Every run under `paths`, each once, sorted by path.
 
-    A path is a run directory, a folder with run directories at any depth (hidden folders and symbolic links
-    inside it are not followed), a results.json, or a glob. With `protocols` only their records are kept,
-    which is faster; the others are named in `unread`. Damaged and foreign files make a Run with a `problem`.
-    Raises UserError for a path that does not exist.
+    A path is a run directory, a folder with run directories or bundles at any depth (hidden folders and
+    symbolic links inside it are not followed), a results.json, a bundle, or a glob. With `protocols` only
+    their records are kept, which is faster; the others are named in `unread`. Damaged and foreign files make
+    a Run with a `problem`. Raises UserError for a path that does not exist.
     """
     found: dict[Path, Run] = {}
     with _without_collector():
@@ -73,10 +79,14 @@ def load_runs(paths: Iterable[str | Path], protocols: Container[str] | None = No
             for place in places(given):
                 for path, problem in run_directories_below(place):
                     key = path.resolve()
-                    if key not in found:
-                        found[key] = (
-                            load_run(path, protocols) if problem is None else Run(path, problem=problem)
-                        )
+                    if key in found:
+                        continue
+                    if problem is not None:
+                        found[key] = Run(path, problem=problem)
+                    elif path.name.endswith(BUNDLE):
+                        found.update({run.path.resolve(): run for run in load_bundle(path, protocols)})
+                    else:
+                        found[key] = load_run(path, protocols)
     return sorted(found.values(), key=lambda run: str(run.path))
 
 
@@ -90,20 +100,45 @@ def load_run(path: Path, protocols: Container[str] | None = None) -> Run:
         if text is not None:
             if protocols is not None:
                 text, run.unread = _only(text, protocols)
-            results = _object(text, "results.json")
-            if results.get("schema_version") != SCHEMA_VERSION:
-                version = str(results.get("schema_version"))[:40]
-                raise ValueError(f"results.json: schema_version {version}, not {SCHEMA_VERSION}")
-            records = results.get("records")
-            if not isinstance(records, list):
-                raise ValueError("results.json: records is not a list")
-            facts = check_facts(results.get("run"))
-            run.records = [check_record(record) for record in records]
-            run.facts = facts
+            _take(run, _object(text, "results.json"))
     except (OSError, ValueError, RecursionError) as error:
         run.facts, run.records = None, []
         run.problem = str(error) or type(error).__name__
     return run
+
+
+def _take(run: Run, results: dict[str, Any]) -> None:
+    """Check what results.json holds and put it into the run. Raises ValueError."""
+    if results.get("schema_version") != SCHEMA_VERSION:
+        version = str(results.get("schema_version"))[:40]
+        raise ValueError(f"results.json: schema_version {version}, not {SCHEMA_VERSION}")
+    records = results.get("records")
+    if not isinstance(records, list):
+        raise ValueError("results.json: records is not a list")
+    facts = check_facts(results.get("run"))
+    run.records = [check_record(record) for record in records]
+    run.facts = facts
+
+
+def load_bundle(path: Path, protocols: Container[str] | None = None) -> Iterator[Run]:
+    """The runs of a bundle (posenc.results.bundle), each with the path BUNDLE/NAME. Never raises."""
+    try:
+        data = read_own_file(path.parent, path.name, LARGEST)
+        for line in unpacked(data or b"", LARGEST):
+            run = Run(path / (safe_name(str(line.get("name"))) or "unnamed"))
+            try:
+                config, status = line.get("config"), line.get("status")
+                run.config = config if isinstance(config, dict) else None
+                run.status = status if isinstance(status, dict) else {}
+                _take(run, line["results"] if isinstance(line.get("results"), dict) else {})
+                if protocols is not None:
+                    run.unread = {r["protocol"] for r in run.records if r["protocol"] not in protocols}
+                    run.records = [r for r in run.records if r["protocol"] in protocols]
+            except (ValueError, RecursionError) as error:
+                run.facts, run.records, run.problem = None, [], str(error)
+            yield run
+    except (OSError, ValueError, RecursionError) as error:
+        yield Run(path, problem=str(error) or type(error).__name__)
 
 
 def _only(text: bytes, protocols: Container[str]) -> tuple[bytes, set[str]]:
@@ -141,20 +176,24 @@ def places(given: str | Path) -> list[Path]:
     path = Path(given)
     if path.name in MARKS and path.is_file():
         return [path.parent]
-    if path.is_dir():
+    if path.is_dir() or (path.name.endswith(BUNDLE) and path.is_file()):
         return [path]
     if glob.has_magic(str(given)):
         matches = [Path(match) for match in glob.glob(str(given), recursive=True)]  # noqa: PTH207 (absolute too)
         if matches:
             return sorted(
-                p.parent if p.name in MARKS else p for p in matches if p.is_dir() or p.name in MARKS
+                p.parent if p.name in MARKS else p
+                for p in matches
+                if p.is_dir() or p.name in MARKS or p.name.endswith(BUNDLE)
             )
     hint = "train one first: posenc train encoding=rope"
     raise UserError("DIRS", visible(given), "no such run directory", hint=hint)
 
 
 def run_directories_below(place: Path) -> list[tuple[Path, str | None]]:
-    """Run directories at or below `place`, with a problem where a folder cannot be read."""
+    """Run directories and bundles at or below `place`, with a problem where a folder cannot be read."""
+    if place.name.endswith(BUNDLE) and not place.is_dir():
+        return [(place, None)]
     found: list[tuple[Path, str | None]] = []
 
     def unreadable(error: OSError) -> None:
@@ -166,6 +205,7 @@ def run_directories_below(place: Path) -> list[tuple[Path, str | None]]:
             subfolders.clear()
         else:
             subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+            found += [(Path(folder) / name, None) for name in sorted(files) if name.endswith(BUNDLE)]
     return found
 
 
@@ -209,28 +249,9 @@ def read_config(folder: Path) -> dict[str, Any] | None:
         return None
     seeds = list(SEED.finditer(text))
     if len(seeds) == 1:  # the seeds of one setting differ in this line alone: the rest is parsed once
-        data = _parsed(text[: seeds[0].start()] + text[seeds[0].end() :])
+        data = plain_yaml(text[: seeds[0].start()] + text[seeds[0].end() :])
         return None if data is None else {**data, "seed": int(seeds[0][1])}
-    return _parsed(text)
-
-
-@functools.lru_cache(maxsize=256)
-def _parsed(text: bytes) -> dict[str, Any] | None:
-    import yaml
-
-    # libyaml where PyYAML has it, ten times as fast; a SafeLoader: no tag makes an object of Python
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        # a few lines of aliases can stand for billions of nodes; without an anchor there is none
-        events = yaml.parse(text, Loader=loader) if b"&" in text else ()
-        if any(isinstance(event, yaml.AliasEvent) for event in events):
-            raise ValueError("aliases are not used in a resolved configuration")
-        data = yaml.load(text, Loader=loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"config.yaml: damaged ({str(error).splitlines()[0]})") from error
-    if not is_shallow(data):
-        raise ValueError("config.yaml: nested too deep")
-    return data if isinstance(data, dict) else None
+    return plain_yaml(text)
 
 
 def run_names(runs: Sequence[Run], most: int = 3, among: Sequence[Run] = ()) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from posenc.durable import sync
 from posenc.errors import RunError
 from posenc.results.check import check_record
+from posenc.results.load import LARGEST, read_own_file
 from posenc.results.names import safe_name
 from posenc.results.records import SCHEMA_VERSION, Record, RunFacts
 
@@ -27,7 +28,11 @@ def write_text_atomic(path: Path, text: str) -> None:
     A temporary file in the same directory, fsync, rename, fsync of the directory. Raises RunError when the
     file system refuses (full, read-only); nothing half-written is left behind.
     """
-    data = text.encode("utf-8", "backslashreplace")
+    write_bytes_atomic(path, text.encode("utf-8", "backslashreplace"))
+
+
+def write_bytes_atomic(path: Path, data: bytes) -> None:
+    """The same for bytes."""
     temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +100,7 @@ def find_record(
         "checkpoint_step": checkpoint_step,
     }
     try:
-        record = check_record(json.loads(record_path(run_dir, cell).read_text(encoding="utf-8")))
+        record = _record_in(Path(run_dir), record_path(run_dir, cell).name)
     except (OSError, ValueError, RecursionError):
         return None
     return record if all(record.get(key) == value for key, value in cell.items()) else None
@@ -114,11 +119,19 @@ def read_records(run_dir: Path) -> list[Record]:
     records = []
     for path in sorted((Path(run_dir) / "records").glob("[!.]*.json")):
         try:
-            records.append(check_record(json.loads(path.read_text(encoding="utf-8"))))
+            records.append(_record_in(Path(run_dir), path.name))
         except (OSError, ValueError, RecursionError) as error:
             hint = "delete this file and run the same command again: only that cell is evaluated anew"
             raise RunError(f"damaged record {path}: {error}", hint=hint) from error
     return sorted(records, key=_order)
+
+
+def _record_in(run_dir: Path, name: str) -> Record:
+    """A record of this run, whoever wrote it. Raises OSError, ValueError, RecursionError."""
+    text = read_own_file(run_dir, f"records/{name}", LARGEST)
+    if text is None:
+        raise FileNotFoundError(name)
+    return check_record(json.loads(text))
 
 
 def assemble_results(run_dir: Path, run_facts: RunFacts) -> Path:

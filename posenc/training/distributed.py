@@ -36,6 +36,9 @@ class Stop(Protocol):
 
     def requested(self) -> bool: ...
 
+    def at_once(self) -> AbstractContextManager[None]:
+        """Inside, a stop is asked for by an exception: there is nothing to save."""
+
 
 class AnotherProcessFailedError(RunError):
     """The reason stands with another process of this run."""
@@ -149,9 +152,12 @@ def _as_another(run: Callable[[], int], group: Several) -> int:
         except (UserError, RunError) as error:
             print(error.text(), file=sys.stderr)
             code = error.exit_code
-        except (Exception, KeyboardInterrupt):
+        except Exception:
             traceback.print_exc()
             code = 1
+        except BaseException:  # asked to stop
+            group.ended_alike(128)
+            raise
         own = not group.ended_alike(code) and code < 128  # a signal is no reason of its own
     if own:
         for line in held.getvalue()[-HEARD:].splitlines():

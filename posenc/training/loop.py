@@ -6,6 +6,7 @@ and a run that stopped continues bit for bit: batches and positions depend on (s
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -16,17 +17,16 @@ from typing import Any
 import torch
 
 from posenc.corpus import WindowSampler
+from posenc.errors import RunError
 from posenc.model.decoder import Decoder
 from posenc.seeds import generator_for
 from posenc.training.checkpoint import (
     NonFiniteWeightsError,
-    load_optimizer,
-    load_weights,
-    newest_checkpoint,
+    resume,
     save_checkpoint,
 )
 from posenc.training.distributed import Stop, current
-from posenc.training.memory import keep_freed_memory
+from posenc.training.memory import is_out_of_memory, keep_freed_memory
 from posenc.training.optimizer import Optimization, build_optimizer, learning_rate
 from posenc.training.step import NextTokenLoss, gradients, update
 
@@ -98,7 +98,7 @@ def train(
     keep_freed_memory()
     model.to(device).train()
     optimizer = build_optimizer(model, optimization)
-    step, state = group.first(lambda: _resume(checkpoints, model, optimizer))
+    step, state = group.first(lambda: resume(checkpoints, model, optimizer, steps))
     group.same_weights(model, optimizer)
     loss_of = group.wrap(NextTokenLoss(model), batch_windows)
     rows = group.rows(batch_windows)
@@ -132,9 +132,13 @@ def train(
                 torch.from_numpy(part[rows]).to(device, non_blocking=True) for part in batch
             )  # (B, T)
             pos = model.positions(context_length, generator_for(seed, "positions", step))  # (T,)
-            found = gradients(
-                loss_of, inputs, targets, pos, precision=precision, grad_clip=optimization.grad_clip
-            )
+            # The first step may compile for a minute, and there is nothing new to save yet. Not where other
+            # processes wait for this one's part.
+            at_once = step == first_step and group.size == 1
+            with stop.at_once() if at_once else contextlib.nullcontext():
+                found = gradients(
+                    loss_of, inputs, targets, pos, precision=precision, grad_clip=optimization.grad_clip
+                )
             loss, norm = group.agree(*found, stop)
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 what = "gradient" if math.isfinite(loss) else "loss"
@@ -162,15 +166,9 @@ def train(
         return ended("finished")
     except NonFiniteWeightsError as error:
         return ended("diverged", str(error))
-
-
-def _resume(
-    checkpoints: Path, model: Decoder, optimizer: torch.optim.Optimizer
-) -> tuple[int, dict[str, Any]]:
-    """Step and state of the newest intact checkpoint, weights and moments loaded; step 0 for a fresh run."""
-    found = newest_checkpoint(checkpoints)
-    if found is None:
-        return 0, {"seconds": 0.0, "final_loss": None}
-    load_weights(found.path, model)
-    load_optimizer(found.path, model, optimizer)
-    return found.step, found.state
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        hint = "a smaller train.batch_tokens or model; posenc train --dry-run says what a run takes"
+        said = (str(error).splitlines() or [""])[0]
+        raise RunError(f"out of memory in step {step + 1} of the training ({said})", hint=hint) from error

@@ -1,10 +1,12 @@
-"""Keep freed memory in the process: less work for the kernel in every step."""
+"""Memory of the process: freed memory is kept, which is less work for every step; was there too little?"""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 import sys
+
+import torch
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 LARGEST = 32 * 1024 * 1024  # bytes; glibc takes no larger threshold
@@ -25,3 +27,11 @@ def keep_freed_memory() -> None:
         return
     mallopt(M_MMAP_THRESHOLD, LARGEST)
     mallopt(M_TRIM_THRESHOLD, 1 << 30)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out: torch says so in an exception of its own, or in words that differ by device."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    words = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
+    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)

@@ -165,10 +165,10 @@ class Several(Group):
         self, losses: np.ndarray, check_stop: Callable[[], None], refused: type[Exception]
     ) -> Iterator[None]:
         losses[...] = 0  # the others' part
-        own: Exception | None = None
+        own: BaseException | None = None
         try:
             yield
-        except Exception as error:
+        except BaseException as error:  # also that a stop was asked for
             own = error
         how = _how(own, check_stop, refused)
         sums = torch.from_numpy(np.append(losses, np.arange(4) == how))
@@ -220,10 +220,10 @@ class Several(Group):
         return AnotherProcessFailedError()
 
 
-def _how(own: Exception | None, check_stop: Callable[[], None], refused: type[Exception]) -> int:
+def _how(own: BaseException | None, check_stop: Callable[[], None], refused: type[Exception]) -> int:
     try:
         check_stop()
-    except Exception:  # the caller's own
+    except BaseException:  # the caller's own
         return STOPPED
     if own is None:
         return 0

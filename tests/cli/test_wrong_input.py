@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,6 +94,12 @@ WRONG: list[tuple[list[str], list[str]]] = [
     (["--config-dir", "nowhere"], ["--config-dir=nowhere", "no such folder"]),
     (["-m", "encoding=rope,alibi", "seed=0,-1"], ["seed=-1", "from 0", "in job 2 of 4"]),
     (["-m", "encoding=rope,alibi,roppe"], ["encoding=roppe", "did you mean: rope"]),
+    (["runs_dir="], ["runs_dir=''", "not a folder"]),
+    (["runs_dir={file}"], ["runs_dir=", "is not a folder"]),
+    (["runs_dir={file}/below"], ["runs_dir=", "is not a folder"]),
+    ([f"runs_dir={'n' * 300}"], ["runs_dir=nnn", "too long"]),
+    (["encoding=r\x1b[31mope"], [r"r\x1b[31mope"]),
+    ([f"seed={'x' * 5000}"], ["seed=xxx", " ... "]),
     (["-m", "encoding=nope,rope", "model.d_model=6"], ["even", "in job 2 of 2", "encoding=rope"]),
 ]
 
@@ -109,7 +116,7 @@ def is_one_screen(result: tiny.Result, place: Path, says: list[str]) -> None:
 
 @pytest.mark.parametrize(("overrides", "says"), WRONG, ids=[" ".join(w[0])[:60] for w in WRONG])
 def test_wrong_overrides(train: Posenc, place: Path, overrides: list[str], says: list[str]) -> None:
-    is_one_screen(train(*overrides), place, says)
+    is_one_screen(train(*(o.replace("{file}", __file__) for o in overrides)), place, says)
     assert not list(place.iterdir())
 
 
@@ -122,6 +129,9 @@ def broken_files(folder: Path) -> dict[str, tuple[str, list[str]]]:
     for i in range(60):
         (folder / "short" / f"{i}.txt").write_text(f"{i} " * 15)
     (folder / "one.txt").write_text("all alone " * 100)
+    (folder / "same").mkdir()
+    for i in range(60):
+        (folder / "same" / f"{i}.txt").write_text("the same text in every one " * 99)
     (folder / "rows.jsonl").write_text('{"text": "fine"}\n{"text": \n')
     (folder / "other.jsonl").write_text('{"body": "fine"}\n')
     (folder / "cut.txt.gz").write_bytes(gzip.compress(b"text " * 1000)[:-20])
@@ -134,6 +144,7 @@ def broken_files(folder: Path) -> dict[str, tuple[str, list[str]]]:
         "undecodable": (f"{at}/latin.txt", ["latin.txt", "0xe9 at offset 12"]),
         "too short": (f"{at}/short", ["eval.lengths", "longest that works is"]),
         "one document": (f"{at}/one.txt", ["data=files", "split is empty"]),
+        "copies": (f"{at}/same", ["data=files", "same text"]),
         "bad line": (f"{at}/rows.jsonl", ["rows.jsonl:2", "not JSON"]),
         "other field": (f"{at}/other.jsonl", ["data.text_field=text", "body"]),
         "cut gzip": (f"{at}/cut.txt.gz", ["cut.txt.gz", "gzip"]),
@@ -146,10 +157,22 @@ def broken_files(folder: Path) -> dict[str, tuple[str, list[str]]]:
 KINDS = ["missing", "empty", "undecodable", "too short", "one document", "bad line", "other field"]
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "cut gzip", "nothing there", "no hit", "markup"])
+@pytest.mark.parametrize("kind", [*KINDS, "copies", "cut gzip", "nothing there", "no hit", "markup"])
 def test_wrong_files(posenc: Posenc, place: Path, tmp_path: Path, kind: str) -> None:
     paths, says = broken_files(tmp_path / "broken")[kind]
     is_one_screen(posenc("train", *tiny.TINY, f"data.paths={paths}"), place, says)
+
+
+def test_a_runs_dir_that_cannot_be_written(
+    train: Posenc, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of somebody else; as root every folder can be written, so the system's answer is replaced."""
+    (place / "theirs").mkdir()
+    real = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: "theirs" not in str(path) and real(path, mode))
+    result = train("runs_dir=theirs/deep/er")
+    is_one_screen(result, place, ["runs_dir=theirs/deep/er", "theirs cannot be written", "runs_dir=FOLDER"])
+    assert not list((place / "theirs").iterdir())
 
 
 def test_lengths_are_checked_on_the_split_that_is_measured(posenc: Posenc, place: Path, corpus: Path) -> None:

@@ -8,11 +8,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
+from posenc import durable
 from posenc.corpus import check_lengths, inspect, prepare, read_documents, read_facts
 from posenc.corpus import entry as entry_module
 from posenc.errors import RunError, UserError
@@ -225,3 +228,42 @@ def test_inspect_writes_nothing_and_knows_sizes(files_data: Files, cache: Path) 
     assert sum(facts.documents.values()) == len(documents) == 30
     assert facts.identity == {"name": "files", "fingerprint": facts.fingerprint}
     assert not cache.exists()
+
+
+def test_room_is_looked_for_before_it_is_built(
+    files_data: Files, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = files_data()
+    size = sum(read_facts(data).bytes.values())
+    monkeypatch.setattr(durable.shutil, "disk_usage", lambda _: SimpleNamespace(free=size - 1))
+    with pytest.raises(RunError, match="not enough room") as caught:
+        prepare(data, BYTES)
+    text = caught.value.text()
+    assert f"needed: {size:,} bytes; free: {size - 1:,} bytes" in text
+    assert str(cache) in text and "POSENC_CACHE" in text
+    monkeypatch.setattr(durable.shutil, "disk_usage", lambda _: SimpleNamespace(free=size))
+    assert prepare(data, BYTES).tokens.nbytes == size
+
+
+def test_a_full_disk_says_path_needed_and_free(
+    files_data: Files, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(entry_module, "sync", full)
+    with pytest.raises(RunError) as caught:
+        prepare(files_data(), BYTES)
+    for part in (str(cache), "No space left", "needed: ", "free: ", "POSENC_CACHE"):
+        assert part in caught.value.text()
+
+
+def test_what_was_killed_under_another_key_is_removed_unless_it_is_alive(
+    files_data: Files, cache: Path
+) -> None:
+    tokens = cache / "tokens"
+    for key in ("dead", "alive"):
+        (tokens / f".{key}.123").mkdir(parents=True)
+    with FileLock(tokens / "alive.lock"):
+        prepare(files_data(), BYTES)
+    assert [p.name for p in tokens.glob(".*")] == [".alive.123"]

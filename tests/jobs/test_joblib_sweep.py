@@ -17,6 +17,7 @@ import tiny
 from posenc.jobs import sweep as module
 from posenc.jobs.compose import CommandLine, Composed, Jobs
 from posenc.jobs.slots import usable_cores
+from posenc.jobs.sweep_runner import Runner
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "cli"))
 from pseudo_terminal import Terminal
@@ -84,7 +85,7 @@ def test_stopped_and_continued_it_ends_with_the_weights_of_the_ordinary_sweep(
     while len(list(runs.glob("default/*/metrics.jsonl"))) < 2 and time.monotonic() < end:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    result = tiny.finished(process)
+    result = tiny.finished(process, 600)
     assert result.code == 130, result.err
     assert statuses(runs) == ["interrupted"] * 2 and len(weights(runs)) == 2
     assert result.err.count(": begins") == 2 and "Traceback" not in result.err  # the third never began
@@ -111,21 +112,19 @@ def test_the_death_of_a_job_is_its_own(place: Path, corpus: Path) -> None:
     for name in names:
         (place / "conf" / "encoding" / f"{name}.yaml").write_text(f"name: {name}\n")
     sweep = [*tiny.TINY, *ONE_LENGTH, f"data.paths={corpus}", "plugins=[odd]", f"encoding={','.join(names)}"]
-    result = tiny.spawn(
-        *("train", "--config-dir", "conf", *TWO, *sweep, "-m"),
-        cwd=place,
-        PYTHONPATH=str(place),
-        OMP_NUM_THREADS="",
-    )
+    words = ("train", "--config-dir", "conf", *TWO, *sweep, "-m")
+    process = tiny.start(*words, cwd=place, PYTHONPATH=str(place), OMP_NUM_THREADS="")
+    result = tiny.finished(process, 600)
     assert result.code == 1 and "Traceback" not in result.err
     ends = {name: f"[{number}/3] {name}: " for number, name in enumerate(names, 1)}
     for name, how in (
-        ("dies", "was killed by SIGKILL"),
-        ("leaves", "ended with exit code 7"),
+        ("dies", "killed by SIGKILL"),
+        ("leaves", "failed, SystemExit: 7"),
     ):
         assert ends[name] + how in result.err, result.err
-    listed = {line.split("-d32")[0] for line in result.err.splitlines() if "(log: " in line}
-    assert listed == {"dies", "leaves"}
+    logs = re.findall(r"^  log: (runs/default/(\w+)-.*)$", result.err, re.M)
+    assert [name for _, name in logs] == ["dies", "leaves"]
+    assert all((place / log).read_text() for log, _ in logs)
     assert f"{ends['talks']}1x " in result.err  # its losses
     assert f"threads {max(1, usable_cores() // 2)}\n" in result.out
     assert len([line for line in result.out.splitlines() if line.startswith("talks ")]) >= 1
@@ -165,16 +164,19 @@ def test_as_many_as_asked_for_at_once_and_one_in_a_directory(
     def words(self: object, i: int) -> list[str]:
         return [sys.executable, "-S", "-c", SLOW, str(log), str(i), str(seconds[i])]
 
-    monkeypatch.setattr(module._Runner, "words", words)
-    monkeypatch.setattr(module, "show_sweep", lambda *_: None)
+    monkeypatch.setattr(Runner, "words", words)
+    monkeypatch.setattr(module, "_show_tables", lambda *_: None)
     jobs = [Composed([f"seed={i}", *TWO], {"device": "cpu", "encoding": {}}) for i in range(5)]
     places = [place / name for name in ("a", "a", "b", "c", "d")]
     line = CommandLine([], True, None, False, False)
 
     def order(at_once: int) -> list[str]:
         log.write_text("")
-        done = [False, False, False, False, True]
-        assert module.run_sweep("train", line, Jobs(jobs, True, True, at_once), places, done, {}) == 0
+
+        def stands(i: int) -> str | None:
+            return "finished" if i == 4 else None
+
+        assert module.run_sweep("train", line, Jobs(jobs, True, True, at_once), places, stands, {}) == 0
         assert "[5/5] seed=4: already finished" in capsys.readouterr().err
         return log.read_text().splitlines()
 

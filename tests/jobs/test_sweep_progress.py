@@ -157,7 +157,7 @@ def test_lines_without_a_sweep_say_nothing_of_one(capsys: pytest.CaptureFixture[
 
 def test_a_pipe_gets_a_line_a_job_and_no_table(place: Path, corpus: Path) -> None:
     arguments = ["train", "-m", *tiny.TINY, f"data.paths={corpus}", *RUN, "encoding=rope,alibi"]
-    result = tiny.spawn(*arguments, cwd=place)
+    result = tiny.finished(tiny.start(*arguments, cwd=place), 600)
     assert result.code == 0, result.err
     lines = result.err.splitlines()
     told = [
@@ -175,7 +175,7 @@ def test_a_terminal_shows_the_table_and_the_whole_below_the_bar(place: Path, cor
     command = [sys.executable, "-m", "posenc", *arguments, "train.tokens=25600"]
     terminal = Terminal(command, place, tiny.environment(POSENC_CACHE=str(place / "cache")), columns=90)
     try:
-        assert terminal.wait(90) == 0, terminal.seen
+        assert terminal.wait(300) == 0, terminal.seen
     finally:
         terminal.close()
     seen = terminal.seen
@@ -191,6 +191,6 @@ def test_a_signal_still_ends_the_sweep(place: Path, corpus: Path) -> None:
     while process.poll() is None and not list(place.glob("runs/*/*/metrics.jsonl")):
         pass
     process.send_signal(signal.SIGTERM)
-    result = tiny.finished(process)
+    result = tiny.finished(process, 600)
     assert result.code == 143 and len(list(place.glob("runs/*/*/status.json"))) == 1, result.err
     assert "nats per token;" not in result.err  # nothing finished

@@ -9,6 +9,7 @@ from pathlib import Path
 import tiny
 
 from posenc.jobs.compose import compose_jobs, parse
+from posenc.jobs.job_end import OUT_OF_MEMORY
 
 Posenc = Callable[..., tiny.Result]
 
@@ -43,7 +44,7 @@ def test_a_sweep_ends_with_the_comparison_and_skips_what_is_there(
         assert train("encoding=rope", f"seed={seed}").code == 0
     weights = {p: p.stat().st_mtime_ns for p in (place / "runs").rglob("model.safetensors")}
     sweep = ["train", "-m", *tiny.TINY, f"data.paths={corpus}", "encoding=rope,alibi", "seed=0,1,0"]
-    result = tiny.spawn(*sweep, cwd=place)
+    result = tiny.finished(tiny.start(*sweep, cwd=place), 600)
     assert result.code == 0, result.err
     assert result.err.count("already finished") == 2 and result.err.count("training 40/40") == 2
     assert "[4/4]" in result.err  # seed=0 twice is one job
@@ -64,13 +65,22 @@ def test_a_failing_job_takes_nothing_with_it(place: Path, corpus: Path) -> None:
     for name in ("raises", "dies", "explodes"):
         (place / "conf" / "encoding" / f"{name}.yaml").write_text(f"name: {name}\n")
     sweep = [*tiny.TINY, f"data.paths={corpus}", "plugins=[odd]", "encoding=raises,dies,explodes,nope"]
-    result = tiny.spawn("train", "--config-dir", "conf", *sweep, "-m", cwd=place, PYTHONPATH=str(place))
+    words = ("train", "--config-dir", "conf", *sweep, "-m")
+    result = tiny.finished(tiny.start(*words, cwd=place, PYTHONPATH=str(place)), 600)
     assert result.code == 1
     assert "Traceback" not in result.err
-    assert "was killed by SIGKILL" in result.err
-    listed = {line.split("-d32")[0]: line for line in result.err.splitlines() if "(log: " in line}
-    assert set(listed) == {"raises", "dies", "explodes"}
-    assert "KeyError" in listed["raises"] and "diverged, non-finite loss at step 1" in listed["explodes"]
+    lines = result.err.splitlines()
+    logs = {k: line.removeprefix("  log: ") for k, line in enumerate(lines) if line.startswith("  log: ")}
+    listed = [lines[k - 1] for k in logs]
+    assert listed == [
+        "[1/4] raises: failed, KeyError: 'boom'",
+        f"[2/4] dies: killed by SIGKILL, {OUT_OF_MEMORY}",
+        "[3/4] explodes: diverged, non-finite loss at step 1",
+    ]
+    told = [(place / log).read_text() for log in logs.values()]
+    assert "KeyError: 'boom'" in told[0] and "killed by SIGKILL" in told[1] and "non-finite loss" in told[2]
+    assert "4 jobs: 1 failed, 1 killed by SIGKILL, 1 diverged, 1 finished" in lines
+    assert "--retry" in lines[-1]
     rows = [line for line in result.out.splitlines() if line.startswith("nope ")]
     assert len(rows) == 5 and rows[0].count("3.") == 3  # loss, context; by windows; by position, slope
     states = {
@@ -83,10 +93,11 @@ def test_an_eval_sweep_with_a_failing_job_ends_with_1(run_copy: Path, place: Pat
     """The run itself stays finished, so its status cannot tell that measuring it failed."""
     (record,) = (run_copy / "records").glob("nonoverlapping-W16-*")
     record.write_text("{}")
-    result = tiny.spawn(
-        *("eval", "-m", f"run={run_copy}", "eval.lengths=[1x,2x]"), "eval.protocols=[fixed-target]", cwd=place
-    )
+    words = ("eval", "-m", f"run={run_copy}", "eval.lengths=[1x,2x]", "eval.protocols=[fixed-target]")
+    result = tiny.finished(tiny.start(*words, cwd=place), 600)
     assert result.code == 1 and "damaged record" in result.err
+    assert f"  log: {run_copy}/log.txt" in result.err
+    assert "damaged record" in (run_copy / "log.txt").read_text()
     assert json.loads((run_copy / "status.json").read_text())["status"] == "finished"
 
 

@@ -2,21 +2,28 @@
 
 import json
 import logging
+import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from tiny_model import OPTIMIZATION, STEPS, build, on_disk, run
 
+from posenc import durable
 from posenc.corpus import TokenStore
 from posenc.errors import RunError
+from posenc.training import checkpoint, machine
 from posenc.training.checkpoint import (
     NonFiniteWeightsError,
     checkpoint_paths,
     load_optimizer,
     load_weights,
     newest_checkpoint,
+    resume,
     save_checkpoint,
 )
 from posenc.training.optimizer import build_optimizer
@@ -63,7 +70,7 @@ def test_damage_is_noticed_and_the_one_before_is_used(
     with caplog.at_level(logging.WARNING):
         found = newest_checkpoint(two)
     assert found.step == 6
-    assert "step-00000009" in caplog.text and "step 6" in caplog.text
+    assert "step-00000009" in caplog.text and "back to step 6: 192 tokens of training are lost" in caplog.text
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.9, 0.999])
@@ -180,3 +187,128 @@ def test_moments_come_back_exactly(two: Path, store: TokenStore) -> None:
     assert int(state["step"]) == 9 and float(state["exp_avg_sq"].abs().sum()) > 0
     save_checkpoint(two, 10, model, optimizer, STATE, {})
     assert on_disk(two, 10) == on_disk(two, 9)
+
+
+def save(store: TokenStore, folder: Path, step: int) -> Path:
+    model = build("rope", store)
+    state = {**STATE, "tokens": 64 * step}
+    return save_checkpoint(folder, step, model, build_optimizer(model, OPTIMIZATION), state, {})
+
+
+def test_the_good_one_before_is_kept_and_not_a_damaged_one(two: Path, store: TokenStore) -> None:
+    flip(two / "step-00000009" / "model.safetensors")
+    save(store, two, 12)
+    assert [p.name for p in checkpoint_paths(two)] == ["step-00000006", "step-00000012"]
+
+
+def test_nothing_is_dropped_for_one_that_does_not_read_back(
+    two: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = checkpoint.load_file
+
+    def changed(path: Path) -> dict[str, torch.Tensor]:
+        tensors = whole(path)
+        next(iter(tensors.values())).view(-1)[0] += 1
+        return tensors
+
+    monkeypatch.setattr(checkpoint, "load_file", changed)
+    with pytest.raises(RunError, match="does not read back the same"):
+        save(store, two, 12)
+    assert sorted(p.name for p in two.iterdir()) == ["step-00000006", "step-00000009"]
+    assert newest_checkpoint(two).step == 9
+
+
+def full(*_: Any) -> None:
+    raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+
+@pytest.mark.parametrize("fails", ["save_file", "sync"])
+def test_a_full_disk_says_path_needed_and_free_and_leaves_the_old_ones(
+    two: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    monkeypatch.setattr(checkpoint, fails, full)
+    with pytest.raises(RunError) as caught:
+        save(store, two, 12)
+    text = caught.value.text()
+    assert f"cannot write {two}/step-00000012: No space left on device" in text
+    needed = 4 * sum(p.numel() for p in build("rope", store).parameters())  # no moments before a step
+    assert f"needed: {needed:,} bytes; free: " in text and "the same command continues" in text
+    assert sorted(p.name for p in two.iterdir()) == ["step-00000006", "step-00000009"]
+    monkeypatch.undo()
+    assert save(store, two, 12).name == "step-00000012"
+
+
+def test_room_is_looked_for_before_the_first_step(
+    store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build("rope", store)
+    folder, optimizer = tmp_path / "not" / "yet", build_optimizer(model, OPTIMIZATION)
+    needed = 3 * 3 * 4 * sum(p.numel() for p in model.parameters()) + checkpoint.RECORDS
+    for free, enough in ((needed - 1, False), (needed, True)):
+        monkeypatch.setattr(durable.shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        if enough:
+            assert resume(folder, model, optimizer, STEPS)[0] == 0
+            continue
+        with pytest.raises(RunError, match="not enough room") as caught:
+            resume(folder, model, optimizer, STEPS)
+        assert f"needed: {needed:,} bytes; free: {free:,} bytes" in caught.value.text()
+        assert str(folder) in caught.value.text() and not folder.exists()
+
+
+def test_a_run_that_is_trained_needs_no_more_room(
+    two: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    model = build("rope", store)
+    assert resume(two, model, build_optimizer(model, OPTIMIZATION), steps=9)[0] == 9
+    with pytest.raises(RunError, match="not enough room"):
+        resume(two, model, build_optimizer(model, OPTIMIZATION), steps=10)
+
+
+def test_what_changed_since_is_named(
+    two: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = build("rope", store)
+    resume(two, model, build_optimizer(model, OPTIMIZATION), STEPS)
+    assert not caplog.text
+    monkeypatch.setattr(machine.torch, "get_num_threads", lambda: 7)
+    monkeypatch.setattr(machine.torch, "__version__", "9.9.0")
+    resume(two, model, build_optimizer(model, OPTIMIZATION), STEPS)
+    assert "threads 1 -> 7" in caplog.text and "-> 9.9.0" in caplog.text and "bit for bit" in caplog.text
+    assert "device" not in caplog.text
+
+
+def test_leftovers_are_cleared_where_a_run_goes_on(two: Path, store: TokenStore) -> None:
+    shutil.copytree(two / "step-00000009", two / ".tmp-step-00000003-dropped")
+    model = build("rope", store)
+    resume(two, model, build_optimizer(model, OPTIMIZATION), STEPS)
+    assert sorted(p.name for p in two.iterdir()) == ["step-00000006", "step-00000009"]
+
+
+def test_whoever_may_read_the_state_may_read_the_weights(two: Path) -> None:
+    modes = {p.stat().st_mode for p in (two / "step-00000009").iterdir()}
+    assert len(modes) == 1
+
+
+def fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def deep(path: Path) -> None:
+    path.write_text("[" * 100_000)
+
+
+def unlisted(path: Path) -> None:
+    (path.parent / "tokenizer.json").write_text("{}")
+
+
+def other_step(path: Path) -> None:
+    shutil.rmtree(path.parent)
+    shutil.copytree(path.parents[1] / "step-00000006", path.parent)
+
+
+@pytest.mark.parametrize("damage", [fifo, deep, unlisted, other_step])
+def test_what_is_not_as_it_was_written_is_not_used(two: Path, damage: Any) -> None:
+    damage(two / "step-00000009" / "manifest.json")
+    assert newest_checkpoint(two).step == 6

@@ -27,7 +27,7 @@ from tiny_model import OPTIMIZATION, T, build, tokens_of
 from posenc.corpus import TokenStore, WindowSampler
 from posenc.errors import RunError
 from posenc.evaluation import subject as evaluation
-from posenc.jobs.signals import StopFlag
+from posenc.jobs.signals import InterruptedRunError, StopFlag
 from posenc.model.decoder import Decoder
 from posenc.training import process_group
 from posenc.training.distributed import alone, current, together
@@ -84,7 +84,7 @@ def outcome(do: Callable[[], Any]) -> Any:
     """What it returns, or the name and text of what it raises."""
     try:
         return do()
-    except Exception as error:
+    except (Exception, InterruptedRunError) as error:
         return [type(error).__name__, str(error)]
 
 

@@ -44,6 +44,12 @@ def read(*, paths: str | list[str], text_field: str) -> list[Document]:
 def _expand(given: str) -> tuple[str, list[Path]]:
     """The folder that ids of this path are relative to, and its files."""
     path = Path(os.path.abspath(os.path.expanduser(given)))  # noqa: PTH100, PTH111 (resolve() follows links)
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # a glob, or told below
+    except OSError as error:  # a name too long, a folder of somebody else
+        raise UserError("data.paths", printable(given), f"cannot be read ({error.strerror})") from error
     if path.is_file():
         if not path.stat().st_size:
             raise UserError("data.paths", printable(given), "is empty")

@@ -1,0 +1,40 @@
+"""`posenc export`: the results of many runs in one small file, for `posenc compare` anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from posenc.errors import UserError
+from posenc.paths import output_file
+from posenc.report.progress import say
+from posenc.results.bundle import SUFFIX, bundled, packed
+from posenc.results.filters import where
+from posenc.results.load import load_runs, run_names
+from posenc.results.names import visible
+from posenc.results.store import write_bytes_atomic
+
+
+def run_export(runs: Sequence[str], conditions: Sequence[str], out: str) -> None:
+    """Write every finished run below `runs` into the bundle `out`. Raises UserError, RunError."""
+    if not out.endswith(SUFFIX):
+        raise UserError("--out", visible(out), "the file's name must tell what it is", hint=f"{out}{SUFFIX}")
+    path = output_file("--out", out)
+    found = where(load_runs(runs), conditions)
+    finished = [run for run in found if run.state == "finished" and run.facts is not None]
+    if not finished:
+        raise UserError("RUNS", visible(" ".join(runs)), "no finished run there", hint="see: posenc runs")
+    _refuse_same_names([run.name for run in finished])
+    data = packed([bundled(run) for run in sorted(finished, key=lambda run: run.name)])
+    write_bytes_atomic(Path(path), data)
+    say(f"wrote {visible(out)}: {len(finished)} runs, {len(data) / 1e6:.2f} MB")
+    left = [run for run in found if run not in finished]
+    if left:
+        say(f"left out, not finished: {run_names(left)}")
+
+
+def _refuse_same_names(names: Sequence[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        problem = "the same run in several folders"
+        raise UserError("RUNS", visible(twice[0]), problem, hint="name the folder that is meant")

@@ -1,0 +1,107 @@
+"""One writer: the locks of a run directory, and what a killed writer left there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from posenc.durable import cannot_write
+from posenc.errors import RunError
+from posenc.report.progress import say
+from posenc.results.names import visible
+from posenc.results.store import write_text_atomic
+from posenc.training.distributed import current
+
+WAIT = "POSENC_WAIT"  # 1: wait for a run that another process holds, instead of refusing
+TEMPORARY = re.compile(r"\..+\.(\d+)-[0-9a-f]{8}\.tmp")  # what write_text_atomic writes first
+
+
+class HeldRunError(RunError):
+    """Another process holds the run directory."""
+
+
+@contextmanager
+def locked(directory: Path, name: str = "run") -> Iterator[None]:
+    """Hold the run directory; HeldRunError with host and pid of the holder within a second if it is held.
+
+    With POSENC_WAIT=1 in the environment it waits instead. The kernel releases the lock when the process
+    dies, so there is no stale one. It is not reliable on some network file systems.
+    """
+    if not current().is_first:
+        yield
+        return
+    lock = FileLock(directory / f".{name}.lock")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        _acquire(lock, directory, name)
+    except OSError as error:
+        raise cannot_write(directory, error) from error
+    try:
+        # not in the lock file: whoever tries to take it empties it
+        write_text_atomic(directory / f".{name}.holder", f"pid {os.getpid()} on {socket.gethostname()}")
+        _clear_leftovers(directory)
+        yield
+    finally:
+        lock.release()
+
+
+def _acquire(lock: FileLock, directory: Path, name: str) -> None:
+    try:
+        lock.acquire(timeout=1)
+    except Timeout:
+        try:
+            holder = (directory / f".{name}.holder").read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            holder = "pid unknown"
+        if os.environ.get(WAIT) != "1":
+            hint = f"{WAIT}=1 in the environment waits for it"
+            problem = f"{visible(directory)} is being written by another process ({holder})"
+            raise HeldRunError(problem, hint=hint) from None
+        say(f"waiting for another process to finish {visible(directory)} ({holder})")
+        lock.acquire()
+
+
+def _clear_leftovers(directory: Path) -> None:
+    """Remove what a kill left between writing a file and renaming it."""
+    for path in [*directory.glob(".*.tmp"), *directory.glob("records/.*.tmp")]:
+        with contextlib.suppress(OSError):
+            found = TEMPORARY.fullmatch(path.name)
+            old = time.time() - path.lstat().st_mtime > 60  # a write on another host takes no minute
+            if found and (old or not _alive(int(found[1]))):
+                path.unlink()
+
+
+def _alive(pid: int) -> bool:
+    if os.name != "posix":  # there os.kill ends it
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+@contextmanager
+def results_lock(directory: Path) -> Iterator[None]:
+    """`train` and `eval` may end at the same time. Raises RunError after a minute."""
+    lock = FileLock(directory / ".results.lock", timeout=60)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise RunError(f"another process has held {lock.lock_file} for a minute") from error
+    except OSError as error:
+        raise cannot_write(directory / ".results.lock", error) from error
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,130 @@
+"""Hydra's and OmegaConf's errors as one screen that names the key, the value and the nearest valid choice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import yaml
+from hydra.errors import MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+
+from posenc.errors import UserError, nearest
+from posenc.paths import conf_dir
+
+# Launchers of Hydra's plug-ins, and what to install for them; the preset `slurm` needs `submitit_slurm`.
+PLUG_INS = {
+    "submitit_slurm": "'posenc[slurm]'",
+    "submitit_local": "'posenc[slurm]'",
+    "ray": "hydra-ray-launcher",
+}
+
+
+def unreadable(override: str) -> UserError:
+    """It is not KEY=VALUE."""
+    hint = "no spaces around '='; quote what holds spaces or brackets:\n"
+    hint += "'eval.lengths=[1x,2x]'  \"data.paths='my texts'\""
+    return UserError(override, None, "cannot be read as KEY=VALUE", hint=hint)
+
+
+def no_such_choice(error: MissingConfigException) -> UserError:
+    """A group has no YAML of this name, or a plug-in is missing that would bring it."""
+    group, _, choice = (error.missing_cfg_file or "").rpartition("/")
+    if not group:
+        return UserError(choice, None, first_line(error))
+    if group == "hydra/launcher" and choice in PLUG_INS:
+        hint = f"pip install {PLUG_INS[choice]}"
+        return UserError(group, choice, "needs a plug-in of Hydra that is not installed", hint=hint)
+    hint = "one of your own needs --config-dir DIR with its YAML in " + f"DIR/{group}/"
+    return UserError(group, choice, f"there is no such {group}", allowed=list(error.options or []), hint=hint)
+
+
+def translated(
+    overrides: list[str], error: Exception, composed: Callable[[list[str]], DictConfig]
+) -> UserError:
+    """Hydra's words for a wrong override, with its key, its value and what would have been right.
+
+    `composed`: the configuration of some of the overrides, for the keys there are.
+    """
+    cause = error.__cause__ or error
+    key = getattr(cause, "full_key", None)
+    said = re.search(r"Error merging override (\S+?)=(.*)", str(error)) or re.search(
+        r"append to your config use \+(\S+?)=(.*)", str(error)
+    )
+    value = said[2] if said else None
+    text = first_line(cause)
+    if isinstance(error, OverrideParseException):
+        return unreadable(error.override)
+    if (no_group := re.search(r"Could not override '([^']+)'\.\s*No match", str(error))) and not key:
+        return unknown_key(no_group[1], None, _keys(composed([])))
+    if ambiguous := re.search(r"Ambiguous value for argument '([^=']+)=(.*)'", str(error)):
+        return UserError(
+            ambiguous[1],
+            ambiguous[2],
+            "several values",
+            hint="for a sweep add -m; for a list write [a,b]",
+        )
+    if key and ("not in struct" in text or re.search(r"Key '.*' not in", text)):
+        chosen = [o for o in overrides if is_choice(o) or o.startswith("hydra.searchpath=")]
+        return unknown_key(key, value, _keys(composed(chosen)), _elsewhere(key))
+    if key:
+        return UserError(key, value, text, hint=_wanted(text))
+    return UserError("override", None, first_line(error))
+
+
+def _elsewhere(key: str) -> str | None:
+    """Which other choices of its group have a setting of this name."""
+    group, _, name = key.partition(".")
+    having = [
+        path.stem
+        for path in sorted((conf_dir() / group).glob("*.yaml"))
+        if name and name in (yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+    ]
+    return f"{key} is a setting of {group}={', '.join(having)}" if having else None
+
+
+def unknown_key(key: str, value: object, known: list[str], elsewhere: str | None = None) -> UserError:
+    """There is no such key; the nearest of the known dotted keys is named, or whose it is."""
+    siblings = [k for k in known if k.rpartition(".")[0] == key.rpartition(".")[0]]
+    close = nearest(key, known)
+    return UserError(
+        key,
+        value,
+        "there is no such setting",
+        allowed=", ".join(sorted(siblings)) or None,
+        hint=elsewhere or (f"did you mean: {close}" if close else None),
+    )
+
+
+def _wanted(text: str) -> str | None:
+    for kind, words in (
+        ("Integer", "a whole number"),
+        ("Float", "a number"),
+        ("Boolean", "true or false"),
+        ("not a ListConfig", "a list, written [a,b]"),
+    ):
+        if kind in text:
+            return f"allowed: {words}"
+    return None
+
+
+def _keys(config: Any, prefix: str = "") -> list[str]:
+    keys: list[str] = []
+    for key in config:
+        name = f"{prefix}{key}"
+        keys.append(name)
+        child = OmegaConf.select(config, str(key), throw_on_missing=False)
+        if isinstance(child, DictConfig):
+            keys += _keys(child, f"{name}.")
+    return keys
+
+
+def is_choice(override: str) -> bool:
+    """`encoding=rope`: it chooses a YAML of a group."""
+    return (conf_dir() / override.partition("=")[0]).is_dir()
+
+
+def first_line(error: BaseException) -> str:
+    """Of what the error says, or its name."""
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

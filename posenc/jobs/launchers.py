@@ -1,0 +1,146 @@
+"""A sweep by a launcher of Hydra's plug-ins: Slurm and processes by submitit, Ray.
+
+The launcher starts the jobs that are not finished, waits and hands back their exit codes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.callbacks import Callbacks
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.types import HydraContext, RunMode
+from omegaconf import DictConfig
+
+from posenc.errors import RunError, UserError
+from posenc.jobs.compose import (
+    CommandLine,
+    Composed,
+    Jobs,
+    initialized,
+    of_the_job,
+    of_the_sweep,
+    plain_settings,
+)
+from posenc.jobs.hydra_errors import first_line
+from posenc.jobs.signals import InterruptedRunError, StopFlag
+from posenc.jobs.sweep import show_sweep
+from posenc.jobs.sweep_state import Asked
+from posenc.report.progress import say
+from posenc.settings import register_schemas
+
+register_schemas()  # a launcher's process comes here first
+SUBMITIT = "SUBMITIT_EXECUTOR"  # environment: set where submitit runs a job
+GO_ON = "what was launched goes on (posenc runs --watch); when it has ended, the same command continues"
+
+
+def run_launched(
+    command: str,
+    line: CommandLine,
+    composed: Jobs,
+    places: Sequence[Path],
+    finished: Sequence[bool],
+    asked: Asked,
+) -> int:
+    """Launch the jobs that are not finished, wait, show what there is, list what failed.
+
+    Returns 0, 1 if a job failed, 130 or 143 after a signal, which ends the waiting only.
+    """
+    codes: list[int] = []
+    waiting: list[int] = []
+    for i, job in enumerate(composed.jobs):
+        if finished[i]:
+            say(f"[{i + 1}/{len(composed.jobs)}] {' '.join(of_the_job(job))}: already finished")
+        else:
+            waiting.append(i)
+    with StopFlag() as stop:
+        try:
+            while waiting:
+                now = list({places[i]: i for i in reversed(waiting)}.values())[::-1]  # one of each directory
+                waiting = [i for i in waiting if i not in now]
+                codes += _launch(command, line, [composed.jobs[i] for i in now])
+        except InterruptedRunError:
+            say(f"{stop.name}: {GO_ON}")
+            return stop.exit_code
+        except UserError:
+            raise
+        except Exception as error:  # the launcher's own: sbatch refused the job, no Ray to connect to
+            if os.environ.get("HYDRA_FULL_ERROR") == "1":
+                raise
+            hint = "said by the launcher; --debug shows where"
+            say(RunError(f"{type(error).__name__}: {error}", hint=hint).text())
+            codes.append(1)
+    show_sweep(list(dict.fromkeys(places)), codes, asked)
+    return 1 if any(codes) else 0
+
+
+def _launch(command: str, line: CommandLine, jobs: Sequence[Composed]) -> list[int]:
+    """What Hydra's basic sweeper does with jobs that are composed: their exit codes, once all have ended."""
+    with initialized(line.config_dir) as search:
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        folder = [o for o in jobs[0].overrides if o.startswith("runs_dir=")]  # the launcher's files go there
+        overrides = [*search, *of_the_sweep(line), *folder]
+        config = hydra.compose_config(command, overrides, RunMode.MULTIRUN, with_log_configuration=True)
+        chosen, kind = config.hydra.runtime.choices["hydra/launcher"], config.hydra.launcher._target_
+        slurm = kind.endswith(".SlurmLauncher")
+        if slurm and shutil.which("sbatch") is None:
+            hint = (
+                "give the command where Slurm's commands are; hydra/launcher=joblib runs several at once here"
+            )
+            raise UserError("hydra/launcher", chosen, "there is no sbatch on this machine", hint=hint)
+        context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(config))
+        launcher = Plugins.instance().instantiate_launcher(context, JOBS[command], config)
+        if kind.endswith((".SlurmLauncher", ".LocalLauncher")):
+            from posenc.jobs.submitit_jobs import waited_for
+
+            waits: contextlib.AbstractContextManager[None] = waited_for()
+        else:
+            waits = contextlib.nullcontext()
+        with waits:
+            returns = launcher.launch([of_the_job(job) for job in jobs], 0)
+    return [_code(done) for done in returns]
+
+
+def _code(done: JobReturn) -> int:
+    if done.status == JobStatus.COMPLETED and isinstance(done._return_value, int):
+        return done._return_value
+    error = done._return_value
+    told = (
+        f"{type(error).__name__}: {first_line(error)}"
+        if isinstance(error, BaseException)
+        else done.status.name
+    )
+    say(f"{' '.join(done.overrides or [])}: {told}")
+    return 1
+
+
+def train_job(config: DictConfig) -> int:
+    """One training job in a process of the launcher's."""
+    return _job("train", config)
+
+
+def eval_job(config: DictConfig) -> int:
+    """One evaluation job in a process of the launcher's."""
+    return _job("eval", config)
+
+
+JOBS: dict[str, Callable[[Any], Any]] = {"train": train_job, "eval": eval_job}
+
+
+def _job(command: str, config: DictConfig) -> int:
+    from posenc.jobs.launch import run_job
+
+    settings = plain_settings(command, config)
+    if os.environ.get(SUBMITIT) != "slurm":
+        return run_job(command, settings, in_sweep=True)
+    from posenc.jobs.submitit_jobs import preemptible
+
+    return preemptible(lambda: run_job(command, settings, in_sweep=True))

@@ -1,0 +1,56 @@
+"""Which checkpoints there are, and whether one is what was written: every bit of every file."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+from posenc.durable import sha256_of_file
+
+
+def checkpoint_paths(folder: Path) -> list[Path]:
+    """Checkpoints by number, oldest first."""
+    if not folder.is_dir():
+        return []
+    found = [p for p in folder.iterdir() if re.fullmatch(r"step-\d{8,}", p.name) and not p.is_symlink()]
+    return sorted(found, key=number_of)
+
+
+def number_of(path: Path) -> int:
+    """The step in its name."""
+    return int(path.name.removeprefix("step-"))
+
+
+def problem_of(path: Path) -> str | None:
+    """Why this checkpoint cannot be trusted, or None."""
+    try:
+        manifest = json.loads(_regular(path / "manifest.json").read_text(encoding="utf-8"))
+        missing = {"model.safetensors", "optimizer.safetensors", "state.json"} - manifest.keys()
+        if missing:
+            return f"{min(missing)} is not in its manifest"
+        extra = {file.name for file in path.iterdir()} - {"manifest.json"} - manifest.keys()
+        if extra & {"tokenizer.json"}:
+            return "tokenizer.json is not in its manifest"
+        for name, digest in manifest.items():
+            if Path(name).name != name:
+                return f"{name} does not belong in a checkpoint"
+            if sha256_of_file(_regular(path / name)) != digest:
+                return f"{name} differs from its sha256"
+        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        numbers = [state[key] for key in ("step", "tokens", "seconds")]
+        if not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
+            return "state.json lacks its numbers"
+        if state["step"] != number_of(path):
+            return f"it is of step {state['step']}"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _regular(path: Path) -> Path:
+    """The same path. Raises ValueError for a link, a folder or what never ends."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise ValueError(f"{path.name} is no file")
+    return path

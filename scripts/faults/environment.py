@@ -1,0 +1,324 @@
+"""Odd surroundings: terminals, encodings, closed pipes, homes, limits, mounts, names, users, clocks."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from faults.case import Case, Family, Seen
+from faults.commands import TINY, Ended, environment, write_corpus
+from faults.terminal import in_terminal
+
+POSENC = f"{shlex.quote(sys.executable)} -m posenc"
+ODD_NAMES = ("with spaces", "ünï-コード", "new\nline", "-rf", "a'b\"c$(d)", "[red]x[1,2]", "x" * 250)
+READERS = ("compare", "runs", "encodings", "encodings rope", "show encoding=alibi", "data list", "--help")
+
+
+class World:
+    """A corpus, a finished run, and the shell to call posenc from."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        place.chmod(0o755)  # for another user
+        write_corpus(place / "texts")
+        self.train = f"{POSENC} train {' '.join(TINY)} data.paths={place}/texts encoding=rope"
+        assert self.sh(self.train).code == 0
+        self.run = next((place / "runs" / "default").iterdir())
+
+    def sh(
+        self,
+        script: str,
+        cwd: Path | None = None,
+        env: dict[str, str | None] | None = None,
+        seconds: float = 300,
+    ) -> Ended:
+        """A line of bash; a variable that is None is not set."""
+        given = {**environment(self.place), **(env or {})}
+        done = subprocess.run(
+            ["bash", "-c", script],
+            cwd=cwd or self.place,
+            env={key: value for key, value in given.items() if value is not None},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=seconds,
+        )
+        return Ended(done.returncode, _text(done.stdout), _text(done.stderr), 0.0)
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", "replace")
+
+
+def complaint(ended: Ended, codes: Sequence[int] = (0,), says: str = "") -> str | None:
+    """What is wrong with it, or None."""
+    both = ended.out + ended.err
+    shown = " / ".join(both.strip().splitlines()[-3:])[-300:]
+    for word in ("Traceback", "fault of posenc", "Exception ignored", "UnicodeEncodeError"):
+        if word in both:
+            return f"{word}: {shown}"
+    if ended.code not in codes:
+        return f"exit code {ended.code}: {shown}"
+    return None if says in " ".join(both.split()) else f"does not say {says!r}: {shown}"
+
+
+def tried(found: dict[str, str | None]) -> Seen:
+    """Of complaints by what was tried."""
+    wrong = [f"{name!r}: {said}" for name, said in found.items() if said is not None]
+    return Seen(
+        f"{len(found) - len(wrong)} of {len(found)} as promised", len(found), len(wrong), tuple(wrong)
+    )
+
+
+def narrow(world: World) -> Seen:
+    found = {}
+    for columns in (20, 80):
+        for words in READERS:
+            ended = world.sh(f"{POSENC} {words}", env={"COLUMNS": str(columns)})
+            found[f"{columns} columns: {words}"] = complaint(ended)
+            if columns == 80 and (
+                wide := [n for n in ended.out.splitlines() if len(n) > 80 and str(world.place) not in n]
+            ):
+                found[f"{columns} columns: {words}"] = f"a line of {len(wide[0])}: {wide[0]}"
+    return tried(found)
+
+
+def plain(world: World) -> Seen:
+    """No colour in a pipe or with NO_COLOR; colour in a terminal without."""
+    found = {}
+    for words in ("compare", "runs", "check encoding=nope"):
+        ended = world.sh(f"{POSENC} {words}")
+        found[f"pipe: {words}"] = "escapes" if "\x1b" in ended.out + ended.err else complaint(ended)
+        for name, env in (("NO_COLOR", {"NO_COLOR": "1"}), ("TERM=dumb", {"TERM": "dumb"})):
+            ended = in_terminal([sys.executable, "-m", "posenc", *words.split()], world.place, env)
+            colored = [code for code in ("\x1b[3", "\x1b[9", "\x1b[4") if code in ended.out]
+            found[f"{name}: {words}"] = f"colour {colored}" if colored else complaint(ended)
+    return tried(found)
+
+
+def ascii_only(world: World) -> Seen:
+    """Locales and streams that have no letters but ASCII."""
+    off = {"PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    kinds = {
+        "LANG=C": {"LANG": "C", "LC_ALL": None},
+        "LC_ALL=POSIX": {"LC_ALL": "POSIX", **off},
+        "PYTHONIOENCODING=ascii": {"PYTHONIOENCODING": "ascii"},
+        "latin-1": {"PYTHONIOENCODING": "latin-1"},
+    }
+    trains = f"{world.train} runs_dir=ascii seed="
+    found = {}
+    for i, (name, env) in enumerate(kinds.items()):
+        for words in READERS:
+            found[f"{name}: {words}"] = complaint(world.sh(f"{POSENC} {words}", env=env))
+        found[f"{name}: train"] = complaint(world.sh(f"{trains}{i}", env=env))
+        found[f"{name}: wrong"] = complaint(
+            world.sh(f"{POSENC} train encoding=röpe", env=env), (2,), "quote what holds"
+        )
+    return tried(found)
+
+
+def streams(world: World) -> Seen:
+    """Output that nobody reads, that is full or closed; no input."""
+    found = {}
+    for words in (
+        "encodings",
+        "compare",
+        "runs",
+        "compare --format json",
+        "train --help",
+        "encodings --json",
+    ):
+        ended = world.sh(f"set -o pipefail; {POSENC} {words} | head -1")
+        found[f"| head -1: {words}"] = complaint(ended, (0, 1, 141)) or (ended.err.strip() or None)
+        found[f">&-: {words}"] = complaint(world.sh(f"{POSENC} {words} >&-"), (0, 1))
+        ended = world.sh(f"{POSENC} {words} > /dev/full")
+        found[f"/dev/full: {words}"] = complaint(ended, (1,), "No space left")
+    for closed in ("<&-", "2>&-", "<&- >&- 2>&-"):
+        found[closed] = complaint(world.sh(f"{POSENC} runs {closed}"))
+        found[f"train {closed}"] = complaint(world.sh(f"{world.train} runs_dir=closed{len(closed)} {closed}"))
+    return tried(found)
+
+
+def homes(world: World) -> Seen:
+    """HOME, TMPDIR and the cache that are not there."""
+    found = {}
+    kinds: dict[str, dict[str, str | None]] = {
+        "HOME not set": {"HOME": None},
+        "HOME missing": {"HOME": "/nonexistent/home"},
+        "HOME a file": {"HOME": "/etc/passwd"},
+        "HOME empty": {"HOME": ""},
+        "TMPDIR missing": {"TMPDIR": "/nonexistent/tmp"},
+        "PATH empty": {"PATH": "/nonexistent"},
+    }
+    for i, (name, env) in enumerate(kinds.items()):
+        found[f"{name}: train"] = complaint(world.sh(f"{world.train} runs_dir=homes seed={i}", env=env))
+        found[f"{name}: compare"] = complaint(world.sh(f"{POSENC} compare --plot {i}.png", env=env))
+        found[f"{name}: show"] = complaint(world.sh(f"{POSENC} show encoding=nope --out s{i}.png", env=env))
+    env = {"HOME": "/etc/passwd", "POSENC_CACHE": None, "XDG_CACHE_HOME": None}
+    ended = world.sh(f"{world.train} runs_dir=nocache", env=env)
+    found["no place for the cache"] = complaint(ended, (1,), "POSENC_CACHE=FOLDER")
+    return tried(found)
+
+
+def read_only(world: World) -> Seen:
+    """The runs on a mount that cannot be written: they can be read, and finished ones recognised."""
+    mounted = (
+        f"mount --bind {world.place}/runs {world.place}/runs && mount -o remount,ro,bind {world.place}/runs"
+    )
+    found = {}
+    for words, codes, says in (
+        (f"{POSENC} compare", (0,), "rope"),
+        (f"{POSENC} runs", (0,), "finished"),
+        (f"{POSENC} show run={world.run}", (0,), "rope"),
+        (world.train, (0,), "already finished"),
+        (f"{POSENC} eval run={world.run} eval.lengths=[1x,4x]", (1,), "Read-only file system"),
+        (f"{world.train} seed=7", (2,), "runs_dir=runs"),
+        (f"{world.train} seed=7 runs_dir=runs/new/folder", (2,), "runs_dir=runs/new/folder"),
+    ):
+        ended = world.sh(f"unshare -m bash -c {shlex.quote(f'{mounted} && {words}')}")
+        found[words.removeprefix(POSENC)[-60:]] = complaint(ended, codes, says)
+    return tried(found)
+
+
+def limits(world: World) -> Seen:
+    """Few files, little memory."""
+    found = {"64 files: train": complaint(world.sh(f"ulimit -n 64; {world.train} runs_dir=few"))}
+    many = world.place / "many" / "default"
+    for i in range(150):
+        shutil.copytree(
+            world.run, many / f"{world.run.name}{i}", ignore=shutil.ignore_patterns("checkpoints")
+        )
+    found["64 files: compare"] = complaint(world.sh(f"ulimit -n 64; {POSENC} compare many"))
+    found["64 files: runs"] = complaint(world.sh(f"ulimit -n 64; {POSENC} runs many"))
+    sweep = f"{world.train} runs_dir=fewer -m seed=0,1"
+    found["64 files: a sweep"] = complaint(world.sh(f"ulimit -n 64; {sweep}"))
+    for megabytes in (200, 800, 2000):
+        ended = world.sh(f"ulimit -v {megabytes * 1024}; {world.train} runs_dir=little{megabytes}")
+        found[f"{megabytes} MB: train"] = complaint(ended, (0, 1))
+    found["1 MB a file: train"] = complaint(
+        world.sh(f"ulimit -f 100; {world.train} runs_dir=short"), (1,), "File too large"
+    )
+    return tried(found)
+
+
+def clocks(world: World) -> Seen:
+    """A clock that went back: what is on disk is from the future."""
+    found = {}
+    for state in ("running", "interrupted", "finished"):
+        runs = world.place / f"future-{state}"
+        shutil.copytree(world.place / "runs", runs)
+        run = next((runs / "default").iterdir())
+        status = json.loads((run / "status.json").read_text())
+        later = {
+            "status": state,
+            "started": "2199-01-01T00:00:00+00:00",
+            "updated": "2199-01-02T00:00:00+00:00",
+        }
+        (run / "status.json").write_text(json.dumps({**status, **later, "pid": 2**22 + 1}))
+        for path in [run, *run.rglob("*")]:
+            os.utime(path, (7e9, 7e9))
+        ended = world.sh(f"{POSENC} runs {runs.name}")
+        found[f"runs: {state}"] = complaint(ended) or ("an age below 0" if " -" in ended.out else None)
+        found[f"compare: {state}"] = complaint(world.sh(f"{POSENC} compare {runs.name}"))
+        found[f"train: {state}"] = complaint(world.sh(f"{world.train} runs_dir={runs.name}"))
+    return tried(found)
+
+
+def no_place(world: World) -> Seen:
+    """The working folder is gone."""
+    found = {}
+    for words in (
+        "compare",
+        "runs",
+        "encodings",
+        "show encoding=nope",
+        "data list",
+        "--help",
+        "doctor --json",
+    ):
+        codes = (0, 1, 2)
+        ended = world.sh(f"mkdir gone; cd gone; rmdir ../gone; {POSENC} {words}")
+        found[words] = complaint(ended, codes)
+    ended = world.sh(f"mkdir gone; cd gone; rmdir ../gone; {world.train}")
+    found["train"] = complaint(ended, (1, 2), "working folder")
+    return tried(found)
+
+
+def names(world: World) -> Seen:
+    """Folders with odd names: to work in, for runs, for texts."""
+    found = {}
+    for i, name in enumerate(ODD_NAMES):
+        folder = world.place / "odd" / name
+        (folder / "in").mkdir(parents=True)
+        shutil.copytree(world.place / "texts", folder / "texts")
+        train = f"{POSENC} train {' '.join(TINY)} data.paths=../texts encoding=rope seed={i}"
+        found[f"{name[:20]}: train"] = complaint(world.sh(train, cwd=folder / "in"))
+        found[f"{name[:20]}: compare"] = complaint(
+            world.sh(f"{POSENC} compare --plot x.svg", cwd=folder / "in")
+        )
+        runs = shlex.quote(str(folder / "in" / "runs"))
+        found[f"{name[:20]}: runs DIR"] = complaint(world.sh(f"{POSENC} runs {runs}"), says="finished")
+        found[f"{name[:20]}: again"] = complaint(world.sh(train, cwd=folder / "in"), says="already finished")
+    return tried(found)
+
+
+def another_user(world: World) -> Seen:
+    """As nobody: what belongs to another can be read and not written."""
+    found = {}
+    whole = " ".join(f"{key}={shlex.quote(value)}" for key, value in environment(world.place).items())
+    mine = world.place / "theirs"
+    mine.mkdir()
+    os.chown(mine, *(getattr(pwd.getpwnam("nobody"), key) for key in ("pw_uid", "pw_gid")))
+    private = f"env POSENC_CACHE={mine}/cache HOME={mine}"
+    for words, codes, says in (
+        (f"{POSENC} compare", (0,), "rope"),
+        (f"{POSENC} runs", (0,), "finished"),
+        (world.train, (0,), "already finished"),
+        (f"{POSENC} eval run={world.run} eval.lengths=[1x,4x]", (1,), "Permission denied"),
+        (f"{world.train} seed=8", (2,), "runs_dir=runs"),
+        (f"{private} {world.train} seed=8 runs_dir={mine}/runs", (0,), "1x is the crop line"),
+        (f"{POSENC} compare --html page.html", (1, 2), "ermission denied"),
+        (f"{POSENC} show encoding=nope --out x.png", (1, 2), "ermission denied"),
+    ):
+        line = f"cd {world.place} && env {whole} {words}"
+        ended = world.sh(f"su -s /bin/bash nobody -c {shlex.quote(line)}")
+        found[words.removeprefix(POSENC)[-60:]] = complaint(ended, codes, says)
+    return tried(found)
+
+
+def cases(place: Path, quick: bool) -> Iterator[Case]:
+    """Every surrounding; those that need root or a mount where there are such."""
+    world = World(place)
+    root = os.geteuid() == 0
+    every: list[tuple[str, Callable[[World], Seen], bool, bool]] = [
+        ("20 and 80 columns", narrow, True, True),
+        ("colour", plain, True, True),
+        ("no Unicode", ascii_only, False, True),
+        ("stdout, stdin, stderr", streams, True, True),
+        ("HOME, TMPDIR, PATH", homes, False, True),
+        ("a read-only mount", read_only, True, root and _may_mount()),
+        ("files, memory, file size", limits, False, True),
+        ("a clock that went back", clocks, False, True),
+        ("working folder deleted", no_place, True, True),
+        ("names of folders", names, False, True),
+        ("another user", another_user, True, root and shutil.which("su") is not None),
+    ]
+    for name, function, fast, possible in every:
+        if possible and (fast or not quick):
+            yield Case(name, "works, or says why in a line", partial(function, world))
+
+
+def _may_mount() -> bool:
+    command = ["unshare", "-m", "mount", "--bind", "/tmp", "/tmp"]
+    return shutil.which("unshare") is not None and not subprocess.run(command, capture_output=True).returncode
+
+
+FAMILY = Family("environment", cases)
