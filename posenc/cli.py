@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from posenc import __version__
-from posenc.cli_tools import bench, completion, dashboard, doctor, runs
+from posenc.cli_tools import bench, completion, dashboard, doctor, export, runs
 from posenc.jobs.signals import InterruptedRunError, StopFlag
 
 app = typer.Typer(
@@ -199,7 +199,7 @@ def data_info(
     print_info(overrides or [], as_json=json)
 
 
-for tool in (runs, doctor, dashboard, completion):
+for tool in (runs, export, doctor, dashboard, completion):
     app.command()(tool)
 
 

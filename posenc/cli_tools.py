@@ -97,3 +97,22 @@ def completion(
     from posenc.jobs.shells import print_completion
 
     print_completion(shell, install)
+
+
+def export(
+    directories: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[DIRS]...", help="Run directories, folders of them, or globs; default: runs"),
+    ] = None,
+    out: Annotated[
+        str, typer.Option(metavar="FILE", help="The bundle: NAME.runs.jsonl.gz")
+    ] = "runs.runs.jsonl.gz",
+    where: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only runs with this setting.")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """The results of finished runs in one small file, without weights, for `posenc compare FILE` anywhere."""
+    from posenc.jobs.export import run_export
+
+    run_export(directories or ["runs"], where or [], out)

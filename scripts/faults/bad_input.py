@@ -9,7 +9,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from faults.bad_arguments import OTHERS, SETTINGS
+from faults.bad_arguments import SETTINGS
+from faults.bad_commands import OTHERS
 from faults.case import Case, Family, Seen
 from faults.commands import TINY, Ended, environment, posenc, write_corpus
 from faults.in_fork import forked

@@ -1,0 +1,83 @@
+"""A bundle holds what `posenc compare` needs, and a damaged or hostile one is told, not believed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny
+from fake_runs import MULTIPLES, write_run
+
+from posenc.results.bundle import SUFFIX, bundled, packed
+from posenc.results.load import load_runs
+
+Posenc = Callable[..., tiny.Result]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("rope", "alibi"):
+        for seed in range(3):
+            losses = {m: 1.2 + m / 10 + seed / 70 + len(name) / 30 for m in MULTIPLES}
+            write_run(tmp_path / "runs", name, seed=seed, losses=losses)
+    return tmp_path
+
+
+def test_the_tables_of_a_bundle_are_those_of_its_runs(posenc: Posenc, folder: Path) -> None:
+    bundle = folder / f"two{SUFFIX}"
+    made = posenc("export", str(folder / "runs"), "--out", str(bundle))
+    assert (made.code, made.out) == (0, "") and "6 runs" in made.err
+    for extra in ([], ["--format", "markdown"], ["--baseline", "rope"], ["--where", "encoding=rope"]):
+        direct, from_bundle = (posenc("compare", str(p), *extra) for p in (folder / "runs", bundle))
+        assert direct.code == from_bundle.code == 0, from_bundle.err
+        assert direct.out == from_bundle.out
+    assert posenc("compare", str(folder)).code == 0  # a folder with both: each has its own path
+    again = folder / f"again{SUFFIX}"
+    posenc("export", str(folder / "runs"), "--out", str(again))
+    assert again.read_bytes() == bundle.read_bytes()
+
+
+def test_it_tells_nothing_of_its_owner(folder: Path) -> None:
+    (run, *_) = load_runs([folder / "runs"])
+    run.status |= {"host": "mine", "pid": 77}
+    run.config = {**(run.config or {}), "runs_dir": "/home/me/runs"}
+    line = bundled(run)
+    assert b"mine" not in line and b"/home/me" not in line
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
+def test_damage_is_told(posenc: Posenc, folder: Path, share: float) -> None:
+    bundle = folder / f"two{SUFFIX}"
+    data = packed([bundled(run) for run in load_runs([folder / "runs"])])
+    at = int(share * len(data))
+    for broken in (data[:at], data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]):
+        bundle.write_bytes(broken)
+        assert any(run.problem for run in load_runs([bundle]))
+
+
+def test_lines_that_are_no_runs_are_told(folder: Path) -> None:
+    bundle = folder / f"odd{SUFFIX}"
+    head = {"posenc_bundle": 1, "schema_version": 1, "runs": 3}
+    lines = [head, {"name": "../../x", "results": []}, {"results": {"schema_version": 9}}, {"name": 3}]
+    bundle.write_bytes(gzip.compress("".join(json.dumps(line) + "\n" for line in lines).encode()))
+    runs = load_runs([bundle])
+    assert len(runs) == 3 and all(run.problem for run in runs)
+    assert all(run.path.parent == bundle for run in runs)
+    bundle.write_bytes(gzip.compress(json.dumps({"posenc_bundle": 2}).encode()))
+    assert [run.path for run in load_runs([bundle])] == [bundle]
+
+
+def test_what_is_not_finished_is_left_out_and_named(posenc: Posenc, folder: Path) -> None:
+    (status,) = (folder / "runs").glob("rope*s0*/status.json")
+    status.write_text(json.dumps({"status": "failed"}))
+    made = posenc("export", str(folder / "runs"), "--out", str(folder / f"x{SUFFIX}"))
+    assert "5 runs" in made.err and f"left out, not finished: {status.parent.name}" in made.err
+
+
+@pytest.mark.parametrize("out", ["x.json", f"nowhere/x{SUFFIX}"])
+def test_a_wrong_place_is_refused(posenc: Posenc, folder: Path, out: str) -> None:
+    made = posenc("export", str(folder / "runs"), "--out", out)
+    assert made.code == 2 and "--out" in made.err
