@@ -27,9 +27,7 @@ def guarded(name: str, check: Check, essential: bool) -> list[Finding]:
     found: list[Finding] = []
     try:
         found.extend(check())
-    except BaseException as error:  # also SystemExit, of a library that gives up
-        if isinstance(error, KeyboardInterrupt):
-            raise
+    except (Exception, SystemExit) as error:  # a library gives up by SystemExit
         level: Level = "problem" if essential else "note"
         found.append(Finding(name, level, f"cannot be told ({short(error)})"))
     return found

@@ -91,7 +91,9 @@ def compose_jobs(command: str, line: CommandLine) -> Jobs:
     """
     jobs = _own_jobs(command, line)
     seen = [job.settings for job in jobs.jobs]
-    for name in jobs.jobs[0].settings["sweep"].get("also", ()) if jobs.sweep else ():
+    if not (jobs.sweep and jobs.jobs):
+        return jobs
+    for name in jobs.jobs[0].settings["sweep"].get("also", ()):
         for job in _own_jobs(command, _instead(line, str(name))).jobs:
             if job.settings not in seen:
                 jobs.jobs.append(job)

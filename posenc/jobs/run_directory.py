@@ -26,7 +26,8 @@ import yaml
 from posenc.durable import CONTINUES, cannot_write
 from posenc.errors import RunError
 from posenc.jobs.holding import locked, results_lock
-from posenc.results.load import load_run, read_json
+from posenc.results.load import load_run
+from posenc.results.own_files import read_json
 from posenc.results.records import RunFacts
 from posenc.results.store import assemble_results, write_json_atomic, write_text_atomic
 from posenc.training.distributed import current

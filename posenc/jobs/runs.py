@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from posenc.errors import UserError
+from posenc.jobs.signals import InterruptedRunError, StopFlag
 from posenc.report.runs_table import count, document, notes, progress, summary, table
 from posenc.report.table import color_of, unicode_of, width_of
 from posenc.results.glance import Glance, glance, run_directories
@@ -51,10 +53,11 @@ def print_runs(
         raise UserError("--watch", None, f"cannot be combined with --format {format}")
     looked = Looker(paths, where, sort, reverse)
     if watch:
-        try:
-            return _watch(looked)
-        except KeyboardInterrupt:  # the ordinary way to leave
-            return 0
+        with StopFlag() as stop:
+            try:
+                return _watch(looked)
+            except InterruptedRunError:  # Ctrl-C is the ordinary way to leave
+                return 0 if stop.received == signal.SIGINT else stop.exit_code
     runs = looked.runs()
     if format == "json":
         print(document(runs))

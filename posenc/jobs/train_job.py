@@ -21,7 +21,8 @@ from posenc.jobs.told import RETRY
 from posenc.jobs.validate import TrainJob
 from posenc.model.decoder import Decoder, count_parameters
 from posenc.report.progress import say, shown
-from posenc.results.load import load_run, read_config
+from posenc.results.load import load_run
+from posenc.results.own_files import read_config
 from posenc.results.records import RunFacts
 from posenc.results.settings import spoken_name
 from posenc.tracking import Tracker, build_tracker

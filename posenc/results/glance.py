@@ -14,15 +14,12 @@ from typing import Any
 
 from posenc.results.check import check_facts
 from posenc.results.load import (
-    LARGEST,
     Run,
     load_run,
     places,
-    read_config,
-    read_json,
-    read_own_file,
     run_directories_below,
 )
+from posenc.results.own_files import LARGEST, read_config, read_json, read_own_file
 from posenc.results.processes import is_dead
 from posenc.results.records import HEADLINE, SCHEMA_VERSION
 from posenc.results.settings import encoding_of

@@ -6,7 +6,6 @@ import gc
 import glob
 import os
 import re
-import stat
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,14 +17,11 @@ from posenc.results.bundle import SUFFIX as BUNDLE
 from posenc.results.bundle import unpacked
 from posenc.results.check import check_facts, check_record
 from posenc.results.names import safe_name, visible
-from posenc.results.plain_yaml import plain_yaml
+from posenc.results.own_files import LARGEST, parse_object, read_config, read_json, read_own_file
 from posenc.results.records import SCHEMA_VERSION, Record, RunFacts
 
 MARKS = ("status.json", "results.json")
-LARGEST = 50_000_000  # bytes; a results.json of 25 cells x 2000 documents has 3 MB
-LARGEST_CONFIG = 1_000_000
 FIRST, BETWEEN, LAST = b'\n  "records": [\n    ', b",\n    ", b"\n  ]\n}\n"  # around the lines of records
-SEED = re.compile(rb"^seed: (\d{1,18})\n", re.M)
 PROTOCOL = re.compile(rb'\{"protocol": "([\w-]+)", ')
 
 
@@ -100,7 +96,7 @@ def load_run(path: Path, protocols: Container[str] | None = None) -> Run:
         if text is not None:
             if protocols is not None:
                 text, run.unread = _only(text, protocols)
-            _take(run, _object(text, "results.json"))
+            _take(run, parse_object(text, "results.json"))
     except (OSError, ValueError, RecursionError) as error:
         run.facts, run.records = None, []
         run.problem = str(error) or type(error).__name__
@@ -207,51 +203,6 @@ def run_directories_below(place: Path) -> list[tuple[Path, str | None]]:
             subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
             found += [(Path(folder) / name, None) for name in sorted(files) if name.endswith(BUNDLE)]
     return found
-
-
-def read_own_file(folder: Path, name: str, largest: int) -> bytes | None:
-    """The bytes of a regular file of this folder; None where there is none. Raises ValueError, OSError."""
-    path = folder / name
-    if not os.path.lexists(path):
-        return None
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"{name}: a link that leaves the run directory")
-    facts = path.stat()
-    if not stat.S_ISREG(facts.st_mode):
-        raise ValueError(f"{name}: not a regular file")
-    if facts.st_size > largest:
-        raise ValueError(f"{name}: too large ({facts.st_size} bytes, at most {largest})")
-    return path.read_bytes()
-
-
-def read_json(folder: Path, name: str) -> dict[str, Any] | None:
-    """An object from a file of this folder; None where there is none. Raises ValueError, OSError."""
-    text = read_own_file(folder, name, LARGEST)
-    return None if text is None else _object(text, name)
-
-
-def _object(text: bytes, name: str) -> dict[str, Any]:
-    import orjson
-
-    try:
-        data = orjson.loads(text)  # no NaN, no infinity, no endless nesting; 3.5 times as fast as json
-    except ValueError as error:
-        raise ValueError(f"{name}: damaged ({error})") from error
-    if not isinstance(data, dict):
-        raise ValueError(f"{name}: not an object")
-    return data
-
-
-def read_config(folder: Path) -> dict[str, Any] | None:
-    """config.yaml as plain data; None where there is none. Raises ValueError, OSError."""
-    text = read_own_file(folder, "config.yaml", LARGEST_CONFIG)
-    if text is None:
-        return None
-    seeds = list(SEED.finditer(text))
-    if len(seeds) == 1:  # the seeds of one setting differ in this line alone: the rest is parsed once
-        data = plain_yaml(text[: seeds[0].start()] + text[seeds[0].end() :])
-        return None if data is None else {**data, "seed": int(seeds[0][1])}
-    return plain_yaml(text)
 
 
 def run_names(runs: Sequence[Run], most: int = 3, among: Sequence[Run] = ()) -> str:

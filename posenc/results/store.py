@@ -15,8 +15,8 @@ from typing import Any
 from posenc.durable import sync
 from posenc.errors import RunError
 from posenc.results.check import check_record
-from posenc.results.load import LARGEST, read_own_file
 from posenc.results.names import safe_name
+from posenc.results.own_files import LARGEST, read_own_file
 from posenc.results.records import SCHEMA_VERSION, Record, RunFacts
 
 CELL = ("protocol", "window", "extend", "stride", "fingerprint", "split", "targets_hash", "checkpoint_step")
