@@ -10,9 +10,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from posenc.errors import RunError
 
 CONTINUES = "what was saved before is intact; the same command continues once there is room"
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -87,8 +90,16 @@ def check_room(path: Path, needed: int, what: str, *, hint: str = "") -> None:
         raise RunError(f"not enough room in {path} for {what}", hint=_told(needed, free, hint))
 
 
+def file_lock(path: Path, *, timeout: float = -1) -> FileLock:
+    """A lock that the kernel releases when its holder dies; never one by the mere existence of a file."""
+    return FileLock(path, timeout=timeout, fallback_to_soft=False)
+
+
 def cannot_write(path: Path, error: OSError, *, needed: int | None = None, hint: str = "") -> RunError:
     """What to raise when the file system refuses; of a full one with the bytes `needed` and free."""
+    if error.errno in NO_LOCKS:
+        problem = f"the file system of {path} has no locks, and two writers would not notice each other"
+        return RunError(problem, hint="put it on another one: runs_dir=FOLDER, POSENC_CACHE=FOLDER")
     full = error.errno in FULL
     told = _told(needed, free_bytes(path), hint) if full else hint
     return RunError(f"cannot write {path}: {error.strerror or error}", hint=told or None)

@@ -25,9 +25,11 @@ while [ $# -gt 0 ]; do
 done
 work=$(mktemp -d "${TMPDIR:-/tmp}/posenc-cluster-XXXXXX")
 started=()
+# shellcheck source=scripts/cluster_slurm.sh
+. "$root/scripts/cluster_slurm.sh"
 take_down() {
   set +e
-  [ -n "${SLURM_CONF:-}" ] && timeout 10 scancel --me -f 2>/dev/null
+  [ -n "$own_slurm" ] && SLURM_CONF=$own_slurm timeout 10 scancel --me -f 2>/dev/null
   for ((i = ${#started[@]} - 1; i >= 0; i--)); do # whoever was started last goes first
     kill "${started[i]}" 2>/dev/null
     for _ in $(seq 50); do kill -0 "${started[i]}" 2>/dev/null || break; sleep 0.1; done
@@ -38,68 +40,6 @@ take_down() {
 trap take_down EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-
-# ---------------------------------------------------------------------------------------------------- Slurm
-port() { python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])'; }
-
-bring_up() {
-  if [ "$(id -u)" != 0 ]; then echo "Slurm's daemons need root: sudo $0" >&2 && exit 2; fi
-  if ! command -v slurmctld slurmd sbatch munged >/dev/null; then
-    (apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends slurm-wlm munge) \
-      >"$work/apt.log" 2>&1 </dev/null || { tail -5 "$work/apt.log" >&2 && exit 1; }
-  fi
-  local host at=$work/slurm
-  host=$(hostname -s)
-  mkdir -p "$at/state" "$at/spool"
-  chmod 755 "$work"
-  head -c 1024 /dev/urandom >"$at/munge.key" && chmod 600 "$at/munge.key"
-  munged --foreground --force --key-file="$at/munge.key" --socket="$at/munge.socket" --pid-file="$at/munged.pid" \
-    --log-file="$at/munged.log" --seed-file="$at/munge.seed" >"$at/munged.out" 2>&1 &
-  started+=($!)
-  export SLURM_CONF=$at/slurm.conf
-  cat >"$SLURM_CONF" <<CONF
-ClusterName=posenc
-SlurmctldHost=$host(127.0.0.1)
-SlurmctldPort=$(port)
-SlurmdPort=$(port)
-SlurmUser=root
-AuthType=auth/munge
-# cred_expire: a job that is requeued waits so long, 120 s by default
-AuthInfo=socket=$at/munge.socket,cred_expire=5
-CredType=cred/munge
-StateSaveLocation=$at/state
-SlurmdSpoolDir=$at/spool
-SlurmctldPidFile=$at/slurmctld.pid
-SlurmdPidFile=$at/slurmd.pid
-SlurmctldLogFile=$at/slurmctld.log
-SlurmdLogFile=$at/slurmd.log
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-MpiDefault=none
-SwitchType=switch/none
-ReturnToService=2
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
-PreemptType=preempt/partition_prio
-PreemptMode=REQUEUE
-KillWait=20
-NodeName=$host NodeAddr=127.0.0.1 CPUs=$(nproc --all) RealMemory=4000
-PartitionName=low Nodes=$host Default=YES MaxTime=480 PriorityTier=1 PreemptMode=REQUEUE GraceTime=20 State=UP
-PartitionName=high Nodes=$host MaxTime=480 PriorityTier=9 PreemptMode=OFF State=UP
-CONF
-  until_true 20 test -S "$at/munge.socket" || give_up "munged does not start" "$at/munged.out"
-  slurmctld -D -i >"$at/slurmctld.out" 2>&1 &
-  started+=($!)
-  until_true 30 timeout 5 sinfo -h >/dev/null 2>&1 || give_up "slurmctld does not start" "$at/slurmctld.out"
-  slurmd -D -N "$host" >"$at/slurmd.out" 2>&1 &
-  started+=($!)
-  idle() { [ "$(timeout 5 sinfo -h -p low -o %T 2>/dev/null)" = idle ]; }
-  until_true 60 idle || give_up "the node does not come up" "$at/slurmd.out"
-  said=$(timeout 60 srun -n 1 hostname) || give_up "srun does not answer" "$at/slurmd.log"
-  echo "Slurm $(sinfo --version | cut -d' ' -f2) is up, srun hostname: $said, no accounting"
-}
 
 until_true() { # SECONDS COMMAND...
   local end=$((SECONDS + $1)) && shift
@@ -128,6 +68,7 @@ weights() { # RUNS [ENCODING]: sha256 of the last weights of its only run (of th
   (cd "$1"/default/"${2:-}"*/checkpoints/ && sha256sum "$(ls | sort | tail -1)/model.safetensors" | cut -d' ' -f1)
 }
 status() { "$venv/bin/python" -c 'import json, sys; print(json.load(open(sys.argv[1]))["status"])' "$1"; }
+submitted() { ls "$1/.sweeps/.submitit" | grep '^[0-9]*_[0-9]*$'; } # folders of an array's jobs
 statuses() { for file in "$1"/default/*/status.json; do status "$file"; done | sort | uniq -c | xargs; }
 said_by_jobs() { cat "$1"/.sweeps/.submitit/*/*_log.err; }
 running() { squeue -h -n posenc -t running -o %A | head -1; }
@@ -162,29 +103,49 @@ preempt() { timeout 20 sbatch -p high -c "$(nproc --all)" -o /dev/null --wrap 's
 
 on_slurm() {
   bring_up
-  posenc train "${tiny[@]}" $long encoding=rope seed=0 runs_dir=whole >/dev/null 2>whole.err || cat whole.err
+  case $only in
+    sweep | local | limit) ;;
+    *) posenc train "${tiny[@]}" $long encoding=rope seed=0 runs_dir=whole >/dev/null 2>whole.err || cat whole.err ;;
+  esac
+  local code before
   if wanted sweep; then
     echo "a sweep of four"
     local four=(train -m "${slurm[@]}" "${tiny[@]}" $short encoding=rope,alibi seed=0,1 runs_dir=four)
     posenc "${four[@]}" >four.out 2>four.err
-    check "ends with 0 ($?)" is $? 0
+    code=$?
+    check "ends with 0 ($code)" is $code 0
     check "4 of 4 finished" is "$(statuses four)" "4 finished"
-    check "as one array of Slurm's" test "$(ls four/.sweeps/.submitit | grep -c _)" = 4
+    check "as one array of Slurm's" is "$(submitted four | wc -l) $(submitted four | cut -d_ -f1 | sort -u | wc -l)" "4 1"
+    before=$(submitted four)
     local began=$SECONDS
     posenc "${four[@]}" >again.out 2>again.err
-    check "again: exit 0 ($?) in $((SECONDS - began)) s, nothing submitted" \
-      is "$(grep -c 'already finished' again.err)" 4
+    code=$?
+    check "again: ends with 0 ($code) in $((SECONDS - began)) s" is $code 0
+    check "all are finished already" is "$(grep -c 'already finished' again.err)" 4
+    check "nothing is submitted" is "$(submitted four)" "$before"
     check "with the same table" diff four.out again.out
     posenc train -m "${slurm[@]}" "${tiny[@]}" $short encoding=rope,nope seed=1 runs_dir=four >more.out 2>more.err
-    check "with one run more, that one is submitted" \
+    code=$?
+    check "with one run more: ends with 0 ($code)" is $code 0
+    check "that one is submitted" is "$(submitted four | wc -l)" 5
+    check "5 finished, 1 of them already" \
       is "$(grep -c 'already finished' more.err) $(statuses four)" "1 5 finished"
+    posenc train -m "${slurm[@]}" "${tiny[@]}" $short train.lr=1e30 runs_dir=bad >bad.out 2>bad.err
+    before=$(submitted bad)
+    posenc train -m "${slurm[@]}" "${tiny[@]}" $short train.lr=1e30 runs_dir=bad >bad.out 2>bad.err
+    code=$?
+    check "a run that diverged, again: ends with 1 ($code)" is $code 1
+    check "it is not submitted, and listed" \
+      is "$(submitted bad | wc -l) $(grep -c 'diverged before' bad.err) $(grep -c '(log: ' bad.err)" "$(wc -w <<<"$before") 1 1"
     COLUMNS=80 posenc compare four
   fi
   if wanted local; then
     echo "hydra/launcher=submitit_local"
     posenc train -m hydra/launcher=submitit_local "${tiny[@]}" $short encoding=rope,alibi runs_dir=here \
       >here.out 2>here.err
-    check "ends with 0 ($?) and 2 finished" is "$(statuses here)" "2 finished"
+    code=$?
+    check "ends with 0 ($code)" is $code 0
+    check "2 finished" is "$(statuses here)" "2 finished"
   fi
   wanted requeue && disturbed requeued "scontrol requeue" timeout 20 scontrol requeue
   if wanted signal; then
@@ -208,7 +169,8 @@ at_its_limit() {
   echo "a time limit of 2 minutes, 60 s of notice, a run that takes longer"
   LIMIT=900 posenc train -m "${slurm[@]}" "${tiny[@]}" train.tokens=8e6 encoding=rope seed=0 runs_dir=limited \
     hydra.launcher.timeout_min=2 hydra.launcher.signal_delay_s=60 >limited.out 2>limited.err
-  check "ends with 0 ($?)" is $? 0
+  local code=$?
+  check "ends with 0 ($code)" is $code 0
   check "continued: $(said_by_jobs limited | grep -oE 'continuing at step [0-9]+' | xargs)" continued limited
   check "finished ($(statuses limited))" is "$(statuses limited)" "1 finished"
 }
@@ -232,7 +194,9 @@ killed() { # RUNS WHAT COMMAND: of two jobs the first one
     grep -q 'ended without a result' "$runs.err"
   check "and listed with its log" grep -q '(log: .*log.txt)' "$runs.err"
   LIMIT=200 posenc train -m "${slurm[@]}" "${tiny[@]}" $long encoding=rope,alibi seed=0 runs_dir="$runs" >/dev/null 2>&1
-  check "the same command finishes it ($?, $(statuses "$runs"))" is "$(statuses "$runs")" "2 finished"
+  code=$?
+  check "the same command ends with 0 ($code)" is $code 0
+  check "and finishes it ($(statuses "$runs"))" is "$(statuses "$runs")" "2 finished"
   check "with the weights of the undisturbed run" is "$(weights "$runs" rope)" "$(weights whole)"
 }
 
@@ -240,14 +204,19 @@ on_ray() {
   echo "Ray: a sweep of two"
   posenc train -m hydra/launcher=ray +hydra.launcher.ray.init.num_cpus=2 "${tiny[@]}" $short encoding=rope,alibi \
     runs_dir=ray >ray.out 2>ray.err
-  check "ends with 0 ($?)" is $? 0
+  local code=$?
+  check "ends with 0 ($code)" is $code 0
   check "2 of 2 finished" is "$(statuses ray)" "2 finished"
   COLUMNS=80 posenc compare ray
-  check "again: nothing is launched" is "$(posenc train -m hydra/launcher=ray "${tiny[@]}" $short \
-    encoding=rope,alibi runs_dir=ray 2>&1 >/dev/null | grep -c 'already finished')" 2
+  posenc train -m hydra/launcher=ray "${tiny[@]}" $short encoding=rope,alibi runs_dir=ray >again.out 2>again.err
+  code=$?
+  check "again: ends with 0 ($code)" is $code 0
+  check "nothing is launched" is "$(grep -c 'already finished' again.err)" 2
   posenc train -m hydra/launcher=ray +hydra.launcher.ray.init.num_cpus=2 "${tiny[@]}" $short encoding=rope,alibi \
     train.lr=1e30 runs_dir=bad >bad.out 2>bad.err
-  check "failed jobs are listed, exit 1 ($?)" is "$? $(grep -c '(log: ' bad.err)" "1 2"
+  code=$?
+  check "jobs that fail: ends with 1 ($code)" is $code 1
+  check "both are listed" is "$(grep -c '(log: ' bad.err)" 2
 }
 
 if [ -z "$venv" ]; then

@@ -8,14 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from posenc.corpus.entry import EntryWriter, building, entry_of, name_entry, open_entry, put_in_place
 from posenc.corpus.facts import CorpusFacts, read_facts
 from posenc.corpus.store import TokenStore, smallest_dtype
 from posenc.corpus.tokenizers import Tokenizer, build_tokenizer
 from posenc.corpus.watch import watched
-from posenc.durable import cannot_write, check_room
+from posenc.durable import cannot_write, check_room, file_lock
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +45,7 @@ def prepare(
 
 def _build_once(entry: Path, facts: CorpusFacts, tokenizer: Tokenizer) -> TokenStore:
     entry.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(entry.with_suffix(".lock")):
+    with file_lock(entry.with_suffix(".lock")):
         store = open_entry(entry)  # another process may have built it while this one waited
         if store is not None:
             return store

@@ -16,12 +16,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-from filelock import FileLock
 
 from posenc.corpus.documents import SPLITS
 from posenc.corpus.store import Split, TokenStore, mapped, smallest_dtype
 from posenc.corpus.tokenizers import Tokenizer
-from posenc.durable import canonical, digest_of, read_sealed, sha256_of_file, sync, write_sealed
+from posenc.durable import canonical, digest_of, file_lock, read_sealed, sha256_of_file, sync, write_sealed
 from posenc.errors import UserError
 from posenc.paths import cache_dir
 
@@ -126,7 +125,7 @@ def building(key: str) -> Iterator[Path]:
 
 def _clear(stale: Path, ours: bool) -> None:
     """Remove it unless another process is building there, which then holds the lock of its key."""
-    lock = FileLock(stale.with_name(f"{stale.name.split('.')[1]}.lock"), timeout=0)
+    lock = file_lock(stale.with_name(f"{stale.name.split('.')[1]}.lock"), timeout=0)
     with contextlib.suppress(OSError), contextlib.nullcontext() if ours else lock:
         shutil.rmtree(stale, ignore_errors=True)
 
@@ -167,7 +166,7 @@ def name_entry(entry: Path, corpus: str, tokenizer: str) -> None:
     manifest = read_sealed(entry / "manifest.json")
     if manifest is None or names.keys() <= manifest.keys():
         return
-    with contextlib.suppress(OSError), FileLock(entry.with_suffix(".lock")):
+    with contextlib.suppress(OSError), file_lock(entry.with_suffix(".lock")):
         manifest = read_sealed(entry / "manifest.json")  # not that of an entry that is being replaced
         if manifest is not None:
             write_sealed(entry / "manifest.json", {**names, **manifest})

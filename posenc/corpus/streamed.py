@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from posenc.corpus.documents import SPLITS, Document, printable
 from posenc.corpus.entry import EntryWriter, building, entry_of, open_entry, put_in_place, tokens_dir
@@ -20,6 +20,7 @@ from posenc.corpus.tally import Tally
 from posenc.corpus.tokenizers import ByteTokenizer
 from posenc.corpus.trouble import cache_error
 from posenc.corpus.watch import tell, watched
+from posenc.durable import file_lock
 from posenc.errors import RunError
 
 
@@ -43,7 +44,7 @@ def one_at_a_time(key: str) -> Iterator[None]:
     """Other processes that want the same stream wait, and then find it read. Raises RunError."""
     try:
         tokens_dir().mkdir(parents=True, exist_ok=True)
-        lock = FileLock(tokens_dir() / f"{key}.lock")
+        lock = file_lock(tokens_dir() / f"{key}.lock")
         try:
             lock.acquire(timeout=1)
         except Timeout:

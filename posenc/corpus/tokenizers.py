@@ -14,12 +14,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from filelock import FileLock
 
 from posenc.corpus.documents import Document, printable
 from posenc.corpus.hub_access import reachable, unreachable
 from posenc.corpus.trouble import cache_error
-from posenc.durable import digest_of, read_sealed, write_sealed
+from posenc.durable import digest_of, file_lock, read_sealed, write_sealed
 from posenc.errors import RunError, UserError
 from posenc.paths import cache_dir
 from posenc.signature import check_arguments
@@ -170,7 +169,7 @@ def _bpe(facts: Text, *, vocab_size: int) -> Tokenizer:
     try:
         if known is None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(path.with_suffix(".lock")):
+            with file_lock(path.with_suffix(".lock")):
                 known = read_sealed(path)
                 if known is None:
                     if path.exists():

@@ -6,22 +6,18 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from posenc.control_groups import own_groups
 from posenc.memory_meter import LiveTensors
 
 # float32 numbers for each pair of tokens and each head: while even they would fit there is nothing to ask.
 WORST = 32
 # What a window needs is found at a sixteenth and at an eighth of it, which takes 1/50 of its time.
 SHORT = 16
-# Limit and use of the control group of this process, and what it would give back first: version 2, version 1.
-GROUPS = (
-    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
-    (
-        "memory/memory.limit_in_bytes",
-        "memory/memory.usage_in_bytes",
-        "memory/memory.stat",
-        "total_inactive_file",
-    ),
-)
+# Of a control group, by version: its limit, its use, and what it would give back first.
+GROUP_FILES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
+}
 
 
 class OutOfMemoryError(Exception):
@@ -71,11 +67,11 @@ def free_memory(root: Path = Path("/")) -> int | None:
     size = _number(root / "proc/self/status", r"^VmSize:\s+(\d+) kB")
     if size is not None and (most := address_limit()) is not None:
         known.append(max(0, most - size * 1024))
-    groups = root / "sys/fs/cgroup"
-    for limit, used, statistics, cached in GROUPS:
-        most, now = _number(groups / limit, r"^(\d+)$"), _number(groups / used, r"^(\d+)$")
+    for group, folder in own_groups("memory", root):
+        limit, used, cached = GROUP_FILES[group]
+        most, now = _number(folder / limit, r"^(\d+)$"), _number(folder / used, r"^(\d+)$")
         if most is not None and now is not None:
-            cache = _number(groups / statistics, rf"^{cached} (\d+)$") or 0
+            cache = _number(folder / "memory.stat", rf"^{cached} (\d+)$") or 0
             known.append(max(0, most - now + cache))
     return min(known, default=None)
 

@@ -91,7 +91,10 @@ def compose_jobs(command: str, line: CommandLine) -> Jobs:
     """
     jobs = _own_jobs(command, line)
     seen = [job.settings for job in jobs.jobs]
-    if not (jobs.sweep and jobs.jobs):
+    if not jobs.jobs:
+        hint = "glob() chooses among the choices of a group, such as encoding; of others name each: seed=0,1"
+        raise UserError("-m", None, "there is no job in this sweep", hint=hint)
+    if not jobs.sweep:
         return jobs
     for name in jobs.jobs[0].settings["sweep"].get("also", ()):
         for job in _own_jobs(command, _instead(line, str(name))).jobs:

@@ -35,6 +35,7 @@ from posenc.jobs.checks import (
     check_positions_reach,
     default_evaluation,
 )
+from posenc.jobs.holding import locked
 from posenc.jobs.measure import Outcome, asked_of, byte_store, measure
 from posenc.jobs.signals import InterruptedRunError, StopFlag
 from posenc.jobs.stored_run import not_ours, stored_run
@@ -147,7 +148,7 @@ def _run(job: EvalJob, stop: StopFlag) -> Outcome:
     longest = max(job.evaluation.windows)
     for split in ("validation", job.evaluation.split) if job.evaluation.tune else (job.evaluation.split,):
         check_lengths(store, split=split, needed_tokens=longest + 1, context_length=None)
-    with folder.locked(job.directory, "evaluation"):
+    with locked(job.directory, "evaluation"):
         stop.guard()
         path, step, state = group.first(lambda: _checked_checkpoint(job, store.vocab_size))
         model = build_model(trained, job.shape, store.vocab_size)

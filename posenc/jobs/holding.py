@@ -13,15 +13,17 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from posenc.durable import cannot_write
+from posenc.durable import cannot_write, file_lock
 from posenc.errors import RunError
+from posenc.jobs.told import WAIT
 from posenc.report.progress import say
 from posenc.results.names import visible
-from posenc.results.store import write_text_atomic
+from posenc.results.own_files import read_own_file
+from posenc.results.store import this_host, write_text_atomic
 from posenc.training.distributed import current
 
-WAIT = "POSENC_WAIT"  # 1: wait for a run that another process holds, instead of refusing
-TEMPORARY = re.compile(r"\..+\.(\d+)-[0-9a-f]{8}\.tmp")  # what write_text_atomic writes first
+TEMPORARY = re.compile(r"\..+\.(\d+)-([0-9a-f]{8})-[0-9a-f]{8}\.tmp")  # what write_text_atomic writes first
+LONG_AGO = 600  # seconds; no write takes as long
 
 
 class HeldRunError(RunError):
@@ -38,14 +40,14 @@ def locked(directory: Path, name: str = "run") -> Iterator[None]:
     if not current().is_first:
         yield
         return
-    lock = FileLock(directory / f".{name}.lock")
+    lock = file_lock(directory / f".{name}.lock")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         _acquire(lock, directory, name)
     except OSError as error:
         raise cannot_write(directory, error) from error
     try:
-        # not in the lock file: whoever tries to take it empties it
+        # not in the lock file, which whoever tries to take it may empty
         write_text_atomic(directory / f".{name}.holder", f"pid {os.getpid()} on {socket.gethostname()}")
         _clear_leftovers(directory)
         yield
@@ -57,10 +59,7 @@ def _acquire(lock: FileLock, directory: Path, name: str) -> None:
     try:
         lock.acquire(timeout=1)
     except Timeout:
-        try:
-            holder = (directory / f".{name}.holder").read_text(encoding="utf-8")
-        except (OSError, ValueError):
-            holder = "pid unknown"
+        holder = holder_of(directory, name)
         if os.environ.get(WAIT) != "1":
             hint = f"{WAIT}=1 in the environment waits for it"
             problem = f"{visible(directory)} is being written by another process ({holder})"
@@ -69,13 +68,39 @@ def _acquire(lock: FileLock, directory: Path, name: str) -> None:
         lock.acquire()
 
 
+def holder_of(directory: Path, name: str) -> str:
+    """Process and host of whoever holds it or held it last, as text for a message."""
+    try:
+        text = read_own_file(directory, f".{name}.holder", 1000)
+    except (OSError, ValueError):
+        text = None
+    return visible((text or b"pid unknown").decode("utf-8", "replace"))
+
+
+def is_held(directory: Path, name: str) -> bool:
+    """Whether a process holds it now. The lock of a dead one is free."""
+    path = directory / f".{name}.lock"
+    if not path.exists():
+        return False
+    try:
+        with file_lock(path, timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:
+        return False  # whoever takes it will say why
+
+
 def _clear_leftovers(directory: Path) -> None:
     """Remove what a kill left between writing a file and renaming it."""
     for path in [*directory.glob(".*.tmp"), *directory.glob("records/.*.tmp")]:
         with contextlib.suppress(OSError):
             found = TEMPORARY.fullmatch(path.name)
-            old = time.time() - path.lstat().st_mtime > 60  # a write on another host takes no minute
-            if found and (old or not _alive(int(found[1]))):
+            if found is None:
+                continue
+            old = time.time() - path.lstat().st_mtime > LONG_AGO
+            # of another host's processes nothing is known here
+            if old or (found[2] == this_host() and not _alive(int(found[1]))):
                 path.unlink()
 
 
@@ -94,7 +119,7 @@ def _alive(pid: int) -> bool:
 @contextmanager
 def results_lock(directory: Path) -> Iterator[None]:
     """`train` and `eval` may end at the same time. Raises RunError after a minute."""
-    lock = FileLock(directory / ".results.lock", timeout=60)
+    lock = file_lock(directory / ".results.lock", timeout=60)
     try:
         lock.acquire()
     except Timeout as error:

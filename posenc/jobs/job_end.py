@@ -24,7 +24,7 @@ def not_finished(
 
     `own_part` is where the job's own part of its run's log begins, `said` its last lines where we read them.
     """
-    if code in CODES.values():
+    if code in CODES.values() or -code in CODES:  # that, before it could take the signal over
         return Ended(name, "interrupted", "saved as far as it was", _log(place))
     if stands == DIVERGED:
         return diverged(name, place)

@@ -95,8 +95,7 @@ def _run_command(command: str, arguments: list[str], dry_run: bool) -> int:
         if composed.launcher is not None:
             from posenc.jobs.launchers import run_launched
 
-            finished = [stands(i) == "finished" for i in range(len(composed.jobs))]
-            return run_launched(command, line, composed, places, finished, asked)
+            return run_launched(command, line, composed, places, stands, asked)
         codes = _call_hydra(command, arguments)
         show_sweep(list(dict.fromkeys(places)), codes, asked)
         return 1 if any(codes) else 0

@@ -1,6 +1,7 @@
 """A sweep by a launcher of Hydra's plug-ins: Slurm and processes by submitit, Ray.
 
-The launcher starts the jobs that are not finished, waits and hands back their exit codes.
+The launcher starts the jobs that are open, waits and hands back their exit codes; how a training ended is
+told by its run directory.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,12 +35,17 @@ from posenc.jobs.hydra_errors import first_line
 from posenc.jobs.signals import InterruptedRunError, StopFlag
 from posenc.jobs.sweep import show_sweep
 from posenc.jobs.sweep_state import Asked
+from posenc.report.failures import DIVERGED, FINISHED
 from posenc.report.progress import say
+from posenc.results.names import visible
 from posenc.settings import register_schemas
 
 register_schemas()  # a launcher's process comes here first
 SUBMITIT = "SUBMITIT_EXECUTOR"  # environment: set where submitit runs a job
 GO_ON = "what was launched goes on (posenc runs --watch); when it has ended, the same command continues"
+END = "the jobs end with this command; the same command continues from their checkpoints"
+NONE_RUN = "no job was running; the same command continues"
+SEEN_WITHIN = 15.0  # seconds in which what another machine wrote is visible here; submitit waits as long
 
 
 def run_launched(
@@ -46,18 +53,24 @@ def run_launched(
     line: CommandLine,
     composed: Jobs,
     places: Sequence[Path],
-    finished: Sequence[bool],
+    stands: Callable[[int], str | None],
     asked: Asked,
 ) -> int:
-    """Launch the jobs that are not finished, wait, show what there is, list what failed.
+    """Launch the jobs that are open, wait, show what there is, list what failed; arguments as of run_sweep.
 
-    Returns 0, 1 if a job failed, 130 or 143 after a signal, which ends the waiting only.
+    Returns 0, 1 if anything is not finished, 130 or 143 after a signal, which ends the waiting.
     """
     codes: list[int] = []
     waiting: list[int] = []
-    for i, job in enumerate(composed.jobs):
-        if finished[i]:
-            say(f"[{i + 1}/{len(composed.jobs)}] {' '.join(of_the_job(job))}: already finished")
+    count = len(composed.jobs)
+    names = [f"[{i + 1}/{count}] {visible(' '.join(of_the_job(composed.jobs[i])))}" for i in range(count)]
+    for i, name in enumerate(names):
+        state = stands(i)
+        if state == FINISHED:
+            say(f"{name}: already finished")
+        elif state == DIVERGED:
+            say(f"{name}: diverged before, which is final without --retry")
+            codes.append(1)
         else:
             waiting.append(i)
     with StopFlag() as stop:
@@ -65,9 +78,10 @@ def run_launched(
             while waiting:
                 now = list({places[i]: i for i in reversed(waiting)}.values())[::-1]  # one of each directory
                 waiting = [i for i in waiting if i not in now]
-                codes += _launch(command, line, [composed.jobs[i] for i in now])
-        except InterruptedRunError:
-            say(f"{stop.name}: {GO_ON}")
+                ended = _launch(command, line, [composed.jobs[i] for i in now])
+                codes += [_by_the_run(names[i], code, stands, i) for i, code in zip(now, ended, strict=True)]
+        except InterruptedRunError as interrupted:
+            say(f"{stop.name}: {str(interrupted) or NONE_RUN}")
             return stop.exit_code
         except UserError:
             raise
@@ -79,6 +93,25 @@ def run_launched(
             codes.append(1)
     show_sweep(list(dict.fromkeys(places)), codes, asked)
     return 1 if any(codes) else 0
+
+
+def _by_the_run(name: str, code: int, stands: Callable[[int], str | None], i: int) -> int:
+    """The exit code of job i by how its run stands; an evaluation's own, as nothing else tells of it.
+
+    A job's result may be lost, or be visible on a network disk before or after what is in the run directory.
+    """
+    end = time.monotonic() + SEEN_WITHIN
+    while (state := stands(i)) not in (None, FINISHED, DIVERGED) and code == 0 and time.monotonic() < end:
+        time.sleep(0.5)
+    if state is None:
+        return code
+    if state == FINISHED:
+        if code != 0:
+            say(f"{name}: its run is finished")
+        return 0
+    if code == 0:
+        say(f"{name}: its job ended with 0, but its run is not finished")
+    return code or 1
 
 
 def _launch(command: str, line: CommandLine, jobs: Sequence[Composed]) -> list[int]:
@@ -104,8 +137,11 @@ def _launch(command: str, line: CommandLine, jobs: Sequence[Composed]) -> list[i
             waits: contextlib.AbstractContextManager[None] = waited_for()
         else:
             waits = contextlib.nullcontext()
-        with waits:
-            returns = launcher.launch([of_the_job(job) for job in jobs], 0)
+        try:
+            with waits:
+                returns = launcher.launch([of_the_job(job) for job in jobs], 0)
+        except InterruptedRunError:
+            raise InterruptedRunError(GO_ON if slurm else END) from None
     return [_code(done) for done in returns]
 
 

@@ -64,7 +64,7 @@ class Processes:
         pipe = None if told is None else subprocess.PIPE
         process = subprocess.Popen(
             list(words),
-            env=dict(environment),
+            env=dict(environment) if told is None else {**environment, "PYTHONIOENCODING": "utf-8"},
             stdout=pipe,
             stderr=pipe,
             text=True,
@@ -107,7 +107,7 @@ def _reader(stream: IO[str] | None, told: Told) -> threading.Thread:
         for line in stream:
             try:
                 told(line.rstrip("\r\n"))
-            except OSError:  # nobody reads ours any more; a full pipe would hold the job up for ever
+            except (OSError, ValueError):  # nobody reads ours, or it has no such letter: the job goes on
                 continue
 
     thread = threading.Thread(target=read, daemon=True)
@@ -116,4 +116,7 @@ def _reader(stream: IO[str] | None, told: Told) -> threading.Thread:
 
 
 def _print(line: str) -> None:
-    print(line, file=sys.stdout, flush=True)
+    try:
+        print(line, file=sys.stdout, flush=True)
+    except UnicodeEncodeError:
+        print(ascii(line)[1:-1], file=sys.stdout, flush=True)

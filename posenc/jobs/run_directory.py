@@ -13,6 +13,7 @@ import logging
 import os
 import platform
 import socket
+import stat
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,14 +26,12 @@ import yaml
 
 from posenc.durable import CONTINUES, cannot_write
 from posenc.errors import RunError
-from posenc.jobs.holding import locked, results_lock
+from posenc.jobs.holding import results_lock
 from posenc.results.load import load_run
 from posenc.results.own_files import read_json
 from posenc.results.records import RunFacts
 from posenc.results.store import assemble_results, write_json_atomic, write_text_atomic
 from posenc.training.distributed import current
-
-__all__ = ["locked"]  # and what is defined here
 
 P = ParamSpec("P")
 
@@ -58,12 +57,21 @@ def read_status(directory: Path) -> dict[str, Any]:
 
 def refuse_links(directory: Path) -> None:
     """RunError for a link, a pipe or a device in a run directory: posenc makes none and opens none."""
-    for pattern in ("*", "records/*", "tracking/*", "tensorboard/**/*", "checkpoints/*", "checkpoints/*/*"):
-        for path in directory.glob(pattern):
-            if path.is_symlink():
-                raise RunError(f"{path} is a symbolic link; a run directory holds none")
-            if not (path.is_file() or path.is_dir()):
-                raise RunError(f"{path} is neither a file nor a folder; a run directory holds nothing else")
+    for path in _all_below(directory):
+        try:
+            mode = path.lstat().st_mode
+        except FileNotFoundError:  # a writer's temporary file, renamed meanwhile
+            continue
+        if stat.S_ISLNK(mode):
+            raise RunError(f"{path} is a symbolic link; a run directory holds none")
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise RunError(f"{path} is neither a file nor a folder; a run directory holds nothing else")
+
+
+def _all_below(directory: Path) -> Iterator[Path]:
+    """Every file and folder, hidden ones too; folders that go away meanwhile have nothing in them."""
+    for folder, folders, files in os.walk(directory):  # follows no links
+        yield from (Path(folder) / name for name in (*folders, *files))
 
 
 @by_the_first

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
+from posenc.control_groups import own_groups
 from posenc.errors import UserError
 
 LAUNCHER = "joblib"  # by this name of Hydra's the sweep is asked for several jobs at once
@@ -23,19 +24,13 @@ def usable_cores(root: Path = Path("/")) -> int:
 def _quota(root: Path) -> float:
     """Cores by the control groups of this process, version 2 or 1; infinite without a limit."""
     found = [math.inf]
-    for line in _text(root / "proc/self/cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, place = rest.partition(":")
-        if controllers == "" or "cpu" in controllers.split(","):
-            base = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
-            inside = PurePosixPath(place.lstrip("/"))
-            for folder in (inside, *inside.parents):  # a limit of an outer group holds as well
-                if controllers:
-                    quota, period = (_text(base / folder / f"cpu.cfs_{x}_us") for x in ("quota", "period"))
-                else:
-                    quota, _, period = _text(base / folder / "cpu.max").partition(" ")
-                if quota.isdecimal() and period.strip().isdecimal() and int(period):
-                    found.append(int(quota) / int(period))
+    for group, folder in own_groups("cpu", root):
+        if group == 1:
+            quota, period = (_text(folder / f"cpu.cfs_{x}_us") for x in ("quota", "period"))
+        else:
+            quota, _, period = _text(folder / "cpu.max").partition(" ")
+        if quota.isdecimal() and period.strip().isdecimal() and int(period):
+            found.append(int(quota) / int(period))
     return min(found)
 
 

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,10 +17,12 @@ from hydra.core.utils import JobReturn, JobStatus
 from submitit.core.core import Job
 from submitit.core.job_environment import JobEnvironment
 from submitit.core.utils import FailedJobError, UncompletedJobError
+from submitit.local import local
 from submitit.slurm.slurm import SlurmInfoWatcher, SlurmJob
 
-from posenc.jobs.signals import CODES
+from posenc.jobs.signals import CODES, InterruptedRunError
 from posenc.report.progress import say
+from posenc.results.names import visible
 
 OVER = (
     "BOOT_FAIL",
@@ -33,6 +36,7 @@ OVER = (
     "GONE",
 )
 DELAY = 60  # seconds between two looks at the queue, at most
+AGAIN = 10.0  # seconds to the next SIGTERM
 
 
 class Queue(SlurmInfoWatcher):
@@ -58,8 +62,9 @@ class Queue(SlurmInfoWatcher):
     def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
         """States by job. Slurm forgets a job minutes after its end: GONE."""
         text = string if isinstance(string, str) else string.decode()
-        told = {job: rest for job, *rest in (line.strip().split("|", 2) for line in text.splitlines())}
-        ours = {job: told.get(job, ["GONE", "None"]) for job in self._registered - self._finished}
+        rows = [line.strip().split("|", 2) for line in text.splitlines()]
+        told = {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}
+        ours = {job: told.get(job, ("GONE", "None")) for job in self._registered - self._finished}
         self._say([(state, reason) for state, reason in ours.values() if state not in OVER])
         return {job: {"State": state} for job, (state, _) in ours.items()}
 
@@ -81,27 +86,62 @@ class Queue(SlurmInfoWatcher):
 
 @contextmanager
 def waited_for() -> Iterator[None]:
-    """Every job of a launch is waited for to its end; one that ends without a result is told and counts as 1.
+    """Every job of a launch is waited for to its end; one without a readable result is told and counts as 1.
 
-    submitit would raise for the first of them, and leave the others alone.
+    submitit would raise for the first of them, and leave the others alone. When the waiting is interrupted,
+    processes of this machine save and end, which submitit would leave running; Slurm's go on.
     """
     every: Any = Job
-    wait, watcher = every.results, SlurmJob.watcher
+    wait, watcher, start = every.results, SlurmJob.watcher, local.start_controller
+    started: list[subprocess.Popen[bytes]] = []
 
     def results(job: Any) -> list[Any]:
         try:
             return list(wait(job))
-        except (UncompletedJobError, FailedJobError) as error:
-            last = str(error).strip().splitlines()[-1] if isinstance(error, FailedJobError) else ""
-            said = f"job {job.job_id} of submitit ended without a result, state {job.state}"
-            say(f"{said}; what it printed: {job.paths.stderr}" + (f"\n  {last}" if last else ""))
+        except Exception as error:  # what the file of the result holds decides which
+            _say_lost(job, error)
             return [JobReturn(status=JobStatus.COMPLETED, _return_value=1)]
 
+    def start_controller(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
+        started.append(start(*args, **kwargs))
+        return started[-1]
+
     every.results, SlurmJob.watcher = results, Queue(delay_s=DELAY)
+    local.start_controller = start_controller
     try:
         yield
+    except InterruptedRunError:
+        _stop(started)
+        raise
     finally:
-        every.results, SlurmJob.watcher = wait, watcher
+        every.results, SlurmJob.watcher, local.start_controller = wait, watcher, start
+
+
+def _say_lost(job: Any, error: Exception) -> None:
+    """A job whose result there is not, or that cannot be read."""
+    lines = [visible(line) for line in str(error).strip().splitlines()]
+    if isinstance(error, FailedJobError):  # its traceback
+        said, last = "ended without a result", lines[-1:]
+    elif isinstance(error, UncompletedJobError):
+        said, last = "ended without a result", []
+    else:
+        said, last = "left a result that cannot be read", [f"{type(error).__name__}: {''.join(lines[:1])}"]
+    text = f"job {job.job_id} of submitit {said}, state {job.state}; what it printed: {job.paths.stderr}"
+    say("\n  ".join([text, *last]))
+
+
+def _stop(started: list[subprocess.Popen[bytes]]) -> None:
+    """SIGTERM until all have ended: each passes it on to its job, which saves; one that starts ignores it."""
+    left = [process for process in started if process.poll() is None]
+    if left:
+        say(f"{len(left)} jobs of this machine save and stop" if len(left) > 1 else "a job saves and stops")
+    while left:
+        for process in left:
+            process.terminate()
+        end = time.monotonic() + AGAIN
+        while left and time.monotonic() < end:
+            time.sleep(0.1)
+            left = [process for process in left if process.poll() is None]
 
 
 def preemptible(run: Callable[[], int]) -> int:

@@ -23,9 +23,6 @@ def applicable(command: str, composed: Jobs) -> Jobs:
     from posenc.evaluation.extend import NotForThisEncodingError
 
     count, kept, refused = len(composed.jobs), [], []
-    if not composed.jobs:
-        hint = "glob() chooses among the choices of a group, such as encoding; of others name each: seed=0,1"
-        raise UserError("-m", None, "there is no job in this sweep", hint=hint)
     for number, job in enumerate(composed.jobs, 1):
         try:
             validated(command, frozen(job.settings))

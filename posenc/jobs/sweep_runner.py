@@ -14,23 +14,22 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from posenc.jobs import job_log
 from posenc.jobs.compose import CommandLine, Composed
-from posenc.jobs.holding import WAIT
+from posenc.jobs.holding import holder_of, is_held
 from posenc.jobs.job_end import diverged, not_finished
 from posenc.jobs.processes import Processes, Told
+from posenc.jobs.run_directory import read_status
 from posenc.jobs.slots import Slots
 from posenc.jobs.sweep_state import Asked, Sweep
-from posenc.jobs.told import IF_HELD
+from posenc.jobs.told import IF_HELD, WAIT
 from posenc.report.failures import DIVERGED, FINISHED, NOT_STARTED, Ended
 from posenc.report.live import finished_line
 from posenc.report.progress import say
 from posenc.report.several import Several
 from posenc.results.names import visible
 
-LOCKS = {"train": ".run.lock", "eval": ".evaluation.lock"}
+LOCKS = {"train": "run", "eval": "evaluation"}
 HELD = 75  # exit code of a job that finds its run held; EX_TEMPFAIL of sysexits.h
 REFUSED = 5  # a job that ends with HELD more often than this has failed
 BETWEEN = 1.0  # seconds between two looks at runs that others hold
@@ -68,6 +67,12 @@ class Runner:
     def name(self, i: int) -> str:
         """`[3/12] rope seed=0`: what tells it from the others."""
         return f"[{i + 1}/{len(self.jobs)}] {visible(self.sweep.names[i])}"
+
+    def _is_held(self, i: int) -> bool:
+        return is_held(self.places[i], LOCKS[self.command])
+
+    def _held_by(self, i: int) -> str:
+        return f"{self.name(i)} ({holder_of(self.places[i], LOCKS[self.command])})"
 
     def settled(self, i: int, told: Say, finished: str) -> bool:
         """Whether job i needs no process, as its run is finished or has diverged: told, and noted."""
@@ -110,7 +115,7 @@ class Runner:
                 if not running:
                     if fresh := sorted(set(waiting) - known):
                         known.update(fresh)
-                        say(f"waiting for another process to end: {', '.join(map(self.name, fresh))}")
+                        say(f"waiting for other processes to end: {', '.join(map(self._held_by, fresh))}")
                     time.sleep(BETWEEN)
                     continue
                 ended = processes.next_ended(BETWEEN if waiting and len(running) < at_once else math.inf)
@@ -130,7 +135,7 @@ class Runner:
                 continue
             if self.settled(i, told, "finished by another process"):
                 waiting.remove(i)
-            elif not _held(self.places[i] / LOCKS[self.command]):
+            elif not self._is_held(i):
                 waiting.remove(i)
                 return i
         return None
@@ -172,14 +177,17 @@ class Runner:
 
     def _end(self, i: int, code: int, waiting: list[int], processes: Processes, told: Say) -> None:
         """Job i has run: noted and told, or put back where another process was quicker."""
-        self._refused[i] += code == HELD
-        if code == HELD and self._refused[i] <= REFUSED:
+        refused = code == HELD
+        self._refused[i] += refused and not self._is_held(i)  # while somebody works on it, it may wait
+        if refused and self._refused[i] <= REFUSED:
             self.ran -= 1
             self.sweep.put_back(i)
             waiting.append(i)
             told(i, "another process works on it; comes again later")
             return
         stands = self.stands(i)
+        if stands is not None and code == 1 and read_status(self.places[i]).get("status") == DIVERGED:
+            stands = DIVERGED  # also with --retry, which asks about what was before
         if code == 0 and stands in (None, FINISHED):
             self._ended[i] = Ended(self.name(i), FINISHED)
             losses = self.sweep.end(i, 0)
@@ -228,16 +236,3 @@ class _Alone:
     def end(self, i: int, text: str) -> None:
         """A job has ended, or needs no process."""
         say(f"{self.runner.name(i)}: {text}")
-
-
-def _held(lock: Path) -> bool:
-    """Whether a process holds this lock now. That of a dead one is free."""
-    if not lock.exists():
-        return False
-    try:
-        with FileLock(lock, timeout=0):
-            return False
-    except Timeout:
-        return True
-    except OSError:
-        return False  # the job will say why

@@ -14,10 +14,11 @@ from posenc.encodings import origins_of
 from posenc.errors import RunError
 from posenc.jobs import run_directory as folder
 from posenc.jobs.build import build_model, run_facts
+from posenc.jobs.holding import locked
 from posenc.jobs.job_log import crashes
 from posenc.jobs.measure import Outcome, byte_store, measure
 from posenc.jobs.signals import InterruptedRunError, StopFlag
-from posenc.jobs.told import RETRY
+from posenc.jobs.told import RETRY, SWEEP
 from posenc.jobs.validate import TrainJob
 from posenc.model.decoder import Decoder, count_parameters
 from posenc.report.progress import say, shown
@@ -78,7 +79,7 @@ def _held(job: TrainJob, stop: StopFlag) -> Outcome:
         context_length=settings["context_length"],
     )
     folder.refuse_links(directory)
-    with folder.locked(directory), folder.log_file(directory):
+    with locked(directory), folder.log_file(directory):
         if group.first(lambda: _is_done(job)):  # by another process, meanwhile
             return Outcome(0)
         try:
@@ -100,10 +101,10 @@ def _held(job: TrainJob, stop: StopFlag) -> Outcome:
 
 def _forget_diverged(directory: Path) -> None:
     """What a run that diverged was trained to, now that it is trained again."""
-    if folder.read_status(directory).get("status") != "diverged":
-        return
     aside = directory / ".diverged"
     shutil.rmtree(aside, ignore_errors=True)
+    if folder.read_status(directory).get("status") != "diverged":
+        return
     with suppress(FileNotFoundError):
         (directory / "checkpoints").rename(aside)  # a kill leaves all of them or none
     folder.write_status(directory, "running")
@@ -176,7 +177,7 @@ def _tracker(job: TrainJob) -> Tracker:
     return build_tracker(
         settings["tracking"],
         run_name=job.directory.name,
-        group=os.environ.get("POSENC_SWEEP", settings["experiment_name"]),
+        group=os.environ.get(SWEEP, settings["experiment_name"]),
         tags=[str(spoken_name(settings["encoding"])), settings["experiment_name"]],
         config=settings,
         run_dir=job.directory,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import errno
+import functools
 import hashlib
 import json
 import os
 import secrets
-import shutil
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from posenc.durable import sync
+from posenc.durable import CONTINUES, cannot_write, sync
 from posenc.errors import RunError
 from posenc.results.check import check_record
 from posenc.results.names import safe_name
@@ -20,6 +20,12 @@ from posenc.results.own_files import LARGEST, read_own_file
 from posenc.results.records import SCHEMA_VERSION, Record, RunFacts
 
 CELL = ("protocol", "window", "extend", "stride", "fingerprint", "split", "targets_hash", "checkpoint_step")
+
+
+@functools.cache
+def this_host() -> str:
+    """Eight hex digits: whose number of a process it is, in the name of a temporary file."""
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 
 
 def write_text_atomic(path: Path, text: str) -> None:
@@ -33,7 +39,7 @@ def write_text_atomic(path: Path, text: str) -> None:
 
 def write_bytes_atomic(path: Path, data: bytes) -> None:
     """The same for bytes."""
-    temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}-{this_host()}-{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -46,7 +52,7 @@ def write_bytes_atomic(path: Path, data: bytes) -> None:
             temporary.unlink(missing_ok=True)
         sync(path.parent)
     except OSError as error:
-        raise _cannot_write(path, len(data), error) from error
+        raise cannot_write(path, error, needed=len(data), hint=CONTINUES) from error
 
 
 def write_json_atomic(path: Path, data: object) -> None:
@@ -169,13 +175,3 @@ def _order(record: Record) -> tuple[Any, ...]:
         record["checkpoint_step"],
         *text,
     )
-
-
-def _cannot_write(path: Path, size: int, error: OSError) -> RunError:
-    hint = None
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        try:
-            hint = f"needed: {size} bytes; free: {shutil.disk_usage(path.parent).free} bytes"
-        except OSError:
-            hint = f"needed: {size} bytes"
-    return RunError(f"cannot write {path}: {error.strerror or error}", hint=hint)

@@ -83,7 +83,10 @@ def save_checkpoint(
         shutil.rmtree(temporary, ignore_errors=True)
     others = [path for path in checkpoint_paths(folder) if path != final]
     before = [path for path in others if number_of(path) < step]
-    good = next((path for path in reversed(before) if problem_of(path) is None), None)
+    try:
+        good = next((path for path in reversed(before) if problem_of(path) is None), None)
+    except RunError:  # cannot be told now: nothing goes
+        return final
     for path in others:  # newer ones did not verify: training continued from before them
         if path != good:
             _drop(path)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import re
+import stat
 from pathlib import Path
 
 from posenc.durable import sha256_of_file
+from posenc.errors import RunError
+
+LARGEST = 1_000_000  # bytes of a manifest or a state
+DAMAGED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO)
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
@@ -24,9 +30,12 @@ def number_of(path: Path) -> int:
 
 
 def problem_of(path: Path) -> str | None:
-    """Why this checkpoint cannot be trusted, or None."""
+    """Why this checkpoint cannot be trusted, or None.
+
+    Raises RunError where it cannot be read now (too many open files, a network disk away): that is no damage.
+    """
     try:
-        manifest = json.loads(_regular(path / "manifest.json").read_text(encoding="utf-8"))
+        manifest = json.loads(_small(path / "manifest.json"))
         missing = {"model.safetensors", "optimizer.safetensors", "state.json"} - manifest.keys()
         if missing:
             return f"{min(missing)} is not in its manifest"
@@ -38,19 +47,31 @@ def problem_of(path: Path) -> str | None:
                 return f"{name} does not belong in a checkpoint"
             if sha256_of_file(_regular(path / name)) != digest:
                 return f"{name} differs from its sha256"
-        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        state = json.loads(_small(path / "state.json"))
         numbers = [state[key] for key in ("step", "tokens", "seconds")]
         if not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
             return "state.json lacks its numbers"
         if state["step"] != number_of(path):
             return f"it is of step {state['step']}"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except OSError as error:
+        if error.errno not in DAMAGED:
+            problem = f"cannot read {error.filename or path}: {error.strerror}"
+            raise RunError(problem, hint="nothing was changed; the same command tries again") from error
+        return f"{type(error).__name__}: {error}"
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"{type(error).__name__}: {error}"
     return None
 
 
 def _regular(path: Path) -> Path:
     """The same path. Raises ValueError for a link, a folder or what never ends."""
-    if path.is_symlink() or (path.exists() and not path.is_file()):
+    if not stat.S_ISREG(path.lstat().st_mode):
         raise ValueError(f"{path.name} is no file")
     return path
+
+
+def _small(path: Path) -> bytes:
+    """The bytes of a regular file. Raises ValueError where it is too large for a list of names or numbers."""
+    if _regular(path).stat().st_size > LARGEST:
+        raise ValueError(f"{path.name} is too large")
+    return path.read_bytes()

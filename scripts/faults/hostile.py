@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from faults.case import Case, Family, Seen
-from faults.commands import TINY, digests, posenc, write_corpus
+from faults.commands import TINY, Ended, digests, posenc, write_corpus
 from faults.hostile_attacks import IN_A_FILE, SECRETS, Attack, Outside, attacks_by_content
+from faults.hostile_bundles import COMMANDS, attacks_by_bundles, write_bundle
 from faults.hostile_files import attacks_by_files
 from faults.hostile_names import seen_in_formats, write_runs
 from faults.in_fork import forked
@@ -16,10 +17,14 @@ from faults.in_fork import forked
 SECONDS = 60  # for one command; a pipe that is opened hangs for ever
 OURS = {"runs", "evil.py", "page.html", "plot.svg"}
 EVERY = 5  # of the attacks: a quick round
+BUNDLES = "bundles of results"
+AT_ONCE = 15  # seconds in which a bomb is refused; what it asks for takes longer
 
 
 def _kind(attack: Attack) -> str:
     name = attack.name
+    if name.startswith("bundle"):
+        return BUNDLES
     if " -> " in name:
         return "links out of it"
     if "pickle" in name or "torch.save" in name:
@@ -79,12 +84,15 @@ def broken_promises(world: World, attack: Attack, turn: int) -> tuple[int, list[
     found, count = [], 0
     for i in range(3):
         run, outside = world.attacked(attack)
-        command = world.commands(run, turn)[i]
+        bundled = _kind(attack) == BUNDLES
+        command = list(COMMANDS[i]) if bundled else world.commands(run, turn)[i]
         before = digests(outside.mark.parent)
         env = {**SECRETS, "PYTHONPATH": str(outside.mark.parent), "HOME": str(world.place / "home")}
         ended = forked(world.work, command, env=env, seconds=SECONDS, cache=world.place)
         count += 1
         wrong = _wrong(world, outside, before, ended.code, ended.out + ended.err)
+        if bundled and not wrong:
+            wrong = _of_bundle(attack, command, ended)
         if wrong:
             said = "".join((ended.out + ended.err).strip().splitlines()[-1:])[:300]
             found.append(f"{attack.name}; posenc {command[0]} {command[-1][:30]}: {wrong}; {said}")
@@ -114,11 +122,20 @@ def _wrong(world: World, outside: Outside, before: dict[str, str], code: int, te
     return ""
 
 
+def _of_bundle(attack: Attack, command: list[str], ended: Ended) -> str:
+    """A bomb costs seconds, and what lies beside a bad bundle is still read."""
+    if "bomb" in attack.name and ended.seconds > AT_ONCE:
+        return f"took {ended.seconds:.0f} s"
+    if command[0] == "compare" and (ended.code or "rope" not in ended.out):
+        return f"exit code {ended.code}, or without the good run"
+    return ""
+
+
 def cases(place: Path, quick: bool) -> Iterator[Case]:
     """A case for each kind of attack, each with all the commands that read a run directory."""
     world = World(place)
     kinds: dict[str, list[Attack]] = {}
-    for attack in [*attacks_by_content(), *attacks_by_files()]:
+    for attack in [*attacks_by_content(), *attacks_by_files(), *attacks_by_bundles()]:
         kinds.setdefault(_kind(attack), []).append(attack)
     for kind, some in kinds.items():
         chosen = some[::EVERY] if quick else some
@@ -133,12 +150,13 @@ def cases(place: Path, quick: bool) -> Iterator[Case]:
 
         yield Case(kind, "nothing executed, read or written outside; said in posenc's words", run)
     yield Case("names that mean something", "text in every format", lambda: _names(world))
+    yield Case("names in a bundle", "text in every format", lambda: _names(world, bundle=True))
     yield Case("keys in the environment", "in no file, on no screen", lambda: _tracked(world))
 
 
-def _names(world: World) -> Seen:
-    work = world.place / "names"
-    write_runs(world.place / "good" / "default" / world.name, work / "runs")
+def _names(world: World, bundle: bool = False) -> Seen:
+    work = world.place / ("names-bundle" if bundle else "names")
+    (write_bundle if bundle else write_runs)(world.place / "good" / "default" / world.name, work / "runs")
     return seen_in_formats(work, lambda words: forked(work, words, seconds=120, cache=world.place))
 
 

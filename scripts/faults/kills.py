@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from faults.case import Case, Family, Seen
-from faults.commands import TINY, digests, finish, posenc, start, write_corpus
+from faults.commands import TINY, Ended, digests, finish, posenc, start, write_corpus
 from faults.warm import Point, Warm
 
 SAVES = ("train.tokens=384", "train.log_every=1", "train.checkpoint_seconds=0")  # 3 updates, 3 checkpoints
@@ -125,30 +125,50 @@ def one_after_another(killer: Killer) -> Seen:
 
 
 def in_real_processes(killer: Killer) -> Seen:
-    """`python -m posenc train` itself: killed by strace inside a save, and at random times."""
+    """`python -m posenc train` itself: killed by strace inside a save, and at random times.
+
+    A run that is through is compared, and the next begins in a folder of its own.
+    """
     words, chance = killer.words(*LONG), random.Random(2)
-    posenc(killer.folder("whole-real"), *words, env={"POSENC_CACHE": str(killer.place / "cache")})
-    whole, folder = result_of(killer.place / "whole-real"), killer.folder("real")
     env = {"POSENC_CACHE": str(killer.place / "cache")}
-    for i in range(killer.full):
+    posenc(killer.folder("whole-real"), *words, env=env)
+    whole, folders = result_of(killer.place / "whole-real"), [killer.folder("real-0")]
+
+    def compare(ended: Ended) -> None:
+        differs = ended.err[-300:] if ended.code else compared(whole, folders[-1])
+        if differs:
+            killer.lost.append(f"{folders[-1].name}: {differs}")
+
+    for i in range(3 * killer.full):  # a start may be through before it is struck
+        if killer.struck == killer.full:
+            break
+        folder = folders[-1]
         if i % 2:
             call, number = chance.choice([("fsync", 40), ("write", 50), ("rename", 12), ("unlinkat", 10)])
             inject = f"inject={call}:signal=KILL:when={number}"
             strace = ("strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", inject)
             ended = posenc(folder, *words, before=strace, env=env)
         else:
-            process, until = start(folder, *words, env=env), time.monotonic() + 120
-            while not list(folder.glob("runs/default/*/metrics.jsonl")) and time.monotonic() < until:
-                time.sleep(0.05)
+            began, process, until = logged(folder), start(folder, *words, env=env), time.monotonic() + 120
+            while logged(folder) <= began and process.poll() is None and time.monotonic() < until:
+                time.sleep(0.01)
             time.sleep(chance.uniform(0, 0.5))
             process.kill()
             ended = finish(process)
-        killer.struck += ended.code in (-9, 137)
-    again = posenc(folder, *words, env=env)
-    differs = again.err[-300:] if again.code else compared(whole, folder)
-    if differs:
-        killer.lost.append(differs)
-    return killer.seen(" of real processes in one run")
+        if ended.code in (-9, 137):
+            killer.struck += 1
+        else:
+            compare(ended)
+            folders.append(killer.folder(f"real-{len(folders)}"))
+    compare(posenc(folders[-1], *words, env=env))
+    if killer.struck < killer.full:
+        killer.lost.append(f"only {killer.struck} of {killer.full} were struck")
+    return killer.seen(f" of real processes in {len(folders)} runs")
+
+
+def logged(folder: Path) -> int:
+    """Lines of its log of training."""
+    return sum(len(path.read_text().splitlines()) for path in folder.glob("runs/default/*/metrics.jsonl"))
 
 
 def token_cache(killer: Killer, *tokenizer: str) -> Seen:

@@ -123,6 +123,11 @@ class Sweeps:
         paths = (self.place / runs).glob("default/*/status.json")
         return sorted(json.loads(path.read_text())["status"] for path in paths)
 
+    def finished(self, runs: str = "runs") -> list[Path]:
+        """The directories of the finished runs."""
+        paths = sorted((self.place / runs).glob("default/*/status.json"))
+        return [path.parent for path in paths if json.loads(path.read_text())["status"] == "finished"]
+
     def unlisted(self, done: Ended, deaths: dict[str, str], runs: str = "runs") -> list[str]:
         """What is wrong with the list at the end: each death with its reason and a log that tells it."""
         problems = []

@@ -44,8 +44,8 @@ def _deaths(sweeps: Sweeps, good: Sequence[str], *words: str, runs: str = "runs"
 
 def _again(sweeps: Sweeps, good: Sequence[str]) -> Seen:
     """The command of `_deaths`: the failed ones die again, the diverged one is not begun."""
-    before = digests(sweeps.place / "runs", "**/*.safetensors")
-    stamps = {p: p.stat().st_mtime_ns for p in (sweeps.place / "runs").rglob("model.safetensors")}
+    finished = sweeps.finished()
+    before = _written(finished)
     done = sweeps.run(f"encoding={','.join([*good, *DEATHS])}")
     problems = _wrong(done, 1) + sweeps.unlisted(done, DEATHS)
     repeated = len(re.findall(rf"training \d+/{STEPS}", done.err))
@@ -53,11 +53,18 @@ def _again(sweeps: Sweeps, good: Sequence[str]) -> Seen:
         problems.append(f"finished ones were repeated: {done.err[-1500:]}")
     if "diverged before" not in done.err:
         problems.append("the diverged one was begun")
-    if {p: p.stat().st_mtime_ns for p in stamps} != stamps or digests(
-        sweeps.place / "runs", "**/*.safetensors"
-    ).items() < before.items():
+    if len(finished) != len(good) or not before or _written(finished) != before:
         problems.append("weights were written again")
     return _seen(f"finished ones repeated: {repeated}, exit {done.code}", problems, tried=len(good))
+
+
+def _written(runs: Sequence[Path]) -> dict[tuple[Path, str], tuple[str, int]]:
+    """sha256 and time of every file of weights of these runs."""
+    return {
+        (run, name): (digest, (run / name).stat().st_mtime_ns)
+        for run in runs
+        for name, digest in digests(run, "**/*.safetensors").items()
+    }
 
 
 def _complete(sweeps: Sweeps, good: Sequence[str]) -> Seen:

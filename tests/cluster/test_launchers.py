@@ -91,7 +91,7 @@ def test_the_queue_is_asked_and_says_when_it_has_changed(
     answers("exit 1")  # the controller does not answer: nothing is known, nothing is over
     queue._last_status_check = 0
     assert not queue.is_done("7_0", mode="force")
-    answers("echo '7_0|COMPLETING|None'; echo '7_1|CANCELLED|None'")
+    answers("echo; echo slurm says; echo '7_0|COMPLETING|None'; echo '7_1|CANCELLED|None'")
     queue._last_status_check = 0
     assert not queue.is_done("7_0", mode="force")
     assert queue.is_done("7_1", mode="cache") and queue.is_done("8", mode="cache")  # forgotten is over

@@ -17,6 +17,7 @@ import pytest
 from posenc.errors import RunError
 from posenc.jobs import run_directory as folder
 from posenc.jobs.holding import WAIT, HeldRunError, locked
+from posenc.results.store import this_host
 
 HOLD = """
 import sys, time
@@ -75,16 +76,17 @@ def test_leftovers_of_the_dead_are_removed_and_those_of_the_living_kept(tmp_path
     dead.wait()
     (tmp_path / "records").mkdir()
     names = {
-        f".status.json.{dead.pid}-01234567.tmp": False,
-        f"records/.a.json.{dead.pid}-01234567.tmp": False,
-        f"records/.a.json.{os.getppid()}-01234567.tmp": True,
+        f".status.json.{dead.pid}-{this_host()}-01234567.tmp": False,
+        f"records/.a.json.{dead.pid}-{this_host()}-01234567.tmp": False,
+        f"records/.a.json.{os.getppid()}-{this_host()}-01234567.tmp": True,
+        f".status.json.{dead.pid}-fedcba98-01234567.tmp": True,
         ".mine.tmp": True,
     }
     for name in names:
         (tmp_path / name).write_text("")
     with locked(tmp_path):
         assert {name: (tmp_path / name).exists() for name in names} == names
-    old = tmp_path / f"records/.a.json.{os.getppid()}-01234567.tmp"
+    old = tmp_path / f"records/.a.json.{os.getppid()}-{this_host()}-01234567.tmp"
     os.utime(old, (time.time() - 3600,) * 2)
     with locked(tmp_path):
         assert not old.exists()

@@ -178,7 +178,7 @@ def test_a_run_that_another_process_holds_comes_later(
     code, err = sweep("sys.exit(9)", FINISH, FINISH, at_once=at_once)
     assert code == 0, err
     assert "[1/3] seed=0: finished by another process" in err
-    assert "waiting for another process to end: [1/3] seed=0, [2/3] seed=1" in err
+    assert "waiting for other processes to end: [1/3] seed=0 (pid unknown), [2/3] seed=1" in err
     assert err.index("[3/3]") < err.index("waiting for")
     for other in others:
         other.communicate(timeout=60)

@@ -14,7 +14,7 @@ import pytest
 import tiny
 
 from posenc.errors import RunError
-from posenc.jobs import run_directory as folder
+from posenc.jobs.holding import locked
 
 Posenc = Callable[..., tiny.Result]
 LONG = ("train.tokens=256000", "eval.lengths=[1x]", "eval.protocols=[fixed-target]")  # 2000 updates
@@ -116,14 +116,14 @@ def test_a_held_directory_names_its_holder_at_once(train: Posenc, posenc: Posenc
     (run_copy / "status.json").write_text('{"status": "interrupted", "pid": 1, "host": "elsewhere"}')
     before = {p: p.read_bytes() for p in run_copy.rglob("*") if p.is_file()}
     holder = f"pid {os.getpid()} on "
-    with folder.locked(run_copy):
+    with locked(run_copy):
         before |= {p: p.read_bytes() for p in run_copy.glob(".run.*")}
         began = time.monotonic()
         result = train("encoding=rope")
         assert time.monotonic() - began < 30  # it does not wait for the holder
         assert result.code == 1 and holder in result.err and str(run_copy.name) in result.err
         assert {p: p.read_bytes() for p in run_copy.rglob("*") if p.is_file()} == before
-    with folder.locked(run_copy, "evaluation"):
+    with locked(run_copy, "evaluation"):
         result = posenc("eval", f"run={run_copy}", "eval.lengths=[1x,8x]")
         assert result.code == 1 and holder in result.err
     assert train("encoding=rope").code == 0  # released
@@ -135,13 +135,13 @@ def test_a_lock_is_free_again_when_its_holder_is_killed(place: Path, corpus: Pat
     process.kill()
     tiny.finished(process)
     assert status_of(only_run(place / "runs"))["status"] == "running"
-    with folder.locked(only_run(place / "runs")):
+    with locked(only_run(place / "runs")):
         pass
 
 
 def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="cannot write"), folder.locked(tmp_path / "file" / "run"):
+    with pytest.raises(RunError, match="cannot write"), locked(tmp_path / "file" / "run"):
         pass
 
 
