@@ -68,7 +68,7 @@ weights() { # RUNS [ENCODING]: sha256 of the last weights of its only run (of th
   (cd "$1"/default/"${2:-}"*/checkpoints/ && sha256sum "$(ls | sort | tail -1)/model.safetensors" | cut -d' ' -f1)
 }
 status() { "$venv/bin/python" -c 'import json, sys; print(json.load(open(sys.argv[1]))["status"])' "$1"; }
-submitted() { ls "$1/.sweeps/.submitit" | grep '^[0-9]*_[0-9]*$'; } # folders of an array's jobs
+submitted() { (cd "$1/.sweeps/.submitit" && ls -d */*_log.err) | cut -d/ -f1; } # jobs: 5, or 5_0 of an array
 statuses() { for file in "$1"/default/*/status.json; do status "$file"; done | sort | uniq -c | xargs; }
 said_by_jobs() { cat "$1"/.sweeps/.submitit/*/*_log.err; }
 running() { squeue -h -n posenc -t running -o %A | head -1; }
@@ -115,8 +115,8 @@ on_slurm() {
     code=$?
     check "ends with 0 ($code)" is $code 0
     check "4 of 4 finished" is "$(statuses four)" "4 finished"
-    check "as one array of Slurm's" is "$(submitted four | wc -l) $(submitted four | cut -d_ -f1 | sort -u | wc -l)" "4 1"
     before=$(submitted four)
+    check "as one array of Slurm's" is "$(wc -w <<<"$before") $(cut -d_ -f1 <<<"$before" | sort -u | wc -l)" "4 1"
     local began=$SECONDS
     posenc "${four[@]}" >again.out 2>again.err
     code=$?
@@ -135,8 +135,8 @@ on_slurm() {
     posenc train -m "${slurm[@]}" "${tiny[@]}" $short train.lr=1e30 runs_dir=bad >bad.out 2>bad.err
     code=$?
     check "a run that diverged, again: ends with 1 ($code)" is $code 1
-    check "it is not submitted, and listed" \
-      is "$(submitted bad | wc -l) $(grep -c 'diverged before' bad.err) $(grep -c '(log: ' bad.err)" "$(wc -w <<<"$before") 1 1"
+    check "it is not submitted" is "$(wc -w <<<"$before") $(submitted bad)" "1 $before"
+    check "and listed" is "$(grep -c 'diverged before' bad.err) $(grep -c '(log: ' bad.err)" "1 1"
     COLUMNS=80 posenc compare four
   fi
   if wanted local; then

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from posenc.jobs.compose import Composed, Jobs
 from posenc.jobs.estimate import Estimate, estimate
 from posenc.jobs.run_directory import read_status
 from posenc.jobs.stand_in import refuse_to_fetch, store_for
+from posenc.jobs.told import RETRY
 from posenc.jobs.train_job import is_finished
 from posenc.jobs.validate import TrainJob, train_job
 from posenc.memory_meter import resident
@@ -107,7 +109,7 @@ def _state(job: TrainJob) -> tuple[str, int]:
         return "new", 0
     status = read_status(job.directory).get("status")
     if status == "diverged":
-        return "diverged", 0
+        return ("new", 0) if RETRY in os.environ else ("diverged", 0)
     steps = [int(path.name[5:]) for path in (job.directory / "checkpoints").glob("step-*") if path.is_dir()]
     step = min(job.steps, max(steps, default=0))
     if is_finished(job):
@@ -155,7 +157,7 @@ def _goes_on(one: Planned) -> str:
     return {
         "new": "new",
         "finished": "finished: the command would only print its table",
-        "diverged": "diverged before: the command would refuse",
+        "diverged": "diverged before: the command would refuse it without --retry",
     }.get(one.state, one.state)
 
 

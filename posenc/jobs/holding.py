@@ -57,7 +57,7 @@ def locked(directory: Path, name: str = "run") -> Iterator[None]:
 
 def _acquire(lock: FileLock, directory: Path, name: str) -> None:
     try:
-        lock.acquire(timeout=1)
+        lock.acquire(timeout=0.5)
     except Timeout:
         holder = holder_of(directory, name)
         if os.environ.get(WAIT) != "1":

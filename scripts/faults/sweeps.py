@@ -12,7 +12,7 @@ from faults.case import Case, Family, Seen
 from faults.commands import STEPS, Ended, digests, finish, start
 from faults.sweep_place import DEATHS, ODD_DEATHS, Sweeps
 
-GOOD = ("rope", "alibi", "nope", "learned", "sinusoidal", "t5", "kerple")
+GOOD = ("rope", "alibi", "nope", "learned", "sinusoidal", "t5", "kerple_log")
 STOPPED = ("seed=0,1", "train.tokens=64000", "train.checkpoint_seconds=0.1")
 TWO = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 

@@ -1,7 +1,8 @@
 """No pickle in the source: what reads a file can read data only.
 
 The one exception is no code of ours: `posenc/jobs/submitit_jobs.py` starts jobs through submitit, which
-writes and reads pickles in a folder of its own below `runs/.sweeps`; nothing of a run directory goes that way.
+writes and reads pickles in a folder of its own below `runs/.sweeps`; nothing of a run directory goes that
+way.
 """
 
 from __future__ import annotations
