@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from typing import Annotated, Any
@@ -238,22 +237,9 @@ def _run(arguments: list[str], debug: bool, stop: StopFlag) -> None:
     """Exits. Whoever has something to save takes the signals over; anywhere else one ends the command."""
     try:
         app(arguments, prog_name="posenc")
-    except InterruptedRunError:
-        if os.environ.get("RANK", "0") == "0":  # of several processes the first one speaks
-            again = "the same command begins again and keeps what is finished"
-            print(f"{stop.name}: stopped; {again}", file=sys.stderr)
-        sys.exit(stop.exit_code)
-    except Exception as error:
-        from posenc.errors import RunError, UserError
+    except (InterruptedRunError, Exception) as error:
+        from posenc.jobs.exits import told_exit_code
 
-        if debug:
+        if debug and isinstance(error, Exception):
             raise
-        if isinstance(error, UserError | RunError):
-            print(error.text(), file=sys.stderr)
-            sys.exit(error.exit_code)
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EPIPE) and not error.filename:
-            print(RunError(f"cannot write the output: {error.strerror}").text(), file=sys.stderr)
-            sys.exit(1)
-        fault = f"{type(error).__name__}: {error}"
-        print(RunError(fault, hint="this is a fault of posenc; --debug shows where").text(), file=sys.stderr)
-        sys.exit(1)
+        sys.exit(told_exit_code(error, stop))

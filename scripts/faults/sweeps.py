@@ -11,6 +11,7 @@ from pathlib import Path
 from faults.case import Case, Family, Seen
 from faults.commands import STEPS, Ended, digests, finish, start
 from faults.sweep_place import DEATHS, ODD_DEATHS, Sweeps
+from faults.sweeps_shared import cases as shared_cases
 
 GOOD = ("rope", "alibi", "nope", "learned", "sinusoidal", "t5", "kerple_log")
 STOPPED = ("seed=0,1", "train.tokens=64000", "train.checkpoint_seconds=0.1")
@@ -219,6 +220,7 @@ def cases(place: Path, quick: bool) -> Iterator[Case]:
             "they share the work, both exit 0, one table",
             lambda: _two(sweeps, 4, "shared2", *TWO),
         )
+    yield from shared_cases(sweeps, quick)
     yield Case("duplicate grid points", "each run once, what is left out named", lambda: _duplicates(sweeps))
     yield Case("sweep.fail_fast=true", "the rest not started, what runs saved", lambda: _fail_fast(sweeps))
     yield Case("a wrong value in job 3 of 5", "exit 2, nothing begun", lambda: _bad_third(sweeps))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import tiny
 from hydra.core.plugins import Plugins
 
 from posenc.jobs import launchers
@@ -116,3 +118,19 @@ def test_jobs_of_this_machine_end_with_the_one_who_waits(monkeypatch: pytest.Mon
         started = [local.start_controller(), local.start_controller()]
         raise InterruptedRunError
     assert [process.poll() for process in started] == [-signal.SIGTERM] * 2
+
+
+@pytest.mark.slow
+def test_a_sweep_of_submitit_local_saves_on_sigterm(place: Path, corpus: Path) -> None:
+    pytest.importorskip("submitit")
+    sweep = ["train", "-m", "hydra/launcher=submitit_local", "seed=0,1"]
+    words = [*sweep, *tiny.TINY, f"data.paths={corpus}", "train.tokens=640000"]
+    process = tiny.start(*words, cwd=place)
+    end = time.monotonic() + 200
+    while len(list(place.glob("runs/default/*/metrics.jsonl"))) < 2 and time.monotonic() < end:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    result = tiny.finished(process, 300)
+    assert result.code == 143 and f"SIGTERM: {END}\n" in result.err, result.err
+    left = [json.loads(path.read_text()) for path in place.glob("runs/default/*/status.json")]
+    assert [status["status"] for status in left] == ["interrupted"] * 2

@@ -68,7 +68,7 @@ def test_the_settings_make_other_weights(train: Posenc, place: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
 def test_a_stop_in_mid_training_changes_no_bit_of_compiled_blocks(place: Path, corpus: Path) -> None:
-    steps = 2000
+    steps = 600
     words = ["train", *tiny.TINY, f"data.paths={corpus}", *SHORT, "train.compile=true"]
     words += [f"train.tokens={steps * 128}", "train.checkpoint_seconds=1e9"]
     env = {"POSENC_CACHE": os.environ["POSENC_CACHE"]}

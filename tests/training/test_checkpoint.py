@@ -1,8 +1,8 @@
-"""Checkpoints: whole or not there, damage noticed, the last good one kept."""
+"""Checkpoints: whole or not there, the last good one kept, room looked for before it is needed."""
+
+from __future__ import annotations
 
 import json
-import logging
-import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 from tiny_model import OPTIMIZATION, STEPS, build, on_disk, run
+from two_checkpoints import FILES, STATE, save, write_two
 
 from posenc import durable
 from posenc.corpus import TokenStore
@@ -28,84 +29,10 @@ from posenc.training.checkpoint import (
 )
 from posenc.training.optimizer import build_optimizer
 
-STATE = {"tokens": 0, "seconds": 0.0, "final_loss": None}
-FILES = ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
-
 
 @pytest.fixture
 def two(store: TokenStore, tmp_path: Path) -> Path:
-    """Checkpoints of steps 6 and 9."""
-    folder = tmp_path / "checkpoints"
-    run(build("rope", store), store, folder, stop_after=6)
-    run(build("rope", store), store, folder, stop_after=3)
-    assert [p.name for p in checkpoint_paths(folder)] == ["step-00000006", "step-00000009"]
-    return folder
-
-
-def flip(path: Path, share: float = 0.5) -> None:
-    """One bit of the file, other than white space."""
-    data = bytearray(path.read_bytes())
-    at = int(len(data) * share)
-    while chr(data[at]).isspace():
-        at += 1
-    data[at] ^= 1
-    path.write_bytes(data)
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-5])
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-@pytest.mark.parametrize("damage", [flip, cut, empty, Path.unlink])
-@pytest.mark.parametrize("name", FILES)
-def test_damage_is_noticed_and_the_one_before_is_used(
-    two: Path, name: str, damage: object, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert newest_checkpoint(two).step == 9
-    damage(two / "step-00000009" / name)
-    with caplog.at_level(logging.WARNING):
-        found = newest_checkpoint(two)
-    assert found.step == 6
-    assert "step-00000009" in caplog.text and "back to step 6: 192 tokens of training are lost" in caplog.text
-
-
-@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.9, 0.999])
-def test_a_flipped_bit_anywhere_in_the_weights_is_noticed(two: Path, share: float) -> None:
-    flip(two / "step-00000009" / "model.safetensors", share)
-    assert newest_checkpoint(two).step == 6
-
-
-def test_after_damage_the_run_continues_from_the_good_one_to_the_same_weights(
-    two: Path, store: TokenStore, tmp_path: Path
-) -> None:
-    run(build("rope", store), store, tmp_path / "whole")
-    flip(two / "step-00000009" / "optimizer.safetensors")
-    begins: list[int] = []
-    run(build("rope", store), store, two, on_resume=begins.append)
-    assert begins == [6]
-    assert on_disk(two) == on_disk(tmp_path / "whole")
-
-
-def test_a_damaged_newer_one_does_not_push_out_what_is_written_now(two: Path, store: TokenStore) -> None:
-    flip(two / "step-00000009" / "model.safetensors")
-    run(build("rope", store), store, two, stop_after=1)  # step 7
-    assert [p.name for p in checkpoint_paths(two)] == ["step-00000006", "step-00000007"]
-    flip(two / "step-00000007" / "model.safetensors")
-    assert newest_checkpoint(two).step == 6
-
-
-def test_all_damaged_stops_and_never_starts_afresh(two: Path, store: TokenStore) -> None:
-    for path in checkpoint_paths(two):
-        flip(path / "model.safetensors")
-    before = sorted(p.name for p in two.iterdir())
-    with pytest.raises(RunError, match=r"step-00000009.*step-00000006") as caught:
-        run(build("rope", store), store, two)
-    assert "remove the run directory" in caught.value.text()
-    assert sorted(p.name for p in two.iterdir()) == before
+    return write_two(store, tmp_path / "checkpoints")
 
 
 def test_leftovers_of_a_kill_are_ignored_and_cleared(two: Path, store: TokenStore) -> None:
@@ -164,15 +91,6 @@ def test_the_manifest_names_every_file_and_the_state_is_plain_json(two: Path) ->
     assert state["seconds"] > 0 and state["final_loss"] > 0 and state["fingerprint"]
 
 
-def test_files_that_belong_to_the_weights_are_verified_too(store: TokenStore, tmp_path: Path) -> None:
-    folder = tmp_path / "kept"
-    run(build("rope", store), store, folder, files={"tokenizer.json": "{}"})
-    assert newest_checkpoint(folder).step == STEPS
-    (folder / f"step-{STEPS:08d}" / "tokenizer.json").write_text("[]")
-    with pytest.raises(RunError, match=r"tokenizer\.json differs"):
-        newest_checkpoint(folder)
-
-
 def test_weights_of_another_model_are_refused_by_name(two: Path, store: TokenStore) -> None:
     with pytest.raises(RunError, match=r"does not fit this model: encoding\.table"):
         load_weights(two / "step-00000009", build("learned", store))
@@ -187,35 +105,6 @@ def test_moments_come_back_exactly(two: Path, store: TokenStore) -> None:
     assert int(state["step"]) == 9 and float(state["exp_avg_sq"].abs().sum()) > 0
     save_checkpoint(two, 10, model, optimizer, STATE, {})
     assert on_disk(two, 10) == on_disk(two, 9)
-
-
-def save(store: TokenStore, folder: Path, step: int) -> Path:
-    model = build("rope", store)
-    state = {**STATE, "tokens": 64 * step}
-    return save_checkpoint(folder, step, model, build_optimizer(model, OPTIMIZATION), state, {})
-
-
-def test_the_good_one_before_is_kept_and_not_a_damaged_one(two: Path, store: TokenStore) -> None:
-    flip(two / "step-00000009" / "model.safetensors")
-    save(store, two, 12)
-    assert [p.name for p in checkpoint_paths(two)] == ["step-00000006", "step-00000012"]
-
-
-def test_nothing_is_dropped_for_one_that_does_not_read_back(
-    two: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = checkpoint.load_file
-
-    def changed(path: Path) -> dict[str, torch.Tensor]:
-        tensors = whole(path)
-        next(iter(tensors.values())).view(-1)[0] += 1
-        return tensors
-
-    monkeypatch.setattr(checkpoint, "load_file", changed)
-    with pytest.raises(RunError, match="does not read back the same"):
-        save(store, two, 12)
-    assert sorted(p.name for p in two.iterdir()) == ["step-00000006", "step-00000009"]
-    assert newest_checkpoint(two).step == 9
 
 
 def full(*_: Any) -> None:
@@ -288,27 +177,3 @@ def test_leftovers_are_cleared_where_a_run_goes_on(two: Path, store: TokenStore)
 def test_whoever_may_read_the_state_may_read_the_weights(two: Path) -> None:
     modes = {p.stat().st_mode for p in (two / "step-00000009").iterdir()}
     assert len(modes) == 1
-
-
-def fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def deep(path: Path) -> None:
-    path.write_text("[" * 100_000)
-
-
-def unlisted(path: Path) -> None:
-    (path.parent / "tokenizer.json").write_text("{}")
-
-
-def other_step(path: Path) -> None:
-    shutil.rmtree(path.parent)
-    shutil.copytree(path.parents[1] / "step-00000006", path.parent)
-
-
-@pytest.mark.parametrize("damage", [fifo, deep, unlisted, other_step])
-def test_what_is_not_as_it_was_written_is_not_used(two: Path, damage: Any) -> None:
-    damage(two / "step-00000009" / "manifest.json")
-    assert newest_checkpoint(two).step == 6
