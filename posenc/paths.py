@@ -45,7 +45,7 @@ def output_file(option: str, given: str | Path) -> Path:
     what is at the place by a new file.
     """
     path = Path(given)
-    place = path.resolve()
+    place = Path(os.path.realpath(path))
     if place.exists() and not place.is_file():
         raise UserError(option, visible(given), "is not a regular file; name a file")
     if not place.parent.is_dir():

@@ -8,7 +8,7 @@ from pathlib import Path
 from posenc.errors import UserError
 from posenc.paths import output_file
 from posenc.report.progress import say
-from posenc.results.bundle import SUFFIX, bundled, packed
+from posenc.results.bundle import MOST_RUNS, SUFFIX, bundled, packed
 from posenc.results.filters import where
 from posenc.results.load import load_runs, run_names
 from posenc.results.names import visible
@@ -24,6 +24,10 @@ def run_export(runs: Sequence[str], conditions: Sequence[str], out: str) -> None
     finished = [run for run in found if run.state == "finished" and run.facts is not None]
     if not finished:
         raise UserError("RUNS", visible(" ".join(runs)), "no finished run there", hint="see: posenc runs")
+    if len(finished) > MOST_RUNS:
+        raise UserError(
+            "RUNS", f"{len(finished)} runs", f"a bundle holds at most {MOST_RUNS}", hint="--where"
+        )
     _refuse_same_names([run.name for run in finished])
     data = packed([bundled(run) for run in sorted(finished, key=lambda run: run.name)])
     write_bytes_atomic(Path(path), data)

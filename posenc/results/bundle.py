@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 SUFFIX = ".runs.jsonl.gz"
 HEAD = "posenc_bundle"
 DIGITS = 7  # of the sums by document: a table shows three to five, and the others do not compress
+MOST_RUNS = 20_000  # a line of three bytes would make a run of a thousand
 MOST_PACKED = 50  # times smaller than what is in it; real ones are 5 to 10 times
 KEPT = ("status", "reason", "step", "versions", "git_commit", "started", "updated")
 
@@ -64,6 +65,8 @@ def unpacked(data: bytes, largest_line: int) -> Iterator[dict[str, Any]]:
                 read += len(line)
                 if len(line) > largest_line or read > MOST_PACKED * len(data) + 10_000:
                     raise ValueError(f"line {found + 2} is too long")
+                if found == MOST_RUNS:
+                    raise ValueError(f"more than {MOST_RUNS} runs")
                 yield _object(line)
                 found += 1
     except (OSError, EOFError) as error:

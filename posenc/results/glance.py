@@ -72,7 +72,7 @@ def run_directories(paths: Iterable[str | Path]) -> list[tuple[Path, str | None]
     for given in paths:
         for place in places(given):
             for path, problem in run_directories_below(place):
-                found.setdefault(path.resolve(), (path, problem))
+                found.setdefault(Path(os.path.realpath(path)), (path, problem))
     return sorted(found.values(), key=lambda one: str(one[0]))
 
 
@@ -113,7 +113,7 @@ def glance(path: Path, *, config: bool = False, now: float | None = None) -> Gla
 def last_metrics(path: Path) -> dict[str, Any]:
     """The last whole line of metrics.jsonl; {} without one."""
     place = path / "metrics.jsonl"
-    if not place.is_file() or not place.resolve().is_relative_to(path.resolve()):
+    if not place.is_file() or not place.resolve().is_relative_to(Path(os.path.realpath(path))):
         return {}  # no pipe, no link that leaves the run directory
     try:
         with place.open("rb") as file:

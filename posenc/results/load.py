@@ -74,13 +74,15 @@ def load_runs(paths: Iterable[str | Path], protocols: Container[str] | None = No
         for given in paths:
             for place in places(given):
                 for path, problem in run_directories_below(place):
-                    key = path.resolve()
+                    key = Path(os.path.realpath(path))  # resolve() raises for a link to itself
                     if key in found:
                         continue
                     if problem is not None:
                         found[key] = Run(path, problem=problem)
                     elif path.name.endswith(BUNDLE):
-                        found.update({run.path.resolve(): run for run in load_bundle(path, protocols)})
+                        found.update(
+                            {Path(os.path.realpath(run.path)): run for run in load_bundle(path, protocols)}
+                        )
                     else:
                         found[key] = load_run(path, protocols)
     return sorted(found.values(), key=lambda run: str(run.path))

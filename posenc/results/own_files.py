@@ -20,7 +20,8 @@ def read_own_file(folder: Path, name: str, largest: int) -> bytes | None:
     path = folder / name
     if not os.path.lexists(path):
         return None
-    if not path.resolve().is_relative_to(folder.resolve()):
+    real, root = (Path(os.path.realpath(one)) for one in (path, folder))
+    if not real.is_relative_to(root):
         raise ValueError(f"{name}: a link that leaves the run directory")
     facts = path.stat()
     if not stat.S_ISREG(facts.st_mode):

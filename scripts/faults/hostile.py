@@ -81,22 +81,21 @@ class World:
 
 def broken_promises(world: World, attack: Attack, turn: int) -> tuple[int, list[str]]:
     """How many commands ran, and what of it must not be."""
-    found, count = [], 0
-    for i in range(3):
+    found, bundled = [], _kind(attack) == BUNDLES
+    commands = len(COMMANDS) if bundled else 3
+    for i in range(commands):
         run, outside = world.attacked(attack)
-        bundled = _kind(attack) == BUNDLES
         command = list(COMMANDS[i]) if bundled else world.commands(run, turn)[i]
         before = digests(outside.mark.parent)
         env = {**SECRETS, "PYTHONPATH": str(outside.mark.parent), "HOME": str(world.place / "home")}
         ended = forked(world.work, command, env=env, seconds=SECONDS, cache=world.place)
-        count += 1
         wrong = _wrong(world, outside, before, ended.code, ended.out + ended.err)
         if bundled and not wrong:
             wrong = _of_bundle(attack, command, ended)
         if wrong:
             said = "".join((ended.out + ended.err).strip().splitlines()[-1:])[:300]
             found.append(f"{attack.name}; posenc {command[0]} {command[-1][:30]}: {wrong}; {said}")
-    return count, found
+    return commands, found
 
 
 def _wrong(world: World, outside: Outside, before: dict[str, str], code: int, text: str) -> str:

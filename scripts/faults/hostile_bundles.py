@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gzip
 import json
@@ -20,6 +19,7 @@ SUFFIX = ".runs.jsonl.gz"
 COMMANDS = (  # what reads a bundle, or meets one; the good run beside it stays in the table
     ["compare", "--allow-mixed"],
     ["compare", "--allow-mixed", "--format", "json", "--html", "page.html"],
+    ["runs"],
     ["export", "runs", "--out", f"runs/again{SUFFIX}"],
 )
 MEBIBYTE = 2**20
@@ -198,18 +198,11 @@ def _links() -> Iterator[Attack]:
     def folder(run: Path, o: Outside) -> None:
         shutil.copytree(run, run.parent / f"theirs{SUFFIX}", ignore=shutil.ignore_patterns("checkpoints"))
 
-    def again(run: Path, o: Outside) -> None:
-        """Where `export` is to write."""
-        with contextlib.suppress(FileNotFoundError):
-            (run.parents[1] / f"again{SUFFIX}").unlink()
-        (run.parents[1] / f"again{SUFFIX}").symlink_to(o.victim)
-
     yield Attack("bundle -> a bundle elsewhere", link(elsewhere))
     yield Attack("bundle -> a secret", link(lambda run, o: o.secret))
     yield Attack("bundle -> itself", link(lambda run, o: Path(f"theirs{SUFFIX}")))
     yield Attack("bundle -> nothing", link(lambda run, o: o.folder / "new"))
     yield Attack("bundle -> a folder", link(lambda run, o: o.folder))
-    yield Attack("bundle: what is exported -> a file", again)
     yield Attack("bundle: a pipe", special(device=False))
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         yield Attack("bundle: /dev/zero", special(device=True))

@@ -191,6 +191,8 @@ def token_cache(killer: Killer, *tokenizer: str) -> Seen:
             folder = killer.folder("cached")
             ended = killing.run(folder, words, point)
             killer.struck += ended.code == -9
+            if ended.code != -9:
+                killer.lost.append(f"{point}: was not killed, exit {ended.code}")
             again = plain.run(folder, words)
             if again.code or kept(folder) != whole:
                 killer.lost.append(f"{point}: {again.err[-200:] or sorted(kept(folder))}")

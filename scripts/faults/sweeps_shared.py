@@ -39,7 +39,7 @@ def cases(sweeps: Sweeps, quick: bool) -> Iterator[Case]:
     codings = ("latin-1",) if quick else ("latin-1", "ascii")
     yield Case(
         "two identical evaluations of two runs at once",
-        "both exit 0, one table, each cell measured once",
+        "both exit 0, one table, each cell kept once",
         lambda: _two_evaluations(sweeps),
     )
     yield Case(
@@ -73,7 +73,7 @@ def _two_evaluations(sweeps: Sweeps) -> Seen:
         problems += [f"left behind: {path.name}" for path in run.rglob("*.tmp")]
     if len(set(cells)) != 1 or digests(sweeps.place / "measured", "**/*.safetensors") != before:
         problems.append(f"cells {cells}, or other weights")
-    text = f"exit {ends[0].code} and {ends[1].code}, one table, {sum(cells)} cells, each once"
+    text = f"exit {ends[0].code} and {ends[1].code}, one table, {sum(cells)} cells, each kept once"
     return Seen(text, 2, min(2, len(problems)), tuple(problems))
 
 

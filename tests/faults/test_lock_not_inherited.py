@@ -12,21 +12,37 @@ import pytest
 
 from posenc.jobs.holding import HeldRunError, locked, results_lock
 
-# Started with every handle that may be inherited; it says that it lives, then lives on.
+# It says that its child lives, then lives on.
 HOLD = """
-import subprocess, sys, time
+import os, subprocess, sys, time
 from pathlib import Path
 from posenc.jobs.holding import locked, results_lock
-child = [sys.executable, "-c", "import time; print('alive', flush=True); time.sleep(600)"]
+
+def program():  # with every handle that may be inherited
+    code = "import time; print('alive', flush=True); time.sleep(600)"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    started = subprocess.Popen([sys.executable, "-c", code], close_fds=False, text=True, **pipes)
+    return started.stdout.readline().strip(), started.pid
+
+def fork():
+    pid = os.fork()
+    if not pid:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        time.sleep(600)
+        os._exit(0)
+    return "alive", pid
+
 with locked(Path(sys.argv[1])), locked(Path(sys.argv[1]), "evaluation"), results_lock(Path(sys.argv[1])):
-    started = subprocess.Popen(child, close_fds=False, stdout=subprocess.PIPE, text=True)
-    print(started.stdout.readline().strip(), started.pid, flush=True)
+    print(*{"program": program, "fork": fork}[sys.argv[2]](), flush=True)
     time.sleep(600)
 """
 
 
-def test_a_child_that_outlives_its_killed_holder_does_not_hold_the_run(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+@pytest.mark.parametrize("kind", ["program", "fork"])
+def test_a_child_that_outlives_its_killed_holder_does_not_hold_the_run(tmp_path: Path, kind: str) -> None:
+    command = [sys.executable, "-c", HOLD, str(tmp_path), kind]
     holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
     word, _, child = holder.stdout.readline().partition(" ")
