@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import functools
 import hashlib
 import json
 import os
+import re
+import secrets
 import shutil
+import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +21,8 @@ from filelock import FileLock
 from posenc.errors import RunError
 
 CONTINUES = "what was saved before is intact; the same command continues once there is room"
+TEMPORARY = re.compile(r"\..+\.(\d+)-([0-9a-f]{8})-[0-9a-f]{8}\.tmp")
+LONG_AGO = 600  # seconds; no write takes as long
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -48,10 +56,47 @@ def sync(path: Path) -> None:
             raise
 
 
+@functools.cache
+def this_host() -> str:
+    """Eight hex digits: whose number of a process it is, in the name of a temporary file."""
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+
+
+def temporary_for(path: Path) -> Path:
+    """Where to write first what `path` is to hold."""
+    return path.with_name(f".{path.name[:100]}.{os.getpid()}-{this_host()}-{secrets.token_hex(4)}.tmp")
+
+
+def clear_temporaries(folder: Path) -> None:
+    """Remove what a kill left between writing such a file and renaming it."""
+    for path in folder.glob(".*.tmp"):
+        with contextlib.suppress(OSError):
+            found = TEMPORARY.fullmatch(path.name)
+            if found is None:
+                continue
+            old = time.time() - path.lstat().st_mtime > LONG_AGO
+            # of another host's processes nothing is known here
+            if old or (found[2] == this_host() and not _alive(int(found[1]))):
+                path.unlink()
+
+
+def _alive(pid: int) -> bool:
+    if os.name != "posix":  # there os.kill ends it
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
 def write_sealed(path: Path, value: dict[str, Any]) -> None:
     """A JSON file that carries the sha256 of its own content. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    clear_temporaries(path.parent)
+    temporary = temporary_for(path)
     try:
         temporary.write_bytes(canonical({"content": value, "sha256": digest_of(value)}))
         sync(temporary)

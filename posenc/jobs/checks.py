@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import re
@@ -209,7 +210,10 @@ def check_runs_dir(given: str, folder: Path, *, writing: bool) -> None:
             raise UserError("runs_dir", given, f"{place} is not a folder")
         if writing and not os.access(place, os.W_OK | os.X_OK):
             hint = "runs_dir=FOLDER that you can write to"
-            raise UserError("runs_dir", given, f"the folder {place.absolute()} cannot be written", hint=hint)
+            mounted = getattr(os, "ST_RDONLY", 0) & os.statvfs(place).f_flag if hasattr(os, "statvfs") else 0
+            why = os.strerror(errno.EROFS if mounted else errno.EACCES)
+            problem = f"the folder {place.absolute()} cannot be written ({why})"
+            raise UserError("runs_dir", given, problem, hint=hint)
         return
 
 

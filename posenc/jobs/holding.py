@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from posenc.durable import cannot_write, file_lock
+from posenc.durable import cannot_write, clear_temporaries, file_lock
 from posenc.errors import RunError
 from posenc.jobs.told import WAIT
 from posenc.report.progress import say
 from posenc.results.names import visible
 from posenc.results.own_files import read_own_file
-from posenc.results.store import this_host, write_text_atomic
+from posenc.results.store import write_text_atomic
 from posenc.training.distributed import current
-
-TEMPORARY = re.compile(r"\..+\.(\d+)-([0-9a-f]{8})-[0-9a-f]{8}\.tmp")  # what write_text_atomic writes first
-LONG_AGO = 600  # seconds; no write takes as long
 
 
 class HeldRunError(RunError):
@@ -49,7 +43,8 @@ def locked(directory: Path, name: str = "run") -> Iterator[None]:
     try:
         # not in the lock file, which whoever tries to take it may empty
         write_text_atomic(directory / f".{name}.holder", f"pid {os.getpid()} on {socket.gethostname()}")
-        _clear_leftovers(directory)
+        for folder in (directory, directory / "records"):
+            clear_temporaries(folder)
         yield
     finally:
         lock.release()
@@ -89,31 +84,6 @@ def is_held(directory: Path, name: str) -> bool:
         return True
     except OSError:
         return False  # whoever takes it will say why
-
-
-def _clear_leftovers(directory: Path) -> None:
-    """Remove what a kill left between writing a file and renaming it."""
-    for path in [*directory.glob(".*.tmp"), *directory.glob("records/.*.tmp")]:
-        with contextlib.suppress(OSError):
-            found = TEMPORARY.fullmatch(path.name)
-            if found is None:
-                continue
-            old = time.time() - path.lstat().st_mtime > LONG_AGO
-            # of another host's processes nothing is known here
-            if old or (found[2] == this_host() and not _alive(int(found[1]))):
-                path.unlink()
-
-
-def _alive(pid: int) -> bool:
-    if os.name != "posix":  # there os.kill ends it
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 @contextmanager

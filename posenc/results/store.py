@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import os
-import secrets
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from posenc.durable import CONTINUES, cannot_write, sync
+from posenc.durable import CONTINUES, cannot_write, sync, temporary_for
 from posenc.errors import RunError
 from posenc.results.check import check_record
 from posenc.results.names import safe_name
@@ -20,12 +17,6 @@ from posenc.results.own_files import LARGEST, read_own_file
 from posenc.results.records import SCHEMA_VERSION, Record, RunFacts
 
 CELL = ("protocol", "window", "extend", "stride", "fingerprint", "split", "targets_hash", "checkpoint_step")
-
-
-@functools.cache
-def this_host() -> str:
-    """Eight hex digits: whose number of a process it is, in the name of a temporary file."""
-    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 
 
 def write_text_atomic(path: Path, text: str) -> None:
@@ -39,7 +30,7 @@ def write_text_atomic(path: Path, text: str) -> None:
 
 def write_bytes_atomic(path: Path, data: bytes) -> None:
     """The same for bytes."""
-    temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}-{this_host()}-{secrets.token_hex(4)}.tmp")
+    temporary = temporary_for(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

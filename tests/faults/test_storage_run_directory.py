@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from posenc.durable import this_host
 from posenc.errors import RunError
 from posenc.jobs import run_directory as folder
 from posenc.jobs.holding import WAIT, HeldRunError, locked
-from posenc.results.store import this_host
 
 HOLD = """
 import sys, time
