@@ -19,10 +19,10 @@ from faults.warm import Point, Warm
 LONG = ("train.tokens=64000", "train.checkpoint_seconds=0")  # 500 updates, as many saves
 
 
-def problems_of(ended: Ended, *said: str) -> str:
-    """Empty, or what is wrong with how a command ended that could not write: one screen, exit 1."""
+def problems_of(ended: Ended, *said: str, code: int = 1) -> str:
+    """Empty, or what is wrong with how a command ended that could not write: one screen, its exit code."""
     missing = [word for word in said if word not in ended.err]
-    if ended.code != 1 or missing or "Traceback" in ended.err or len(ended.err.splitlines()) > 24:
+    if ended.code != code or missing or "Traceback" in ended.err or len(ended.err.splitlines()) > 24:
         return f"exit {ended.code}, not said: {missing}: {ended.err[-500:]}"
     return ""
 
@@ -180,7 +180,7 @@ def read_only(place: Path) -> Seen:
         )
         if first.code or shown.code or shown.out != first.out:
             wrong.append(f"finished: exit {shown.code}: {shown.err[-300:]}")
-        wrong += filter(None, [problems_of(other, "Read-only file system", str(disk))])
+        wrong += filter(None, [problems_of(other, "Read-only file system", str(disk), code=2)])
         wrong += [f"compare: exit {compare.code}: {compare.err[-300:]}"] if compare.code else []
     with mounted("20m") as disk:
         own.env["POSENC_CACHE"] = str(disk / "cache")
