@@ -105,6 +105,7 @@ def test_stopped_and_continued_it_ends_with_the_weights_of_the_ordinary_sweep(
     assert re.search(r"nats per token +runs +1x", seen) and "2 jobs, 2 at once: " in seen
 
 
+@pytest.mark.slow
 def test_the_death_of_a_job_is_its_own(place: Path, corpus: Path) -> None:
     (place / "odd.py").write_text(PLUGIN)
     (place / "conf" / "encoding").mkdir(parents=True)

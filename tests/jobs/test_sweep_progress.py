@@ -185,6 +185,7 @@ def test_a_terminal_shows_the_table_and_the_whole_below_the_bar(place: Path, cor
     assert "at least" in seen
 
 
+@pytest.mark.slow
 def test_a_signal_still_ends_the_sweep(place: Path, corpus: Path) -> None:
     arguments = ["train", "-m", *tiny.TINY, f"data.paths={corpus}", *RUN, "train.tokens=96000", "seed=0,1,2"]
     process = tiny.start(*arguments, cwd=place)
