@@ -24,7 +24,8 @@ python3 -m venv "$work/venv"
 mkdir "$work/elsewhere" && cd "$work/elsewhere"
 "$work/venv/bin/posenc" check encoding=log_recency >/dev/null
 "$work/venv/bin/posenc" train -m experiment=smoke encoding=rope,log_recency >/dev/null
-"$work/venv/bin/posenc" compare --format csv | grep -q '^fixed-target,nats.*log_recency'
+"$work/venv/bin/posenc" compare --format csv >table.csv # not into grep -q, which closes the pipe early
+grep -q '^fixed-target,nats.*log_recency' table.csv
 "$work/venv/bin/posenc" show encoding=rope --out rope.png >/dev/null
 "$work/venv/bin/posenc" train encoding=nope encoding.base=1 2>"$work/err" && exit 1
 grep -q 'encoding.base' "$work/err"
