@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from posenc.jobs.hydra_errors import (
     unreadable,
 )
 from posenc.jobs.slots import LAUNCHER, checked_n_jobs
+from posenc.jobs.told import without_sweep
 from posenc.paths import conf_dir
 from posenc.settings import EvalConfig, TrainConfig, register_schemas
 
@@ -90,18 +92,18 @@ def compose_jobs(command: str, line: CommandLine) -> Jobs:
     A sweeper other than Hydra's basic one decides its jobs while it runs: then only its base is composed.
     """
     jobs = _own_jobs(command, line)
-    seen = [job.settings for job in jobs.jobs]
     if not jobs.jobs:
         hint = "glob() chooses among the choices of a group, such as encoding; of others name each: seed=0,1"
         raise UserError("-m", None, "there is no job in this sweep", hint=hint)
     if not jobs.sweep:
         return jobs
+    every = list(jobs.jobs)
     for name in jobs.jobs[0].settings["sweep"].get("also", ()):
-        for job in _own_jobs(command, _instead(line, str(name))).jobs:
-            if job.settings not in seen:
-                jobs.jobs.append(job)
-                seen.append(job.settings)
-    return jobs
+        every += _own_jobs(command, _instead(line, str(name))).jobs
+    first: dict[str, Composed] = {}
+    for job in every:
+        first.setdefault(json.dumps(without_sweep(job.settings), sort_keys=True), job)
+    return dataclasses.replace(jobs, jobs=list(first.values()))
 
 
 def _instead(line: CommandLine, experiment: str) -> CommandLine:
@@ -135,8 +137,7 @@ def _own_jobs(command: str, line: CommandLine) -> Jobs:
             except UserError as error:
                 raise error.within(f"in the job {' '.join(overrides)}") from None
             job = Composed(overrides, settings)
-            if job.settings not in [other.settings for other in jobs]:
-                jobs.append(job)
+            jobs.append(job)
         n_jobs = checked_n_jobs(OmegaConf.select(base, "hydra.launcher.n_jobs")) if several else 1
         basic = several or launcher == BASIC_LAUNCHER
         return Jobs(jobs, True, basic, n_jobs, None if basic else chosen)

@@ -17,7 +17,7 @@ from posenc.corpus.hub_access import go_offline
 from posenc.errors import UserError
 from posenc.evaluation.subject import OutOfMemoryError
 from posenc.jobs.compose import Composed, Jobs
-from posenc.jobs.estimate import Estimate, estimate
+from posenc.jobs.estimate import SECONDS, Estimate, estimate
 from posenc.jobs.run_directory import read_status
 from posenc.jobs.stand_in import refuse_to_fetch, store_for
 from posenc.jobs.told import RETRY
@@ -33,6 +33,7 @@ from posenc.training.checkpoint import KEPT
 
 # Not what defines what a run takes: jobs that differ in these alone share one estimate.
 ALIKE = ("seed", "name", "experiment_name", "runs_dir", "tracking")
+SECONDS_OF_ALL = 60.0  # for the estimates of a sweep: the more there are, the shorter each
 
 
 @dataclass
@@ -69,10 +70,11 @@ def print_dry_run(composed: Jobs) -> int:
     )
     base, planned = resident("VmRSS"), []
     known: dict[str, tuple[Any, ...]] = {}
+    seconds = min(SECONDS, SECONDS_OF_ALL / len({_what_counts(job) for job in jobs}))
     for i, job in enumerate(jobs, 1):
         if len(jobs) > 1:
             say(f"[{i}/{len(jobs)}] {job.directory.name}")
-        planned.append(_planned(job, base, known))
+        planned.append(_planned(job, base, known, seconds))
     if len(planned) == 1:
         _print_one(console, planned[0])
     else:
@@ -89,12 +91,19 @@ def _validated(job: Composed, number: int, total: int) -> TrainJob:
         raise error.within(where) if total > 1 else error from None
 
 
-def _planned(job: TrainJob, base: int | None, known: dict[str, tuple[Any, ...]]) -> Planned:
-    key = json.dumps({k: v for k, v in job.settings.items() if k not in ALIKE}, sort_keys=True, default=str)
+def _what_counts(job: TrainJob) -> str:
+    """Of a job's settings: what decides how long it takes."""
+    settings = {name: value for name, value in job.settings.items() if name not in ALIKE}
+    settings["train"] = {name: value for name, value in job.settings["train"].items() if name != "lr"}
+    return json.dumps(settings, sort_keys=True, default=str)
+
+
+def _planned(job: TrainJob, base: int | None, known: dict[str, tuple[Any, ...]], seconds: float) -> Planned:
+    key = _what_counts(job)
     if key not in known:
         store, real = store_for(job.facts, job.settings["tokenizer"])
         try:
-            known[key] = (estimate(job, store), real, store.vocab_size, None)
+            known[key] = (estimate(job, store, seconds), real, store.vocab_size, None)
         except OutOfMemoryError as error:
             known[key] = (None, real, store.vocab_size, f"does not fit into memory: {error}")
     job.facts.loaded = None

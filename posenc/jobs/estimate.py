@@ -24,9 +24,9 @@ from posenc.training.memory import keep_freed_memory
 from posenc.training.optimizer import build_optimizer
 from posenc.training.step import NextTokenLoss, gradients, update
 
-SECONDS_OF_STEPS = 3.0
+SECONDS = 5.0  # of steps and of one time through the evaluation, about
+STEPS_SHARE = 0.6  # of them
 MOST_STEPS, LEAST_STEPS = 40, 2
-SECONDS_OF_EVALUATION = 2.0  # of all cells together, about, each time
 REPEATS = 2  # the first is slower for what it sets up, either for what else the machine does
 FORWARD_SHARE = 1 / 3  # of a training step
 
@@ -51,15 +51,16 @@ class Estimate:
     problems: tuple[str, ...] = ()  # protocols and windows that cannot be measured
 
 
-def estimate(job: TrainJob, store: TokenStore) -> Estimate:
-    """Build the model, run a few steps, measure a part of the targets. Raises OutOfMemoryError."""
+def estimate(job: TrainJob, store: TokenStore, seconds: float = SECONDS) -> Estimate:
+    """Build the model, run a few steps, measure a part of the targets; about as long as `seconds` say, and
+    what setting it up takes. Raises OutOfMemoryError."""
     keep_freed_memory()
     model = build_model(job.settings, job.shape, store.vocab_size)
     parameters = parts_of(model)
     weights = _bytes(model.parameters())
     try:
-        step, count, peak, moments = _training(job, model, store)
-        seconds, share, top, problems = _evaluation(job, model, store, step)
+        step, count, peak, moments = _training(job, model, store, seconds * STEPS_SHARE)
+        whole, share, top, problems = _evaluation(job, model, store, step, seconds * (1 - STEPS_SHARE))
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise OutOfMemoryError(str(error).splitlines()[0]) from error
     return Estimate(
@@ -70,7 +71,7 @@ def estimate(job: TrainJob, store: TokenStore) -> Estimate:
         step_seconds=step,
         steps_timed=count,
         training_peak=peak,
-        evaluation_seconds=seconds,
+        evaluation_seconds=whole,
         evaluation_share=share,
         evaluation_peak=top,
         longest=max(job.evaluation.windows),
@@ -96,7 +97,7 @@ def parts_of(model: Decoder) -> dict[str, int]:
     }
 
 
-def _training(job: TrainJob, model: Decoder, store: TokenStore) -> tuple[float, int, int, int]:
+def _training(job: TrainJob, model: Decoder, store: TokenStore, budget: float) -> tuple[float, int, int, int]:
     """Seconds a step (median), how many were timed, the peak above what a run holds anyway, bytes of moments.
 
     The steps are those of posenc.training.loop, at a learning rate of zero.
@@ -121,7 +122,7 @@ def _training(job: TrainJob, model: Decoder, store: TokenStore) -> tuple[float, 
     with peak_of(job.device, before) as held:
         step(1)
     times: list[float] = []
-    while len(times) < LEAST_STEPS or (sum(times) < SECONDS_OF_STEPS and len(times) < MOST_STEPS):
+    while len(times) < LEAST_STEPS or (sum(times) < budget and len(times) < MOST_STEPS):
         began = time.perf_counter()
         step(2 + len(times))
         times.append(time.perf_counter() - began)
@@ -129,14 +130,14 @@ def _training(job: TrainJob, model: Decoder, store: TokenStore) -> tuple[float, 
 
 
 def _evaluation(
-    job: TrainJob, model: Decoder, store: TokenStore, step_seconds: float
+    job: TrainJob, model: Decoder, store: TokenStore, step_seconds: float, budget: float
 ) -> tuple[float, float, int, tuple[str, ...]]:
     """Seconds of all cells, from a share of the targets; that share; the peak at the longest window."""
     subject, asked = subject_and_asked(job.settings, model, store, job.evaluation, job.device)
     tokens = job.batch_windows * job.settings["context_length"]
     whole = plan_cells(subject, asked, job.evaluation.protocols)
     expected = sum(_passed(cell) for cell in whole) * step_seconds * FORWARD_SHARE / tokens
-    share = min(1.0, SECONDS_OF_EVALUATION / max(expected, 1e-9))
+    share = min(1.0, budget / max(expected, 1e-9))
     fewer = dataclasses.replace(asked, max_targets=max(1, math.ceil(asked.max_targets * share)))
     seconds, peak, problems = 0.0, 0, []
     longest, before = max(job.evaluation.windows), [*model.parameters(), *model.buffers()]

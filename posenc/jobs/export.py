@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from posenc.errors import UserError
 from posenc.paths import output_file
 from posenc.report.progress import say
 from posenc.results.bundle import MOST_RUNS, SUFFIX, bundled, packed
 from posenc.results.filters import where
-from posenc.results.load import load_runs, run_names
+from posenc.results.load import Run, load_runs, run_names
 from posenc.results.names import visible
 from posenc.results.store import write_bytes_atomic
 
@@ -21,7 +21,7 @@ def run_export(runs: Sequence[str], conditions: Sequence[str], out: str) -> None
         raise UserError("--out", visible(out), "the file's name must tell what it is", hint=f"{out}{SUFFIX}")
     path = output_file("--out", out)
     found = where(load_runs(runs), conditions)
-    finished = [run for run in found if run.state == "finished" and run.facts is not None]
+    finished = [run for run in found if _is_finished(run)]
     if not finished:
         raise UserError("RUNS", visible(" ".join(runs)), "no finished run there", hint="see: posenc runs")
     if len(finished) > MOST_RUNS:
@@ -30,15 +30,19 @@ def run_export(runs: Sequence[str], conditions: Sequence[str], out: str) -> None
         )
     _refuse_same_names([run.name for run in finished])
     data = packed([bundled(run) for run in sorted(finished, key=lambda run: run.name)])
-    write_bytes_atomic(Path(path), data)
+    write_bytes_atomic(path, data)
     say(f"wrote {visible(out)}: {len(finished)} runs, {len(data) / 1e6:.2f} MB")
-    left = [run for run in found if run not in finished]
+    left = [run for run in found if not _is_finished(run)]
     if left:
         say(f"left out, not finished: {run_names(left)}")
 
 
+def _is_finished(run: Run) -> bool:
+    return run.state == "finished" and run.facts is not None
+
+
 def _refuse_same_names(names: Sequence[str]) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         problem = "the same run in several folders"
         raise UserError("RUNS", visible(twice[0]), problem, hint="name the folder that is meant")

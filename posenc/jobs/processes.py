@@ -78,10 +78,6 @@ class Processes:
         if self.received:  # it came while this one was being started
             process.send_signal(self.received[-1])
 
-    def pid(self, job: int) -> int:
-        """Of one that runs."""
-        return self._running[job][0].pid
-
     def next_ended(self, seconds: float = math.inf) -> tuple[int, int] | None:
         """Wait until one has ended: which, and its exit code (the negative signal that killed it).
 

@@ -56,7 +56,10 @@ def read_status(directory: Path) -> dict[str, Any]:
 
 
 def refuse_links(directory: Path) -> None:
-    """RunError for a link, a pipe or a device in a run directory: posenc makes none and opens none."""
+    """RunError for a link, a pipe or a device in a run directory: posenc makes none and opens none.
+
+    What W&B keeps in its own folder is left alone: it makes links there, and posenc reads nothing of it.
+    """
     for path in _all_below(directory):
         try:
             mode = path.lstat().st_mode
@@ -69,9 +72,11 @@ def refuse_links(directory: Path) -> None:
 
 
 def _all_below(directory: Path) -> Iterator[Path]:
-    """Every file and folder, hidden ones too; folders that go away meanwhile have nothing in them."""
+    """Every file and folder, hidden ones too, but W&B's; a folder that goes away meanwhile is empty."""
     for folder, folders, files in os.walk(directory):  # follows no links
         yield from (Path(folder) / name for name in (*folders, *files))
+        if Path(folder) == directory:
+            folders[:] = [name for name in folders if name != "wandb"]
 
 
 @by_the_first
@@ -173,13 +178,6 @@ def log_file(directory: Path) -> Iterator[None]:
         root.removeHandler(handler)
         with contextlib.suppress(OSError):
             handler.close()
-
-
-@by_the_first
-def append_log(directory: Path, text: str) -> None:
-    """Text that belongs into log.txt and not on the screen: a traceback."""
-    with (directory / "log.txt").open("a", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(text)
 
 
 @functools.cache

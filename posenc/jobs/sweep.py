@@ -113,13 +113,8 @@ def show_sweep(places: Sequence[Path], codes: Sequence[int], asked: Asked) -> No
 
 def _runs_of(places: Sequence[Path]) -> list[Run]:
     from posenc.results.load import load_runs
-    from posenc.results.processes import is_dead
 
-    runs = load_runs([path for path in dict.fromkeys(places) if path.is_dir()])
-    for run in runs:
-        if run.state == "running" and is_dead(run.status, time.time()):
-            run.status = {**run.status, "status": "killed"}
-    return runs
+    return load_runs([path for path in dict.fromkeys(places) if path.is_dir()])
 
 
 def _show_tables(runs: list[Run], asked: Asked) -> None:

@@ -11,6 +11,7 @@ from posenc.errors import UserError
 from posenc.jobs.compose import Composed, Jobs
 from posenc.jobs.told import RETRY
 from posenc.jobs.validated import frozen, validated
+from posenc.report.failures import DIVERGED, FINISHED
 from posenc.report.progress import say
 from posenc.results.names import visible
 
@@ -81,6 +82,6 @@ def stands(command: str, jobs: list[Composed], i: int) -> str | None:
     from posenc.jobs.train_job import is_finished
 
     job = validated(command, frozen(jobs[i].settings))
-    if RETRY not in os.environ and read_status(job.directory).get("status") == "diverged":
-        return "diverged"
-    return "finished" if is_finished(job) else "open"
+    if RETRY not in os.environ and read_status(job.directory).get("status") == DIVERGED:
+        return DIVERGED
+    return FINISHED if is_finished(job) else "open"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from pathlib import Path
 
 from posenc.results.load import Run
 from posenc.results.names import visible
-from posenc.results.processes import is_dead
 
 FINISHED, DIVERGED, NOT_STARTED = "finished", "diverged", "not started"
 
@@ -53,10 +51,8 @@ def sweep_lines(jobs: Sequence[Ended]) -> list[str]:
 def _line(run: Run) -> str:
     state, reason = run.state, run.problem or run.status.get("reason")
     if state == "running" and not reason:
-        pid = run.status.get("pid", "?")
-        if is_dead(run.status, time.time()):
-            state, reason = "killed", f"its process {pid} is gone and left no word"
-        else:
-            reason = f"by process {pid} on {run.status.get('host', '?')}"
+        reason = f"by process {run.status.get('pid', '?')} on {run.status.get('host', '?')}"
+    if state == "dead":
+        state, reason = "killed", f"its process {run.status.get('pid', '?')} is gone and left no word"
     text = f"{run.name}: {state}" + (f", {reason}" if reason else "")
     return visible(f"{text} (log: {run.path / 'log.txt'})")

@@ -20,7 +20,7 @@ from posenc.results.verdicts import CONFIDENCE, SAME_WORD, verdict
 
 NOT_MEASURED = "not measured"
 # Reasons that have nothing to do with how good the encoding is: the other seeds still stand for the row.
-INNOCENT = {NOT_MEASURED, "running", "interrupted", "failed", "no results", "damaged", "unknown"}
+INNOCENT = {NOT_MEASURED, "running", "dead", "interrupted", "failed", "no results", "damaged", "unknown"}
 Scores = tuple[Mapping[str, Any], Mapping[str, Any]]  # per_document of a seed here, and at its crop line
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,7 +19,6 @@ from posenc.results.load import (
     run_directories_below,
 )
 from posenc.results.own_files import LARGEST, read_config, read_json, read_own_file
-from posenc.results.processes import is_dead
 from posenc.results.records import HEADLINE, SCHEMA_VERSION
 from posenc.results.settings import encoding_of
 
@@ -36,7 +34,7 @@ class Glance:
     """One run directory. Tokens, nats per token; None where it is not known."""
 
     run: Run  # without records
-    state: str  # as Run.state, or `dead`: it says running and its process is gone
+    state: str  # as Run.state
     encoding: str | None
     context_length: int | None  # T
     tokens: int | None  # trained on so far
@@ -76,7 +74,7 @@ def run_directories(paths: Iterable[str | Path]) -> list[tuple[Path, str | None]
     return sorted(found.values(), key=lambda one: str(one[0]))
 
 
-def glance(path: Path, *, config: bool = False, now: float | None = None) -> Glance:
+def glance(path: Path, *, config: bool = False) -> Glance:
     """What a run directory holds, with `config` its settings as well. Foreign files never raise."""
     run, losses, last = Run(path), {}, {}
     try:
@@ -94,10 +92,9 @@ def glance(path: Path, *, config: bool = False, now: float | None = None) -> Gla
     asked = _asked(run.config)
     tokens = facts.get("tokens") if run.state == "finished" else last.get("tokens", facts.get("tokens"))
     written = _written(path, run.status)
-    dead = run.state == "running" and is_dead(run.status, now or time.time())
     return Glance(
         run=run,
-        state="dead" if dead else run.state,
+        state=run.state,
         encoding=encoding_of(run),
         context_length=_whole(facts.get("context_length", (run.config or {}).get("context_length"))),
         tokens=_whole(tokens) if tokens is not None else (0 if asked and run.problem is None else None),

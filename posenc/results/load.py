@@ -6,6 +6,7 @@ import gc
 import glob
 import os
 import re
+import time
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from posenc.results.bundle import unpacked
 from posenc.results.check import check_facts, check_record
 from posenc.results.names import safe_name, visible
 from posenc.results.own_files import LARGEST, parse_object, read_config, read_json, read_own_file
+from posenc.results.processes import is_dead
 from posenc.results.records import SCHEMA_VERSION, Record, RunFacts
 
 MARKS = ("status.json", "results.json")
@@ -39,15 +41,16 @@ class Run:
 
     @property
     def state(self) -> str:
-        """running, finished, failed, diverged, interrupted; `damaged` with a problem; or `unknown`."""
+        """running, finished, failed, diverged, interrupted; `damaged` with a problem; `unknown`; or `dead`:
+        its process is gone and left no word."""
         if self.problem is not None:
             return "damaged"
         state = self.status.get("status")
-        return (
-            visible(state)[:40]
-            if isinstance(state, str)
-            else ("finished" if self.facts is not None else "unknown")
-        )
+        if not isinstance(state, str):
+            return "finished" if self.facts is not None else "unknown"
+        if state == "running" and is_dead(self.status, time.time()):
+            return "dead"
+        return visible(state)[:40]
 
     @property
     def name(self) -> str:

@@ -103,11 +103,6 @@ def find_record(
     return record if all(record.get(key) == value for key, value in cell.items()) else None
 
 
-def has_record(run_dir: Path, **cell: Any) -> bool:
-    """Whether this cell is done and readable; the keywords are those of find_record."""
-    return find_record(run_dir, **cell) is not None
-
-
 def read_records(run_dir: Path) -> list[Record]:
     """All records of a run, sorted by protocol, extension, stride, window and step.
 

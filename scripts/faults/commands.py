@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -13,22 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-STEPS = 40
-TINY = (
-    "model.d_model=32",
-    "model.n_layers=2",
-    "model.n_heads=2",
-    "data=files",
-    "context_length=16",
-    f"train.tokens={STEPS * 128}",
-    "train.batch_tokens=128",
-    "train.precision=fp32",
-    "train.log_every=10",
-    "device=cpu",
-    "eval.lengths=[1x,2x]",
-    "eval.max_targets=400",
-    "eval.protocols=[fixed-target]",
-)
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+
+from tiny import STEPS, write_corpus
+from tiny import TINY as TEST_RUN
+
+__all__ = ["STEPS", "write_corpus"]  # and what is defined here
+
+TINY = (*TEST_RUN, "eval.lengths=[1x,2x]", "eval.protocols=[fixed-target]")
 
 
 @dataclass(frozen=True)
@@ -39,19 +30,6 @@ class Ended:
     out: str
     err: str
     seconds: float
-
-
-def write_corpus(folder: Path, documents: int = 60) -> Path:
-    """Files of 2 to 4 kB of words, the same on every machine."""
-    chance = random.Random(0)
-    words = ["".join(chance.choice("etaoinshrdlu") for _ in range(chance.randint(2, 8))) for _ in range(150)]
-    folder.mkdir(parents=True)
-    for i in range(documents):
-        size, text = 2000 + 2000 * i // documents, ""
-        while len(text) < size:
-            text += chance.choice(words) + (" " if chance.random() < 0.9 else ".\n")
-        (folder / f"{i:03d}.txt").write_text(text)
-    return folder
 
 
 def environment(place: Path, **more: str) -> dict[str, str]:

@@ -12,7 +12,6 @@ import pytest
 import tiny
 
 from posenc.corpus import inspect
-from posenc.jobs import estimate as estimating
 from posenc.jobs.stand_in import store_for
 from posenc.results.load import load_run
 
@@ -28,8 +27,7 @@ def online_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimating, "SECONDS_OF_STEPS", 0.05)
-    monkeypatch.setattr(estimating, "SECONDS_OF_EVALUATION", 0.05)
+    monkeypatch.setattr("posenc.jobs.dry_run.SECONDS", 0.1)
 
 
 def tree(*folders: Path) -> dict[Path, tuple[int, int]]:

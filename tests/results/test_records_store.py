@@ -13,7 +13,7 @@ from posenc.results.records import make_record
 from posenc.results.store import (
     CELL,
     assemble_results,
-    has_record,
+    find_record,
     read_records,
     write_json_atomic,
     write_record,
@@ -82,14 +82,14 @@ def test_one_file_a_cell_and_its_name(tmp_path: Path) -> None:
     assert len(read_records(tmp_path)) == len(cells)
 
 
-def test_has_record_knows_cells_and_damage(tmp_path: Path) -> None:
+def test_a_record_is_found_by_its_cell_and_not_when_damaged(tmp_path: Path) -> None:
     one = record(128, 1.0)
-    assert not has_record(tmp_path, **cell_of(one))
+    assert find_record(tmp_path, **cell_of(one)) is None
     path = write_record(tmp_path, one)
-    assert has_record(tmp_path, **cell_of(one))
-    assert not has_record(tmp_path, **{**cell_of(one), "window": 256})
+    assert find_record(tmp_path, **cell_of(one)) is not None
+    assert find_record(tmp_path, **{**cell_of(one), "window": 256}) is None
     path.write_text(path.read_text()[:50])
-    assert not has_record(tmp_path, **cell_of(one))
+    assert find_record(tmp_path, **cell_of(one)) is None
     with pytest.raises(RunError, match=re.escape(path.name)):
         read_records(tmp_path)
 

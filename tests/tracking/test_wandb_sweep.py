@@ -46,3 +46,21 @@ def test_a_sweep_is_a_group_of_runs_that_the_built_in_charts_compare(
         kept = [line["artifact"]["name"] for line in lines if line["type"] == "artifact"]
         assert run.name in kept
     assert len(groups) == 1 and "default-" in groups.pop()
+
+
+@pytest.mark.slow
+def test_a_tracked_run_is_continued_and_evaluated_again_beside_the_links_of_wandb(
+    tmp_path: Path, corpus: Path, shared_cache: Path
+) -> None:
+    words = ["train", *tiny.TINY, f"data.paths={corpus}", "encoding=nope", "tracking=wandb"]
+    env = {"POSENC_CACHE": str(shared_cache), "WANDB_DATA_DIR": str(tmp_path), "WANDB_MODE": "offline"}
+    assert tiny.spawn(*words, cwd=tmp_path, **env).code == 0
+    (run,) = (tmp_path / "runs" / "default").iterdir()
+    assert any(path.is_symlink() for path in (run / "wandb").rglob("*"))  # else this test shows nothing
+    again = tiny.spawn(*words, "eval.lengths=[1x,2x,4x,8x]", cwd=tmp_path, **env)
+    assert again.code == 0, again.err
+    other = tiny.spawn("eval", f"run={run}", "eval.protocols=[sliding]", cwd=tmp_path, **env)
+    assert other.code == 0, other.err
+    (run / "records" / "wandb").symlink_to(tmp_path)  # the same name elsewhere is not W&B's
+    refused = tiny.spawn(*words, "eval.lengths=[1x]", cwd=tmp_path, **env)
+    assert refused.code == 1 and "link" in refused.err, refused.err
