@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
@@ -56,6 +57,8 @@ def translated(
     text = first_line(cause)
     if isinstance(error, OverrideParseException):
         return unreadable(error.override)
+    if "Config group override must be" in str(error):
+        return _no_name(overrides)
     if (no_group := re.search(r"Could not override '([^']+)'\.\s*No match", str(error))) and not key:
         return unknown_key(no_group[1], None, _keys(composed([])))
     if ambiguous := re.search(r"Ambiguous value for argument '([^=']+)=(.*)'", str(error)):
@@ -67,10 +70,30 @@ def translated(
         )
     if key and ("not in struct" in text or re.search(r"Key '.*' not in", text)):
         chosen = [o for o in overrides if is_choice(o) or o.startswith("hydra.searchpath=")]
+        written = [o.lstrip("+~").partition("=") for o in overrides]
+        below = [(name, given) for name, _, given in written if name.startswith(f"{key}.")]
+        key, value = below[0] if below else (key, value)
         return unknown_key(key, value, _keys(composed(chosen)), _elsewhere(key))
+    if key and "is not a subclass of" in text:
+        inside = [name for name in _keys(composed([])) if name.startswith(f"{key}.")]
+        return UserError(key, value, "is a group of settings: name one of them", allowed=inside)
     if key:
         return UserError(key, value, text, hint=_wanted(text))
     return UserError("override", None, first_line(error))
+
+
+def _no_name(overrides: list[str]) -> UserError:
+    """What is given for a group is no name: encoding=null, model=1, or nothing stands before the `=`."""
+    for override in overrides:
+        group, _, value = override.partition("=")
+        if not group:
+            return unreadable(override)
+        if is_choice(override) and not isinstance(
+            OverridesParser.create().parse_override(override).value(), str
+        ):
+            names = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
+            return UserError(group, value, "is no name of a choice", allowed=names)
+    return UserError("override", None, "a group takes the name of a choice")
 
 
 def _elsewhere(key: str) -> str | None:
@@ -86,7 +109,8 @@ def _elsewhere(key: str) -> str | None:
 
 def unknown_key(key: str, value: object, known: list[str], elsewhere: str | None = None) -> UserError:
     """There is no such key; the nearest of the known dotted keys is named, or whose it is."""
-    siblings = [k for k in known if k.rpartition(".")[0] == key.rpartition(".")[0]]
+    beside = [k for k in known if k.rpartition(".")[0] == key.rpartition(".")[0]]
+    siblings = beside or [k for k in known if "." not in k]
     close = nearest(key, known)
     return UserError(
         key,
@@ -121,8 +145,9 @@ def _keys(config: Any, prefix: str = "") -> list[str]:
 
 
 def is_choice(override: str) -> bool:
-    """`encoding=rope`: it chooses a YAML of a group."""
-    return (conf_dir() / override.partition("=")[0]).is_dir()
+    """`encoding=rope`: it chooses a YAML of a group; `encoding={base:5}` sets some of what the YAML says."""
+    group, _, value = override.partition("=")
+    return (conf_dir() / group).is_dir() and not value.lstrip().startswith("{")
 
 
 def first_line(error: BaseException) -> str:

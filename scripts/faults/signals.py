@@ -84,7 +84,9 @@ PHASES = (
         cold=True,
     ),
     Phase("the dry run", (*TRAIN, "--dry-run"), "posenc.jobs.dry_run:print_dry_run"),
-    Phase("compiling", (*TRAIN, "train.compile=true"), "posenc.training.loop:gradients", within=5.0),
+    Phase(
+        "compiling", (*TRAIN, "train.compile=true"), "posenc.training.loop:gradients", within=5.0, cold=True
+    ),
     Phase("training", TRAIN, "posenc.training.loop:update", count=5, within=0.05),
     Phase("evaluation, a long cell", LONG, "posenc.evaluation.subject:_forward", count=3, within=2.0),
     Phase("probes", (*TRAIN, *PROBES), "posenc.evaluation.subject:window_losses", count=2, within=0.1),
