@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ import typer
 
 from posenc import __version__
 from posenc.cli_tools import bench, completion, dashboard, doctor, export, runs
-from posenc.jobs.signals import InterruptedRunError, StopFlag
+from posenc.jobs.signals import InterruptedRunError, StopFlag, done_with_signals
 
 app = typer.Typer(
     name="posenc",
@@ -229,8 +230,11 @@ def main(command: str | None = None) -> None:
 
         print_answer(arguments)
         sys.exit()
-    with StopFlag() as stop:
-        _run(arguments, debug, stop)
+    try:
+        with StopFlag() as stop:
+            _run(arguments, debug, stop)
+    finally:
+        atexit.register(done_with_signals)  # the last to be registered is the first to be called
 
 
 def _run(arguments: list[str], debug: bool, stop: StopFlag) -> None:

@@ -16,6 +16,15 @@ if hasattr(signal, "SIGUSR1"):  # not on Windows
 ONE_WISH = 1.0  # seconds in which signals are one: a terminal, a sweep and a cluster may all pass it on
 
 
+def done_with_signals() -> None:
+    """At the very end: everything is done, and a signal while Python clears up changes nothing of that.
+
+    The exit code stays the one that was decided. Else a run that is complete would end as killed.
+    """
+    for number in CODES:
+        signal.signal(number, signal.SIG_IGN)
+
+
 class InterruptedRunError(BaseException):
     """Raised where a stop was asked for and everything finished so far is on disk.
 
