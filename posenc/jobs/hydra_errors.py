@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from posenc.errors import UserError, nearest
 from posenc.paths import conf_dir
 
+LONGEST_NAME = 250  # bytes: of a file's 255 five are `.yaml`
 # Launchers of Hydra's plug-ins, and what to install for them; the preset `slurm` needs `submitit_slurm`.
 PLUG_INS = {
     "submitit_slurm": "'posenc[slurm]'",
@@ -57,7 +58,7 @@ def translated(
     text = first_line(cause)
     if isinstance(error, OverrideParseException):
         return unreadable(error.override)
-    if "Config group override must be" in str(error):
+    if "Config group override must be" in str(error) or isinstance(error, OSError):
         return _no_name(overrides)
     if (no_group := re.search(r"Could not override '([^']+)'\.\s*No match", str(error))) and not key:
         return unknown_key(no_group[1], None, _keys(composed([])))
@@ -83,14 +84,15 @@ def translated(
 
 
 def _no_name(overrides: list[str]) -> UserError:
-    """What is given for a group is no name: encoding=null, model=1, or nothing stands before the `=`."""
+    """What is given for a group is no name (encoding=null, model=1, too long), or there is no group."""
     for override in overrides:
         group, _, value = override.partition("=")
         if not group:
             return unreadable(override)
-        if is_choice(override) and not isinstance(
-            OverridesParser.create().parse_override(override).value(), str
-        ):
+        if not is_choice(override):
+            continue
+        given = OverridesParser.create().parse_override(override).value()
+        if not isinstance(given, str) or len(given.encode()) > LONGEST_NAME:
             names = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
             return UserError(group, value, "is no name of a choice", allowed=names)
     return UserError("override", None, "a group takes the name of a choice")
