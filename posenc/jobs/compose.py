@@ -196,12 +196,9 @@ def _compose(command: str, overrides: list[str], *, with_hydra: bool = False) ->
         return compose(command, overrides, return_hydra_config=with_hydra)
     except MissingConfigException as error:
         raise no_such_choice(error) from error
-    except (
-        HydraException,
-        OmegaConfBaseException,
-        ValueError,
-        OSError,
-    ) as error:  # a name too long for a file
+    except (HydraException, OmegaConfBaseException, ValueError, OSError) as error:
+        if isinstance(error, FileNotFoundError) and not error.filename:
+            raise  # the working folder is gone
         raise translated(overrides, error, partial(_compose, command)) from error
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from pathlib import Path
 
 from posenc.errors import RunError, UserError
 from posenc.jobs.signals import InterruptedRunError, StopFlag
+
+NO_ROOM_TO_LOAD = ("failed to map segment", "annot allocate memory")  # what the loader of libraries says
 
 
 def told_exit_code(error: BaseException, stop: StopFlag) -> int:
@@ -17,10 +20,30 @@ def told_exit_code(error: BaseException, stop: StopFlag) -> int:
             again = "the same command begins again and keeps what is finished"
             print(f"{stop.name}: stopped; {again}", file=sys.stderr)
         return stop.exit_code
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EPIPE) and not error.filename:
-        error = RunError(f"cannot write the output: {error.strerror}")
-    if not isinstance(error, UserError | RunError):
+    told = error if isinstance(error, UserError | RunError) else _surroundings(error)
+    if told is None:
         fault = f"{type(error).__name__}: {error}"
-        error = RunError(fault, hint="this is a fault of posenc; --debug shows where")
-    print(error.text(), file=sys.stderr)
-    return error.exit_code
+        told = RunError(fault, hint="this is a fault of posenc; --debug shows where")
+    print(told.text(), file=sys.stderr)
+    return told.exit_code
+
+
+def _surroundings(error: BaseException) -> RunError | None:
+    """What the machine lacks rather than posenc."""
+    if isinstance(error, OSError) and not error.filename:
+        if error.errno in (errno.ENOSPC, errno.EPIPE):
+            return RunError(f"cannot write the output: {error.strerror}")
+        if error.errno == errno.ENOENT and not _has_working_folder():
+            return RunError("the working folder is gone", hint="cd into one that is there")
+    no_room = isinstance(error, ImportError) and any(words in str(error) for words in NO_ROOM_TO_LOAD)
+    if no_room or isinstance(error, MemoryError):
+        return RunError(f"not enough memory: {error}", hint="see what limits it: ulimit -v")
+    return None
+
+
+def _has_working_folder() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True

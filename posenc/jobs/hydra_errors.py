@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from errno import ENAMETOOLONG
 from typing import Any
 
 import yaml
@@ -58,7 +59,7 @@ def translated(
     text = first_line(cause)
     if isinstance(error, OverrideParseException):
         return unreadable(error.override)
-    if "Config group override must be" in str(error) or isinstance(error, OSError):
+    if "Config group override must be" in str(error) or getattr(error, "errno", 0) == ENAMETOOLONG:
         return _no_name(overrides)
     if (no_group := re.search(r"Could not override '([^']+)'\.\s*No match", str(error))) and not key:
         return unknown_key(no_group[1], None, _keys(composed([])))

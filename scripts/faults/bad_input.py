@@ -127,10 +127,10 @@ def corpora(folder: Path) -> Iterator[tuple[str, str, list[str]]]:
     yield "half a surrogate", made("half.jsonl", b'{"text": "\\ud800"}\n'), ["half.jsonl:1", "surrogate"]
     made("red\x1b[31m\n.txt", b"\xff")
     yield "escapes in a name", f"'{folder}/red*.txt'", [r"red\x1b[31m\n.txt", "not UTF-8"]
-    for name, text in (("short", "few words "), ("same", "the same text in every one " * 300)):
+    for name, text in (("short", "few words {}"), ("same", "the same text in every one " * 300)):
         (folder / name).mkdir()
         for i in range(60):
-            (folder / name / f"{i}.txt").write_text(text)
+            (folder / name / f"{i}.txt").write_text(text.format(i))
     yield "documents too short", f"{folder}/short", ["longest that works is"]
     yield "all documents the same", f"{folder}/same", ["data=files", "same text"]
     (folder / "nothing").mkdir()
