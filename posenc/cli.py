@@ -11,7 +11,7 @@ import typer
 
 from posenc import __version__
 from posenc.cli_tools import bench, completion, dashboard, doctor, export, runs
-from posenc.jobs.signals import InterruptedRunError, StopFlag, done_with_signals
+from posenc.jobs.signals import InterruptedRunError, StopFlag, ignore_signals, leave_at_a_signal
 
 app = typer.Typer(
     name="posenc",
@@ -230,11 +230,14 @@ def main(command: str | None = None) -> None:
 
         print_answer(arguments)
         sys.exit()
+    atexit.register(ignore_signals)  # the first to be registered is the last to be called
     try:
         with StopFlag() as stop:
             _run(arguments, debug, stop)
-    finally:
-        atexit.register(done_with_signals)  # the last to be registered is the first to be called
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        atexit.register(leave_at_a_signal, code)
+        raise
 
 
 def _run(arguments: list[str], debug: bool, stop: StopFlag) -> None:

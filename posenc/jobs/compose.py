@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from posenc.jobs.hydra_errors import (
     unreadable,
 )
 from posenc.jobs.slots import LAUNCHER, checked_n_jobs
-from posenc.jobs.told import without_sweep
+from posenc.jobs.validated import frozen
 from posenc.paths import conf_dir
 from posenc.settings import EvalConfig, TrainConfig, register_schemas
 
@@ -102,7 +102,7 @@ def compose_jobs(command: str, line: CommandLine) -> Jobs:
         every += _own_jobs(command, _instead(line, str(name))).jobs
     first: dict[str, Composed] = {}
     for job in every:
-        first.setdefault(json.dumps(without_sweep(job.settings), sort_keys=True), job)
+        first.setdefault(frozen(job.settings), job)
     return dataclasses.replace(jobs, jobs=list(first.values()))
 
 
@@ -136,8 +136,7 @@ def _own_jobs(command: str, line: CommandLine) -> Jobs:
                 settings = plain_settings(command, _compose(command, [*search, *overrides]))
             except UserError as error:
                 raise error.within(f"in the job {' '.join(overrides)}") from None
-            job = Composed(overrides, settings)
-            jobs.append(job)
+            jobs.append(Composed(overrides, settings))
         n_jobs = checked_n_jobs(OmegaConf.select(base, "hydra.launcher.n_jobs")) if several else 1
         basic = several or launcher == BASIC_LAUNCHER
         return Jobs(jobs, True, basic, n_jobs, None if basic else chosen)
@@ -160,7 +159,8 @@ def _wrong_flag(message: str) -> NoReturn:
 @contextmanager
 def initialized(config_dir: str | None) -> Iterator[list[str]]:
     """Hydra's compose API on posenc's YAML; the overrides that add the user's folder."""
-    if config_dir is not None and not Path(config_dir).is_dir():
+    # Path.is_dir raises for a name too long
+    if config_dir is not None and not os.path.isdir(config_dir):  # noqa: PTH112
         raise UserError("--config-dir", config_dir, "there is no such folder")
     register_schemas()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):

@@ -24,6 +24,7 @@ from posenc.jobs.told import RETRY
 from posenc.jobs.train_job import is_finished
 from posenc.jobs.validate import TrainJob, train_job
 from posenc.memory_meter import resident
+from posenc.report.failures import DIVERGED, FINISHED
 from posenc.report.live import clock
 from posenc.report.progress import say
 from posenc.report.runs_table import count
@@ -31,7 +32,7 @@ from posenc.report.table import color_of, width_of
 from posenc.results.names import visible
 from posenc.training.checkpoint import KEPT
 
-# Not what defines what a run takes: jobs that differ in these alone share one estimate.
+# Not what defines what a run takes: jobs that differ in these, or in train.lr, alone share one estimate.
 ALIKE = ("seed", "name", "experiment_name", "runs_dir", "tracking")
 SECONDS_OF_ALL = 60.0  # for the estimates of a sweep: the more there are, the shorter each
 
@@ -117,12 +118,12 @@ def _state(job: TrainJob) -> tuple[str, int]:
     if not job.directory.is_dir():
         return "new", 0
     status = read_status(job.directory).get("status")
-    if status == "diverged":
-        return ("new", 0) if RETRY in os.environ else ("diverged", 0)
+    if status == DIVERGED:
+        return ("new", 0) if RETRY in os.environ else (DIVERGED, 0)
     steps = [int(path.name[5:]) for path in (job.directory / "checkpoints").glob("step-*") if path.is_dir()]
     step = min(job.steps, max(steps, default=0))
     if is_finished(job):
-        return "finished", job.steps
+        return FINISHED, job.steps
     return f"{status or 'begun'}, would continue at step {step}", step
 
 

@@ -24,8 +24,8 @@ from posenc.training.memory import keep_freed_memory
 from posenc.training.optimizer import build_optimizer
 from posenc.training.step import NextTokenLoss, gradients, update
 
-SECONDS = 5.0  # of steps and of one time through the evaluation, about
-STEPS_SHARE = 0.6  # of them
+SECONDS = 7.0  # of steps and of the evaluation, about
+STEPS_SHARE = 0.45  # of them
 MOST_STEPS, LEAST_STEPS = 40, 2
 REPEATS = 2  # the first is slower for what it sets up, either for what else the machine does
 FORWARD_SHARE = 1 / 3  # of a training step
@@ -62,7 +62,7 @@ def estimate(job: TrainJob, store: TokenStore, seconds: float = SECONDS) -> Esti
         step, count, peak, moments = _training(job, model, store, seconds * STEPS_SHARE)
         whole, share, top, problems = _evaluation(job, model, store, step, seconds * (1 - STEPS_SHARE))
     except (torch.OutOfMemoryError, MemoryError) as error:
-        raise OutOfMemoryError(str(error).splitlines()[0]) from error
+        raise OutOfMemoryError(str(error).partition("\n")[0] or type(error).__name__) from error
     return Estimate(
         parameters=parameters,
         weight_bytes=weights,
@@ -137,7 +137,7 @@ def _evaluation(
     tokens = job.batch_windows * job.settings["context_length"]
     whole = plan_cells(subject, asked, job.evaluation.protocols)
     expected = sum(_passed(cell) for cell in whole) * step_seconds * FORWARD_SHARE / tokens
-    share = min(1.0, budget / max(expected, 1e-9))
+    share = min(1.0, budget / REPEATS / max(expected, 1e-9))
     fewer = dataclasses.replace(asked, max_targets=max(1, math.ceil(asked.max_targets * share)))
     seconds, peak, problems = 0.0, 0, []
     longest, before = max(job.evaluation.windows), [*model.parameters(), *model.buffers()]

@@ -10,7 +10,8 @@ from pathlib import Path
 from posenc.errors import RunError, UserError
 from posenc.jobs.signals import InterruptedRunError, StopFlag
 
-NO_ROOM_TO_LOAD = ("failed to map segment", "annot allocate memory")  # what the loader of libraries says
+# What the loader of libraries says. Not "in static TLS block", which is no matter of size.
+NO_ROOM_TO_LOAD = ("failed to map segment", "annot allocate memory: ", "object: Cannot allocate memory")
 
 
 def told_exit_code(error: BaseException, stop: StopFlag) -> int:
@@ -35,10 +36,18 @@ def _surroundings(error: BaseException) -> RunError | None:
             return RunError(f"cannot write the output: {error.strerror}")
         if error.errno == errno.ENOENT and not _has_working_folder():
             return RunError("the working folder is gone", hint="cd into one that is there")
-    no_room = isinstance(error, ImportError) and any(words in str(error) for words in NO_ROOM_TO_LOAD)
-    if no_room or isinstance(error, MemoryError):
-        return RunError(f"not enough memory: {error}", hint="see what limits it: ulimit -v")
+        if error.errno == errno.ENOMEM:
+            return _no_memory(error)
+    if isinstance(error, ImportError | OSError) and any(words in str(error) for words in NO_ROOM_TO_LOAD):
+        return _no_memory(error)
+    if isinstance(error, MemoryError):
+        return _no_memory(error)
     return None
+
+
+def _no_memory(error: BaseException) -> RunError:
+    said = f": {error}" if str(error) else ""
+    return RunError(f"not enough memory{said}", hint="a smaller model or batch; ulimit -v tells a limit")
 
 
 def _has_working_folder() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from errno import ENAMETOOLONG
@@ -59,6 +60,8 @@ def translated(
     text = first_line(cause)
     if isinstance(error, OverrideParseException):
         return unreadable(error.override)
+    if keyless := [o for o in overrides if o.lstrip("+~").startswith("=")]:
+        return unreadable(keyless[0])
     if "Config group override must be" in str(error) or getattr(error, "errno", 0) == ENAMETOOLONG:
         return _no_name(overrides)
     if (no_group := re.search(r"Could not override '([^']+)'\.\s*No match", str(error))) and not key:
@@ -70,27 +73,30 @@ def translated(
             "several values",
             hint="for a sweep add -m; for a list write [a,b]",
         )
+    if key and said and said[1].startswith(f"{key}."):  # it names the part that holds no further keys
+        return unknown_key(said[1], value, _keys(composed([])))
+    if said and said[1] != key:
+        value = None  # that of a mapping, and the key is one inside it
     if key and ("not in struct" in text or re.search(r"Key '.*' not in", text)):
         chosen = [o for o in overrides if is_choice(o) or o.startswith("hydra.searchpath=")]
-        written = [o.lstrip("+~").partition("=") for o in overrides]
-        below = [(name, given) for name, _, given in written if name.startswith(f"{key}.")]
-        key, value = below[0] if below else (key, value)
         return unknown_key(key, value, _keys(composed(chosen)), _elsewhere(key))
-    if key and "is not a subclass of" in text:
+    if key and ("is not a subclass of" in text or "is not Optional" in text):
         inside = [name for name in _keys(composed([])) if name.startswith(f"{key}.")]
-        return UserError(key, value, "is a group of settings: name one of them", allowed=inside)
+        if inside:
+            return UserError(key, value, "is a group of settings: name one of them", allowed=inside)
     if key:
         return UserError(key, value, text, hint=_wanted(text))
     return UserError("override", None, first_line(error))
 
 
 def _no_name(overrides: list[str]) -> UserError:
-    """What is given for a group is no name (encoding=null, model=1, too long), or there is no group."""
+    """What is given for a group is no name: encoding=null, model=1, or it is too long for a file's."""
     for override in overrides:
-        group, _, value = override.partition("=")
-        if not group:
-            return unreadable(override)
-        if not is_choice(override):
+        written, _, value = override.lstrip("+~").partition("=")
+        group = written.partition("@")[0]
+        if len(group.encode()) > LONGEST_NAME:
+            return UserError(group, value, "there is no such setting")
+        if not is_choice(f"{group}={value}"):
             continue
         given = OverridesParser.create().parse_override(override).value()
         if not isinstance(given, str) or len(given.encode()) > LONGEST_NAME:
@@ -104,7 +110,7 @@ def _elsewhere(key: str) -> str | None:
     group, _, name = key.partition(".")
     having = [
         path.stem
-        for path in sorted((conf_dir() / group).glob("*.yaml"))
+        for path in sorted((conf_dir() / group).glob("*.yaml") if is_choice(f"{group}=") else ())
         if name and name in (yaml.safe_load(path.read_text(encoding="utf-8")) or {})
     ]
     return f"{key} is a setting of {group}={', '.join(having)}" if having else None
@@ -112,9 +118,10 @@ def _elsewhere(key: str) -> str | None:
 
 def unknown_key(key: str, value: object, known: list[str], elsewhere: str | None = None) -> UserError:
     """There is no such key; the nearest of the known dotted keys is named, or whose it is."""
-    beside = [k for k in known if k.rpartition(".")[0] == key.rpartition(".")[0]]
-    siblings = beside or [k for k in known if "." not in k]
-    close = nearest(key, known)
+    parent = key.rpartition(".")[0]
+    while not (siblings := [k for k in known if k.rpartition(".")[0] == parent]):
+        parent = parent.rpartition(".")[0]
+    close = nearest(key, [k for k in known if not key.startswith(f"{k}.")])
     return UserError(
         key,
         value,
@@ -150,7 +157,10 @@ def _keys(config: Any, prefix: str = "") -> list[str]:
 def is_choice(override: str) -> bool:
     """`encoding=rope`: it chooses a YAML of a group; `encoding={base:5}` sets some of what the YAML says."""
     group, _, value = override.partition("=")
-    return (conf_dir() / group).is_dir() and not value.lstrip().startswith("{")
+    named = re.fullmatch(r"\w[\w/]*", group) is not None
+    if not named or value.lstrip().startswith("{"):
+        return False
+    return os.path.isdir(conf_dir() / group)  # noqa: PTH112  Path.is_dir raises for a name too long
 
 
 def first_line(error: BaseException) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -16,11 +18,24 @@ if hasattr(signal, "SIGUSR1"):  # not on Windows
 ONE_WISH = 1.0  # seconds in which signals are one: a terminal, a sweep and a cluster may all pass it on
 
 
-def done_with_signals() -> None:
-    """At the very end: everything is done, and a signal while Python clears up changes nothing of that.
+def leave_at_a_signal(code: int) -> None:
+    """Everything is done, and Python clears up, which takes torch half a second: a signal ends that at once.
 
-    The exit code stays the one that was decided. Else a run that is complete would end as killed.
+    The exit code stays the one that was decided; else a run that is complete would end as killed.
     """
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        os._exit(code)
+
+    for number in CODES:
+        signal.signal(number, leave)
+
+
+def ignore_signals() -> None:
+    """For the very last, when handlers are not called any more and libraries are unloaded."""
     for number in CODES:
         signal.signal(number, signal.SIG_IGN)
 

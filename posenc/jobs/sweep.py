@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import signal
 import sys
@@ -19,7 +18,8 @@ from posenc.jobs.signals import CODES
 from posenc.jobs.slots import Slots, how_many, usable_cores, visible_gpus
 from posenc.jobs.sweep_runner import Runner
 from posenc.jobs.sweep_state import Asked
-from posenc.jobs.told import SWEEP, without_sweep
+from posenc.jobs.told import SWEEP
+from posenc.jobs.validated import frozen
 from posenc.report.failures import FINISHED, failures_lines, sweep_lines
 from posenc.report.live import clock
 from posenc.report.progress import say
@@ -30,7 +30,7 @@ from posenc.results.load import Run
 @contextmanager
 def named_sweep(jobs: Sequence[Composed]) -> Iterator[None]:
     """The sweep's name in the environment: the same jobs have the same one, so trackers group them."""
-    listed = json.dumps([without_sweep(job.settings) for job in jobs], sort_keys=True)
+    listed = "\n".join(frozen(job.settings) for job in jobs)
     name = str(jobs[0].settings.get("experiment_name", "eval"))
     os.environ[SWEEP] = f"{name}-{hashlib.sha256(listed.encode()).hexdigest()[:6]}"
     try:

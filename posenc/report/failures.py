@@ -49,10 +49,8 @@ def sweep_lines(jobs: Sequence[Ended]) -> list[str]:
 
 
 def _line(run: Run) -> str:
-    state, reason = run.state, run.problem or run.status.get("reason")
+    state, reason = run.state, run.reason
     if state == "running" and not reason:
         reason = f"by process {run.status.get('pid', '?')} on {run.status.get('host', '?')}"
-    if state == "dead":
-        state, reason = "killed", f"its process {run.status.get('pid', '?')} is gone and left no word"
     text = f"{run.name}: {state}" + (f", {reason}" if reason else "")
     return visible(f"{text} (log: {run.path / 'log.txt'})")

@@ -187,8 +187,6 @@ def _says(run: Glance, now: float) -> str:
         if run.written is not None and now - run.written > 600:
             parts.append(f"nothing written for {age(now - run.written)}")
         return ", ".join(parts)
-    if run.state == "dead":
-        return f"killed: its process {run.run.status.get('pid', '?')} is gone and left no word"
     return run.state + (f", {run.reason}" if run.reason else "")
 
 

@@ -185,7 +185,7 @@ def _notes(group: Group) -> list[str]:
     notes = list(group.notes)
     for member in group.members:
         if member.selected is None or member.run.state != "finished":
-            reason = member.run.problem or member.run.status.get("reason")
+            reason = member.run.reason
             seed = "" if member.run.seed is None else f"seed {member.run.seed} "
             state = NOT_MEASURED if member.run.state == "finished" else member.run.state
             notes.append(f"{seed}{state}" + (f": {reason}" if reason else ""))

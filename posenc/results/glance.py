@@ -103,7 +103,7 @@ def glance(path: Path, *, config: bool = False) -> Glance:
         training_loss=_number(last.get("loss", facts.get("final_loss"))),
         losses=losses,
         written=written,
-        reason=run.problem or _text(run.status.get("reason")),
+        reason=run.reason,
     )
 
 
@@ -208,7 +208,3 @@ def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e18:
         return None
     return float(value)
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)

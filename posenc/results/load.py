@@ -53,6 +53,14 @@ class Run:
         return visible(state)[:40]
 
     @property
+    def reason(self) -> str | None:
+        """Why it is in this state, as far as it is known. It may be a stranger's text."""
+        if self.state == "dead":
+            return f"its process {self.status.get('pid', '?')} is gone and left no word"
+        reason = self.problem or self.status.get("reason")
+        return reason if isinstance(reason, str) and reason else None
+
+    @property
     def name(self) -> str:
         """The run's name: that of its directory. It is the user's text: escape it where it is printed."""
         return self.path.name or str(self.path)

@@ -81,7 +81,7 @@ def full(rows: Sequence[Made]) -> Html:
 def runs_table(runs: Sequence[Run]) -> Html:
     """A line for each run: state, seed, speed, what it ended with, why it did not finish."""
     heads = ["run", "status", "seed", "T", "tokens", "tokens/s", "time", "peak memory", "training loss"]
-    problems = any(reason_of(run) for run in runs)
+    problems = any(run.reason for run in runs)
     found = []
     for run in runs:
         facts = run.facts or {}
@@ -90,7 +90,7 @@ def runs_table(runs: Sequence[Run]) -> Html:
         forms = (as_text, millions, "{:,.0f}".format, "{:,.0f} s".format, _mebibytes, "{:.3f}".format)
         cells = [plain(run.state), _number(run.seed, as_text)]
         cells += [_number(value, form) for value, form in zip(values, forms, strict=True)]
-        cells += [el("td", reason_of(run) or "", class_="list")] if problems else []
+        cells += [el("td", run.reason or "", class_="list")] if problems else []
         found.append(Line(join([run.name]), cells, [run.state]))
     return table("Runs", [*heads, *(["why"] if problems else [])], found)
 
@@ -101,7 +101,7 @@ def unfinished(runs: Sequence[Run]) -> Html | None:
     if not found:
         return None
     items = [
-        el("li", el("b", run.name), f": {run.state}", *([", ", reason] if (reason := reason_of(run)) else []))
+        el("li", el("b", run.name), f": {run.state}", *([", ", run.reason] if run.reason else []))
         for run in found
     ]
     return el("ul", *items)
@@ -122,12 +122,6 @@ def environment(runs: Sequence[Run]) -> Html:
         return el("p", "Nothing is known of what the runs were made with.")
     found = [join([el("dt", key), el("dd", _counted(some))]) for key, some in values.items()]
     return el("dl", *found, class_="facts")
-
-
-def reason_of(run: Run) -> str | None:
-    """Why a run is not finished, as far as it says."""
-    reason = run.problem or run.status.get("reason")
-    return None if reason is None else str(reason)
 
 
 def made(rows: Iterable[tuple[Html, Sequence[str]]], runs: Mapping[str, Run]) -> list[Made]:
