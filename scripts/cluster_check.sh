@@ -167,7 +167,7 @@ kill_it() { # the process of the rope run; the one node is this machine
 
 at_its_limit() {
   echo "a time limit of 2 minutes, 60 s of notice, a run that takes longer"
-  LIMIT=900 posenc train -m "${slurm[@]}" "${tiny[@]}" train.tokens=8e6 encoding=rope seed=0 runs_dir=limited \
+  LIMIT=900 posenc train -m "${slurm[@]}" "${tiny[@]}" train.tokens=3e6 encoding=rope seed=0 runs_dir=limited \
     hydra.launcher.timeout_min=2 hydra.launcher.signal_delay_s=60 >limited.out 2>limited.err
   local code=$?
   check "ends with 0 ($code)" is $code 0

@@ -33,6 +33,9 @@ FEWER = {
     "encoding=nope,learned,sinusoidal,rope,alibi,t5": "encoding=rope,alibi,t5",
     "experiment=headline": "experiment=headline encoding=rope,alibi,t5",
 }
+# Run by `pytest -m slow`: pages whose commands other tests give too, and lines that take half a minute each.
+SLOW_PAGES = {"add-an-encoding.md", "clusters.md", "tutorial.md"}
+SLOW_WORDS = {"bench", "--watch"}
 ONLY_ASKS = {"--help", "--cfg", "--dry-run"}
 # What a page has the reader write, by block; elsewhere typing the commands is all.
 SET_UP = {"add-an-encoding.md": (in_a_clone, in_a_package, loose)}
@@ -158,7 +161,12 @@ def what_makes_it_small(words: list[str]) -> tuple[str, ...]:
     return (*SMALL_MODEL, *SMALL_EVAL) if words[1] == "train" else SMALL_EVAL
 
 
-@pytest.mark.parametrize("command", RUN, ids=str)
+def marked(command: Command) -> Any:
+    slow = command.page in SLOW_PAGES or SLOW_WORDS & set(command.text.split())
+    return pytest.param(command, marks=[pytest.mark.slow] if slow else [], id=str(command))
+
+
+@pytest.mark.parametrize("command", map(marked, RUN))
 def test_it_runs(command: Command, reader: Reader, place: Path, posenc: Posenc) -> None:
     text, before = filled_in(command.text), run_directories()
     reader.bring(text)

@@ -14,6 +14,7 @@ import tiny
 DOCS = tiny.ROOT / "docs"
 
 
+@pytest.mark.slow
 def test_the_python_page_runs_from_top_to_bottom(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / "python.md").read_text(encoding="utf-8"), re.S)
     assert len(blocks) >= 8

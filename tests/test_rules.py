@@ -103,6 +103,11 @@ def test_every_choice_composes(group: str, choice: str) -> None:
     from posenc.jobs.compose import compose_jobs, parse
 
     given = {"hf": ["tokenizer.path=some.json"], "files": ["data.paths=here"]}.get(choice, [])
+    if group == "experiment":  # not all the jobs of a study
+        given = ["seed=0", "encoding=rope"]
+        params = yaml.safe_load((conf_dir() / "experiment" / f"{choice}.yaml").read_text())
+        named = str(params.get("hydra", {}).get("sweeper", {}).get("params", {}).get("encoding", "glob(*)"))
+        assert named == "glob(*)" or set(named.split(",")) <= set(own_encodings())
     composed = compose_jobs("train", parse([f"{group}={choice}", *given]))
     for job in composed.jobs:
         settings = job.settings

@@ -155,6 +155,7 @@ def test_nothing_there_and_empty_folders(posenc: Posenc, place: Path) -> None:
     assert posenc("runs").out == "0 runs\n"
 
 
+@pytest.mark.slow
 def test_what_it_says_continues_a_killed_run_does(place: Path, corpus: Path, posenc: Posenc) -> None:
     arguments = [*tiny.TINY, f"data.paths={corpus}", *LONG, "encoding.base=500", "seed=3", "runs_dir=a b"]
     process = tiny.start("train", *arguments, "train.checkpoint_seconds=0.3", cwd=place)

@@ -48,7 +48,9 @@ def mine(place: Path) -> list[str]:
     return ["plugins=[my_bias]", "--config-dir", "conf", "encoding=mine"]
 
 
-@pytest.mark.parametrize("format", ["png", "svg", "pdf"])
+@pytest.mark.parametrize(
+    "format", ["png", *(pytest.param(name, marks=pytest.mark.slow) for name in ("svg", "pdf"))]
+)
 def test_a_file_is_written_and_named(place: Path, format: str) -> None:
     arguments = ["show", "encoding=alibi", "context_length=16", "--out", f"here.{format}"]
     first = tiny.spawn(*arguments, cwd=place)

@@ -410,6 +410,7 @@ def test_over_http_and_then_without_it(repository: Repository) -> None:
     assert {row["tokenizer"] for row in facts["cached"]} == {"bytes", "bpe"}
 
 
+@pytest.mark.slow
 def test_a_hub_that_breaks_off_leaves_nothing(repository: Repository, cache: Path) -> None:
     text = {"train": [os.urandom(6000).hex() for _ in range(60)], "validation": ["x" * 99] * 9}
     folder = repository(rows=text, group=5)
@@ -424,6 +425,7 @@ def test_a_hub_that_breaks_off_leaves_nothing(repository: Repository, cache: Pat
         assert posenc(hub, "data", "info", "data=tinystories", "data.revision=main").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_hub_that_knows_no_such_revision_or_data_set(repository: Repository) -> None:
     with serving(Hub("roneneldan/TinyStories", repository())) as hub:
         for change in ("data.revision=v9", ""):
@@ -444,6 +446,7 @@ def test_out_of_reach_is_said_in_two_lines_and_soon(tmp_path: Path) -> None:
         assert time.monotonic() - began < 90
 
 
+@pytest.mark.slow
 def test_a_copy_in_the_librarys_cache_is_read_without_network(repository: Repository, tmp_path: Path) -> None:
     """Loaded once by the library from a hub, then read by us with no hub: only of the same revision."""
     load = "import datasets; datasets.load_dataset('roneneldan/TinyStories', revision='main')"

@@ -41,6 +41,7 @@ def lines_of(runs: Path) -> int:
     return sum(len(path.read_text().splitlines()) for path in runs.glob("default/*/metrics.jsonl"))
 
 
+@pytest.mark.slow
 def test_signals_stop_a_run_that_continues_to_the_same_weights(
     train: Posenc, place: Path, corpus: Path
 ) -> None:

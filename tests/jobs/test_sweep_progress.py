@@ -170,6 +170,7 @@ def test_a_pipe_gets_a_line_a_job_and_no_table(place: Path, corpus: Path) -> Non
     assert VARIABLE not in result.err
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_the_table_and_the_whole_below_the_bar(place: Path, corpus: Path) -> None:
     arguments = ["train", "-m", *tiny.TINY, f"data.paths={corpus}", *RUN, "encoding=rope,alibi"]
     command = [sys.executable, "-m", "posenc", *arguments, "train.tokens=25600"]

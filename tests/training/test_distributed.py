@@ -181,6 +181,7 @@ def test_four_processes_with_shares_of_unequal_size(store: TokenStore, place: Pa
     check_shared_evaluation(reports)
 
 
+@pytest.mark.slow
 def test_a_killed_process_ends_all_and_a_stopped_run_goes_on_with_one(
     train: Posenc, place: Path, corpus: Path
 ) -> None:
