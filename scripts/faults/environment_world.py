@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from faults.case import Seen
 from faults.commands import TINY, Ended, environment, write_corpus
 
+BASH = shutil.which("bash") or "/bin/bash"  # a path: some cases have no PATH
 POSENC = f"{shlex.quote(sys.executable)} -m posenc"
 
 
@@ -35,7 +37,7 @@ class World:
         """A line of bash; a variable that is None is not set."""
         given = {**environment(self.place), **(env or {})}
         done = subprocess.run(
-            ["bash", "-c", script],
+            [BASH, "-c", script],
             cwd=cwd or self.place,
             env={key: value for key, value in given.items() if value is not None},
             stdin=subprocess.DEVNULL,
