@@ -34,8 +34,8 @@ FEWER = {
     "experiment=headline": "experiment=headline encoding=rope,alibi,t5",
 }
 # Run by `pytest -m slow`: pages whose commands other tests give too, and lines that take half a minute each.
-SLOW_PAGES = {"add-an-encoding.md", "clusters.md", "tutorial.md"}
-SLOW_WORDS = {"bench", "--watch"}
+SLOW_PAGES = {"add-an-encoding.md", "clusters.md", "index.md", "tutorial.md"}
+SLOW_WORDS = {"bench", "--watch", "'extend=glob(*)'"}
 ONLY_ASKS = {"--help", "--cfg", "--dry-run"}
 # What a page has the reader write, by block; elsewhere typing the commands is all.
 SET_UP = {"add-an-encoding.md": (in_a_clone, in_a_package, loose)}
@@ -166,7 +166,7 @@ def marked(command: Command) -> Any:
     return pytest.param(command, marks=[pytest.mark.slow] if slow else [], id=str(command))
 
 
-@pytest.mark.parametrize("command", map(marked, RUN))
+@pytest.mark.parametrize("command", [marked(command) for command in RUN])
 def test_it_runs(command: Command, reader: Reader, place: Path, posenc: Posenc) -> None:
     text, before = filled_in(command.text), run_directories()
     reader.bring(text)

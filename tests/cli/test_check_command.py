@@ -74,6 +74,7 @@ def test_a_broken_plugin_is_named_with_its_law(place: Path, mine: list[str]) -> 
     assert document["model"]["d_model"] == 32 and document["context_length"] == 32
 
 
+@pytest.mark.slow
 def test_several_are_a_matrix_of_80_columns(place: Path, mine: list[str]) -> None:
     result = tiny.spawn("check", "-m", *mine[:-1], "encoding=rope,mine", "context_length=8,16", cwd=place)
     assert result.code == 0, result
@@ -88,6 +89,7 @@ def test_several_are_a_matrix_of_80_columns(place: Path, mine: list[str]) -> Non
         assert [row[line.index(law)] for line, law in zip(head, LAWS, strict=True)] == marks
 
 
+@pytest.mark.slow
 def test_all_of_them_fit_and_hold(place: Path, monkeypatch: pytest.MonkeyPatch, posenc: Posenc) -> None:
     """With the laws cut down to two: all of them over all encodings are tests/laws."""
     few = {law: LAWS[law] for law in ("count", "penalty")}

@@ -69,6 +69,7 @@ def test_a_grid_point_runs_once_however_it_is_written(train: Posenc, place: Path
     assert again.code == 0 and "already finished" in again.err
 
 
+@pytest.mark.slow
 def test_other_lengths_of_one_run_are_no_duplicates(train: Posenc, run_copy: Path) -> None:
     result = train("-m", "encoding=rope", "'eval.lengths=[1x],[2x]'".strip("'"))
     assert result.code == 0 and "the same run as" not in result.err, result.err

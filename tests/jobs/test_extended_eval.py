@@ -157,6 +157,7 @@ def test_an_extended_run_is_drawn(posenc: Posenc, run_copy: Path) -> None:
     assert refused.code == 2
 
 
+@pytest.mark.slow
 def test_a_sweep_shows_what_it_measured(posenc: Posenc, run_copy: Path) -> None:
     result = posenc("eval", "-m", f"run={run_copy}", "extend=pi,window", "eval.lengths=[1x,3x]")
     assert result.code == 0, result.err
