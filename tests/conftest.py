@@ -64,6 +64,17 @@ def place(tmp_path: Path, shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -
     torch.set_num_threads(threads)
 
 
+@pytest.fixture(autouse=True)
+def no_log_handler_is_left() -> Iterator[None]:
+    """A handler that Hydra sets up in a test would write to a closed stream in those that follow."""
+    root = logging.getLogger()
+    before = root.handlers[:]
+    yield
+    for handler in root.handlers[:]:
+        if type(handler) is logging.StreamHandler and handler not in before:
+            root.removeHandler(handler)
+
+
 @contextmanager
 def as_a_new_process(arguments: list[str]) -> Iterator[None]:
     """What a fresh process has and a second call in one process would not; put back afterwards."""

@@ -6,7 +6,6 @@ import gc
 import glob
 import os
 import re
-import time
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -48,7 +47,7 @@ class Run:
         state = self.status.get("status")
         if not isinstance(state, str):
             return "finished" if self.facts is not None else "unknown"
-        if state == "running" and is_dead(self.status, time.time()):
+        if state == "running" and is_dead(self.status):
             return "dead"
         return visible(state)[:40]
 

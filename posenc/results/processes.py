@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 
-def is_dead(status: dict[str, Any], now: float) -> bool:
+def is_dead(status: dict[str, Any]) -> bool:
     """Whether the process of a status is gone for certain: it was on this host and is not there any more.
 
     Elsewhere, and on systems that do not say, nothing is certain: False.
@@ -24,17 +25,17 @@ def is_dead(status: dict[str, Any], now: float) -> bool:
         return True
     except (PermissionError, OverflowError):
         pass  # of another user, or no number of a process
-    return _began_later(pid, status, now)
+    return _began_later(pid, status)
 
 
-def _began_later(pid: int, status: dict[str, Any], now: float) -> bool:
+def _began_later(pid: int, status: dict[str, Any]) -> bool:
     """Whether another process has the number by now: it began after the status was written (Linux)."""
     try:
         written = datetime.fromisoformat(str(status.get("updated"))).timestamp()
         # after the name, which may hold spaces and brackets: field 22, in ticks since the machine started
         ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
         up = float(Path("/proc/uptime").read_text().split()[0])
-        began = now - up + ticks / os.sysconf("SC_CLK_TCK")
+        began = time.time() - up + ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return False
     return began > written + 2  # the clock of a status has whole seconds
