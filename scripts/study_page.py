@@ -1,9 +1,13 @@
-"""Remake every table and figure of docs/study.md (and of the README) from the records in docs/study/.
+"""Remake every table and figure of the study's pages (and of the README) from the records in docs/study/.
 
     python scripts/study_page.py            write what changed
     python scripts/study_page.py --check    only tell what would change; exit code 1 if anything would
-A table stands between `<!-- posenc ... -->` and `<!-- end -->`: it is what that command prints. A command
-with `--plot FILE` or `--html FILE` stands alone, and the file is what it draws. Nothing is trained.
+What is made stands between one of these lines and `<!-- end -->`. Nothing is trained.
+    <!-- posenc ... -->                      what the command prints
+    <!-- costs: FILE FILE -->                runs, seeds and minutes of each file of records
+    <!-- directions: FILE -->                directions of each paper's table that are met, and not
+A figure has one line, and the file is what the command draws:
+    <!-- drawn by: posenc ... --plot FILE ... -->
 """
 
 from __future__ import annotations
@@ -12,16 +16,23 @@ import argparse
 import os
 import re
 import shlex
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from posenc.results import Run, load_runs
+from posenc.results.against import against
+from posenc.results.published import tables
+
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "docs" / "study.md", ROOT / "README.md")
-TABLE = re.compile(
-    r"(?P<head><!-- (?P<command>posenc [^\n]*?) -->\n)(?P<body>.*?)(?P<end><!-- end -->)", re.S
+PAGES = (ROOT / "docs" / "study.md", ROOT / "docs" / "study-directions.md", ROOT / "README.md")
+MADE = re.compile(
+    r"(?P<head><!-- (?P<how>posenc |costs: |directions: )(?P<words>[^\n]*?) -->\n)"
+    r"(?P<body>.*?)(?P<end><!-- end -->)",
+    re.S,
 )
 FIGURE = re.compile(r"<!-- drawn by: (?P<command>posenc [^\n]*? --plot (?P<file>\S+)[^\n]*?) -->")
 
@@ -36,16 +47,58 @@ def printed(command: str) -> str:
     return done.stdout
 
 
+def shown(words: str) -> str:
+    """The table of a command: Markdown, or as in a terminal."""
+    text = printed(f"posenc {words}").rstrip() + "\n"
+    return text if "--format markdown" in words else f"```text\n{text}```\n"
+
+
+def costs(words: str) -> str:
+    """What was run, and how long it took."""
+    lines = ["| records | runs | encodings | seeds | training, minutes a run | measuring | in all, hours |"]
+    lines.append("| --- | ---: | ---: | --- | ---: | ---: | ---: |")
+    for name in words.split():
+        runs = [run for run in load_runs([ROOT / name]) if run.facts is not None]
+        trained = [facts["wall_seconds"] / 60 for run in runs if (facts := run.facts)]
+        measured = [sum(record.get("seconds") or 0 for record in run.records) / 60 for run in runs]
+        seeds = sorted({run.seed for run in runs if run.seed is not None})
+        encodings = {str(run.facts["encoding"]) for run in runs if run.facts}
+        hours = (sum(trained) + sum(measured)) / 60
+        lines.append(
+            f"| {Path(name).name} | {len(runs)} | {len(encodings)} | {', '.join(map(str, seeds))} "
+            f"| {_middle(trained)} | {_middle(measured)} | {hours:.1f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _middle(values: list[float]) -> str:
+    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+
+
+def directions(words: str) -> str:
+    """A line for each paper's table with something to compare."""
+    runs: list[Run] = load_runs([ROOT / words.strip()])
+    lines = [
+        "| paper's table | pass | fail | cannot tell | not as published |",
+        "| --- | ---: | ---: | ---: | --- |",
+    ]
+    total = dict.fromkeys(("pass", "fail", "cannot tell"), 0)
+    for table in tables():
+        checks = [check for block in against(runs, table).blocks for check in block.checks]
+        count = {outcome: sum(check.outcome == outcome for check in checks) for outcome in total}
+        total = {outcome: total[outcome] + count[outcome] for outcome in total}
+        failed = "; ".join(check.what for check in checks if check.outcome == "fail")
+        lines.append(f"| {table} | {' | '.join(map(str, count.values()))} | {failed} |")
+    lines.append(f"| in all | {' | '.join(map(str, total.values()))} | |")
+    return "\n".join(lines) + "\n"
+
+
+MAKERS = {"posenc ": shown, "costs: ": costs, "directions: ": directions}
+
+
 def remade(text: str) -> str:
-    """The page with every table as its command prints it now."""
-
-    def table(found: re.Match[str]) -> str:
-        body = printed(found["command"]).rstrip() + "\n"
-        if "--format markdown" not in found["command"]:
-            body = f"```text\n{body}```\n"
-        return f"{found['head']}{body}{found['end']}"
-
-    return TABLE.sub(table, text)
+    """The page with everything as it would be made now."""
+    return MADE.sub(lambda found: found["head"] + MAKERS[found["how"]](found["words"]) + found["end"], text)
 
 
 def figures(text: str) -> dict[Path, bytes]:
