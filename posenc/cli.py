@@ -17,6 +17,7 @@ app = typer.Typer(
     name="posenc",
     help="Train short, test long: compare positional encodings by how they extrapolate in length.",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["--help", "-h"]},  # of every command below
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     add_completion=False,

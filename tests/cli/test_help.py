@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
+import typer
 
+from posenc.cli import app
 from posenc.jobs.conf_text import choices, groups
 from posenc.jobs.help import help_text
 
@@ -81,3 +84,16 @@ def test_a_near_miss_is_named(posenc: Posenc, place: Path, arguments: list[str],
     assert result.code == 2 and result.out == "", result
     assert says in result.err, result.err
     assert not list(place.iterdir())
+
+
+def names(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The command and every one below it."""
+    yield path
+    for name, below in getattr(command, "commands", {}).items():
+        yield from names(below, (*path, name))
+
+
+@pytest.mark.parametrize("command", names(typer.main.get_command(app)), ids=" ".join)
+def test_every_command_knows_both_words_for_help(posenc: Posenc, command: tuple[str, ...]) -> None:
+    long, short = posenc(*command, "--help"), posenc(*command, "-h")
+    assert (short.code, short.out) == (0, long.out) and len(long.out) > 100, short
