@@ -5,6 +5,7 @@
 What is made stands between one of these lines and `<!-- end -->`. Nothing is trained.
     <!-- posenc ... -->                      what the command prints
     <!-- costs: FILE FILE -->                runs, seeds and minutes of each file of records
+    <!-- pairs: FILE -->                     how many pairs of rows are told apart at each length
     <!-- directions: FILE -->                directions of each paper's table that are met, and not
 A figure has one line, and the file is what the command draws:
     <!-- drawn by: posenc ... --plot FILE ... -->
@@ -25,12 +26,13 @@ from pathlib import Path
 
 from posenc.results import Run, load_runs
 from posenc.results.against import against
+from posenc.results.comparison import compare
 from posenc.results.published import tables
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "docs" / "study.md", ROOT / "docs" / "study-directions.md", ROOT / "README.md")
 MADE = re.compile(
-    r"(?P<head><!-- (?P<how>posenc |costs: |directions: )(?P<words>[^\n]*?) -->\n)"
+    r"(?P<head><!-- (?P<how>posenc |costs: |pairs: |directions: )(?P<words>[^\n]*?) -->\n)"
     r"(?P<body>.*?)(?P<end><!-- end -->)",
     re.S,
 )
@@ -75,6 +77,18 @@ def _middle(values: list[float]) -> str:
     return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
 
 
+def pairs(words: str) -> str:
+    """Of all pairs of rows: told apart, tied, unclear; by length."""
+    table = compare(load_runs([ROOT / words.strip()]), "fixed-target", "nats", allow_mixed=False)
+    lines = ["| length | pairs | told apart | tied | unclear |", "| --- | ---: | ---: | ---: | ---: |"]
+    for column in table.columns:
+        said = [pair.word for pair in column.pairs]
+        apart = said.count("lower") + said.count("higher")
+        counts = (len(said), apart, said.count("tie"), said.count("unclear"))
+        lines.append(f"| {column.multiple:g}x | {' | '.join(map(str, counts))} |")
+    return "\n".join(lines) + "\n"
+
+
 def directions(words: str) -> str:
     """A line for each paper's table with something to compare."""
     runs: list[Run] = load_runs([ROOT / words.strip()])
@@ -93,7 +107,7 @@ def directions(words: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-MAKERS = {"posenc ": shown, "costs: ": costs, "directions: ": directions}
+MAKERS = {"posenc ": shown, "costs: ": costs, "pairs: ": pairs, "directions: ": directions}
 
 
 def remade(text: str) -> str:

@@ -1,0 +1,153 @@
+"""Why some encodings of the study lose beyond T: trained models, altered at one place, measured again.
+
+    python scripts/study_causes.py runs/reference/fire-nano-T64-s0-* runs/reference/t5-nano-T64-s0-* ...
+prints a table for docs/study.md: nats per token on 2560 of the study's targets. Nothing is trained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc.corpus import prepare
+from posenc.evaluation import fixed_target
+from posenc.evaluation.plans import Asked
+from posenc.evaluation.subject import Subject
+from posenc.jobs.build import build_model
+from posenc.jobs.stored_run import StoredRun, stored_run
+from posenc.training.checkpoint import load_weights
+
+TARGETS = 2560
+MULTIPLES = (1, 2, 4, 8)
+SHUT = -1e4  # added to a score, it leaves nothing of its key
+
+
+def as_trained(encoding: Any) -> None:
+    """No change."""
+
+
+def bias_without_far_keys(encoding: Any) -> None:
+    """Distances of T and more shut out."""
+    given, reach = encoding.bias, encoding.shape.train_length
+
+    def bias(q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        return given(q_pos, k_pos, layer).masked_fill(q_pos[:, None] - k_pos[None, :] >= reach, SHUT)
+
+    encoding.bias = bias
+
+
+def capped_bias(encoding: Any) -> None:
+    """Past T the bias of the last trained position, and its farthest key's for all keys beyond."""
+    given, reach = encoding.bias, encoding.shape.train_length
+
+    def bias(q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        trained = torch.arange(reach, device=q_pos.device)
+        table = given(trained, trained, layer)  # (H, T, T)
+        query = q_pos.clamp_max(reach - 1)[:, None]
+        distance = (q_pos[:, None] - k_pos[None, :]).clamp_min(0)
+        return table[:, query, (query - distance).clamp_min(0)]  # (H, T, S)
+
+    encoding.bias = bias
+
+
+def last_bucket(change: Callable[[Tensor], Tensor]) -> Callable[[Any], None]:
+    """T5's last bucket, made of its table (H, buckets)."""
+
+    def alter(encoding: Any) -> None:
+        encoding.table.data[:, -1] = change(encoding.table.data)
+
+    return alter
+
+
+def scores_without_far_keys(encoding: Any) -> None:
+    """Distances of T and more shut out."""
+    given, reach = encoding.scores, encoding.shape.train_length
+
+    def scores(
+        s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
+    ) -> Tensor:
+        far = q_pos[:, None] - k_pos[None, :] >= reach
+        return given(s, q, k, q_pos, k_pos, state, layer).masked_fill(far, SHUT)  # (B, H, T, S)
+
+    encoding.scores = scores
+
+
+def capped_scores(encoding: Any) -> None:
+    """The scale and the offset of the longest trained distance for all longer ones; angles as they are."""
+    given, reach = encoding.scores, encoding.shape.train_length
+
+    def scores(
+        s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
+    ) -> Tensor:
+        nearer = torch.maximum(k_pos[None, :], q_pos[:, None] - (reach - 1))  # (T, S)
+        rows = [
+            given(s[..., i : i + 1, :], q, k, q_pos[i : i + 1], nearer[i], state, layer)
+            for i in range(len(q_pos))
+        ]
+        return torch.cat(rows, dim=-2)  # (B, H, T, S)
+
+    encoding.scores = scores
+
+
+ALTERED: dict[str, dict[str, Callable[[Any], None]]] = {
+    "fire": {
+        "as trained": as_trained,
+        "keys T or more back shut out": bias_without_far_keys,
+        "positions and distances capped at T - 1": capped_bias,
+    },
+    "t5": {
+        "as trained": as_trained,
+        "last bucket at the mean of the six before it": last_bucket(lambda table: table[:, -7:-1].mean(1)),
+        "last bucket shut": last_bucket(lambda table: torch.full_like(table[:, -1], SHUT)),
+    },
+    "scale_invariant": {
+        "as trained": as_trained,
+        "keys T or more back shut out": scores_without_far_keys,
+        "scale and offset capped at the distance T - 1": capped_scores,
+    },
+}
+
+
+def losses(run: StoredRun, alter: Callable[[Any], None]) -> list[float]:
+    """Nats per token at each multiple of T."""
+    train_length = run.settings["context_length"]
+    store = prepare(run.settings["data"], run.settings["tokenizer"])
+    model = build_model(run.settings, run.shape, store.vocab_size)
+    load_weights(run.checkpoint.path, model)
+    alter(model.encoding)
+    windows = [multiple * train_length for multiple in MULTIPLES]
+    asked = Asked(store, "test", windows, train_length, target_fraction=0.25, max_targets=TARGETS, stride=16)
+    plan = fixed_target.plan(asked)
+    subject = Subject(
+        model.eval(), train_length, 0, "fp32", torch.device("cpu"), store, "test", batch_tokens=4096
+    )
+    sums = [fixed_target.measure(subject, plan, window) for window in windows]
+    return [float(one.nats.sum() / one.targets.sum()) for one in sums]
+
+
+def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("runs", nargs="+", help="run directories of " + ", ".join(ALTERED))
+    print("| encoding | changed | T | 2x | 4x | 8x |\n| --- | --- | ---: | ---: | ---: | ---: |")
+    for directory in parser.parse_args().runs:
+        run = stored_run(directory, [])
+        name = run.settings["encoding"]["name"]
+        if name not in ALTERED:
+            print(f"{Path(directory).name}: only {', '.join(ALTERED)}", file=sys.stderr)
+            return 2
+        for what, alter in ALTERED[name].items():
+            print(
+                f"| {name} | {what} | {' | '.join(f'{one:.3f}' for one in losses(run, alter))} |", flush=True
+            )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
