@@ -1,4 +1,4 @@
-"""Remake every table and figure of the study's pages (and of the README) from the records in docs/study/.
+"""Remake every table and figure of the study's pages from the records in docs/study/.
 
     python scripts/study_page.py            write what changed
     python scripts/study_page.py --check    only tell what would change; exit code 1 if anything would
@@ -6,6 +6,7 @@ What is made stands between one of these lines and `<!-- end -->`. Nothing is tr
     <!-- posenc ... -->                      what the command prints
     <!-- costs: FILE FILE -->                runs, seeds and minutes of each file of records
     <!-- pairs: FILE -->                     how many pairs of rows are told apart at each length
+    <!-- causes: FILE -->                    what scripts/study_causes.py measured
     <!-- directions: FILE -->                directions of each paper's table that are met, and not
 A figure has one line, and the file is what the command draws:
     <!-- drawn by: posenc ... --plot FILE ... -->
@@ -14,6 +15,8 @@ A figure has one line, and the file is what the command draws:
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
 import os
 import re
 import shlex
@@ -22,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 from posenc.results import Run, load_runs
@@ -30,9 +34,9 @@ from posenc.results.comparison import compare
 from posenc.results.published import tables
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "docs" / "study.md", ROOT / "docs" / "study-directions.md", ROOT / "README.md")
+PAGES = (ROOT / "docs" / "study.md", ROOT / "docs" / "study-directions.md")
 MADE = re.compile(
-    r"(?P<head><!-- (?P<how>posenc |costs: |pairs: |directions: )(?P<words>[^\n]*?) -->\n)"
+    r"(?P<head><!-- (?P<how>posenc |[a-z]+: )(?P<words>[^\n]*?) -->\n)"
     r"(?P<body>.*?)(?P<end><!-- end -->)",
     re.S,
 )
@@ -89,29 +93,54 @@ def pairs(words: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def causes(words: str) -> str:
+    """Trained models, altered at one place: the loss at T, and the change to it."""
+    found = json.loads((ROOT / words.strip()).read_text(encoding="utf-8"))
+    lines = ["| encoding | changed | T | 2x | 4x | 8x |", "| --- | --- | ---: | ---: | ---: | ---: |"]
+    for encoding, altered in found.items():
+        for what, (at_train_length, *beyond) in altered.items():
+            changes = " | ".join(f"{loss - at_train_length:+.3f}" for loss in beyond)
+            lines.append(f"| {encoding} | {what} | {at_train_length:.3f} | {changes} |")
+    return "\n".join(lines) + "\n"
+
+
 def directions(words: str) -> str:
     """A line for each paper's table with something to compare."""
     runs: list[Run] = load_runs([ROOT / words.strip()])
-    lines = [
-        "| paper's table | pass | fail | cannot tell | not as published |",
-        "| --- | ---: | ---: | ---: | --- |",
-    ]
+    lines = ["| paper's table | pass | fail | cannot tell |", "| --- | ---: | ---: | ---: |"]
+    every: Counter[str] = Counter()
     total = dict.fromkeys(("pass", "fail", "cannot tell"), 0)
     for table in tables():
         checks = [check for block in against(runs, table).blocks for check in block.checks]
         count = {outcome: sum(check.outcome == outcome for check in checks) for outcome in total}
         total = {outcome: total[outcome] + count[outcome] for outcome in total}
-        failed = "; ".join(check.what for check in checks if check.outcome == "fail")
-        lines.append(f"| {table} | {' | '.join(map(str, count.values()))} | {failed} |")
-    lines.append(f"| in all | {' | '.join(map(str, total.values()))} | |")
+        every.update(check.what for check in checks if check.outcome == "fail")
+        lines.append(f"| {table} | {' | '.join(map(str, count.values()))} |")
+    lines.append(f"| in all | {' | '.join(map(str, total.values()))} |")
+    lines += ["", "| not as published | times |", "| --- | ---: |"]
+    lines += [f"| {what} | {n} |" for what, n in every.most_common()]
     return "\n".join(lines) + "\n"
 
 
-MAKERS = {"posenc ": shown, "costs: ": costs, "pairs: ": pairs, "directions: ": directions}
+MAKERS = {
+    "posenc ": shown,
+    "costs: ": costs,
+    "pairs: ": pairs,
+    "causes: ": causes,
+    "directions: ": directions,
+}
 
 
 def remade(text: str) -> str:
-    """The page with everything as it would be made now."""
+    """The page with everything as it would be made now. Raises ValueError for marks that do not pair up."""
+    marks = re.findall(r"^<!-- (?!drawn by: |not run: )(.*) -->$", text, re.M)
+    if not marks:
+        raise ValueError("nothing on the page is made from the records")
+    for begin, end in itertools.zip_longest(marks[::2], marks[1::2]):
+        if not begin.startswith(tuple(MAKERS)):
+            raise ValueError(f"<!-- {begin} -->: nothing makes this")
+        if end != "end":
+            raise ValueError(f"<!-- {begin} --> has no <!-- end -->")
     return MADE.sub(lambda found: found["head"] + MAKERS[found["how"]](found["words"]) + found["end"], text)
 
 

@@ -4,26 +4,78 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
 import tiny
 
 from posenc.results import load_runs
 
+sys.path.insert(0, str(tiny.ROOT / "scripts"))
+import study_page
+
 RECORDS = tiny.ROOT / "docs" / "study"
 
 
-def test_records_are_compact_and_of_finished_runs_at_one_recipe() -> None:
+def test_records_are_compact_and_of_finished_runs_of_one_recipe() -> None:
     runs = load_runs([RECORDS])
     assert runs and all(run.state == "finished" and run.facts is not None for run in runs)
     assert sum(file.stat().st_size for file in RECORDS.iterdir()) < 5e6
-    facts = [run.facts for run in runs if run.facts is not None]
-    assert {one["corpus"]["fingerprint"] for one in facts} == {facts[0]["corpus"]["fingerprint"]}
-    assert {(one["tokens"], one["precision"], one["model"]["name"]) for one in facts} == {
-        (3999744, "fp32", "nano")
+    recipes = {
+        (
+            run.facts["corpus"]["fingerprint"],
+            run.facts["tokens"],
+            run.facts["precision"],
+            run.facts["model"]["name"],
+            run.facts["context_length"],
+            (run.config or {})["train"]["lr"],
+        )
+        for run in runs
+        if run.facts is not None
     }
+    assert len(recipes) == 1 and next(iter(recipes))[1:] == (3999744, "fp32", "nano", 64, 0.002)
+    protocols = {"fixed-target", "sliding", "nonoverlapping", "positions", "induction", "far-copy"}
+    for run in runs:
+        assert protocols <= {record["protocol"] for record in run.records}, run.name
 
 
 def test_every_table_and_figure_is_what_the_records_give() -> None:
     command = [sys.executable, "scripts/study_page.py", "--check"]
     done = subprocess.run(command, cwd=tiny.ROOT, capture_output=True, text=True, env=tiny.environment())
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "<!-- pairs: x -->\nprose\n<!-- costs: x -->\n<!-- end -->\n",
+            "<!-- pairs: x --> has no <!-- end -->",
+        ),
+        ("<!-- pairs: x -->\n", "<!-- pairs: x --> has no <!-- end -->"),
+        ("<!-- end -->\n", "<!-- end -->: nothing makes this"),
+        ("<!-- pears: x -->\n<!-- end -->\n", "<!-- pears: x -->: nothing makes this"),
+        ("prose\n", "nothing on the page"),
+    ],
+)
+def test_marks_that_do_not_pair_up_are_no_page(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        study_page.remade(text)
+
+
+def test_a_changed_number_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "study").symlink_to(RECORDS)
+    page = tmp_path / "docs" / "page.md"
+    page.write_text("<!-- pairs: docs/study/reference.runs.jsonl.gz -->\n<!-- end -->\n")
+    monkeypatch.setattr(study_page, "ROOT", tmp_path)
+    monkeypatch.setattr(study_page, "PAGES", (page,))
+    told = []
+    for arguments in ([], ["--check"], ["--check"]):
+        monkeypatch.setattr(sys, "argv", ["study_page.py", *arguments])
+        told.append(study_page.main())
+        if len(told) == 2:
+            page.write_text(page.read_text().replace("| 8x |", "| 9x |"))
+    assert told == [0, 0, 1] and "differs: docs/page.md" in capsys.readouterr().out
