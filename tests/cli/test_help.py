@@ -93,7 +93,7 @@ def names(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]
         yield from names(below, (*path, name))
 
 
-@pytest.mark.parametrize("command", names(typer.main.get_command(app)), ids=" ".join)
+@pytest.mark.parametrize("command", list(names(typer.main.get_command(app))), ids=" ".join)
 def test_every_command_knows_both_words_for_help(posenc: Posenc, command: tuple[str, ...]) -> None:
     long, short = posenc(*command, "--help"), posenc(*command, "-h")
     assert (short.code, short.out) == (0, long.out) and len(long.out) > 100, short
