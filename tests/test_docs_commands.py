@@ -22,7 +22,7 @@ from test_add_an_encoding import in_a_clone, in_a_package, loose
 
 Posenc = Callable[..., tiny.Result]
 PAGES = [tiny.ROOT / "README.md", *sorted((tiny.ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"(?:<!--(?P<mark>.*?)-->\n)?^```(?:sh|text)\n(?P<body>.*?)^```", re.S | re.M)
+BLOCK = re.compile(r"(?:<!--(?P<mark>(?:(?!-->).)*)-->\n)?^```(?:sh|text)\n(?P<body>.*?)^```", re.S | re.M)
 # Added to whatever trains or measures: seconds instead of minutes.
 SMALL_MODEL = ("model.d_model=32", "model.n_layers=2", "model.n_heads=2", "train.tokens=4096")
 SMALL_BENCH = (*SMALL_MODEL[:3], "train.batch_tokens=512", "--repeats=1", "--eval-lengths=none")
@@ -190,7 +190,7 @@ def test_there_are_commands_and_every_one_left_out_has_a_reason() -> None:
     left_out = [command for command in EVERY if command.reason is not None]
     assert len(RUN) >= 60 and len({command.page for command in RUN}) >= 5
     assert all(command.reason and len(command.reason) > 10 for command in left_out)
-    assert len(left_out) <= 16
+    assert len({(command.page, command.block) for command in left_out}) <= 10  # blocks
     for page in PAGES:
         marks = re.findall(r"<!-- not run:.*?-->\n(.*)", page.read_text(encoding="utf-8"))
         assert all(line.startswith("```sh") for line in marks), f"{page.name}: a mark that marks nothing"
@@ -202,14 +202,15 @@ def test_the_gathering_itself(tmp_path: Path) -> None:
     assert without_explanation("posenc eval 'run=glob(*)' x=[1,2]") == "posenc eval 'run=glob(*)' x=[1,2]"
     page = tmp_path / "page.md"
     page.write_text(
-        "a\n```sh\npip install x\nposenc runs  # what\n```\n```text\nposenc/corpus/  text\nposenc --version\n"
-        "```\n<!-- not run: needs Slurm -->\n```sh\nposenc data list\n```\n```yaml\nposenc no\n```\n"
+        "<!-- end -->\na\n```sh\npip install x\nposenc runs  # what\n```\n"
+        "```text\nposenc/corpus/  text\nposenc --version\n```\n<!-- not run: needs Slurm -->\n```sh\n"
+        "posenc data list\n```\n```yaml\nposenc no\n```\n"
     )
     found = [(one.line, one.block, one.text, one.reason) for one in commands(page)]
     assert found == [
-        (4, 0, "posenc runs", None),
-        (8, 1, "posenc --version", None),
-        (12, 2, "posenc data list", "needs Slurm"),
+        (5, 0, "posenc runs", None),
+        (9, 1, "posenc --version", None),
+        (13, 2, "posenc data list", "needs Slurm"),
     ]
 
 
