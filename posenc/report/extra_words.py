@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from posenc.results.comparison import Comparison
 from posenc.results.names import visible
 from posenc.results.verdicts import EFFECTIVE
@@ -11,6 +13,14 @@ PROBE_NOTES = {
     "far-copy": "far-copy: the loss on targets that continue a text which last stood more than T tokens "
     "back, so that a window of T cannot see it.",
 }
+
+
+def over_seeds_and_documents(counts: Iterable[int]) -> str:
+    """What intervals are over that were made from so many seeds each."""
+    found = set(counts)
+    if found == {1}:
+        return "documents (these models only)"
+    return "seeds and documents" + (" (of one seed: documents, these models only)" if 1 in found else "")
 
 
 def extra_captions(comparison: Comparison) -> list[str]:
@@ -28,7 +38,7 @@ def extra_captions(comparison: Comparison) -> list[str]:
             "T against T/2: the loss at 1x minus that at 0.5x on the same targets, below 0 where text helps"
         )
         text += f", in {uses[0].unit}" if comparison.header["metric"] == "ppl" else ""
-        of = "documents" if all(one.seeds == 1 for one in uses) else "seeds and documents"
+        of = over_seeds_and_documents(one.seeds for one in uses)
         intervals = any(one.ci95 for one in uses)
         lines.append(text + (f"; its ± is half the 95% interval over {of}" if intervals else ""))
     curves = [row.curve for row in rows if row.curve]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from posenc.report.extra_words import PROBE_NOTES, extra_captions
+from posenc.report.extra_words import PROBE_NOTES, extra_captions, over_seeds_and_documents
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
 from posenc.results.names import visible
@@ -117,10 +117,13 @@ def _spread(comparison: Comparison) -> str:
         change = "the number with a sign is the rise over the mean from T/2 to T in the same passes"
     counts = sorted({cell.seeds for cell in _cells(comparison) if cell.seeds})
     if of == "seeds":
-        seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        several = [count for count in counts if count > 1]
+        seeds = f"{several[0]}" if len(several) == 1 else f"{several[0]} to {several[-1]}"
+        alone = "" if several == counts else ", a number without one is of one seed"
         if not change:
-            return f"± behind a loss is the standard deviation over {seeds} seeds"
-        return f"± is the standard deviation over {seeds} seeds (of a change: of each seed's own); {change}"
+            return f"± behind a loss is the standard deviation over {seeds} seeds{alone}"
+        of_change = "(of a change: of each seed's own)"
+        return f"± is the standard deviation over {seeds} seeds {of_change}{alone}; {change}"
     tail = "one seed: this says something of these models only"
     if not change:
         return tail if counts else ""
@@ -140,8 +143,7 @@ def _baseline(comparison: Comparison) -> str:
         return f"{visible(name)} is the only row; " + OF_CROP_LINE
     if not found:
         return f"nothing can be held against {visible(name)}: not the same targets, seeds or metric"
-    one = max(len(against.seeds) for against in found) == 1
-    over = "documents (these models only)" if one else "seeds and documents"
+    over = over_seeds_and_documents(len(against.seeds) for against in found)
     margins = comparison.header["margins"]
     return (
         f"the number with a sign is the difference to {visible(name)} at the same length, paired by seed and "
@@ -159,8 +161,7 @@ def _verdicts(comparison: Comparison) -> str:
     if not found:
         return ""
     margins = comparison.header["margins"]
-    one = all(cell.seeds == 1 for cell in found)
-    of = "over documents (these models only)" if one else "over seeds and documents"
+    of = "over " + over_seeds_and_documents(cell.seeds for cell in found)
     text = (
         f"words hold the change against 1x to margins in {margins['unit']}: same within {margins['same']:g}, "
         f"collapsed beyond {margins['collapsed']:g}; given where the 95% interval {of} clears the margin"
@@ -190,8 +191,11 @@ def _marks(comparison: Comparison, marks: dict[str, str]) -> str:
     }
     shown = [text for mark, text in words.items() if any(cell.mark == mark for cell in ranked)]
     how = "95% intervals over seeds and documents, Holm-corrected over all pairs of the length"
-    if max(len(pair.seeds) for pair in pairs) == 1:
+    counts = {len(pair.seeds) for pair in pairs if pair.seeds}
+    if counts == {1}:
         how = "95% intervals over documents, Holm-corrected; one seed: ranks are of these models only"
+    elif 1 in counts:
+        how += "; between rows with one seed in common over documents: ranks of these models only"
     if any(cell.mean is not None and not cell.rankable for cell in cells):
         how += "; not ranked: rows that lost a seed"
     return f"{'; '.join(shown)} ({how})"

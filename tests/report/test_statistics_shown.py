@@ -12,6 +12,7 @@ from fake_runs import MULTIPLES, T, positions, record, write_run
 from posenc.report import render, render_run
 from posenc.results import load_runs
 from posenc.results.comparison import compare
+from posenc.results.view import View
 
 LOSSES = {
     "alibi": (1.29, 1.285, 1.286, 1.29, 1.30),
@@ -42,8 +43,8 @@ def sweep(root: Path, seeds: int = 3, noise: float = 0.003) -> None:
             write_run(root, name, seed=seed, records=records, params=params)
 
 
-def compared(root: Path, protocol: str = "fixed-target", metric: str = "nats"):
-    return compare(load_runs([root]), protocol, metric, False)
+def compared(root: Path, protocol: str = "fixed-target", metric: str = "nats", view: View | None = None):
+    return compare(load_runs([root]), protocol, metric, False, view or View())
 
 
 def flat(text: str) -> str:
@@ -85,6 +86,26 @@ def test_the_headline_reads_in_eighty_columns(tmp_path: Path) -> None:
         "1x 0.500",  # induction at T, where nothing is paired
     ):
         assert words in text, (words, text)
+
+
+def test_a_row_of_one_seed_beside_rows_of_three_is_said_to_be_of_one(tmp_path: Path) -> None:
+    sweep(tmp_path)
+    write_run(tmp_path, "fire", losses={0.5: 1.25, 1: 1.2, 8: 1.9})
+    text = flat(render(compared(tmp_path), "table", 80, False))
+    for words in (
+        "± is the standard deviation over 3 seeds (of a change: of each seed's own), a number without one is "
+        "of one seed; ",
+        "given where the 95% interval over seeds and documents (of one seed: documents, these models only)",
+        "between rows with one seed in common over documents: ranks of these models only)",
+        "below 0 where text helps; its ± "
+        "is half the 95% interval over seeds and documents (of one seed: documents, these models only)",
+    ):
+        assert words in text, (words, text)
+    text = flat(render(compared(tmp_path, view=View(baseline="fire")), "table", 80, False))
+    assert (
+        "± behind a loss is the standard deviation over 3 seeds, a number without one is of one seed" in text
+    )
+    assert "its ± is half the 95% interval over documents (these models only); lower or higher" in text
 
 
 def test_marks_stand_behind_their_numbers(tmp_path: Path) -> None:
