@@ -42,8 +42,11 @@ LIMIT = 50.0
 class Training:
     """A training process of its own, so that what wandb does when Python exits is seen and timed too."""
 
-    def __init__(self, group: dict[str, Any], place: Path, url: str) -> None:
+    def __init__(self, group: dict[str, Any], place: Path, url: str | None, planted: str = "") -> None:
+        address = {} if url is None else {"WANDB_BASE_URL": url}
         write_run(place.parent, name=place.name)  # so that there are plots and files to send
+        if planted:
+            write_settings(place, planted)
         kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
         self.place = place
         self.process = subprocess.Popen(
@@ -52,7 +55,7 @@ class Training:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**kept, "WANDB_BASE_URL": url, "WANDB_API_KEY": KEY},
+            env={**kept, **address, "WANDB_API_KEY": KEY},
         )
         self.begun = time.monotonic()
 
@@ -72,8 +75,27 @@ class Training:
         return time.monotonic() - begun, said
 
 
+def write_settings(folder: Path, url: str) -> None:
+    (folder / "wandb").mkdir(parents=True)
+    (folder / "wandb" / "settings").write_text(f"[default]\nbase_url = {url}\nmode = online\n")
+
+
 def offline_runs(place: Path) -> int:
     return len(list((place / "wandb").glob("offline-run-*/*.wandb")))
+
+
+def test_the_key_goes_to_the_users_server_whatever_a_strangers_run_directory_says(
+    wandb_group: dict[str, Any], tmp_path: Path, home: Path, fake_wandb: FakeWandb
+) -> None:
+    """W&B has settings in folders called wandb; of a run directory's own none is read."""
+    stranger = FakeWandb()
+    write_settings(home / ".config", fake_wandb.url)
+    training = Training(wandb_group, tmp_path / "run", None, planted=stranger.url)
+    training.trained()
+    training.end()
+    stranger.close()
+    assert stranger.requests == []
+    assert any("train/loss" in body for body in fake_wandb.requests)
 
 
 def test_a_server_that_answers_gets_the_run(
