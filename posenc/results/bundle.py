@@ -1,17 +1,19 @@
 """Many runs' results in one small file, without weights: to keep beside a paper, and to compare from.
 
-A bundle is gzipped JSON lines: a head, then a line for each run with its status, settings and results.
+A bundle is gzipped JSON lines: a head, then for each run its status, settings, results and training losses.
 """
 
 from __future__ import annotations
 
 import gzip
 import io
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from posenc.results.losses import losses_of, to_keep
 from posenc.results.records import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -31,7 +33,8 @@ def bundled(run: Run) -> bytes:
     records = [{**record, "per_document": _rounded(record["per_document"])} for record in run.records]
     results = {"schema_version": SCHEMA_VERSION, "run": run.facts, "records": records}
     status = {key: run.status[key] for key in KEPT if key in run.status}
-    return orjson.dumps({"name": run.name, "status": status, "config": config, "results": results}) + b"\n"
+    line = {"name": run.name, "status": status, "config": config, "results": results}
+    return orjson.dumps({**line, "losses": to_keep(losses_of(run))}) + b"\n"
 
 
 def _rounded(columns: Mapping[str, Any] | None) -> dict[str, list[Any]] | None:
@@ -69,7 +72,7 @@ def unpacked(data: bytes, largest_line: int) -> Iterator[dict[str, Any]]:
                     raise ValueError(f"more than {MOST_RUNS} runs")
                 yield _object(line)
                 found += 1
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"damaged ({error})") from error
     if found != expected:
         raise ValueError(f"damaged ({found} of {expected} runs)")

@@ -13,6 +13,7 @@ from fake_runs import MULTIPLES, write_run
 
 from posenc.results.bundle import SUFFIX, bundled, packed
 from posenc.results.load import load_runs
+from posenc.results.losses import MOST_KEPT, losses_of
 
 Posenc = Callable[..., tiny.Result]
 
@@ -38,6 +39,50 @@ def test_the_tables_of_a_bundle_are_those_of_its_runs(posenc: Posenc, folder: Pa
     again = folder / f"again{SUFFIX}"
     posenc("export", str(folder / "runs"), "--out", str(again))
     assert again.read_bytes() == bundle.read_bytes()
+
+
+def test_the_training_losses_are_kept_and_can_be_drawn(posenc: Posenc, folder: Path) -> None:
+    points = [{"tokens": 2048 * step, "loss": 3 / step, "step": step} for step in range(1, 1001)]
+    for run in (folder / "runs").glob("*/"):
+        (run / "metrics.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
+    bundle = folder / f"two{SUFFIX}"
+    assert posenc("export", str(folder / "runs"), "--out", str(bundle)).code == 0
+    for run in load_runs([bundle]):
+        losses = losses_of(run)
+        assert 300 < len(losses) <= MOST_KEPT and list(losses) == sorted(losses)
+        assert max(losses) == 2048 * 1000
+        assert all(loss == pytest.approx(3 * 2048 / tokens, rel=1e-4) for tokens, loss in losses.items())
+    drawn = [folder / "a.svg", folder / "b.svg"]
+    for source, picture in zip((folder / "runs", bundle), drawn, strict=True):
+        asked = ("compare", str(source), "--plot", str(picture), "--plot-kind", "training")
+        assert posenc(*asked).code == 0
+        assert "rope" in picture.read_text() and "tokens trained on" in picture.read_text()
+    again = folder / f"again{SUFFIX}"
+    posenc("export", str(bundle), "--out", str(again))
+    assert again.read_bytes() == bundle.read_bytes()  # a bundle of a bundle
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        None,
+        [],
+        {"tokens": [1]},
+        {"tokens": [1], "loss": [1, 2]},
+        {"tokens": ["1"], "loss": [1]},
+        {"tokens": [1], "loss": [None]},
+        {"tokens": [1], "loss": [1e300]},
+        {"tokens": [[1]], "loss": [1]},
+        {"tokens": [1] * (MOST_KEPT + 1), "loss": [1] * (MOST_KEPT + 1)},
+    ],
+)
+def test_odd_training_losses_are_none_and_the_rest_is_read(folder: Path, columns: object) -> None:
+    (run, *_) = load_runs([folder / "runs"])
+    line = {**json.loads(bundled(run)), "losses": columns}
+    bundle = folder / f"odd{SUFFIX}"
+    bundle.write_bytes(packed([json.dumps(line).encode() + b"\n"]))
+    (found,) = load_runs([bundle])
+    assert losses_of(found) == {} and found.records and found.problem is None
 
 
 def test_it_tells_nothing_of_its_owner(folder: Path) -> None:

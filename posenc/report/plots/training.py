@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -20,15 +18,15 @@ from posenc.report.plots.series import NAN, Names, Series, has_bands, panel_titl
 from posenc.report.words import millions
 from posenc.results.comparison import Comparison, Row
 from posenc.results.load import Run
+from posenc.results.losses import losses_of
 
 SMOOTHED = 5  # logged steps, of which a point is the mean
-LARGEST = 50_000_000  # bytes of a metrics.jsonl
 TYPICAL = 0.75  # of the points: those get the fine part of the scale
 START = 0.05  # of the tokens: what lies higher than all that follows may leave the axes at the top
 
 
 def training(runs: Sequence[Run], comparisons: Sequence[Comparison], width: float) -> Figure:
-    """The figure; from the runs' metrics.jsonl. Raises UserError where no run has logged anything."""
+    """The figure; from what the runs logged. Raises UserError where no run has logged anything."""
     names = Names(comparisons)
     every = [training_series(one, runs_of(one, runs), names) for one in comparisons]
     if not any(one.drawn for series, _ in every for one in series):
@@ -78,7 +76,7 @@ def training_series(
         if rows[tuple(row.runs)] is not row:
             continue
         members = [by_path[path] for path in row.runs if path in by_path]
-        logs = {run.path: log for run in members if (log := read_losses(run.path / "metrics.jsonl"))}
+        logs = {run.path: log for run in members if (log := losses_of(run))}
         found.append(_mean(names.of(row), names, row, list(logs.values())))
         for run in members:
             seed = "" if run.seed is None else f" seed {run.seed}"
@@ -123,23 +121,3 @@ def _after(one: Series, tokens: float) -> list[float]:
     """What is drawn from there on."""
     points = zip(one.x, one.y, one.low, one.high, strict=True)
     return [value for x, *values in points if x >= tokens for value in values if math.isfinite(value)]
-
-
-def read_losses(path: Path) -> dict[float, float]:
-    """Loss by tokens of a metrics.jsonl; lines that are cut short or not numbers are left out."""
-    try:
-        if not path.is_file() or path.stat().st_size > LARGEST:
-            return {}
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return {}
-    found = {}
-    for line in lines:
-        try:
-            entry = json.loads(line)
-            tokens, loss = float(entry["tokens"]), float(entry["loss"])
-        except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
-            continue
-        if math.isfinite(tokens) and math.isfinite(loss):
-            found[tokens] = loss
-    return found
