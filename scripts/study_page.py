@@ -5,7 +5,7 @@
 What is made stands between one of these lines and `<!-- end -->`. Nothing is trained.
     <!-- posenc ... -->                      what the command prints
     <!-- costs: FILE FILE -->                runs, seeds and minutes of each file of records
-    <!-- pairs: FILE -->                     how many pairs of rows are told apart at each length
+    <!-- pairs: FILE KEY=VALUE ... -->       how many pairs of rows are told apart at each length
     <!-- causes: FILE -->                    what scripts/study_causes.py measured
     <!-- directions: FILE -->                directions of each paper's table that are met, and not
 A figure has one line, and the file is what the command draws:
@@ -31,6 +31,7 @@ from pathlib import Path
 from posenc.results import Run, load_runs
 from posenc.results.against import against
 from posenc.results.comparison import compare
+from posenc.results.filters import where
 from posenc.results.published import tables
 
 ROOT = Path(__file__).parents[1]
@@ -83,7 +84,9 @@ def _middle(values: list[float]) -> str:
 
 def pairs(words: str) -> str:
     """Of all pairs of rows: told apart, tied, unclear; by length."""
-    table = compare(load_runs([ROOT / words.strip()]), "fixed-target", "nats", allow_mixed=False)
+    name, *conditions = words.split()
+    runs = where(load_runs([ROOT / name]), conditions)
+    table = compare(runs, "fixed-target", "nats", allow_mixed=False)
     lines = ["| length | pairs | told apart | tied | unclear |", "| --- | ---: | ---: | ---: | ---: |"]
     for column in table.columns:
         said = [pair.word for pair in column.pairs]

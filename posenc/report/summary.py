@@ -108,7 +108,7 @@ def _breaks(rows: Sequence[Row]) -> str:
         first = min(end for end in row.curve.breaks_at if end is not None)
         clauses.append(f"{_names([row])} breaks at {first / row.curve.train_length:.3g}x")
     if len(broken) > MOST_NAMED:
-        clauses = [f"{len(broken)} rows break past T"]
+        clauses = [f"{len(broken)} rows break"]
     if whole:
         clauses.append(f"{_names(whole)} {'does' if len(whole) == 1 else 'do'} not break")
     return f"past T {'; '.join(clauses)}" if clauses else ""
