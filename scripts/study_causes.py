@@ -1,8 +1,9 @@
 """Why some encodings of the study lose beyond T: trained models, altered at one place, measured again.
 
     python scripts/study_causes.py runs/reference/fire-nano-T64-s0-* runs/reference/t5-nano-T64-s0-* ...
-writes docs/study/causes.json, of which docs/study.md makes a table (study_page.py): nats per token on about
-8000 test targets, spread over the documents. Nothing is trained.
+writes docs/study/causes.json, of which docs/study.md makes a table (study_page.py): nats per token on a
+quarter of the test targets, spread over the documents. Nothing is trained. The run of another base:
+    posenc train experiment=reference encoding=scale_invariant encoding.base=16
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from posenc.evaluation import fixed_target
 from posenc.evaluation.plans import Asked
 from posenc.evaluation.subject import Subject
 from posenc.jobs.build import build_model
+from posenc.jobs.compose import compose_jobs, parse
 from posenc.jobs.stored_run import StoredRun, stored_run
 from posenc.training.checkpoint import load_weights
 
@@ -140,6 +142,14 @@ ALTERED: dict[str, dict[str, Callable[[Any], None]]] = {
 }
 
 
+def row_of(run: StoredRun) -> str:
+    """The encoding's name, and its settings that are not those of conf/."""
+    settings = run.settings["encoding"]
+    (usual,) = compose_jobs("train", parse([f"encoding={settings['name']}"])).jobs
+    changed = {key: value for key, value in settings.items() if usual.settings["encoding"].get(key) != value}
+    return " ".join([settings["name"], *(f"{key}={value}" for key, value in changed.items())])
+
+
 def losses(run: StoredRun, alter: Callable[[Any], None]) -> list[float]:
     """Nats per token at each multiple of T."""
     train_length = run.settings["context_length"]
@@ -167,10 +177,11 @@ def main() -> None:
         parser.error(f"only {', '.join(ALTERED)}: {', '.join(unknown)}")
     found = json.loads(OUT.read_text()) if OUT.is_file() else {}
     for name, run in zip(names, runs, strict=True):
-        found[name] = {}
+        row = row_of(run)
+        found[row] = {}
         for what, alter in ALTERED[name].items():
-            found[name][what] = [round(loss, 4) for loss in losses(run, alter)]
-            print(name, what, found[name][what], flush=True)
+            found[row][what] = [round(loss, 4) for loss in losses(run, alter)]
+            print(row, what, found[row][what], flush=True)
     OUT.write_text(json.dumps(found, indent=1) + "\n")
 
 

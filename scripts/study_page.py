@@ -111,17 +111,19 @@ def directions(words: str) -> str:
     """A line for each paper's table with something to compare."""
     runs: list[Run] = load_runs([ROOT / words.strip()])
     lines = ["| paper's table | pass | fail | cannot tell |", "| --- | ---: | ---: | ---: |"]
-    every: Counter[str] = Counter()
-    total = dict.fromkeys(("pass", "fail", "cannot tell"), 0)
+    every: dict[str, Counter[str]] = {outcome: Counter() for outcome in ("pass", "fail", "cannot tell")}
+    total = dict.fromkeys(every, 0)
     for table in tables():
         checks = [check for block in against(runs, table).blocks for check in block.checks]
         count = {outcome: sum(check.outcome == outcome for check in checks) for outcome in total}
         total = {outcome: total[outcome] + count[outcome] for outcome in total}
-        every.update(check.what for check in checks if check.outcome == "fail")
+        for outcome, whats in every.items():
+            whats.update(check.what for check in checks if check.outcome == outcome)
         lines.append(f"| {table} | {' | '.join(map(str, count.values()))} |")
     lines.append(f"| in all | {' | '.join(map(str, total.values()))} |")
+    lines.append(f"| different ones | {' | '.join(str(len(whats)) for whats in every.values())} |")
     lines += ["", "| not as published | times |", "| --- | ---: |"]
-    lines += [f"| {what} | {n} |" for what, n in every.most_common()]
+    lines += [f"| {what} | {n} |" for what, n in every["fail"].most_common()]
     return "\n".join(lines) + "\n"
 
 

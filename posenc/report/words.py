@@ -119,18 +119,18 @@ def _spread(comparison: Comparison) -> str:
     if of == "seeds":
         several = [count for count in counts if count > 1]
         seeds = f"{several[0]}" if len(several) == 1 else f"{several[0]} to {several[-1]}"
-        alone = "" if several == counts else ", a number without one is of one seed"
+        alone = "" if several == counts else ", rows of one seed have none"
         if not change:
             return f"± behind a loss is the standard deviation over {seeds} seeds{alone}"
         of_change = "(of a change: of each seed's own)"
         return f"± is the standard deviation over {seeds} seeds {of_change}{alone}; {change}"
-    tail = "one seed: this says something of these models only"
+    tail = "one seed: this says something of these models only" if counts == [1] else ""
     if not change:
-        return tail if counts else ""
+        return tail
     if of == "documents":
         over = INDEPENDENT.get(comparison.header["protocol"], "document") + "s"
         return f"{change}; its ± is half the 95% interval over {over}; {tail}"
-    return f"{change}; {tail}" if counts else ""
+    return "; ".join(part for part in (change, tail) if part) if counts else ""
 
 
 def _baseline(comparison: Comparison) -> str:
@@ -191,11 +191,14 @@ def _marks(comparison: Comparison, marks: dict[str, str]) -> str:
     }
     shown = [text for mark, text in words.items() if any(cell.mark == mark for cell in ranked)]
     how = "95% intervals over seeds and documents, Holm-corrected over all pairs of the length"
-    counts = {len(pair.seeds) for pair in pairs if pair.seeds}
-    if counts == {1}:
-        how = "95% intervals over documents, Holm-corrected; one seed: ranks are of these models only"
-    elif 1 in counts:
+    common = {len(pair.seeds) for pair in pairs}
+    if common <= {0, 1}:
+        one = "one seed" if all(cell.seeds <= 1 for cell in ranked) else "one seed in common"
+        how = f"95% intervals over documents, Holm-corrected; {one}: ranks are of these models only"
+    elif 1 in common:
         how += "; between rows with one seed in common over documents: ranks of these models only"
+    if 0 in common:
+        how += "; rows without a seed in common are not told apart"
     if any(cell.mean is not None and not cell.rankable for cell in cells):
         how += "; not ranked: rows that lost a seed"
     return f"{'; '.join(shown)} ({how})"

@@ -15,7 +15,7 @@ from typing import Any
 from posenc.errors import UserError
 from posenc.results.bundle import SUFFIX as BUNDLE
 from posenc.results.bundle import unpacked
-from posenc.results.check import check_facts, check_record
+from posenc.results.check import check_facts, check_record, is_shallow
 from posenc.results.losses import kept
 from posenc.results.names import safe_name, visible
 from posenc.results.own_files import LARGEST, parse_object, read_config, read_json, read_own_file
@@ -37,7 +37,7 @@ class Run:
     records: list[Record] = field(default_factory=list)
     config: dict[str, Any] | None = None
     problem: str | None = None
-    losses: dict[float, float] | None = None  # by tokens trained on, of a bundle; else posenc.results.losses
+    losses: dict[float, float] | None = None  # that a bundle keeps; posenc.results.losses reads the others
     unread: set[str] = field(default_factory=set)  # protocols whose records were left out on reading
 
     @property
@@ -138,9 +138,11 @@ def load_bundle(path: Path, protocols: Container[str] | None = None) -> Iterator
             run = Run(path / (safe_name(str(line.get("name"))) or "unnamed"))
             try:
                 config, status = line.get("config"), line.get("status")
+                if not is_shallow(config) or not is_shallow(status):
+                    raise ValueError("nested too deeply")
                 run.config = config if isinstance(config, dict) else None
                 run.status = status if isinstance(status, dict) else {}
-                run.losses = kept(line.get("losses"))
+                run.losses = kept(line.get("losses")) if protocols is None else None
                 _take(run, line["results"] if isinstance(line.get("results"), dict) else {})
                 if protocols is not None:
                     run.unread = {r["protocol"] for r in run.records if r["protocol"] not in protocols}

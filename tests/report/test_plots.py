@@ -156,6 +156,17 @@ def test_training_names_who_stopped_and_who_logged_nothing(tmp_path: Path) -> No
     assert "rope seed 3: diverged after 1000 tokens" in text and "No curve: nope seed 0 (failed)" in text
 
 
+def test_a_training_a_hundred_times_as_long_as_another_is_drawn_beside_it(tmp_path: Path) -> None:
+    for name, length, end in (("rope", 1_000, 6), ("alibi", 100_000, 2)):
+        run = write_run(tmp_path, name, losses={1: 1.2})
+        lines = [f'{{"tokens": {length * i}, "loss": {end + 1 / i}}}' for i in range(1, 40)]
+        (run / "metrics.jsonl").write_text("\n".join(lines))
+    figure = figure_of("training", *given(tmp_path))
+    low, high = figure.axes[0].get_ylim()
+    for name in ("rope", "alibi"):
+        assert low <= line(figure, name).get_ydata()[-1] <= high
+
+
 def test_probes_have_a_panel_each(swept: Path) -> None:
     found = given(swept)
     figure = figure_of("probes", *found)

@@ -191,7 +191,7 @@ def test_files_are_named_by_their_ending_and_whole(tmp_path: Path, monkeypatch: 
         ("x.png", "heat", "--plot-kind=heat: no such plot\n(.*\n)*  did you mean: heatmap"),
         ("x.png", "positions", "--plot-kind=positions: no run has measured positions\n  measure it"),
         ("x.png", "probes", "no run has measured a probe"),
-        ("x.png", "training", "no run has a metrics.jsonl"),
+        ("x.png", "training", "no run has logged losses"),
     ],
 )
 def test_wrong_input_is_named(tmp_path: Path, path: str, kind: str, words: str) -> None:

@@ -93,8 +93,7 @@ def test_a_row_of_one_seed_beside_rows_of_three_is_said_to_be_of_one(tmp_path: P
     write_run(tmp_path, "fire", losses={0.5: 1.25, 1: 1.2, 8: 1.9})
     text = flat(render(compared(tmp_path), "table", 80, False))
     for words in (
-        "± is the standard deviation over 3 seeds (of a change: of each seed's own), a number without one is "
-        "of one seed; ",
+        "over 3 seeds (of a change: of each seed's own), rows of one seed have none; ",
         "given where the 95% interval over seeds and documents (of one seed: documents, these models only)",
         "between rows with one seed in common over documents: ranks of these models only)",
         "below 0 where text helps; its ± "
@@ -102,10 +101,24 @@ def test_a_row_of_one_seed_beside_rows_of_three_is_said_to_be_of_one(tmp_path: P
     ):
         assert words in text, (words, text)
     text = flat(render(compared(tmp_path, view=View(baseline="fire")), "table", 80, False))
-    assert (
-        "± behind a loss is the standard deviation over 3 seeds, a number without one is of one seed" in text
-    )
+    assert "± behind a loss is the standard deviation over 3 seeds, rows of one seed have none" in text
     assert "its ± is half the 95% interval over documents (these models only); lower or higher" in text
+
+
+def test_rows_that_share_one_seed_or_none_are_said_to(tmp_path: Path) -> None:
+    for name, seeds in (("rope", (0, 1)), ("nope", (1, 2)), ("alibi", (5,))):
+        for seed in seeds:
+            write_run(tmp_path, name, seed=seed, losses={1: 1.2})
+    text = flat(render(compared(tmp_path), "table", 80, False))
+    assert "Holm-corrected; one seed in common: ranks are of these models only" in text
+    assert "rows without a seed in common are not told apart)" in text
+
+
+def test_perplexities_beyond_measure_are_not_taken_for_one_seed(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write_run(tmp_path, "rope", seed=seed, losses={1: 80, 2: 90})
+    text = flat(render(compared(tmp_path, metric="ppl"), "table", 80, False))
+    assert ">1e30" in text and "one seed" not in text
 
 
 def test_marks_stand_behind_their_numbers(tmp_path: Path) -> None:

@@ -90,10 +90,12 @@ def test_the_key_goes_to_the_users_server_whatever_a_strangers_run_directory_say
     """W&B has settings in folders called wandb; of a run directory's own none is read."""
     stranger = FakeWandb()
     write_settings(home / ".config", fake_wandb.url)
-    training = Training(wandb_group, tmp_path / "run", None, planted=stranger.url)
-    training.trained()
-    training.end()
-    stranger.close()
+    try:
+        training = Training(wandb_group, tmp_path / "run", None, planted=stranger.url)
+        training.trained()
+        training.end()
+    finally:
+        stranger.close()
     assert stranger.requests == []
     assert any("train/loss" in body for body in fake_wandb.requests)
 

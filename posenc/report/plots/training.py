@@ -22,7 +22,7 @@ from posenc.results.losses import losses_of
 
 SMOOTHED = 5  # logged steps, of which a point is the mean
 TYPICAL = 0.75  # of the points: those get the fine part of the scale
-START = 0.05  # of the tokens: what lies higher than all that follows may leave the axes at the top
+START = 0.05  # of a run's tokens: what lies higher than all that follows may leave the axes at the top
 
 
 def training(runs: Sequence[Run], comparisons: Sequence[Comparison], width: float) -> Figure:
@@ -30,10 +30,10 @@ def training(runs: Sequence[Run], comparisons: Sequence[Comparison], width: floa
     names = Names(comparisons)
     every = [training_series(one, runs_of(one, runs), names) for one in comparisons]
     if not any(one.drawn for series, _ in every for one in series):
-        raise UserError("--plot-kind", "training", "no run has a metrics.jsonl with losses")
+        raise UserError("--plot-kind", "training", "no run has logged losses")
     figure, axes = panels(width, panel_titles(comparisons), most_lines([series for series, _ in every]))
     most = max(one.x[-1] for series, _ in every for one in series if one.x)
-    values = [v for series, _ in every for one in series for v in _after(one, START * most)]
+    values = [v for series, _ in every for one in series for v in _after(one)]
     near = sorted(values)
     split = split_of(values, near[: max(1, round(TYPICAL * len(near)))])
     for panel, (series, _) in zip(axes, every, strict=True):
@@ -117,7 +117,8 @@ def smoothed(log: dict[float, float]) -> dict[float, float]:
     }
 
 
-def _after(one: Series, tokens: float) -> list[float]:
-    """What is drawn from there on."""
+def _after(one: Series) -> list[float]:
+    """What is drawn of it after its start."""
+    begin = START * one.x[-1] if one.x else 0
     points = zip(one.x, one.y, one.low, one.high, strict=True)
-    return [value for x, *values in points if x >= tokens for value in values if math.isfinite(value)]
+    return [value for x, *values in points if x >= begin for value in values if math.isfinite(value)]
