@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from posenc.encodings.base import Encoding, Shape
 
 ENTRY_POINTS = "posenc.encodings"
+MOST_PARTS = 32  # encodings in a sum
 NOT_ENCODINGS = {"base", "composed", "registry"}
 
 
@@ -176,6 +177,10 @@ def resolve_encoding(settings: Mapping[str, Any], plugins: Iterable[str] = ()) -
     given = {key: value for key, value in settings.items() if key != "name"}
     checked = check_arguments(cls, given, "encoding")
     for key in _made_of(cls):
+        if (count := len(checked[key])) > MOST_PARTS:
+            raise UserError(
+                f"encoding.{key}", f"{count} encodings", "too many", allowed=f"at most {MOST_PARTS}"
+            )
         checked[key] = [
             _resolve_part(part, f"encoding.{key}[{i}]", plugins) for i, part in enumerate(checked[key])
         ]

@@ -10,6 +10,8 @@ theta_k = base^(-2k/D') over the first D' = fraction * D numbers of a head.
   layout    interleaved pairs (2k, 2k+1), half pairs (k, k + D'/2)
 It acts on queries and keys, then on the scores.
 Paper: Anson, Wang, Aitchison 2025, arXiv 2505.17083; p-RoPE: Barbero et al. 2024, arXiv 2410.06205.
+Trap: the base of 1024 goes with windows of 4096. At T = 64 most pairs barely turn in training and meet new
+angles past it; base 16 = 1024 T / 4096 was better at T and halved the loss at 8T (docs/study.md).
 Departures: no QK-norm, which kept z near unit variance in the paper's models. In a sum of encodings the
 biases of the others are scaled like the score.
 """

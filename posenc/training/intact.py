@@ -42,12 +42,13 @@ def problem_of(path: Path) -> str | None:
         extra = {file.name for file in path.iterdir()} - {"manifest.json"} - manifest.keys()
         if extra & {"tokenizer.json"}:
             return "tokenizer.json is not in its manifest"
+        text = _small(path / "state.json")  # before hours go into hashing what is no state
         for name, digest in manifest.items():
             if Path(name).name != name:
                 return f"{name} does not belong in a checkpoint"
             if sha256_of_file(_regular(path / name)) != digest:
                 return f"{name} differs from its sha256"
-        state = json.loads(_small(path / "state.json"))
+        state = json.loads(text)
         numbers = [state[key] for key in ("step", "tokens", "seconds")]
         if not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
             return "state.json lacks its numbers"

@@ -288,6 +288,11 @@ def test_no_part_is_no_sum() -> None:
         encoding("sum", parts=[])
 
 
+def test_thousands_of_parts_are_refused_before_one_is_looked_up() -> None:
+    with pytest.raises(UserError, match=r"encoding.parts=50000 encodings: too many"):
+        encoding("sum", parts=["there is no such"] * 50_000)
+
+
 # Parts as settings
 
 

@@ -51,6 +51,16 @@ def test_a_flipped_bit_anywhere_in_the_weights_is_noticed(two: Path, share: floa
     assert newest_checkpoint(two).step == 6
 
 
+def test_a_state_of_gigabytes_is_refused_before_anything_is_hashed(
+    two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in checkpoint_paths(two):
+        os.truncate(path / "state.json", 20_000_000_000)  # of nothing: it takes no room
+    monkeypatch.setattr("posenc.training.intact.sha256_of_file", lambda path: pytest.fail(f"hashed {path}"))
+    with pytest.raises(RunError, match=r"state\.json is too large"):
+        newest_checkpoint(two)
+
+
 def test_after_damage_the_run_continues_from_the_good_one_to_the_same_weights(
     two: Path, store: TokenStore, tmp_path: Path
 ) -> None:
