@@ -1,4 +1,4 @@
-"""Remake every table and figure of the study's pages from the records in docs/study/.
+"""Remake every table and figure of the study's pages, and the README's, from the records in docs/study/.
 
     python scripts/study_page.py            write what changed
     python scripts/study_page.py --check    only tell what would change; exit code 1 if anything would
@@ -35,7 +35,7 @@ from posenc.results.filters import where
 from posenc.results.published import tables
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "docs" / "study.md", ROOT / "docs" / "study-directions.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "study.md", ROOT / "docs" / "study-directions.md")
 MADE = re.compile(
     r"(?P<head><!-- (?P<how>posenc |[a-z]+: )(?P<words>[^\n]*?) -->\n)"
     r"(?P<body>.*?)(?P<end><!-- end -->)",

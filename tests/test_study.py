@@ -1,4 +1,4 @@
-"""docs/study.md is what its records say: every table and figure made anew, nothing trained."""
+"""The README and docs/study.md say what the records say: tables and figures made anew, nothing trained."""
 
 from __future__ import annotations
 
