@@ -31,7 +31,8 @@ def run_export(runs: Sequence[str], conditions: Sequence[str], out: str) -> None
     _refuse_same_names([run.name for run in finished])
     data = packed([bundled(run) for run in sorted(finished, key=lambda run: run.name)])
     write_bytes_atomic(path, data)
-    say(f"wrote {visible(out)}: {len(finished)} runs, {len(data) / 1e6:.2f} MB")
+    count = "1 run" if len(finished) == 1 else f"{len(finished)} runs"
+    say(f"wrote {visible(out)}: {count}, {len(data) / 1e6:.2f} MB")
     left = [run for run in found if not _is_finished(run)]
     if left:
         say(f"left out, not finished: {run_names(left)}")
