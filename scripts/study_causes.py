@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from posenc.corpus import prepare
+from posenc.encodings.registry import default_parameters
 from posenc.evaluation import fixed_target
 from posenc.evaluation.plans import Asked
 from posenc.evaluation.subject import Subject
 from posenc.jobs.build import build_model
-from posenc.jobs.compose import compose_jobs, parse
 from posenc.jobs.stored_run import StoredRun, stored_run
 from posenc.training.checkpoint import load_weights
 
@@ -145,9 +145,9 @@ ALTERED: dict[str, dict[str, Callable[[Any], None]]] = {
 def row_of(run: StoredRun) -> str:
     """The encoding's name, and its settings that are not those of conf/."""
     settings = run.settings["encoding"]
-    (usual,) = compose_jobs("train", parse([f"encoding={settings['name']}"])).jobs
-    changed = {key: value for key, value in settings.items() if usual.settings["encoding"].get(key) != value}
-    return " ".join([settings["name"], *(f"{key}={value}" for key, value in changed.items())])
+    usual = {"name": settings["name"], **default_parameters(settings["name"])}
+    changed = [f"{key}={value}" for key, value in settings.items() if usual.get(key) != value]
+    return " ".join([settings["name"], *changed])
 
 
 def losses(run: StoredRun, alter: Callable[[Any], None]) -> list[float]:

@@ -124,13 +124,13 @@ def _spread(comparison: Comparison) -> str:
             return f"± behind a loss is the standard deviation over {seeds} seeds{alone}"
         of_change = "(of a change: of each seed's own)"
         return f"± is the standard deviation over {seeds} seeds {of_change}{alone}; {change}"
-    tail = "one seed: this says something of these models only" if counts == [1] else ""
-    if not change:
-        return tail
-    if of == "documents":
+    parts = [change] if change and counts else []
+    if change and of == "documents":
         over = INDEPENDENT.get(comparison.header["protocol"], "document") + "s"
-        return f"{change}; its ± is half the 95% interval over {over}; {tail}"
-    return "; ".join(part for part in (change, tail) if part) if counts else ""
+        parts.append(f"its ± is half the 95% interval over {over}")
+    if counts == [1]:
+        parts.append("one seed: this says something of these models only")
+    return "; ".join(parts)
 
 
 def _baseline(comparison: Comparison) -> str:

@@ -42,7 +42,7 @@ def problem_of(path: Path) -> str | None:
         extra = {file.name for file in path.iterdir()} - {"manifest.json"} - manifest.keys()
         if extra & {"tokenizer.json"}:
             return "tokenizer.json is not in its manifest"
-        text = _small(path / "state.json")  # before hours go into hashing what is no state
+        text = _small(path / "state.json")  # first: what is no state need not be hashed
         for name, digest in manifest.items():
             if Path(name).name != name:
                 return f"{name} does not belong in a checkpoint"
