@@ -25,15 +25,19 @@ def is_dead(status: dict[str, Any]) -> bool:
         return True
     except (PermissionError, OverflowError):
         pass  # of another user, or no number of a process
-    return _began_later(pid, status)
+    try:  # after the name, which may hold spaces and brackets (Linux)
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    # a killed process whose parent has not asked after it, as in containers, keeps its number as a zombie
+    return fields[:1] in (["Z"], ["X"]) or _began_later(fields, status)
 
 
-def _began_later(pid: int, status: dict[str, Any]) -> bool:
-    """Whether another process has the number by now: it began after the status was written (Linux)."""
+def _began_later(fields: list[str], status: dict[str, Any]) -> bool:
+    """Whether another process has the number by now: it began after the status was written."""
     try:
         written = datetime.fromisoformat(str(status.get("updated"))).timestamp()
-        # after the name, which may hold spaces and brackets: field 22, in ticks since the machine started
-        ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        ticks = int(fields[19])  # field 22 of all, since the machine started
         up = float(Path("/proc/uptime").read_text().split()[0])
         began = time.time() - up + ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
