@@ -19,8 +19,9 @@ from typing import Any
 from filelock import FileLock
 
 from posenc.errors import RunError
+from posenc.processes import is_gone
 
-CONTINUES = "what was saved before is intact; the same command continues once there is room"
+CONTINUES = "what was saved before is intact; the same command continues once it can be written"
 TEMPORARY = re.compile(r"\..+\.(\d+)-([0-9a-f]{8})-[0-9a-f]{8}\.tmp")
 LONG_AGO = 600  # seconds; no write takes as long
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
@@ -76,20 +77,8 @@ def clear_temporaries(folder: Path) -> None:
                 continue
             old = time.time() - path.lstat().st_mtime > LONG_AGO
             # of another host's processes nothing is known here
-            if old or (found[2] == this_host() and not _alive(int(found[1]))):
+            if old or (found[2] == this_host() and is_gone(int(found[1]))):
                 path.unlink()
-
-
-def _alive(pid: int) -> bool:
-    if os.name != "posix":  # there os.kill ends it
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def write_sealed(path: Path, value: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -36,6 +37,17 @@ def conf_dirs() -> list[Path]:
             if (folder := Path(root, *inner)).is_dir():
                 found.append(folder)
     return found
+
+
+def choice_file(group: str, name: object) -> Path | None:
+    """The YAML of a choice such as `encoding=rope`, posenc's own first; None where there is none.
+
+    The name may come from somebody else's file: only what can be one is looked for.
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.+-]{1,100}", name):
+        return None
+    places = [folder / group / f"{name}.yaml" for folder in conf_dirs()]
+    return next((path for path in places if path.is_file()), None)
 
 
 def output_file(option: str, given: str | Path) -> Path:

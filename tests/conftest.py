@@ -81,7 +81,7 @@ def as_a_new_process(arguments: list[str]) -> Iterator[None]:
     from hydra.core.global_hydra import GlobalHydra
 
     from posenc.jobs import hydra_mains
-    from posenc.jobs.validated import validated
+    from posenc.jobs.validated import _validated
 
     root = logging.getLogger()
     before = sys.argv, root.handlers[:], root.level
@@ -89,7 +89,7 @@ def as_a_new_process(arguments: list[str]) -> Iterator[None]:
         number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     }
     sys.argv = ["posenc", *arguments]
-    validated.cache_clear()
+    _validated.cache_clear()
     hydra_mains.exit_codes.clear()
     try:
         yield

@@ -33,7 +33,6 @@ class WindowSampler:
         self._first = self._ends - places
         self._offsets = np.arange(context_length + 1, dtype=np.int64)
         self._seed = seed % 2**64
-        self.tokens_in_reach = int(split.lengths[fits].sum())
 
     def batch(self, step: int, size: int) -> tuple[Ints, Ints]:
         """Inputs and targets of a step, both int64 `(size, context_length)`; targets are one token on."""

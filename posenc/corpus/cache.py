@@ -8,16 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from posenc.corpus.entry import EntryWriter, building, entry_of, name_entry, open_entry, put_in_place
+from posenc.corpus.entry import EntryWriter, building, entry_of, open_entry, put_in_place
 from posenc.corpus.facts import CorpusFacts, read_facts
 from posenc.corpus.store import TokenStore, smallest_dtype
 from posenc.corpus.tokenizers import Tokenizer, build_tokenizer
+from posenc.corpus.trouble import ELSEWHERE
 from posenc.corpus.watch import watched
 from posenc.durable import cannot_write, check_room, file_lock
 
 log = logging.getLogger(__name__)
-
-ELSEWHERE = "POSENC_CACHE=FOLDER puts the cache elsewhere"
 
 
 def prepare(
@@ -37,8 +36,6 @@ def prepare(
             store = _build_once(entry, facts, chosen)
         except OSError as error:
             raise cannot_write(entry.parent, error, needed=_size(facts, chosen), hint=ELSEWHERE) from error
-    else:
-        name_entry(entry, facts.name, chosen.name)
     facts.loaded = None
     return store
 

@@ -40,25 +40,16 @@ def inspect(
                 hint="splits hold whole documents, drawn by a hash of their names: give more files, "
                 "one JSON line a chapter,\nor larger shares in data.split",
             )
-    if context_length is not None:
-        _refuse_copies(facts, split)
-    unit = "tokens" if tokenizer["name"] == "bytes" else "bytes"
-    _check(facts.longest, split, needed_tokens, context_length, unit)
-    return facts
-
-
-def _refuse_copies(facts: CorpusFacts, split: str) -> None:
-    """Raises UserError where all that is measured was trained on, word for word: the loss says nothing."""
-    if facts.loaded is None:
-        return
-    trained = {document.text for document in facts.loaded if document.split == "train"}
-    if all(document.text in trained for document in facts.loaded if document.split == split):
+    if context_length is not None and split in facts.repeats:
         raise UserError(
             "data",
             facts.name,
             f"every document of the {split} split holds the same text as one of the training split",
             hint="give documents that differ; copies of one are one",
         )
+    unit = "tokens" if tokenizer["name"] == "bytes" else "bytes"
+    _check(facts.longest, split, needed_tokens, context_length, unit)
+    return facts
 
 
 def check_lengths(store: TokenStore, *, split: str, needed_tokens: int, context_length: int | None) -> None:

@@ -62,13 +62,6 @@ def fingerprint(documents: Iterable[Document]) -> str:
     return total.hexdigest()
 
 
-def printable(name: object) -> str:
-    """A file name or id for a message: control characters and undecodable bytes are shown as escapes."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in str(name)
-    )
-
-
 def _utf8(name: str) -> bytes:
     # file names that are no valid text reach Python as lone surrogates
     return name.encode("utf-8", "surrogatepass")

@@ -157,26 +157,8 @@ def open_entry(entry: Path) -> TokenStore | None:
     return None
 
 
-def name_entry(entry: Path, corpus: str, tokenizer: str) -> None:
-    """Add to a manifest the names that were not written before 0.2; one that has them is left alone.
-
-    They are for listings only, so a cache that cannot be written stays as it is.
-    """
-    names = {"corpus": corpus, "tokenizer_name": tokenizer}
-    manifest = read_sealed(entry / "manifest.json")
-    if manifest is None or names.keys() <= manifest.keys():
-        return
-    with contextlib.suppress(OSError), file_lock(entry.with_suffix(".lock")):
-        manifest = read_sealed(entry / "manifest.json")  # not that of an entry that is being replaced
-        if manifest is not None:
-            write_sealed(entry / "manifest.json", {**names, **manifest})
-
-
 def cached_tokens() -> list[dict[str, Any]]:
-    """What the cache holds, from the manifests alone: corpus, tokenizer, tokens, bytes on disk, path.
-
-    An entry that does not name its corpus (None) has the name of another one of the same text, if any does.
-    """
+    """What the cache holds, from the manifests alone: corpus, tokenizer, tokens, bytes on disk, path."""
     rows = []
     for path in sorted(tokens_dir().glob("[!.]*/manifest.json")):
         manifest = read_sealed(path)
@@ -186,17 +168,16 @@ def cached_tokens() -> list[dict[str, Any]]:
             entry = path.parent
             rows.append(
                 {
-                    "corpus": manifest.get("corpus"),  # not written before 0.2
+                    "corpus": manifest["corpus"],
                     "fingerprint": manifest["fingerprint"],
-                    "tokenizer": manifest.get("tokenizer_name", manifest["tokenizer"]["name"]),
+                    "tokenizer": manifest["tokenizer_name"],
                     "vocab_size": manifest["vocab_size"],
                     "tokens": (entry / TOKENS).stat().st_size // np.dtype(manifest["dtype"]).itemsize,
                     "bytes_on_disk": sum((entry / name).stat().st_size for name in manifest["files"]),
                     "path": str(entry),
                 }
             )
-    known = {row["fingerprint"]: row["corpus"] for row in rows if row["corpus"] is not None}
-    return [{**row, "corpus": row["corpus"] or known.get(row["fingerprint"])} for row in rows]
+    return rows
 
 
 def _narrowed(path: Path) -> str:

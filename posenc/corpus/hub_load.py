@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from posenc.corpus.documents import printable
 from posenc.corpus.hub_access import go_offline, reachable, unreachable
 from posenc.errors import RunError, UserError
+from posenc.results.names import visible
 
 WAYS_OUT = (
     "fill HF_HOME or POSENC_CACHE on a machine with network (posenc data prepare) and copy it here; "
@@ -35,8 +35,8 @@ def load(repository: str, config: str | None, revision: str | None, **streamed: 
         loaded = datasets.load_dataset(repository, config, revision=revision, **streamed)
     except datasets.exceptions.DatasetNotFoundError as error:
         if "Revision" in str(error):
-            raise UserError("data.revision", printable(revision), first_line(error)) from error
-        raise UserError("data.repository", printable(repository), first_line(error)) from error
+            raise UserError("data.revision", visible(revision), first_line(error)) from error
+        raise UserError("data.repository", visible(repository), first_line(error)) from error
     except Exception as error:  # the libraries below raise errors of five packages, all of them final here
         if not online:
             raise unreachable(what, WAYS_OUT) from error
@@ -52,7 +52,7 @@ def load(repository: str, config: str | None, revision: str | None, **streamed: 
 
 def described(repository: str, config: str | None) -> str:
     """What is asked for, for a message."""
-    return f"{printable(repository)} ({printable(config)})" if config else printable(repository)
+    return f"{visible(repository)} ({visible(config)})" if config else visible(repository)
 
 
 def broken_off(what: str, error: Exception) -> RunError:
@@ -65,7 +65,7 @@ def broken_off(what: str, error: Exception) -> RunError:
 
 def first_line(error: Exception) -> str:
     """The first line of an error's text, for a message."""
-    return printable(str(error).strip().split("\n")[0][:300])
+    return visible(str(error).strip().split("\n")[0][:300])
 
 
 def _refuse_other_revision(loaded: Any, what: str, revision: str) -> None:

@@ -6,21 +6,20 @@ So memory stays small, and whatever tokenizer comes later reads the bytes from h
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from filelock import Timeout
 
-from posenc.corpus.documents import SPLITS, Document, printable
+from posenc.corpus.documents import SPLITS, Document
 from posenc.corpus.entry import EntryWriter, building, entry_of, open_entry, put_in_place, tokens_dir
 from posenc.corpus.registry import stream_documents, stream_limit
 from posenc.corpus.store import TokenStore
 from posenc.corpus.tally import Tally
 from posenc.corpus.tokenizers import ByteTokenizer
-from posenc.corpus.trouble import cache_error
+from posenc.corpus.trouble import ELSEWHERE, cache_error
 from posenc.corpus.watch import tell, watched
-from posenc.durable import file_lock
+from posenc.durable import check_room, file_lock
 from posenc.errors import RunError
 
 
@@ -66,10 +65,11 @@ def take_in(data: Mapping[str, Any], key: str) -> dict[str, Any]:
     tokenizer, tally = ByteTokenizer(), Tally()
     try:
         with building(key) as folder:
-            _check_room(data)
+            limit = stream_limit(data)
+            hint = f"data.bytes=... reads less; {ELSEWHERE}"
+            check_room(tokens_dir(), limit or 0, f"up to {(limit or 0) / 1e6:,.0f} MB of text", hint=hint)
             writer = EntryWriter(folder, tokenizer.vocab_size)
             try:
-                limit = stream_limit(data)
                 for document in watched(
                     stream_documents(data),
                     f"reading {data['name']}",
@@ -90,13 +90,3 @@ def take_in(data: Mapping[str, Any], key: str) -> dict[str, Any]:
     except OSError as error:
         raise cache_error(tokens_dir(), error) from error
     return figures
-
-
-def _check_room(data: Mapping[str, Any]) -> None:
-    limit, free = stream_limit(data), shutil.disk_usage(tokens_dir()).free
-    if limit is not None and free < limit:
-        name, place = printable(data["name"]), printable(tokens_dir())
-        raise RunError(
-            f"{name} may take {limit / 1e6:,.0f} MB and {place} has {free / 1e6:,.0f} MB left",
-            hint="data.bytes=... reads less; POSENC_CACHE=FOLDER puts the cache elsewhere",
-        )

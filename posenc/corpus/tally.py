@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from posenc.corpus.documents import SPLITS, Document, Fingerprint
@@ -16,6 +17,7 @@ class Tally:
         self._bytes = dict.fromkeys(SPLITS, 0)
         self._longest = dict.fromkeys(SPLITS, 0)
         self._powers: dict[str, list[int]] = {name: [0] * 64 for name in SPLITS}
+        self._texts: dict[str, set[bytes]] = {name: set() for name in SPLITS}
 
     def add(self, document: Document) -> None:
         split, size = str(document.split), len(document.text)
@@ -24,6 +26,7 @@ class Tally:
             self._train.add(document)
         self._documents[split] += 1
         self._bytes[split] += size
+        self._texts[split].add(hashlib.blake2b(document.text, digest_size=8).digest())
         self._longest[split] = max(self._longest[split], size)
         if size > 1:  # a window of n bytes has its last target one byte further on
             self._powers[split][(size - 1).bit_length() - 1] += 1
@@ -37,6 +40,9 @@ class Tally:
             "bytes": self._bytes,
             "longest": self._longest,
             "holding": {name: _at_least(counts) for name, counts in self._powers.items()},
+            "repeats": [
+                name for name in SPLITS[1:] if self._texts[name] and self._texts[name] <= self._texts["train"]
+            ],
         }
 
 

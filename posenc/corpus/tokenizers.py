@@ -15,12 +15,13 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from posenc.corpus.documents import Document, printable
+from posenc.corpus.documents import Document
 from posenc.corpus.hub_access import reachable, unreachable
 from posenc.corpus.trouble import cache_error
 from posenc.durable import digest_of, file_lock, read_sealed, write_sealed
 from posenc.errors import RunError, UserError
 from posenc.paths import cache_dir
+from posenc.results.names import visible
 from posenc.signature import check_arguments
 
 log = logging.getLogger(__name__)
@@ -208,8 +209,8 @@ def _hf(*, path: str, revision: str) -> Tokenizer:
     try:
         return LibraryTokenizer("hf", file.read_text(encoding="utf-8"))
     except Exception as error:  # the library raises bare Exception for a file it cannot take
-        problem = f"is not a tokenizer of the `tokenizers` library ({printable(str(error)[:100])})"
-        raise UserError("tokenizer.path", printable(path), problem) from error
+        problem = f"is not a tokenizer of the `tokenizers` library ({visible(str(error)[:100])})"
+        raise UserError("tokenizer.path", visible(path), problem) from error
 
 
 def _download(name: str, revision: str) -> Path:
@@ -221,11 +222,11 @@ def _download(name: str, revision: str) -> Path:
     except Exception as error:  # of five packages; all final here
         if online:
             raise RunError(
-                f"the hub gave no tokenizer {printable(name)}: {printable(str(error)[:200])}",
+                f"the hub gave no tokenizer {visible(name)}: {visible(str(error)[:200])}",
                 hint="ways out: tokenizer.path=FILE for a tokenizer.json; tokenizer=bpe; tokenizer=bytes",
             ) from error
         raise unreachable(
-            f"the tokenizer {printable(name)}",
+            f"the tokenizer {visible(name)}",
             "copy HF_HOME from a machine with network; tokenizer.path=FILE; tokenizer=bpe; tokenizer=bytes",
         ) from error
     return Path(found)
@@ -253,10 +254,10 @@ def _check_path(path: str) -> None:
         raise UserError("tokenizer.path", None, "missing", hint="tokenizer.path=FILE, or a name on the hub")
     local = Path(path).expanduser()
     if local.is_dir() and not (local / "tokenizer.json").is_file():
-        raise UserError("tokenizer.path", printable(path), "this folder holds no tokenizer.json")
+        raise UserError("tokenizer.path", visible(path), "this folder holds no tokenizer.json")
     looks_local = path.endswith(".json") or path.startswith((".", "/", "~")) or path.count("/") > 1
     if looks_local and not local.exists():
-        raise UserError("tokenizer.path", printable(path), "there is no such file")
+        raise UserError("tokenizer.path", visible(path), "there is no such file")
 
 
 def _sha256(text: str) -> str:

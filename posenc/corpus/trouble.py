@@ -7,7 +7,9 @@ from pathlib import Path
 from posenc.durable import cannot_write
 from posenc.errors import RunError
 
+ELSEWHERE = "POSENC_CACHE=FOLDER puts the cache elsewhere"
+
 
 def cache_error(path: Path, error: OSError) -> RunError:
     """The error of a full disk, or of a place that is not ours."""
-    return cannot_write(path, error, hint="POSENC_CACHE=FOLDER puts the cache elsewhere")
+    return cannot_write(path, error, hint=ELSEWHERE)

@@ -6,7 +6,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from posenc.corpus.documents import Document, printable
+from posenc.corpus.documents import Document
+from posenc.results.names import visible
 
 SECONDS_BETWEEN_LINES = 5.0
 
@@ -29,7 +30,7 @@ def watched(
 
     def show(end: str) -> None:
         rate = total / 1e6 / max(time.monotonic() - began, 1e-9)
-        text = f"{printable(doing)}: {printable(part)}{', ' * bool(part)}{count:,} documents, "
+        text = f"{visible(doing)}: {visible(part)}{', ' * bool(part)}{count:,} documents, "
         text += f"{size / 1e6:,.1f}{most} MB, {rate:,.1f} MB/s"
         print(f"\r{text:<79}" if live else text, end=end, file=sys.stderr, flush=True)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from posenc.doctor.finding import Finding, short, size
+from posenc.jobs.slots import usable_cores
 
 SIDE = 512  # of the matrices that are multiplied to see whether bf16 is fast
 
@@ -77,7 +78,7 @@ def _bf16_speed(torch: Any, device: Any) -> float:
 
 def _threads(torch: Any) -> Finding:
     used = torch.get_num_threads()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     named = os.environ.get("OMP_NUM_THREADS", "not set")
     text = f"{used} of {cores} cores for one product (OMP_NUM_THREADS={named})"
     if used > cores:

@@ -45,11 +45,17 @@ class Shape:
     n_layers: int
     train_length: int  # the context length T that the model is trained at
     position_limit: int | None = None  # training positions lie below it (`positions=`); None: below T
+    distance_limit: int | None = None  # so do their distances, where they are drawn with gaps; None: below T
 
     @property
     def positions(self) -> int:
         """How many positions training can show: T, or the limit that they are drawn below."""
         return self.train_length if self.position_limit is None else self.position_limit
+
+    @property
+    def distances(self) -> int:
+        """How many distances training can show, 0 among them."""
+        return self.train_length if self.distance_limit is None else self.distance_limit
 
 
 class Encoding(nn.Module):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from posenc.errors import UserError
-from posenc.paths import conf_dirs
+from posenc.paths import choice_file
 from posenc.signature import check_arguments, parameters_of
 
 if TYPE_CHECKING:
@@ -63,11 +63,23 @@ def _plugin_classes(plugins: Iterable[str]) -> dict[str, type[Encoding]]:
             problem = f"cannot be imported ({type(error).__name__}: {error})"
             raise UserError("plugins", plugin, problem, hint="it must be on PYTHONPATH") from error
         for name, cls in _classes_in(module).items():
-            if name in own_encodings():
-                problem = f"its encoding {name} has the name of one of posenc's"
+            holder = _holder(name, cls, found)
+            if holder is not None:
+                problem = f"its encoding {name} has the name of one of {holder}"
                 raise UserError("plugins", plugin, problem, hint="give it another name")
             found[name] = cls
     return found
+
+
+def _holder(name: str, cls: type[Encoding], plugins: Mapping[str, type[Encoding]]) -> str | None:
+    """Who else has an encoding of this name, in words; None if nobody has."""
+    if name in own_encodings():
+        return "posenc's"
+    point = _entry_points().get(name)
+    if point is not None and point.value.partition(":")[0] != cls.__module__:
+        return f"the installed {point.value}"
+    other = plugins.get(name, cls)
+    return None if other is cls else f"the plug-in {other.__module__}"
 
 
 def _loaded(point: EntryPoint) -> type[Encoding]:
@@ -156,12 +168,11 @@ def default_parameters(name: str) -> dict[str, Any]:
 
     posenc's own tree is looked at first, then those of installed packages.
     """
-    for folder in conf_dirs():
-        path = folder / "encoding" / f"{name}.yaml"
-        if path.is_file():
-            values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-            return {key: value for key, value in values.items() if key != "name"}
-    return {}
+    path = choice_file("encoding", name)
+    if path is None:
+        return {}
+    values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return {key: value for key, value in values.items() if key != "name"}
 
 
 def resolve_encoding(settings: Mapping[str, Any], plugins: Iterable[str] = ()) -> dict[str, Any]:
@@ -220,6 +231,7 @@ def build_encoding(
     n_layers: int,
     train_length: int,
     position_limit: int | None = None,
+    distance_limit: int | None = None,
     plugins: Iterable[str] = (),
     **params: Any,
 ) -> Encoding:
@@ -231,7 +243,7 @@ def build_encoding(
     from posenc.encodings.base import Shape
 
     plugins = list(plugins)
-    shape = Shape(d_model, n_heads, head_dim, n_layers, train_length, position_limit)
+    shape = Shape(d_model, n_heads, head_dim, n_layers, train_length, position_limit, distance_limit)
     given = {"name": name, **_defaults_of(name, plugins), **params}
     return _built(shape, resolve_encoding(given, plugins), plugins)
 

@@ -49,11 +49,12 @@ class Shaw(Encoding):
         nn.init.normal_(parameter, std=self.shape.head_dim**-0.5, generator=generator)
 
     def warnings(self) -> list[str]:
-        unreached = self.clip + 1 - self.shape.positions
+        unreached = self.clip + 1 - self.shape.distances
         if unreached <= 0:
             return []
         return [
-            f"shaw: {unreached} of {self.clip + 1} rows lie beyond the training length and stay untrained"
+            f"shaw: {unreached} of {self.clip + 1} rows lie beyond every distance of training "
+            "and stay untrained"
         ]
 
     def _near(self, q_pos: Tensor, k_pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -64,13 +64,14 @@ class T5(Encoding):
         nn.init.zeros_(parameter)
 
     def warnings(self) -> list[str]:
-        reached = int(bucket(torch.tensor([self.shape.train_length - 1]), self.buckets, self.max_distance))
+        farthest = self.shape.distances - 1
+        reached = int(bucket(torch.tensor([farthest]), self.buckets, self.max_distance))
         unreached = self.buckets - 1 - reached
         if unreached <= 0:
             return []
         return [
-            f"t5: {unreached} of {self.buckets} buckets lie beyond the training length "
-            f"{self.shape.train_length} and keep their initial value (max_distance={self.max_distance})"
+            f"t5: {unreached} of {self.buckets} buckets lie beyond the farthest distance of training, "
+            f"{farthest}, and keep their initial value (max_distance={self.max_distance})"
         ]
 
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:

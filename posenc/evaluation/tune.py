@@ -33,8 +33,8 @@ class Chosen:
 def candidates(extension: Extension | None, model: Decoder) -> list[Extension]:
     """Every combination of the values that the extension offers for its knobs; [] where it offers none.
 
-    A knob that the user gave stays as given. Values that make no sense with this model, or with another knob,
-    are left out.
+    A knob that is not as in the extension's YAML was given by the user, and stays. Values that make no sense
+    with this model, or with another knob, are left out.
     """
     if extension is None:
         return []

@@ -5,20 +5,19 @@ Random tokens, already on the device: no corpus is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from posenc.corpus import Split, TokenStore
 from posenc.evaluation.subject import DRAWS, Subject, window_losses
 from posenc.jobs.build import build_model
 from posenc.model.decoder import ModelShape
 from posenc.seeds import generator_for, seed_for
-from posenc.training.optimizer import Optimization, build_optimizer
+from posenc.training.optimizer import Optimization, build_optimizer, moments_of
 from posenc.training.step import NextTokenLoss, gradients, update
 
 
@@ -63,7 +62,7 @@ class Worker:
             update(optimizer, how.lr)
 
         step()  # makes the moments
-        return Work(step, inputs.numel(), self.weights + sum(one.nbytes for one in _moments(optimizer)))
+        return Work(step, inputs.numel(), self.weights + sum(one.nbytes for one in moments_of(optimizer)))
 
     def evaluation(self, window: int) -> Work:
         """One batch of windows as the protocol fixed-target has them: their last `wanted` targets scored."""
@@ -92,8 +91,3 @@ class Worker:
             )
 
         return Work(score, count * window, self.weights)
-
-
-def _moments(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
-    values = (value for state in optimizer.state.values() for value in state.values())
-    return (value for value in values if isinstance(value, Tensor))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from posenc.encodings import build_encoding, encoding_class, list_encodings, resolve_encoding, sources_of
-from posenc.encodings.options import build_options, check_positions, position_limit
+from posenc.encodings.options import build_options, check_positions, distance_limit, position_limit
 from posenc.errors import UserError
 from posenc.model.choice import attention_choice, resolve_attention
 from posenc.model.decoder import Decoder, ModelShape, count_parameters
@@ -59,6 +59,7 @@ def build_decoder(settings: dict[str, Any], shape: ModelShape, vocab_size: int) 
         n_layers=shape.n_layers,
         train_length=length,
         position_limit=position_limit(positions, length),
+        distance_limit=distance_limit(positions, length),
         plugins=settings["plugins"],
         **{key: value for key, value in settings["encoding"].items() if key != "name"},
     )

@@ -132,9 +132,12 @@ def check_evaluation(
     if settings["split"] not in ("test", "validation"):
         raise UserError("eval.split", settings["split"], "not a split", allowed=["test", "validation"])
     fraction = between("eval.target_fraction", settings["target_fraction"], 0, 1, open_low=True)
-    windows = resolve_lengths(settings["lengths"], context_length)
+    # T itself is always measured: it is the crop line that every change is held against
+    windows = sorted({*resolve_lengths(settings["lengths"], context_length), context_length})
     block = block_of(fraction, context_length)
-    if "fixed-target" in settings["protocols"]:
+    chosen = dict(extend or {"name": "none"})
+    tune = bool(chosen.pop("tune", False))
+    if tune or "fixed-target" in settings["protocols"]:  # knobs are chosen by it, whatever measures
         check_block(windows[0], block)
     given = settings["stride"]
     stride = block if given is None else resolve_length("eval.stride", given, context_length)
@@ -142,17 +145,14 @@ def check_evaluation(
         raise UserError(
             "eval.stride",
             settings["stride"],
-            f"steps over tokens at the shortest of eval.lengths, {windows[0]} tokens",
+            f"steps over tokens in the shortest window, {windows[0]} tokens",
             allowed=f"1 to {windows[0]} tokens",
         )
-    chosen = dict(extend or {"name": "none"})
-    tune = bool(chosen.pop("tune", False))
     if tune and settings["split"] == "validation":
         hint = "report test documents: eval.split=test"
         raise UserError("extend.tune", True, "would choose on the documents that it reports", hint=hint)
     return EvalPlan(
-        # T itself is always measured: it is the crop line that every change is held against
-        windows=sorted({*windows, context_length}),
+        windows=windows,
         protocols=list(dict.fromkeys(settings["protocols"])),
         split=settings["split"],
         target_fraction=fraction,

@@ -10,12 +10,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from posenc.corpus import CorpusFacts, TokenStore, cached_of, list_corpora, prepare, read_facts
-from posenc.corpus.documents import printable
 from posenc.corpus.entry import entry_of
 from posenc.corpus.tokenizers import ByteTokenizer
 from posenc.jobs.compose import compose_jobs, parse
 from posenc.paths import cache_dir, conf_dirs
 from posenc.report.progress import say
+from posenc.results.names import visible
 
 LENGTHS = (
     64,
@@ -47,7 +47,7 @@ def print_corpora(as_json: bool) -> None:
         network = "no" if not row["network"] else "not now" if row["cached"] else "needed"
         table.add_row(row["name"], about, escape(row["size"]), network, escape(_cached(row["cached"])))
     Console().print(table)
-    print(f"cached: as tokens of (vocabulary) in {printable(cache_dir())}")
+    print(f"cached: as tokens of (vocabulary) in {visible(cache_dir())}")
 
 
 def print_info(overrides: list[str], as_json: bool) -> None:

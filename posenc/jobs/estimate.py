@@ -21,7 +21,7 @@ from posenc.memory_meter import peak_of
 from posenc.model.decoder import Decoder, count_parameters
 from posenc.seeds import generator_for
 from posenc.training.memory import keep_freed_memory
-from posenc.training.optimizer import build_optimizer
+from posenc.training.optimizer import build_optimizer, moments_of
 from posenc.training.step import NextTokenLoss, gradients, update
 
 SECONDS = 7.0  # of steps and of the evaluation, about
@@ -117,8 +117,8 @@ def _training(job: TrainJob, model: Decoder, store: TokenStore, budget: float) -
         update(optimizer, 0.0)
 
     step(0)  # makes the moments
-    moments = _bytes(_tensors(optimizer))
-    before = [*model.parameters(), *model.buffers(), *_tensors(optimizer)]
+    moments = _bytes(moments_of(optimizer))
+    before = [*model.parameters(), *model.buffers(), *moments_of(optimizer)]
     with peak_of(job.device, before) as held:
         step(1)
     times: list[float] = []
@@ -170,8 +170,3 @@ def _passed(cell: Cell) -> int:
 
 def _bytes(tensors: Iterator[torch.Tensor]) -> int:
     return sum(one.numel() * one.element_size() for one in tensors)
-
-
-def _tensors(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    values = (value for state in optimizer.state.values() for value in state.values())
-    return (value for value in values if isinstance(value, torch.Tensor))

@@ -104,14 +104,15 @@ def _run_command(command: str, arguments: list[str], dry_run: bool) -> int:
 def run_job(command: str, settings: dict[str, Any], *, in_sweep: bool) -> int:
     """One job in this process; prints its table unless it is part of a sweep. Returns its exit code."""
     from posenc.evaluation.extend import NotForThisEncodingError
+    from posenc.jobs.validate import TrainJob
 
     directory = None
     try:
         job = validated(command, frozen(settings))
         directory = job.directory
-        windows = job.batch_windows if command == "train" else None
+        windows = job.batch_windows if isinstance(job, TrainJob) else None
         current().connect(job.device, directory.name, windows)
-        if command == "train":
+        if isinstance(job, TrainJob):
             from posenc.jobs.train_job import run_train
 
             outcome = run_train(job)

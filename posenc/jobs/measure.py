@@ -68,7 +68,7 @@ def measure(
     grid = candidates(extension, model) if plan.tune else []
     if plan.tune and not grid:
         say(f"extend={plan.extend['name']}: no knob to choose, measured as it is")
-    if extension is not None and all(extension.acting(w) is model.acting for w in asked.extrapolating):
+    if extension is not None and all(extension.acting(w) is model.acting for w in asked.windows):
         log.warning("%s changes nothing at these lengths", extension.name)
     cells = plan_cells(subject, asked, plan.protocols)
     done = 0

@@ -27,9 +27,6 @@ class Processes:
         self._running: dict[int, tuple[subprocess.Popen[str], list[threading.Thread]]] = {}
         self._before: dict[int, Any] = {}
 
-    def __len__(self) -> int:
-        return len(self._running)
-
     def __enter__(self) -> Processes:
         self._before = {number: signal.signal(number, self._pass_on) for number in CODES}
         return self

@@ -143,12 +143,12 @@ def drop_metrics_after(directory: Path, step: int) -> None:
     if not path.exists():
         return
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_bytes().splitlines():
         try:
             if json.loads(line)["step"] <= step:
-                kept.append(line)
+                kept.append(line.decode())
         except (ValueError, KeyError, TypeError):
-            continue  # the line that a kill cut short
+            continue  # the line that a kill cut short, or that is damaged
     write_text_atomic(path, "".join(line + "\n" for line in kept))
 
 

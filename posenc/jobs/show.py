@@ -23,12 +23,14 @@ from posenc.jobs.checks import check_model, whole
 from posenc.jobs.compose import CommandLine, compose_jobs, parse
 from posenc.jobs.stored_run import stored_run
 from posenc.model.decoder import Decoder
+from posenc.paths import output_file
 from posenc.pictures.measure import measure
 from posenc.pictures.panels import FORMATS, Picture
 from posenc.pictures.sampling import FAR
 from posenc.pictures.text import text_plot
 from posenc.results.names import visible
 from posenc.results.settings import spoken_name
+from posenc.results.store import write_bytes_atomic
 from posenc.training.checkpoint import check_weights, load_weights
 
 VOCABULARY = 17  # of a model that reads no text
@@ -48,11 +50,7 @@ def run_show(arguments: Sequence[str], out: str | None) -> int:
         return 0
     from posenc.pictures.draw import picture_bytes
 
-    content = picture_bytes(picture, target.suffix[1:].lower())
-    try:
-        target.write_bytes(content)
-    except OSError as error:
-        raise UserError("--out", out, f"cannot be written: {error.strerror or error}") from error
+    write_bytes_atomic(output_file("--out", target), picture_bytes(picture, target.suffix[1:].lower()))
     print(target)
     return 0
 
@@ -71,10 +69,7 @@ def check_out(out: str) -> Path:
     if target.suffix[1:].lower() not in FORMATS:
         allowed = ", ".join(f".{name}" for name in FORMATS)
         raise UserError("--out", out, "its ending names the format", allowed=allowed)
-    if target.is_dir():
-        raise UserError("--out", out, "is a folder; name a file")
-    if not target.parent.is_dir():
-        raise UserError("--out", out, f"there is no folder {target.parent}", hint=f"mkdir -p {target.parent}")
+    output_file("--out", target)
     return target
 
 

@@ -52,7 +52,7 @@ def asked_of(command: str, jobs: list[Composed]) -> dict[Path, set[tuple[str, st
 
     found: dict[Path, set[tuple[str, str]]] = {}
     for job in jobs:
-        validated_job = validated(command, frozen(job.settings))
+        validated_job = validated("eval", frozen(job.settings))
         found.setdefault(validated_job.directory, set()).update(asked_targets(validated_job))
     return found
 
@@ -81,7 +81,7 @@ def stands(command: str, jobs: list[Composed], i: int) -> str | None:
     from posenc.jobs.run_directory import read_status
     from posenc.jobs.train_job import is_finished
 
-    job = validated(command, frozen(jobs[i].settings))
+    job = validated("train", frozen(jobs[i].settings))
     if RETRY not in os.environ and read_status(job.directory).get("status") == DIVERGED:
         return DIVERGED
     return FINISHED if is_finished(job) else "open"

@@ -80,6 +80,11 @@ def _held(job: TrainJob, stop: StopFlag) -> Outcome:
     )
     folder.refuse_links(directory)
     with locked(directory), folder.log_file(directory):
+        if group.first(lambda: job.hash) != job.hash:
+            raise RunError(
+                f"this process would train in {job.precision}, the first one in another precision",
+                hint="their machines differ: train.precision=bf16 or fp32 for all of them",
+            )
         if group.first(lambda: _is_done(job)):  # by another process, meanwhile
             return Outcome(0)
         try:

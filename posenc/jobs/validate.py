@@ -37,11 +37,12 @@ from posenc.jobs.checks import (
     whole,
 )
 from posenc.model.decoder import ModelShape, count_parameters
+from posenc.results.names import safe_name
 from posenc.results.settings import spoken_name
 from posenc.tracking import check_tracking
 from posenc.training.compiling import resolve_compile
 from posenc.training.optimizer import Optimization
-from posenc.training.precision import resolve_device, resolve_precision
+from posenc.training.precision import precisions_of, resolve_device
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     check_tracking(settings["tracking"])
     check_tokenizer(settings["tokenizer"])
     device = resolve_device(settings["device"])
-    precision = resolve_precision(train["precision"], device)
+    precisions = precisions_of(train["precision"], device)
 
     parts = resolve_parts(settings, context_length)
     with torch.device("meta"):  # values out of range show when it is built; nothing is allocated
@@ -109,7 +110,6 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
             **train,
             "tokens": tokens,
             "batch_tokens": batch_tokens,
-            "precision": precision,
             "compile": compiled,
         },
         "eval": {
@@ -119,9 +119,14 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
         },
     }
     source = code_of(parts, model)
-    digest = run_hash(resolved, facts, source)
-    readable = settings["name"] or f"{spoken_name(parts['encoding'])}-{shape.name}-T{context_length}-s{seed}"
-    directory = _directory(folder, readable, digest)
+    names = [safe_name(name) for name in (str(spoken_name(parts["encoding"])), shape.name)]
+    readable = settings["name"] or f"{'-'.join(names)}-T{context_length}-s{seed}"
+    runs = []
+    for precision in precisions:
+        chosen = {**resolved, "train": {**resolved["train"], "precision": precision}}
+        digest = run_hash(chosen, facts, source)
+        runs.append((chosen, digest, _directory(folder, readable, digest)))
+    resolved, digest, directory = next((run for run in runs if run[2].is_dir()), runs[0])
     if not directory.is_dir():  # one that is there may be finished, and is then only read
         check_runs_dir(settings["runs_dir"], folder, writing=True)
     return TrainJob(
@@ -134,7 +139,7 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
         optimization=optimization,
         steps=max(1, round(tokens / (batch_windows * context_length))),
         batch_windows=batch_windows,
-        precision=precision,
+        precision=resolved["train"]["precision"],
         device=device,
         evaluation=evaluation,
     )

@@ -30,7 +30,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Curves:
-    """Lines over a shared axis. `marks` are dashed lines by name: across x, or across y if `across`."""
+    """Lines over a shared axis. `marks` are dashed lines by name, at places on x; `y_marks` on y."""
 
     title: str
     x_label: str
@@ -42,7 +42,6 @@ class Curves:
     y_marks: dict[str, float] = field(default_factory=dict)
     points: bool = False  # dots instead of lines
     ordered: bool = False  # the lines have an order: colours of a scale instead of distinct ones
-    legend_title: str = ""
     brief: bool = False  # also shown in a terminal
 
 

@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from posenc.paths import conf_dir, conf_dirs
+from posenc.paths import choice_file, conf_dir
 from posenc.results.settings import as_text
 
 PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+@%-]*|-?[0-9]+x?|[0-9.]+x")
@@ -45,9 +45,9 @@ def _group(group: str, settings: Any, default: str) -> list[str] | None:
     if not isinstance(settings, dict):
         return []
     choice = settings.get("name", default)
-    path = _choice(group, choice)
+    path = choice_file(group, choice)
     if path is None and group == "model":  # one of sizes of its own has them for a name
-        choice, path = default, _choice(group, default)
+        choice, path = default, choice_file(group, default)
     if path is None:
         return None
     chosen = [] if choice == default and group != "encoding" else [f"{group}={choice}"]
@@ -55,13 +55,6 @@ def _group(group: str, settings: Any, default: str) -> list[str] | None:
         if key != "name":
             chosen += _differences(f"{group}.{key}", value, _yaml(path).get(key, ...))
     return chosen
-
-
-def _choice(group: str, choice: object) -> Path | None:
-    if not isinstance(choice, str) or not re.fullmatch(r"[\w.+-]+", choice):
-        return None
-    places = [folder / group / f"{choice}.yaml" for folder in conf_dirs()]
-    return next((path for path in places if path.is_file()), None)
 
 
 def _differences(key: str, value: Any, ordinary: Any) -> list[str]:

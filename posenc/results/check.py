@@ -32,8 +32,11 @@ def check_record(data: object) -> Record:
     _need(data, ("per_document",), lambda v: v is None or _is_per_document(v), "aligned lists or null")
     if "curve" in data:
         _check_curve(data["curve"])
-    if not is_shallow(data["extend"]):
+    extend = data["extend"] or {}
+    if not is_shallow(extend):
         raise ValueError("record.extend: nested too deep")
+    if not _is_list(extend.get("tuned", []), lambda v: isinstance(v, str)):
+        raise ValueError("record.extend.tuned: must be a list of text")
     if data["window"] == 0:
         raise ValueError("record.window: must be positive")
     if data["nats"] is None and data["note"] is None:

@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from posenc.results.bundle import SUFFIX as BUNDLE
 from posenc.results.check import check_facts
 from posenc.results.load import (
     Run,
@@ -58,18 +59,23 @@ class Glance:
 
     @property
     def seconds_left(self) -> float | None:
-        """Of training, at the speed that was logged last."""
+        """Of training, at the speed that is known."""
         if not (self.tokens_asked and self.tokens_per_second) or self.tokens is None:
             return None
         return max(0.0, (self.tokens_asked - self.tokens) / self.tokens_per_second)
 
 
 def run_directories(paths: Iterable[str | Path]) -> list[tuple[Path, str | None]]:
-    """Run directories that load_runs finds below `paths`, each once, sorted; and what is wrong with it."""
+    """Run directories that load_runs finds below `paths`, each once, sorted; and what is wrong with it.
+
+    Bundles hold finished runs without their directories, and are left out.
+    """
     found: dict[Path, tuple[Path, str | None]] = {}
     for given in paths:
         for place in places(given):
             for path, problem in run_directories_below(place):
+                if path.name.endswith(BUNDLE) and problem is None:
+                    continue
                 found.setdefault(Path(os.path.realpath(path)), (path, problem))
     return sorted(found.values(), key=lambda one: str(one[0]))
 

@@ -9,6 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from posenc.processes import is_gone, stat_fields
+
 
 def is_dead(status: dict[str, Any]) -> bool:
     """Whether the process of a status is gone for certain: it was on this host and is not there any more.
@@ -17,20 +19,9 @@ def is_dead(status: dict[str, Any]) -> bool:
     """
     pid = status.get("pid")
     here = status.get("host") == socket.gethostname()
-    if not here or isinstance(pid, bool) or not isinstance(pid, int) or pid <= 0 or os.name != "posix":
+    if not here or isinstance(pid, bool) or not isinstance(pid, int) or pid <= 0:
         return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except (PermissionError, OverflowError):
-        pass  # of another user, or no number of a process
-    try:  # after the name, which may hold spaces and brackets (Linux)
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return False
-    # a killed process whose parent has not asked after it, as in containers, keeps its number as a zombie
-    return fields[:1] in (["Z"], ["X"]) or _began_later(fields, status)
+    return is_gone(pid) or _began_later(stat_fields(pid), status)
 
 
 def _began_later(fields: list[str], status: dict[str, Any]) -> bool:

@@ -12,8 +12,7 @@ from posenc.results.selection import Selected
 from posenc.results.settings import (
     differing,
     encoding_of,
-    extend_defaults,
-    flatten,
+    knob_words,
     of_options,
     options_of,
     settings_of,
@@ -164,9 +163,4 @@ def knobs_of(row: Group) -> list[str]:
     """The extension's knobs that are not those of its YAML, and that others were chosen for each seed."""
     if row.extend is None:
         return []
-    extension = json.loads(row.extend)
-    tuned = extension.pop("tuned", [])
-    usual = flatten(extend_defaults(str(extension["name"])))
-    given = {key: value for key, value in flatten(extension).items() if key not in ("name", "tuned_on")}
-    parts = [f"{key}={value}" for key, value in given.items() if usual.get(key) != value]
-    return parts + ([f"(tuned: {', '.join(map(str, tuned))})"] if tuned else [])
+    return knob_words(json.loads(row.extend))

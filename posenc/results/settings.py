@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from posenc.paths import conf_dirs
+from posenc.paths import choice_file
 from posenc.results.load import Run
 
 # Settings that leave the numbers alone, and those that posenc.results.mixing compares on its own.
@@ -73,14 +72,25 @@ def of_options(key: str) -> bool:
 @functools.cache
 def extend_defaults(name: str) -> dict[str, Any]:
     """The knobs of an extension as in its YAML; {} for a name that there is none of."""
-    paths = [folder / "extend" / f"{name}.yaml" for folder in conf_dirs()]
-    path = next((path for path in paths if path.is_file()), None)
-    if not re.fullmatch(r"\w+", name) or path is None:
+    path = choice_file("extend", name)
+    if path is None:
         return {}
     import yaml
 
     values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return values
+
+
+def knob_words(extension: Mapping[str, Any]) -> list[str]:
+    """Of a record's extension the knobs that are not as in its YAML, and those chosen on validation text."""
+    tuned = extension.get("tuned", [])
+    usual = flatten(extend_defaults(str(extension["name"])))
+    left_out = {"name", "tuned", "tuned_on", "resolved", *tuned}
+    given = {
+        key: value for key, value in flatten(dict(extension)).items() if _sections(key)[-1] not in left_out
+    }
+    parts = [f"{key}={value}" for key, value in given.items() if usual.get(key) != value]
+    return parts + ([f"(tuned: {', '.join(tuned)})"] if tuned else [])
 
 
 def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, str]:

@@ -84,14 +84,15 @@ class Copy:
         def send() -> None:
             self.send_evaluation(
                 Evaluation(
-                    figures.by_window(fresh),
-                    figures.by_position(fresh),
-                    figures.summary(records),
-                    figures.table_rows(records, self.run.config),
+                    figures.by_window(fresh, config),
+                    figures.by_position(fresh, config),
+                    figures.summary(records, config),
+                    figures.table_rows(records, config),
                     pictures,
                 )
             )
 
+        config = self.run.config
         pictures = self.run.pictures.png(self.plots)
         if self._try(send):
             self.memory.add(fresh)

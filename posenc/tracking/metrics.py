@@ -6,13 +6,18 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from posenc.evaluation.fixed_target import block_of
+from posenc.evaluation.lengths import resolve_length
+from posenc.results.settings import knob_words, spoken_name
+
 MEASURES = ("nats", "bpb", "ppl")
 COLUMNS = ("encoding", "protocol", "window", "multiple", "nats", "bpb", "ppl", "seed")
 
 Record = Mapping[str, Any]
+Config = Mapping[str, Any]  # the run's, as in its config.yaml
 
 
-def by_window(records: Iterable[Record]) -> list[dict[str, float]]:
+def by_window(records: Iterable[Record], config: Config) -> list[dict[str, float]]:
     """One row a window (tokens), shortest first, with the figures of every protocol measured there.
 
     Measures that share a row can be plotted against one another, so no window is spread over two rows.
@@ -25,19 +30,20 @@ def by_window(records: Iterable[Record]) -> list[dict[str, float]]:
         for measure in MEASURES:
             value = _finite(record.get(measure))
             if value is not None:
-                row[f"eval/{curve_name(record)}/{measure}"] = value
+                row[f"eval/{curve_name(record, config)}/{measure}"] = value
     return [rows[window] for window in sorted(rows) if len(rows[window]) > 1]
 
 
-def by_position(records: Iterable[Record]) -> list[dict[str, float]]:
+def by_position(records: Iterable[Record], config: Config) -> list[dict[str, float]]:
     """One row a bin of positions, with the loss (nats) and its rise over that at T of every curve there.
 
     `eval/position` is the last position of the bin. Of several windows the longest is taken.
     """
     longest: dict[str, Record] = {}
     for record in records:
-        if record.get("curve") and record["window"] >= longest.get(curve_name(record), record)["window"]:
-            longest[curve_name(record)] = record
+        name = curve_name(record, config)
+        if record.get("curve") and record["window"] >= longest.get(name, record)["window"]:
+            longest[name] = record
     rows: dict[int, dict[str, float]] = {}
     for name, record in longest.items():
         curve = record["curve"]
@@ -50,24 +56,23 @@ def by_position(records: Iterable[Record]) -> list[dict[str, float]]:
     return [rows[position] for position in sorted(rows) if len(rows[position]) > 1]
 
 
-def summary(records: Iterable[Record]) -> dict[str, float]:
+def summary(records: Iterable[Record], config: Config) -> dict[str, float]:
     """`eval/<protocol>/nats@8x` for every multiple of the training length."""
     figures = {}
     for record in records:
         value, multiple = _finite(record.get("nats")), _finite(record.get("multiple"))
         if value is not None and multiple is not None:
-            figures[f"eval/{curve_name(record)}/nats@{multiple:g}x"] = value
+            figures[f"eval/{curve_name(record, config)}/nats@{multiple:g}x"] = value
     return figures
 
 
-def table_rows(records: Iterable[Record], config: Mapping[str, Any]) -> list[list[Any]]:
+def table_rows(records: Iterable[Record], config: Config) -> list[list[Any]]:
     """The rows of `COLUMNS`; the encoding's name and the seed are taken from the run's `config`."""
-    encoding = config.get("encoding")
-    name = encoding.get("name") if isinstance(encoding, Mapping) else encoding
+    name = spoken_name(config.get("encoding"))
     return [
         [
             name,
-            curve_name(record),
+            curve_name(record, config),
             int(record["window"]),
             _finite(record.get("multiple")),
             *(_finite(record.get(measure)) for measure in MEASURES),
@@ -77,11 +82,38 @@ def table_rows(records: Iterable[Record], config: Mapping[str, Any]) -> list[lis
     ]
 
 
-def curve_name(record: Record) -> str:
-    """The protocol, and the test-time extension if there is one: `fixed-target`, `fixed-target+yarn`."""
+def curve_name(record: Record, config: Config) -> str:
+    """The protocol and the test-time extension: `fixed-target`, `fixed-target+yarn`.
+
+    What was measured in another way than the run's own `config` says has words for it, so that it is a
+    curve beside the run's: `fixed-target+yarn beta_fast=4`, `fixed-target on stdlib`, `sliding stride 8`.
+    """
+    name, words = str(record["protocol"]), []
     extend = record.get("extend")
-    name = extend.get("name") if isinstance(extend, Mapping) else extend
-    return f"{record['protocol']}+{name}" if name not in (None, "none") else str(record["protocol"])
+    if extend is not None:
+        name += f"+{extend['name']}"
+        words += knob_words(extend)
+    own = _own(config)
+    for key, word in (("corpus", "on "), ("split", ""), ("stride", "stride ")):
+        value = record.get(key)
+        if value is not None and key in own and value != own[key]:
+            words.append(f"{word}{value}")
+    return " ".join([name, *words])
+
+
+def _own(config: Config) -> dict[str, Any]:
+    """How the run itself is measured, as far as it says so; the stride in tokens."""
+    asked = config.get("eval")
+    if not asked or "data" not in config:
+        return {}
+    length, stride = int(config["context_length"]), asked.get("stride")
+    return {
+        "corpus": config["data"]["name"],
+        "split": asked["split"],
+        "stride": resolve_length("eval.stride", stride, length)
+        if stride is not None
+        else block_of(asked["target_fraction"], length),
+    }
 
 
 def _finite(value: Any) -> float | None:

@@ -7,6 +7,7 @@ checkpoints/step-NNNNNNNN/  model.safetensors  optimizer.safetensors  state.json
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import os
@@ -83,12 +84,13 @@ def save_checkpoint(
         shutil.rmtree(temporary, ignore_errors=True)
     others = [path for path in checkpoint_paths(folder) if path != final]
     before = [path for path in others if number_of(path) < step]
+    intact = (path for path in reversed(before) if problem_of(path) is None)
     try:
-        good = next((path for path in reversed(before) if problem_of(path) is None), None)
+        good = list(itertools.islice(intact, KEPT - 1))
     except RunError:  # cannot be told now: nothing goes
         return final
     for path in others:  # newer ones did not verify: training continued from before them
-        if path != good:
+        if path not in good:
             _drop(path)
     return final
 

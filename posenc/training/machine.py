@@ -15,11 +15,18 @@ log = logging.getLogger(__name__)
 
 
 def made_by(model: nn.Module) -> dict[str, Any]:
-    """Plain JSON: PyTorch's build, the device, its threads where they matter, the processes of the run."""
+    """Plain JSON: PyTorch's build, the device, its threads where they matter, processes, compiled or not."""
     device = next(model.parameters()).device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     threads = torch.get_num_threads() if device.type == "cpu" else None
-    return {"torch": torch.__version__, "device": name, "threads": threads, "processes": current().size}
+    compiled = any(getattr(module, "_compiled_call_impl", None) is not None for module in model.modules())
+    return {
+        "torch": torch.__version__,
+        "device": name,
+        "threads": threads,
+        "processes": current().size,
+        "compiled": compiled,
+    }
 
 
 def warn_of_changes(before: Any, now: Mapping[str, Any]) -> None:

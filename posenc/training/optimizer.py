@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from posenc.encodings.base import Encoding
 from posenc.model.decoder import Decoder
@@ -56,3 +58,9 @@ def build_optimizer(model: Decoder, optimization: Optimization) -> torch.optim.A
     return torch.optim.AdamW(
         groups, lr=optimization.lr, betas=optimization.betas, eps=optimization.eps, fused=True
     )
+
+
+def moments_of(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
+    """Everything that it keeps for the parameters, step counts among it."""
+    values = (value for state in optimizer.state.values() for value in state.values())
+    return (value for value in values if isinstance(value, Tensor))

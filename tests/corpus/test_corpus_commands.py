@@ -12,7 +12,7 @@ import yaml
 
 from posenc.corpus import cached_of, prepare, read_documents, read_facts
 from posenc.corpus.entry import cached_tokens
-from posenc.durable import read_sealed, write_sealed
+from posenc.durable import write_sealed
 from posenc.paths import conf_dir
 
 Posenc = Callable[..., Any]
@@ -56,41 +56,9 @@ def test_list_says_what_is_cached(posenc: Posenc, corpus: Path, own_cache: Path)
     assert not after["sympy"]["cached"]
 
 
-def unname(cache: Path) -> list[Path]:
-    """Make every entry one as it was written before 0.2."""
-    paths = sorted((cache / "tokens").glob("*/manifest.json"))
-    for path in paths:
-        manifest = read_sealed(path)
-        assert manifest is not None and manifest.pop("corpus") and manifest.pop("tokenizer_name")
-        write_sealed(path, manifest)
-    return paths
-
-
-def test_an_older_cache_is_listed_after_prepare(posenc: Posenc, corpus: Path, own_cache: Path) -> None:
-    def cached() -> dict[str, int]:
-        rows = json.loads(posenc("data", "list", "--json").out)
-        (mine,) = [row["cached"] for row in rows if row["name"] == "files"]
-        return {row["tokenizer"]: row["vocab_size"] for row in mine}
-
-    files = ("data=files", f"data.paths={corpus}")
-    bpe = (*files, "tokenizer=bpe", "tokenizer.vocab_size=300")
-    assert posenc("data", "prepare", *bpe).code == 0
-    paths = unname(own_cache)
-    tokens = {path: (path.parent / "tokens.bin").stat().st_mtime_ns for path in paths}
-    assert len(paths) == 2 and cached() == {}
-    assert posenc("data", "prepare", *files).code == 0
-    assert cached() == {"bytes": 256, "tokenizers": 300}  # of the same text, so of the same corpus
-    assert posenc("data", "prepare", *bpe).code == 0
-    assert cached() == {"bytes": 256, "bpe": 300}
-    assert {path: (path.parent / "tokens.bin").stat().st_mtime_ns for path in paths} == tokens
-    before = [path.read_bytes() for path in paths]
-    assert posenc("data", "prepare", *bpe, "data.name=other").code == 0
-    assert [path.read_bytes() for path in paths] == before  # a name that is there stays
-
-
 def test_tokens_of_unknown_text_are_not_called_a_pinned_corpus(own_cache: Path) -> None:
     manifest = {
-        "layout": 1, "corpus": "pg19", "fingerprint": "f", "tokenizer": {"name": "bytes"},
+        "layout": 1, "corpus": "pg19", "fingerprint": "f", "tokenizer_name": "bytes",
         "vocab_size": 256, "dtype": "|u1", "files": {"tokens.bin": "0"},
     }  # fmt: skip
     write_sealed(own_cache / "tokens" / "x" / "manifest.json", manifest)
@@ -104,11 +72,11 @@ def test_tokens_of_unknown_text_are_not_called_a_pinned_corpus(own_cache: Path) 
     assert len(cached_of({"name": "pg19", "source": "files"})) == 1
 
 
-def test_tokens_of_a_pinned_text_are_its_own_without_a_name(
+def test_tokens_of_a_pinned_text_are_its_own_under_any_name(
     own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest = {
-        "layout": 1, "fingerprint": "f", "tokenizer": {"name": "bytes"},
+        "layout": 1, "corpus": "mine", "fingerprint": "f", "tokenizer_name": "bytes",
         "vocab_size": 256, "dtype": "|u1", "files": {"tokens.bin": "0"},
     }  # fmt: skip
     for name, fingerprint in (("x", "f"), ("y", "g")):

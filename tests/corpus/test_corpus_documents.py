@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from posenc.corpus.documents import Document, fingerprint, printable, split_of
+from posenc.corpus.documents import Document, fingerprint, split_of
+from posenc.results.names import visible
 
 SHARES = {"validation": 0.1, "test": 0.2}
 TINY = [Document("a", b"one", "train"), Document("b", "zwö".encode(), "test"), Document("c/d", b"", "train")]
@@ -41,7 +42,7 @@ def test_fingerprint_sees_every_part() -> None:
 
 
 def test_names_are_shown_without_control_characters() -> None:
-    assert printable("a\x1b[31m\nb\udcff ü") == r"a\x1b[31m\nb\udcff ü"
+    assert visible("a\x1b[31m\nb\udcff ü") == r"a\x1b[31m\nb\udcff ü"
 
 
 def test_file_names_that_are_no_text_stay_apart() -> None:

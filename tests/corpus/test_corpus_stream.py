@@ -18,6 +18,7 @@ import pytest
 import yaml
 from hub_server import COMMIT, Hub, serving
 
+from posenc import durable
 from posenc.corpus import (
     entry,
     inspect,
@@ -289,9 +290,8 @@ def test_a_full_disk_leaves_nothing(
 def test_a_disk_that_is_too_small_is_told_before_anything_is_read(
     repository: Repository, monkeypatch: pytest.MonkeyPatch, reads: list[str]
 ) -> None:
-    usage = type("Usage", (), {"free": 10**6})
-    monkeypatch.setattr(streamed.shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(RunError, match=r"200 MB and .* has 1 MB left") as caught:
+    monkeypatch.setattr(durable, "free_bytes", lambda _: 10**6)
+    with pytest.raises(RunError, match=r"not enough room in .* for up to 200 MB of text") as caught:
         read_facts(conf("tinystories", repository=str(repository())))
     assert "data.bytes" in str(caught.value) and not reads
 

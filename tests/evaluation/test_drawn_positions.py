@@ -15,7 +15,7 @@ from tiny_model import SHAPE, T
 from posenc.corpus import TokenStore
 from posenc.encodings import build_encoding
 from posenc.encodings.options import build_options
-from posenc.encodings.options.positions import position_limit
+from posenc.encodings.options.positions import distance_limit, position_limit
 from posenc.evaluation import fixed_target
 from posenc.evaluation.plans import Asked
 from posenc.evaluation.subject import DRAWS, NotApplicableError, Subject, window_losses
@@ -37,6 +37,7 @@ def subject(store: TokenStore, name: str, positions: dict[str, Any], *, batch: i
         n_layers=SHAPE.n_layers,
         train_length=T,
         position_limit=position_limit(positions, T),
+        distance_limit=distance_limit(positions, T),
     )
     options = build_options(own.shape, own, positions=positions, window=None, scale="none")
     model = Decoder(SHAPE, store.vocab_size, own, options)

@@ -60,8 +60,8 @@ def test_its_metrics_are_those_that_runs_are_tracked_with(capsys: pytest.Capture
         dict(record(64, 1.0, protocol="sliding")),
         positions(),
     ]
-    tracked = {name for row in [*by_window(records), *by_position(records)] for name in row}
-    tracked |= set(summary(records)) | {f"train/{name}" for name in ("loss", "lr", "grad_norm", "tokens")}
+    tracked = {name for row in [*by_window(records, {}), *by_position(records, {})] for name in row}
+    tracked |= set(summary(records, {})) | {f"train/{name}" for name in ("loss", "lr", "grad_norm", "tokens")}
     for title, panel in panels(json.loads(capsys.readouterr().out)).items():
         drawn = [*panel.get("metrics", []), *([panel["xAxis"]] if "xAxis" in panel else [])]
         assert set(drawn) - {"train/tokens_per_second"} <= tracked, title

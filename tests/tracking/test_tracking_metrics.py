@@ -15,7 +15,12 @@ def record(protocol: str, window: int, nats: float | None, **more: Any) -> dict[
 
 def test_a_window_is_one_row_with_all_its_protocols_shortest_first() -> None:
     rows = by_window(
-        [record("fixed-target", 512, 1.5), record("fixed-target", 64, 1.0), record("nonoverlapping", 64, 1.2)]
+        [
+            record("fixed-target", 512, 1.5),
+            record("fixed-target", 64, 1.0),
+            record("nonoverlapping", 64, 1.2),
+        ],
+        {},
     )
     assert [row["eval/window"] for row in rows] == [64, 512]
     assert rows[0]["eval/fixed-target/nats"] == 1.0
@@ -32,28 +37,27 @@ def test_what_could_not_be_measured_is_left_out_not_drawn_as_zero() -> None:
         record("fixed-target", 256, None, note="oom"),
         record("fixed-target", 512, math.nan),
     ]
-    rows = by_window(records)
+    rows = by_window(records, {})
     assert [row["eval/window"] for row in rows] == [64, 128]
     assert "eval/fixed-target/ppl" not in rows[1]
-    assert summary(records) == {"eval/fixed-target/nats@1x": 1.0, "eval/fixed-target/nats@2x": 800.0}
+    assert summary(records, {}) == {"eval/fixed-target/nats@1x": 1.0, "eval/fixed-target/nats@2x": 800.0}
     table = [dict(zip(COLUMNS, row, strict=True)) for row in table_rows(records, {})]
     assert [row["nats"] for row in table] == [1.0, 800.0, None, None]
 
 
 def test_summary_names_multiples_as_people_write_them() -> None:
-    names = summary([record("fixed-target", window, 1.0) for window in (32, 64, 512)])
+    names = summary([record("fixed-target", window, 1.0) for window in (32, 64, 512)], {})
     assert list(names) == [f"eval/fixed-target/nats@{multiple}" for multiple in ("0.5x", "1x", "8x")]
 
 
 def test_an_extension_is_a_curve_of_its_own() -> None:
-    plain, none = record("fixed-target", 64, 1.0), record("fixed-target", 64, 1.0, extend="none")
-    yarn = record("fixed-target", 64, 2.0, extend={"name": "yarn", "factor": 2})
-    assert [curve_name(r) for r in (plain, none, yarn)] == [
-        "fixed-target",
+    plain = record("fixed-target", 64, 1.0)
+    yarn = record("fixed-target", 64, 2.0, extend={"name": "yarn"})
+    assert [curve_name(r, {}) for r in (plain, yarn)] == [
         "fixed-target",
         "fixed-target+yarn",
     ]
-    (row,) = by_window([plain, yarn])
+    (row,) = by_window([plain, yarn], {})
     assert (row["eval/fixed-target/nats"], row["eval/fixed-target+yarn/nats"]) == (1.0, 2.0)
 
 
@@ -72,4 +76,27 @@ def test_the_table_carries_encoding_and_seed_of_the_config() -> None:
 
 
 def test_nothing_measured_is_no_row() -> None:
-    assert by_window([]) == [] and summary([]) == {} and table_rows([], {}) == []
+    assert by_window([], {}) == [] and summary([], {}) == {} and table_rows([], {}) == []
+
+
+def test_what_is_measured_in_another_way_is_a_curve_of_its_own() -> None:
+    config = {
+        "data": {"name": "sympy"},
+        "context_length": 64,
+        "eval": {"split": "test", "stride": None, "target_fraction": 0.25},
+    }
+    own = {"corpus": "sympy", "split": "test", "stride": None, "extend": None}
+    ways: list[tuple[dict[str, Any], str]] = [
+        ({}, "sliding"),
+        ({"stride": 16}, "sliding"),  # a target block
+        ({"stride": 8}, "sliding stride 8"),
+        ({"corpus": "stdlib"}, "sliding on stdlib"),
+        ({"split": "validation"}, "sliding validation"),
+        ({"extend": {"name": "yarn", "beta_fast": 32, "beta_slow": 1}}, "sliding+yarn"),
+        ({"extend": {"name": "yarn", "beta_fast": 4, "resolved": {"factor": 2}}}, "sliding+yarn beta_fast=4"),
+    ]
+    records = [record("sliding", 64, float(i), **{**own, **more}) for i, (more, _) in enumerate(ways)]
+    assert [curve_name(one, config) for one in records] == [name for _, name in ways]
+    (row,) = by_window(records, config)
+    assert {f"eval/{name}/nats" for _, name in ways} <= set(row)
+    assert len(summary(records, config)) == len(ways) - 1  # the first two are one

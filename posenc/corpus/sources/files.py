@@ -9,10 +9,12 @@ import os
 import zlib
 from pathlib import Path
 
-from posenc.corpus.documents import Document, printable
+from posenc.corpus.documents import Document
 from posenc.errors import UserError, nearest
+from posenc.results.names import visible
 
 FOLDER_SUFFIXES = (".txt", ".gz", ".jsonl")  # what a folder is searched for; other files are named or globbed
+SEARCHED = f"folders are searched for {', '.join(FOLDER_SUFFIXES)}; other files by name or glob"
 BOM = b"\xef\xbb\xbf"
 
 
@@ -34,9 +36,9 @@ def read(*, paths: str | list[str], text_field: str) -> list[Document]:
     if not documents:
         raise UserError(
             "data.paths",
-            printable(", ".join(given)),
+            visible(", ".join(given)),
             "no text was found there",
-            hint=f"folders are searched for {', '.join(FOLDER_SUFFIXES)}; other files by name or glob",
+            hint=SEARCHED,
         )
     return documents
 
@@ -49,30 +51,35 @@ def _expand(given: str) -> tuple[str, list[Path]]:
     except (FileNotFoundError, NotADirectoryError):
         pass  # a glob, or told below
     except OSError as error:  # a name too long, a folder of somebody else
-        raise UserError("data.paths", printable(given), f"cannot be read ({error.strerror})") from error
+        raise UserError("data.paths", visible(given), f"cannot be read ({error.strerror})") from error
     if path.is_file():
         if not path.stat().st_size:
-            raise UserError("data.paths", printable(given), "is empty")
+            raise UserError("data.paths", visible(given), "is empty")
         return str(path.parent), [path]
     if path.is_dir():
-        return str(path), _in_folder(path)
+        files = _in_folder(path)
+        if not files:
+            raise UserError("data.paths", visible(given), "no text was found there", hint=SEARCHED)
+        return str(path), files
     if glob.has_magic(given):
         # the working folder stays outside the pattern: it may hold brackets of its own
         pattern = os.path.expanduser(given)  # noqa: PTH111
         hits = [Path.cwd() / hit for hit in glob.glob(pattern, recursive=True)]  # noqa: PTH207
         files = [file for hit in hits for file in ([hit] if hit.is_file() else _in_folder(hit))]
+        if not files:
+            raise UserError("data.paths", visible(given), "nothing there fits it", hint=SEARCHED)
         parts = Path(pattern).parts
         fixed = next(i for i, part in enumerate(parts) if glob.has_magic(part))
         return str(Path.cwd().joinpath(*parts[:fixed])), files
     if path.exists():
-        raise UserError("data.paths", printable(given), "is neither a file nor a folder")
+        raise UserError("data.paths", visible(given), "is neither a file nor a folder")
     beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
     close = nearest(path.name, beside)
     raise UserError(
         "data.paths",
-        printable(given),
+        visible(given),
         "there is no such file or folder",
-        hint=f"did you mean: {printable(path.parent / close)}" if close else None,
+        hint=f"did you mean: {visible(path.parent / close)}" if close else None,
     )
 
 
@@ -100,15 +107,15 @@ def _content(file: Path) -> bytes:
         if file.name.lower().endswith(".gz"):
             content = gzip.decompress(content)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UserError("data.paths", printable(file), f"is not a whole gzip file ({error})") from error
+        raise UserError("data.paths", visible(file), f"is not a whole gzip file ({error})") from error
     except OSError as error:
-        raise UserError("data.paths", printable(file), f"cannot be read ({error.strerror})") from error
+        raise UserError("data.paths", visible(file), f"cannot be read ({error.strerror})") from error
     try:
         content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(
             "data.paths",
-            printable(file),
+            visible(file),
             f"is not UTF-8: byte {content[error.start]:#04x} at offset {error.start}",
             hint="convert it first, for example: iconv -f LATIN1 -t UTF-8 FILE > NEW",
         ) from error
@@ -119,7 +126,7 @@ def _lines(content: bytes, file: Path, name: str, text_field: str) -> list[Docum
     documents = []
     for number, line in enumerate(content.split(b"\n"), start=1):
         if line.strip():
-            text = _text_of(line, f"{printable(file)}:{number}", text_field)
+            text = _text_of(line, f"{visible(file)}:{number}", text_field)
             if text:
                 documents.append(Document(f"{name}:{number:08d}", text, None))
     return documents
@@ -137,7 +144,7 @@ def _text_of(line: bytes, where: str, text_field: str) -> bytes:
             "data.text_field",
             text_field,
             f"no such field at {where}",
-            allowed=[printable(key) for key in row],
+            allowed=[visible(key) for key in row],
         )
     if not isinstance(row[text_field], str):
         raise UserError("data.text_field", text_field, f"does not hold text at {where}")

@@ -6,18 +6,22 @@ A row is a document. Nothing is kept in memory: the documents go to the token ca
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from posenc.corpus.documents import SPLITS, Document, point_of, printable
+from posenc.corpus.documents import SPLITS, Document, point_of
 from posenc.corpus.hub_access import endpoint, reachable, unreachable
 from posenc.corpus.hub_load import WAYS_OUT, broken_off, described, load
 from posenc.durable import digest_of, read_sealed, write_sealed
 from posenc.errors import UserError
 from posenc.paths import cache_dir
+from posenc.results.names import visible
+
+log = logging.getLogger(__name__)
 
 OWN_SPLITS = True
 STREAMED = True
@@ -137,7 +141,7 @@ def _commit(repository: str, revision: str) -> str:
     if not reachable():
         known = read_sealed(path)
         if known is None:
-            what = f"what revision {printable(revision)} of {printable(repository)} is"
+            what = f"what revision {visible(revision)} of {visible(repository)} is"
             raise unreachable(what, f"data.revision=COMMIT (40 hex digits); {WAYS_OUT}")
         return str(known["commit"])
     from huggingface_hub import HfApi
@@ -146,12 +150,15 @@ def _commit(repository: str, revision: str) -> str:
     try:
         commit = str(HfApi(endpoint=endpoint()).dataset_info(repository, revision=revision).sha)
     except RepositoryNotFoundError as error:
-        raise UserError("data.repository", printable(repository), "there is no such data set") from error
+        raise UserError("data.repository", visible(repository), "there is no such data set") from error
     except RevisionNotFoundError as error:
-        raise UserError("data.revision", printable(revision), "there is no such revision") from error
+        raise UserError("data.revision", visible(revision), "there is no such revision") from error
     except Exception as error:  # of five packages; all final here
         raise broken_off(described(repository, None), error) from error
-    write_sealed(path, {"commit": commit})
+    try:
+        write_sealed(path, {"commit": commit})
+    except OSError as error:
+        log.warning("cannot remember the commit of %s in %s: %s", repository, path.parent, error.strerror)
     return commit
 
 

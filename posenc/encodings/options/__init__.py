@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.options.positions import POSITIONS, check_positions, position_limit
+from posenc.encodings.options.positions import POSITIONS, check_positions, distance_limit, position_limit
 from posenc.encodings.options.scale import SCALES
 from posenc.encodings.options.window import Window
 from posenc.errors import UserError
 
 Scale = Literal["none", "logn", "ssmax"]
 
-__all__ = ["Scale", "build_options", "check_positions", "position_limit"]
+__all__ = ["Scale", "build_options", "check_positions", "distance_limit", "position_limit"]
 
 
 def build_options(

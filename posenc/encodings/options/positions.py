@@ -1,9 +1,9 @@
 """Where positions come from: `positions=contiguous|randomized|offset`.
 
 contiguous  0..n-1, always.
-randomized  a sorted random subset of [0, max), in training and, as in the paper, in evaluation, drawn
-            from the seed and the target; `dense` evaluates at 0..n-1 instead. Ruoss et al.
-            2023, arXiv 2305.16843.
+randomized  a sorted random subset of [0, max), in training and, as in the paper, in evaluation: 16 draws
+            from the seed for each length, which its windows take in turn; `dense` evaluates at 0..n-1
+            instead. Ruoss et al. 2023, arXiv 2305.16843.
 offset      0..n-1 plus a random start below max - n in training; 0..n-1 in evaluation. The global shift of
             CAPE, Likhomanenko et al. 2021, arXiv 2106.03143; SHAPE, Kiyono et al. 2021, arXiv 2109.05644.
 Departure: max is 16 T (randomized) or 8 T (offset) unless set; the papers' go with their lengths.
@@ -26,12 +26,17 @@ class Drawn(Encoding):
     """Positions below a limit; the family of those that draw them."""
 
     room = 1  # the limit is this many times T unless it is set
+    gaps = False  # whether neighbours may lie more than 1 apart
 
     def __init__(self, shape: Shape, *, max: int | None) -> None:
         super().__init__(shape)
-        self.limit = self.room * shape.train_length if max is None else max
+        self.limit = self.limit_for(max, shape.train_length)
         if self.limit < shape.train_length:
             raise ValueError(f"positions.max={max}: must be at least context_length={shape.train_length}")
+
+    @classmethod
+    def limit_for(cls, max: int | None, train_length: int) -> int:
+        return cls.room * train_length if max is None else max
 
 
 class Randomized(Drawn):
@@ -41,6 +46,7 @@ class Randomized(Drawn):
     acts_on = "positions"
     relative = True
     room = 16
+    gaps = True
 
     def __init__(self, shape: Shape, *, max: int | None, dense: bool) -> None:
         super().__init__(shape, max=max)
@@ -90,9 +96,13 @@ def check_positions(settings: Mapping[str, Any]) -> dict[str, Any]:
 def position_limit(settings: Mapping[str, Any], train_length: int) -> int | None:
     """Where training positions end if they are drawn; None for 0..T-1."""
     cls = POSITIONS.get(settings["name"])
-    if cls is None:
-        return None
-    return cls.room * train_length if settings["max"] is None else int(settings["max"])
+    return None if cls is None else cls.limit_for(settings["max"], train_length)
+
+
+def distance_limit(settings: Mapping[str, Any], train_length: int) -> int | None:
+    """Where the distances in training end if positions are drawn with gaps; None for 0..T-1."""
+    cls = POSITIONS.get(settings["name"])
+    return position_limit(settings, train_length) if cls is not None and cls.gaps else None
 
 
 class _Contiguous:

@@ -69,12 +69,11 @@ class Extension:
 
         Contiguous positions from a drawn start count as T: by distance they show no more.
         """
-        shape = self.model.acting.shape
-        return shape.positions if has_gaps(self.model.acting, training=True) else shape.train_length
+        return self.model.acting.shape.distances
 
     def span(self, window: int) -> int:
         """How many positions a window of W tokens may span."""
-        if has_gaps(self.model.acting, training=False):
+        if has_gaps(self.model.acting):
             return max(window, self.model.acting.shape.positions)
         return window
 

@@ -46,5 +46,5 @@ def check_sinks(model: Decoder, parts: Sequence[Encoding]) -> None:
             raise RefusedError(
                 f"{name_of(part)} hides the first keys by a window that the model was trained with"
             )
-    if has_gaps(model.acting, training=False):
+    if has_gaps(model.acting):
         raise RefusedError("its positions are drawn with gaps, so that a place in the cache has none")

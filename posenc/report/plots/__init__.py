@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from posenc.errors import RunError, UserError
+from posenc.errors import UserError
 from posenc.paths import output_file
 from posenc.results.comparison import Comparison
 from posenc.results.load import Run
 from posenc.results.names import visible
+from posenc.results.store import write_bytes_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,23 +58,25 @@ def save_plot(
     path: Path, kind: str, runs: Sequence[Run], comparisons: Sequence[Comparison], width: float = WIDTH
 ) -> None:
     """Write a figure as its suffix says, whole or not at all. Raises UserError; RunError for a full disk."""
-    check_plot(path, kind, width)
-    write_atomic(path, plot_bytes(path.suffix[1:].lower(), kind, runs, comparisons, width))
+    place = check_plot(path, kind, width)
+    write_bytes_atomic(place, plot_bytes(path.suffix[1:].lower(), kind, runs, comparisons, width))
 
 
-def check_plot(path: Path, kind: str, width: float = WIDTH) -> None:
-    """Raise UserError for another suffix, a folder that is not there, an unknown kind, no width in inches.
+def check_plot(path: Path, kind: str, width: float = WIDTH) -> Path:
+    """Where the figure will be, links followed.
 
-    It needs no runs, so it can be asked before the work.
+    Raises UserError for another suffix, a folder that is not there, an unknown kind, no width in inches. It
+    needs no runs, so it can be asked before the work.
     """
     if path.suffix[1:].lower() not in FORMATS:
         allowed = ", ".join(f".{name}" for name in FORMATS)
         raise UserError("--plot", visible(path), "its ending names the format", allowed=allowed)
-    output_file("--plot", path)
+    place = output_file("--plot", path)
     _check_kind(kind)
     if not NARROWEST <= width <= WIDEST:  # nan, too
         allowed = f"inches from {NARROWEST:g} to {WIDEST:g}"
         raise UserError("--plot-width", width, "not a width", allowed=allowed)
+    return place
 
 
 def _check_kind(kind: str) -> None:
@@ -86,18 +89,3 @@ def _draw(kind: str, runs: Sequence[Run], comparisons: Sequence[Comparison], wid
     module: Any = importlib.import_module(f"posenc.report.plots.{kind}")
     figure: Figure = getattr(module, kind)(runs, comparisons, width)
     return figure
-
-
-def write_atomic(path: Path, content: bytes) -> None:
-    """Bytes under another name first, then renamed."""
-    import os
-
-    temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}")
-    try:
-        try:
-            temporary.write_bytes(content)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise RunError(f"{visible(path)} cannot be written: {error.strerror or error}") from error

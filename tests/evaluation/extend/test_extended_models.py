@@ -10,7 +10,7 @@ from extending import BASE, LONG, T, decoding, extension_of, latent_model, logit
 
 from posenc.encodings import build_encoding
 from posenc.encodings.options import build_options
-from posenc.encodings.options.positions import POSITIONS
+from posenc.encodings.options.positions import distance_limit, position_limit
 from posenc.model.decoder import Decoder
 
 DISTANCES = ("rerope", "self_extend", "sinks", "lm_infinite")
@@ -18,6 +18,7 @@ TOKENS = list(range(13)) * 3
 
 
 def drawn_model(name: str, **settings: Any) -> Decoder:
+    drawn = {"name": name, "max": None, **settings}
     own = build_encoding(
         "rope",
         d_model=16,
@@ -25,9 +26,9 @@ def drawn_model(name: str, **settings: Any) -> Decoder:
         head_dim=8,
         n_layers=2,
         train_length=T,
-        position_limit=POSITIONS[name].room * T,
+        position_limit=position_limit(drawn, T),
+        distance_limit=distance_limit(drawn, T),
     )
-    drawn = {"name": name, "max": None, **settings}
     options = build_options(own.shape, own, positions=drawn, window=None, scale="none")
     built: Decoder = decoding.model_of(own, *options)
     return built
