@@ -155,6 +155,11 @@ def test_nothing_there_and_empty_folders(posenc: Posenc, place: Path) -> None:
     assert posenc("runs").out == "0 runs\n"
 
 
+def test_a_bundle_is_no_run_directory(posenc: Posenc, run_copy: Path) -> None:
+    assert posenc("export", str(run_copy), "--out", "runs/all.runs.jsonl.gz").code == 0
+    assert set(rows(posenc)) == {run_copy.name}
+
+
 @pytest.mark.slow
 def test_what_it_says_continues_a_killed_run_does(place: Path, corpus: Path, posenc: Posenc) -> None:
     arguments = [*tiny.TINY, f"data.paths={corpus}", *LONG, "encoding.base=500", "seed=3", "runs_dir=a b"]

@@ -174,7 +174,7 @@ def test_wrong_input(posenc: Posenc, place: Path, arguments: list[str], says: st
 def test_a_folder_that_cannot_be_written(posenc: Posenc, place: Path) -> None:
     (place / "folder.png").mkdir()
     result = posenc("show", "encoding=alibi", "--out", "folder.png")
-    assert result.code == 2 and "is a folder" in result.err
+    assert result.code == 2 and "name a file" in result.err
 
 
 HELP = """

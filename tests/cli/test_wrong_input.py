@@ -53,6 +53,7 @@ WRONG: list[tuple[list[str], list[str]]] = [
     (["tokenizer=hf"], ["tokenizer.path", "no default"]),
     (["optim=sgd"], ["optim=sgd", "adamw"]),
     (["optim.beta1=1.5"], ["optim.beta1=1.5", "0 to 0.9999"]),
+    (["-m", "experiment=headline,smoke"], ["experiment=headline,smoke", "one at a time"]),
     (["experiment=headlines"], ["experiment=headlines", "did you mean: headline"]),
     (["tracking=wandbb"], ["tracking=wandbb", "did you mean: wandb"]),
     (["tracking.name=comet"], ["tracking=comet", "none, several, tensorboard, trackio, wandb"]),

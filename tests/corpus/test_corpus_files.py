@@ -85,6 +85,7 @@ def test_missing_paths(tmp_path: Path) -> None:
     assert "missing" in str(refusal([]))
     assert refusal("???").key == "data.paths"
     assert refusal(tmp_path / "*.nothing").problem == "no text was found there"
+    assert refusal([tmp_path / "book.txt", tmp_path / "*.nothing"]).value.endswith("*.nothing")
     assert refusal(tmp_path / "no" / "such" / "folder").problem == "there is no such file or folder"
 
 
@@ -93,6 +94,8 @@ def test_empty_ones(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     assert refusal(tmp_path / "empty.txt").problem == "is empty"
     assert "no text" in refusal(tmp_path / "folder").problem
+    (tmp_path / "book.txt").write_text("text")
+    assert "no text" in refusal([tmp_path / "book.txt", tmp_path / "folder"]).problem
 
 
 def test_undecodable_text_says_file_and_offset(tmp_path: Path) -> None:

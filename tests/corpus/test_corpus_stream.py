@@ -141,6 +141,17 @@ def test_limits_take_the_first_rows_of_each_split(repository: Repository) -> Non
     assert all(d == few_again[d.id] for d in whole if d.id in few_again)  # a limit moves no document
 
 
+def test_a_split_of_copies_is_refused_again_and_again(repository: Repository, reads: list[str]) -> None:
+    texts = [story(i) for i in range(60)]
+    data = conf("tinystories", repository=str(repository(rows={"train": texts, "validation": texts[:20]})))
+    for _ in range(2):
+        with pytest.raises(UserError, match="same text as one of the training split"):
+            inspect(data, BYTES, split="test", needed_tokens=9, context_length=8)
+    assert inspect(data, BYTES, split="test", needed_tokens=9, context_length=None).repeats
+    read_facts(data)
+    assert not read_facts(conf("tinystories", repository=str(repository("other")))).repeats
+
+
 def test_it_is_streamed_once_for_all_tokenizers(
     repository: Repository, reads: list[str], cache: Path
 ) -> None:

@@ -134,6 +134,23 @@ def test_entry_points(plugin: str, monkeypatch: pytest.MonkeyPatch) -> None:
         encoding_class("their")
 
 
+def test_no_plugin_takes_a_name_that_is_taken(
+    plugin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"{plugin}_2.py").write_text(MODULE.format(cls="Other", name="mine"))
+    assert encoding_class("mine", [plugin, plugin]).name == "mine"
+    with pytest.raises(UserError, match=f"name of one of the plug-in {plugin}"):
+        encoding_class("mine", [plugin, f"{plugin}_2"])
+    for value, taken in ((f"{plugin}:Mine", False), ("theirs.encodings:Mine", True)):
+        point = EntryPoint("mine", value, registry.ENTRY_POINTS)
+        monkeypatch.setattr(registry, "_entry_points", lambda point=point: {"mine": point})
+        if taken:
+            with pytest.raises(UserError, match=r"the installed theirs\.encodings:Mine"):
+                encoding_class("mine", [plugin])
+        else:  # the very one, named twice
+            assert encoding_class("mine", [plugin]).__module__ == plugin
+
+
 @pytest.mark.parametrize("value", ["no_such_module_here:Mine", "json:loads", "json:no_such_name"])
 def test_entry_points_that_lead_nowhere(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("theirs", value, registry.ENTRY_POINTS)

@@ -200,4 +200,6 @@ def test_settings() -> None:
     assert build("shaw", 2, 8, 1, 17).warnings() == []
     (warning,) = build("shaw", 2, 8, 1, 15).warnings()
     assert "2 of 17 rows" in warning
+    assert build("shaw", 2, 8, 1, 15, position_limit=120).warnings() == [warning]  # positions=offset
+    assert build("shaw", 2, 8, 1, 15, position_limit=240, distance_limit=240).warnings() == []
     assert isinstance(build("shaw", 1, 8, 1, 16), Encoding)

@@ -61,8 +61,15 @@ def test_unreached_buckets_are_said() -> None:
     assert t5(512).warnings() == []
     [text] = t5(64, max_distance=128).warnings()
     unreached = 31 - formulas.t5_bucket(63, 32, 128)
-    assert f"{unreached} of 32 buckets" in text and "64" in text and "max_distance=128" in text
+    assert (
+        f"{unreached} of 32 buckets" in text
+        and "distance of training, 63" in text
+        and "max_distance=128" in text
+    )
     assert t5(8).warnings() != []
+    drawn = {"position_limit": 1024, "distance_limit": 1024}  # positions=randomized
+    assert t5(64, max_distance=128, **drawn).warnings() == []
+    assert t5(64, max_distance=128, position_limit=1024).warnings() == [text]  # positions=offset
 
 
 def test_no_log_of_zero_behind_the_where() -> None:

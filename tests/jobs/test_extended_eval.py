@@ -97,6 +97,34 @@ def test_wrong_words_are_refused_before_anything_is_read(
     assert result.code == 2 and said in result.err
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        # T itself is always measured, and is the shortest here
+        ["eval.lengths=[4x,8x]", "eval.stride=2x", "eval.protocols=[sliding]"],
+        # knobs are chosen by fixed-target, whatever else measures
+        [
+            "extend=yarn",
+            "extend.tune=true",
+            "eval.lengths=[2,2x]",
+            "eval.protocols=[sliding]",
+            "eval.stride=1",
+        ],
+    ],
+)
+def test_what_only_shows_at_some_length_is_refused_at_once(
+    posenc: Posenc, run_copy: Path, asked: list[str]
+) -> None:
+    result = posenc("eval", f"run={run_copy}", *asked)
+    assert result.code == 2, result.err
+    assert "eval.stride=2x" in result.err or "eval.lengths=2" in result.err
+
+
+def test_what_acts_within_the_training_length_does_something(posenc: Posenc, run_copy: Path) -> None:
+    result = posenc("eval", f"run={run_copy}", "extend=drop", "eval.lengths=[0.5x,1x]")
+    assert result.code == 0 and "changes nothing" not in result.err
+
+
 def test_knobs_are_chosen_on_validation_documents(posenc: Posenc, run_copy: Path) -> None:
     asked = [f"run={run_copy}", "extend=yarn", "extend.tune=true", "eval.protocols=[fixed-target]"]
     result = posenc("eval", *asked)

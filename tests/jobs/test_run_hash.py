@@ -107,6 +107,28 @@ def test_auto_is_resolved_before_it_is_hashed(
     assert resolved.settings["train"]["precision"] == "fp32"
 
 
+def test_auto_is_the_precision_that_the_run_was_begun_with(
+    job: Callable[..., TrainJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from posenc.training import precision
+
+    begun = job("train.precision=bf16")
+    begun.directory.mkdir(parents=True)
+    monkeypatch.setattr(precision, "has_hardware_bf16", lambda _: False)  # continued on another machine
+    assert job("train.precision=auto").directory == begun.directory
+    assert job("train.precision=auto").precision == "bf16"
+    assert job("train.precision=fp32").directory != begun.directory
+    job("train.precision=fp32").directory.mkdir()  # both are there: what the machine would take itself
+    assert job("train.precision=auto").precision == "fp32"
+
+
+def test_a_directory_has_a_name_that_every_file_system_takes(job: Callable[..., TrainJob]) -> None:
+    many = ",".join(["kerple_power"] * 20)
+    long = job("encoding=sum", f"encoding.parts=[{many}]")
+    assert len(long.directory.name) < 120 and long.directory.name.endswith(long.hash)
+    assert job("model.name='a b/c'").directory.parent == Path("runs/default")
+
+
 def test_steps_are_the_tokens_over_the_batch(job: Callable[..., TrainJob]) -> None:
     assert (job().steps, job().batch_windows) == (tiny.STEPS, 8)
     assert job("train.tokens=1").steps == 1

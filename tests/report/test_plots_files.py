@@ -172,6 +172,10 @@ def test_files_are_named_by_their_ending_and_whole(tmp_path: Path, monkeypatch: 
         save_plot(path, "context", *found)
         assert path.read_bytes().startswith(start)
     assert names_in(out) == ["a b.SVG", "a b.pdf", "a b.png"]
+    (link := tmp_path / "link.png").symlink_to(out / "a b.png")
+    before = (out / "a b.png").read_bytes()
+    save_plot(link, "change", *found)
+    assert link.is_symlink() and (out / "a b.png").read_bytes() not in (before, b"")
 
     def full(self: Path, target: Path) -> None:
         raise OSError(28, "No space left on device")

@@ -1,9 +1,11 @@
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fake_runs import edit_json, write_run
+from fake_runs import edit_json, record, write_run
 
 from posenc.errors import UserError
 from posenc.results import load as load_module
@@ -84,6 +86,24 @@ def test_the_configuration_is_data(tmp_path: Path) -> None:
     run = write_run(tmp_path / "fine", config={"name": "${oc.env:HOME}"})
     (found,) = load_runs([run])
     assert found.config["name"] == "${oc.env:HOME}"
+
+
+def test_strange_extensions_and_names_do_not_stop_a_comparison(
+    tmp_path: Path, posenc: Callable[..., Any]
+) -> None:
+    write_run(tmp_path, "alibi")
+    long = write_run(tmp_path, records=[record(64, 1.3), record(64, 1.2, extend={"name": "x" * 300})])
+    for i, tuned in enumerate((5, [[1]], {"a": 1}), start=1):
+        run = write_run(tmp_path, seed=i)
+        edit_json(run / "results.json", records=[record(64, 1.2, extend={"name": "yarn", "tuned": tuned})])
+    found = {run.seed: run for run in load_runs([tmp_path]) if "rope" in run.name}
+    assert found[0].path == long and found[0].problem is None
+    assert all("record.extend.tuned" in str(found[i].problem) for i in (1, 2, 3))
+    compare(load_runs([tmp_path]), "fixed-target", "nats", False)
+    config = {"encoding": {"name": "y" * 300}}
+    write_run(tmp_path / "failed", status="failed", reason="boom", config=config, results=False)
+    assert posenc("compare", str(tmp_path)).code == 0
+    assert posenc("runs", str(tmp_path)).code == 0
 
 
 def test_strange_facts_do_not_stop_a_comparison(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from posenc.errors import UserError, nearest
 from posenc.results.names import visible
 
 FOLDER_SUFFIXES = (".txt", ".gz", ".jsonl")  # what a folder is searched for; other files are named or globbed
-SEARCHED = f"folders are searched for {', '.join(FOLDER_SUFFIXES)}; other files by name or glob"
 BOM = b"\xef\xbb\xbf"
 
 
@@ -30,17 +29,20 @@ def read(*, paths: str | list[str], text_field: str) -> list[Document]:
             "data.paths", None, "missing: no files were named", hint="data.paths=FILE, a folder or a glob"
         )
     found = [_expand(path) for path in given]
+    for path, (_, some) in zip(given, found, strict=True):
+        if not some:
+            raise _no_text(path)
     base = Path(os.path.commonpath([root for root, _ in found]))
     files = sorted({file for _, some in found for file in some})
     documents = [d for file in files for d in _read(file, file.relative_to(base).as_posix(), text_field)]
     if not documents:
-        raise UserError(
-            "data.paths",
-            visible(", ".join(given)),
-            "no text was found there",
-            hint=SEARCHED,
-        )
+        raise _no_text(", ".join(given))
     return documents
+
+
+def _no_text(given: str) -> UserError:
+    hint = f"folders are searched for {', '.join(FOLDER_SUFFIXES)}; other files by name or glob"
+    return UserError("data.paths", visible(given), "no text was found there", hint=hint)
 
 
 def _expand(given: str) -> tuple[str, list[Path]]:
@@ -57,17 +59,12 @@ def _expand(given: str) -> tuple[str, list[Path]]:
             raise UserError("data.paths", visible(given), "is empty")
         return str(path.parent), [path]
     if path.is_dir():
-        files = _in_folder(path)
-        if not files:
-            raise UserError("data.paths", visible(given), "no text was found there", hint=SEARCHED)
-        return str(path), files
+        return str(path), _in_folder(path)
     if glob.has_magic(given):
         # the working folder stays outside the pattern: it may hold brackets of its own
         pattern = os.path.expanduser(given)  # noqa: PTH111
         hits = [Path.cwd() / hit for hit in glob.glob(pattern, recursive=True)]  # noqa: PTH207
         files = [file for hit in hits for file in ([hit] if hit.is_file() else _in_folder(hit))]
-        if not files:
-            raise UserError("data.paths", visible(given), "nothing there fits it", hint=SEARCHED)
         parts = Path(pattern).parts
         fixed = next(i for i, part in enumerate(parts) if glob.has_magic(part))
         return str(Path.cwd().joinpath(*parts[:fixed])), files
