@@ -89,6 +89,7 @@ class Encoding(nn.Module):
         self.shape = shape
         self.beyond: str | None = None  # declared policy past T: untrained | clamp | truncate | refuse
         self.ends_at: int | None = None  # positions from here on cannot be encoded at all
+        self.derived: dict[str, Any] = {}  # parameters that are null, as they follow from the shape
         self.seed = 0  # set when the model is initialised; for values that are drawn but never trained
 
     @cached_property

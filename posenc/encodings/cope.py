@@ -49,6 +49,7 @@ class CoPE(Encoding):
         super().__init__(shape)
         if p_max is None:
             p_max = max(1, min(PUBLISHED_P_MAX, shape.train_length // 4))
+            self.derived["p_max"] = p_max
         if p_max < 1:
             raise ValueError(f"p_max={p_max}: must be at least 1")
         self.p_max = p_max

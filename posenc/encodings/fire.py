@@ -46,9 +46,12 @@ class FIRE(Encoding):
 
     def __init__(self, shape: Shape, *, threshold: float | None, shared: bool) -> None:
         super().__init__(shape)
-        if threshold is not None and not 0 < threshold < math.inf:
+        if threshold is None:
+            threshold = shape.train_length / 4
+            self.derived["threshold"] = threshold
+        if not 0 < threshold < math.inf:
             raise ValueError(f"threshold={threshold}: must be a finite number above 0")
-        self.start = shape.train_length / 4 if threshold is None else threshold
+        self.start = threshold
         places = 1 if shared else shape.n_layers
         self.w1 = nn.Parameter(torch.empty(places, HIDDEN))  # one input
         self.b1 = nn.Parameter(torch.empty(places, HIDDEN))

@@ -39,10 +39,13 @@ class RNoPESWA(Rotary):
         super().__init__(shape, base=base, layout=layout, width=shape.head_dim)
         if every < 1:
             raise ValueError(f"every={every}: must be at least 1")
-        if window is not None and window < 1:
+        if window is None:
+            window = max(1, shape.train_length // 2)
+            self.derived["window"] = window
+        if window < 1:
             raise ValueError(f"window={window}: must be at least 1")
         self.every = min(every, shape.n_layers)
-        self.window = max(1, shape.train_length // 2) if window is None else window
+        self.window = window
 
     def warnings(self) -> list[str]:
         if self.every > 1:

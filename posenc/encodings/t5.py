@@ -54,6 +54,7 @@ class T5(Encoding):
         if max_distance is None:
             # never below the exact half: a shorter T would leave the logarithmic half no room
             max_distance = max(min(PUBLISHED_MAX_DISTANCE, shape.train_length), buckets // 2 + 1)
+            self.derived["max_distance"] = max_distance
         if max_distance <= buckets // 2:
             raise ValueError(f"max_distance={max_distance}: must exceed buckets/2={buckets // 2}")
         self.buckets = buckets

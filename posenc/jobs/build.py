@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from posenc.encodings import build_encoding, encoding_class, list_encodings, resolve_encoding, sources_of
+from posenc.encodings.base import Encoding
 from posenc.encodings.options import build_options, check_positions, distance_limit, position_limit
 from posenc.errors import UserError
 from posenc.model.choice import attention_choice, resolve_attention
@@ -92,6 +93,15 @@ def code_of(settings: dict[str, Any], model: Decoder) -> dict[str, Any]:
     return {**code, **({"options": options} if options else {})}
 
 
+def _written_out(settings: dict[str, Any], part: Encoding) -> dict[str, Any]:
+    """Settings of an encoding with the numbers that its nulls came to; of a sum in its parts, too."""
+    found = {**settings, **part.derived}
+    members = getattr(part, "members", ())
+    if members:
+        found["parts"] = [_written_out(one, of) for one, of in zip(settings["parts"], members, strict=True)]
+    return found
+
+
 def run_facts(
     settings: dict[str, Any],
     model: Decoder,
@@ -106,12 +116,17 @@ def run_facts(
     final_loss: float | None,
     versions: dict[str, str],
 ) -> RunFacts:
-    """The `run` object of results.json; `seconds` is the training time."""
+    """The `run` object of results.json; `seconds` is the training time. What was null has its number here."""
+    attention: Any = model.blocks[0].attention
+    drawn: dict[str, Any] = {}
+    for option in model.options:
+        assert isinstance(option, Encoding)
+        drawn |= option.derived
     return RunFacts(
         name=name,
-        encoding={**settings["encoding"], "beyond": model.encoding.beyond},
-        attention=settings["attention"],
-        positions=settings["positions"],
+        encoding={**_written_out(settings["encoding"], model.encoding), "beyond": model.encoding.beyond},
+        attention={**settings["attention"], **attention.derived},
+        positions={**settings["positions"], **drawn},
         model=settings["model"],
         parameters=count_parameters(model),
         corpus={"name": settings["data"]["name"], "fingerprint": fingerprint},

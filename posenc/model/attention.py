@@ -22,6 +22,7 @@ class Attention(nn.Module):
         self.n_heads = n_heads
         self.head_dim = d_model // n_heads
         self.layer = layer
+        self.derived: dict[str, int] = {}  # parameters that are null, as they follow from the width
         self.qkv = nn.Linear(d_model, 3 * d_model, bias=False)
         self.out = nn.Linear(d_model, d_model, bias=False)
 

@@ -46,6 +46,9 @@ class LatentAttention(nn.Module):
         self.n_heads, self.head_dim, self.layer = n_heads, width, layer
         self.rope_dim = self.encoded_width(width, rope_dim=rope_dim)
         self.kv_rank = kv
+        asked = {"kv_rank": kv_rank, "q_rank": q_rank, "rope_dim": rope_dim}
+        came_to = {"kv_rank": kv, "q_rank": query, "rope_dim": self.rope_dim}
+        self.derived = {key: came_to[key] for key, value in asked.items() if value is None}
         self.q_down = nn.Linear(d_model, query, bias=False)
         self.q_norm = nn.RMSNorm(query)
         self.q_up = nn.Linear(query, n_heads * (width + self.rope_dim), bias=False)

@@ -66,6 +66,15 @@ def test_says_what_it_is(name: str) -> None:
 
 
 @every_encoding
+def test_what_is_null_follows_from_the_shape_and_is_told(name: str) -> None:
+    nulls = {
+        key for key, value in settings(conf_dir() / "encoding" / f"{name}.yaml").items() if value is None
+    }
+    derived = built(name).derived
+    assert set(derived) == nulls and None not in derived.values()
+
+
+@every_encoding
 def test_a_misspelt_parameter_is_refused(name: str) -> None:
     cls: type[Encoding] = encoding_class(name)
     with pytest.raises(Exception, match=r"encoding\.no_such_parameter"):

@@ -31,6 +31,8 @@ class Drawn(Encoding):
     def __init__(self, shape: Shape, *, max: int | None) -> None:
         super().__init__(shape)
         self.limit = self.limit_for(max, shape.train_length)
+        if max is None:
+            self.derived["max"] = self.limit
         if self.limit < shape.train_length:
             raise ValueError(f"positions.max={max}: must be at least context_length={shape.train_length}")
 
