@@ -17,6 +17,7 @@ from posenc.encodings.options import positions, scale, window
 from posenc.encodings.options.positions import POSITIONS
 from posenc.encodings.options.scale import SCALES
 from posenc.encodings.options.window import Window
+from posenc.evaluation.extend import default_knobs, extension_class, list_extensions
 from posenc.jobs.catalogue import PLACES, entry, yaml_text
 from posenc.laws import LAWS
 from posenc.model import mla
@@ -25,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "encodings.md"
 PICTURES = ROOT / "docs" / "pictures"
 
-INTRO = """# The catalogue of encodings
+INTRO = """# The catalogue of encodings and extensions
 
 This page is made from the classes by `python scripts/encodings_page.py`; what it says of an encoding stands
 in `posenc/encodings/<name>.py`. `posenc encodings NAME` prints the same, `posenc show encoding=NAME` draws
@@ -95,6 +96,25 @@ def section(one: dict[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
+def extensions() -> list[str]:
+    """What can be done to a trained model: `posenc eval run=... extend=NAME`."""
+    lines = [
+        "## Test-time extensions",
+        "What `posenc eval run=DIR extend=NAME` does to a trained model; `posenc show run=DIR extend=NAME` "
+        "draws it beside the model as trained. One that does not apply to the model's encoding is refused; s "
+        "is W/T, the window in training lengths.",
+        "",
+        "| extension | what it does | applies to | settings | paper |",
+        "|---|---|---|---|---|",
+    ]
+    for name in list_extensions():
+        cls = extension_class(name)
+        knobs = ", ".join(f"`extend.{k}={yaml_text(v)}`" for k, v in default_knobs(name).items())
+        row = (f"`{name}`", cls.formula, cls.applies, knobs or "none", cls.paper)
+        lines.append("| " + " | ".join(cell(part) for part in row) + " |")
+    return [*lines, ""]
+
+
 def wrong_snippets() -> list[str]:
     sys.path[:0] = [str(ROOT / "tests" / "laws")]
     broken = importlib.import_module("broken").BROKEN
@@ -135,7 +155,7 @@ def page() -> str:
         for one in ordered:
             if one["acts_on"] == place:
                 lines += section(one)
-    return "\n".join([*lines, *wrong_snippets()]) + "\n"
+    return "\n".join([*lines, *extensions(), *wrong_snippets()]) + "\n"
 
 
 def document(module: ModuleType) -> str:

@@ -146,7 +146,8 @@ def _picture(
     shape = model.encoding.shape
     size = f"T = {shape.train_length}, {shape.n_heads} heads of {shape.head_dim}, d = {shape.d_model}"
     facts = [size, *more, f"past T: {model.encoding.beyond}" if model.encoding.beyond else ""]
-    panels, remarks = measure(acting or model.eval().acting)
+    trained = model.eval().acting
+    panels, remarks = measure(acting or trained, None if acting is None else trained)
     notes = [*_formulas(model.encoding), ", ".join(fact for fact in facts if fact), *remarks]
     lines = [line for note in notes for line in textwrap.wrap(visible(note), NOTE)]
     name = (spoken_name(settings["encoding"]) or "") + extended

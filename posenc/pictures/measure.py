@@ -26,19 +26,23 @@ ATTENDING = {"scores", "weights", "values"}  # hooks that meet the inputs: measu
 
 
 @torch.no_grad()
-def measure(encoding: Encoding) -> tuple[list[Panel], list[str]]:
-    """The panels of an encoding (with its options, as the attention sees it), and what to know of them."""
+def measure(encoding: Encoding, before: Encoding | None = None) -> tuple[list[Panel], list[str]]:
+    """The panels of an encoding (with its options, as the attention sees it), and what to know of them.
+
+    `before` is the one that was trained, where this one is a test-time extension of it: frequencies and
+    scores of rotations are drawn beside those of it.
+    """
     if is_silent(encoding):
         with _stirred(encoding):
-            panels, remarks = _panels(encoding, FEW_LINES), [SILENT]
+            panels, remarks = _panels(encoding, FEW_LINES, before), [SILENT]
     else:
-        panels, remarks = _panels(encoding, MOST_LINES), []
+        panels, remarks = _panels(encoding, MOST_LINES, before), []
     if encoding.hooks & ATTENDING or not panels:
         remarks.append(INPUTS)
     return panels or uniform_panels(encoding), remarks
 
 
-def _panels(encoding: Encoding, heads: int) -> list[Panel]:
+def _panels(encoding: Encoding, heads: int, before: Encoding | None) -> list[Panel]:
     """None where no hook does anything."""
     hooks = encoding.hooks
     panels: list[Panel] = []
@@ -47,7 +51,7 @@ def _panels(encoding: Encoding, heads: int) -> list[Panel]:
     if "embed" in hooks:
         panels += embed_panels(encoding)
     if "rotate" in hooks:
-        panels += rotation_panels(encoding)
+        panels += rotation_panels(encoding, before)
     if hooks & {"bias", "distance_bias"}:
         panels += bias_panels(encoding, heads)
     if "visible" in hooks:

@@ -26,16 +26,20 @@ ARROWS = 9
 SPREAD = " ± standard deviation"
 
 
-def rotation_panels(encoding: Encoding) -> list[Panel]:
-    """Panels of a `rotate` hook; those of frequencies where it says which it has."""
+def rotation_panels(encoding: Encoding, before: Encoding | None = None) -> list[Panel]:
+    """Panels of a `rotate` hook; those of frequencies where it says which it has.
+
+    `before`: as trained, in grey where an extension has changed it.
+    """
     layer = turning_layer(encoding)
     theta = frequencies(encoding)
+    trained = None if before is None else frequencies(before)
     panels: list[Panel] = []
     if theta is not None and bool((theta > 0).any()):
-        panels += [wavelengths(encoding, theta), _turns(encoding, theta)]
+        panels += [wavelengths(encoding, theta, trained), _turns(encoding, theta)]
     if layer is not None:
         panels += _arrows(encoding, layer)
-        panels.append(self_score(encoding, layer))
+        panels.append(self_score(encoding, layer, before))
     return panels
 
 
@@ -64,8 +68,8 @@ def turning_layer(encoding: Encoding) -> int | None:
     return None
 
 
-def wavelengths(encoding: Encoding, theta: Tensor) -> Curves:
-    """2 pi / theta of each pair against T."""
+def wavelengths(encoding: Encoding, theta: Tensor, trained: Tensor | None = None) -> Curves:
+    """2 pi / theta of each pair against T; grey those of `trained` where they are others."""
     pair = torch.arange(len(theta))
     turned = theta > 0
     length = 2 * math.pi / theta.where(turned, 1.0)
@@ -76,6 +80,10 @@ def wavelengths(encoding: Encoding, theta: Tensor) -> Curves:
         for words, which in groups
         if bool(which.any())
     ]
+    if trained is not None and not torch.equal(trained, theta):
+        moved = trained > 0
+        pairs = torch.nonzero(moved)[:, 0]
+        lines.append(Line("as trained", array(pairs), array(2 * math.pi / trained[moved]), reference=True))
     still = int((~turned).sum())
     return Curves(
         "Wavelength of each pair" + (f" ({still} of {len(theta)} are still)" if still else ""),
@@ -162,8 +170,8 @@ def scores_with_itself(encoding: Encoding, r: Tensor, layer: int) -> tuple[Numbe
     return array(mean), array((squares / VECTORS - mean.square()).clamp_min(0).sqrt())
 
 
-def self_score(encoding: Encoding, layer: int) -> Curves:
-    """How much a key at distance r scores against a query of the same numbers."""
+def self_score(encoding: Encoding, layer: int, before: Encoding | None = None) -> Curves:
+    """How much a key at distance r scores against a query of the same numbers; grey as trained."""
     r = distances(FAR * encoding.shape.train_length)
     mean, spread = scores_with_itself(encoding, r, layer)
     same = bool((abs(mean - mean[:1]) < 1e-6).all())
@@ -178,6 +186,10 @@ def self_score(encoding: Encoding, layer: int) -> Curves:
         )
         for h in heads
     ]
+    if before is not None:
+        trained, _ = scores_with_itself(before, r, layer)
+        if abs(trained - mean).max() > 1e-6:
+            lines.append(Line("as trained", array(r), trained[0], reference=True))
     return Curves(
         "Score of a query with an equal key",
         DISTANCE,

@@ -278,3 +278,22 @@ def test_a_long_context_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     line = panels[0].lines[0]  # type: ignore[union-attr]
     assert len(line.x) <= 1100 and line.x[-1] == 800_000 and (np.diff(line.x) > 0).all()
     assert max(panels[1].z.shape) <= 256  # type: ignore[union-attr]
+
+
+def test_an_extension_is_drawn_beside_the_model_as_trained() -> None:
+    trained, faster = encoding_of("rope"), encoding_of("rope", base=100.0)
+    panels, _ = measure(faster, trained)
+    for title in ("Wavelength", "Score of a query"):
+        (grey,) = [line for line in titled(panels, title).lines if line.reference]
+        own = {line.label: line for line in titled(measure(trained)[0], title).lines}
+        assert grey.label == "as trained"
+        known = dict(
+            zip(*(np.concatenate([getattr(one, axis) for one in own.values()]) for axis in "xy"), strict=True)
+        )
+        assert all(known[x] == pytest.approx(y) for x, y in zip(grey.x, grey.y, strict=True))
+    assert not [
+        line
+        for panel in measure(trained, trained)[0]
+        for line in getattr(panel, "lines", [])
+        if line.reference
+    ]

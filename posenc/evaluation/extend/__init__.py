@@ -10,6 +10,7 @@ from posenc.evaluation.extend._base import Extension, NotForThisEncodingError
 from posenc.evaluation.extend._registry import (
     build_extension,
     default_knobs,
+    extension_class,
     list_extensions,
     resolve_extend,
 )
@@ -19,6 +20,7 @@ __all__ = [
     "NotForThisEncodingError",
     "build_extension",
     "default_knobs",
+    "extension_class",
     "list_extensions",
     "resolve_extend",
 ]

@@ -26,8 +26,12 @@ class RefusedError(Exception):
 class NotForThisEncodingError(UserError):
     """The extension does not apply to the trained encoding; a sweep may leave such a job out."""
 
-    def __init__(self, name: str, encoding: str, reason: str, allowed: Sequence[str]) -> None:
-        super().__init__("extend", name, f"does not apply to encoding={encoding}: {reason}", allowed=allowed)
+    def __init__(
+        self, extension: type[Extension], encoding: str, reason: str, allowed: Sequence[str]
+    ) -> None:
+        problem = f"does not apply to encoding={encoding}: {reason}"
+        hint = f"it is for {extension.applies}"
+        super().__init__("extend", extension.name, problem, allowed=allowed, hint=hint)
         self.nearest = None  # it was spelt as it should be
         self.args = (self.text(),)
 

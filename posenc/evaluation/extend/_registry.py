@@ -66,7 +66,7 @@ def build_extension(settings: Mapping[str, Any], model: Decoder) -> Extension | 
         if isinstance(reason, UserError) and knobs != usual:
             raise  # what the user gave is out of range, not what goes without saying
         raise NotForThisEncodingError(
-            cls.name, name_of(model.encoding), _said(reason), _applicable(model)
+            cls, name_of(model.encoding), _said(reason), _applicable(model)
         ) from reason
     extension.settings = resolved
     return extension
