@@ -4,8 +4,11 @@
     python scripts/study_page.py --check    only tell what would change; exit code 1 if anything would
 What is made stands between one of these lines and `<!-- end -->`. Nothing is trained.
     <!-- posenc ... -->                      what the command prints
+    <!-- table: posenc ... -->               its first table without title and legend
     <!-- costs: FILE FILE -->                runs, seeds and minutes of each file of records
     <!-- pairs: FILE KEY=VALUE ... -->       how many pairs of rows are told apart at each length
+    <!-- changes: PATH KEY=VALUE ... PROTOCOL@MULTIPLE ... -->    losses at 1x, changes beyond it
+    <!-- seeds: PATH ROW ROW MULTIPLE -->    two rows seed by seed
     <!-- causes: FILE -->                    what scripts/study_causes.py measured
     <!-- directions: FILE -->                directions of each paper's table that are met, and not
 A figure has one line, and the file is what the command draws:
@@ -16,26 +19,20 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import re
 import shlex
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 
-from posenc.results import Run, load_runs
-from posenc.results.against import against
-from posenc.results.comparison import compare
-from posenc.results.filters import where
-from posenc.results.published import tables
+import study_tables
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "study.md", ROOT / "docs" / "study-directions.md")
+NAMES = ("study.md", "study-directions.md", "reading-the-numbers.md", "tutorial.md")
+PAGES = (ROOT / "README.md", *(ROOT / "docs" / name for name in NAMES))
 MADE = re.compile(
     r"(?P<head><!-- (?P<how>posenc |[a-z]+: )(?P<words>[^\n]*?) -->\n)"
     r"(?P<body>.*?)(?P<end><!-- end -->)",
@@ -60,79 +57,21 @@ def shown(words: str) -> str:
     return text if "--format markdown" in words else f"```text\n{text}```\n"
 
 
-def costs(words: str) -> str:
-    """What was run, and how long it took."""
-    lines = ["| records | runs | encodings | seeds | training, minutes a run | measuring | in all, hours |"]
-    lines.append("| --- | ---: | ---: | --- | ---: | ---: | ---: |")
-    for name in words.split():
-        runs = [run for run in load_runs([ROOT / name]) if run.facts is not None]
-        trained = [facts["wall_seconds"] / 60 for run in runs if (facts := run.facts)]
-        measured = [sum(record.get("seconds") or 0 for record in run.records) / 60 for run in runs]
-        seeds = sorted({run.seed for run in runs if run.seed is not None})
-        encodings = {str(run.facts["encoding"]) for run in runs if run.facts}
-        hours = (sum(trained) + sum(measured)) / 60
-        lines.append(
-            f"| {Path(name).name} | {len(runs)} | {len(encodings)} | {', '.join(map(str, seeds))} "
-            f"| {_middle(trained)} | {_middle(measured)} | {hours:.1f} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def _middle(values: list[float]) -> str:
-    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
-
-
-def pairs(words: str) -> str:
-    """Of all pairs of rows: told apart, tied, unclear; by length."""
-    name, *conditions = words.split()
-    runs = where(load_runs([ROOT / name]), conditions)
-    table = compare(runs, "fixed-target", "nats", allow_mixed=False)
-    lines = ["| length | pairs | told apart | tied | unclear |", "| --- | ---: | ---: | ---: | ---: |"]
-    for column in table.columns:
-        said = [pair.word for pair in column.pairs]
-        apart = said.count("lower") + said.count("higher")
-        counts = (len(said), apart, said.count("tie"), said.count("unclear"))
-        lines.append(f"| {column.multiple:g}x | {' | '.join(map(str, counts))} |")
-    return "\n".join(lines) + "\n"
-
-
-def causes(words: str) -> str:
-    """Trained models, altered at one place: the loss at T, and the change to it."""
-    found = json.loads((ROOT / words.strip()).read_text(encoding="utf-8"))
-    lines = ["| encoding | changed | T | 2x | 4x | 8x |", "| --- | --- | ---: | ---: | ---: | ---: |"]
-    for encoding, altered in found.items():
-        for what, (at_train_length, *beyond) in altered.items():
-            changes = " | ".join(f"{loss - at_train_length:+.3f}" for loss in beyond)
-            lines.append(f"| {encoding} | {what} | {at_train_length:.3f} | {changes} |")
-    return "\n".join(lines) + "\n"
-
-
-def directions(words: str) -> str:
-    """A line for each paper's table with something to compare."""
-    runs: list[Run] = load_runs([ROOT / words.strip()])
-    lines = ["| paper's table | pass | fail | cannot tell |", "| --- | ---: | ---: | ---: |"]
-    every: dict[str, Counter[str]] = {outcome: Counter() for outcome in ("pass", "fail", "cannot tell")}
-    total = dict.fromkeys(every, 0)
-    for table in tables():
-        checks = [check for block in against(runs, table).blocks for check in block.checks]
-        count = {outcome: sum(check.outcome == outcome for check in checks) for outcome in total}
-        total = {outcome: total[outcome] + count[outcome] for outcome in total}
-        for outcome, whats in every.items():
-            whats.update(check.what for check in checks if check.outcome == outcome)
-        lines.append(f"| {table} | {' | '.join(map(str, count.values()))} |")
-    lines.append(f"| in all | {' | '.join(map(str, total.values()))} |")
-    lines.append(f"| different ones | {' | '.join(str(len(whats)) for whats in every.values())} |")
-    lines += ["", "| not as published | times |", "| --- | ---: |"]
-    lines += [f"| {what} | {n} |" for what, n in every["fail"].most_common()]
-    return "\n".join(lines) + "\n"
+def table(words: str) -> str:
+    """The first table of a command alone, as in a terminal."""
+    rows = printed(words).split("\n\n")[1].rstrip()
+    return f"```text\n{rows}\n```\n"
 
 
 MAKERS = {
     "posenc ": shown,
-    "costs: ": costs,
-    "pairs: ": pairs,
-    "causes: ": causes,
-    "directions: ": directions,
+    "table: ": table,
+    "costs: ": study_tables.costs,
+    "pairs: ": study_tables.pairs,
+    "changes: ": study_tables.changes,
+    "seeds: ": study_tables.seeds,
+    "causes: ": study_tables.causes,
+    "directions: ": study_tables.directions,
 }
 
 

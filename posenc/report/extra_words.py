@@ -28,7 +28,8 @@ def extra_captions(comparison: Comparison) -> list[str]:
     rows, lines = comparison.rows, []
     if any(row.effective_context for row in rows):
         text = (
-            f"effective context: the longest window whose loss is within {EFFECTIVE:g} nats of the row's best"
+            f"effective context: the longest window whose loss is within {EFFECTIVE:g} nats of the row's "
+            "best, so that more text does no harm, used or not"
         )
         longest = any(row.effective_context and row.effective_context.longest for row in rows)
         lines.append(text + ("; +: the longest that was measured" if longest else ""))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from posenc.report.extra_words import PROBE_NOTES, extra_captions, over_seeds_and_documents
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
@@ -163,12 +165,21 @@ def _verdicts(comparison: Comparison) -> str:
     margins = comparison.header["margins"]
     of = "over " + over_seeds_and_documents(cell.seeds for cell in found)
     text = (
-        f"words hold the change against 1x to margins in {margins['unit']}: same within {margins['same']:g}, "
-        f"collapsed beyond {margins['collapsed']:g}; given where the 95% interval {of} clears the margin"
+        f"words hold the change against 1x to margins in {margins['unit']}: "
+        f"same within {_margin(comparison, 'same')}, collapsed beyond {_margin(comparison, 'collapsed')}; "
+        f"given where the 95% interval {of} clears the margin"
     )
     needs = {MORE_SEEDS: "seeds", MORE_DOCUMENTS: "documents"}
     words = [need for word, need in needs.items() if any(cell.verdict == word for cell in found)]
     return text + (f"; unclear: it does not, more {' or '.join(words)} are needed" if words else "")
+
+
+def _margin(comparison: Comparison, which: str) -> str:
+    """A margin; also in nats where those are shown and a token is a byte."""
+    h = comparison.header
+    bits = h["margins"][which]
+    nats = h["metric"] == "nats" and _named(h["tokenizer"]) == "bytes"
+    return f"{bits:g}" + (f" ({bits * math.log(2):.3f} nats)" if nats else "")
 
 
 def _marks(comparison: Comparison, marks: dict[str, str]) -> str:

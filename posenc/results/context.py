@@ -1,4 +1,4 @@
-"""How much text a row makes use of: its effective context, and whether T tokens serve it better than T/2."""
+"""Up to where more text does no harm (effective context), and whether T tokens serve better than T/2."""
 
 from __future__ import annotations
 

@@ -1,0 +1,140 @@
+"""The makers of scripts/study_page.py: what stands in a page, from the records alone, as Markdown."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from posenc.report.entries import entry
+from posenc.report.words import label, spread_is_of
+from posenc.results import Run, load_runs
+from posenc.results.against import against
+from posenc.results.comparison import Comparison, compare
+from posenc.results.filters import where
+from posenc.results.published import tables
+from posenc.results.verdicts import short
+
+ROOT = Path(__file__).parents[1]
+
+
+def costs(words: str) -> str:
+    """What was run, and how long it took."""
+    lines = ["| records | runs | encodings | seeds | training, minutes a run | measuring | in all, hours |"]
+    lines.append("| --- | ---: | ---: | --- | ---: | ---: | ---: |")
+    for name in words.split():
+        runs = [run for run in load_runs([ROOT / name]) if run.facts is not None]
+        trained = [facts["wall_seconds"] / 60 for run in runs if (facts := run.facts)]
+        measured = [sum(record.get("seconds") or 0 for record in run.records) / 60 for run in runs]
+        seeds = sorted({run.seed for run in runs if run.seed is not None})
+        encodings = {str(run.facts["encoding"]) for run in runs if run.facts}
+        hours = (sum(trained) + sum(measured)) / 60
+        lines.append(
+            f"| {Path(name).name} | {len(runs)} | {len(encodings)} | {', '.join(map(str, seeds))} "
+            f"| {_middle(trained)} | {_middle(measured)} | {hours:.1f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _middle(values: list[float]) -> str:
+    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+
+
+def pairs(words: str) -> str:
+    """Of all pairs of rows: told apart, tied, unclear; by length."""
+    table = compare(_runs(words.split()), "fixed-target", "nats", allow_mixed=False)
+    lines = ["| length | pairs | told apart | tied | unclear |", "| --- | ---: | ---: | ---: | ---: |"]
+    for column in table.columns:
+        said = [pair.word for pair in column.pairs]
+        apart = said.count("lower") + said.count("higher")
+        counts = (len(said), apart, said.count("tie"), said.count("unclear"))
+        lines.append(f"| {column.multiple:g}x | {' | '.join(map(str, counts))} |")
+    return "\n".join(lines) + "\n"
+
+
+def changes(words: str) -> str:
+    """Losses at 1x and changes beyond it, of the rows of some runs, by several protocols."""
+    every = words.split()
+    columns = [tuple(word.rstrip("x").split("@")) for word in every if "@" in word]
+    runs = _runs([word for word in every if "@" not in word])
+    found = {name: compare(runs, name, "nats", allow_mixed=True) for name, _ in columns}
+    order = [label(row) for row in found[columns[0][0]].rows]
+    heads = [f"{name} {multiple}x" for name, multiple in columns]
+    lines = [f"| | {' | '.join(heads)} |", f"| --- |{' ---: |' * len(heads)}"]
+    for name in order:
+        cells = [_said(found[protocol], name, float(multiple)) for protocol, multiple in columns]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _said(table: Comparison, name: str, multiple: float) -> str:
+    """The loss at 1x; the change and the word for it elsewhere."""
+    row = next((row for row in table.rows if label(row) == name), None)
+    cells = [] if row is None else [cell for cell in row.cells if cell.multiple == multiple and cell.mean]
+    if not cells:
+        return "-"
+    loss, *change = entry(cells[0], "nats", spread_is_of(table), "±").lines
+    return loss if multiple == 1 else " ".join(change)
+
+
+def seeds(words: str) -> str:
+    """Two rows at one length, seed by seed and all together: PATH ROW ROW MULTIPLE."""
+    path, first, second, length = words.split()
+    runs = where(_runs([path]), [f"encoding={first},{second}"])
+    lines = [f"| seed | {first} | {second} | difference, bits per byte | told of {second} |"]
+    lines.append("| --- | ---: | ---: | ---: | --- |")
+    numbers = sorted({run.seed for run in runs if run.seed is not None})
+    for name, some in [*((str(n), [run for run in runs if run.seed == n]) for n in numbers), ("all", runs)]:
+        table = compare(some, "fixed-target", "nats", allow_mixed=False)
+        at = [column.multiple for column in table.columns].index(float(length.rstrip("x")))
+        (pair,) = table.columns[at].pairs
+        cells = {row.label: row.cells[at] for row in table.rows}
+        told = [
+            f"{cell.mean:.3f} ({cell.change:+.3f}, {short(str(cell.verdict))})"
+            for cell in (cells[first], cells[second])
+        ]
+        turned = pair.rows == [second, first]  # then a - b is what is asked for
+        difference = (pair.difference or 0.0) * (1 if turned else -1)
+        words_for = {"lower": "higher", "higher": "lower"}
+        word = pair.word if turned else words_for.get(pair.word, pair.word)
+        lines.append(f"| {name} | {' | '.join(told)} | {difference:+.3f} | {word} |")
+    return "\n".join(lines) + "\n"
+
+
+def _runs(words: Sequence[str]) -> list[Run]:
+    """Paths below the clone, and conditions such as seed=0."""
+    paths = [ROOT / word for word in words if "=" not in word]
+    return where(load_runs(paths), [word for word in words if "=" in word])
+
+
+def causes(words: str) -> str:
+    """Trained models, altered at one place: the loss at T, and the change to it."""
+    found = json.loads((ROOT / words.strip()).read_text(encoding="utf-8"))
+    lines = ["| encoding | changed | T | 2x | 4x | 8x |", "| --- | --- | ---: | ---: | ---: | ---: |"]
+    for encoding, altered in found.items():
+        for what, (at_train_length, *beyond) in altered.items():
+            changes = " | ".join(f"{loss - at_train_length:+.3f}" for loss in beyond)
+            lines.append(f"| {encoding} | {what} | {at_train_length:.3f} | {changes} |")
+    return "\n".join(lines) + "\n"
+
+
+def directions(words: str) -> str:
+    """A line for each paper's table with something to compare."""
+    runs: list[Run] = load_runs([ROOT / words.strip()])
+    lines = ["| paper's table | pass | fail | cannot tell |", "| --- | ---: | ---: | ---: |"]
+    every: dict[str, Counter[str]] = {outcome: Counter() for outcome in ("pass", "fail", "cannot tell")}
+    total = dict.fromkeys(every, 0)
+    for table in tables():
+        checks = [check for block in against(runs, table).blocks for check in block.checks]
+        count = {outcome: sum(check.outcome == outcome for check in checks) for outcome in total}
+        total = {outcome: total[outcome] + count[outcome] for outcome in total}
+        for outcome, whats in every.items():
+            whats.update(check.what for check in checks if check.outcome == outcome)
+        lines.append(f"| {table} | {' | '.join(map(str, count.values()))} |")
+    lines.append(f"| in all | {' | '.join(map(str, total.values()))} |")
+    lines.append(f"| different ones | {' | '.join(str(len(whats)) for whats in every.values())} |")
+    lines += ["", "| not as published | times |", "| --- | ---: |"]
+    lines += [f"| {what} | {n} |" for what, n in every["fail"].most_common()]
+    return "\n".join(lines) + "\n"
