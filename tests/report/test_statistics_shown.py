@@ -76,7 +76,7 @@ def test_the_headline_reads_in_eighty_columns(tmp_path: Path) -> None:
     for words in (
         "collapsed collapsed collapsed",
         "trigram reference 1.810 nats per token: a byte trigram of the training text, same targets",
-        "same within 0.02 (0.014 nats), collapsed beyond 0.5 (0.347 nats); given where the 95% interval over seeds",
+        "same within 0.02 (0.014 nats), collapsed beyond 0.5 (0.347 nats); given where the 95%",
         "* lowest of its length; = a tie with it (within 0.02 bits per byte); ? cannot be told from it; "
         "no mark: higher by more than 0.02 bits per byte (95% intervals over seeds and documents, Holm",
         "weak: undertrained: at 1x not clearly 0.1 bits per byte below the trigram reference (it is at -0.08",
