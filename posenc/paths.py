@@ -44,7 +44,7 @@ def choice_file(group: str, name: object) -> Path | None:
 
     The name may come from somebody else's file: only what can be one is looked for.
     """
-    if not isinstance(name, str) or not re.fullmatch(r"[\w.+-]{1,100}", name):
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.+-]{1,100}", name, re.ASCII):
         return None
     places = [folder / group / f"{name}.yaml" for folder in conf_dirs()]
     return next((path for path in places if path.is_file()), None)

@@ -9,7 +9,7 @@ from pathlib import Path
 def stat_fields(pid: int) -> list[str]:
     """What Linux says of a process after its name, its state first; [] where it says nothing."""
     try:  # the name may hold spaces and brackets
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return []
 

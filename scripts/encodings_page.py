@@ -101,8 +101,8 @@ def extensions() -> list[str]:
     lines = [
         "## Test-time extensions",
         "What `posenc eval run=DIR extend=NAME` does to a trained model; `posenc show run=DIR extend=NAME` "
-        "draws it beside the model as trained. One that does not apply to the model's encoding is refused; s "
-        "is W/T, the window in training lengths.",
+        "draws it, of rotations the trained one beside it. One that does not apply to a model's encoding is "
+        "refused; s is W/T, the window in training lengths.",
         "",
         "| extension | what it does | applies to | settings | paper |",
         "|---|---|---|---|---|",

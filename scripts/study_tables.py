@@ -29,7 +29,7 @@ def costs(words: str) -> str:
         trained = [facts["wall_seconds"] / 60 for run in runs if (facts := run.facts)]
         measured = [sum(record.get("seconds") or 0 for record in run.records) / 60 for run in runs]
         seeds = sorted({run.seed for run in runs if run.seed is not None})
-        encodings = {str(run.facts["encoding"]) for run in runs if run.facts}
+        encodings = {str((run.config or {}).get("encoding")) for run in runs}
         hours = (sum(trained) + sum(measured)) / 60
         lines.append(
             f"| {Path(name).name} | {len(runs)} | {len(encodings)} | {', '.join(map(str, seeds))} "

@@ -16,7 +16,7 @@ from posenc.durable import digest_of, read_sealed, write_sealed
 from posenc.errors import RunError
 from posenc.paths import cache_dir
 
-FACTS = 3  # raised when a source makes other documents of the same data, or a figure is added
+FACTS = 2  # raised when a source makes other documents of the same data, or a figure is added
 log = logging.getLogger(__name__)
 
 
@@ -36,9 +36,11 @@ class CorpusFacts:
     bytes: dict[str, int]
     longest: dict[str, int]  # bytes of the longest document
     holding: dict[str, list[int]]  # [k]: documents that hold a window of 2^k bytes
-    repeats: list[str]  # splits in which every document has the same text as one of the training split
     identity: dict[str, Any]
     data: dict[str, Any] = field(repr=False)
+    repeats: list[str] = field(
+        default_factory=list
+    )  # splits whose every text is one of the training split, too
     loaded: list[Document] | None = field(default=None, repr=False)
 
     def fetch(self) -> None:

@@ -76,7 +76,7 @@ def _holder(name: str, cls: type[Encoding], plugins: Mapping[str, type[Encoding]
     if name in own_encodings():
         return "posenc's"
     point = _entry_points().get(name)
-    if point is not None and point.value.partition(":")[0] != cls.__module__:
+    if point is not None and _loaded(point) is not cls:
         return f"the installed {point.value}"
     other = plugins.get(name, cls)
     return None if other is cls else f"the plug-in {other.__module__}"
@@ -140,7 +140,7 @@ def sources_of(settings: Mapping[str, Any], plugins: Iterable[str] = ()) -> dict
     """`source_of` for resolved settings of the `encoding` group, with those of the parts of a sum."""
     plugins = list(plugins)
     cls = encoding_class(settings["name"], plugins)
-    parts = [sources_of(part, plugins) for key in _made_of(cls) for part in settings[key]]
+    parts = [sources_of(part, plugins) for key in made_of(cls) for part in settings[key]]
     return {**source_of(cls), **({"parts": parts} if parts else {})}
 
 
@@ -152,7 +152,7 @@ def origins_of(settings: Mapping[str, Any], plugins: Iterable[str] = ()) -> dict
     plugins = list(plugins)
     cls = encoding_class(settings["name"], plugins)
     found: dict[str, str] = {}
-    for key in _made_of(cls):
+    for key in made_of(cls):
         for part in settings[key]:
             found.update(origins_of(part, plugins))
     if not cls.__module__.startswith("posenc.encodings."):
@@ -187,7 +187,7 @@ def resolve_encoding(settings: Mapping[str, Any], plugins: Iterable[str] = ()) -
     cls = encoding_class(name, plugins)
     given = {key: value for key, value in settings.items() if key != "name"}
     checked = check_arguments(cls, given, "encoding")
-    for key in _made_of(cls):
+    for key in made_of(cls):
         if (count := len(checked[key])) > MOST_PARTS:
             raise UserError(
                 f"encoding.{key}", f"{count} encodings", "too many", allowed=f"at most {MOST_PARTS}"
@@ -198,7 +198,7 @@ def resolve_encoding(settings: Mapping[str, Any], plugins: Iterable[str] = ()) -
     return {"name": name, **checked}
 
 
-def _made_of(cls: type[Encoding]) -> list[str]:
+def made_of(cls: type[Encoding]) -> list[str]:
     """Parameters of a class that are encodings themselves: those declared as list[Encoding]."""
     from posenc.encodings.base import Encoding
 
@@ -251,7 +251,7 @@ def build_encoding(
 def _built(shape: Shape, settings: Mapping[str, Any], plugins: list[str]) -> Encoding:
     cls = encoding_class(settings["name"], plugins)
     params = {key: value for key, value in settings.items() if key != "name"}
-    for key in _made_of(cls):
+    for key in made_of(cls):
         params[key] = [_built(shape, part, plugins) for part in params[key]]
     try:
         return cls(shape, **params)

@@ -11,7 +11,9 @@ import torch
 
 from posenc.encodings import build_encoding, encoding_class, list_encodings, resolve_encoding, sources_of
 from posenc.encodings.base import Encoding
+from posenc.encodings.composed import Composed
 from posenc.encodings.options import build_options, check_positions, distance_limit, position_limit
+from posenc.encodings.registry import made_of
 from posenc.errors import UserError
 from posenc.model.choice import attention_choice, resolve_attention
 from posenc.model.decoder import Decoder, ModelShape, count_parameters
@@ -96,9 +98,10 @@ def code_of(settings: dict[str, Any], model: Decoder) -> dict[str, Any]:
 def _written_out(settings: dict[str, Any], part: Encoding) -> dict[str, Any]:
     """Settings of an encoding with the numbers that its nulls came to; of a sum in its parts, too."""
     found = {**settings, **part.derived}
-    members = getattr(part, "members", ())
-    if members:
-        found["parts"] = [_written_out(one, of) for one, of in zip(settings["parts"], members, strict=True)]
+    parts = part.parts if isinstance(part, Composed) else ()
+    for key in made_of(type(part)):
+        if len(found[key]) == len(parts):
+            found[key] = [_written_out(one, of) for one, of in zip(found[key], parts, strict=True)]
     return found
 
 

@@ -47,6 +47,9 @@ def run_train(job: TrainJob) -> Outcome:
     if current().first(lambda: _is_done(job)):
         say(f"already finished: {job.directory}")
         return Outcome(0)
+    if job.begun_in is not None:
+        say(f"train.precision=auto is {job.precision} here: a new run, though it was begun in {job.begun_in}")
+        say(f"  train.precision={job.begun_in} goes on with that one")
     with StopFlag() as stop:
         current().on_stop = stop.asked_elsewhere
         try:
@@ -80,11 +83,6 @@ def _held(job: TrainJob, stop: StopFlag) -> Outcome:
     )
     folder.refuse_links(directory)
     with locked(directory), folder.log_file(directory):
-        if group.first(lambda: job.hash) != job.hash:
-            raise RunError(
-                f"this process would train in {job.precision}, the first one in another precision",
-                hint="their machines differ: train.precision=bf16 or fp32 for all of them",
-            )
         if group.first(lambda: _is_done(job)):  # by another process, meanwhile
             return Outcome(0)
         try:

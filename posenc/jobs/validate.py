@@ -42,7 +42,7 @@ from posenc.results.settings import spoken_name
 from posenc.tracking import check_tracking
 from posenc.training.compiling import resolve_compile
 from posenc.training.optimizer import Optimization
-from posenc.training.precision import precisions_of, resolve_device
+from posenc.training.precision import resolve_device, resolve_precision
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class TrainJob:
     steps: int
     batch_windows: int
     precision: str
+    begun_in: str | None  # with `auto`: another precision in which this run is there already
     device: torch.device
     evaluation: EvalPlan
 
@@ -83,7 +84,7 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     check_tracking(settings["tracking"])
     check_tokenizer(settings["tokenizer"])
     device = resolve_device(settings["device"])
-    precisions = precisions_of(train["precision"], device)
+    precision = resolve_precision(train["precision"], device)
 
     parts = resolve_parts(settings, context_length)
     with torch.device("meta"):  # values out of range show when it is built; nothing is allocated
@@ -110,6 +111,7 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
             **train,
             "tokens": tokens,
             "batch_tokens": batch_tokens,
+            "precision": precision,
             "compile": compiled,
         },
         "eval": {
@@ -121,12 +123,15 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     source = code_of(parts, model)
     names = [safe_name(name) for name in (str(spoken_name(parts["encoding"])), shape.name)]
     readable = settings["name"] or f"{'-'.join(names)}-T{context_length}-s{seed}"
-    runs = []
-    for precision in precisions:
-        chosen = {**resolved, "train": {**resolved["train"], "precision": precision}}
-        digest = run_hash(chosen, facts, source)
-        runs.append((chosen, digest, _directory(folder, readable, digest)))
-    resolved, digest, directory = next((run for run in runs if run[2].is_dir()), runs[0])
+    digest = run_hash(resolved, facts, source)
+    directory = _directory(folder, readable, digest)
+    begun_in = None
+    if train["precision"] == "auto" and not directory.is_dir():
+        other = "fp32" if precision == "bf16" else "bf16"
+        elsewhere = {**resolved, "train": {**resolved["train"], "precision": other}}
+        begun_in = (
+            other if _directory(folder, readable, run_hash(elsewhere, facts, source)).is_dir() else None
+        )
     if not directory.is_dir():  # one that is there may be finished, and is then only read
         check_runs_dir(settings["runs_dir"], folder, writing=True)
     return TrainJob(
@@ -139,7 +144,8 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
         optimization=optimization,
         steps=max(1, round(tokens / (batch_windows * context_length))),
         batch_windows=batch_windows,
-        precision=resolved["train"]["precision"],
+        precision=precision,
+        begun_in=begun_in,
         device=device,
         evaluation=evaluation,
     )

@@ -189,7 +189,8 @@ def self_score(encoding: Encoding, layer: int, before: Encoding | None = None) -
     if before is not None:
         trained, _ = scores_with_itself(before, r, layer)
         if abs(trained - mean).max() > 1e-6:
-            lines.append(Line("as trained", array(r), trained[0], reference=True))
+            name = "as trained" if same else "as trained, head 1"
+            lines.append(Line(name, array(r), trained[0], reference=True))
     return Curves(
         "Score of a query with an equal key",
         DISTANCE,

@@ -195,8 +195,7 @@ def extend_key(record: Record) -> str | None:
     """
     if record["extend"] is None:
         return None
-    tuned = record["extend"].get("tuned", [])
-    left_out = {"resolved", *(tuned if isinstance(tuned, list) else [])}
+    left_out = {"resolved", *record["extend"].get("tuned", [])}
     kept = {key: value for key, value in record["extend"].items() if key not in left_out}
     return json.dumps(kept, sort_keys=True)
 

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from posenc.evaluation.fixed_target import block_of
-from posenc.evaluation.lengths import resolve_length
 from posenc.results.settings import knob_words, spoken_name
 
 MEASURES = ("nats", "bpb", "ppl")
@@ -103,17 +101,16 @@ def curve_name(record: Record, config: Config) -> str:
 
 def _own(config: Config) -> dict[str, Any]:
     """How the run itself is measured, as far as it says so; the stride in tokens."""
-    asked = config.get("eval")
-    if not asked or "data" not in config:
-        return {}
-    length, stride = int(config["context_length"]), asked.get("stride")
-    return {
-        "corpus": config["data"]["name"],
-        "split": asked["split"],
-        "stride": resolve_length("eval.stride", stride, length)
-        if stride is not None
-        else block_of(asked["target_fraction"], length),
-    }
+    from posenc.evaluation.fixed_target import block_of  # they import torch
+    from posenc.evaluation.lengths import resolve_length
+
+    asked, length = config.get("eval") or {}, config.get("context_length")
+    own = {"corpus": (config.get("data") or {}).get("name"), "split": asked.get("split")}
+    if length and asked.get("stride") is not None:
+        own["stride"] = resolve_length("eval.stride", asked["stride"], length)
+    elif length and "target_fraction" in asked:
+        own["stride"] = block_of(asked["target_fraction"], length)
+    return {key: value for key, value in own.items() if value is not None}
 
 
 def _finite(value: Any) -> float | None:

@@ -44,12 +44,6 @@ def resolve_precision(name: str, device: torch.device) -> str:
     return name
 
 
-def precisions_of(name: str, device: torch.device) -> list[str]:
-    """What a run may have: that of the setting; with `auto` also another, in which it was begun elsewhere."""
-    own = resolve_precision(name, device)
-    return [own, *(other for other in PRECISIONS[1:] if other != own and name == "auto")]
-
-
 def autocast(precision: str, device: torch.device) -> torch.autocast:
     """Products in bf16 for `bf16`; parameters, norms, scores and losses stay float32."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")

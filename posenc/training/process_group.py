@@ -62,7 +62,7 @@ class Several(Group):
             )
         backend = backend_of(device)
         if (same := self.first(lambda: run)) != run:
-            hint = "the same versions, settings and texts are needed on every node"
+            hint = "the same versions, settings, texts and train.precision are needed on every node"
             raise RunError(f"this process would do {run}, the first one {same}", hint=hint)
         store = dist.PrefixStore("collectives", self._store)
         dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=TIMEOUT)

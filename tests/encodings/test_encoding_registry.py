@@ -141,11 +141,16 @@ def test_no_plugin_takes_a_name_that_is_taken(
     assert encoding_class("mine", [plugin, plugin]).name == "mine"
     with pytest.raises(UserError, match=f"name of one of the plug-in {plugin}"):
         encoding_class("mine", [plugin, f"{plugin}_2"])
-    for value, taken in ((f"{plugin}:Mine", False), ("theirs.encodings:Mine", True)):
+    (tmp_path / f"{plugin}_whole.py").write_text(f"from {plugin} import Mine\n")
+    for value, taken in (
+        (f"{plugin}:Mine", False),
+        (f"{plugin}_whole:Mine", False),
+        (f"{plugin}_2:Other", True),
+    ):
         point = EntryPoint("mine", value, registry.ENTRY_POINTS)
         monkeypatch.setattr(registry, "_entry_points", lambda point=point: {"mine": point})
         if taken:
-            with pytest.raises(UserError, match=r"the installed theirs\.encodings:Mine"):
+            with pytest.raises(UserError, match=f"the installed {plugin}_2:Other"):
                 encoding_class("mine", [plugin])
         else:  # the very one, named twice
             assert encoding_class("mine", [plugin]).__module__ == plugin

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from posenc.jobs.build import build_model, run_facts
+from posenc.encodings import build_encoding
+from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.composed import Composed
+from posenc.jobs.build import _written_out, build_model, run_facts
 from posenc.jobs.compose import compose_jobs, parse
 from posenc.jobs.validate import train_job
 
@@ -52,3 +55,24 @@ def test_what_is_null_has_its_number_in_the_facts(
 def test_parts_of_a_sum_have_theirs(corpus: Path, place: Path) -> None:
     parts = facts_of(corpus, "encoding=sum", "encoding.parts=[t5,rope]")["encoding"]["parts"]
     assert [part["name"] for part in parts] == ["t5", "rope"] and parts[0]["max_distance"] == 64
+
+
+class Mix(Composed):
+    """Somebody's own sum, whose parts go by another name."""
+
+    name = "mix"
+
+    def __init__(self, shape: Shape, *, of: list[Encoding]) -> None:
+        super().__init__(shape, of)
+
+
+class Club(Encoding):
+    name = "club"
+    members = (1, 2)  # nothing to do with parts
+
+
+def test_what_others_made_of_parts_is_written_out_as_far_as_it_can_be() -> None:
+    t5 = build_encoding("t5", d_model=16, n_heads=2, head_dim=8, n_layers=1, train_length=32)
+    settings = {"name": "mix", "of": [{"name": "t5", "max_distance": None}]}
+    assert _written_out(settings, Mix(t5.shape, of=[t5]))["of"][0]["max_distance"] == 32
+    assert _written_out({"name": "club"}, Club(t5.shape)) == {"name": "club"}

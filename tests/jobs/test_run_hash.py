@@ -107,7 +107,7 @@ def test_auto_is_resolved_before_it_is_hashed(
     assert resolved.settings["train"]["precision"] == "fp32"
 
 
-def test_auto_is_the_precision_that_the_run_was_begun_with(
+def test_auto_knows_a_run_that_was_begun_in_another_precision(
     job: Callable[..., TrainJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from posenc.training import precision
@@ -115,11 +115,11 @@ def test_auto_is_the_precision_that_the_run_was_begun_with(
     begun = job("train.precision=bf16")
     begun.directory.mkdir(parents=True)
     monkeypatch.setattr(precision, "has_hardware_bf16", lambda _: False)  # continued on another machine
-    assert job("train.precision=auto").directory == begun.directory
-    assert job("train.precision=auto").precision == "bf16"
-    assert job("train.precision=fp32").directory != begun.directory
-    job("train.precision=fp32").directory.mkdir()  # both are there: what the machine would take itself
-    assert job("train.precision=auto").precision == "fp32"
+    there = job("train.precision=auto")
+    assert (there.precision, there.begun_in) == ("fp32", "bf16") and there.directory != begun.directory
+    assert job("train.precision=fp32").begun_in is None  # said, so meant
+    there.directory.mkdir()
+    assert job("train.precision=auto").begun_in is None
 
 
 def test_a_directory_has_a_name_that_every_file_system_takes(job: Callable[..., TrainJob]) -> None:

@@ -92,6 +92,7 @@ def test_strange_extensions_and_names_do_not_stop_a_comparison(
     tmp_path: Path, posenc: Callable[..., Any]
 ) -> None:
     write_run(tmp_path, "alibi")
+    write_run(tmp_path, seed=9, records=[record(64, 1.3), record(64, 1.2, extend={"name": "語" * 90})])
     long = write_run(tmp_path, records=[record(64, 1.3), record(64, 1.2, extend={"name": "x" * 300})])
     for i, tuned in enumerate((5, [[1]], {"a": 1}), start=1):
         run = write_run(tmp_path, seed=i)
@@ -100,8 +101,9 @@ def test_strange_extensions_and_names_do_not_stop_a_comparison(
     assert found[0].path == long and found[0].problem is None
     assert all("record.extend.tuned" in str(found[i].problem) for i in (1, 2, 3))
     compare(load_runs([tmp_path]), "fixed-target", "nats", False)
-    config = {"encoding": {"name": "y" * 300}}
-    write_run(tmp_path / "failed", status="failed", reason="boom", config=config, results=False)
+    for name in ("y" * 300, "語" * 90):
+        config = {"encoding": {"name": name}}
+        write_run(tmp_path / "failed", status="failed", reason="boom", config=config, results=False)
     assert posenc("compare", str(tmp_path)).code == 0
     assert posenc("runs", str(tmp_path)).code == 0
 
