@@ -134,6 +134,10 @@ def test_entry_points(plugin: str, monkeypatch: pytest.MonkeyPatch) -> None:
         encoding_class("their")
 
 
+def point_of(value: str) -> EntryPoint:
+    return EntryPoint("mine", value, registry.ENTRY_POINTS)
+
+
 def test_no_plugin_takes_a_name_that_is_taken(
     plugin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,18 +146,12 @@ def test_no_plugin_takes_a_name_that_is_taken(
     with pytest.raises(UserError, match=f"name of one of the plug-in {plugin}"):
         encoding_class("mine", [plugin, f"{plugin}_2"])
     (tmp_path / f"{plugin}_whole.py").write_text(f"from {plugin} import Mine\n")
-    for value, taken in (
-        (f"{plugin}:Mine", False),
-        (f"{plugin}_whole:Mine", False),
-        (f"{plugin}_2:Other", True),
-    ):
-        point = EntryPoint("mine", value, registry.ENTRY_POINTS)
-        monkeypatch.setattr(registry, "_entry_points", lambda point=point: {"mine": point})
-        if taken:
-            with pytest.raises(UserError, match=f"the installed {plugin}_2:Other"):
-                encoding_class("mine", [plugin])
-        else:  # the very one, named twice
-            assert encoding_class("mine", [plugin]).__module__ == plugin
+    for value in (f"{plugin}:Mine", f"{plugin}_whole:Mine"):  # the very one, named twice
+        monkeypatch.setattr(registry, "_entry_points", lambda value=value: {"mine": point_of(value)})
+        assert encoding_class("mine", [plugin]).__module__ == plugin
+    monkeypatch.setattr(registry, "_entry_points", lambda: {"mine": point_of(f"{plugin}_2:Other")})
+    with pytest.raises(UserError, match=f"the installed {plugin}_2:Other"):
+        encoding_class("mine", [plugin])
 
 
 @pytest.mark.parametrize("value", ["no_such_module_here:Mine", "json:loads", "json:no_such_name"])
