@@ -8,6 +8,7 @@ What is made stands between one of these lines and `<!-- end -->`. Nothing is tr
     <!-- costs: FILE FILE -->                runs, seeds and minutes of each file of records
     <!-- pairs: FILE KEY=VALUE ... -->       how many pairs of rows are told apart at each length
     <!-- changes: PATH KEY=VALUE ... PROTOCOL@MULTIPLE ... -->    losses at 1x, changes beyond it
+    <!-- grid: PATH KEY=VALUE,... -->        encodings by the values of a setting: loss at T, change at 8T
     <!-- seeds: PATH ROW ROW MULTIPLE -->    two rows seed by seed
     <!-- causes: FILE -->                    what scripts/study_causes.py measured
     <!-- directions: FILE -->                directions of each paper's table that are met, and not
@@ -69,6 +70,7 @@ MAKERS = {
     "costs: ": study_tables.costs,
     "pairs: ": study_tables.pairs,
     "changes: ": study_tables.changes,
+    "grid: ": study_tables.grid,
     "seeds: ": study_tables.seeds,
     "causes: ": study_tables.causes,
     "directions: ": study_tables.directions,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from posenc.report.entries import entry
@@ -77,6 +78,34 @@ def _said(table: Comparison, name: str, multiple: float) -> str:
         return "-"
     loss, *change = entry(cells[0], "nats", spread_is_of(table), "±").lines
     return loss if multiple == 1 else " ".join(change)
+
+
+def grid(words: str) -> str:
+    """Encodings by the values of a setting: the loss at T, the change at 8T. PATH KEY=VALUE,VALUE,..."""
+    path, setting = words.split()
+    key, _, listed = setting.partition("=")
+    values = listed.split(",")
+    every = _runs([path])
+    found = {
+        value: compare(where(every, [f"{key}={value}"]), "fixed-target", "nats", False) for value in values
+    }
+    order = [row.label for row in found[values[0]].rows]
+    lines = [f"| {key} | {' | '.join(values)} |", f"| --- |{' ---: |' * len(values)}"]
+    for name in order:
+        cells = []
+        for value in values:
+            row = next(row for row in found[value].rows if row.label == name)
+            at = {cell.multiple: cell for cell in row.cells}
+            best = "**" if _lowest(found, name) == value else ""
+            cells.append(f"{best}{at[1].mean:.3f}{best} ({at[8].change:+.3f})")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _lowest(tables: Mapping[str, Comparison], name: str) -> str:
+    """Where the row is lowest at 1x."""
+    rows = {value: next(row for row in table.rows if row.label == name) for value, table in tables.items()}
+    return min(rows, key=lambda value: next(c.mean or math.inf for c in rows[value].cells if c.multiple == 1))
 
 
 def seeds(words: str) -> str:

@@ -84,7 +84,7 @@ def as_a_new_process(arguments: list[str]) -> Iterator[None]:
     from posenc.jobs.validated import _validated
 
     root = logging.getLogger()
-    before = sys.argv, root.handlers[:], root.level
+    before, environment = (sys.argv, root.handlers[:], root.level), dict(os.environ)
     handlers = {
         number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     }
@@ -97,8 +97,9 @@ def as_a_new_process(arguments: list[str]) -> Iterator[None]:
         sys.argv, root.handlers[:], root.level = before
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for name in ("POSENC_SWEEP", "HYDRA_FULL_ERROR"):  # set for the jobs of a sweep, and by --debug
-            os.environ.pop(name, None)
+        for name in os.environ.keys() - environment.keys():  # POSENC_SWEEP, HYDRA_FULL_ERROR, HF_HUB_OFFLINE
+            del os.environ[name]
+        os.environ.update(environment)
         GlobalHydra.instance().clear()
 
 
