@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from posenc.report.entries import entry
@@ -17,6 +16,7 @@ from posenc.results.comparison import Comparison, compare
 from posenc.results.filters import where
 from posenc.results.published import tables
 from posenc.results.verdicts import short
+from posenc.results.view import View
 
 ROOT = Path(__file__).parents[1]
 
@@ -86,49 +86,35 @@ def grid(words: str) -> str:
     key, _, listed = setting.partition("=")
     values = listed.split(",")
     every = _runs([path])
-    found = {
-        value: compare(where(every, [f"{key}={value}"]), "fixed-target", "nats", False) for value in values
-    }
-    order = [row.label for row in found[values[0]].rows]
+    tables_of = [compare(where(every, [f"{key}={v}"]), "fixed-target", "nats", False) for v in values]
     lines = [f"| {key} | {' | '.join(values)} |", f"| --- |{' ---: |' * len(values)}"]
-    for name in order:
-        cells = []
-        for value in values:
-            row = next(row for row in found[value].rows if row.label == name)
-            at = {cell.multiple: cell for cell in row.cells}
-            best = "**" if _lowest(found, name) == value else ""
-            cells.append(f"{best}{at[1].mean:.3f}{best} ({at[8].change:+.3f})")
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+    for rows in zip(*(table.rows for table in tables_of), strict=True):  # an encoding, in order of names
+        assert len({row.label for row in rows}) == 1
+        at = [{cell.multiple: cell for cell in row.cells} for row in rows]
+        lowest = min(cells[1].mean for cells in at)
+        told = [("**{:.3f}**" if c[1].mean == lowest else "{:.3f}").format(c[1].mean) for c in at]
+        changes = [f"{cells[8].change:+.3f}" for cells in at]
+        line = " | ".join(f"{loss} ({change})" for loss, change in zip(told, changes, strict=True))
+        lines.append(f"| {rows[0].label} | {line} |")
     return "\n".join(lines) + "\n"
-
-
-def _lowest(tables: Mapping[str, Comparison], name: str) -> str:
-    """Where the row is lowest at 1x."""
-    rows = {value: next(row for row in table.rows if row.label == name) for value, table in tables.items()}
-    return min(rows, key=lambda value: next(c.mean or math.inf for c in rows[value].cells if c.multiple == 1))
 
 
 def seeds(words: str) -> str:
     """Two rows at one length, seed by seed and all together: PATH ROW ROW MULTIPLE."""
     path, first, second, length = words.split()
     runs = where(_runs([path]), [f"encoding={first},{second}"])
-    lines = [f"| seed | {first} | {second} | difference, bits per byte | told of {second} |"]
+    lines = [f"| seed | {first} | {second} | difference, nats | {second} is |"]
     lines.append("| --- | ---: | ---: | ---: | --- |")
     numbers = sorted({run.seed for run in runs if run.seed is not None})
     for name, some in [*((str(n), [run for run in runs if run.seed == n]) for n in numbers), ("all", runs)]:
-        table = compare(some, "fixed-target", "nats", allow_mixed=False)
-        at = [column.multiple for column in table.columns].index(float(length.rstrip("x")))
-        (pair,) = table.columns[at].pairs
-        cells = {row.label: row.cells[at] for row in table.rows}
-        told = [
-            f"{cell.mean:.3f} ({cell.change:+.3f}, {short(str(cell.verdict))})"
-            for cell in (cells[first], cells[second])
-        ]
-        turned = pair.rows == [second, first]  # then a - b is what is asked for
-        difference = (pair.difference or 0.0) * (1 if turned else -1)
-        words_for = {"lower": "higher", "higher": "lower"}
-        word = pair.word if turned else words_for.get(pair.word, pair.word)
-        lines.append(f"| {name} | {' | '.join(told)} | {difference:+.3f} | {word} |")
+        view = View(rows=(first, second), columns=(float(length.rstrip("x")),), baseline=first)
+        table = compare(some, "fixed-target", "nats", allow_mixed=False, view=view)
+        cells = [row.cells[0] for row in table.rows]
+        told = [f"{cell.mean:.3f} ({cell.change:+.3f}, {short(str(cell.verdict))})" for cell in cells]
+        against_first = cells[1].against
+        assert against_first is not None
+        told += [f"{against_first.difference:+.3f}", against_first.word]
+        lines.append(f"| {name} | {' | '.join(told)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -38,9 +38,7 @@ class CorpusFacts:
     holding: dict[str, list[int]]  # [k]: documents that hold a window of 2^k bytes
     identity: dict[str, Any]
     data: dict[str, Any] = field(repr=False)
-    repeats: list[str] = field(
-        default_factory=list
-    )  # splits whose every text is one of the training split, too
+    repeats: list[str] = field(default_factory=list)  # splits whose texts are all in the training split
     loaded: list[Document] | None = field(default=None, repr=False)
 
     def fetch(self) -> None:

@@ -42,8 +42,9 @@ class T5(Encoding):
     relative = True
     traps = (
         "log(0) hides behind `where`: its gradient is nan.",
-        "max_distance beyond T leaves buckets that no training window reaches. At T the last is shared "
-        "by ever more keys in longer text, which costs 0.2 nats at 2T and 1.4 at 8T (docs/study.md).",
+        "max_distance beyond T leaves buckets that no training window reaches. Where it ends at T, "
+        "ever more keys of a longer text share the last bucket, which costs 0.2 nats at 2T and 1.4 at 8T "
+        "(docs/study.md).",
         "T5 itself has no 1/sqrt(D); here scores keep it.",
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import subprocess
@@ -15,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from posenc.jobs.run_directory import versions
+from posenc.jobs.slots import usable_cores
 
 SECONDS = 0.25  # of products for each shape
 SQUARE = {"cuda": 8192}  # side of the large square product; elsewhere
@@ -63,11 +63,10 @@ def wait_for(device: torch.device) -> None:
 
 def machine(device: torch.device) -> dict[str, Any]:
     """Processor, cores, threads, device and versions, as plain JSON."""
-    affinity = getattr(os, "sched_getaffinity", None)
     cuda = torch.cuda.get_device_properties(device) if device.type == "cuda" else None
     return {
         "cpu": processor(),
-        "cores": len(affinity(0)) if affinity else os.cpu_count(),
+        "cores": usable_cores(),
         "threads": torch.get_num_threads(),
         "device": str(device),
         "device_name": None if cuda is None else cuda.name,
