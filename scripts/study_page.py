@@ -1,4 +1,4 @@
-"""Remake every table and figure of the study's pages, and the README's, from the records in docs/study/.
+"""Remake every table and figure of the study's pages, and others that quote it, from the records in docs/.
 
     python scripts/study_page.py            write what changed
     python scripts/study_page.py --check    only tell what would change; exit code 1 if anything would
@@ -11,6 +11,7 @@ What is made stands between one of these lines and `<!-- end -->`. Nothing is tr
     <!-- grid: PATH KEY=VALUE,... -->        encodings by the values of a setting: loss at T, change at 8T
     <!-- seeds: PATH ROW ROW MULTIPLE -->    two rows seed by seed
     <!-- causes: FILE -->                    what scripts/study_causes.py measured
+    <!-- bench: FILE -->                     cost of each encoding, from the JSON of `posenc bench`
     <!-- directions: FILE -->                directions of each paper's table that are met, and not
 A figure has one line, and the file is what the command draws:
     <!-- drawn by: posenc ... --plot FILE ... -->
@@ -32,7 +33,7 @@ from pathlib import Path
 import study_tables
 
 ROOT = Path(__file__).parents[1]
-NAMES = ("study.md", "study-directions.md", "reading-the-numbers.md", "tutorial.md")
+NAMES = ("study.md", "study-directions.md", "reading-the-numbers.md", "tutorial.md", "performance.md")
 PAGES = (ROOT / "README.md", *(ROOT / "docs" / name for name in NAMES))
 MADE = re.compile(
     r"(?P<head><!-- (?P<how>posenc |[a-z]+: )(?P<words>[^\n]*?) -->\n)"
@@ -73,6 +74,7 @@ MAKERS = {
     "grid: ": study_tables.grid,
     "seeds: ": study_tables.seeds,
     "causes: ": study_tables.causes,
+    "bench: ": study_tables.bench,
     "directions: ": study_tables.directions,
 }
 

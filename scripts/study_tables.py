@@ -7,6 +7,7 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from posenc.report.entries import entry
 from posenc.report.words import label, spread_is_of
@@ -132,6 +133,27 @@ def causes(words: str) -> str:
         for what, (at_train_length, *beyond) in altered.items():
             changes = " | ".join(f"{loss - at_train_length:+.3f}" for loss in beyond)
             lines.append(f"| {encoding} | {what} | {at_train_length:.3f} | {changes} |")
+    return "\n".join(lines) + "\n"
+
+
+def bench(words: str) -> str:
+    """Training cost of each encoding beside the base's, by length, from the JSON of `posenc bench`."""
+    found = json.loads((ROOT / words.strip()).read_text(encoding="utf-8"))
+    lengths = sorted({cell["context_length"] for cell in found["cells"]})
+    by_name: dict[str, dict[int, Any]] = {}
+    for cell in found["cells"]:
+        by_name.setdefault(cell["label"], {})[cell["context_length"]] = cell
+    ordered = sorted(by_name.items(), key=lambda one: one[1][lengths[-1]]["training"]["ratio"])
+    heads = [f"time, T = {n} | tensors" for n in lengths]
+    lines = [f"| encoding | its parameters | {' | '.join(heads)} |"]
+    lines.append(f"| --- | ---: |{' ---: |' * 2 * len(lengths)}")
+    for name, cells in ordered:
+        told = [str(cells[lengths[0]]["parameters"]["encoding"])]
+        for length in lengths:
+            one = cells[length]["training"]
+            told.append(f"{one['ratio']:.2f} ({one['ratio_low']:.2f}-{one['ratio_high']:.2f})")
+            told.append(f"{one['tensor_ratio']:.2f}")
+        lines.append(f"| {name} | {' | '.join(told)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from posenc.errors import UserError
+from posenc.jobs.eval_runs import with_each_run
 from posenc.jobs.hydra_errors import (
     first_line,
     is_choice,
@@ -135,7 +136,8 @@ def _own_jobs(command: str, line: CommandLine) -> Jobs:
         params = OmegaConf.to_container(base.hydra.sweeper.params or OmegaConf.create({}))
         assert isinstance(params, dict)
         jobs: list[Composed] = []
-        for overrides in _expand([*(f"{key!s}={value}" for key, value in params.items()), *line.overrides]):
+        said = [*(f"{key!s}={value}" for key, value in params.items()), *line.overrides]
+        for overrides in _expand(command, said):
             try:
                 settings = plain_settings(command, _compose(command, [*search, *overrides]))
             except UserError as error:
@@ -182,9 +184,11 @@ def _is_sweep(override: str) -> bool:
         raise unreadable(override) from error
 
 
-def _expand(overrides: list[str]) -> list[list[str]]:
+def _expand(command: str, overrides: list[str]) -> list[list[str]]:
     for written in overrides:
         _is_sweep(written)  # says in our words which one cannot be read
+    if command == "eval":
+        overrides = with_each_run(overrides, _parser())
     parsed = _parser().parse_overrides(overrides)
     last = {o.get_key_element(): o for o in parsed}  # what is said later on the command line wins
     for override in last.values():

@@ -1,0 +1,78 @@
+"""Which runs `posenc eval -m run=...` means: run directories, folders with runs below them, globs."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from fnmatch import fnmatch
+from pathlib import Path
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Glob, QuotedString
+
+from posenc.errors import UserError
+from posenc.report.progress import say
+from posenc.results.bundle import SUFFIX as BUNDLE
+from posenc.results.load import places, run_directories_below
+from posenc.results.names import visible
+from posenc.training.intact import checkpoint_paths
+
+PLAIN = re.compile(r"[\w./+-]+")  # what Hydra reads as one word
+
+
+def with_each_run(overrides: list[str], parser: OverridesParser) -> list[str]:
+    """The overrides, with the runs below a folder or a glob in its place; a run directory stays as it is.
+
+    What has nothing to measure is left out and named. Raises UserError where nothing is left.
+    """
+    return [_listed(override, parser) if override.startswith("run=") else override for override in overrides]
+
+
+def _listed(override: str, parser: OverridesParser) -> str:
+    value = parser.parse_override(override).value()
+    if isinstance(value, Glob):  # as in extend=glob(*)
+        found = [run for one in value.include for run in _runs_of(one)]
+        asked = [run for run in found if not any(fnmatch(run, pattern) for pattern in value.exclude)]
+        if not asked:
+            raise UserError("run", override.removeprefix("run="), "leaves out every run")
+    else:
+        every = value.list if isinstance(value, ChoiceSweep) else [value]
+        named = [one.text if isinstance(one, QuotedString) else str(one) for one in every]
+        if not any(_is_several(one) for one in named):
+            return override
+        asked = [run for one in named for run in (_runs_of(one) if _is_several(one) else [one])]
+    return f"run={','.join(_quoted(run) for run in dict.fromkeys(asked))}"
+
+
+def _is_several(given: str) -> bool:
+    path = os.path.expanduser(given)  # noqa: PTH111 (Path's raises for an unknown user)
+    if os.path.isdir(path):  # noqa: PTH112 (is_dir raises for names too long)
+        return not os.path.isfile(os.path.join(path, "config.yaml"))  # noqa: PTH113, PTH118
+    return glob.has_magic(path)
+
+
+def _runs_of(given: str) -> list[str]:
+    kept = []
+    try:
+        below = [one for place in places(Path(given).expanduser()) for one in run_directories_below(place)]
+    except UserError as error:
+        raise UserError("run", given, "nothing is there by that name") from error
+    for path, problem in below:
+        if problem is None and path.name.endswith(BUNDLE):
+            problem = "a bundle holds no weights"
+        if problem is None and not checkpoint_paths(path / "checkpoints"):
+            problem = "has no checkpoint yet"
+        if problem is None:
+            kept.append(str(path))
+        else:
+            say(f"{visible(path)}: left out: {problem}")
+    if not kept:
+        raise UserError("run", given, "there is no trained run below it")
+    return kept
+
+
+def _quoted(run: str) -> str:
+    if PLAIN.fullmatch(run):
+        return run
+    return "'" + run.replace("'", r"\'") + "'"
