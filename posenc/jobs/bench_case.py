@@ -20,7 +20,7 @@ from posenc.jobs.bench_rate import Shape
 from posenc.jobs.build import build_decoder, resolve_parts
 from posenc.jobs.checks import between, check_batch_tokens, check_model, check_optimization, whole
 from posenc.jobs.compose import Composed
-from posenc.model.decoder import count_parameters
+from posenc.model.flops import training_flops
 from posenc.results.settings import spoken_name
 from posenc.training.compiling import resolve_compile
 from posenc.training.precision import resolve_device, resolve_precision
@@ -114,12 +114,8 @@ def _asked(settings: dict[str, Any], repeats: int, lengths: str) -> dict[str, An
     with torch.device("meta"):  # values out of range show when it is built; nothing is allocated
         build_decoder(base, shape, vocab_size=2)
         model = build_decoder(parts, shape, vocab_size=2)
-    compiled = resolve_compile(
-        train["compile"],
-        device,
-        parameters=count_parameters(model)["total"],
-        tokens=whole("train.tokens", train["tokens"], least=1),
-    )
+    tokens = whole("train.tokens", train["tokens"], least=1)
+    compiled = resolve_compile(train["compile"], device, flops=training_flops(model, length) * tokens)
     return {
         "kind": "cell",
         "settings": parts,

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 
 from posenc.evaluation.subject import NotApplicableError, OutOfMemoryError
-from posenc.jobs.bench_flops import product_weights, training_flops
 from posenc.jobs.bench_rate import machine, measured_rate, wait_for
 from posenc.jobs.bench_work import Work, Worker
 from posenc.memory_meter import LiveTensors, peak_of
 from posenc.model.decoder import count_parameters
-from posenc.training.compiling import compiled_blocks
+from posenc.model.flops import product_weights, training_flops
+from posenc.training.compiling import compiled_blocks, works
 from posenc.training.memory import keep_freed_memory
 
 SHORTEST = 0.05  # seconds of a sample: several calls, where one is shorter
@@ -60,8 +60,11 @@ def measure(asked: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
     parts: list[Part] = [(into, _evaluation(into["window"])) for into in answer["evaluation"]]
     for into, work_of in parts:
         _told(into, partial(_peak, own, work_of))
-    with compiled_blocks(own.model, asked["compile"]):
-        _told(answer["training"], partial(_peak, own, Worker.training))
+    if asked["compile"] and not works(device):
+        answer["training"]["reason"] = "torch.compile does not work here"
+    else:
+        with compiled_blocks(own.model, asked["compile"]):
+            _told(answer["training"], partial(_peak, own, Worker.training))
     base = Worker(asked, asked["base"], device)
     for into, work_of in parts:
         if "reason" not in into:

@@ -36,7 +36,8 @@ from posenc.jobs.checks import (
     check_runs_dir,
     whole,
 )
-from posenc.model.decoder import ModelShape, count_parameters
+from posenc.model.decoder import ModelShape
+from posenc.model.flops import training_flops
 from posenc.results.names import safe_name
 from posenc.results.settings import spoken_name
 from posenc.tracking import check_tracking
@@ -90,8 +91,8 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     with torch.device("meta"):  # values out of range show when it is built; nothing is allocated
         model = build_decoder(parts, shape, vocab_size=2)
     check_positions_reach(model, max(evaluation.windows))
-    parameters = count_parameters(model)["total"]
-    compiled = resolve_compile(train["compile"], device, parameters=parameters, tokens=tokens)
+    flops = training_flops(model, context_length) * tokens
+    compiled = resolve_compile(train["compile"], device, flops=flops)
     facts = inspect(
         settings["data"],
         settings["tokenizer"],

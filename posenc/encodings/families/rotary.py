@@ -21,13 +21,17 @@ def cos_sin(pos: Tensor, frequencies: Callable[[torch.device], Tensor]) -> tuple
     """
     exact = float64(pos)[:, None]  # (T, 1)
     angle = exact * frequencies(exact.device)  # (T, n)
-    return angle.cos().float().to(pos.device), angle.sin().float().to(pos.device)
+    cos, sin = angle.cos().float().to(pos.device), angle.sin().float().to(pos.device)
+    if pos.device.type == "cpu" and torch.compiler.is_compiling():
+        # a compiler would make them again for every head and window; complex numbers it leaves as they are
+        cos, sin = torch.view_as_real(torch.complex(cos, sin)).unbind(-1)
+    return cos, sin
 
 
 def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
     """x (..., T, D') turned by the angles of cos and sin (T, D'/2), in float32, back in x's dtype."""
     f = x.float()
-    if x.device.type == "cpu" and not torch.compiler.is_compiling():
+    if x.device.type == "cpu":
         return _as_complex(f, torch.complex(cos, sin), layout).to(x.dtype)
     if layout == "interleaved":
         a, b = f[..., 0::2], f[..., 1::2]  # (..., T, D'/2)
