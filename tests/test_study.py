@@ -17,10 +17,11 @@ import study_page
 RECORDS = tiny.ROOT / "docs" / "study"
 
 
-def test_records_are_compact_and_of_finished_runs_of_one_recipe() -> None:
-    runs = load_runs([RECORDS])
+@pytest.mark.parametrize(("records", "context_length"), [(RECORDS, 64), (RECORDS.parent / "study-128", 128)])
+def test_records_are_compact_and_of_finished_runs_of_one_recipe(records: Path, context_length: int) -> None:
+    runs = load_runs([records])
     assert runs and all(run.state == "finished" and run.facts is not None for run in runs)
-    assert sum(file.stat().st_size for file in RECORDS.iterdir()) < 5e6
+    assert sum(file.stat().st_size for file in records.iterdir()) < 5e6
     recipes = {
         (
             run.facts["corpus"]["fingerprint"],
@@ -33,7 +34,8 @@ def test_records_are_compact_and_of_finished_runs_of_one_recipe() -> None:
         for run in runs
         if run.facts is not None
     }
-    assert len(recipes) == 1 and next(iter(recipes))[1:] == (3999744, "fp32", "nano", 64, 0.002)
+    (recipe,) = recipes
+    assert recipe[1:] == (3999744, "fp32", "nano", context_length, 0.002)
     protocols = {"fixed-target", "sliding", "nonoverlapping", "positions", "induction", "far-copy"}
     for run in runs:
         assert protocols <= {record["protocol"] for record in run.records}, run.name
