@@ -35,6 +35,7 @@ from posenc.jobs.checks import (
     check_positions_reach,
     default_evaluation,
 )
+from posenc.jobs.eval_runs import refuse_several
 from posenc.jobs.holding import locked
 from posenc.jobs.measure import Outcome, asked_of, byte_store, measure
 from posenc.jobs.signals import InterruptedRunError, StopFlag
@@ -65,6 +66,7 @@ class EvalJob:
 
 def eval_job(settings: dict[str, Any]) -> EvalJob:
     """The validated job of a composed `eval` configuration. Raises UserError; RunError for damaged files."""
+    refuse_several(str(settings["run"]))
     stored = stored_run(settings["run"], settings["plugins"])
     trained, checkpoint = stored.settings, stored.checkpoint
     try:

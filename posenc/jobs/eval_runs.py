@@ -6,7 +6,6 @@ import glob
 import os
 import re
 from fnmatch import fnmatch
-from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, QuotedString
@@ -14,19 +13,30 @@ from hydra.core.override_parser.types import ChoiceSweep, Glob, QuotedString
 from posenc.errors import UserError
 from posenc.report.progress import say
 from posenc.results.bundle import SUFFIX as BUNDLE
-from posenc.results.load import places, run_directories_below
+from posenc.results.load import load_run, places, run_directories_below
 from posenc.results.names import visible
 from posenc.training.intact import checkpoint_paths
 
-PLAIN = re.compile(r"[\w./+-]+")  # what Hydra reads as one word
+PLAIN = re.compile(r"[\w.+-]*/[\w./+-]*", re.ASCII)  # what Hydra reads as one word, and as no number
 
 
 def with_each_run(overrides: list[str], parser: OverridesParser) -> list[str]:
     """The overrides, with the runs below a folder or a glob in its place; a run directory stays as it is.
 
-    What has nothing to measure is left out and named. Raises UserError where nothing is left.
+    What is not finished is left out and named; one that cannot be measured stops them all, later and by its
+    name. Raises UserError where nothing is left.
     """
-    return [_listed(override, parser) if override.startswith("run=") else override for override in overrides]
+    return [
+        _listed(override, parser) if override.lstrip("+").startswith("run=") else override
+        for override in overrides
+    ]
+
+
+def refuse_several(given: str) -> None:
+    """Raise UserError for a folder of runs or a glob, where one run is meant."""
+    if _is_several(given):
+        hint = "every run below: posenc eval -m run=..."
+        raise UserError("run", given, "not a run directory: it has no config.yaml", hint=hint)
 
 
 def _listed(override: str, parser: OverridesParser) -> str:
@@ -35,14 +45,15 @@ def _listed(override: str, parser: OverridesParser) -> str:
         found = [run for one in value.include for run in _runs_of(one)]
         asked = [run for run in found if not any(fnmatch(run, pattern) for pattern in value.exclude)]
         if not asked:
-            raise UserError("run", override.removeprefix("run="), "leaves out every run")
+            raise UserError("run", override.partition("=")[2], "leaves out every run")
     else:
         every = value.list if isinstance(value, ChoiceSweep) else [value]
         named = [one.text if isinstance(one, QuotedString) else str(one) for one in every]
         if not any(_is_several(one) for one in named):
             return override
         asked = [run for one in named for run in (_runs_of(one) if _is_several(one) else [one])]
-    return f"run={','.join(_quoted(run) for run in dict.fromkeys(asked))}"
+    key = override.partition("=")[0]
+    return f"{key}={','.join(_quoted(run) for run in dict.fromkeys(asked))}"
 
 
 def _is_several(given: str) -> bool:
@@ -55,7 +66,8 @@ def _is_several(given: str) -> bool:
 def _runs_of(given: str) -> list[str]:
     kept = []
     try:
-        below = [one for place in places(Path(given).expanduser()) for one in run_directories_below(place)]
+        pattern = os.path.expanduser(given)  # noqa: PTH111
+        below = [one for place in places(pattern) for one in run_directories_below(place)]
     except UserError as error:
         raise UserError("run", given, "nothing is there by that name") from error
     for path, problem in below:
@@ -63,6 +75,8 @@ def _runs_of(given: str) -> list[str]:
             problem = "a bundle holds no weights"
         if problem is None and not checkpoint_paths(path / "checkpoints"):
             problem = "has no checkpoint yet"
+        if problem is None and (state := load_run(path, ()).state) != "finished":
+            problem = f"{state}; to measure it as it is, name it"
         if problem is None:
             kept.append(str(path))
         else:
@@ -73,6 +87,8 @@ def _runs_of(given: str) -> list[str]:
 
 
 def _quoted(run: str) -> str:
+    """As a value of an override. Hydra takes a backslash as one unless it stands before a quote."""
     if PLAIN.fullmatch(run):
         return run
-    return "'" + run.replace("'", r"\'") + "'"
+    escaped = re.sub(r"(\\*)('|\Z)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), run)
+    return f"'{escaped}'"

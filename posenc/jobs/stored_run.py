@@ -35,8 +35,7 @@ def stored_run(run: str, plugins: list[str]) -> StoredRun:
     """The run in the directory `run`. Raises UserError; RunError for damaged files."""
     directory = Path(run).expanduser()
     if not os.path.isfile(directory / "config.yaml"):  # noqa: PTH113 (is_file raises for names too long)
-        hint = "every run below a folder: posenc eval -m run=FOLDER" if os.path.isdir(directory) else None  # noqa: PTH112
-        raise UserError("run", run, "not a run directory: it has no config.yaml", hint=hint)
+        raise UserError("run", run, "not a run directory: it has no config.yaml")
     folder.refuse_links(directory)
     loaded = load_run(directory)
     if loaded.config is None:

@@ -7,7 +7,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 
 import torch
@@ -21,17 +21,16 @@ log = logging.getLogger(__name__)
 
 CHOICES = ("auto", "true", "false")
 
-# `auto` compiles where the gain is surely larger than what compiling takes. On a CPU (two cores with AVX2,
-# nano, fp32) that is 3 to 41 s, 3 when a run before had the same blocks; then a step takes 0.79 to 1.01 of
-# its time at T = 64, median 0.89, and 0.66 to 0.83 at T = 512 (nope, rope, t5, fox). On a GPU it is not
-# measured yet, see scripts/check_gpu.py.
-FLOPS = {"cpu": 1e11, "cuda": 1e14}  # a second: what a run may be expected to get without it
-PAYS_FROM_SECONDS = {"cpu": 600.0, "cuda": 200.0}
-COMPILERS = {"cpu": ("g++", "clang++"), "cuda": ("cc",)}  # one of them; Triton wants one, too
+# `auto` is off on a CPU. Every encoding against itself (nano, T = 64, fp32, two cores with AVX2): compiling
+# takes up to 41 s, a step then 0.79 to 1.01 of its time, median 0.89; at T = 512 0.66 to 0.83 (nope, rope,
+# t5, fox). Not measured in bf16 since compiled rotations were mended (77 ms instead of 56 before). On a GPU
+# it is on for runs that take minutes there: not measured yet, see scripts/check_gpu.py.
+GPU_FLOPS = 1e14  # a second: what a run may be expected to get without it
+PAYS_FROM_SECONDS = 200.0
 
 
 def resolve_compile(setting: object, device: torch.device, *, flops: float) -> bool:
-    """What `train.compile` means for a run: decided once, from its size alone, and stored with it.
+    """What `train.compile` asks for: decided from the run's size and the device, before it starts.
 
     `flops` are the operations of the whole training. Raises UserError for anything but auto, true and false.
     """
@@ -40,9 +39,8 @@ def resolve_compile(setting: object, device: torch.device, *, flops: float) -> b
         raise UserError("train.compile", setting, "there is no such choice", allowed=CHOICES)
     if word != "auto":
         return word == "true"
-    if device.type not in FLOPS or not any(shutil.which(name) for name in COMPILERS[device.type]):
-        return False
-    return flops / FLOPS[device.type] >= PAYS_FROM_SECONDS[device.type]
+    long = flops / GPU_FLOPS >= PAYS_FROM_SECONDS
+    return device.type == "cuda" and long and shutil.which("cc") is not None  # Triton wants a C compiler
 
 
 @cache
@@ -56,7 +54,10 @@ def works(device: torch.device) -> bool:
         lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         log.warning("torch.compile does not work here, the model runs without it: %s", lines[0])
         return False
-    return torch.equal(found, _tried(x))
+    if not torch.equal(found, _tried(x)):
+        log.warning("torch.compile gives wrong numbers here, the model runs without it")
+        return False
+    return True
 
 
 def _tried(x: Tensor) -> Tensor:
@@ -67,18 +68,21 @@ def _tried(x: Tensor) -> Tensor:
 def compiled_blocks(model: Decoder, enabled: bool) -> Iterator[None]:
     """Blocks compiled inside, plain again outside: an evaluation has a shape for every window it measures.
 
-    Plain all along where the compiler does not work. What it made is kept beside posenc's other caches, so
-    that the runs of a sweep share it.
+    What the compiler made is kept beside posenc's other caches, so that the runs of a sweep share it.
     """
-    blocks = list(model.blocks) if enabled and works(model.embedding.weight.device) else []
+    if not enabled:
+        yield
+        return
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "compiled"))
     # A block's number is read in it. Taken as a constant it would make a graph for each block, and Dynamo
     # gives up after 8.
-    with torch._dynamo.config.patch(allow_unspec_int_on_nn_module=True) if blocks else nullcontext():
-        warnings.filterwarnings("ignore", ".*code generation for complex operators", UserWarning)  # meant so
-        for block in blocks:
+    with torch._dynamo.config.patch(allow_unspec_int_on_nn_module=True), warnings.catch_warnings():
+        # the rotations' complex products are left to PyTorch on purpose
+        warnings.filterwarnings("ignore", ".*code generation for complex operators", UserWarning)
+        for block in model.blocks:
             block.compile()
         try:
             yield
         finally:
-            for block in blocks:
+            for block in model.blocks:
                 block._compiled_call_impl = None

@@ -15,6 +15,7 @@ from posenc.jobs.compose import compose_jobs, parse
 
 Posenc = Callable[..., tiny.Result]
 NAMES = ("a+rope-s0", "b [odd], it's", "c=d e")
+ODDER = ("l\u00e4ufe", "ends in \\", "mixed\\'s", "1e3", "null", "1_000", "~")
 
 
 @pytest.fixture
@@ -48,6 +49,16 @@ def test_a_glob_stands_for_what_it_matches(runs: Path, monkeypatch: pytest.Monke
         runs_of("run=glob(*,exclude=*)")
 
 
+@pytest.mark.parametrize("name", ODDER)
+def test_any_name_comes_through(
+    name: str, run_copy: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(run_copy, place / "several" / name)
+    monkeypatch.chdir(place / "several")
+    assert runs_of("run=glob(*)") == [name]
+    assert runs_of("run=../several") == [f"../several/{name}"]
+
+
 def test_a_run_directory_stays_as_it_is_written(run_copy: Path) -> None:
     """Its own errors (unfinished, damaged, not a run) are told by the job, not skipped."""
     assert runs_of(f"run={run_copy}") == [str(run_copy)]
@@ -58,21 +69,26 @@ def test_a_run_directory_stays_as_it_is_written(run_copy: Path) -> None:
 
 def test_what_has_nothing_to_measure_is_named(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(runs / NAMES[0] / "checkpoints")
+    (runs / NAMES[2] / "status.json").write_text('{"status": "interrupted"}')
     (runs / "kept.runs.jsonl.gz").write_bytes(b"")
-    assert runs_of(f"run={runs}") == [str(runs / NAMES[2]), str(runs / "deeper" / NAMES[1])]
+    assert runs_of(f"run={runs}") == [str(runs / "deeper" / NAMES[1])]
     told = capsys.readouterr().err
+    assert f"{runs / NAMES[2]}: left out: interrupted; to measure it as it is, name it" in told
     assert f"{runs / NAMES[0]}: left out: has no checkpoint yet" in told
     assert "kept.runs.jsonl.gz: left out: a bundle holds no weights" in told
     with pytest.raises(UserError, match="no trained run below it"):
         runs_of(f"run={runs / NAMES[0]}/records,{runs}")
     with pytest.raises(UserError, match="nothing is there"):
         runs_of(f"run={runs}/z*")
+    with pytest.raises(UserError, match="nothing is there"):
+        runs_of("run='~nobody-of-that-name/*'")
 
 
 def test_a_folder_without_m_says_how(posenc: Posenc, runs: Path) -> None:
-    result = posenc("eval", f"run={runs}")
-    assert result.code == 2 and "not a run directory" in result.err
-    assert "posenc eval -m run=FOLDER" in result.err
+    for given in (runs, f"{runs}/*"):
+        result = posenc("eval", f"run={given}")
+        assert result.code == 2 and "not a run directory" in result.err
+        assert "posenc eval -m run=..." in result.err
 
 
 def test_every_run_is_measured(runs: Path, place: Path) -> None:
