@@ -9,6 +9,11 @@ LONGEST_VALUE = 200  # characters of a value, which may be a stranger's or a sli
 LONGEST_LINE = 600  # of anything else; a list of all encodings has 350
 
 
+def first_line(error: BaseException) -> str:
+    """Of what the error says, or its name."""
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
 class UserError(Exception):
     """The user's input is wrong. Found before data is tokenised and before anything is written; exit 2."""
 

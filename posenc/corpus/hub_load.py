@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from posenc.corpus.hub_access import go_offline, reachable, unreachable
-from posenc.errors import RunError, UserError
+from posenc.errors import RunError, UserError, first_line
 from posenc.results.names import visible
 
 WAYS_OUT = (
@@ -35,15 +35,15 @@ def load(repository: str, config: str | None, revision: str | None, **streamed: 
         loaded = datasets.load_dataset(repository, config, revision=revision, **streamed)
     except datasets.exceptions.DatasetNotFoundError as error:
         if "Revision" in str(error):
-            raise UserError("data.revision", visible(revision), first_line(error)) from error
-        raise UserError("data.repository", visible(repository), first_line(error)) from error
+            raise UserError("data.revision", visible(revision), _told(error)) from error
+        raise UserError("data.repository", visible(repository), _told(error)) from error
     except Exception as error:  # the libraries below raise errors of five packages, all of them final here
         if not online:
             raise unreachable(what, WAYS_OUT) from error
         if isinstance(error, ValueError) and "BuilderConfig" in str(error):
-            raise UserError("data.config", config, first_line(error)) from error
+            raise UserError("data.config", config, _told(error)) from error
         if isinstance(error, ValueError) and "Bad split" in str(error):
-            raise UserError("data.splits", streamed.get("split"), first_line(error)) from error
+            raise UserError("data.splits", streamed.get("split"), _told(error)) from error
         raise broken_off(what, error) from error
     if not online:
         _refuse_other_revision(loaded, what, str(revision))
@@ -58,14 +58,14 @@ def described(repository: str, config: str | None) -> str:
 def broken_off(what: str, error: Exception) -> RunError:
     """The error for a data set that exists and does not come."""
     return RunError(
-        f"{what} could not be loaded ({type(error).__name__}: {first_line(error)})",
+        f"{what} could not be loaded ({type(error).__name__}: {_told(error)})",
         hint=f"ways out: {WAYS_OUT}",
     )
 
 
-def first_line(error: Exception) -> str:
-    """The first line of an error's text, for a message."""
-    return visible(str(error).strip().split("\n")[0][:300])
+def _told(error: Exception) -> str:
+    """The first line of an error's text, which may be a server's."""
+    return visible(first_line(error)[:300])
 
 
 def _refuse_other_revision(loaded: Any, what: str, revision: str) -> None:

@@ -20,10 +20,9 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from posenc.errors import UserError
+from posenc.errors import UserError, first_line
 from posenc.jobs.eval_runs import with_each_run
 from posenc.jobs.hydra_errors import (
-    first_line,
     is_choice,
     no_such_choice,
     translated,

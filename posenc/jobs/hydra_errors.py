@@ -13,7 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
-from posenc.errors import UserError, nearest
+from posenc.errors import UserError, first_line, nearest
 from posenc.paths import conf_dir
 
 LONGEST_NAME = 250  # bytes: of a file's 255 five are `.yaml`
@@ -161,8 +161,3 @@ def is_choice(override: str) -> bool:
     if not named or value.lstrip().startswith("{"):
         return False
     return os.path.isdir(conf_dir() / group)  # noqa: PTH112  Path.is_dir raises for a name too long
-
-
-def first_line(error: BaseException) -> str:
-    """Of what the error says, or its name."""
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -21,7 +21,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig
 
-from posenc.errors import RunError, UserError
+from posenc.errors import RunError, UserError, first_line
 from posenc.jobs.compose import (
     CommandLine,
     Composed,
@@ -31,7 +31,6 @@ from posenc.jobs.compose import (
     of_the_sweep,
     plain_settings,
 )
-from posenc.jobs.hydra_errors import first_line
 from posenc.jobs.signals import InterruptedRunError, StopFlag
 from posenc.jobs.sweep import show_sweep
 from posenc.jobs.sweep_state import Asked

@@ -9,8 +9,6 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
-import torch
-
 from posenc.corpus import TokenStore, WindowSampler, build_tokenizer, check_lengths, prepare
 from posenc.encodings import origins_of
 from posenc.errors import RunError
@@ -30,7 +28,7 @@ from posenc.results.records import RunFacts
 from posenc.results.settings import spoken_name
 from posenc.tracking import Tracker, build_tracker
 from posenc.tracking.none import NoTracker
-from posenc.training.compiling import compiled_blocks, works
+from posenc.training.compiling import compiled_blocks, compiler_works
 from posenc.training.distributed import current
 from posenc.training.loop import Progress, Trained, train
 
@@ -138,7 +136,7 @@ def _run(job: TrainJob, store: TokenStore, stop: StopFlag) -> Outcome:
     tracker = _tracker(job)
     status = "failed"
     try:
-        with compiled_blocks(model, settings["train"]["compile"] and _compiler_works(job.device, stop)):
+        with compiled_blocks(model, settings["train"]["compile"] and compiler_works(job.device, stop)):
             trained = _train(job, model, store, tracker, stop)
         if trained.status == "diverged":
             status = "diverged"
@@ -172,13 +170,6 @@ def _run(job: TrainJob, store: TokenStore, stop: StopFlag) -> Outcome:
         raise
     finally:
         tracker.finish(status)
-
-
-def _compiler_works(device: torch.device, stop: StopFlag) -> bool:
-    """Of several processes the first one's answer. A signal need not wait for it: seconds, the first time."""
-    group = current()
-    with stop.at_once() if group.size == 1 else nullcontext():
-        return group.first(lambda: works(device))
 
 
 def _tracker(job: TrainJob) -> Tracker:

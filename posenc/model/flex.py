@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from posenc.encodings.base import Encoding, Shape
+from posenc.errors import first_line
 from posenc.model.flex_masks import mask_of
 from posenc.model.flex_table import gradient_into_table
 
@@ -92,8 +93,7 @@ def works(device: torch.device) -> bool:
             out = attend_flex(q, k, v, pos, encoding, 0, 32**-0.5)
             found = [out, *torch.autograd.grad(out, inputs, grad)]
     except Exception as error:  # compilers, drivers and Triton each raise their own
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        log.warning("FlexAttention does not run here, slower blocks do: %s", reason)
+        log.warning("FlexAttention does not run here, slower blocks do: %s", first_line(error))
         return False
     off = max(
         float(((a - b).abs().max() / b.abs().max()).detach()) for a, b in zip(found, wanted, strict=True)

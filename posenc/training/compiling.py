@@ -7,15 +7,16 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 
 import torch
 from torch import Tensor
 
-from posenc.errors import UserError
+from posenc.errors import UserError, first_line
 from posenc.model.decoder import Decoder
 from posenc.paths import cache_dir
+from posenc.training.distributed import Stop, current
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,13 @@ def resolve_compile(setting: object, device: torch.device, *, flops: float) -> b
     return device.type == "cuda" and long and shutil.which("cc") is not None  # Triton wants a C compiler
 
 
+def compiler_works(device: torch.device, stop: Stop) -> bool:
+    """Of several processes the first one's answer. A signal need not wait for it: seconds, the first time."""
+    group = current()
+    with stop.at_once() if group.size == 1 else nullcontext():
+        return group.first(lambda: works(device))
+
+
 @cache
 def works(device: torch.device) -> bool:
     """Whether torch.compile makes code for the device here: tried once. If not, a warning says why."""
@@ -51,8 +59,7 @@ def works(device: torch.device) -> bool:
     try:
         found: Tensor = torch.compile(_tried)(x)
     except Exception as error:  # compilers, linkers and Triton each raise their own
-        lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        log.warning("torch.compile does not work here, the model runs without it: %s", lines[0])
+        log.warning("torch.compile does not work here, the model runs without it: %s", first_line(error))
         return False
     if not torch.equal(found, _tried(x)):
         log.warning("torch.compile gives wrong numbers here, the model runs without it")

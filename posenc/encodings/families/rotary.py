@@ -30,16 +30,18 @@ def cos_sin(pos: Tensor, frequencies: Callable[[torch.device], Tensor]) -> tuple
 
 def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
     """x (..., T, D') turned by the angles of cos and sin (T, D'/2), in float32, back in x's dtype."""
-    f = x.float()
     if x.device.type == "cpu":
-        return _as_complex(f, torch.complex(cos, sin), layout).to(x.dtype)
+        return _as_complex(x.float(), torch.complex(cos, sin), layout).to(x.dtype)
+    return _as_real(x.float(), cos, sin, layout).to(x.dtype)
+
+
+def _as_real(f: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
+    """f (..., T, D') float32 as the formula says it; what a compiler for GPUs makes one kernel of."""
     if layout == "interleaved":
         a, b = f[..., 0::2], f[..., 1::2]  # (..., T, D'/2)
-        turned = torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
-    else:
-        a, b = f.chunk(2, dim=-1)
-        turned = torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
-    return turned.to(x.dtype)  # (..., T, D')
+        return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+    a, b = f.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
 
 
 def _as_complex(f: Tensor, turn: Tensor, layout: str) -> Tensor:
