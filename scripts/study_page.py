@@ -20,17 +20,19 @@ A figure has one line, and the file is what the command draws:
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
-import os
 import re
 import shlex
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 import study_tables
+from typer.testing import CliRunner
+
+from posenc.cli import app
 
 ROOT = Path(__file__).parents[1]
 NAMES = ("study.md", "study-directions.md", "reading-the-numbers.md", "tutorial.md", "performance.md")
@@ -45,10 +47,10 @@ FIGURE = re.compile(r"<!-- drawn by: (?P<command>posenc [^\n]*? --plot (?P<file>
 
 def printed(command: str) -> str:
     """What the command prints on stdout, at 80 columns, in the root of the clone."""
-    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}
-    words = [sys.executable, "-m", "posenc", *shlex.split(command)[1:]]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
+    with contextlib.chdir(ROOT):
+        narrow = {"COLUMNS": "80", "NO_COLOR": "1"}
+        done = CliRunner().invoke(app, shlex.split(command)[1:], env=narrow)
+    if done.exit_code:
         raise SystemExit(f"{command}\n{done.stderr}")
     return done.stdout
 

@@ -72,6 +72,9 @@ def parse(arguments: list[str]) -> CommandLine:
             shown = f"--{flag.replace('_', '-')}"
             hint = "--config-dir DIR adds YAML files of your own"
             raise UserError(shown, getattr(args, flag), "is not for posenc", hint=hint)
+    for flag in ("resolve", "package"):
+        if getattr(args, flag) and not (args.cfg or args.help):
+            raise UserError(f"--{flag}", None, "goes with --cfg", hint=f"--cfg job --{flag}")
     return CommandLine(list(args.overrides), bool(args.multirun), args.config_dir, asks, args.cfg is not None)
 
 
@@ -84,6 +87,7 @@ class Jobs:
     basic: bool  # Hydra's basic sweeper, and its basic launcher or joblib: we run them
     n_jobs: int = 1  # at once; -1: as many as the machine is good for
     launcher: str | None = None  # Hydra's basic sweeper, and this launcher of a plug-in (jobs.launchers)
+    config: DictConfig | None = None  # of a single job: as composed, with Hydra's own part
 
 
 def compose_jobs(command: str, line: CommandLine) -> Jobs:
@@ -131,7 +135,8 @@ def _own_jobs(command: str, line: CommandLine) -> Jobs:
             raise UserError("hydra/launcher", chosen, "launches the jobs of a sweep", hint="add -m")
         several = chosen == LAUNCHER
         if not sweep or sweeper != BASIC_SWEEPER:
-            return Jobs([Composed(line.overrides, plain_settings(command, base))], sweep, False)
+            job = Composed(line.overrides, plain_settings(command, base))
+            return Jobs([job], sweep, False, config=None if sweep else base)
         params = OmegaConf.to_container(base.hydra.sweeper.params or OmegaConf.create({}))
         assert isinstance(params, dict)
         jobs: list[Composed] = []
@@ -168,7 +173,7 @@ def initialized(config_dir: str | None) -> Iterator[list[str]]:
     if config_dir is not None and not os.path.isdir(config_dir):  # noqa: PTH112
         raise UserError("--config-dir", config_dir, "there is no such folder")
     register_schemas()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with initialize_config_dir(str(conf_dir()), "posenc", version_base="1.3"):
         yield [] if config_dir is None else [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"]
 
 

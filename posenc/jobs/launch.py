@@ -79,8 +79,9 @@ def _run_command(command: str, arguments: list[str], dry_run: bool) -> int:
         fails_fast(composed)
     composed = group.in_turn(lambda: applicable(command, composed))
     if not composed.sweep:
-        codes = _call_hydra(command, arguments)
-        return codes[-1] if codes else 1
+        from posenc.jobs.hydra_mains import run_composed
+
+        return run_composed(command, line, composed)
     if len(composed.jobs) > 1:
         for job in composed.jobs:  # each reads its own documents: all of them at once may be gigabytes
             validated(command, frozen(job.settings)).facts.loaded = None

@@ -82,7 +82,9 @@ class Decoder(nn.Module):
         self.options = nn.ModuleList(options)
         # In a tuple, so that its parameters are not registered under a second name.
         self._acting = (Composed(encoding.shape, (encoding, *options)) if options else encoding,)
-        self.embedding = nn.Embedding(vocab_size, shape.d_model)  # also the output map
+        # Also the output map. Not `nn.Embedding(V, D)`, which draws values: where parameters have no storage,
+        # as in every check of a command, torch imports its compiler for that (2 s).
+        self.embedding = nn.Embedding.from_pretrained(torch.empty(vocab_size, shape.d_model), freeze=False)
         choice = attention or AttentionChoice()
         self.blocks = nn.ModuleList(Block(shape, layer, choice) for layer in range(shape.n_layers))
         self.norm = nn.RMSNorm(shape.d_model)

@@ -78,7 +78,10 @@ def test_a_torch_that_cannot_be_imported_is_a_line(place: Path, broken: Path) ->
     assert found["disk"]["level"] == "ok"  # the rest is told all the same
 
 
-@pytest.mark.parametrize("missing", ["yaml", "numpy", "hydra", "platformdirs"])
+@pytest.mark.parametrize(
+    "missing",
+    ["numpy", "hydra", *(pytest.param(name, marks=[pytest.mark.slow]) for name in ("yaml", "platformdirs"))],
+)
 def test_other_broken_packages_do_not_end_it(place: Path, broken: Path, missing: str) -> None:
     (broken / f"{missing}.py").write_text("raise ImportError('torn apart')")
     result = tiny.spawn("doctor", cwd=place, PYTHONPATH=str(broken), **NOWHERE)

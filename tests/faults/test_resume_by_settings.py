@@ -29,7 +29,9 @@ def checkpoints(runs: Path) -> Path:
     return run / "checkpoints"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind == "all" else [pytest.mark.slow]) for kind in KINDS]
+)
 def test_a_stop_half_way_changes_no_bit(
     train: Posenc, place: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

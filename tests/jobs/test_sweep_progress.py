@@ -155,21 +155,6 @@ def test_lines_without_a_sweep_say_nothing_of_one(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == "training 4/4  loss 1.0  0:00 left\n"
 
 
-def test_a_pipe_gets_a_line_a_job_and_no_table(place: Path, corpus: Path) -> None:
-    arguments = ["train", "-m", *tiny.TINY, f"data.paths={corpus}", *RUN, "encoding=rope,alibi"]
-    result = tiny.finished(tiny.start(*arguments, cwd=place), 600)
-    assert result.code == 0, result.err
-    lines = result.err.splitlines()
-    told = [
-        line for line in lines if re.match(r"\[\d/2\] (rope|alibi): 1x \d\.\d{3}, 2x \d\.\d{3} nats", line)
-    ]
-    assert len(told) == 2, result.err
-    assert any("job 1 of 2, at least " in line and "in all" in line for line in lines)
-    assert any("job 2 of 2, 0:" in line for line in lines)
-    assert "nats per token  " not in result.err and "\x1b" not in result.err
-    assert VARIABLE not in result.err
-
-
 @pytest.mark.slow
 def test_a_terminal_shows_the_table_and_the_whole_below_the_bar(place: Path, corpus: Path) -> None:
     arguments = ["train", "-m", *tiny.TINY, f"data.paths={corpus}", *RUN, "encoding=rope,alibi"]

@@ -448,11 +448,16 @@ CHOICES = [
     ["encoding=rope"],
     ["encoding=nope"],
     ["encoding=rope", "positions=randomized"],
-    ["encoding=rope", "attention.window=8", "attention.scale=ssmax"],
+    ["encoding=rope", "positions=randomized", "attention.window=8", "attention.scale=ssmax"],
 ]
+SLOW = CHOICES[:-1]  # each a part of the last
 
 
-@pytest.mark.parametrize("choices", CHOICES, ids=" ".join)
+@pytest.mark.parametrize(
+    "choices",
+    [pytest.param(one, marks=[pytest.mark.slow] if one in SLOW else []) for one in CHOICES],
+    ids=" ".join,
+)
 def test_a_run_trains_and_is_measured_again(
     train: Posenc, posenc: Posenc, place: Path, choices: list[str]
 ) -> None:

@@ -41,7 +41,7 @@ def model_of(name: str) -> Decoder:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_encoding_is_drawn_and_written(name: str) -> None:
+def test_every_encoding_is_drawn(name: str) -> None:
     panels, remarks = measure(model_of(name).acting)
     picture = Picture(name, panels, ["T = 8", *remarks])
     assert panels and any(panel.brief for panel in panels)
@@ -49,9 +49,8 @@ def test_every_encoding_is_drawn_and_written(name: str) -> None:
     assert len(text.splitlines()) > 12 and all(len(line) <= COLUMNS for line in text.splitlines())
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a layout that does not fit is a warning
-        figure, buffer = draw(picture), io.BytesIO()
-        figure.savefig(buffer, format="png")
-    assert buffer.getvalue().startswith(b"\x89PNG\r\n\x1a\n") and len(buffer.getvalue()) > 5000
+        figure = draw(picture)
+        figure.draw_without_rendering()  # lays out and sets every text; files are the next test's
     for panel, axes in zip(panels, figure.axes, strict=True):
         assert 0 < len(panel.title) <= 45  # as wide as a column of the figure
         if isinstance(panel, Curves):

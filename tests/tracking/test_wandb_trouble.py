@@ -124,6 +124,7 @@ def test_nobody_at_the_address_is_offline_at_once(
     assert offline_runs(tmp_path / "run") == 1
 
 
+@pytest.mark.slow  # waits
 def test_a_silent_server_costs_two_seconds(
     wandb_group: dict[str, Any], tmp_path: Path, silent_port: str
 ) -> None:

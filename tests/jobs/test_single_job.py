@@ -1,0 +1,78 @@
+"""A single job has what Hydra gives a job, on the configuration that was checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+
+Posenc = Callable[..., tiny.Result]
+CALLBACK = """
+import os
+from hydra.core.hydra_config import HydraConfig
+from hydra.experimental.callback import Callback
+
+class Tells(Callback):
+    def tell(self, word, config):
+        with open("told.txt", "a") as file:
+            print(word, config.encoding.name, os.environ.get("OF_THE_JOB", "-"), file=file)
+
+    def on_run_start(self, config, **_):
+        self.tell("run-start", config)
+
+    def on_job_start(self, config, **_):
+        self.tell(f"job-start {HydraConfig.get().job.name}", config)
+
+    def on_job_end(self, config, job_return, **_):
+        self.tell(f"job-end {job_return.status.name}", config)
+
+    def on_run_end(self, config, **_):
+        self.tell("run-end", config)
+"""
+
+
+def test_callbacks_and_the_environment_are_hydras(
+    train: Posenc, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "tells_all.py").write_text(CALLBACK)
+    monkeypatch.syspath_prepend(place)
+    words = ("+hydra.callbacks.mine._target_=tells_all.Tells", "+hydra.job.env_set.OF_THE_JOB=here")
+    assert train("encoding=alibi", *words).code == 0
+    assert (place / "told.txt").read_text().splitlines() == [
+        "run-start alibi -",
+        "job-start posenc alibi here",
+        "job-end COMPLETED alibi -",
+        "run-end alibi -",
+    ]
+
+
+def test_it_is_composed_once(train: Posenc, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+
+    real, composed = ConfigLoaderImpl.load_configuration, []
+
+    def counted(self: ConfigLoaderImpl, *given: Any, **named: Any) -> Any:
+        composed.append(given)
+        return real(self, *given, **named)
+
+    monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", counted)
+    assert train("encoding=rope").code == 0
+    assert len(composed) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["+hydra.callbacks.mine._target_=nowhere.Nothing"], "hydra.callbacks"),
+        (["--resolve"], "goes with --cfg"),
+        (["--package", "train"], "goes with --cfg"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else " ".join(given),
+)
+def test_what_hydra_cannot_do_is_wrong_input(train: Posenc, place: Path, words: list[str], says: str) -> None:
+    refused = train(*words)
+    assert refused.code == 2 and says in refused.err and "Traceback" not in refused.err
+    assert len(refused.err.splitlines()) < 5 and not list(place.iterdir())
