@@ -23,7 +23,8 @@ from rich.table import Table
 from posenc.corpus import prepare
 from posenc.evaluation import fixed_target
 from posenc.evaluation.plans import Asked
-from posenc.jobs.compose import compose_jobs, parse
+from posenc.jobs.command_line import parse
+from posenc.jobs.compose import compose_jobs
 from posenc.results.ranking import compare_pairs, holm
 from posenc.results.statistics import difference
 

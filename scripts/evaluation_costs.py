@@ -38,7 +38,8 @@ def measure_one(run: str, protocols: str, lengths: str, targets: int, only: int)
     from posenc.corpus import prepare
     from posenc.evaluation.evaluate import evaluate, plan_cells
     from posenc.jobs.build import build_model
-    from posenc.jobs.compose import compose_jobs, parse
+    from posenc.jobs.command_line import parse
+    from posenc.jobs.compose import compose_jobs
     from posenc.jobs.eval_job import eval_job
     from posenc.jobs.measure import subject_and_asked
     from posenc.memory_meter import peak_of

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from posenc.jobs.compose import compose_jobs, parse
+from posenc.jobs.command_line import parse
+from posenc.jobs.compose import compose_jobs
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")

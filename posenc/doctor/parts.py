@@ -19,7 +19,8 @@ def configuration() -> Iterator[Finding]:
         yield Finding("configuration", "problem", f"{place} has no {', '.join(missing)}", advice)
         return
     try:
-        from posenc.jobs.compose import compose_jobs, parse
+        from posenc.jobs.command_line import parse
+        from posenc.jobs.compose import compose_jobs
 
         compose_jobs("train", parse([]))
     except BaseException as error:

@@ -19,7 +19,8 @@ from typing import Any
 from posenc.errors import RunError, UserError
 from posenc.jobs.bench_case import Case, cases, with_bases
 from posenc.jobs.checks import whole
-from posenc.jobs.compose import compose_jobs, parse
+from posenc.jobs.command_line import parse
+from posenc.jobs.compose import compose_jobs
 from posenc.jobs.signals import InterruptedRunError, StopFlag
 from posenc.report.bench import FORMATS, render
 from posenc.report.progress import say, shown

@@ -16,7 +16,8 @@ from rich.text import Text
 from posenc.errors import UserError
 from posenc.jobs.build import build_model, resolve_parts
 from posenc.jobs.checks import check_model, whole
-from posenc.jobs.compose import CommandLine, Composed, compose_jobs, parse
+from posenc.jobs.command_line import CommandLine, parse
+from posenc.jobs.compose import Composed, compose_jobs
 from posenc.laws import LAWS, Subject, Verdict, judge
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.paths import conf_dirs

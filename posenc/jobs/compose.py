@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, MissingConfigException
@@ -21,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from posenc.errors import UserError, first_line
+from posenc.jobs.command_line import CommandLine
 from posenc.jobs.eval_runs import with_each_run
 from posenc.jobs.hydra_errors import (
     is_choice,
@@ -41,41 +41,11 @@ BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
 
 @dataclass(frozen=True)
-class CommandLine:
-    """What Hydra's own parser makes of the arguments."""
-
-    overrides: list[str]
-    multirun: bool
-    config_dir: str | None
-    asks_hydra: bool  # --cfg, --info, --help and the like: print something, run nothing
-    prints_config: bool  # --cfg
-
-
-@dataclass(frozen=True)
 class Composed:
     """One job: its overrides and its configuration as plain data."""
 
     overrides: list[str]
     settings: dict[str, Any]
-
-
-def parse(arguments: list[str]) -> CommandLine:
-    """Split Hydra's flags from overrides. Unknown flags end in argparse's usage error, exit 2."""
-    parser = get_args_parser()
-    parser.error = _wrong_flag  # type: ignore[method-assign]
-    args = parser.parse_intermixed_args(arguments)  # flags may stand between overrides
-    asks = any((args.help, args.hydra_help, args.cfg, args.info, args.shell_completion))
-    if args.multirun and args.cfg:
-        raise UserError("--cfg", args.cfg, "cannot be combined with --multirun", hint="leave out -m")
-    for flag in ("config_name", "config_path", "experimental_rerun"):
-        if getattr(args, flag, None):
-            shown = f"--{flag.replace('_', '-')}"
-            hint = "--config-dir DIR adds YAML files of your own"
-            raise UserError(shown, getattr(args, flag), "is not for posenc", hint=hint)
-    for flag in ("resolve", "package"):
-        if getattr(args, flag) and not (args.cfg or args.help):
-            raise UserError(f"--{flag}", None, "goes with --cfg", hint=f"--cfg job --{flag}")
-    return CommandLine(list(args.overrides), bool(args.multirun), args.config_dir, asks, args.cfg is not None)
 
 
 @dataclass(frozen=True)
@@ -160,10 +130,6 @@ def of_the_sweep(line: CommandLine) -> list[str]:
 def of_the_job(job: Composed) -> list[str]:
     """The job's overrides without those for Hydra."""
     return [o for o in job.overrides if not o.lstrip("+~").startswith(("hydra.", "hydra/"))]
-
-
-def _wrong_flag(message: str) -> NoReturn:
-    raise UserError("arguments", None, message, hint="settings are written KEY=VALUE: encoding=rope, seed=1")
 
 
 @contextmanager

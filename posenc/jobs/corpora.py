@@ -12,7 +12,8 @@ from rich.table import Table
 from posenc.corpus import CorpusFacts, TokenStore, cached_of, list_corpora, prepare, read_facts
 from posenc.corpus.entry import entry_of
 from posenc.corpus.tokenizers import ByteTokenizer
-from posenc.jobs.compose import compose_jobs, parse
+from posenc.jobs.command_line import parse
+from posenc.jobs.compose import compose_jobs
 from posenc.paths import cache_dir, conf_dirs
 from posenc.report.progress import say
 from posenc.results.names import visible

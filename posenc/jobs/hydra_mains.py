@@ -18,7 +18,8 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig
 
 from posenc.errors import UserError, first_line
-from posenc.jobs.compose import CommandLine, Jobs, initialized, plain_settings
+from posenc.jobs.command_line import CommandLine
+from posenc.jobs.compose import Jobs, initialized, plain_settings
 from posenc.jobs.launch import run_job
 from posenc.paths import conf_dir
 from posenc.settings import register_schemas

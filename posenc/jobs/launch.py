@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from posenc.errors import RunError, UserError
 from posenc.jobs import job_log
-from posenc.jobs.compose import compose_jobs, parse
-from posenc.jobs.flags import refuse_unknown_flags
+from posenc.jobs.command_line import parse, refuse_unknown_flags
+from posenc.jobs.compose import compose_jobs
 from posenc.jobs.holding import HeldRunError
 from posenc.jobs.sweep import fails_fast, named_sweep, run_sweep, show_sweep
 from posenc.jobs.sweep_jobs import applicable, asked_of, each_once

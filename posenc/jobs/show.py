@@ -20,7 +20,8 @@ from posenc.errors import RunError, UserError
 from posenc.evaluation.extend import build_extension, resolve_extend
 from posenc.jobs.build import build_decoder, build_model, resolve_parts
 from posenc.jobs.checks import check_model, whole
-from posenc.jobs.compose import CommandLine, compose_jobs, parse
+from posenc.jobs.command_line import CommandLine, parse
+from posenc.jobs.compose import compose_jobs
 from posenc.jobs.stored_run import stored_run
 from posenc.model.decoder import Decoder
 from posenc.paths import output_file

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from posenc.errors import UserError
-from posenc.jobs.compose import CommandLine, Composed, Jobs
+from posenc.jobs.command_line import CommandLine
+from posenc.jobs.compose import Composed, Jobs
 from posenc.jobs.processes import Processes
 from posenc.jobs.signals import CODES
 from posenc.jobs.slots import Slots, how_many, usable_cores, visible_gpus

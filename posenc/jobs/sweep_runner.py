@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from posenc.jobs import job_log
-from posenc.jobs.compose import CommandLine, Composed
+from posenc.jobs.command_line import CommandLine
+from posenc.jobs.compose import Composed
 from posenc.jobs.holding import holder_of, is_held
 from posenc.jobs.job_end import diverged, not_finished
 from posenc.jobs.processes import Processes, Told

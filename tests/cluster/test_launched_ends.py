@@ -14,7 +14,8 @@ import tiny
 from hydra.core.plugins import Plugins
 
 from posenc.jobs import launchers
-from posenc.jobs.compose import Composed, compose_jobs, of_the_job, parse
+from posenc.jobs.command_line import parse
+from posenc.jobs.compose import Composed, compose_jobs, of_the_job
 from posenc.jobs.launchers import END, GO_ON, _code, run_launched
 from posenc.jobs.signals import InterruptedRunError
 

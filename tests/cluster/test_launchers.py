@@ -16,7 +16,8 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.utils import JobReturn, JobStatus
 
 from posenc.errors import UserError
-from posenc.jobs.compose import compose_jobs, of_the_job, parse
+from posenc.jobs.command_line import parse
+from posenc.jobs.compose import compose_jobs, of_the_job
 from posenc.jobs.launchers import _code
 
 Posenc = Callable[..., tiny.Result]

@@ -91,7 +91,8 @@ def test_fail_fast_does_not_change_the_run(train: Posenc, run_copy: Path) -> Non
 def test_a_job_whose_run_is_held_tells_its_sweep(
     run_copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from posenc.jobs.compose import compose_jobs, parse
+    from posenc.jobs.command_line import parse
+    from posenc.jobs.compose import compose_jobs
 
     (job,) = compose_jobs("eval", parse([f"run={run_copy}", *SHORT])).jobs
     with locked(run_copy, "evaluation"):

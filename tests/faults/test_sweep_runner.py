@@ -18,7 +18,8 @@ from posenc.errors import UserError
 from posenc.jobs import job_log
 from posenc.jobs import sweep as module
 from posenc.jobs import sweep_runner as runner
-from posenc.jobs.compose import CommandLine, Composed, Jobs, compose_jobs, parse
+from posenc.jobs.command_line import CommandLine, parse
+from posenc.jobs.compose import Composed, Jobs, compose_jobs
 from posenc.jobs.job_end import OUT_OF_MEMORY
 from posenc.report.failures import Ended, sweep_lines
 

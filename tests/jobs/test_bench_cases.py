@@ -11,7 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from posenc.errors import UserError
 from posenc.jobs.bench_case import Case, base_name, cases, with_bases
 from posenc.jobs.build import build_model
-from posenc.jobs.compose import CommandLine, compose_jobs
+from posenc.jobs.command_line import CommandLine
+from posenc.jobs.compose import compose_jobs
 from posenc.model.decoder import Decoder, ModelShape, count_parameters
 from posenc.model.flops import forward_flops, product_weights, training_flops
 from posenc.seeds import generator_for

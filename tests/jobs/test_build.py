@@ -12,7 +12,8 @@ from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.composed import Composed
 from posenc.jobs.build import _written_out, build_model, run_facts
-from posenc.jobs.compose import compose_jobs, parse
+from posenc.jobs.command_line import parse
+from posenc.jobs.compose import compose_jobs
 from posenc.jobs.validate import train_job
 
 

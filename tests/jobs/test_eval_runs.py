@@ -11,7 +11,8 @@ import pytest
 import tiny
 
 from posenc.errors import UserError
-from posenc.jobs.compose import compose_jobs, parse
+from posenc.jobs.command_line import parse
+from posenc.jobs.compose import compose_jobs
 
 Posenc = Callable[..., tiny.Result]
 NAMES = ("a+rope-s0", "b [odd], it's", "c=d e")

@@ -16,7 +16,8 @@ import tiny
 from hydra.core.config_store import ConfigStore
 
 from posenc.errors import UserError
-from posenc.jobs.compose import compose_jobs, parse
+from posenc.jobs.command_line import parse
+from posenc.jobs.compose import compose_jobs
 from posenc.jobs.processes import Processes
 from posenc.jobs.slots import Slots, checked_n_jobs, how_many, usable_cores, visible_gpus
 from posenc.report.live import SweepState

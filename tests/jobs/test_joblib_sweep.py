@@ -15,7 +15,8 @@ import pytest
 import tiny
 
 from posenc.jobs import sweep as module
-from posenc.jobs.compose import CommandLine, Composed, Jobs
+from posenc.jobs.command_line import CommandLine
+from posenc.jobs.compose import Composed, Jobs
 from posenc.jobs.slots import usable_cores
 from posenc.jobs.sweep_runner import Runner
 

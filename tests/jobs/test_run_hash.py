@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import tiny
 
-from posenc.jobs.compose import compose_jobs, parse
+from posenc.jobs.command_line import parse
+from posenc.jobs.compose import compose_jobs
 from posenc.jobs.validate import TrainJob, train_job
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import tiny
 
-from posenc.jobs.compose import compose_jobs, parse
+from posenc.jobs.command_line import parse
+from posenc.jobs.compose import compose_jobs
 from posenc.jobs.job_end import OUT_OF_MEMORY
 from posenc.report.live import VARIABLE
 

@@ -10,7 +10,8 @@ from leet import history, offline_runs
 from shipped import shipped
 
 from posenc.errors import UserError
-from posenc.jobs.compose import compose_jobs, parse
+from posenc.jobs.command_line import parse
+from posenc.jobs.compose import compose_jobs
 from posenc.tracking import build_tracker, check_tracking
 
 

@@ -15,7 +15,8 @@ from posenc.encodings.registry import own_encodings
 from posenc.errors import UserError
 from posenc.jobs.build import build_model, resolve_parts
 from posenc.jobs.checks import check_model
-from posenc.jobs.compose import compose_jobs, parse
+from posenc.jobs.command_line import parse
+from posenc.jobs.compose import compose_jobs
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.model.init import initialize
 from posenc.training.compiling import compiled_blocks, resolve_compile

@@ -1,0 +1,63 @@
+"""A command line of `posenc train` or `posenc eval`: flags, Hydra's and posenc's, and overrides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+from hydra._internal.utils import get_args_parser
+
+from posenc.errors import UserError, nearest
+
+OFFERED = (
+    *("--multirun", "--dry-run", "--retry", "--cfg", "--config-dir", "--info", "--debug"),
+    *("--help", "--hydra-help"),
+)
+TRAINS = ("--dry-run", "--retry")  # of `posenc train` alone
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """What Hydra's own parser makes of the arguments."""
+
+    overrides: list[str]
+    multirun: bool
+    config_dir: str | None
+    asks_hydra: bool  # --cfg, --info, --help and the like: print something, run nothing
+    prints_config: bool  # --cfg
+
+
+def parse(arguments: list[str]) -> CommandLine:
+    """Split Hydra's flags from overrides. Unknown flags end in argparse's usage error, exit 2."""
+    parser = get_args_parser()
+    parser.error = _wrong_flag  # type: ignore[method-assign]
+    args = parser.parse_intermixed_args(arguments)  # flags may stand between overrides
+    asks = any((args.help, args.hydra_help, args.cfg, args.info, args.shell_completion))
+    if args.multirun and args.cfg:
+        raise UserError("--cfg", args.cfg, "cannot be combined with --multirun", hint="leave out -m")
+    for flag in ("config_name", "config_path", "experimental_rerun"):
+        if getattr(args, flag, None):
+            shown = f"--{flag.replace('_', '-')}"
+            hint = "--config-dir DIR adds YAML files of your own"
+            raise UserError(shown, getattr(args, flag), "is not for posenc", hint=hint)
+    for flag in ("resolve", "package"):
+        if getattr(args, flag) and not (args.cfg or args.help):
+            raise UserError(f"--{flag}", None, "goes with --cfg", hint=f"--cfg job --{flag}")
+    return CommandLine(list(args.overrides), bool(args.multirun), args.config_dir, asks, args.cfg is not None)
+
+
+def refuse_unknown_flags(command: str, arguments: list[str]) -> None:
+    """Raises UserError, naming the nearest one, for a flag that neither Hydra nor posenc has."""
+    known = [flag for flag in get_args_parser()._option_string_actions if flag.startswith("--")]
+    offered = [flag for flag in OFFERED if command == "train" or flag not in TRAINS]
+    for word in arguments:
+        flag = word.partition("=")[0]
+        if flag.startswith("--") and not any(one.startswith(flag) for one in known):
+            close = nearest(flag, offered)
+            hint = f"did you mean: {close}\n" if close else ""
+            hint += "settings are written KEY=VALUE: encoding=rope, seed=1"
+            raise UserError(flag, None, "there is no such option", allowed=", ".join(offered), hint=hint)
+
+
+def _wrong_flag(message: str) -> NoReturn:
+    raise UserError("arguments", None, message, hint="settings are written KEY=VALUE: encoding=rope, seed=1")
