@@ -9,13 +9,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, MissingConfigException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
@@ -95,7 +97,7 @@ def _own_jobs(command: str, line: CommandLine) -> Jobs:
             if override.startswith("experiment=") and line.multirun and _is_sweep(override):
                 hint = "a command for each; one that is to bring another along says so itself: sweep.also"
                 raise UserError("experiment", override.partition("=")[2], "one at a time", hint=hint)
-        base = _compose(command, [*search, *plain], with_hydra=True)
+        base = _compose(command, [*search, *plain])
         mode = OmegaConf.select(base, "hydra.mode")
         sweep = line.multirun or str(getattr(mode, "name", mode)) == "MULTIRUN"
         sweeper = OmegaConf.select(base, "hydra.sweeper._target_")
@@ -105,6 +107,8 @@ def _own_jobs(command: str, line: CommandLine) -> Jobs:
             raise UserError("hydra/launcher", chosen, "launches the jobs of a sweep", hint="add -m")
         several = chosen == LAUNCHER
         if not sweep or sweeper != BASIC_SWEEPER:
+            if not sweep:
+                base.hydra.mode = RunMode.RUN
             job = Composed(line.overrides, plain_settings(command, base))
             return Jobs([job], sweep, False, config=None if sweep else base)
         params = OmegaConf.to_container(base.hydra.sweeper.params or OmegaConf.create({}))
@@ -168,10 +172,11 @@ def _expand(command: str, overrides: list[str]) -> list[list[str]]:
     return [list(job) for batch in batches for job in batch]
 
 
-def _compose(command: str, overrides: list[str], *, with_hydra: bool = False) -> DictConfig:
+def _compose(command: str, overrides: list[str]) -> DictConfig:
+    """With Hydra's own part."""
     _refuse_lists_of_choices(overrides)
     try:
-        return compose(command, overrides, return_hydra_config=with_hydra)
+        return compose(command, overrides, return_hydra_config=True)
     except MissingConfigException as error:
         raise no_such_choice(error) from error
     except (HydraException, OmegaConfBaseException, ValueError, OSError) as error:
@@ -192,14 +197,14 @@ def _refuse_lists_of_choices(overrides: list[str]) -> None:
 
 
 def plain_settings(command: str, config: DictConfig) -> dict[str, Any]:
-    """The configuration as plain data without Hydra's own part.
+    """The configuration as plain data without Hydra's own part, to which `${hydra:...}` may refer.
 
     Unknown keys (`+foo=1`) and missing ones (`~seed`) are refused.
     """
-    with_hydra = "hydra" in config
-    kept = OmegaConf.masked_copy(config, [str(k) for k in config if k != "hydra"]) if with_hydra else config
+    kept = OmegaConf.masked_copy(config, [str(k) for k in config if k != "hydra"])
     try:
-        settings = OmegaConf.to_container(kept, resolve=True, throw_on_missing=True)
+        with _referred_to(config):
+            settings = OmegaConf.to_container(kept, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         key = str(getattr(error, "full_key", None) or "override")
         if isinstance(error, MissingMandatoryValue):
@@ -210,14 +215,29 @@ def plain_settings(command: str, config: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in settings.items()}
 
 
+@contextmanager
+def _referred_to(config: DictConfig) -> Iterator[None]:
+    """Hydra's part of this configuration is what `${hydra:...}` means; in a job of Hydra's it is already."""
+    holder = HydraConfig.instance()
+    before = holder.cfg
+    if "hydra" in config:
+        holder.set_config(config)
+    try:
+        yield
+    finally:
+        holder.cfg = before
+
+
 def _refuse_unknown(settings: dict[Any, Any], schema: Any, prefix: str) -> None:
-    fields = {f.name: f for f in dataclasses.fields(schema)}
+    fields, hints = {f.name: f for f in dataclasses.fields(schema)}, get_type_hints(schema)
     for name in fields:
         if name not in settings:
             raise UserError(f"{prefix}{name}", None, "is needed and cannot be taken away")
     for key, value in settings.items():
         if key not in fields:
             raise unknown_key(f"{prefix}{key}", None, [f"{prefix}{name}" for name in fields])
+        if value is None and hints[key] is not Any and type(None) not in get_args(hints[key]):
+            raise UserError(f"{prefix}{key}", None, "needs a value, and what it refers to is null")
         factory = fields[key].default_factory
         if dataclasses.is_dataclass(factory) and isinstance(value, dict):
             _refuse_unknown(value, factory, f"{prefix}{key}.")

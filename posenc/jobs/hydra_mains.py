@@ -55,7 +55,6 @@ def run_composed(command: str, line: CommandLine, composed: Jobs) -> int:
     """
     (job,), config = composed.jobs, composed.config
     assert config is not None
-    config.hydra.mode = RunMode.RUN
     codes: list[int] = []
 
     def task(_: DictConfig) -> None:

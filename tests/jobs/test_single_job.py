@@ -63,6 +63,16 @@ def test_it_is_composed_once(train: Posenc, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(composed) == 1
 
 
+def test_a_setting_may_refer_to_hydras_own(train: Posenc, place: Path) -> None:
+    words = ("runs_dir=${hydra:runtime.cwd}/here", "name=${hydra:job.name}-${encoding.name}")
+    assert train("encoding=rope", *words).code == 0
+    (run,) = (place / "here" / "default").glob("[!.]*")
+    assert run.name.startswith("posenc-rope-")
+    assert f"runs_dir: {place}/here" in (run / "config.yaml").read_text()
+    refused = train("runs_dir=${hydra:job.nothing}")  # null, as Hydra has it
+    assert refused.code == 2 and "runs_dir" in refused.err and "Traceback" not in refused.err
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
