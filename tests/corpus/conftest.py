@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from streams import Repository, story
+
+from posenc.corpus import registry, streamed
 
 
 @pytest.fixture(autouse=True)
@@ -49,3 +54,40 @@ def settings_of_files() -> Callable[[Any], dict[str, Any]]:
         }
 
     return make
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    """A data set of parquet files as it lies on the hub, in several row groups and shards."""
+
+    def make(name: str = "repository", rows: dict[str, list[Any]] | None = None, group: int = 10) -> Path:
+        rows = rows or {
+            "train": [story(i) for i in range(60)],
+            "validation": [story(i) for i in range(60, 80)],
+        }
+        for split, texts in rows.items():
+            half = len(texts) // 2
+            for shard, some in enumerate((texts[:half], texts[half:])):
+                path = tmp_path / name / "data" / f"{split}-{shard:05d}-of-00002.parquet"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                table = pa.table(
+                    {"title": [str(i) for i in range(len(some))], "text": pa.array(some, pa.string())}
+                )
+                pq.write_table(table, path, row_group_size=group)
+        return tmp_path / name
+
+    return make
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The name of every corpus that is streamed."""
+    seen: list[str] = []
+    whole = registry.stream_documents
+
+    def counted(data: dict[str, Any]) -> Iterator[Any]:
+        seen.append(data["name"])
+        return whole(data)
+
+    monkeypatch.setattr(streamed, "stream_documents", counted)
+    return seen

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-import yaml
-from hub_server import COMMIT, Hub, serving
+from streams import BPE, BYTES, Repository, conf, story
 
-from posenc import durable
 from posenc.corpus import (
     entry,
     inspect,
@@ -26,63 +16,11 @@ from posenc.corpus import (
     read_documents,
     read_facts,
     registry,
-    streamed,
     tokenizers,
 )
 from posenc.corpus.documents import fingerprint
 from posenc.corpus.sources import stream
 from posenc.errors import RunError, UserError
-from posenc.paths import conf_dir
-
-BYTES = {"name": "bytes"}
-BPE = {"name": "bpe", "vocab_size": 290}
-Repository = Callable[..., Path]
-
-
-def conf(name: str, **changes: Any) -> dict[str, Any]:
-    data: dict[str, Any] = yaml.safe_load((conf_dir() / "data" / f"{name}.yaml").read_text())
-    return {**data, **changes}
-
-
-def story(i: int) -> str:
-    return f"Story {i} naïve 🙂: " + "once upon a time " * (i % 9 + 1)
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Repository:
-    """A data set of parquet files as it lies on the hub, in several row groups and shards."""
-
-    def make(name: str = "repository", rows: dict[str, list[Any]] | None = None, group: int = 10) -> Path:
-        rows = rows or {
-            "train": [story(i) for i in range(60)],
-            "validation": [story(i) for i in range(60, 80)],
-        }
-        for split, texts in rows.items():
-            half = len(texts) // 2
-            for shard, some in enumerate((texts[:half], texts[half:])):
-                path = tmp_path / name / "data" / f"{split}-{shard:05d}-of-00002.parquet"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                table = pa.table(
-                    {"title": [str(i) for i in range(len(some))], "text": pa.array(some, pa.string())}
-                )
-                pq.write_table(table, path, row_group_size=group)
-        return tmp_path / name
-
-    return make
-
-
-@pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The name of every corpus that is streamed."""
-    seen: list[str] = []
-    whole = registry.stream_documents
-
-    def counted(data: dict[str, Any]) -> Iterator[Any]:
-        seen.append(data["name"])
-        return whole(data)
-
-    monkeypatch.setattr(streamed, "stream_documents", counted)
-    return seen
 
 
 @pytest.mark.parametrize("name", ["pg19", "tinystories", "fineweb_edu"])
@@ -278,197 +216,6 @@ def test_stories_that_are_too_short_name_the_longest_length_that_works(repositor
         inspect(data, BYTES, split="test", needed_tokens=513, context_length=64)
     assert caught.value.exit_code == 2 and caught.value.key == "eval.lengths"
     inspect(data, BYTES, split="test", needed_tokens=longest + 1, context_length=64)
-
-
-@pytest.mark.parametrize("step", ["sync", "write_sealed", "sha256_of_file"])
-def test_a_full_disk_leaves_nothing(
-    repository: Repository, cache: Path, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    data = conf("tinystories", repository=str(repository()))
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(entry, step, full)
-        with pytest.raises(RunError, match="No space left") as caught:
-            read_facts(data)
-    assert "POSENC_CACHE" in str(caught.value)
-    assert not [path for path in (cache / "tokens").iterdir() if path.is_dir()]
-    assert read_facts(data).documents["train"] == 60
-
-
-def test_a_disk_that_is_too_small_is_told_before_anything_is_read(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch, reads: list[str]
-) -> None:
-    monkeypatch.setattr(durable, "free_bytes", lambda _: 10**6)
-    with pytest.raises(RunError, match=r"not enough room in .* for up to 200 MB of text") as caught:
-        read_facts(conf("tinystories", repository=str(repository())))
-    assert "data.bytes" in str(caught.value) and not reads
-
-
-SLOW = """
-import json, signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
-from posenc.corpus import read_facts, streamed, tokenizers
-whole = tokenizers.ByteTokenizer.encode
-def encode(self, text):
-    print("x", flush=True)
-    time.sleep(0.05)
-    return whole(self, text)
-tokenizers.ByteTokenizer.encode = encode
-facts = read_facts(json.loads(sys.argv[1]))
-print(facts.fingerprint)
-"""
-
-
-def child(data: dict[str, Any], code: str = SLOW, **env: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", code, json.dumps(data)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **env},
-    )
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_an_interruption_leaves_nothing_that_is_believed(
-    repository: Repository, cache: Path, number: signal.Signals
-) -> None:
-    data = conf("tinystories", repository=str(repository()))
-    victim = child(data)
-    assert victim.stdout is not None
-    for _ in range(3):
-        assert victim.stdout.readline() == "x\n"
-    victim.send_signal(number)
-    victim.communicate()
-    assert not list((cache / "tokens").glob("[!.]*/"))
-    facts = read_facts(data)
-    assert facts.documents["train"] == 60 and not list((cache / "tokens").glob(".*"))
-    assert len(prepare(data, BYTES, facts).tokens) == sum(facts.bytes.values())
-
-
-def test_many_at_once_stream_once(repository: Repository, tmp_path: Path) -> None:
-    """Four processes want the same pinned stream."""
-    folder = repository()
-    code = SLOW.replace(
-        "facts =",
-        f"""
-from posenc.corpus.sources import stream
-local = stream.load
-stream._local = lambda _: False
-stream.load = lambda r, c, v, **more: local({str(folder)!r}, c, None, **more)
-facts =""",
-    )
-    children = [child(conf("tinystories", documents=15), code) for _ in range(4)]
-    ends = [one.communicate(timeout=120) for one in children]
-    assert [one.returncode for one in children] == [0] * 4, ends
-    prints = [out.split() for out, _ in ends]
-    assert len({lines[-1] for lines in prints}) == 1
-    assert sorted(len(lines) for lines in prints)[:3] == [1, 1, 1]
-    assert sum("waiting for another process" in err for _, err in ends) >= 1
-
-
-def test_memory_stays_small(repository: Repository) -> None:
-    """100 MB of text in row groups of 1 MB; the whole of it at once would show."""
-    rows = {"train": [f"{i:04d} " * 20000 for i in range(1000)], "validation": ["x" * 999] * 9}
-    folder = repository(rows=rows, group=8)
-    code = """
-import json, resource, sys
-from posenc.corpus import prepare, read_facts
-import datasets
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-few = {**json.loads(sys.argv[1]), "documents": 20}
-prepare(few, {"name": "bytes"}, read_facts(few))
-before = peak()
-facts = read_facts(json.loads(sys.argv[1]))
-print(sum(facts.bytes.values()) / 1e6, peak() - before)
-"""
-    out, err = child(conf("tinystories", repository=str(folder)), code).communicate()
-    text, more = map(float, out.split())
-    assert text > 90 and more < text / 3, (text, more, err)
-
-
-def posenc(hub: Hub, *arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
-    """The command with this hub for a hub."""
-    start = f"{code}\nimport sys\nfrom posenc import cli\ncli.main()"
-    return subprocess.run(
-        [sys.executable, "-c", start, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "HF_ENDPOINT": hub.address, "HF_HUB_DISABLE_TELEMETRY": "1"},
-    )
-
-
-def test_over_http_and_then_without_it(repository: Repository) -> None:
-    """`data prepare` from a hub that answers, with a branch for a revision; then info with no hub."""
-    with serving(Hub("roneneldan/TinyStories", repository())) as hub:
-        asked = ("data=tinystories", "data.revision=main", "tokenizer=bpe", "tokenizer.vocab_size=290")
-        done = posenc(hub, "data", "prepare", *asked)
-        assert done.returncode == 0, done.stderr
-        assert "tokens of bpe" in done.stderr and "need no network" in done.stderr
-        assert any(f"resolve/{COMMIT}/data/train-00000" in line for line in hub.asked)
-        count = len(hub.asked)
-        info = posenc(hub, "data", "info", "data=tinystories", f"data.revision={COMMIT}", "--json")
-        assert len(hub.asked) == count  # the same commit: nothing is asked
-    offline = posenc(hub, "data", "info", *asked, "--json")  # the address answers no more
-    assert offline.returncode == info.returncode == 0, offline.stderr + info.stderr
-    facts = json.loads(offline.stdout)
-    assert facts == json.loads(info.stdout)
-    assert facts["identity"]["revision"] == COMMIT and facts["splits"]["train"]["documents"] == 60
-    assert {row["tokenizer"] for row in facts["cached"]} == {"bytes", "bpe"}
-
-
-@pytest.mark.slow
-def test_a_hub_that_breaks_off_leaves_nothing(repository: Repository, cache: Path) -> None:
-    text = {"train": [os.urandom(6000).hex() for _ in range(60)], "validation": ["x" * 99] * 9}
-    folder = repository(rows=text, group=5)
-    with serving(Hub("roneneldan/TinyStories", folder, breaks_after=250_000)) as hub:
-        patient = "import time\ntime.sleep = lambda _: None"
-        done = posenc(hub, "data", "info", "data=tinystories", "data.revision=main", code=patient)
-        assert done.returncode == 1 and "Traceback" not in done.stderr
-        assert "could not be loaded" in done.stderr and "ways out" in done.stderr
-        assert hub.sent >= 250_000
-        assert not [path for path in (cache / "tokens").iterdir() if path.is_dir()]
-        hub.left = None
-        assert posenc(hub, "data", "info", "data=tinystories", "data.revision=main").returncode == 0
-
-
-@pytest.mark.slow
-def test_a_hub_that_knows_no_such_revision_or_data_set(repository: Repository) -> None:
-    with serving(Hub("roneneldan/TinyStories", repository())) as hub:
-        for change in ("data.revision=v9", ""):
-            done = posenc(hub, "data", "info", "data=tinystories", *([change] if change else []))
-            assert done.returncode == 2 and "data.revision" in done.stderr
-        done = posenc(hub, "data", "info", "data=pg19")
-        assert done.returncode == 2 and "data.repository" in done.stderr
-
-
-@pytest.mark.parametrize("change", [(), pytest.param(("data.revision=main",), marks=[pytest.mark.slow])])
-def test_out_of_reach_is_said_in_two_lines_and_soon(tmp_path: Path, change: tuple[str, ...]) -> None:
-    hub = Hub("a/b", tmp_path)
-    hub.server_close()
-    began = time.monotonic()
-    done = posenc(hub, "data", "prepare", "data=fineweb_edu", *change)
-    assert done.returncode == 1 and len(done.stderr.strip().split("\n")) == 2
-    assert "fineweb-edu" in done.stderr and "data=files" in done.stderr
-    assert time.monotonic() - began < 90
-
-
-@pytest.mark.slow
-def test_a_copy_in_the_librarys_cache_is_read_without_network(repository: Repository, tmp_path: Path) -> None:
-    """Loaded once by the library from a hub, then read by us with no hub: only of the same revision."""
-    load = "import datasets; datasets.load_dataset('roneneldan/TinyStories', revision='main')"
-    with serving(Hub("roneneldan/TinyStories", repository())) as hub:
-        env = {**os.environ, "HF_ENDPOINT": hub.address}
-        subprocess.run([sys.executable, "-c", load], check=True, capture_output=True, env=env)
-    done = posenc(hub, "data", "info", "data=tinystories", f"data.revision={COMMIT}", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["splits"]["train"]["documents"] == 60
-    done = posenc(hub, "data", "info", "data=tinystories")
-    assert done.returncode == 1 and "out of reach" in done.stderr
 
 
 def test_long_documents_go_to_the_tokenizer_in_small_batches() -> None:

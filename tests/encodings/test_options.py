@@ -1,4 +1,4 @@
-"""Windows, scales that know the length, and where positions come from: options of any encoding."""
+"""Windows, and scales that know the length: options of any encoding."""
 
 import math
 from collections.abc import Callable
@@ -7,46 +7,23 @@ from typing import Any
 import formulas
 import pytest
 import torch
-from decoding import CLOSE, SHAPE, VOCABULARY, Paper, T, apart, encoding, exactly, logits, model_of, text
+from decoding import CLOSE, SHAPE, VOCABULARY, Paper, T, apart, encoding, exactly, logits, text
 from formulas_rotary import rope
 from naive import Naive, Place
+from optioned import DENSE, OFFSET, RANDOMIZED, options, with_options
 from torch import Tensor
 
-from posenc.encodings import list_encodings
-from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.options import build_options, check_positions, position_limit
-from posenc.encodings.options.positions import Offset, Randomized
-from posenc.encodings.options.scale import LogN, SSMax
+from posenc.encodings.base import Shape
+from posenc.encodings.options.scale import LogN
 from posenc.encodings.options.window import Window
-from posenc.errors import UserError
 from posenc.model import kernels
 from posenc.model.decoder import Decoder, ModelShape, count_parameters
 from posenc.model.init import initialize
 from posenc.seeds import generator_for
 from posenc.training.optimizer import Optimization, build_optimizer
 
-CONTIGUOUS = {"name": "contiguous"}
-RANDOMIZED = {"name": "randomized", "max": None, "dense": False}
-DENSE = {**RANDOMIZED, "dense": True}
-OFFSET = {"name": "offset", "max": None}
 N = 2 * T + 3  # tokens, past the training length
 GAPS = [0, 1, 4, 5, 6, 20, 21, 90, 100, 101, 102, 120]
-
-
-def options(
-    own: Encoding, positions: dict[str, Any] = CONTIGUOUS, window: int | None = None, scale: Any = "none"
-) -> list[Encoding]:
-    return build_options(own.shape, own, positions=positions, window=window, scale=scale)
-
-
-def with_options(name: str, params: dict[str, Any] | None = None, **chosen: Any) -> Decoder:
-    """`ssmax` gets other factors than it starts with, each head its own."""
-    limit = position_limit(chosen.get("positions", CONTIGUOUS), T)
-    own = encoding(name, limit=limit, **(params or {}))
-    model = model_of(own, *options(own, **chosen))
-    for parameter in model.options.parameters():
-        torch.nn.init.uniform_(parameter, 0.1, 2, generator=torch.Generator().manual_seed(2))
-    return model
 
 
 class Alibi(Naive):
@@ -79,6 +56,8 @@ PLAIN: dict[str, Callable[[Decoder], Naive]] = {
     "rope": rotary,
     "rnope_swa": rnope_swa,
 }
+
+
 TAKING = {"nope", "alibi", "rope"}  # a window; the other has its own
 
 
@@ -295,176 +274,6 @@ def test_gradients_are_finite(name: str, most: int, monkeypatch: pytest.MonkeyPa
     model(torch.tensor([text(T)]), pos).logsumexp(-1).square().sum().backward()
     for key, parameter in model.named_parameters():
         assert parameter.grad is not None and parameter.grad.isfinite().all(), key
-
-
-# Where positions come from
-
-
-def drawn(training: bool, seed: int, n: int = T, **params: Any) -> Tensor:
-    option = Randomized(encoding("rope").shape, **{"max": None, "dense": False, **params})
-    return option.positions(n, training, generator_for(seed, "test"))
-
-
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("n, most", [(T, None), (16 * T, None), (T, T), (1, 1000), (40, 41)])
-def test_randomized_positions_are_a_sorted_subset(training: bool, n: int, most: int | None) -> None:
-    for seed in range(20):
-        pos = drawn(training, seed, n, max=most)
-        assert pos.dtype == torch.int64 and pos.shape == (n,)
-        assert (pos.diff() > 0).all()  # sorted, and none twice
-        assert int(pos[0]) >= 0 and int(pos[-1]) < (most or 16 * T)
-
-
-def test_randomized_positions_depend_on_the_generator_alone() -> None:
-    torch.manual_seed(0)
-    first = drawn(True, 7)
-    torch.manual_seed(1)
-    assert torch.equal(first, drawn(True, 7)) and torch.equal(first, drawn(False, 7))
-    assert not torch.equal(first, drawn(True, 8))
-
-
-def test_every_position_is_drawn_as_often() -> None:
-    option, counts = Randomized(Shape(16, 2, 8, 2, 4), max=16, dense=False), torch.zeros(16)
-    for seed in range(2000):
-        counts[option.positions(4, True, generator_for(seed, "test"))] += 1
-    assert counts.min() > 400 and counts.max() < 600  # 500 expected, of deviation 19
-
-
-def test_dense_draws_in_training_alone() -> None:
-    assert torch.equal(drawn(False, 3, dense=True), torch.arange(T))
-    assert torch.equal(drawn(True, 3, dense=True), drawn(True, 3))
-    assert torch.equal(drawn(False, 3, 100 * T, dense=True), torch.arange(100 * T))  # no limit there
-    shape = encoding("rope").shape
-    assert Randomized(shape, max=None, dense=True).prefix_stable
-    assert not Randomized(shape, max=None, dense=False).prefix_stable
-
-
-def test_more_positions_than_there_are_cannot_be_drawn() -> None:
-    assert torch.equal(drawn(False, 0, 16 * T), torch.arange(16 * T))
-    with pytest.raises(ValueError, match=r"129 positions .* positions\.max=128"):
-        drawn(False, 0, 16 * T + 1)
-
-
-def test_offset_starts_anywhere_in_training_and_at_zero_in_evaluation() -> None:
-    option = Offset(Shape(16, 2, 8, 2, 4), max=9)
-    starts = []
-    for seed in range(200):
-        pos = option.positions(4, True, generator_for(seed, "test"))
-        assert pos.dtype == torch.int64 and (pos.diff() == 1).all() and len(pos) == 4
-        starts.append(int(pos[0]))
-        assert torch.equal(option.positions(40, False, generator_for(seed, "test")), torch.arange(40))
-    assert set(starts) == set(range(6))  # 5 + 3 is the last position below 9
-    assert torch.equal(
-        option.positions(4, True, generator_for(1, "test")),
-        option.positions(4, True, generator_for(1, "test")),
-    )
-    assert int(Offset(option.shape, max=4).positions(4, True, torch.Generator())[0]) == 0
-
-
-def test_the_model_draws_by_mode() -> None:
-    model = with_options("rope", positions=OFFSET)
-    generator = generator_for(5, "test")
-    assert int(model.train().positions(T, generator)[0]) > 0
-    assert torch.equal(model.eval().positions(T, generator), torch.arange(T))
-    model = with_options("rope", positions=RANDOMIZED)
-    assert not torch.equal(model.eval().positions(T, generator), torch.arange(T))
-    assert torch.equal(with_options("rope").train().positions(T, generator), torch.arange(T))
-
-
-@pytest.mark.parametrize("positions, limit", [(CONTIGUOUS, None), (RANDOMIZED, 16 * T), (OFFSET, 8 * T)])
-def test_the_encoding_is_told_where_training_positions_end(positions: dict[str, Any], limit: int) -> None:
-    assert position_limit(positions, T) == limit
-    if limit:
-        assert position_limit({**positions, "max": 99}, T) == 99
-        [option] = options(encoding("rope"), positions=positions)
-        assert option.limit == limit
-        assert option.ends_at is None  # other encodings than tables go on from there
-
-
-# What is refused, and how it says so
-
-
-def test_nothing_asked_for_is_no_option() -> None:
-    own = encoding("rope")
-    assert options(own) == []
-    assert [type(option) for option in options(own, RANDOMIZED, 5, "ssmax")] == [Randomized, Window, SSMax]
-    assert model_of(own).acting is own
-
-
-def ways() -> list[tuple[str, dict[str, Any]]]:
-    return [
-        ("positions", {"positions": RANDOMIZED}),
-        ("positions", {"positions": OFFSET}),
-        ("attention.window", {"window": 5}),
-        ("attention.scale", {"scale": "logn"}),
-        ("attention.scale", {"scale": "ssmax"}),
-    ]
-
-
-@pytest.mark.parametrize("option, chosen", ways(), ids=str)
-@pytest.mark.parametrize("name", list_encodings())
-def test_taken_or_refused_by_name(name: str, option: str, chosen: dict[str, Any]) -> None:
-    own = encoding(name, limit=position_limit(chosen.get("positions", CONTIGUOUS), T))
-    if option in own.refuses or (option == "positions" and not own.uses_positions):
-        with pytest.raises(UserError) as caught:
-            options(own, **chosen)
-        said = caught.value.text()
-        assert option in said and f"encoding={name}" in said
-        assert own.refuses.get(option, "it reads no position") in said
-    else:
-        model = model_of(own, *options(own, **chosen))
-        pos = model.train().positions(T, generator_for(0, "test"))
-        assert model(torch.tensor([text(T)]), pos).isfinite().all()
-
-
-def test_who_refuses_what() -> None:
-    refusing = {
-        option: {name for name in list_encodings() if option in encoding(name).refuses}
-        for option in ("attention.window", "attention.scale", "positions")
-    }
-    assert refusing["attention.window"] >= {"rnope_swa"} and refusing["attention.scale"] >= {"stick_breaking"}
-    known = {"attention.window", "attention.scale", "positions"}
-    assert all(set(encoding(name).refuses) <= known for name in list_encodings())
-
-
-@pytest.mark.parametrize(
-    "chosen, says",
-    [
-        ({"window": 0}, "window=0"),
-        ({"window": -3}, "window=-3"),
-        ({"positions": {**RANDOMIZED, "max": T - 1}}, rf"positions\.max={T - 1}.*context_length={T}"),
-        ({"positions": {**OFFSET, "max": 1}}, r"positions\.max=1"),
-    ],
-)
-def test_values_out_of_range(chosen: dict[str, Any], says: str) -> None:
-    with pytest.raises(UserError, match=says):
-        options(encoding("rope"), **chosen)
-
-
-@pytest.mark.parametrize("scale", ["logn", "ssmax"])
-def test_a_scale_needs_a_length_whose_logarithm_is_not_zero(scale: str) -> None:
-    with pytest.raises(UserError, match="context_length=1"):
-        options(encoding("rope", train_length=1), scale=scale)
-
-
-@pytest.mark.parametrize(
-    "settings, says",
-    [
-        ({"name": "random"}, "no such positions"),
-        ({"name": "randomized", "max": "many", "dense": False}, r"positions\.max"),
-        ({"name": "randomized", "max": None, "dense": 3}, r"positions\.dense"),
-        ({"name": "offset", "max": None, "dense": True}, r"positions\.dense"),
-        ({"name": "contiguous", "max": 5}, r"positions\.max"),
-    ],
-)
-def test_settings_of_positions_that_are_wrong(settings: dict[str, Any], says: str) -> None:
-    with pytest.raises(UserError, match=says):
-        check_positions(settings)
-
-
-@pytest.mark.parametrize("settings", [CONTIGUOUS, RANDOMIZED, DENSE, OFFSET, {**OFFSET, "max": 99}])
-def test_settings_of_positions_that_are_right(settings: dict[str, Any]) -> None:
-    assert check_positions(settings) == settings
 
 
 def test_a_decoder_of_one_layer_and_head() -> None:
