@@ -51,7 +51,7 @@ def printed(command: str) -> str:
         narrow = {"COLUMNS": "80", "NO_COLOR": "1"}
         done = CliRunner().invoke(app, shlex.split(command)[1:], env=narrow)
     if done.exit_code:
-        raise SystemExit(f"{command}\n{done.stderr}")
+        raise SystemExit(f"{command}\n{done.stderr}{done.exception}")
     return done.stdout
 
 

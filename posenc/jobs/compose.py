@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, cast, get_args, get_type_hints
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.utils import setup_globals
 from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -143,7 +144,7 @@ def initialized(config_dir: str | None) -> Iterator[list[str]]:
     if config_dir is not None and not os.path.isdir(config_dir):  # noqa: PTH112
         raise UserError("--config-dir", config_dir, "there is no such folder")
     register_schemas()
-    with initialize_config_dir(str(conf_dir()), "posenc", version_base="1.3"):
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         yield [] if config_dir is None else [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"]
 
 
@@ -218,14 +219,26 @@ def plain_settings(command: str, config: DictConfig) -> dict[str, Any]:
 @contextmanager
 def _referred_to(config: DictConfig) -> Iterator[None]:
     """Hydra's part of this configuration is what `${hydra:...}` means; in a job of Hydra's it is already."""
+    if "hydra" not in config:
+        yield
+        return
     holder = HydraConfig.instance()
     before = holder.cfg
-    if "hydra" in config:
-        holder.set_config(config)
+    holder.set_config(config)
+    OmegaConf.register_new_resolver("hydra", _known_to_hydra, replace=True)
     try:
         yield
     finally:
         holder.cfg = before
+        setup_globals()  # Hydra's own resolver, which makes null of what is not known
+
+
+def _known_to_hydra(path: str) -> Any:
+    """What is the same in the job: a number of it, or its folder, would be another there."""
+    value = OmegaConf.select(cast(DictConfig, HydraConfig.get()), path)
+    if value is None:
+        raise ValueError(f"hydra.{path} is not known before the job runs")
+    return value
 
 
 def _refuse_unknown(settings: dict[Any, Any], schema: Any, prefix: str) -> None:

@@ -7,6 +7,8 @@ A single job is run by `run_composed`, on the configuration that was checked.
 
 from __future__ import annotations
 
+from functools import partial
+
 import hydra
 from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
@@ -19,7 +21,7 @@ from omegaconf import DictConfig
 
 from posenc.errors import UserError, first_line
 from posenc.jobs.command_line import CommandLine
-from posenc.jobs.compose import Jobs, initialized, plain_settings
+from posenc.jobs.compose import initialized, plain_settings
 from posenc.jobs.launch import run_job
 from posenc.paths import conf_dir
 from posenc.settings import register_schemas
@@ -48,27 +50,21 @@ def evaluate(config: DictConfig) -> None:
 MAINS = {"train": train, "eval": evaluate}
 
 
-def run_composed(command: str, line: CommandLine, composed: Jobs) -> int:
+def run_composed(command: str, line: CommandLine, config: DictConfig) -> int:
     """The one job of a command line as `hydra.main` runs it: with its logging, callbacks and environment.
 
-    Not by `hydra.main`, which composes the same configuration twice more (0.2 s each).
+    Not by `hydra.main`, which composes the same configuration twice more (0.2 s each). Raises UserError for
+    what Hydra cannot do.
     """
-    (job,), config = composed.jobs, composed.config
-    assert config is not None
-    codes: list[int] = []
-
-    def task(_: DictConfig) -> None:
-        codes.append(run_job(command, job.settings, in_sweep=False))
-
     with initialized(line.config_dir):
-        configure_log(config.hydra.hydra_logging, config.hydra.verbose)
         try:
+            configure_log(config.hydra.hydra_logging, config.hydra.verbose)
             callbacks = Callbacks(config)
-        except HydraException as error:
-            raise UserError("hydra.callbacks", None, first_line(error)) from error
-        callbacks.on_run_start(config=config, config_name=command)
-        context = HydraContext(GlobalHydra.instance().config_loader(), callbacks)
-        done = run_hydras_job(task, config, "hydra.run.dir", None, context)
+            callbacks.on_run_start(config=config, config_name=command)
+            context = HydraContext(GlobalHydra.instance().config_loader(), callbacks)
+            done = run_hydras_job(partial(_job, command), config, "hydra.run.dir", None, context)
+        except (HydraException, OSError, ValueError) as error:  # the job's own are in `done`
+            raise UserError("hydra", None, first_line(error), hint="see --cfg hydra") from error
         callbacks.on_run_end(config=config, config_name=command, job_return=done)
         _ = done.return_value  # raises what the job raised
-    return codes[-1]
+    return exit_codes[-1]

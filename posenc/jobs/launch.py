@@ -78,10 +78,10 @@ def _run_command(command: str, arguments: list[str], dry_run: bool) -> int:
     if composed.sweep:
         fails_fast(composed)
     composed = group.in_turn(lambda: applicable(command, composed))
-    if not composed.sweep:
+    if composed.config is not None:
         from posenc.jobs.hydra_mains import run_composed
 
-        return run_composed(command, line, composed)
+        return run_composed(command, line, composed.config)
     if len(composed.jobs) > 1:
         for job in composed.jobs:  # each reads its own documents: all of them at once may be gigabytes
             validated(command, frozen(job.settings)).facts.loaded = None

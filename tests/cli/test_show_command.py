@@ -134,7 +134,16 @@ def test_a_hostile_name_of_a_run_is_shown_as_plain_text(run_copy: Path, posenc: 
     assert svg.code == 0 and "\x1b" not in Path("hostile.svg").read_text()
 
 
-@pytest.mark.slow  # test_add_an_encoding.py says it of `posenc eval`
+def test_a_runs_module_is_named(run_copy: Path, posenc: Posenc) -> None:
+    config = (run_copy / "config.yaml").read_text()
+    (run_copy / "config.yaml").write_text(
+        config.replace("name: rope", "name: mine").replace("plugins: []", "plugins: [my_bias]")
+    )
+    refused = posenc("show", f"run={run_copy}")
+    assert refused.code == 2 and "plugins=[my_bias]" in refused.err, refused
+
+
+@pytest.mark.slow
 def test_a_runs_module_is_named_and_never_imported(
     place: Path, train: Posenc, posenc: Posenc, mine: list[str]
 ) -> None:

@@ -69,14 +69,39 @@ def test_a_setting_may_refer_to_hydras_own(train: Posenc, place: Path) -> None:
     (run,) = (place / "here" / "default").glob("[!.]*")
     assert run.name.startswith("posenc-rope-")
     assert f"runs_dir: {place}/here" in (run / "config.yaml").read_text()
-    refused = train("runs_dir=${hydra:job.nothing}")  # null, as Hydra has it
-    assert refused.code == 2 and "runs_dir" in refused.err and "Traceback" not in refused.err
+
+
+def test_what_hydra_does_not_know_before_is_refused_and_no_text(train: Posenc, place: Path) -> None:
+    for word in ("runtime.output_dir", "job.num", "job.nothing"):
+        refused = train(f"runs_dir=${{hydra:{word}}}/runs")
+        assert refused.code == 2 and f"hydra.{word} is not known" in refused.err, refused.err
+    refused = train("-m", "name=x-${hydra:mode}", "seed=0,1")  # it is another in the jobs' processes
+    assert refused.code == 2 and "hydra.mode is not known" in refused.err, refused.err
+    assert not list(place.iterdir())
+
+
+def test_null_by_reference_is_refused_where_a_value_is_needed(train: Posenc, place: Path) -> None:
+    refused = train("runs_dir=${name}")
+    assert refused.code == 2 and "runs_dir: needs a value" in refused.err and not list(place.iterdir())
+
+
+def test_a_callback_may_change_a_setting(train: Posenc, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "changes_it.py").write_text(
+        "from hydra.experimental.callback import Callback\n\n\nclass Changes(Callback):\n"
+        "    def on_run_start(self, config, **_):\n        config.seed = 7\n"
+    )
+    monkeypatch.syspath_prepend(place)
+    assert train("+hydra.callbacks.mine._target_=changes_it.Changes").code == 0
+    (run,) = (place / "runs" / "default").glob("[!.]*")
+    assert "-s7-" in run.name
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["+hydra.callbacks.mine._target_=nowhere.Nothing"], "hydra.callbacks"),
+        (["+hydra.callbacks.mine._target_=nowhere.Nothing"], "nowhere"),
+        (["hydra.job_logging.version=9"], "hydra: "),
+        (["hydra.run.dir=/dev/null/x"], "/dev/null/x"),
         (["--resolve"], "goes with --cfg"),
         (["--package", "train"], "goes with --cfg"),
     ],

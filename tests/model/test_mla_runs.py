@@ -56,7 +56,7 @@ CHOICES = [
 ]
 
 
-SLOW = CHOICES[:-1]  # each a part of the last
+SLOW = CHOICES[:-1]  # the last has the most in it
 
 
 @pytest.mark.parametrize(
