@@ -54,8 +54,7 @@ def train(
     debug: Debug = False,
 ) -> None:
     """Train, measure at longer lengths, print the table; -m sweeps. See `posenc train --help`."""
-    again = ["--retry"] if retry else []
-    _hydra("train", [*(overrides or []), *context.args, *again], debug, dry_run)
+    _hydra("train", [*(overrides or []), *context.args], debug, dry_run, retry)
 
 
 @app.command(name="eval", **HYDRA)
@@ -204,7 +203,9 @@ for tool in (runs, export, doctor, dashboard, completion):
     app.command()(tool)
 
 
-def _hydra(command: str, arguments: list[str], debug: bool, dry_run: bool = False) -> None:
+def _hydra(
+    command: str, arguments: list[str], debug: bool, dry_run: bool = False, retry: bool = False
+) -> None:
     if {"--help", "-h"} & set(arguments):
         from posenc.jobs.help import print_help
 
@@ -214,7 +215,7 @@ def _hydra(command: str, arguments: list[str], debug: bool, dry_run: bool = Fals
 
     if debug:
         os.environ["HYDRA_FULL_ERROR"] = "1"
-    raise typer.Exit(run_command(command, arguments, dry_run=dry_run))
+    raise typer.Exit(run_command(command, arguments, dry_run=dry_run, retry=retry))
 
 
 def main(command: str | None = None) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from posenc.names import visible
+
 LONGEST_VALUE = 200  # characters of a value, which may be a stranger's or a slip
 LONGEST_LINE = 600  # of anything else; a list of all encodings has 350
 
@@ -50,7 +52,7 @@ class UserError(Exception):
             allowed = self.allowed if isinstance(self.allowed, str) else ", ".join(self.allowed)
             lines.append(f"  allowed: {_clipped(allowed, LONGEST_LINE)}")
         if self.nearest is not None:
-            lines.append(f"  did you mean: {_shown(self.nearest)}")
+            lines.append(f"  did you mean: {visible(self.nearest)}")
         lines.extend(_indented(self.hint))
         return "\n".join(lines)
 
@@ -70,15 +72,9 @@ class RunError(Exception):
         return "\n".join(lines)
 
 
-def _shown(text: object) -> str:
-    from posenc.results.names import visible  # its package imports this module
-
-    return visible(text)
-
-
 def _clipped(text: object, most: int) -> str:
     """One line without control characters, its middle left out where it is long."""
-    shown = _shown(text)
+    shown = visible(text)
     return shown if len(shown) <= most else f"{shown[: most - 60]} ... {shown[-50:]}"
 
 

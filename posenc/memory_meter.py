@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import re
+import sys
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -87,6 +88,20 @@ def resident(field: str) -> int | None:
     except OSError:
         return None
     return int(found[1]) * 1024 if found else None
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """Bytes: the most this process held, on the GPU if it runs there; None where the system does not say."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    if Path("/proc/self/status").is_file():  # getrusage's starts at what the parent held
+        return resident("VmHWM")
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # bytes on macOS, else kilobytes
 
 
 def _forget_peak() -> bool:

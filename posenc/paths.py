@@ -11,7 +11,7 @@ from pathlib import Path
 import platformdirs
 
 from posenc.errors import UserError
-from posenc.results.names import visible
+from posenc.names import visible
 
 
 def conf_dir() -> Path:

@@ -80,7 +80,6 @@ def as_a_new_process(arguments: list[str]) -> Iterator[None]:
     """What a fresh process has and a second call in one process would not; put back afterwards."""
     from hydra.core.global_hydra import GlobalHydra
 
-    from posenc.jobs import hydra_mains
     from posenc.jobs.validated import _validated
 
     root = logging.getLogger()
@@ -90,7 +89,6 @@ def as_a_new_process(arguments: list[str]) -> Iterator[None]:
     }
     sys.argv = ["posenc", *arguments]
     _validated.cache_clear()
-    hydra_mains.exit_codes.clear()
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ from typing import Any
 
 from posenc.corpus.hub_access import go_offline, reachable, unreachable
 from posenc.errors import RunError, UserError, first_line
-from posenc.results.names import visible
+from posenc.names import visible
 
 WAYS_OUT = (
     "fill HF_HOME or POSENC_CACHE on a machine with network (posenc data prepare) and copy it here; "

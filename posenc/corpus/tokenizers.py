@@ -20,8 +20,8 @@ from posenc.corpus.hub_access import reachable, unreachable
 from posenc.corpus.trouble import cache_error
 from posenc.durable import digest_of, file_lock, read_sealed, write_sealed
 from posenc.errors import RunError, UserError
+from posenc.names import visible
 from posenc.paths import cache_dir
-from posenc.results.names import visible
 from posenc.signature import check_arguments
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from posenc.corpus.documents import Document
-from posenc.results.names import visible
+from posenc.names import visible
 
 SECONDS_BETWEEN_LINES = 5.0
 

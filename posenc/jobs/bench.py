@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import signal
 import statistics
 import subprocess
@@ -19,13 +18,14 @@ from typing import Any
 from posenc.errors import RunError, UserError
 from posenc.jobs.bench_case import Case, cases, with_bases
 from posenc.jobs.checks import whole
-from posenc.jobs.command_line import parse
+from posenc.jobs.command_line import key_of, parse
 from posenc.jobs.compose import compose_jobs
 from posenc.jobs.signals import InterruptedRunError, StopFlag
+from posenc.jobs.told import debugging
+from posenc.names import visible
 from posenc.report.bench import FORMATS, render
 from posenc.report.progress import say, shown
 from posenc.report.table import width_of, write
-from posenc.results.names import visible
 
 SCHEMA_VERSION = 1
 CELL = "from posenc.jobs.bench_cell import main; main()"
@@ -43,12 +43,10 @@ def run_bench(arguments: Sequence[str], *, repeats: int, lengths: str, format: s
     if line.asks_hydra:
         raise UserError("bench", None, "prints no configuration", hint="posenc train --cfg job does")
     for override in line.overrides:
-        if override.partition("=")[0] in ("eval.lengths", "eval.protocols"):
+        if key_of(override) in ("eval.lengths", "eval.protocols"):
             hint = "lengths to evaluate at: --eval-lengths 1x,8x"
-            raise UserError(override.partition("=")[0], None, "is not read by bench", hint=hint)
+            raise UserError(key_of(override), None, "is not read by bench", hint=hint)
     composed = compose_jobs("train", replace(line, multirun=True))  # commas need no -m here
-    if not composed.jobs:
-        raise UserError("encoding", None, "nothing was chosen", hint="posenc encodings lists what there is")
     chosen = with_bases(cases(composed.jobs, repeats=repeats, lengths=lengths))
     with StopFlag() as stop:
         try:
@@ -105,7 +103,7 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
     # -P: no module of the working folder takes the place of an installed one
     command = [sys.executable, "-P", "-c", CELL]
     done = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, check=False)
-    if os.environ.get("HYDRA_FULL_ERROR") == "1" and done.stderr:
+    if debugging() and done.stderr:
         say(done.stderr.rstrip())
     if done.returncode == 0:
         answer: dict[str, Any] = json.loads(done.stdout)

@@ -19,6 +19,7 @@ from posenc.evaluation.fixed_target import block_of
 from posenc.jobs.bench_rate import Shape
 from posenc.jobs.build import build_decoder, resolve_parts
 from posenc.jobs.checks import between, check_batch_tokens, check_model, check_optimization, whole
+from posenc.jobs.command_line import key_of
 from posenc.jobs.compose import Composed
 from posenc.model.flops import training_flops
 from posenc.results.settings import spoken_name
@@ -171,7 +172,7 @@ def _label(job: Composed, jobs: Sequence[Composed]) -> str:
     """The encoding's name, and which of its options this job does not share with all others."""
     own = []
     for override in job.overrides:
-        key = override.lstrip("+~").partition("=")[0]
+        key = key_of(override)
         said = key != "encoding" and (key.startswith("encoding.") or key.partition(".")[0] not in IN_TITLE)
         if said and any(override not in other.overrides for other in jobs):
             own.append(override)

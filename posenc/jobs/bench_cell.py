@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ import torch
 from posenc.evaluation.subject import NotApplicableError, OutOfMemoryError
 from posenc.jobs.bench_rate import machine, measured_rate, wait_for
 from posenc.jobs.bench_work import Work, Worker
+from posenc.jobs.told import debugging
 from posenc.memory_meter import LiveTensors, peak_of
 from posenc.model.decoder import count_parameters
 from posenc.model.flops import product_weights, training_flops
@@ -139,7 +139,7 @@ def _told(into: dict[str, Any], figures: Callable[[], dict[str, Any]]) -> None:
     try:
         into.update(figures())
     except Exception as error:
-        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+        if debugging():
             traceback.print_exc()
         into["reason"] = _reason(error)
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import re
-import sys
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from posenc.encodings import build_encoding, encoding_class, list_encodings, resolve_encoding, sources_of
+from posenc.encodings import (
+    build_encoding,
+    encoding_class,
+    list_encodings,
+    origins_of,
+    resolve_encoding,
+    sources_of,
+)
 from posenc.encodings.base import Encoding
 from posenc.encodings.composed import Composed
 from posenc.encodings.options import build_options, check_positions, distance_limit, position_limit
 from posenc.encodings.registry import made_of
 from posenc.errors import UserError
+from posenc.jobs.run_directory import versions
 from posenc.model.choice import attention_choice, resolve_attention
 from posenc.model.decoder import Decoder, ModelShape, count_parameters
 from posenc.model.init import initialize
@@ -117,9 +122,12 @@ def run_facts(
     steps: int,
     seconds: float,
     final_loss: float | None,
-    versions: dict[str, str],
+    peak_memory_bytes: int | None,
 ) -> RunFacts:
-    """The `run` object of results.json; `seconds` is the training time. What was null has its number here."""
+    """The `run` object of results.json; `seconds` is the training time, and the peak is the training's.
+
+    What was null has its number here.
+    """
     attention: Any = model.blocks[0].attention
     drawn: dict[str, Any] = {}
     for option in model.options:
@@ -142,24 +150,8 @@ def run_facts(
         device=str(device),
         wall_seconds=round(seconds, 2),
         tokens_per_second=round(tokens / max(seconds, 1e-9), 1),
-        peak_memory_bytes=peak_memory(device),
+        peak_memory_bytes=peak_memory_bytes,
         final_loss=final_loss,
         settings_hash=digest,
-        versions=versions,
+        versions={**versions(), **origins_of(settings["encoding"], settings["plugins"])},
     )
-
-
-def peak_memory(device: torch.device) -> int | None:
-    """Bytes: the most this process held, on the GPU if it runs there; None where the system does not say."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    status = Path("/proc/self/status")
-    if status.is_file():  # Linux: getrusage's figure starts at what the parent held when it made this process
-        found = re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.M)
-        return int(found[1]) * 1024 if found else None
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # bytes on macOS, else kilobytes

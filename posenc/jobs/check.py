@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,13 +15,14 @@ from rich.text import Text
 from posenc.errors import UserError
 from posenc.jobs.build import build_model, resolve_parts
 from posenc.jobs.checks import check_model, whole
-from posenc.jobs.command_line import CommandLine, parse
+from posenc.jobs.command_line import CommandLine, key_of, parse
 from posenc.jobs.compose import Composed, compose_jobs
+from posenc.jobs.told import debugging
 from posenc.laws import LAWS, Subject, Verdict, judge
 from posenc.model.decoder import Decoder, ModelShape
+from posenc.names import visible
 from posenc.paths import conf_dirs
 from posenc.report.progress import shown
-from posenc.results.names import visible
 from posenc.results.settings import spoken_name
 
 # Big enough for every law, and all of them take a second; `model` and `context_length` choose others.
@@ -68,7 +68,7 @@ def run_check(arguments: Sequence[str], *, every: bool, as_json: bool) -> int:
             verdicts: dict[str, Verdict] = {}
             for law in LAWS:
                 progress.update(len(checked) * len(LAWS) + len(verdicts), f"{visible(label)}: {law}")
-                verdicts[law] = judge(law, subject, debug=os.environ.get("HYDRA_FULL_ERROR") == "1")
+                verdicts[law] = judge(law, subject, debug=debugging())
             checked.append(Checked(label, settings, verdicts))
     if as_json:
         documents = [_document(one) for one in checked]
@@ -82,7 +82,7 @@ def run_check(arguments: Sequence[str], *, every: bool, as_json: bool) -> int:
 
 def prepare(job: Composed) -> tuple[dict[str, Any], Subject]:
     """The resolved settings of a job and its subject, built once to see that it can be. Raises UserError."""
-    chosen = {override.lstrip("+~").partition("=")[0].partition(".")[0] for override in job.overrides}
+    chosen = {key_of(override).partition(".")[0] for override in job.overrides}
     shape = check_model(job.settings["model"]) if "model" in chosen else SMALL
     given = whole("context_length", job.settings["context_length"], least=2)
     length = given if "context_length" in chosen else SHORT

@@ -44,6 +44,11 @@ class EvalPlan:
     extend: dict[str, Any]  # a test-time extension, {"name": "none"} for the model as trained
     tune: bool  # its knobs are chosen on validation documents
 
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Those whose documents are read."""
+        return ("validation", self.split) if self.tune else (self.split,)
+
 
 def whole(key: str, value: Any, *, least: int, most: int = LARGEST) -> int:
     """A whole number from `least` to `most`; 6e6 counts as one. Raises UserError."""

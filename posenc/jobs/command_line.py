@@ -1,4 +1,4 @@
-"""A command line of `posenc train` or `posenc eval`: flags, Hydra's and posenc's, and overrides."""
+"""A command line with overrides: its flags, Hydra's and posenc's, and what is overridden."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class CommandLine:
 
 
 def parse(arguments: list[str]) -> CommandLine:
-    """Split Hydra's flags from overrides. Unknown flags end in argparse's usage error, exit 2."""
+    """Split Hydra's flags from overrides. Raises UserError for unknown flags."""
     parser = get_args_parser()
     parser.error = _wrong_flag  # type: ignore[method-assign]
     args = parser.parse_intermixed_args(arguments)  # flags may stand between overrides
@@ -44,6 +44,16 @@ def parse(arguments: list[str]) -> CommandLine:
         if getattr(args, flag) and not (args.cfg or args.help):
             raise UserError(f"--{flag}", None, "goes with --cfg", hint=f"--cfg job --{flag}")
     return CommandLine(list(args.overrides), bool(args.multirun), args.config_dir, asks, args.cfg is not None)
+
+
+def key_of(override: str) -> str:
+    """`seed` of `seed=0,1`, of `+seed=0` and `++seed=0`, of `~seed`."""
+    return override.lstrip("+~").partition("=")[0]
+
+
+def is_hydras(override: str) -> bool:
+    """Whether it is of Hydra's own part: `hydra.verbose=true`, `hydra/launcher=joblib`."""
+    return key_of(override).startswith(("hydra.", "hydra/"))
 
 
 def refuse_unknown_flags(command: str, arguments: list[str]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from posenc.errors import UserError
+from posenc.names import visible
 from posenc.paths import output_file
 from posenc.report.failures import failures_lines
 from posenc.report.plots import PLOTS
@@ -19,7 +20,6 @@ from posenc.results.comparison import Comparison, metric_for, protocols_of, tabl
 from posenc.results.facets import compare_facets
 from posenc.results.filters import where
 from posenc.results.load import Run, load_runs
-from posenc.results.names import visible
 from posenc.results.probes import PROBES
 from posenc.results.records import HEADLINE, METRICS, REFERENCE_PROTOCOL, Metric
 from posenc.results.selection import only, parse_multiple

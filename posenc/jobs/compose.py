@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from posenc.errors import UserError, first_line
-from posenc.jobs.command_line import CommandLine
+from posenc.jobs.command_line import CommandLine, is_hydras, key_of
 from posenc.jobs.eval_runs import with_each_run
 from posenc.jobs.hydra_errors import (
     is_choice,
@@ -53,21 +53,17 @@ class Composed:
 
 @dataclass(frozen=True)
 class Jobs:
-    """All jobs of a command line, each once. With another sweeper Hydra runs them."""
+    """All jobs of a command line, each once."""
 
     jobs: list[Composed]
     sweep: bool
-    basic: bool  # Hydra's basic sweeper, and its basic launcher or joblib: we run them
     n_jobs: int = 1  # at once; -1: as many as the machine is good for
-    launcher: str | None = None  # Hydra's basic sweeper, and this launcher of a plug-in (jobs.launchers)
+    launcher: str | None = None  # of a plug-in (jobs.launchers); None: we run them, one or several at once
     config: DictConfig | None = None  # of a single job: as composed, with Hydra's own part
 
 
 def compose_jobs(command: str, line: CommandLine) -> Jobs:
-    """Every job of the command line, duplicates once. Raises UserError.
-
-    A sweeper other than Hydra's basic one decides its jobs while it runs: then only its base is composed.
-    """
+    """Every job of the command line, duplicates once. Raises UserError."""
     jobs = _own_jobs(command, line)
     if not jobs.jobs:
         hint = "glob() chooses among the choices of a group, such as encoding; of others name each: seed=0,1"
@@ -85,7 +81,7 @@ def compose_jobs(command: str, line: CommandLine) -> Jobs:
 
 def _instead(line: CommandLine, experiment: str) -> CommandLine:
     """The same command line with another `experiment=`; what the user added holds for it too."""
-    chosen = [o for o in line.overrides if o.lstrip("+").partition("=")[0] == "experiment"]
+    chosen = [o for o in line.overrides if key_of(o) == "experiment"]
     kept = [o for o in line.overrides if o not in chosen]
     return dataclasses.replace(line, overrides=[*kept, f"experiment={experiment}"], multirun=True)
 
@@ -107,11 +103,13 @@ def _own_jobs(command: str, line: CommandLine) -> Jobs:
         if not sweep and mode is None and chosen != "basic":
             raise UserError("hydra/launcher", chosen, "launches the jobs of a sweep", hint="add -m")
         several = chosen == LAUNCHER
-        if not sweep or sweeper != BASIC_SWEEPER:
-            if not sweep:
-                base.hydra.mode = RunMode.RUN
-            job = Composed(line.overrides, plain_settings(command, base))
-            return Jobs([job], sweep, False, config=None if sweep else base)
+        if not sweep:
+            base.hydra.mode = RunMode.RUN
+            return Jobs([Composed(line.overrides, plain_settings(command, base))], sweep, config=base)
+        if sweeper != BASIC_SWEEPER:
+            hint = "a search gives single commands, and reads results.json after each"
+            named = str(OmegaConf.select(base, "hydra.runtime.choices")["hydra/sweeper"])
+            raise UserError("hydra/sweeper", named, "sweeps are grids here", allowed="basic", hint=hint)
         params = OmegaConf.to_container(base.hydra.sweeper.params or OmegaConf.create({}))
         assert isinstance(params, dict)
         jobs: list[Composed] = []
@@ -123,18 +121,18 @@ def _own_jobs(command: str, line: CommandLine) -> Jobs:
                 raise error.within(f"in the job {' '.join(overrides)}") from None
             jobs.append(Composed(overrides, settings))
         n_jobs = checked_n_jobs(OmegaConf.select(base, "hydra.launcher.n_jobs")) if several else 1
-        basic = several or launcher == BASIC_LAUNCHER
-        return Jobs(jobs, True, basic, n_jobs, None if basic else chosen)
+        ours = several or launcher == BASIC_LAUNCHER
+        return Jobs(jobs, True, n_jobs, None if ours else chosen)
 
 
 def of_the_sweep(line: CommandLine) -> list[str]:
     """What says who runs a sweep. Its other settings may fit some of its jobs alone."""
-    return [o for o in line.overrides if o.lstrip("+~").startswith(("hydra", "experiment="))]
+    return [o for o in line.overrides if key_of(o) == "experiment" or is_hydras(o)]
 
 
 def of_the_job(job: Composed) -> list[str]:
     """The job's overrides without those for Hydra."""
-    return [o for o in job.overrides if not o.lstrip("+~").startswith(("hydra.", "hydra/"))]
+    return [o for o in job.overrides if not is_hydras(o)]
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from posenc.jobs.command_line import key_of
 from posenc.paths import conf_dir, conf_dirs
 
 LINE = re.compile(
@@ -73,7 +74,7 @@ def chosen_settings(
 
     What is null in `posenc eval` has the comment of the default evaluation.
     """
-    picked = dict(override.lstrip("+").partition("=")[::2] for override in overrides)
+    picked = {key_of(override): override.partition("=")[2] for override in overrides}
     own = settings_of(conf_dir() / f"{command}.yaml")
     ordinary = settings_of(conf_dir() / "eval" / "default.yaml", "eval.")
     told = {setting.key: setting.comment for setting in ordinary}

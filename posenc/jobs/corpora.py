@@ -14,9 +14,9 @@ from posenc.corpus.entry import entry_of
 from posenc.corpus.tokenizers import ByteTokenizer
 from posenc.jobs.command_line import parse
 from posenc.jobs.compose import compose_jobs
+from posenc.names import visible
 from posenc.paths import cache_dir, conf_dirs
 from posenc.report.progress import say
-from posenc.results.names import visible
 
 LENGTHS = (
     64,
@@ -27,7 +27,7 @@ LENGTHS = (
     2048,
     4096,
 )  # context lengths that `info` answers for, beside the one that is asked
-MULTIPLE = 8  # the longest of the default eval.lengths
+MULTIPLE = 8  # in the names of the JSON, so whatever the default lengths are
 
 
 def print_corpora(as_json: bool) -> None:

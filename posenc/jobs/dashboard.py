@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 
 import yaml
@@ -11,7 +10,9 @@ from posenc.errors import UserError
 from posenc.evaluation import PROTOCOLS
 from posenc.jobs.conf_text import choices
 from posenc.paths import conf_dir, output_file
+from posenc.report import words
 from posenc.report.progress import say
+from posenc.results.selection import parse_multiple
 from posenc.results.store import write_text_atomic
 from posenc.tracking.copy import refuse_without
 from posenc.tracking.wandb_server import configured
@@ -35,13 +36,11 @@ def make_dashboard(
     the server does not take it.
     """
     refuse_without("wandb_workspaces", "dashboard", None, "dashboard")
-    if not re.fullmatch(r"\d+(\.\d+)?x", length):
-        raise UserError("--length", length, "not a multiple of T", allowed="such as 8x or 0.5x")
+    multiple = words.length(parse_multiple(length))
     _check_protocol(protocol)
     place = None if out is None else output_file("--out", out)
     from posenc.tracking import workspace as views
 
-    multiple = f"{float(length[:-1]):g}x"
     chosen = project or configured("project") or _shipped_project()
     owner = entity or configured("entity")
     if dry_run or out is not None:

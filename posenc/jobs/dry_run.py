@@ -20,16 +20,18 @@ from posenc.jobs.compose import Composed, Jobs
 from posenc.jobs.estimate import SECONDS, Estimate, estimate
 from posenc.jobs.run_directory import read_status
 from posenc.jobs.stand_in import refuse_to_fetch, store_for
+from posenc.jobs.sweep_jobs import each_once
 from posenc.jobs.told import RETRY
 from posenc.jobs.train_job import is_finished
-from posenc.jobs.validate import TrainJob, train_job
+from posenc.jobs.validate import TrainJob
+from posenc.jobs.validated import validated
 from posenc.memory_meter import resident
+from posenc.names import visible
 from posenc.report.failures import DIVERGED, FINISHED
 from posenc.report.live import clock
 from posenc.report.progress import say
 from posenc.report.runs_table import count
 from posenc.report.table import color_of, width_of
-from posenc.results.names import visible
 from posenc.training.checkpoint import KEPT
 
 # Not what defines what a run takes: jobs that differ in these, or in train.lr, alone share one estimate.
@@ -65,7 +67,9 @@ def print_dry_run(composed: Jobs) -> int:
     Raises UserError as a real run would, RunError for a corpus or tokenizer that would have to be fetched.
     """
     go_offline()
-    jobs = [_validated(job, i, len(composed.jobs)) for i, job in enumerate(composed.jobs, 1)]
+    for number, one in enumerate(composed.jobs, 1):
+        _validated(one, number, len(composed.jobs))
+    jobs = [validated("train", one.settings) for one in each_once(composed).jobs]
     console = Console(
         width=width_of(sys.stdout), highlight=False, color_system="auto" if color_of(sys.stdout) else None
     )
@@ -86,7 +90,7 @@ def print_dry_run(composed: Jobs) -> int:
 def _validated(job: Composed, number: int, total: int) -> TrainJob:
     try:
         refuse_to_fetch(job.settings["data"])
-        return train_job(job.settings)
+        return validated("train", job.settings)
     except UserError as error:
         where = f"in job {number} of {total} ({' '.join(job.overrides)})"
         raise error.within(where) if total > 1 else error from None

@@ -22,7 +22,6 @@ from posenc.corpus import (
     prepare,
     stored_tokenizer,
 )
-from posenc.encodings import origins_of
 from posenc.errors import RunError, UserError
 from posenc.evaluation.evaluate import protocol_module
 from posenc.evaluation.extend import build_extension
@@ -94,7 +93,7 @@ def eval_job(settings: dict[str, Any]) -> EvalJob:
     definition = checkpoint.path / "tokenizer.json"
     tokenizer = stored_tokenizer(definition) if definition.is_file() else trained["tokenizer"]
     longest = max(evaluation.windows)
-    for split in ("validation", evaluation.split) if evaluation.tune else (evaluation.split,):
+    for split in evaluation.splits:
         facts = inspect(data, tokenizer, split=split, needed_tokens=longest + 1, context_length=None)
     if settings["data"] is None and facts.fingerprint != checkpoint.state.get("fingerprint"):
         raise UserError(
@@ -148,7 +147,7 @@ def _run(job: EvalJob, stop: StopFlag) -> Outcome:
     trained, group = job.trained, current()
     store = group.in_turn(lambda: prepare(job.data, job.tokenizer, facts=job.facts))
     longest = max(job.evaluation.windows)
-    for split in ("validation", job.evaluation.split) if job.evaluation.tune else (job.evaluation.split,):
+    for split in job.evaluation.splits:
         check_lengths(store, split=split, needed_tokens=longest + 1, context_length=None)
     with locked(job.directory, "evaluation"):
         stop.guard()
@@ -181,7 +180,7 @@ def _run(job: EvalJob, stop: StopFlag) -> Outcome:
             steps=step,
             seconds=float(state["seconds"]),
             final_loss=state["final_loss"],
-            versions={**folder.versions(), **origins_of(trained["encoding"], trained["plugins"])},
+            peak_memory_bytes=None,  # this process did not train it
         )
         folder.put_together(job.directory, facts, newer=False)
     if not group.is_first:

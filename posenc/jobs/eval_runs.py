@@ -11,10 +11,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, QuotedString
 
 from posenc.errors import UserError
+from posenc.jobs.command_line import key_of
+from posenc.names import visible
 from posenc.report.progress import say
 from posenc.results.bundle import SUFFIX as BUNDLE
 from posenc.results.load import load_run, places, run_directories_below
-from posenc.results.names import visible
 from posenc.training.intact import checkpoint_paths
 
 PLAIN = re.compile(r"[\w.+-]*/[\w./+-]*", re.ASCII)  # what Hydra reads as one word, and as no number
@@ -26,10 +27,7 @@ def with_each_run(overrides: list[str], parser: OverridesParser) -> list[str]:
     What is not finished is left out and named; one that cannot be measured stops them all, later and by its
     name. Raises UserError where nothing is left.
     """
-    return [
-        _listed(override, parser) if override.lstrip("+").startswith("run=") else override
-        for override in overrides
-    ]
+    return [_listed(override, parser) if key_of(override) == "run" else override for override in overrides]
 
 
 def refuse_several(given: str) -> None:

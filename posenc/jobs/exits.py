@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 from pathlib import Path
 
 from posenc.errors import RunError, UserError
-from posenc.jobs.signals import InterruptedRunError, StopFlag
+from posenc.jobs.signals import CODES, InterruptedRunError, StopFlag
 
 # What the loader of libraries says. Not "in static TLS block", which is no matter of size.
 NO_ROOM_TO_LOAD = ("failed to map segment", "annot allocate memory: ", "object: Cannot allocate memory")
@@ -20,7 +21,7 @@ def told_exit_code(error: BaseException, stop: StopFlag) -> int:
         if os.environ.get("RANK", "0") == "0":  # of several processes the first one speaks
             again = "the same command begins again and keeps what is finished"
             print(f"{stop.name}: stopped; {again}", file=sys.stderr)
-        return stop.exit_code
+        return stop.exit_code or CODES[signal.SIGTERM]  # it struck while another flag held the signals
     told = error if isinstance(error, UserError | RunError) else _surroundings(error)
     if told is None:
         fault = f"{type(error).__name__}: {error}"

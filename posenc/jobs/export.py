@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from posenc.errors import UserError
+from posenc.names import visible
 from posenc.paths import output_file
 from posenc.report.progress import say
 from posenc.results.bundle import MOST_RUNS, SUFFIX, bundled, packed
 from posenc.results.filters import where
 from posenc.results.load import Run, load_runs, run_names
-from posenc.results.names import visible
 from posenc.results.store import write_bytes_atomic
 
 

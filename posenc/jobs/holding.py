@@ -13,8 +13,8 @@ from filelock import FileLock, Timeout
 from posenc.durable import cannot_write, clear_temporaries, file_lock
 from posenc.errors import RunError
 from posenc.jobs.told import WAIT
+from posenc.names import visible
 from posenc.report.progress import say
-from posenc.results.names import visible
 from posenc.results.own_files import read_own_file
 from posenc.results.store import write_text_atomic
 from posenc.training.distributed import current

@@ -10,8 +10,8 @@ from pathlib import Path
 from posenc.jobs import job_log
 from posenc.jobs.run_directory import read_status
 from posenc.jobs.signals import CODES
+from posenc.names import visible
 from posenc.report.failures import DIVERGED, Ended
-from posenc.results.names import visible
 
 LONGEST = 200  # characters of a job's last line
 OUT_OF_MEMORY = "out of memory, if nobody did that: fewer jobs at once, a smaller batch or model"

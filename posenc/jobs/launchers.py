@@ -24,12 +24,14 @@ from omegaconf import DictConfig
 from posenc.errors import RunError, UserError, first_line
 from posenc.jobs.command_line import CommandLine
 from posenc.jobs.compose import Composed, Jobs, initialized, of_the_job, of_the_sweep, plain_settings
+from posenc.jobs.one_job import run_job
 from posenc.jobs.signals import InterruptedRunError, StopFlag
 from posenc.jobs.sweep import show_sweep
 from posenc.jobs.sweep_state import Asked
+from posenc.jobs.told import debugging
+from posenc.names import visible
 from posenc.report.failures import DIVERGED, FINISHED
 from posenc.report.progress import say
-from posenc.results.names import visible
 from posenc.settings import register_schemas
 
 register_schemas()  # a launcher's process comes here first
@@ -68,7 +70,10 @@ def run_launched(
     with StopFlag() as stop:
         try:
             while waiting:
-                now = list({places[i]: i for i in reversed(waiting)}.values())[::-1]  # one of each directory
+                first: dict[Path, int] = {}  # of each directory
+                for i in waiting:
+                    first.setdefault(places[i], i)
+                now = list(first.values())
                 waiting = [i for i in waiting if i not in now]
                 ended = _launch(command, line, [composed.jobs[i] for i in now])
                 codes += [_by_the_run(names[i], code, stands, i) for i, code in zip(now, ended, strict=True)]
@@ -78,7 +83,7 @@ def run_launched(
         except UserError:
             raise
         except Exception as error:  # the launcher's own: sbatch refused the job, no Ray to connect to
-            if os.environ.get("HYDRA_FULL_ERROR") == "1":
+            if debugging():
                 raise
             hint = "said by the launcher; --debug shows where"
             say(RunError(f"{type(error).__name__}: {error}", hint=hint).text())
@@ -164,8 +169,6 @@ JOBS: dict[str, Callable[[Any], Any]] = {"train": train_job, "eval": eval_job}
 
 
 def _job(command: str, config: DictConfig) -> int:
-    from posenc.jobs.launch import run_job
-
     settings = plain_settings(command, config)
     if os.environ.get(SUBMITIT) != "slurm":
         return run_job(command, settings, in_sweep=True)

@@ -26,6 +26,7 @@ import yaml
 
 from posenc.durable import CONTINUES, cannot_write
 from posenc.errors import RunError
+from posenc.jobs import job_log
 from posenc.jobs.holding import results_lock
 from posenc.results.load import load_run
 from posenc.results.own_files import read_json
@@ -166,9 +167,9 @@ def log_file(directory: Path) -> Iterator[None]:
         yield
         return
     try:
-        handler = _LogFile(directory / "log.txt", encoding="utf-8")
+        handler = _LogFile(directory / job_log.NAME, encoding="utf-8")
     except OSError as error:
-        raise cannot_write(directory / "log.txt", error) from error
+        raise cannot_write(directory / job_log.NAME, error) from error
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)

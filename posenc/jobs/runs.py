@@ -15,11 +15,11 @@ from rich.text import Text
 
 from posenc.errors import UserError
 from posenc.jobs.signals import InterruptedRunError, StopFlag
+from posenc.names import visible
 from posenc.report.runs_table import count, document, notes, progress, summary, table
 from posenc.report.table import color_of, unicode_of, width_of
 from posenc.results.glance import Glance, glance, run_directories
 from posenc.results.load import Run
-from posenc.results.names import visible
 
 FORMATS = ("table", "json")
 EVERY = 2.0  # seconds between two looks

@@ -24,12 +24,12 @@ from posenc.jobs.command_line import CommandLine, parse
 from posenc.jobs.compose import compose_jobs
 from posenc.jobs.stored_run import stored_run
 from posenc.model.decoder import Decoder
+from posenc.names import visible
 from posenc.paths import output_file
 from posenc.pictures.measure import measure
 from posenc.pictures.panels import FORMATS, Picture
 from posenc.pictures.sampling import FAR
 from posenc.pictures.text import text_plot
-from posenc.results.names import visible
 from posenc.results.settings import spoken_name
 from posenc.results.store import write_bytes_atomic
 from posenc.training.checkpoint import check_weights, load_weights

@@ -113,5 +113,5 @@ class StopFlag:
     @property
     def name(self) -> str:
         if self.received is None:
-            return "a signal to another process" if self.elsewhere else "none"
+            return "a signal to another process" if self.elsewhere else "a signal"
         return signal.Signals(self.received).name

@@ -14,8 +14,8 @@ from posenc.jobs import run_directory as folder
 from posenc.jobs.build import build_decoder, code_of, resolve_parts
 from posenc.jobs.checks import LONGEST_CONTEXT, check_model, whole
 from posenc.model.decoder import Decoder, ModelShape
+from posenc.names import visible
 from posenc.results.load import load_run
-from posenc.results.names import visible
 from posenc.results.settings import as_text
 from posenc.training.checkpoint import Checkpoint, newest_checkpoint
 

@@ -21,8 +21,8 @@ from submitit.local import local
 from submitit.slurm.slurm import SlurmInfoWatcher, SlurmJob
 
 from posenc.jobs.signals import CODES, InterruptedRunError
+from posenc.names import visible
 from posenc.report.progress import say
-from posenc.results.names import visible
 
 OVER = (
     "BOOT_FAIL",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import signal
 import sys
 import time
@@ -19,7 +18,7 @@ from posenc.jobs.signals import CODES
 from posenc.jobs.slots import Slots, how_many, usable_cores, visible_gpus
 from posenc.jobs.sweep_runner import Runner
 from posenc.jobs.sweep_state import Asked
-from posenc.jobs.told import SWEEP
+from posenc.jobs.told import SWEEP, setting
 from posenc.jobs.validated import frozen
 from posenc.report.failures import FINISHED, failures_lines, sweep_lines
 from posenc.report.live import clock
@@ -33,19 +32,16 @@ def named_sweep(jobs: Sequence[Composed]) -> Iterator[None]:
     """The sweep's name in the environment: the same jobs have the same one, so trackers group them."""
     listed = "\n".join(frozen(job.settings) for job in jobs)
     name = str(jobs[0].settings.get("experiment_name", "eval"))
-    os.environ[SWEEP] = f"{name}-{hashlib.sha256(listed.encode()).hexdigest()[:6]}"
-    try:
+    with setting(SWEEP, f"{name}-{hashlib.sha256(listed.encode()).hexdigest()[:6]}"):
         yield
-    finally:
-        del os.environ[SWEEP]
 
 
 def fails_fast(composed: Jobs) -> bool:
     """`sweep.fail_fast`. Raises UserError where another launcher than ours runs the jobs."""
     asked = any(job.settings.get("sweep", {}).get("fail_fast") for job in composed.jobs)
-    if asked and not composed.basic:
-        hint = "only Hydra's own sweeper with the launcher basic or joblib can stop what has not begun"
-        raise UserError("sweep.fail_fast", "true", "is not for this sweeper or launcher", hint=hint)
+    if asked and composed.launcher is not None:
+        hint = "only the launchers basic and joblib can stop what has not begun"
+        raise UserError("sweep.fail_fast", "true", "is not for this launcher", hint=hint)
     return bool(asked)
 
 

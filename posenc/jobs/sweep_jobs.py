@@ -10,10 +10,10 @@ from pathlib import Path
 from posenc.errors import UserError
 from posenc.jobs.compose import Composed, Jobs
 from posenc.jobs.told import RETRY
-from posenc.jobs.validated import frozen, validated
+from posenc.jobs.validated import validated
+from posenc.names import visible
 from posenc.report.failures import DIVERGED, FINISHED
 from posenc.report.progress import say
-from posenc.results.names import visible
 
 
 def applicable(command: str, composed: Jobs) -> Jobs:
@@ -26,7 +26,7 @@ def applicable(command: str, composed: Jobs) -> Jobs:
     count, kept, refused = len(composed.jobs), [], []
     for number, job in enumerate(composed.jobs, 1):
         try:
-            validated(command, frozen(job.settings))
+            validated(command, job.settings)
             kept.append(job)
         except NotForThisEncodingError as error:
             if count == 1:
@@ -52,7 +52,7 @@ def asked_of(command: str, jobs: list[Composed]) -> dict[Path, set[tuple[str, st
 
     found: dict[Path, set[tuple[str, str]]] = {}
     for job in jobs:
-        validated_job = validated("eval", frozen(job.settings))
+        validated_job = validated("eval", job.settings)
         found.setdefault(validated_job.directory, set()).update(asked_targets(validated_job))
     return found
 
@@ -62,7 +62,7 @@ def each_once(composed: Jobs) -> Jobs:
     first: dict[str, int] = {}
     kept = []
     for i, job in enumerate(composed.jobs):
-        run = validated("train", frozen(job.settings))
+        run = validated("train", job.settings)
         same = first.setdefault(json.dumps([str(run.directory), run.settings["eval"]]), i)
         if same == i:
             kept.append(job)
@@ -81,7 +81,7 @@ def stands(command: str, jobs: list[Composed], i: int) -> str | None:
     from posenc.jobs.run_directory import read_status
     from posenc.jobs.train_job import is_finished
 
-    job = validated("train", frozen(jobs[i].settings))
+    job = validated("train", jobs[i].settings)
     if RETRY not in os.environ and read_status(job.directory).get("status") == DIVERGED:
         return DIVERGED
     return FINISHED if is_finished(job) else "open"

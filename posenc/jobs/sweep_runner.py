@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from posenc.jobs import job_log
-from posenc.jobs.command_line import CommandLine
-from posenc.jobs.compose import Composed
+from posenc.jobs.command_line import CommandLine, key_of
+from posenc.jobs.compose import Composed, of_the_job
 from posenc.jobs.holding import holder_of, is_held
 from posenc.jobs.job_end import diverged, not_finished
 from posenc.jobs.processes import Processes, Told
@@ -24,11 +24,11 @@ from posenc.jobs.run_directory import read_status
 from posenc.jobs.slots import Slots
 from posenc.jobs.sweep_state import Asked, Sweep
 from posenc.jobs.told import IF_HELD, WAIT
+from posenc.names import visible
 from posenc.report.failures import DIVERGED, FINISHED, NOT_STARTED, Ended
 from posenc.report.live import finished_line
 from posenc.report.progress import say
 from posenc.report.several import Several
-from posenc.results.names import visible
 
 LOCKS = {"train": "run", "eval": "evaluation"}
 HELD = 75  # exit code of a job that finds its run held; EX_TEMPFAIL of sysexits.h
@@ -231,7 +231,7 @@ class _Alone:
 
     def begin(self, i: int, text: str) -> None:
         """A job begins, by all that was said of it."""
-        told = [o for o in self.runner.jobs[i].overrides if not o.startswith(("hydra.", "hydra/", "sweep."))]
+        told = [o for o in of_the_job(self.runner.jobs[i]) if not key_of(o).startswith("sweep.")]
         say(f"\n[{i + 1}/{len(self.runner.jobs)}] {visible(' '.join(told))}")
 
     def end(self, i: int, text: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from posenc.jobs.command_line import key_of
 from posenc.jobs.compose import Composed
 from posenc.report.live import PENDING, RUNNING, Row, SweepState, left_words, seconds_left
 from posenc.report.words import length
@@ -126,7 +127,7 @@ class Sweep:
 
 def labels_of(jobs: Sequence[Composed], but: Sequence[str] = ("seed",)) -> list[str]:
     """The settings in which the jobs differ, some left out: what tells the rows apart, or the jobs."""
-    given = [dict(override.partition("=")[::2] for override in job.overrides) for job in jobs]
+    given = [{key_of(o): o.partition("=")[2] for o in job.overrides} for job in jobs]
     keys = dict.fromkeys(key for one in given for key in one)
     telling = [key for key in keys if key not in but and len({one.get(key) for one in given}) > 1]
     return [_label(one, telling, job.settings) for one, job in zip(given, jobs, strict=True)]

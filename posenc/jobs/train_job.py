@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 from posenc.corpus import TokenStore, WindowSampler, build_tokenizer, check_lengths, prepare
-from posenc.encodings import origins_of
 from posenc.errors import RunError
 from posenc.jobs import run_directory as folder
 from posenc.jobs.build import build_model, run_facts
@@ -20,6 +19,7 @@ from posenc.jobs.measure import Outcome, byte_store, measure
 from posenc.jobs.signals import InterruptedRunError, StopFlag
 from posenc.jobs.told import RETRY, SWEEP
 from posenc.jobs.validate import TrainJob
+from posenc.memory_meter import peak_memory
 from posenc.model.decoder import Decoder, count_parameters
 from posenc.report.progress import say, shown
 from posenc.results.load import load_run
@@ -248,8 +248,5 @@ def _facts(job: TrainJob, model: Decoder, store: TokenStore, trained: Trained) -
         steps=trained.step,
         seconds=trained.seconds,
         final_loss=trained.final_loss,
-        versions={
-            **folder.versions(),
-            **origins_of(job.settings["encoding"], job.settings["plugins"]),
-        },
+        peak_memory_bytes=peak_memory(job.device),
     )

@@ -38,7 +38,7 @@ from posenc.jobs.checks import (
 )
 from posenc.model.decoder import ModelShape
 from posenc.model.flops import training_flops
-from posenc.results.names import safe_name
+from posenc.names import safe_name
 from posenc.results.settings import spoken_name
 from posenc.tracking import check_tracking
 from posenc.training.compiling import resolve_compile

@@ -6,28 +6,26 @@ import functools
 import json
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from posenc.jobs.told import without_sweep
-
 if TYPE_CHECKING:
     from posenc.jobs.eval_job import EvalJob
     from posenc.jobs.validate import TrainJob
 
 
 @overload
-def validated(command: Literal["train"], frozen: str) -> TrainJob: ...
+def validated(command: Literal["train"], settings: dict[str, Any]) -> TrainJob: ...
 
 
 @overload
-def validated(command: Literal["eval"], frozen: str) -> EvalJob: ...
+def validated(command: Literal["eval"], settings: dict[str, Any]) -> EvalJob: ...
 
 
 @overload
-def validated(command: str, frozen: str) -> TrainJob | EvalJob: ...
+def validated(command: str, settings: dict[str, Any]) -> TrainJob | EvalJob: ...
 
 
-def validated(command: str, frozen: str) -> TrainJob | EvalJob:
-    """The validated job of settings written as JSON; each is validated once in a process."""
-    return _validated(command, frozen)
+def validated(command: str, settings: dict[str, Any]) -> TrainJob | EvalJob:
+    """The validated job of these settings, validated once in a process. Raises UserError."""
+    return _validated(command, frozen(settings))
 
 
 @functools.cache
@@ -43,5 +41,5 @@ def _validated(command: str, frozen: str) -> TrainJob | EvalJob:
 
 
 def frozen(settings: dict[str, Any]) -> str:
-    """As JSON, without what is the sweep's alone."""
-    return json.dumps(without_sweep(settings))
+    """As JSON, without `sweep`: how its sweep goes on is no part of a job."""
+    return json.dumps({key: value for key, value in settings.items() if key != "sweep"})

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from posenc.names import visible
 from posenc.report.escape import csv_text
 from posenc.report.escape import markdown as safe
-from posenc.results.names import visible
 
 FIELDS = ["encoding", "model", "context_length", "batch_windows", "precision", "compile", "device", "phase"]
 FIELDS += ["window", "median_seconds", "tokens_per_second", "ratio", "ratio_low", "ratio_high", "peak_bytes"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from posenc.names import visible
 from posenc.results.comparison import Comparison
-from posenc.results.names import visible
 from posenc.results.verdicts import EFFECTIVE
 
 PROBE_NOTES = {

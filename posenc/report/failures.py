@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from posenc.names import visible
 from posenc.results.load import Run
-from posenc.results.names import visible
 
 FINISHED, DIVERGED, NOT_STARTED = "finished", "diverged", "not started"
 

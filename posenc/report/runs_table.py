@@ -12,11 +12,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from posenc.names import visible
 from posenc.report.live import clock
 from posenc.report.words import length
 from posenc.results.again import command_again
 from posenc.results.glance import Glance
-from posenc.results.names import visible
 
 STYLES = {"finished": "green", "running": "cyan", "interrupted": "yellow", "dead": "red", "failed": "red"}
 ORDER = ("finished", "running", "interrupted", "failed", "diverged", "dead", "damaged", "unknown")

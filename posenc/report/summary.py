@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from posenc.names import visible
 from posenc.report.words import INDEPENDENT, label, length
 from posenc.results.cells import Cell
 from posenc.results.columns import Column
 from posenc.results.comparison import Comparison, Row
-from posenc.results.names import visible
 from posenc.results.numbers import printed, printed_change
 from posenc.results.verdicts import BETTER, COLLAPSED_WORD, SAME_WORD, WORSE, short
 

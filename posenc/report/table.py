@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from posenc.errors import UserError
+from posenc.names import visible
 from posenc.report.data import csv_lines, json_document
 from posenc.report.latex import latex
 from posenc.report.markdown import markdown
 from posenc.report.terminal import ASCII, terminal
 from posenc.results.comparison import Comparison, compare, metric_for, tables_of
 from posenc.results.load import Run
-from posenc.results.names import visible
 from posenc.results.records import Metric
 
 FORMATS: dict[str, Callable[[Sequence[Comparison], int, bool, bool], str]] = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from posenc.names import visible
 from posenc.report.extra_words import PROBE_NOTES, extra_captions, over_seeds_and_documents
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
-from posenc.results.names import visible
 from posenc.results.numbers import printed
 from posenc.results.rows import full_label
 from posenc.results.settings import as_text

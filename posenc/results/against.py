@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+from posenc.names import visible
 from posenc.results.cells import NOT_MEASURED, Cell, record_of, samples_of
 from posenc.results.comparison import Comparison, compare, protocols_of
 from posenc.results.directions import Check, Outcome, Scores, is_clear, order, sign
 from posenc.results.load import Run
 from posenc.results.mixing import mixed_values
-from posenc.results.names import visible
 from posenc.results.published import TRANSCRIBED, Published, table_rows
 from posenc.results.records import HEADLINE, INFLATED
 from posenc.results.rows import Group, group_runs

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from posenc.errors import UserError
-from posenc.results.names import visible
+from posenc.names import visible
 from posenc.results.ranking import Pair, Word
 from posenc.results.records import Metric
 from posenc.results.rows import Group, full_label, names_of

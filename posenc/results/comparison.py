@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from posenc.errors import UserError
+from posenc.names import visible
 from posenc.results.baseline import against_baseline, find_baseline
 from posenc.results.cells import NOT_MEASURED, Cell, make_cell, record_of, samples_of, value_of
 from posenc.results.columns import Column, bin_columns, single, window_columns, window_multiples
@@ -17,7 +18,6 @@ from posenc.results.extensions import ExtensionColumn, extension_columns, fold
 from posenc.results.header import header_of, parameters_of
 from posenc.results.load import Run
 from posenc.results.mixing import mixed_values, refuse_mixed
-from posenc.results.names import visible
 from posenc.results.probes import PROBES, Probe, ProbeColumn, probe_columns
 from posenc.results.ranking import Pair, compare_pairs, marks
 from posenc.results.records import HEADLINE, INFLATED, METRICS, REFERENCE_PROTOCOL, SCHEMA_VERSION, Metric

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from posenc.errors import UserError
+from posenc.names import visible
 from posenc.results.comparison import Comparison, check_asked, compare_checked
 from posenc.results.filters import check_key, value_of_key
 from posenc.results.load import Run
-from posenc.results.names import visible
 from posenc.results.records import Metric
 from posenc.results.view import View
 

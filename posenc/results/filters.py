@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from posenc.errors import UserError
+from posenc.names import visible
 from posenc.results.load import Run
-from posenc.results.names import visible
 from posenc.results.settings import as_text, encoding_of, flatten, spoken_name
 
 MOST_NAMED = 20  # values or keys in an error message

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from posenc.errors import UserError
+from posenc.names import safe_name, visible
 from posenc.results.bundle import SUFFIX as BUNDLE
 from posenc.results.bundle import unpacked
 from posenc.results.check import check_facts, check_record, is_shallow
 from posenc.results.losses import kept
-from posenc.results.names import safe_name, visible
 from posenc.results.own_files import LARGEST, parse_object, read_config, read_json, read_own_file
 from posenc.results.processes import is_dead
 from posenc.results.records import SCHEMA_VERSION, Record, RunFacts

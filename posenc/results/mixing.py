@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from posenc.errors import UserError
+from posenc.names import visible
 from posenc.results.load import run_names
-from posenc.results.names import visible
 from posenc.results.selection import Selected
 from posenc.results.settings import as_text, differing, flatten
 

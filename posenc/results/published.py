@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from posenc.errors import UserError
-from posenc.results.names import visible
+from posenc.names import visible
 
 # Taken from other people's copies of these tables.
 TRANSCRIBED = frozenset({"kerple-table3", "scale-invariant-table1", "kazemnejad-appendixF"})

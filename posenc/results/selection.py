@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from posenc.errors import UserError
+from posenc.names import visible
 from posenc.results.load import Run
-from posenc.results.names import visible
 from posenc.results.records import REFERENCE_PROTOCOL, Record
 
 TargetSet = tuple[str, str, int, str]  # fingerprint, split, stride or 0, hash of the targets

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from posenc.errors import UserError
-from posenc.results.names import visible
+from posenc.names import visible
 
 if TYPE_CHECKING:
     from posenc.results.comparison import Row

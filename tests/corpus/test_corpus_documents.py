@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections import Counter
 
 from posenc.corpus.documents import Document, fingerprint, split_of
-from posenc.results.names import visible
+from posenc.names import visible
 
 SHARES = {"validation": 0.1, "test": 0.2}
 TINY = [Document("a", b"one", "train"), Document("b", "zwö".encode(), "test"), Document("c/d", b"", "train")]

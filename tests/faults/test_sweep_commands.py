@@ -11,7 +11,7 @@ import pytest
 import tiny
 
 from posenc.jobs.holding import locked
-from posenc.jobs.launch import run_job
+from posenc.jobs.one_job import run_job
 from posenc.jobs.told import IF_HELD, RETRY
 
 Posenc = Callable[..., tiny.Result]

@@ -32,7 +32,7 @@ def facts_of(corpus: Path, *overrides: str) -> Any:
         steps=1,
         seconds=1.0,
         final_loss=None,
-        versions={},
+        peak_memory_bytes=None,
     )
 
 

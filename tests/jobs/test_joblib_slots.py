@@ -88,9 +88,9 @@ def test_the_launcher_is_there_with_hydras_plug_in_and_without(
         node = {"_target_": "elsewhere", "n_jobs": -1, "backend": None}
         store.store(group="hydra/launcher", name="joblib", node=node)
     found = compose_jobs("train", parse([*SEVERAL, "seed=0,1"]))
-    assert found.basic and found.n_jobs == -1 and len(found.jobs) == 2
+    assert found.launcher is None and found.n_jobs == -1 and len(found.jobs) == 2
     several = compose_jobs("eval", parse([*SEVERAL, "run=a,b", "hydra.launcher.n_jobs=3"]))
-    assert several.basic and several.n_jobs == 3
+    assert several.launcher is None and several.n_jobs == 3
     assert compose_jobs("train", parse(["-m", "seed=0,1"])).n_jobs == 1
     assert not recwarn.list
 

@@ -109,6 +109,13 @@ def test_an_eval_sweep_with_a_failing_job_ends_with_1(run_copy: Path, place: Pat
     assert json.loads((run_copy / "status.json").read_text())["status"] == "finished"
 
 
+def test_a_sweep_is_a_grid(posenc: Posenc, place: Path) -> None:
+    (place / "conf" / "hydra" / "sweeper").mkdir(parents=True)
+    (place / "conf" / "hydra" / "sweeper" / "finds.yaml").write_text("_target_: nowhere.Finds\n")
+    refused = posenc("train", "--config-dir", "conf", "-m", "hydra/sweeper=finds", "seed=0,1")
+    assert refused.code == 2 and "hydra/sweeper=finds: sweeps are grids" in refused.err, refused.err
+
+
 def test_flags_may_stand_anywhere(place: Path) -> None:
     for arguments in (["-m", "seed=0,1"], ["seed=0,1", "-m"], ["device=cpu", "--multirun", "seed=0,1"]):
         composed = compose_jobs("train", parse(arguments))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from posenc.corpus.documents import Document
 from posenc.errors import UserError, nearest
-from posenc.results.names import visible
+from posenc.names import visible
 
 FOLDER_SUFFIXES = (".txt", ".gz", ".jsonl")  # what a folder is searched for; other files are named or globbed
 BOM = b"\xef\xbb\xbf"

@@ -18,8 +18,8 @@ from posenc.corpus.hub_access import endpoint, reachable, unreachable
 from posenc.corpus.hub_load import WAYS_OUT, broken_off, described, load
 from posenc.durable import digest_of, read_sealed, write_sealed
 from posenc.errors import UserError
+from posenc.names import visible
 from posenc.paths import cache_dir
-from posenc.results.names import visible
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from posenc.results.names import visible
+from posenc.names import visible
 
 VOID = {"meta", "input", "img", "br", "hr", "col"}
 

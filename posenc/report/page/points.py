@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from posenc.names import visible
 from posenc.report.words import length, spread_is_of
 from posenc.results.cells import Cell
 from posenc.results.columns import Column
 from posenc.results.comparison import Comparison
-from posenc.results.names import visible
 from posenc.results.numbers import printed, printed_change
 from posenc.results.records import METRICS
 

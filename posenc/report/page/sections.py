@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from posenc.errors import UserError
+from posenc.names import visible
 from posenc.report.page.charts import SHAPES, Chart, look, spec_of
 from posenc.report.page.drawn import context_charts, training_chart, training_points
 from posenc.report.page.markup import Html, el, join
@@ -18,7 +19,6 @@ from posenc.report.summary import summary_sentence
 from posenc.report.words import MARKS, captions, label, title
 from posenc.results.comparison import Comparison, Row
 from posenc.results.load import Run
-from posenc.results.names import visible
 
 
 class Sheet:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posenc.errors import UserError
+from posenc.names import visible
 from posenc.paths import output_file
 from posenc.results.comparison import Comparison
 from posenc.results.load import Run
-from posenc.results.names import visible
 from posenc.results.store import write_bytes_atomic
 
 if TYPE_CHECKING:

@@ -1,0 +1,26 @@
+"""What Hydra itself answers for `posenc train` and `posenc eval`: `--cfg`, `--info`. No job runs."""
+
+from __future__ import annotations
+
+import sys
+
+import hydra
+from omegaconf import DictConfig
+
+from posenc.paths import conf_dir
+from posenc.settings import register_schemas
+
+
+def print_answer(command: str, arguments: list[str]) -> None:
+    """What `hydra.main` prints for these arguments."""
+    register_schemas()
+
+    @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)
+    def answer(config: DictConfig) -> None:
+        raise AssertionError("the arguments ask for a job")
+
+    before, sys.argv = sys.argv, [f"posenc {command}", *arguments]
+    try:
+        answer()
+    finally:
+        sys.argv = before
