@@ -50,6 +50,20 @@ def choice_file(group: str, name: object) -> Path | None:
     return next((path for path in places if path.is_file()), None)
 
 
+def refuse_taken_names(folder: Path) -> None:
+    """Raise UserError for a YAML of the user's with the name of another one.
+
+    Of the two Hydra takes posenc's and says nothing: an edited copy would have no effect.
+    """
+    for path in sorted([*folder.glob("*.yaml"), *folder.glob("*/*.yaml")]):
+        name = path.relative_to(folder)
+        for taken in (place / name for place in conf_dirs()):
+            if taken.is_file() and taken.read_bytes() != path.read_bytes():
+                problem = f"{visible(name)} has the name of one that is there, which would be used"
+                hint = f"give yours another name: {visible(name.with_stem(f'my_{name.stem}'))}"
+                raise UserError("--config-dir", str(folder), problem, hint=hint)
+
+
 def output_file(option: str, given: str | Path) -> Path:
     """Where a file that the user names is to be written, links followed. Raises UserError.
 

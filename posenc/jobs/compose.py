@@ -9,35 +9,32 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast, get_args, get_type_hints
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.utils import setup_globals
 from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException
 
-from posenc.errors import UserError, first_line
+from posenc.errors import UserError
 from posenc.jobs.command_line import CommandLine, is_hydras, key_of
 from posenc.jobs.eval_runs import with_each_run
 from posenc.jobs.hydra_errors import (
     is_choice,
     no_such_choice,
     translated,
-    unknown_key,
     unreadable,
 )
+from posenc.jobs.plain_settings import plain_settings
 from posenc.jobs.slots import LAUNCHER, checked_n_jobs
 from posenc.jobs.validated import frozen
-from posenc.paths import conf_dir
-from posenc.settings import EvalConfig, TrainConfig, register_schemas
+from posenc.paths import conf_dir, refuse_taken_names
+from posenc.settings import register_schemas
 
-SCHEMAS = {"train": TrainConfig, "eval": EvalConfig}
 # Compared with, never called: who runs a sweep stands in the configuration that Hydra composed itself.
 BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
@@ -141,6 +138,8 @@ def initialized(config_dir: str | None) -> Iterator[list[str]]:
     # Path.is_dir raises for a name too long
     if config_dir is not None and not os.path.isdir(config_dir):  # noqa: PTH112
         raise UserError("--config-dir", config_dir, "there is no such folder")
+    if config_dir is not None:
+        refuse_taken_names(Path(config_dir))
     register_schemas()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         yield [] if config_dir is None else [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"]
@@ -193,62 +192,3 @@ def _refuse_lists_of_choices(overrides: list[str]) -> None:
             if group == "tracking":
                 hint = f"several at once: tracking=several tracking.trackers={value}"
             raise UserError(group, value, "takes one choice", hint=hint)
-
-
-def plain_settings(command: str, config: DictConfig) -> dict[str, Any]:
-    """The configuration as plain data without Hydra's own part, to which `${hydra:...}` may refer.
-
-    Unknown keys (`+foo=1`) and missing ones (`~seed`) are refused.
-    """
-    kept = OmegaConf.masked_copy(config, [str(k) for k in config if k != "hydra"])
-    try:
-        with _referred_to(config):
-            settings = OmegaConf.to_container(kept, resolve=True, throw_on_missing=True)
-    except OmegaConfBaseException as error:
-        key = str(getattr(error, "full_key", None) or "override")
-        if isinstance(error, MissingMandatoryValue):
-            raise UserError(key, None, "is needed and has no default", hint=f"add {key}=...") from error
-        raise UserError(key, None, first_line(error)) from error
-    assert isinstance(settings, dict)
-    _refuse_unknown(settings, SCHEMAS[command], "")
-    return {str(key): value for key, value in settings.items()}
-
-
-@contextmanager
-def _referred_to(config: DictConfig) -> Iterator[None]:
-    """Hydra's part of this configuration is what `${hydra:...}` means; in a job of Hydra's it is already."""
-    if "hydra" not in config:
-        yield
-        return
-    holder = HydraConfig.instance()
-    before = holder.cfg
-    holder.set_config(config)
-    OmegaConf.register_new_resolver("hydra", _known_to_hydra, replace=True)
-    try:
-        yield
-    finally:
-        holder.cfg = before
-        setup_globals()  # Hydra's own resolver, which makes null of what is not known
-
-
-def _known_to_hydra(path: str) -> Any:
-    """What is the same in the job: a number of it, or its folder, would be another there."""
-    value = OmegaConf.select(cast(DictConfig, HydraConfig.get()), path)
-    if value is None:
-        raise ValueError(f"hydra.{path} is not known before the job runs")
-    return value
-
-
-def _refuse_unknown(settings: dict[Any, Any], schema: Any, prefix: str) -> None:
-    fields, hints = {f.name: f for f in dataclasses.fields(schema)}, get_type_hints(schema)
-    for name in fields:
-        if name not in settings:
-            raise UserError(f"{prefix}{name}", None, "is needed and cannot be taken away")
-    for key, value in settings.items():
-        if key not in fields:
-            raise unknown_key(f"{prefix}{key}", None, [f"{prefix}{name}" for name in fields])
-        if value is None and hints[key] is not Any and type(None) not in get_args(hints[key]):
-            raise UserError(f"{prefix}{key}", None, "needs a value, and what it refers to is null")
-        factory = fields[key].default_factory
-        if dataclasses.is_dataclass(factory) and isinstance(value, dict):
-            _refuse_unknown(value, factory, f"{prefix}{key}.")

@@ -63,7 +63,7 @@ def choices(group: str, config_dir: str | None = None) -> dict[str, str]:
     installed packages too.
     """
     places = [*conf_dirs(), *([Path(config_dir)] if config_dir else [])]
-    paths = {path.stem: path for place in places for path in (place / group).glob("*.yaml")}
+    paths = {path.stem: path for place in reversed(places) for path in (place / group).glob("*.yaml")}
     return {name: _description(paths[name]) for name in sorted(paths)}
 
 

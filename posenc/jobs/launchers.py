@@ -23,8 +23,9 @@ from omegaconf import DictConfig
 
 from posenc.errors import RunError, UserError, first_line
 from posenc.jobs.command_line import CommandLine
-from posenc.jobs.compose import Composed, Jobs, initialized, of_the_job, of_the_sweep, plain_settings
+from posenc.jobs.compose import Composed, Jobs, initialized, of_the_job, of_the_sweep
 from posenc.jobs.one_job import run_job
+from posenc.jobs.plain_settings import plain_settings
 from posenc.jobs.signals import InterruptedRunError, StopFlag
 from posenc.jobs.sweep import show_sweep
 from posenc.jobs.sweep_state import Asked

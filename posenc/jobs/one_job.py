@@ -20,8 +20,9 @@ from omegaconf import DictConfig
 from posenc.errors import RunError, UserError, first_line
 from posenc.jobs import job_log
 from posenc.jobs.command_line import CommandLine
-from posenc.jobs.compose import initialized, plain_settings
+from posenc.jobs.compose import initialized
 from posenc.jobs.holding import HeldRunError
+from posenc.jobs.plain_settings import plain_settings
 from posenc.jobs.told import IF_HELD, SWEEP, debugging
 from posenc.jobs.validated import validated
 from posenc.report.progress import say

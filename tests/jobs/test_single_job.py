@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import tiny
 
+from posenc.paths import conf_dir
+
 Posenc = Callable[..., tiny.Result]
 CALLBACK = """
 import os
@@ -111,3 +113,18 @@ def test_what_hydra_cannot_do_is_wrong_input(train: Posenc, place: Path, words: 
     refused = train(*words)
     assert refused.code == 2 and says in refused.err and "Traceback" not in refused.err
     assert len(refused.err.splitlines()) < 5 and not list(place.iterdir())
+
+
+def test_a_file_of_ones_own_has_a_name_of_its_own(train: Posenc, place: Path) -> None:
+    """Hydra would take posenc's and say nothing."""
+    shipped = conf_dir() / "encoding" / "rope.yaml"
+    mine = place / "conf" / "encoding" / "rope.yaml"
+    mine.parent.mkdir(parents=True)
+    mine.write_text(shipped.read_text().replace("10000", "77"))
+    refused = train("--config-dir", "conf", "encoding=rope")
+    assert refused.code == 2 and "encoding/rope.yaml has the name" in refused.err, refused.err
+    mine.rename(mine.with_name("my_rope.yaml"))
+    (place / "conf" / "encoding" / "alibi.yaml").write_bytes((shipped.parent / "alibi.yaml").read_bytes())
+    assert train("--config-dir", "conf", "encoding=my_rope").code == 0
+    (run,) = (place / "runs" / "default").glob("[!.]*")
+    assert "base: 77" in (run / "config.yaml").read_text()
