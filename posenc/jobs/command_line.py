@@ -1,11 +1,9 @@
-"""A command line with overrides: its flags, Hydra's and posenc's, and what is overridden."""
+"""A command line with overrides: flags, Hydra's and posenc's, and what is overridden."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NoReturn
-
-from hydra._internal.utils import get_args_parser
 
 from posenc.errors import UserError, nearest
 
@@ -29,6 +27,8 @@ class CommandLine:
 
 def parse(arguments: list[str]) -> CommandLine:
     """Split Hydra's flags from overrides. Raises UserError for unknown flags."""
+    from hydra._internal.utils import get_args_parser
+
     parser = get_args_parser()
     parser.error = _wrong_flag  # type: ignore[method-assign]
     args = parser.parse_intermixed_args(arguments)  # flags may stand between overrides
@@ -58,6 +58,8 @@ def is_hydras(override: str) -> bool:
 
 def refuse_unknown_flags(command: str, arguments: list[str]) -> None:
     """Raises UserError, naming the nearest one, for a flag that neither Hydra nor posenc has."""
+    from hydra._internal.utils import get_args_parser
+
     known = [flag for flag in get_args_parser()._option_string_actions if flag.startswith("--")]
     offered = [flag for flag in OFFERED if command == "train" or flag not in TRAINS]
     for word in arguments:
