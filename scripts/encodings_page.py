@@ -117,10 +117,10 @@ def extensions() -> list[str]:
 
 def wrong_snippets() -> list[str]:
     sys.path[:0] = [str(ROOT / "tests" / "laws")]
-    broken = importlib.import_module("broken").BROKEN
+    broken = importlib.import_module("every_broken").BROKEN
     lines = [
         "## Wrong code that circulates, and the law that catches it",
-        "Each of these is kept in `tests/laws/broken.py` and must fail the law beside it. What no law can "
+        "Each of these is kept in `tests/laws/broken_*.py` and must fail the law beside it. What no law can "
         "see is caught by the formula that its test rebuilds another way.",
         "",
         "| what is wrong | caught by | which says |",

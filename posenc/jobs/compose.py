@@ -88,7 +88,7 @@ def _own_jobs(command: str, line: CommandLine) -> Jobs:
     with initialized(line.config_dir) as search:
         plain = of_the_sweep(line) if line.multirun else line.overrides
         for override in plain:
-            if override.startswith("experiment=") and line.multirun and _is_sweep(override):
+            if key_of(override) == "experiment" and line.multirun and _is_sweep(override):
                 hint = "a command for each; one that is to bring another along says so itself: sweep.also"
                 raise UserError("experiment", override.partition("=")[2], "one at a time", hint=hint)
         base = _compose(command, [*search, *plain])

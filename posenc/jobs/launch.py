@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
 from posenc.errors import UserError
 from posenc.jobs.command_line import parse, refuse_unknown_flags
@@ -15,9 +14,6 @@ from posenc.jobs.sweep_jobs import stands as stands_now
 from posenc.jobs.told import RETRY, setting
 from posenc.jobs.validated import validated
 from posenc.training.distributed import alone, current, together
-
-if TYPE_CHECKING:
-    pass
 
 
 def run_command(command: str, arguments: list[str], *, dry_run: bool = False, retry: bool = False) -> int:
@@ -34,8 +30,6 @@ def _run_command(command: str, arguments: list[str], dry_run: bool) -> int:
     group = current()
     refuse_unknown_flags(command, arguments)
     line = parse(arguments)
-    # Hydra's own parser wants all flags before or after the overrides
-    arguments = [*(a for a in arguments if a not in line.overrides), *line.overrides]
     if (line.asks_hydra or dry_run) and not group.is_first:
         return 0
     if line.asks_hydra:
@@ -43,7 +37,8 @@ def _run_command(command: str, arguments: list[str], dry_run: bool) -> int:
             compose_jobs(command, line)
         from posenc.jobs.hydra_answers import print_answer
 
-        print_answer(command, arguments)
+        flags = [word for word in arguments if word not in line.overrides]
+        print_answer(command, [*flags, *line.overrides])  # Hydra's parser wants them before or after
         return 0
     if dry_run:
         from posenc.jobs.dry_run import print_dry_run

@@ -6,7 +6,6 @@ None where the fault is consistent in itself: only a formula rebuilt by a second
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any, ClassVar
 
 import torch
@@ -26,9 +25,3 @@ class Broken(Encoding):
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         nn.init.normal_(parameter, generator=generator)
-
-
-def faults(*modules: ModuleType) -> list[Any]:
-    """Every one of them that says who catches it."""
-    every = [cls for module in modules for cls in vars(module).values()]
-    return [cls for cls in every if isinstance(cls, type) and "caught_by" in vars(cls)]

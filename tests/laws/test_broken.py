@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import broken_bias
-import broken_others
-import broken_rotary
 import pytest
-from broken import faults
 from broken_rotary import SharedTable
+from every_broken import BROKEN
 from subjects import of_class, verdict_of
 
 from posenc.laws import LAWS, judge
 
-BROKEN = faults(broken_rotary, broken_bias, broken_others)
 CAUGHT = [cls for cls in BROKEN if cls.caught_by is not None]
 UNSEEN = [cls for cls in BROKEN if cls.caught_by is None]
 

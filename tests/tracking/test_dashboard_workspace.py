@@ -80,7 +80,7 @@ def test_out_writes_the_same_to_a_file_and_sends_nothing(
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
-        ({"length": "8"}, "--length"),
+        ({"length": "0x"}, "--length"),
         ({"length": "xx"}, "--length"),
         ({"out": "no/such/folder/x"}, "--out"),
         ({"protocol": "bogus", "dry_run": True}, "--protocol"),
