@@ -53,10 +53,14 @@ class Jobs:
     """All jobs of a command line, each once."""
 
     jobs: list[Composed]
-    sweep: bool
     n_jobs: int = 1  # at once; -1: as many as the machine is good for
     launcher: str | None = None  # of a plug-in (jobs.launchers); None: we run them, one or several at once
     config: DictConfig | None = None  # of a single job: as composed, with Hydra's own part
+
+    @property
+    def sweep(self) -> bool:
+        """Whether these are the jobs of a sweep, if only one."""
+        return self.config is None
 
 
 def compose_jobs(command: str, line: CommandLine) -> Jobs:
@@ -102,7 +106,7 @@ def _own_jobs(command: str, line: CommandLine) -> Jobs:
         several = chosen == LAUNCHER
         if not sweep:
             base.hydra.mode = RunMode.RUN
-            return Jobs([Composed(line.overrides, plain_settings(command, base))], sweep, config=base)
+            return Jobs([Composed(line.overrides, plain_settings(command, base))], config=base)
         if sweeper != BASIC_SWEEPER:
             hint = "a search gives single commands, and reads results.json after each"
             named = str(OmegaConf.select(base, "hydra.runtime.choices")["hydra/sweeper"])
@@ -119,7 +123,7 @@ def _own_jobs(command: str, line: CommandLine) -> Jobs:
             jobs.append(Composed(overrides, settings))
         n_jobs = checked_n_jobs(OmegaConf.select(base, "hydra.launcher.n_jobs")) if several else 1
         ours = several or launcher == BASIC_LAUNCHER
-        return Jobs(jobs, True, n_jobs, None if ours else chosen)
+        return Jobs(jobs, n_jobs, None if ours else chosen)
 
 
 def of_the_sweep(line: CommandLine) -> list[str]:

@@ -58,7 +58,6 @@ def run_composed(command: str, line: CommandLine, config: DictConfig) -> int:
 
 def run_job(command: str, settings: dict[str, Any], *, in_sweep: bool) -> int:
     """One job in this process; prints its table unless it is part of a sweep. Returns its exit code."""
-    from posenc.evaluation.extend import NotForThisEncodingError
     from posenc.jobs.validate import TrainJob
 
     directory = None
@@ -75,9 +74,6 @@ def run_job(command: str, settings: dict[str, Any], *, in_sweep: bool) -> int:
             from posenc.jobs.eval_job import run_eval
 
             outcome = run_eval(job)
-    except NotForThisEncodingError as error:  # of a sweep that another launcher than ours expanded
-        say(error.text())
-        return 0 if in_sweep else error.exit_code
     except HeldRunError as error:
         if IF_HELD in os.environ:
             return int(os.environ[IF_HELD])

@@ -65,7 +65,7 @@ def sweep(
         monkeypatch.setattr(runner.Runner, "words", words)
         settings = {"device": "cpu", "encoding": {"name": "seed=0"}, "sweep": {"fail_fast": fail_fast}}
         jobs = [Composed([f"seed={i}"], settings) for i in range(len(scripts))]
-        code = module.run_sweep("train", LINE, Jobs(jobs, True, at_once), places, stands, {})
+        code = module.run_sweep("train", LINE, Jobs(jobs, at_once), places, stands, {})
         return code, capsys.readouterr().err
 
     return run
@@ -155,7 +155,7 @@ def test_fail_fast_is_no_part_of_a_run(place: Path, corpus: Path) -> None:
     assert names[0] == names[1]
     assert [frozen(job.settings) for job in with_it.jobs] == [frozen(job.settings) for job in without.jobs]
     with pytest.raises(UserError, match="fail_fast"):
-        module.fails_fast(Jobs(with_it.jobs, True, launcher="slurm"))
+        module.fails_fast(Jobs(with_it.jobs, launcher="slurm"))
 
 
 def another(place: Path, seconds: float, then: str) -> subprocess.Popen[str]:

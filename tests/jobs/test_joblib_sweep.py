@@ -178,7 +178,7 @@ def test_as_many_as_asked_for_at_once_and_one_in_a_directory(
         def stands(i: int) -> str | None:
             return "finished" if i == 4 else None
 
-        assert module.run_sweep("train", line, Jobs(jobs, True, at_once), places, stands, {}) == 0
+        assert module.run_sweep("train", line, Jobs(jobs, at_once), places, stands, {}) == 0
         assert "[5/5] seed=4: already finished" in capsys.readouterr().err
         return log.read_text().splitlines()
 
