@@ -82,9 +82,7 @@ class Decoder(nn.Module):
         self.options = nn.ModuleList(options)
         # In a tuple, so that its parameters are not registered under a second name.
         self._acting = (Composed(encoding.shape, (encoding, *options)) if options else encoding,)
-        # Also the output map. Not `nn.Embedding(V, D)`, which draws values: where parameters have no storage,
-        # as in every check of a command, torch imports its compiler for that (2 s).
-        self.embedding = nn.Embedding.from_pretrained(torch.empty(vocab_size, shape.d_model), freeze=False)
+        self.embedding = _embedding(vocab_size, shape.d_model)  # also the output map
         choice = attention or AttentionChoice()
         self.blocks = nn.ModuleList(Block(shape, layer, choice) for layer in range(shape.n_layers))
         self.norm = nn.RMSNorm(shape.d_model)
@@ -124,6 +122,17 @@ class Decoder(nn.Module):
         """The encoding's positions for a window of n tokens, on the model's device: (n,) int64."""
         acting = self.acting if acting is None else acting
         return acting.positions(n, self.training, generator).to(self.embedding.weight.device)
+
+
+def _embedding(vocab_size: int, d_model: int) -> nn.Embedding:
+    """`nn.Embedding(vocab_size, d_model)`, except that values are drawn only where there is storage for them.
+
+    Without it, as in every check of a command, torch imports its compiler for the draw (2 s).
+    """
+    weight = torch.empty(vocab_size, d_model)
+    if not weight.is_meta:
+        nn.init.normal_(weight)
+    return nn.Embedding.from_pretrained(weight, freeze=False)
 
 
 def count_parameters(model: Decoder) -> dict[str, int]:
