@@ -112,10 +112,10 @@ def compare(
     debug: Debug = False,
 ) -> None:
     """The comparison: rows encodings, columns lengths; from disk, nothing is measured."""
-    from posenc.jobs.compare import Asked, run_compare
+    from posenc.commands.compare import CompareOptions, run_compare
 
-    asked = dict(locals())  # the parameters above are the fields of Asked
-    run_compare(Asked(**{name: asked[name] for name in Asked.__dataclass_fields__}))
+    asked = dict(locals())  # the parameters above are the fields of CompareOptions
+    run_compare(CompareOptions(**{name: asked[name] for name in CompareOptions.__dataclass_fields__}))
 
 
 @app.command()
@@ -129,7 +129,7 @@ def encodings(
     debug: Debug = False,
 ) -> None:
     """The catalogue: formula, where it acts, paper, behaviour past the training length."""
-    from posenc.jobs.catalogue import print_catalogue
+    from posenc.commands.catalogue import print_catalogue
 
     print_catalogue(name, as_json=json, plugins=plugin or [])
 
@@ -143,7 +143,7 @@ def check(
     debug: Debug = False,
 ) -> None:
     """Hold an encoding to the laws: `posenc check encoding=rope`. Exit 1 if one is broken; -m sweeps."""
-    from posenc.jobs.check import run_check
+    from posenc.commands.check import run_check
 
     raise typer.Exit(run_check([*(overrides or []), *context.args], every=every, as_json=json))
 
@@ -158,7 +158,7 @@ def show(
     debug: Debug = False,
 ) -> None:
     """Draw what an encoding does: `posenc show encoding=alibi --out alibi.png`; a trained one: run=DIR."""
-    from posenc.jobs.show import run_show
+    from posenc.commands.show import run_show
 
     raise typer.Exit(run_show([*(overrides or []), *context.args], out))
 
@@ -174,7 +174,7 @@ def data_list(
     json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False, debug: Debug = False
 ) -> None:
     """Every corpus that `data=` knows: licence, size, network needed or not, tokens cached here."""
-    from posenc.jobs.corpora import print_corpora
+    from posenc.commands.corpora import print_corpora
 
     print_corpora(as_json=json)
 
@@ -182,7 +182,7 @@ def data_list(
 @data.command(name="prepare")
 def data_prepare(overrides: Overrides = None, debug: Debug = False) -> None:
     """Fetch and tokenise ahead: `posenc data prepare data=wikitext103 tokenizer=bpe`."""
-    from posenc.jobs.corpora import prepare_and_print
+    from posenc.commands.corpora import prepare_and_print
 
     prepare_and_print(overrides or [])
 
@@ -194,7 +194,7 @@ def data_info(
     debug: Debug = False,
 ) -> None:
     """Sizes, fingerprint and what lengths fit: `posenc data info data=stdlib`. Tokenises nothing."""
-    from posenc.jobs.corpora import print_info
+    from posenc.commands.corpora import print_info
 
     print_info(overrides or [], as_json=json)
 
@@ -207,11 +207,11 @@ def _hydra(
     command: str, arguments: list[str], debug: bool, dry_run: bool = False, retry: bool = False
 ) -> None:
     if {"--help", "-h"} & set(arguments):
-        from posenc.jobs.help import print_help
+        from posenc.command_line.help import print_help
 
         print_help(command, arguments)
         raise typer.Exit
-    from posenc.jobs.launch import run_command
+    from posenc.launching.command import run_command
 
     if debug:
         os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -228,7 +228,7 @@ def main(command: str | None = None) -> None:
         os.environ["HYDRA_FULL_ERROR"] = "1"  # for Hydra, and for the jobs of a sweep
     debug = os.environ.get("HYDRA_FULL_ERROR") == "1"
     if "_POSENC_COMPLETE" in os.environ:  # a TAB in a shell
-        from posenc.jobs.shells import print_answer
+        from posenc.command_line.shells import print_answer
 
         print_answer(arguments)
         sys.exit()

@@ -25,7 +25,7 @@ def bench(
     debug: Debug = False,
 ) -> None:
     """Speed, memory and MFU: `posenc bench encoding=rope,alibi context_length=64,512`. Reads no corpus."""
-    from posenc.jobs.bench import run_bench
+    from posenc.commands.bench import run_bench
 
     code = run_bench(
         [*(overrides or []), *context.args], repeats=repeats, lengths=eval_lengths, format=format
@@ -56,7 +56,7 @@ def runs(
     debug: Debug = False,
 ) -> None:
     """What is on disk: status, progress, speed, losses, and why something failed."""
-    from posenc.jobs.runs import print_runs
+    from posenc.commands.runs import print_runs
 
     code = print_runs(
         directories or ["runs"], where=where or [], format=format, sort=sort, reverse=reverse, watch=watch
@@ -83,7 +83,7 @@ def dashboard(
     debug: Debug = False,
 ) -> None:
     """Add a view to W&B that compares encodings, and print its address."""
-    from posenc.jobs.dashboard import make_dashboard
+    from posenc.commands.dashboard import make_dashboard
 
     make_dashboard(entity, project, protocol=protocol, length=length, dry_run=dry_run, out=out)
 
@@ -94,7 +94,7 @@ def completion(
     debug: Debug = False,
 ) -> None:
     """Completion of commands, settings and values at a TAB: prints the script, or installs it."""
-    from posenc.jobs.shells import print_completion
+    from posenc.command_line.shells import print_completion
 
     print_completion(shell, install)
 
@@ -113,6 +113,6 @@ def export(
     debug: Debug = False,
 ) -> None:
     """The results of finished runs in one small file, without weights, for `posenc compare FILE` anywhere."""
-    from posenc.jobs.export import run_export
+    from posenc.commands.export import run_export
 
     run_export(directories or ["runs"], where or [], out)

@@ -131,7 +131,7 @@ class InstalledConfigs(SearchPathPlugin):
 
 @dataclass
 class JoblibLauncher:
-    """Several jobs of a sweep at once (posenc.jobs.slots): the name and the setting of Hydra's plug-in."""
+    """Several jobs of a sweep at once (launching.slots): the name and the setting of Hydra's plug-in."""
 
     n_jobs: int = -1  # as many as the machine is good for
 

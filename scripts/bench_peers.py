@@ -31,7 +31,7 @@ from peers.contestants import OURS, VOCABULARY, Contestant, contestant, makers
 from peers.shown import text
 from torch import Tensor
 
-from posenc.jobs.bench_rate import machine, wait_for
+from posenc.commands.bench_rate import machine, wait_for
 from posenc.jobs.checks import check_model
 from posenc.model.decoder import ModelShape
 from posenc.paths import conf_dir

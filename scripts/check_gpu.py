@@ -21,8 +21,8 @@ from pathlib import Path
 import torch
 from gpu_checks import common, numbers, table, times
 
+from posenc.commands.bench_rate import machine
 from posenc.encodings import list_encodings
-from posenc.jobs.bench_rate import machine
 from posenc.model.decoder import ModelShape
 
 PARTS = ("numbers", "table", "times")

@@ -12,13 +12,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from posenc.commands.catalogue import PLACES, entry, yaml_text
 from posenc.encodings import list_encodings
 from posenc.encodings.options import positions, scale, window
 from posenc.encodings.options.positions import POSITIONS
 from posenc.encodings.options.scale import SCALES
 from posenc.encodings.options.window import Window
 from posenc.evaluation.extend import default_knobs, extension_class, list_extensions
-from posenc.jobs.catalogue import PLACES, entry, yaml_text
 from posenc.laws import LAWS
 from posenc.model import mla
 

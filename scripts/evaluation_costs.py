@@ -35,11 +35,11 @@ def measure_one(run: str, protocols: str, lengths: str, targets: int, only: int)
 
     Of several protocols the passes are shared, as in `posenc eval`.
     """
+    from posenc.command_line.compose import compose_jobs
+    from posenc.command_line.overrides import parse
     from posenc.corpus import prepare
     from posenc.evaluation.evaluate import evaluate, plan_cells
     from posenc.jobs.build import build_model
-    from posenc.jobs.command_line import parse
-    from posenc.jobs.compose import compose_jobs
     from posenc.jobs.eval_job import eval_job
     from posenc.jobs.measure import subject_and_asked
     from posenc.memory_meter import peak_of

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from posenc.jobs.show import picture_of
+from posenc.commands.show import picture_of
 from posenc.pictures.draw import picture_bytes
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "pictures"

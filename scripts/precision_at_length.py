@@ -12,12 +12,12 @@ from dataclasses import replace
 from rich.console import Console
 from rich.table import Table
 
+from posenc.command_line.compose import compose_jobs
+from posenc.command_line.overrides import parse
 from posenc.corpus import prepare
 from posenc.evaluation import fixed_target
 from posenc.evaluation.subject import NotApplicableError
 from posenc.jobs.build import build_model
-from posenc.jobs.command_line import parse
-from posenc.jobs.compose import compose_jobs
 from posenc.jobs.eval_job import eval_job
 from posenc.jobs.measure import subject_and_asked
 from posenc.results.settings import spoken_name

@@ -14,17 +14,18 @@ import tokenize
 from pathlib import Path
 from typing import get_args
 
-from posenc.results.ranking import Mark, Word
+from posenc.comparison.ranking import Mark, Word
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "schema.md"
-RESULTS = ["records.RunFacts", "records.Record", "records.PerDocument", "records.Curve"]
+RESULTS = ["RunFacts", "Record", "PerDocument", "Curve"]
 COMPARISON = ["comparison.Comparison", "columns.Column", "ranking.Pair", "comparison.Row", "cells.Cell"]
 COMPARISON += ["baseline.Against", "context.EffectiveContext", "context.UsesContext", "curves.CurveSummary"]
 COMPARISON += ["probes.ProbeColumn", "probes.Probe", "extensions.ExtensionColumn"]
 HEADER = """# The JSON that posenc writes
 
-Written by `python scripts/schema_page.py` from the types in `posenc/results/`. `schema_version` is
+Written by `python scripts/schema_page.py` from the types in `posenc/results/`
+and `posenc/comparison/`. `schema_version` is
 {version}; it rises when a field goes or changes its meaning, not when one is added. Losses are in nats
 per token unless `unit` or `metric` says otherwise, lengths in tokens, intervals `[low, high]`. A number
 that does not exist is `null`, never NaN; then `note` says why.
@@ -58,14 +59,18 @@ def page() -> str:
     """The page's text."""
     from posenc.results.records import SCHEMA_VERSION
 
-    parts = [HEADER.format(version=SCHEMA_VERSION), ON_DISK, *map(table, RESULTS)]
-    return "\n".join([*parts, PRINTED, *map(table, COMPARISON)])
+    parts = [
+        HEADER.format(version=SCHEMA_VERSION),
+        ON_DISK,
+        *(table(f"results.records.{one}") for one in RESULTS),
+    ]
+    return "\n".join([*parts, PRINTED, *(table(f"comparison.{one}") for one in COMPARISON)])
 
 
 def table(name: str) -> str:
     """A heading, the first line of the docstring, and a row for each field."""
-    module, _, type_name = name.partition(".")
-    cls = getattr(importlib.import_module(f"posenc.results.{module}"), type_name)
+    module, _, type_name = name.rpartition(".")
+    cls = getattr(importlib.import_module(f"posenc.{module}"), type_name)
     rows = [f"| `{field}` | {kind} | {meaning} |" for field, kind, meaning in fields(cls)]
     about = inspect.cleandoc(cls.__doc__ or "").splitlines()[0]
     return "\n".join(

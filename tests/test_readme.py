@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from posenc.jobs.command_line import parse
-from posenc.jobs.compose import compose_jobs
+from posenc.command_line.compose import compose_jobs
+from posenc.command_line.overrides import parse
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")

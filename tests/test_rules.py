@@ -100,8 +100,8 @@ def test_yaml_and_modules_go_together() -> None:
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
 def test_every_choice_composes(group: str, choice: str) -> None:
     """In `train`, to plain data whose keys the schema knows."""
-    from posenc.jobs.command_line import parse
-    from posenc.jobs.compose import compose_jobs
+    from posenc.command_line.compose import compose_jobs
+    from posenc.command_line.overrides import parse
 
     given = {"hf": ["tokenizer.path=some.json"], "files": ["data.paths=here"]}.get(choice, [])
     if group == "experiment":  # not all the jobs of a study
@@ -119,8 +119,8 @@ def test_every_choice_composes(group: str, choice: str) -> None:
 
 
 def test_evaluation_composes_and_means_as_trained() -> None:
-    from posenc.jobs.command_line import parse
-    from posenc.jobs.compose import compose_jobs
+    from posenc.command_line.compose import compose_jobs
+    from posenc.command_line.overrides import parse
 
     (job,) = compose_jobs("eval", parse(["run=somewhere"])).jobs
     assert job.settings["run"] == "somewhere" and job.settings["data"] is None

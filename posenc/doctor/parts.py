@@ -19,8 +19,8 @@ def configuration() -> Iterator[Finding]:
         yield Finding("configuration", "problem", f"{place} has no {', '.join(missing)}", advice)
         return
     try:
-        from posenc.jobs.command_line import parse
-        from posenc.jobs.compose import compose_jobs
+        from posenc.command_line.compose import compose_jobs
+        from posenc.command_line.overrides import parse
 
         compose_jobs("train", parse([]))
     except BaseException as error:
@@ -35,7 +35,7 @@ def configuration() -> Iterator[Finding]:
 
 def encodings() -> Iterator[Finding]:
     """Which load; every one that does not, with the reason."""
-    from posenc.jobs.conf_text import groups
+    from posenc.command_line.conf_text import groups
 
     default = groups("train")["encoding"]
     try:
@@ -69,8 +69,8 @@ def encodings() -> Iterator[Finding]:
 
 def corpus() -> Iterator[Finding]:
     """The default corpus: the settings fit and its files are there. Nothing is read but their names."""
+    from posenc.command_line.conf_text import groups
     from posenc.corpus.registry import check_data
-    from posenc.jobs.conf_text import groups
     from posenc.paths import conf_dir
 
     name = groups("train")["data"]

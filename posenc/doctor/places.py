@@ -36,7 +36,7 @@ def caches() -> Iterator[Finding]:
 
 def runs() -> Iterator[Finding]:
     """The default `runs_dir`, from here: can it be written, is there room?"""
-    from posenc.jobs.conf_text import settings_of
+    from posenc.command_line.conf_text import settings_of
     from posenc.paths import conf_dir
 
     named = next(one.value for one in settings_of(conf_dir() / "train.yaml") if one.key == "runs_dir")

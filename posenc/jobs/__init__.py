@@ -1,1 +1,1 @@
-"""From a command line to jobs: compose, validate, run, and sweep."""
+"""One job: validated, trained or measured, stored in its run directory."""

@@ -1,252 +1,182 @@
-"""One training run from validated settings to its table: prepare, train, evaluate, put results together."""
+"""Check a composed configuration completely and turn it into the plain arguments of a training job.
+
+Everything that can be wrong is found here: before data is tokenised, before anything is written.
+"""
 
 from __future__ import annotations
 
-import logging
-import os
-import shutil
-from contextlib import nullcontext, suppress
-from functools import partial
+import hashlib
+import json
+import math
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from posenc.corpus import TokenStore, WindowSampler, build_tokenizer, check_lengths, prepare
-from posenc.errors import RunError
-from posenc.jobs import run_directory as folder
-from posenc.jobs.build import build_model, run_facts
-from posenc.jobs.holding import locked
-from posenc.jobs.job_log import crashes
-from posenc.jobs.measure import Outcome, byte_store, measure
-from posenc.jobs.signals import InterruptedRunError, StopFlag
-from posenc.jobs.told import RETRY, SWEEP
-from posenc.jobs.validate import TrainJob
-from posenc.memory_meter import peak_memory
-from posenc.model.decoder import Decoder, count_parameters
-from posenc.report.progress import say, shown
-from posenc.results.load import load_run
-from posenc.results.own_files import read_config
-from posenc.results.records import RunFacts
+import torch
+
+from posenc.corpus import (
+    CorpusFacts,
+    absolute_data,
+    absolute_tokenizer,
+    build_tokenizer,
+    check_tokenizer,
+    inspect,
+)
+from posenc.jobs.build import build_decoder, code_of, resolve_parts
+from posenc.jobs.checks import (
+    LONGEST_CONTEXT,
+    EvalPlan,
+    between,
+    check_batch_tokens,
+    check_evaluation,
+    check_model,
+    check_name,
+    check_optimization,
+    check_positions_reach,
+    check_runs_dir,
+    whole,
+)
+from posenc.model.decoder import ModelShape
+from posenc.model.flops import training_flops
+from posenc.names import safe_name
 from posenc.results.settings import spoken_name
-from posenc.tracking import Tracker, build_tracker
-from posenc.tracking.none import NoTracker
-from posenc.training.compiling import compiled_blocks, compiler_works
-from posenc.training.distributed import current
-from posenc.training.loop import Progress, Trained, train
-
-log = logging.getLogger(__name__)
+from posenc.tracking import check_tracking
+from posenc.training.compiling import resolve_compile
+from posenc.training.optimizer import Optimization
+from posenc.training.precision import resolve_device, resolve_precision
 
 
-class DivergedRunError(RunError):
-    """Loss or gradient are not finite any more; status.json says so, which is final without --retry."""
+@dataclass(frozen=True)
+class TrainJob:
+    """A validated training run: `settings` is what config.yaml will say, `directory` where it will be."""
+
+    settings: dict[str, Any]
+    directory: Path
+    hash: str
+    source: dict[str, Any]  # what the encoding's code was, for checkpoints
+    facts: CorpusFacts
+    shape: ModelShape
+    optimization: Optimization
+    steps: int
+    batch_windows: int
+    precision: str
+    begun_in: str | None  # with `auto`: another precision in which this run is there already
+    device: torch.device
+    evaluation: EvalPlan
 
 
-def run_train(job: TrainJob) -> Outcome:
-    """Train and evaluate, or continue, or recognise that it is all there.
+def train_job(settings: dict[str, Any]) -> TrainJob:
+    """The validated job of a composed `train` configuration. Raises UserError."""
+    seed = whole("seed", settings["seed"], least=0)
+    context_length = whole("context_length", settings["context_length"], least=2, most=LONGEST_CONTEXT)
+    train = settings["train"]
+    tokens = whole("train.tokens", train["tokens"], least=1)
+    batch_tokens = check_batch_tokens(train["batch_tokens"], context_length)
+    whole("train.log_every", train["log_every"], least=1)
+    between("train.checkpoint_seconds", train["checkpoint_seconds"], 0, math.inf)
+    shape = check_model(settings["model"])
+    optimization = check_optimization(train, settings["optim"])
+    evaluation = check_evaluation(settings["eval"], context_length)
+    check_name("experiment_name", settings["experiment_name"])
+    if settings["name"] is not None:
+        check_name("name", settings["name"])
+    folder = Path(settings["runs_dir"]) / settings["experiment_name"]
+    check_runs_dir(settings["runs_dir"], folder, writing=False)
+    check_tracking(settings["tracking"])
+    check_tokenizer(settings["tokenizer"])
+    device = resolve_device(settings["device"])
+    precision = resolve_precision(train["precision"], device)
 
-    Raises UserError if the tokenised corpus is too short, RunError if it is held: nothing is written.
-    """
-    if current().first(lambda: _is_done(job)):
-        say(f"already finished: {job.directory}")
-        return Outcome(0)
-    if job.begun_in is not None:
-        say(f"train.precision=auto is {job.precision} here: a new run, though it was begun in {job.begun_in}")
-        say(f"  train.precision={job.begun_in} goes on with that one")
-    with StopFlag() as stop:
-        current().on_stop = stop.asked_elsewhere
-        try:
-            return _held(job, stop)
-        except InterruptedRunError:
-            if not stop.guarded:
-                say(f"{stop.name}: stopped before the first step; the same command begins again")
-            return Outcome(stop.exit_code)
-
-
-def _is_done(job: TrainJob) -> bool:
-    """Whether there is nothing left to do. Raises RunError for a run that diverged, without --retry."""
-    status = folder.read_status(job.directory)
-    if status.get("status") == "diverged" and RETRY not in os.environ:
-        raise RunError(
-            f"this run diverged before: {status.get('reason')}",
-            hint="try a smaller train.lr or another seed; --retry trains it again, from the start",
+    parts = resolve_parts(settings, context_length)
+    with torch.device("meta"):  # values out of range show when it is built; nothing is allocated
+        model = build_decoder(parts, shape, vocab_size=2)
+    check_positions_reach(model, max(evaluation.windows))
+    flops = training_flops(model, context_length) * tokens
+    compiled = resolve_compile(train["compile"], device, flops=flops)
+    facts = inspect(
+        settings["data"],
+        settings["tokenizer"],
+        split=evaluation.split,
+        needed_tokens=max(evaluation.windows) + 1,
+        context_length=context_length,
+    )
+    batch_windows = batch_tokens // context_length
+    resolved = {
+        **settings,
+        "data": absolute_data(settings["data"]),
+        "tokenizer": absolute_tokenizer(settings["tokenizer"]),
+        "model": {**settings["model"], "name": shape.name},
+        **parts,
+        "seed": seed,
+        "train": {
+            **train,
+            "tokens": tokens,
+            "batch_tokens": batch_tokens,
+            "precision": precision,
+            "compile": compiled,
+        },
+        "eval": {
+            **settings["eval"],
+            "max_targets": evaluation.max_targets,
+            "batch_tokens": evaluation.batch_tokens,
+        },
+    }
+    source = code_of(parts, model)
+    names = [safe_name(name) for name in (str(spoken_name(parts["encoding"])), shape.name)]
+    readable = settings["name"] or f"{'-'.join(names)}-T{context_length}-s{seed}"
+    digest = run_hash(resolved, facts, source)
+    directory = _directory(folder, readable, digest)
+    begun_in = None
+    if train["precision"] == "auto" and not directory.is_dir():
+        other = "fp32" if precision == "bf16" else "bf16"
+        elsewhere = {**resolved, "train": {**resolved["train"], "precision": other}}
+        begun_in = (
+            other if _directory(folder, readable, run_hash(elsewhere, facts, source)).is_dir() else None
         )
-    return is_finished(job)
-
-
-def _held(job: TrainJob, stop: StopFlag) -> Outcome:
-    """Tokens ready, directory locked: then run, and write down how it ended."""
-    settings, directory, group = job.settings, job.directory, current()
-    store = group.in_turn(lambda: prepare(settings["data"], settings["tokenizer"], facts=job.facts))
-    check_lengths(
-        store,
-        split=job.evaluation.split,
-        needed_tokens=max(job.evaluation.windows) + 1,
-        context_length=settings["context_length"],
-    )
-    folder.refuse_links(directory)
-    with locked(directory), folder.log_file(directory):
-        if group.first(lambda: _is_done(job)):  # by another process, meanwhile
-            return Outcome(0)
-        try:
-            stop.guard()
-            group.first(lambda: _forget_diverged(directory))
-            with group.watched(), crashes(directory) if group.is_first else nullcontext():
-                return _run(job, store, stop)
-        except InterruptedRunError:
-            folder.write_status(directory, "interrupted", reason=stop.name)
-            say(f"{stop.name}: everything finished so far is saved; the same command continues")
-            raise
-        except BaseException as error:
-            reason = error.problem if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
-            if not isinstance(error, DivergedRunError):  # its status is written
-                with suppress(OSError, RunError):  # a full disk must not hide the first reason
-                    folder.write_status(directory, "failed", reason=reason.partition("\n")[0])
-            raise
-
-
-def _forget_diverged(directory: Path) -> None:
-    """What a run that diverged was trained to, now that it is trained again."""
-    aside = directory / ".diverged"
-    shutil.rmtree(aside, ignore_errors=True)
-    if folder.read_status(directory).get("status") != "diverged":
-        return
-    with suppress(FileNotFoundError):
-        (directory / "checkpoints").rename(aside)  # a kill leaves all of them or none
-    folder.write_status(directory, "running")
-    shutil.rmtree(aside, ignore_errors=True)
-
-
-def is_finished(job: TrainJob) -> bool:
-    """Whether the run is there and evaluated as this command asks; else only the missing cells are done."""
-    if folder.read_status(job.directory).get("status") != "finished":
-        return False
-    try:
-        stored = read_config(job.directory) or {}
-        alike = bool(stored.get("eval") == job.settings["eval"])
-    except (OSError, ValueError, RecursionError):
-        return False
-    return alike and load_run(job.directory).facts is not None
-
-
-def _run(job: TrainJob, store: TokenStore, stop: StopFlag) -> Outcome:
-    settings, directory = job.settings, job.directory
-    folder.write_status(directory, "running")  # first: new settings beside "finished" would be believed
-    folder.write_config(directory, settings)
-    model = build_model(settings, job.shape, store.vocab_size)
-    for warning in model.acting.warnings():
-        log.warning("%s", warning)
-    tracker = _tracker(job)
-    status = "failed"
-    try:
-        with compiled_blocks(model, settings["train"]["compile"] and compiler_works(job.device, stop)):
-            trained = _train(job, model, store, tracker, stop)
-        if trained.status == "diverged":
-            status = "diverged"
-            folder.write_status(directory, "diverged", reason=trained.reason, step=trained.step)
-            raise DivergedRunError(
-                f"training diverged: {trained.reason}",
-                hint="nothing was averaged in; try a smaller train.lr",
-            )
-        if trained.status == "interrupted":
-            raise InterruptedRunError
-        facts = _facts(job, model, store, trained)
-        records = measure(
-            settings,
-            model,
-            store,
-            job.evaluation,
-            directory=directory,
-            corpus=settings["data"]["name"],
-            device=job.device,
-            step=trained.step,
-            stop=stop,
-            trained_bytes=partial(byte_store, store, settings["data"], job.facts),
-        )
-        folder.put_together(directory, facts, newer=True)
-        tracker.evaluation([dict(record) for record in records])
-        folder.write_status(directory, "finished", step=trained.step)
-        status = "finished"
-        return Outcome(0, records)
-    except InterruptedRunError:
-        status = "interrupted"
-        raise
-    finally:
-        tracker.finish(status)
-
-
-def _tracker(job: TrainJob) -> Tracker:
-    """Of several processes the first one's is told everything."""
-    if not current().is_first:
-        return NoTracker()
-    settings = job.settings
-    return build_tracker(
-        settings["tracking"],
-        run_name=job.directory.name,
-        group=os.environ.get(SWEEP, settings["experiment_name"]),
-        tags=[str(spoken_name(settings["encoding"])), settings["experiment_name"]],
-        config=settings,
-        run_dir=job.directory,
+    if not directory.is_dir():  # one that is there may be finished, and is then only read
+        check_runs_dir(settings["runs_dir"], folder, writing=True)
+    return TrainJob(
+        settings=resolved,
+        directory=directory,
+        hash=digest,
+        source=source,
+        facts=facts,
+        shape=shape,
+        optimization=optimization,
+        steps=max(1, round(tokens / (batch_windows * context_length))),
+        batch_windows=batch_windows,
+        precision=precision,
+        begun_in=begun_in,
+        device=device,
+        evaluation=evaluation,
     )
 
 
-def _train(job: TrainJob, model: Decoder, store: TokenStore, tracker: Tracker, stop: StopFlag) -> Trained:
-    settings, length = job.settings, job.settings["context_length"]
-    counts, processes = count_parameters(model), current().size
-    say(
-        f"{spoken_name(settings['encoding'])}: {counts['total']:,} parameters, T={length}, "
-        f"{job.steps} steps of {job.batch_windows * length} tokens, {job.precision} on {job.device}, "
-        f"{f'{processes} processes, ' if processes > 1 else ''}"
-        f"{settings['data']['name']} as {settings['tokenizer']['name']} -> {job.directory}"
-    )
-    tokenizer = build_tokenizer(settings["tokenizer"], job.facts)
-    with shown("training", job.steps) as bar:
-
-        def on_resume(step: int) -> None:
-            folder.drop_metrics_after(job.directory, step)
-            bar.begin(step)
-            if step:
-                say(f"continuing at step {step} of {job.steps}")
-
-        def on_log(progress: Progress) -> None:
-            folder.append_metrics(job.directory, progress.metrics())
-            tracker.log(progress.metrics(), progress.step)
-            rate = f"{progress.tokens_per_second:,.0f} tokens/s"
-            bar.update(progress.step, f"loss {progress.loss:.3f}  {rate}")
-
-        return train(
-            model,
-            WindowSampler(store, length, settings["seed"]),
-            job.optimization,
-            steps=job.steps,
-            batch_windows=job.batch_windows,
-            context_length=length,
-            seed=settings["seed"],
-            precision=job.precision,
-            device=job.device,
-            checkpoints=job.directory / "checkpoints",
-            checkpoint_seconds=settings["train"]["checkpoint_seconds"],
-            log_every=settings["train"]["log_every"],
-            provenance={
-                "fingerprint": store.fingerprint,
-                "tokenizer": store.tokenizer,
-                "encoding": job.source,
-            },
-            files={} if tokenizer.definition is None else {"tokenizer.json": tokenizer.definition},
-            on_resume=on_resume,
-            on_log=on_log,
-            stop=stop,
-        )
+def _directory(folder: Path, readable: str, digest: str) -> Path:
+    """The run is found again by its hash, under whatever name it was started."""
+    there = sorted(path for path in folder.glob(f"*-{digest}") if path.is_dir())
+    return there[0] if there else folder / f"{readable}-{digest}"
 
 
-def _facts(job: TrainJob, model: Decoder, store: TokenStore, trained: Trained) -> RunFacts:
-    return run_facts(
-        job.settings,
-        model,
-        fingerprint=store.fingerprint,
-        name=job.directory.name,
-        digest=job.hash,
-        device=job.device,
-        tokens=trained.tokens,
-        steps=trained.step,
-        seconds=trained.seconds,
-        final_loss=trained.final_loss,
-        peak_memory_bytes=peak_memory(job.device),
-    )
+def run_hash(settings: dict[str, Any], facts: CorpusFacts, source: dict[str, Any]) -> str:
+    """Eight hex digits of what defines a run; not device, compile, tracking, evaluation or names."""
+    train = {key: settings["train"][key] for key in ("tokens", "batch_tokens", "lr", "precision")}
+    model = {key: value for key, value in settings["model"].items() if key != "name"}
+    tokenizer = settings["tokenizer"]
+    if tokenizer["name"] == "hf":  # its file may change under the same name; bpe follows from the corpus
+        tokenizer = build_tokenizer(tokenizer, facts).identity()
+    identity = {
+        "model": model,
+        "encoding": settings["encoding"],
+        "source": source,
+        "attention": settings["attention"],
+        "positions": settings["positions"],
+        "optim": settings["optim"],
+        "train": train,
+        "context_length": settings["context_length"],
+        "seed": settings["seed"],
+        "tokenizer": {key: value for key, value in tokenizer.items() if key != "path"},
+        "corpus": facts.identity,
+    }
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 if TYPE_CHECKING:
     from posenc.jobs.eval_job import EvalJob
-    from posenc.jobs.validate import TrainJob
+    from posenc.jobs.train_job import TrainJob
 
 
 @overload
@@ -32,7 +32,7 @@ def validated(command: str, settings: dict[str, Any]) -> TrainJob | EvalJob:
 def _validated(command: str, frozen: str) -> TrainJob | EvalJob:
     settings = json.loads(frozen)
     if command == "train":
-        from posenc.jobs.validate import train_job
+        from posenc.jobs.train_job import train_job
 
         return train_job(settings)
     from posenc.jobs.eval_job import eval_job

@@ -34,7 +34,7 @@ Row = tuple[str, list[str], str | None]  # name, figures, and the reason where t
 
 
 def render(document: dict[str, Any], format: str, width: int) -> str:
-    """The document of posenc.jobs.bench as text that ends with a newline; `width` in columns."""
+    """The document of posenc.commands.bench as text that ends with a newline; `width` in columns."""
     return FORMATS[format](document, width)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from posenc.comparison import Comparison
+from posenc.comparison.verdicts import EFFECTIVE
 from posenc.names import visible
-from posenc.results.comparison import Comparison
-from posenc.results.verdicts import EFFECTIVE
 
 PROBE_NOTES = {
     "induction": "induction: the loss on the second copy of a random sequence, which only copying lowers.",

@@ -1,4 +1,4 @@
-"""Results on disk: the record schema, reading and writing, statistics, comparison. No torch."""
+"""Results on disk: the record schema, reading and writing, statistics, papers' tables. No torch."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ class Pictures:
             logging.WARNING
         )  # the first time it says what fonts it found
         try:
+            from posenc.comparison.comparison import compare, protocols_of
             from posenc.report.plots import plot_bytes
-            from posenc.results.comparison import compare, protocols_of
             from posenc.results.load import load_run
 
             run = load_run(self._directory)

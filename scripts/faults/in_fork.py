@@ -12,9 +12,9 @@ from pathlib import Path
 
 from faults.commands import Ended, environment
 
-HEAVY = ("posenc.cli", "posenc.jobs.launch", "posenc.jobs.eval_job", "posenc.jobs.train_job")
-HEAVY += ("posenc.jobs.show", "posenc.jobs.compare", "posenc.jobs.runs", "posenc.jobs.check")
-HEAVY += ("posenc.jobs.bench", "posenc.jobs.corpora", "matplotlib")
+HEAVY = ("posenc.cli", "posenc.launching.command", "posenc.jobs.eval_job", "posenc.jobs.train_run")
+HEAVY += ("posenc.commands.show", "posenc.commands.compare", "posenc.commands.runs", "posenc.commands.check")
+HEAVY += ("posenc.commands.bench", "posenc.commands.corpora", "matplotlib")
 MEMORY = 4 * 2**30  # bytes of address space beyond what the process has already
 
 

@@ -84,7 +84,7 @@ PHASES = (
         within=3.0,
         cold=True,
     ),
-    Phase("the dry run", (*TRAIN, "--dry-run"), "posenc.jobs.dry_run:print_dry_run"),
+    Phase("the dry run", (*TRAIN, "--dry-run"), "posenc.commands.dry_run:print_dry_run"),
     Phase(
         "compiling", (*TRAIN, "train.compile=true"), "posenc.training.loop:gradients", within=5.0, cold=True
     ),
@@ -93,10 +93,10 @@ PHASES = (
     Phase("probes", (*TRAIN, *PROBES), "posenc.evaluation.subject:window_losses", count=2, within=0.1),
     Phase("putting together", TRAIN, "posenc.jobs.run_directory:assemble_results", within=0.05),
     Phase("drawing", (*TRAIN, "tracking=tensorboard"), "posenc.tracking.pictures:Pictures.png"),
-    Phase("the table", TRAIN, "posenc.jobs.launch:show_run"),
-    Phase("bench", ("bench", *BENCH, "--repeats", "1"), "posenc.jobs.bench:_answer", within=3.0),
-    Phase("compare", ("compare", "../done/runs"), "posenc.jobs.compare:run_compare"),
-    Phase("check", ("check", "encoding=rope"), "posenc.jobs.check:run_check", within=3.0),
+    Phase("the table", TRAIN, "posenc.launching.one_job:show_run"),
+    Phase("bench", ("bench", *BENCH, "--repeats", "1"), "posenc.commands.bench:_answer", within=3.0),
+    Phase("compare", ("compare", "../done/runs"), "posenc.commands.compare:run_compare"),
+    Phase("check", ("check", "encoding=rope"), "posenc.commands.check:run_check", within=3.0),
 )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from gpu_checks.common import REPEATS, WARM_UP, decoder_of, seconds, tell, tokens_of
-from posenc.jobs.bench_rate import measured_rate
+from posenc.commands.bench_rate import measured_rate
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.model.flops import training_flops
 from posenc.seeds import generator_for

@@ -92,7 +92,7 @@ def test_several_are_a_matrix_of_80_columns(place: Path, mine: list[str]) -> Non
 def test_all_of_them_fit_and_hold(place: Path, monkeypatch: pytest.MonkeyPatch, posenc: Posenc) -> None:
     """With the laws cut down to two: all of them over all encodings are tests/laws."""
     few = {law: LAWS[law] for law in ("count", "penalty")}
-    monkeypatch.setattr("posenc.jobs.check.LAWS", few)
+    monkeypatch.setattr("posenc.commands.check.LAWS", few)
     result = posenc("check", "--all")
     assert result.code == 0, result
     rows = {line.split()[0]: line.split()[1:] for line in result.out.splitlines()}
@@ -107,7 +107,7 @@ def test_all_of_them_fit_and_hold(place: Path, monkeypatch: pytest.MonkeyPatch, 
 def test_the_failures_of_a_matrix_are_told_in_full(
     place: Path, mine: list[str], monkeypatch: pytest.MonkeyPatch, posenc: Posenc
 ) -> None:
-    monkeypatch.setattr("posenc.jobs.check.LAWS", {law: LAWS[law] for law in ("shift", "penalty")})
+    monkeypatch.setattr("posenc.commands.check.LAWS", {law: LAWS[law] for law in ("shift", "penalty")})
     long = "encoding.strength=-1.2345678901"
     result = posenc("check", "-m", *mine, f"encoding.strength=1.0,{long.partition('=')[2]}")
     assert result.code == 1 and fits(result.out)
@@ -118,7 +118,7 @@ def test_the_failures_of_a_matrix_are_told_in_full(
 
 
 def test_the_size_is_its_own_unless_chosen(posenc: Posenc, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("posenc.jobs.check.LAWS", {"order": LAWS["order"]})
+    monkeypatch.setattr("posenc.commands.check.LAWS", {"order": LAWS["order"]})
     given = json.loads(posenc("check", "model=nano", "model.n_layers=1", "context_length=16", "--json").out)
     assert given["model"]["d_model"] == 128 and given["context_length"] == 16
     (verdict,) = given["verdicts"]

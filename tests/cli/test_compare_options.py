@@ -5,14 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import tiny
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "results"))
 from fake_runs import T, record, write_run
 
 Posenc = Callable[..., tiny.Result]

@@ -16,17 +16,15 @@ from typing import Any
 
 import pytest
 import tiny
+from fake_runs import write_run
 from pseudo_terminal import Terminal
 from rich.console import Console
 
-from posenc.jobs import runs as runs_job
+from posenc.commands import runs as runs_job
 from posenc.report import runs_table
 from posenc.results.glance import glance
 from posenc.results.load import load_run
 from posenc.results.records import HEADLINE
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "results"))
-from fake_runs import write_run
 
 Posenc = Callable[..., tiny.Result]
 LONG = ("train.tokens=96000", "eval.lengths=[1x]", "eval.protocols=[fixed-target]")

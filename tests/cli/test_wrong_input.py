@@ -216,7 +216,7 @@ def test_lengths_in_tokens_are_checked_before_the_run_directory_exists(
 def test_a_fault_of_our_own_is_one_line_and_a_traceback_with_debug(
     posenc: Posenc, monkeypatch: pytest.MonkeyPatch, place: Path
 ) -> None:
-    from posenc.jobs import compare
+    from posenc.commands import compare
 
     def broken(*_: object, **__: object) -> None:
         raise KeyError("surprise")

@@ -13,11 +13,11 @@ import pytest
 import tiny
 from hydra.core.plugins import Plugins
 
-from posenc.jobs import launchers
-from posenc.jobs.command_line import parse
-from posenc.jobs.compose import Composed, compose_jobs, of_the_job
-from posenc.jobs.launchers import END, GO_ON, _code, run_launched
+from posenc.command_line.compose import ComposedJob, compose_jobs, of_the_job
+from posenc.command_line.overrides import parse
 from posenc.jobs.signals import InterruptedRunError
+from posenc.launching import launchers
+from posenc.launching.launchers import END, GO_ON, _code, run_launched
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_the_run_directory_decides_what_is_launched_and_how_it_ended(
     state = list(before)
     sent: list[str] = []
 
-    def launch(command: str, line: object, jobs: list[Composed]) -> list[int]:
+    def launch(command: str, line: object, jobs: list[ComposedJob]) -> list[int]:
         sent.extend(word for job in jobs for word in of_the_job(job))
         state[:] = after
         return codes
@@ -99,7 +99,7 @@ def test_a_result_that_cannot_be_read_is_told_and_counts_as_failed(
     pytest.importorskip("submitit")
     from submitit.local.local import LocalJob
 
-    from posenc.jobs.submitit_jobs import waited_for
+    from posenc.launching.submitit_jobs import waited_for
 
     job = LocalJob(place, "7")
     job.paths.result_pickle.write_bytes(b"half a file")
@@ -112,7 +112,7 @@ def test_jobs_of_this_machine_end_with_the_one_who_waits(monkeypatch: pytest.Mon
     pytest.importorskip("submitit")
     from submitit.local import local
 
-    from posenc.jobs.submitit_jobs import waited_for
+    from posenc.launching.submitit_jobs import waited_for
 
     monkeypatch.setattr(local, "start_controller", lambda: subprocess.Popen(["sleep", "300"]))
     with pytest.raises(InterruptedRunError), waited_for():

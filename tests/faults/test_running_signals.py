@@ -33,9 +33,9 @@ def striking(number: signal.Signals, real: Callable[..., Any], at: int = 1) -> C
 @pytest.mark.parametrize(
     ("where", "words"),
     [
-        ("posenc.jobs.compose:compose_jobs", ("train", "encoding=rope")),
+        ("posenc.command_line.compose:compose_jobs", ("train", "encoding=rope")),
         ("posenc.corpus.facts:read_documents", ("train", "encoding=rope")),
-        ("posenc.jobs.dry_run:estimate", ("train", "encoding=rope", "--dry-run")),
+        ("posenc.commands.dry_run:estimate", ("train", "encoding=rope", "--dry-run")),
     ],
 )
 def test_before_there_is_anything_to_save_a_signal_ends_the_command(
@@ -51,8 +51,8 @@ def test_before_there_is_anything_to_save_a_signal_ends_the_command(
 
     module, _, name = where.partition(":")
     owner = importlib.import_module(module)
-    if where.startswith("posenc.jobs.compose"):
-        owner = importlib.import_module("posenc.jobs.launch")
+    if where.startswith("posenc.command_line.compose"):
+        owner = importlib.import_module("posenc.launching.command")
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, striking(number, getattr(owner, name)))
         patch.setenv("POSENC_CACHE", str(place / "cache"))

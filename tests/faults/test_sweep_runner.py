@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from posenc.command_line.compose import ComposedJob, Jobs, compose_jobs
+from posenc.command_line.overrides import CommandLine, parse
 from posenc.errors import UserError
 from posenc.jobs import job_log
-from posenc.jobs import sweep as module
-from posenc.jobs import sweep_runner as runner
-from posenc.jobs.command_line import CommandLine, parse
-from posenc.jobs.compose import Composed, Jobs, compose_jobs
-from posenc.jobs.job_end import OUT_OF_MEMORY
+from posenc.launching import sweep as module
+from posenc.launching import sweep_runner as runner
+from posenc.launching.job_end import OUT_OF_MEMORY
 from posenc.report.failures import Ended, sweep_lines
 
 LINE = CommandLine([], True, None, False, False)
@@ -64,7 +64,7 @@ def sweep(
 
         monkeypatch.setattr(runner.Runner, "words", words)
         settings = {"device": "cpu", "encoding": {"name": "seed=0"}, "sweep": {"fail_fast": fail_fast}}
-        jobs = [Composed([f"seed={i}"], settings) for i in range(len(scripts))]
+        jobs = [ComposedJob([f"seed={i}"], settings) for i in range(len(scripts))]
         code = module.run_sweep("train", LINE, Jobs(jobs, at_once), places, stands, {})
         return code, capsys.readouterr().err
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from posenc.command_line.compose import compose_jobs
+from posenc.command_line.overrides import parse
 from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.composed import Composed
 from posenc.jobs.build import _written_out, build_model, run_facts
-from posenc.jobs.command_line import parse
-from posenc.jobs.compose import compose_jobs
-from posenc.jobs.validate import train_job
+from posenc.jobs.train_job import train_job
 
 
 def facts_of(corpus: Path, *overrides: str) -> Any:

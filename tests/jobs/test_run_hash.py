@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import tiny
 
-from posenc.jobs.command_line import parse
-from posenc.jobs.compose import compose_jobs
-from posenc.jobs.validate import TrainJob, train_job
+from posenc.command_line.compose import compose_jobs
+from posenc.command_line.overrides import parse
+from posenc.jobs.train_job import TrainJob, train_job
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from subjects import ATTENTION, SETTINGS, named, verdict_of
 
-from posenc.jobs.check import SHORT, subject_of
+from posenc.commands.check import SHORT, subject_of
 from posenc.laws import LAWS, judge
 from posenc.paths import conf_dir
 

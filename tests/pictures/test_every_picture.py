@@ -124,7 +124,7 @@ assert not [name for name in sys.modules if name.split('.')[0] in {forbidden}], 
         ("posenc.pictures.draw, posenc.pictures.text", ("pyplot", "torch", "tkinter")),
         ("posenc.pictures.text", ("torch", "matplotlib")),
         ("posenc.pictures.measure", ("matplotlib",)),
-        ("posenc.jobs.show", ("matplotlib",)),
+        ("posenc.commands.show", ("matplotlib",)),
         ("posenc.cli", ("matplotlib", "torch")),
     ],
 )

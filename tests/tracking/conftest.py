@@ -13,8 +13,6 @@ import pytest
 from fake_wandb_server import FakeWandb
 from shipped import shipped
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "results"))  # fake_runs
-
 
 @pytest.fixture(autouse=True)
 def home(

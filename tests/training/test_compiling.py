@@ -10,13 +10,13 @@ import pytest
 import tiny
 import torch
 
+from posenc.command_line.compose import compose_jobs
+from posenc.command_line.overrides import parse
 from posenc.encodings import build_encoding
 from posenc.encodings.registry import own_encodings
 from posenc.errors import UserError
 from posenc.jobs.build import build_model, resolve_parts
 from posenc.jobs.checks import check_model
-from posenc.jobs.command_line import parse
-from posenc.jobs.compose import compose_jobs
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.model.init import initialize
 from posenc.training.compiling import compiled_blocks, resolve_compile

@@ -6,8 +6,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from posenc.comparison import Comparison, compare
 from posenc.errors import UserError
-from posenc.results.comparison import Comparison, compare
 from posenc.results.load import Run
 from posenc.results.records import HEADLINE
 

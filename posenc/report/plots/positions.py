@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
+from posenc.comparison import Comparison
 from posenc.report.plots.context import NEAR
 from posenc.report.plots.ends import close
 from posenc.report.plots.lines import (
@@ -30,7 +31,6 @@ from posenc.report.plots.series import (
     series_of,
     source,
 )
-from posenc.results.comparison import Comparison
 from posenc.results.load import Run
 
 

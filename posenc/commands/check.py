@@ -1,0 +1,206 @@
+"""`posenc check`: hold encodings to the laws, at a small size and without any corpus."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from posenc.command_line.compose import ComposedJob, compose_jobs
+from posenc.command_line.overrides import CommandLine, key_of, parse
+from posenc.errors import UserError
+from posenc.jobs.build import build_model, resolve_parts
+from posenc.jobs.checks import check_model, whole
+from posenc.jobs.told import debugging
+from posenc.laws import LAWS, Subject, Verdict, judge
+from posenc.model.decoder import Decoder, ModelShape
+from posenc.names import visible
+from posenc.paths import conf_dirs
+from posenc.report.progress import shown
+from posenc.results.settings import spoken_name
+
+# Big enough for every law, and all of them take a second; `model` and `context_length` choose others.
+SMALL = ModelShape("check", d_model=32, n_layers=2, n_heads=4, mlp_ratio=2)
+SHORT = 32
+VOCABULARY = 17
+
+MARKS = {"pass": ("+", "green"), "fail": ("F", "bold red"), "n/a": (".", "dim")}
+LONGEST_LABEL = 30  # columns beside the marks; a longer label gets a line of its own
+
+
+@dataclass(frozen=True)
+class Checked:
+    """An encoding at its size, as the settings say, and what each law says of it."""
+
+    label: str
+    settings: dict[str, Any]
+    verdicts: dict[str, Verdict]
+
+    @property
+    def failed(self) -> list[str]:
+        return [law for law, verdict in self.verdicts.items() if verdict.status == "fail"]
+
+
+def run_check(arguments: Sequence[str], *, every: bool, as_json: bool) -> int:
+    """Check what the overrides choose and print it: 1 if a law is broken, else 0. Raises UserError."""
+    line = parse(list(arguments))
+    if line.asks_hydra:
+        raise UserError("check", None, "prints no configuration", hint="posenc train --cfg job does")
+    if every:
+        line = _every_encoding(line)
+    composed = compose_jobs("train", line)
+    many = every or composed.sweep
+    prepared = []
+    for job in composed.jobs:
+        try:
+            prepared.append((_label(job, composed.jobs), *prepare(job)))
+        except UserError as error:
+            raise (error.within(f"in the job {' '.join(job.overrides)}") if many else error) from None
+    checked: list[Checked] = []
+    with shown("checked", len(prepared) * len(LAWS)) as progress:
+        for label, settings, subject in prepared:
+            verdicts: dict[str, Verdict] = {}
+            for law in LAWS:
+                progress.update(len(checked) * len(LAWS) + len(verdicts), f"{visible(label)}: {law}")
+                verdicts[law] = judge(law, subject, debug=debugging())
+            checked.append(Checked(label, settings, verdicts))
+    if as_json:
+        documents = [_document(one) for one in checked]
+        print(json.dumps(documents if many else documents[0], indent=2, ensure_ascii=False))
+    elif many:
+        _print_matrix(checked)
+    else:
+        _print_one(checked[0])
+    return 1 if any(one.failed for one in checked) else 0
+
+
+def prepare(job: ComposedJob) -> tuple[dict[str, Any], Subject]:
+    """The resolved settings of a job and its subject, built once to see that it can be. Raises UserError."""
+    chosen = {key_of(override).partition(".")[0] for override in job.overrides}
+    shape = check_model(job.settings["model"]) if "model" in chosen else SMALL
+    given = whole("context_length", job.settings["context_length"], least=2)
+    length = given if "context_length" in chosen else SHORT
+    settings = {
+        **resolve_parts(job.settings, length),
+        "seed": whole("seed", job.settings["seed"], least=0),
+    }
+    subject = subject_of(settings, shape)
+    subject.build(0)
+    return {**settings, "model": asdict(shape)}, subject
+
+
+def subject_of(settings: dict[str, Any], shape: ModelShape = SMALL) -> Subject:
+    """What the laws check, of resolved settings."""
+
+    def build(seed: int, **changes: Any) -> Decoder:
+        laid = {**settings, **changes, "seed": settings["seed"] + seed}
+        for group in {"encoding", "attention"} & set(changes):
+            laid[group] = {**settings[group], **changes[group]}
+        return build_model(laid, shape, VOCABULARY)
+
+    return Subject(
+        spoken_name(settings["encoding"]) or "", build, settings["context_length"], settings["encoding"]
+    )
+
+
+def _every_encoding(line: CommandLine) -> CommandLine:
+    """A sweep over every YAML of the group, with those of --config-dir."""
+    for override in line.overrides:
+        key, _, value = override.partition("=")
+        if key == "encoding":
+            raise UserError(key, value, "--all checks every encoding", hint="leave out one of the two")
+    folders = [*conf_dirs(), *([Path(line.config_dir)] if line.config_dir else [])]
+    names = sorted({path.stem for folder in folders for path in (folder / "encoding").glob("*.yaml")})
+    return replace(line, overrides=[*line.overrides, f"encoding={','.join(names)}"], multirun=True)
+
+
+def _label(job: ComposedJob, jobs: Sequence[ComposedJob]) -> str:
+    """The encoding's name, and what else this job of a sweep does not share with all others."""
+    name = spoken_name(job.settings["encoding"]) or ""
+    own = [
+        o for o in job.overrides if not o.startswith("encoding=") and any(o not in j.overrides for j in jobs)
+    ]
+    return " ".join([name, *own])
+
+
+def _document(one: Checked) -> dict[str, Any]:
+    verdicts = [
+        {
+            "law": law,
+            "statement": LAWS[law].statement,
+            "verdict": v.status,
+            "figure": v.figure,
+            "reason": v.reason,
+        }
+        for law, v in one.verdicts.items()
+    ]
+    return {**one.settings, "passed": not one.failed, "verdicts": verdicts}
+
+
+def _console() -> Console:
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def _print_one(one: Checked) -> None:
+    console = _console()
+    console.print(Text(f"{visible(one.label)}: {_size(one)}", style="bold"), overflow="fold")
+    table = Table("law", "verdict", "measured, or why", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.columns[2].overflow = "fold"
+    for law, verdict in one.verdicts.items():
+        words = (
+            [verdict.reason, verdict.figure] if verdict.status == "fail" else [verdict.figure, verdict.reason]
+        )
+        said = Text(visible("; ".join(word for word in words if word)))
+        if verdict.status == "fail":
+            said.append(f"\nthe law: {LAWS[law].statement}", style="dim")
+        table.add_row(law, Text(verdict.status, style=MARKS[verdict.status][1]), said)
+    console.print(table)
+    console.print(_sum([one]))
+
+
+def _print_matrix(checked: Sequence[Checked]) -> None:
+    """Encodings as rows, laws as columns; each law's name heads its column, one line below the last one."""
+    console = _console()
+    sizes = {_size(one) for one in checked}
+    title = sizes.pop() if len(sizes) == 1 else f"{len(LAWS)} laws, at the sizes that the rows say"
+    console.print(Text(title, style="bold"), overflow="fold")
+    labels = [visible(one.label) for one in checked]
+    stub = max((len(label) for label in labels if len(label) <= LONGEST_LABEL), default=0) + 2
+    for i, law in enumerate(LAWS):
+        console.print(" " * stub + "| " * i + law)
+    for label, one in zip(labels, checked, strict=True):
+        row = Text(label.ljust(stub))
+        if len(label) > LONGEST_LABEL:
+            console.print(label, overflow="fold")
+            row = Text(" " * stub)
+        for verdict in one.verdicts.values():
+            row.append(MARKS[verdict.status][0], style=MARKS[verdict.status][1])
+            row.append(" ")
+        row.rstrip()
+        console.print(row)
+    console.print("+ holds, F fails, . does not apply")
+    for label, one in zip(labels, checked, strict=True):
+        for law in one.failed:
+            verdict = one.verdicts[law]
+            console.print()
+            console.print(Text(f"{label} fails {law}: {LAWS[law].statement}", style="bold"), overflow="fold")
+            said = "; ".join(word for word in (verdict.reason, verdict.figure) if word)
+            console.print(f"  {visible(said)}", overflow="fold")
+    console.print(_sum(checked))
+
+
+def _size(one: Checked) -> str:
+    model = one.settings["model"]
+    sizes = f"d_model {model['d_model']}, {model['n_layers']} layers, {model['n_heads']} heads"
+    return f"{len(LAWS)} laws at {sizes}, T = {one.settings['context_length']}, on the CPU"
+
+
+def _sum(checked: Sequence[Checked]) -> str:
+    every = [verdict.status for one in checked for verdict in one.verdicts.values()]
+    return f"{every.count('pass')} hold, {every.count('n/a')} do not apply, {every.count('fail')} fail"

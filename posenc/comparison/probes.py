@@ -1,0 +1,59 @@
+"""Retrieval and copying beside the loss, which it cannot see; never in a ranking of the loss."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from posenc.comparison.cells import Cell, make_cell
+from posenc.comparison.columns import single
+from posenc.comparison.rows import Group, Member
+from posenc.comparison.selection import select
+from posenc.results.load import Run
+from posenc.results.records import HEADLINE, UNIT
+
+PROBES = ("induction", "far-copy")
+
+
+@dataclass
+class ProbeColumn:
+    """A probe at the longest window that it was measured at."""
+
+    protocol: str
+    multiple: float  # of T
+    window: int | None  # tokens
+    unit: str  # of the losses, whatever the comparison's metric
+    same_targets: bool  # of all rows
+
+
+@dataclass
+class Probe:
+    """A row's numbers of a probe."""
+
+    cell: Cell
+    at_train_length: float | None  # the loss at W = T, mean over seeds
+
+
+def probe_columns(
+    runs: Sequence[Run], groups: Sequence[Group], protocol: str
+) -> tuple[list[ProbeColumn], list[list[Probe]]]:
+    """The columns, and for each group its probes in their order; beside the headline protocol alone."""
+    columns: list[ProbeColumn] = []
+    by_group: list[list[Probe]] = [[] for _ in groups]
+    for name in PROBES if protocol == HEADLINE else ():
+        selected = {id(one.run): one for one in select(runs, name)}
+        records = [record for one in selected.values() for record in one.records]
+        if not records:
+            continue
+        multiple = max(cell for one in selected.values() for cells in one.cells.values() for cell in cells)
+        hashes, window, unit = set(), set(), {record["unit"] for record in records}
+        for group, probes in zip(groups, by_group, strict=True):
+            members = [Member(member.run, selected.get(id(member.run))) for member in group.members]
+            probed = dataclasses.replace(group, members=members)
+            cell = make_cell(probed, multiple, "nats")
+            hashes |= {cell.targets_hash} if cell.seeds else set()
+            window |= {cell.window} if cell.window is not None else set()
+            probes.append(Probe(cell, make_cell(probed, 1.0, "nats").mean))
+        columns.append(ProbeColumn(name, multiple, single(window), single(unit) or UNIT, len(hashes) <= 1))
+    return columns, by_group

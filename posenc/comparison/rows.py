@@ -1,0 +1,166 @@
+"""Runs put together to rows: the seeds of one encoding with one set of settings, labelled by what differs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from posenc.comparison.selection import Selected
+from posenc.results.load import Run
+from posenc.results.settings import (
+    differing,
+    encoding_of,
+    knob_words,
+    of_options,
+    options_of,
+    settings_of,
+)
+
+
+@dataclass
+class Member:
+    """One seed of a row; without `selected` the run has no number to show."""
+
+    run: Run
+    selected: Selected | None
+
+
+@dataclass
+class Group:
+    """A row to be."""
+
+    encoding: str
+    extend: str | None  # as JSON
+    settings: dict[str, str]
+    mixed: dict[str, str]
+    members: list[Member] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    label: str = ""
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds there are runs of, sorted."""
+        return sorted({m.run.seed for m in self.members if m.run.seed is not None})
+
+    @property
+    def beyond(self) -> str | None:
+        """The declared policy past T of what acts, where it has one."""
+        for member in self.members:
+            cells = member.selected.cells.get(self.extend, {}) if member.selected else {}
+            for record in cells.values():
+                if record["beyond"] is not None:
+                    return record["beyond"]
+        if self.extend is not None:
+            return None
+        return self.settings.get("encoding.beyond", "null").replace("null", "") or None
+
+    @property
+    def extend_name(self) -> str | None:
+        """The extension's name."""
+        return None if self.extend is None else str(json.loads(self.extend)["name"])
+
+
+def group_runs(
+    runs: Sequence[Run], selected: Sequence[Selected], mixed: Sequence[dict[str, str]]
+) -> list[Group]:
+    """Rows in the order of their labels. Runs without numbers join the row of their settings, or make one."""
+    groups: dict[tuple[str, ...], Group] = {}
+    for one, values in zip(selected, mixed, strict=True):
+        for extend in one.cells:
+            _add(groups, Member(one.run, one), extend, values)
+    chosen = {id(one.run) for one in selected}
+    for run in runs:
+        if id(run) not in chosen:
+            _add_without_numbers(groups, run)
+    rows = list(groups.values())
+    for row in rows:
+        _keep_one_a_seed(row)
+    _label(rows)
+    everything = {seed for row in rows for seed in row.seeds}
+    for row in rows:
+        if missing := sorted(everything - set(row.seeds)) if row.seeds else []:
+            row.notes.append("no run of seed " + ", ".join(map(str, missing)))
+    return sorted(rows, key=lambda row: (row.label, sorted(row.mixed.items())))
+
+
+def _add(
+    groups: dict[tuple[str, ...], Group], member: Member, extend: str | None, mixed: dict[str, str]
+) -> None:
+    encoding, settings = encoding_of(member.run) or member.run.name, settings_of(member.run)
+    key = (encoding, extend or "", json.dumps(settings, sort_keys=True), json.dumps(mixed, sort_keys=True))
+    groups.setdefault(key, Group(encoding, extend, settings, mixed)).members.append(member)
+
+
+def _add_without_numbers(groups: dict[tuple[str, ...], Group], run: Run) -> None:
+    name, settings = encoding_of(run), settings_of(run)
+    same = [g for g in groups.values() if g.encoding == name and g.settings == settings and g.extend is None]
+    if len(same) == 1:
+        same[0].members.append(Member(run, None))
+    else:
+        _add(groups, Member(run, None), None, {})
+
+
+def shown_of(selected: Sequence[Selected], groups: Sequence[Group]) -> list[Selected]:
+    """What of the runs' records is in these rows."""
+    kept = {(id(member.run), group.extend) for group in groups for member in group.members}
+    cut = [
+        replace(one, cells={key: cells for key, cells in one.cells.items() if (id(one.run), key) in kept})
+        for one in selected
+    ]
+    return [one for one in cut if one.cells]
+
+
+def names_of(group: Group) -> set[str]:
+    """What a row may be called by: its label, with what is mixed too; its encoding, with an extension."""
+    extended = f"{group.encoding}+{group.extend_name}" if group.extend else group.encoding
+    return {group.label, full_label(group.label, group.mixed), extended}
+
+
+def full_label(label: str, mixed: dict[str, str]) -> str:
+    """A row's label, with what sets it apart in a mixed table."""
+    shown = ", ".join(f"{key} {value}" for key, value in mixed.items())
+    return f"{label} [{shown}]" if shown else label
+
+
+def _keep_one_a_seed(row: Group) -> None:
+    """A run that is there twice (say, in two experiments) counts once: with numbers, then first by path."""
+    kept: dict[int, Member] = {}
+    unknown = [member for member in row.members if member.run.seed is None]
+    for member in sorted(row.members, key=lambda m: (m.selected is None, str(m.run.path))):
+        seed = member.run.seed
+        if seed is not None and kept.setdefault(seed, member) is not member:
+            row.notes.append(f"seed {seed} is there more than once, shown: {kept[seed].run.name}")
+    row.members = [kept[seed] for seed in sorted(kept)] + unknown
+
+
+def _label(rows: list[Group]) -> None:
+    by_encoding, alike = defaultdict(list), defaultdict(list)
+    options = [options_of(row.settings) for row in rows]
+    for row, own in zip(rows, options, strict=True):
+        by_encoding[row.encoding].append(row.settings)
+        alike[row.encoding, *own].append(row.settings)
+    general = {key: [k for k in differing(of) if not of_options(k)] for key, of in by_encoding.items()}
+    optional = {key: [k for k in differing(of) if of_options(k)] for key, of in alike.items()}
+    for row, own in zip(rows, options, strict=True):
+        label = row.encoding + (f"+{row.extend_name}" if row.extend_name else "")
+        keys = general[row.encoding] + optional[row.encoding, *own]
+        parts = own + [
+            f"{key.removeprefix('encoding.').removeprefix('attention.')}={row.settings[key]}"
+            for key in keys
+            if key in row.settings and key != "encoding.beyond"
+        ]
+        parts += knobs_of(row)
+        row.label = " ".join([label, *parts, *([f"(beyond: {row.beyond})"] if row.beyond else [])])
+    twice = Counter((row.label, json.dumps(row.mixed, sort_keys=True)) for row in rows)
+    for row in rows:
+        if twice[row.label, json.dumps(row.mixed, sort_keys=True)] > 1 and row.members:
+            row.label += f" [{row.members[0].run.name}]"
+
+
+def knobs_of(row: Group) -> list[str]:
+    """The extension's knobs that are not those of its YAML, and that others were chosen for each seed."""
+    if row.extend is None:
+        return []
+    return knob_words(json.loads(row.extend))

@@ -1,0 +1,72 @@
+"""Run the jobs of a command line: compose and validate all of them first, then run, then show the table."""
+
+from __future__ import annotations
+
+import functools
+from contextlib import nullcontext
+
+from posenc.command_line.compose import compose_jobs
+from posenc.command_line.overrides import parse, refuse_unknown_flags
+from posenc.errors import UserError
+from posenc.jobs.told import RETRY, setting
+from posenc.jobs.validated import validated
+from posenc.launching.sweep import fails_fast, named_sweep, run_sweep
+from posenc.launching.sweep_jobs import applicable, asked_of, each_once
+from posenc.launching.sweep_jobs import stands as stands_now
+from posenc.training.distributed import alone, current, together
+
+
+def run_command(command: str, arguments: list[str], *, dry_run: bool = False, retry: bool = False) -> int:
+    """`posenc train ...` or `posenc eval ...` from arguments to exit code. Raises UserError, RunError.
+
+    A dry run of a training only says what it would take, and writes nothing; with `retry` a run that
+    diverged is trained again. Under torchrun each process comes here with the same arguments.
+    """
+    with setting(RETRY, "1") if retry else nullcontext():
+        return together(lambda: _run_command(command, arguments, dry_run))
+
+
+def _run_command(command: str, arguments: list[str], dry_run: bool) -> int:
+    group = current()
+    refuse_unknown_flags(command, arguments)
+    line = parse(arguments)
+    if (line.asks_hydra or dry_run) and not group.is_first:
+        return 0
+    if line.asks_hydra:
+        if line.prints_config:  # wrong input is told in our words there too
+            compose_jobs(command, line)
+        from posenc.command_line.hydra_answers import print_answer
+
+        flags = [word for word in arguments if word not in line.overrides]
+        print_answer(command, [*flags, *line.overrides])  # Hydra's parser wants them before or after
+        return 0
+    if dry_run:
+        from posenc.commands.dry_run import print_dry_run
+
+        with alone():
+            return print_dry_run(compose_jobs(command, line))
+    composed = compose_jobs(command, line)
+    if composed.sweep and group.size > 1:
+        hint = "one torchrun for each run; or -m without torchrun, several at once: hydra/launcher=joblib"
+        raise UserError("-m", None, "torchrun makes several processes of one run, not of a sweep", hint=hint)
+    if composed.sweep:
+        fails_fast(composed)
+    composed = group.in_turn(lambda: applicable(command, composed))
+    if composed.config is not None:
+        from posenc.launching.one_job import run_composed
+
+        return run_composed(command, line, composed.config)
+    if len(composed.jobs) > 1:
+        for job in composed.jobs:  # each reads its own documents: all of them at once may be gigabytes
+            validated(command, job.settings).facts.loaded = None
+    if command == "train":
+        composed = each_once(composed)
+    places = [validated(command, job.settings).directory for job in composed.jobs]
+    with named_sweep(composed.jobs):
+        asked = asked_of(command, composed.jobs)
+        stands = functools.partial(stands_now, command, composed.jobs)
+        if composed.launcher is None:
+            return run_sweep(command, line, composed, places, stands, asked)
+        from posenc.launching.launchers import run_launched
+
+        return run_launched(command, line, composed, places, stands, asked)
