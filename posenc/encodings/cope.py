@@ -85,7 +85,8 @@ class CoPE(Encoding):
         # costs what its fresh memory costs.
         row = torch.arange(counted[..., 0].numel(), dtype=torch.int32, device=s.device)
         first = row.view(*s.shape[:-1], 1) * (self.p_max + 1)  # (B, H, T, 1)
-        index = counted.detach().int().clamp_max_(self.p_max).add_(first).flatten()
+        # Both bounds: nan, in a training that diverges, is any integer, and its loss is to tell of it.
+        index = counted.detach().int().clamp_(0, self.p_max).add_(first).flatten()
         start = at_whole.flatten().index_select(0, index).view_as(s)
         step = to_next.flatten().index_select(0, index).view_as(s)
         return torch.addcmul(start, counted.frac_(), step).add_(s)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from posenc.laws.kernel import blocks, tail
 from posenc.laws.lifetime import trace, weights
-from posenc.laws.numbers import bf16, finite, float32
+from posenc.laws.numbers import bf16, diverged, finite, float32
 from posenc.laws.options import options
 from posenc.laws.order import causal, order, prefix
 from posenc.laws.place import penalty, positions, shift
@@ -40,6 +40,7 @@ LAWS: dict[str, Law] = {
     "order": Law(order, "with two layers or more, the order of the past changes the last output"),
     "positions": Law(positions, "positions are increasing whole numbers, and used if and only if declared"),
     "finite": Law(finite, "finite and of the right type at 8T and at positions to 65 536, fp32 and bf16"),
+    "diverged": Law(diverged, "weights that are nan give no finite logits, and nothing is raised for them"),
     "float32": Law(float32, "float32 is as good as float64 at positions to 65 536"),
     "bf16": Law(bf16, "bf16 and fp32 agree, alike at every length to 8T, and at positions to 65 536"),
     "gradient": Law(gradient, "a finite gradient reaches every parameter, in fp32 and bf16"),

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from posenc.laws.float64 import Float64
 from posenc.laws.subject import FAR, LONGEST, Subject, largest, logits, tokens
-from posenc.laws.verdict import NotApplicableError, Verdict, require, within
+from posenc.laws.verdict import NotApplicableError, Verdict, ViolationError, require, within
 from posenc.model.decoder import Decoder
 
 # Logits of variance 1 agree to 4e-6, to 2e-5 where counts over many keys become scores. Angles made in
@@ -34,6 +34,30 @@ def finite(subject: Subject) -> Verdict:
         return Verdict("pass", f"{n} tokens", str(error))
     _is_finite(logits(model, tokens(model, len(pos)), pos), torch.float32, f"positions to {FAR - 1}")
     return Verdict("pass", f"{n} tokens, positions to {FAR - 1}")
+
+
+def diverged(subject: Subject) -> Verdict:
+    """With weights that are nan, as after a step too far, and with scores that overflow.
+
+    A training is told as diverged by its loss; an index made of nan raises instead, or kills a GPU's context.
+    """
+    for spoilt, factor in (("nan", torch.nan), ("too large", 1e30)):
+        model = subject.fresh()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter is not model.embedding.weight:  # a norm follows, and makes zeros of its overflow
+                    parameter.mul_(factor)
+        ids = tokens(model, subject.train_length)
+        for dtype in (torch.float32, torch.bfloat16):
+            try:
+                with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
+                    made = logits(model, ids)
+            except Exception as error:  # the encoding's: whatever it raises
+                text = f"{type(error).__name__}: {error}"
+                raise ViolationError(f"weights that are {spoilt} raise {text} ({dtype})") from error
+            told = factor == 1e30 or not made.isfinite().any()
+            require(told, f"weights that are {spoilt} give finite logits ({dtype})")
+    return Verdict("pass", f"{subject.train_length} tokens")
 
 
 def float32(subject: Subject) -> Verdict:

@@ -20,6 +20,7 @@ from posenc.evaluation.memory import OutOfMemoryError, check_memory, free_memory
 from posenc.evaluation.subject import Subject
 from posenc.memory_meter import LiveTensors, resident
 from posenc.model.decoder import Decoder, ModelShape
+from posenc.model.init import initialize
 from posenc.results.records import Record
 
 Measured = Callable[..., dict[tuple[str, int], Record]]
@@ -57,6 +58,7 @@ def test_what_a_model_needs(name: str) -> None:
     shape = ModelShape("x", d_model=32, n_layers=2, n_heads=4, mlp_ratio=4)
     encoding = build_encoding(name, d_model=32, n_heads=4, head_dim=8, n_layers=2, train_length=16)
     model = Decoder(shape, 64, encoding).eval()
+    initialize(model, 0)
 
     @torch.no_grad()
     def make_pass(n: int) -> None:

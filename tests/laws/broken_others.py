@@ -102,6 +102,28 @@ class Rows(Broken):
         return x + self.table[pos] if layer == 0 else x
 
 
+class RowOfACount(Broken):
+    """A row chosen by a sum over gates: where scores are nan it is none of the table's, and raises."""
+
+    caught_by = "diverged"
+    says = "weights that are nan raise IndexError"
+    healthy = "cope"
+    learned = "(T+1)"
+    uses_positions = False
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.table = nn.Parameter(torch.empty(shape.train_length + 1))
+
+    def scores(
+        self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
+    ) -> Tensor:
+        queries, keys = s.shape[-2:]
+        past = torch.ones(queries, keys).tril(keys - queries)
+        counted = (s.sigmoid() * past).flip(-1).cumsum(-1).flip(-1)
+        return s + self.table[counted.long().clamp_max(self.shape.train_length)]
+
+
 class FromTheEnd(Waves):
     """Positions counted back from the window's last token."""
 
