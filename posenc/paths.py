@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -39,15 +38,16 @@ def conf_dirs() -> list[Path]:
     return found
 
 
-def choice_file(group: str, name: object) -> Path | None:
-    """The YAML of a choice such as `encoding=rope`, posenc's own first; None where there is none.
+def choice_files(group: str, config_dir: str | None = None) -> dict[str, Path]:
+    """The YAMLs of a group by name, in order; of one name posenc's own, then a package's, then the user's."""
+    places = [*conf_dirs(), *([Path(config_dir)] if config_dir else [])]
+    found = {path.stem: path for place in reversed(places) for path in (place / group).glob("*.yaml")}
+    return dict(sorted(found.items()))
 
-    The name may come from somebody else's file: only what can be one is looked for.
-    """
-    if not isinstance(name, str) or not re.fullmatch(r"[\w.+-]{1,100}", name, re.ASCII):
-        return None
-    places = [folder / group / f"{name}.yaml" for folder in conf_dirs()]
-    return next((path for path in places if path.is_file()), None)
+
+def choice_file(group: str, name: object, config_dir: str | None = None) -> Path | None:
+    """The YAML of a choice such as `encoding=rope`; None where there is none. Any name may be asked for."""
+    return choice_files(group, config_dir).get(name) if isinstance(name, str) else None
 
 
 def refuse_taken_names(folder: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from posenc.command_line.overrides import key_of
-from posenc.paths import conf_dir, conf_dirs
+from posenc.paths import choice_file, choice_files, conf_dir
 
 LINE = re.compile(
     r"(?P<indent> *)(?P<key>[A-Za-z_][\w-]*):(?: +(?P<value>[^#\s].*?))?(?: +# *(?P<comment>.*))?"
@@ -62,9 +62,7 @@ def choices(group: str, config_dir: str | None = None) -> dict[str, str]:
     """What a group may be, with the first comment line of each YAML; those of `--config-dir` and of
     installed packages too.
     """
-    places = [*conf_dirs(), *([Path(config_dir)] if config_dir else [])]
-    paths = {path.stem: path for place in reversed(places) for path in (place / group).glob("*.yaml")}
-    return {name: _description(paths[name]) for name in sorted(paths)}
+    return {name: _description(path) for name, path in choice_files(group, config_dir).items()}
 
 
 def chosen_settings(
@@ -81,7 +79,7 @@ def chosen_settings(
     found = [Setting(one.key, one.value, one.comment or told.get(one.key, "")) for one in own]
     for group, default in groups(command).items():
         choice = picked.get(group, default)
-        path = _file(group, choice, config_dir) if choice else None
+        path = choice_file(group, choice, config_dir)
         if path is not None and group != "experiment":
             found += settings_of(path, f"{group}.")
     return found
@@ -117,14 +115,6 @@ def config_dir_of(arguments: Sequence[str]) -> str | None:
         if name in ("--config-dir", "-cd"):
             return value or (arguments[i + 1] if i + 1 < len(arguments) else None)
     return None
-
-
-def _file(group: str, choice: str, config_dir: str | None) -> Path | None:
-    places = [*conf_dirs(), *([Path(config_dir)] if config_dir else [])]
-    if not re.fullmatch(r"[\w.+-]+", choice):
-        return None
-    names = (place / group / f"{choice}.yaml" for place in places)
-    return next((path for path in names if path.is_file()), None)
 
 
 def _description(path: Path) -> str:

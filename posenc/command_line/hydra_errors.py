@@ -14,7 +14,7 @@ from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
 from posenc.errors import UserError, first_line, nearest
-from posenc.paths import conf_dir
+from posenc.paths import choice_files, conf_dir
 
 LONGEST_NAME = 250  # bytes: of a file's 255 five are `.yaml`
 # Launchers of Hydra's plug-ins, and what to install for them; the preset `slurm` needs `submitit_slurm`.
@@ -100,8 +100,7 @@ def _no_name(overrides: list[str]) -> UserError:
             continue
         given = OverridesParser.create().parse_override(override).value()
         if not isinstance(given, str) or len(given.encode()) > LONGEST_NAME:
-            names = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
-            return UserError(group, value, "is no name of a choice", allowed=names)
+            return UserError(group, value, "is no name of a choice", allowed=[*choice_files(group)])
     return UserError("override", None, "a group takes the name of a choice")
 
 
@@ -109,8 +108,8 @@ def _elsewhere(key: str) -> str | None:
     """Which other choices of its group have a setting of this name."""
     group, _, name = key.partition(".")
     having = [
-        path.stem
-        for path in sorted((conf_dir() / group).glob("*.yaml") if is_choice(f"{group}=") else ())
+        choice
+        for choice, path in (choice_files(group) if is_choice(f"{group}=") else {}).items()
         if name and name in (yaml.safe_load(path.read_text(encoding="utf-8")) or {})
     ]
     return f"{key} is a setting of {group}={', '.join(having)}" if having else None

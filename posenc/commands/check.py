@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -21,7 +20,7 @@ from posenc.jobs.told import debugging
 from posenc.laws import LAWS, Subject, Verdict, judge
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.names import visible
-from posenc.paths import conf_dirs
+from posenc.paths import choice_files
 from posenc.report.progress import shown
 from posenc.results.settings import spoken_name
 
@@ -115,9 +114,8 @@ def _every_encoding(line: CommandLine) -> CommandLine:
         key, _, value = override.partition("=")
         if key == "encoding":
             raise UserError(key, value, "--all checks every encoding", hint="leave out one of the two")
-    folders = [*conf_dirs(), *([Path(line.config_dir)] if line.config_dir else [])]
-    names = sorted({path.stem for folder in folders for path in (folder / "encoding").glob("*.yaml")})
-    return replace(line, overrides=[*line.overrides, f"encoding={','.join(names)}"], multirun=True)
+    every = f"encoding={','.join(choice_files('encoding', line.config_dir))}"
+    return replace(line, overrides=[*line.overrides, every], multirun=True)
 
 
 def _label(job: ComposedJob, jobs: Sequence[ComposedJob]) -> str:

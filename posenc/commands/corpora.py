@@ -15,7 +15,7 @@ from posenc.corpus import CorpusFacts, TokenStore, cached_of, list_corpora, prep
 from posenc.corpus.entry import entry_of
 from posenc.corpus.tokenizers import ByteTokenizer
 from posenc.names import visible
-from posenc.paths import cache_dir, conf_dirs
+from posenc.paths import cache_dir
 from posenc.report.progress import say
 
 LENGTHS = (
@@ -32,8 +32,7 @@ MULTIPLE = 8  # in the names of the JSON, so whatever the default lengths are
 
 def print_corpora(as_json: bool) -> None:
     """Every corpus of `conf/data` and of installed packages, on stdout."""
-    found = {row["name"]: row for folder in reversed(conf_dirs()) for row in list_corpora(folder)}
-    rows = [found[name] for name in sorted(found)]
+    rows = list_corpora()
     if as_json:
         print(json.dumps(rows, indent=1))
         return

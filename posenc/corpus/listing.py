@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -12,22 +11,23 @@ from posenc.corpus.entry import cached_tokens
 from posenc.corpus.facts import known_figures
 from posenc.corpus.registry import needs_network, pinned_identity
 from posenc.errors import RunError, UserError
+from posenc.paths import choice_files
 
 # the first line of a corpus's YAML: what it is (licence; size)
 ABOUT = re.compile(r"#\s*(?P<description>.+?)\s*\((?P<licence>[^()]*);(?P<size>[^();]*)\)\s*")
 
 
-def list_corpora(conf_dir: Path) -> list[dict[str, Any]]:
-    """Every YAML in `conf_dir`/data, by name: what it is, whether it needs a network, what is cached."""
+def list_corpora() -> list[dict[str, Any]]:
+    """Every choice of `data`, by name: what it is, whether it needs a network, what is cached."""
     rows = []
-    for path in sorted((conf_dir / "data").glob("*.yaml")):
+    for name, path in choice_files("data").items():
         text = path.read_text(encoding="utf-8")
         first = text.split("\n", 1)[0]
         about = ABOUT.fullmatch(first)
         settings = yaml.safe_load(text)
         rows.append(
             {
-                "name": path.stem,
+                "name": name,
                 "description": about["description"] if about else first.removeprefix("#").strip(),
                 "licence": about["licence"].strip() if about else "",
                 "size": about["size"].strip() if about else "",

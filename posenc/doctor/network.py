@@ -29,9 +29,8 @@ def hub() -> Iterator[Finding]:
 def cached_corpora() -> list[str]:
     """Names of the corpora from elsewhere of which tokens are cached."""
     from posenc.corpus.listing import list_corpora
-    from posenc.paths import conf_dir
 
-    return [row["name"] for row in list_corpora(conf_dir()) if row["network"] and row["cached"]]
+    return [row["name"] for row in list_corpora() if row["network"] and row["cached"]]
 
 
 def wandb() -> Iterator[Finding]:

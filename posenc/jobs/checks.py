@@ -19,7 +19,7 @@ from posenc.evaluation import PROTOCOLS, resolve_length, resolve_lengths
 from posenc.evaluation.extend import resolve_extend
 from posenc.evaluation.fixed_target import block_of, check_block
 from posenc.model.decoder import Decoder, ModelShape
-from posenc.paths import conf_dir
+from posenc.paths import choice_file, conf_dir
 from posenc.training.optimizer import Optimization
 
 NAME = re.compile(r"[A-Za-z0-9._+-]+")
@@ -107,10 +107,10 @@ def check_model(model: dict[str, Any]) -> ModelShape:
 
 def _model_name(name: str, sizes: dict[str, int]) -> str:
     """The name of the YAML while the sizes are its own, else the sizes themselves."""
-    path = conf_dir() / "model" / f"{name}.yaml"
-    if NAME.fullmatch(name) and path.is_file():
-        own = yaml.safe_load(path.read_text(encoding="utf-8"))
-        if any(own[key] != value for key, value in sizes.items()):
+    path = choice_file("model", name)
+    if path is not None:
+        own = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        if any(own.get(key, value) != value for key, value in sizes.items()):
             return f"d{sizes['d_model']}L{sizes['n_layers']}H{sizes['n_heads']}M{sizes['mlp_ratio']}"
     return name
 

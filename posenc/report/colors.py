@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from posenc.paths import conf_dirs
+from posenc.paths import choice_files
 
 # Hues of Okabe and Ito, moved apart in lightness until the nearest two differ by more under simulated colour
 # blindness than theirs, and until the palest reaches a contrast of 2.8 to white (their yellow has 1.3).
@@ -79,7 +79,7 @@ def _split(label: str) -> tuple[str, str]:
 @functools.cache
 def _names(group: str) -> frozenset[str]:
     """What there is a YAML of."""
-    return frozenset(path.stem for folder in conf_dirs() for path in (folder / group).glob("*.yaml"))
+    return frozenset(choice_files(group))
 
 
 def _slot(name: str) -> Style:

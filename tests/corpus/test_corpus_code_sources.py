@@ -109,7 +109,7 @@ def test_wrong_settings_are_refused_by_key(change: dict[str, Any], key: str, nea
 
 
 def test_every_corpus_is_listed_with_a_description() -> None:
-    rows = {row["name"]: row for row in list_corpora(conf_dir())}
+    rows = {row["name"]: row for row in list_corpora()}
     assert {"sympy", "stdlib", "python_packages", "files", "wikitext2", "wikitext103"} <= set(rows)
     assert all(row["description"] and row["source"] for row in rows.values())
     assert all(conf(name)["name"] == name for name in rows)

@@ -14,7 +14,7 @@ from posenc.errors import UserError
 from posenc.evaluation.extend._base import Extension, NotForThisEncodingError, RefusedError
 from posenc.evaluation.extend._parts import name_of
 from posenc.model.decoder import Decoder
-from posenc.paths import conf_dir
+from posenc.paths import choice_file
 from posenc.signature import check_arguments
 
 NONE = "none"  # the model as trained
@@ -90,8 +90,9 @@ def _applicable(model: Decoder) -> list[str]:
 
 def default_knobs(name: str) -> dict[str, Any]:
     """Knobs of an extension as in its YAML, their only home."""
-    text = (conf_dir() / "extend" / f"{name}.yaml").read_text(encoding="utf-8")
-    return {key: value for key, value in yaml.safe_load(text).items() if key != "name"}
+    path = choice_file("extend", name)
+    settings = yaml.safe_load(path.read_text(encoding="utf-8")) if path else {}
+    return {key: value for key, value in settings.items() if key != "name"}
 
 
 def _no_knobs() -> None:
