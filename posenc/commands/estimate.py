@@ -159,13 +159,8 @@ def _evaluation(
 
 
 def _passed(cell: Cell) -> int:
-    """Tokens that go through the model for a cell, about."""
-    plan = cell.plan
-    spans = getattr(plan, "spans", plan)  # of text scored in one piece
-    rows = len(getattr(spans, "documents", getattr(spans, "copies", ())))
-    span, stride = getattr(spans, "span", None), getattr(plan, "stride", None)
-    each = cell.window if span is None else span if stride is None else span // stride * cell.window
-    return max(1, rows * each)
+    """Tokens that go through the model for a cell; at least one, to divide by."""
+    return max(1, cell.plan.tokens(cell.window))
 
 
 def _bytes(tensors: Iterator[torch.Tensor]) -> int:

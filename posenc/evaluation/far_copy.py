@@ -41,6 +41,10 @@ class Plan:
     longest: int  # and within these
     hash: str
 
+    def tokens(self, window: int) -> int:
+        """A window for each row."""
+        return len(self.documents) * window
+
 
 def plan(asked: Asked) -> Plan:
     """Find the targets in the documents' tokens; none where no text comes again that far back.

@@ -30,6 +30,10 @@ class Plan:
     block: int  # b, targets a block
     hash: str
 
+    def tokens(self, window: int) -> int:
+        """A window for each row."""
+        return len(self.documents) * window
+
 
 def plan(asked: Asked) -> Plan:
     """Choose the blocks from the documents' lengths; they do not depend on model or seed.

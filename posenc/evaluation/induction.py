@@ -46,6 +46,10 @@ class Plan:
     symbols: int  # how many tokens they are drawn from
     hash: str
 
+    def tokens(self, window: int) -> int:
+        """A window for each sequence."""
+        return len(self.copies) * window
+
     @property
     def chance(self) -> float:
         """The loss of who guesses evenly among the symbols, in nats per token."""

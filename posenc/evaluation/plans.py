@@ -56,6 +56,10 @@ class Planned(Protocol):
     @property
     def hash(self) -> str: ...
 
+    def tokens(self, window: int) -> int:
+        """How many go through the model for a cell at this window, about: what its time goes with."""
+        ...
+
 
 class ProtocolModule(Protocol):
     """What a protocol's module offers; it may also have UNIT (of its nats; or `unit` in
@@ -85,6 +89,10 @@ class Spans:
     starts: np.ndarray  # (N,) int64, in tokens of the document
     span: int  # targets in each
     hash: str
+
+    def tokens(self, window: int) -> int:
+        """Each once, whatever the window."""
+        return len(self.documents) * self.span
 
 
 def plan_spans(asked: Asked) -> Spans:

@@ -31,6 +31,10 @@ class Plan:
         """Of the targets: the stride does not change them."""
         return self.spans.hash
 
+    def tokens(self, window: int) -> int:
+        """A window for each step."""
+        return self.spans.tokens(window) // self.stride * window
+
 
 def plan(asked: Asked) -> Plan:
     """The spans of `plan_spans`, in steps of `stride`."""
