@@ -18,7 +18,7 @@ from token_stores import ask, store_of
 from posenc.encodings.registry import own_encodings
 from posenc.evaluation import PROTOCOLS, far_copy, fixed_target, nonoverlapping, positions, sliding
 from posenc.evaluation.evaluate import protocol_module
-from posenc.evaluation.plans import Asked
+from posenc.evaluation.plans import Asked, windows_of
 from posenc.evaluation.subject import Subject
 from posenc.results.records import Record
 
@@ -139,3 +139,18 @@ def test_bytes_are_those_of_the_scored_text(
     assert record["bpb"] == pytest.approx(nats / math.log(2) / total)
     assert record["nats"] == pytest.approx(nats / record["targets"])
     assert record["ppl"] == pytest.approx(math.exp(record["nats"]))
+
+
+@pytest.mark.parametrize("protocol", sorted(PROTOCOLS))
+def test_a_plan_knows_how_many_tokens_are_passed(
+    subject_of: SubjectOf, asked_of: AskedOf, few_sequences: None, protocol: str
+) -> None:
+    module, subject = protocol_module(protocol), subject_of("nope")
+    passed: list[int] = []
+    subject.model.embedding.register_forward_pre_hook(lambda _, args: passed.append(args[0].numel()))
+    asked = asked_of([T, 4 * T])
+    plan = module.plan(asked)
+    for window in windows_of(module, asked):
+        passed.clear()
+        module.measure(subject, plan, window, lambda: None)
+        assert 0 < sum(passed) == plan.tokens(window)
