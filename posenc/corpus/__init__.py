@@ -8,13 +8,13 @@ from posenc.corpus.facts import CorpusFacts, read_facts
 from posenc.corpus.listing import cached_of, list_corpora
 from posenc.corpus.registry import absolute_data, check_data, read_documents
 from posenc.corpus.store import Split, TokenStore
-from posenc.corpus.tokenizers import (
-    Tokenizer,
+from posenc.corpus.tokenizer_choice import (
     absolute_tokenizer,
     build_tokenizer,
     check_tokenizer,
     stored_tokenizer,
 )
+from posenc.corpus.tokenizers import Tokenizer
 
 __all__ = [
     "CorpusFacts",

@@ -11,7 +11,8 @@ from typing import Any
 from posenc.corpus.entry import EntryWriter, building, entry_of, open_entry, put_in_place
 from posenc.corpus.facts import CorpusFacts, read_facts
 from posenc.corpus.store import TokenStore, smallest_dtype
-from posenc.corpus.tokenizers import Tokenizer, build_tokenizer
+from posenc.corpus.tokenizer_choice import build_tokenizer
+from posenc.corpus.tokenizers import Tokenizer
 from posenc.corpus.trouble import ELSEWHERE
 from posenc.corpus.watch import watched
 from posenc.durable import cannot_write, check_room, file_lock

@@ -8,7 +8,7 @@ from typing import Any
 from posenc.corpus.documents import SPLITS
 from posenc.corpus.facts import CorpusFacts, read_facts
 from posenc.corpus.store import TokenStore
-from posenc.corpus.tokenizers import check_tokenizer
+from posenc.corpus.tokenizer_choice import check_tokenizer
 from posenc.errors import UserError
 
 

@@ -56,6 +56,7 @@ def test_unknown_names_give_the_nearest(name: str, nearest: str | None) -> None:
         "os",
         "base",
         "registry",
+        "build",
         "../x",
         "posenc.encodings.rope",
         "encodings.rope",
