@@ -45,9 +45,11 @@ def record(window: int, loss: float, **changes: Any) -> Record:
 EDGES = [1, 9, 17, 33, 49, 65, 97, 129, 257, 513]  # bins end at 1/8, 1/4, 1/2, 3/4, 1, 1.5, 2, 4 and 8 T
 
 
-def curve(shift: float = 0.0, slope: float | None = 1e-3, breaks_at: int | None = 97) -> Curve:
-    """Bin i has a loss of 1 + i / 10 + shift, over a level of 1.2."""
-    nats = [1 + i / 10 + shift for i in range(len(EDGES) - 1)]
+def curve(
+    shift: float = 0.0, slope: float | None = 1e-3, breaks_at: int | None = 97, step: float = 0.1
+) -> Curve:
+    """Bin i has a loss of 1 + i * step + shift, over a level of 1.2."""
+    nats = [1 + i * step + shift for i in range(len(EDGES) - 1)]
     return {
         "edges": EDGES,
         "nats": nats,

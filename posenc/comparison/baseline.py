@@ -12,7 +12,7 @@ from posenc.comparison.verdicts import CONFIDENCE
 from posenc.errors import UserError
 from posenc.names import visible
 from posenc.results.records import Metric
-from posenc.results.statistics import Per, difference
+from posenc.results.statistics import Per, difference, on_shared_documents
 
 
 @dataclass
@@ -56,7 +56,10 @@ def against_baseline(
         ours, theirs = samples[other], samples[baseline]
         if not pair.seeds or ours is None or theirs is None:
             continue
-        estimate = difference([(ours[seed], theirs[seed]) for seed in pair.seeds], per)
+        shared = [on_shared_documents(ours[seed], theirs[seed]) for seed in pair.seeds]
+        if not all(shared):
+            continue
+        estimate = difference([one for one in shared if one], per)
         interval = estimate.interval(CONFIDENCE)
         turned: dict[Word, Word] = {"lower": "higher", "higher": "lower"}
         word = pair.word if pair.a == other else turned.get(pair.word, pair.word)

@@ -18,7 +18,7 @@ from posenc.comparison.mixing import mixed_values, refuse_mixed
 from posenc.comparison.probes import PROBES, Probe, ProbeColumn, probe_columns
 from posenc.comparison.ranking import Pair, compare_pairs, marks
 from posenc.comparison.reference import undertrained
-from posenc.comparison.rows import Group, group_runs, names_of, shown_of
+from posenc.comparison.rows import Group, full_label, group_runs, names_of, relabel, shown_of
 from posenc.comparison.selection import select
 from posenc.comparison.view import View, choose, choose_multiples, sort_rows
 from posenc.errors import UserError
@@ -102,14 +102,15 @@ def compare_checked(
     curves = has_curves(selected)
     if curves and metric != "nats":
         raise UserError("--metric", metric, f"{visible(protocol)} is in nats per token", allowed=["nats"])
-    mixed = mixed_values(selected)
-    if not allow_mixed:
-        refuse_mixed(selected, mixed)
-    groups = choose(group_runs(runs, selected, mixed), view.rows, names_of, "--rows")
+    groups = choose(group_runs(runs, selected, mixed_values(selected)), view.rows, names_of, "--rows")
     folded: list[Group] = []
     if view.extensions == "columns":
         groups, folded = fold(groups)
     selected = shown_of(selected, [*groups, *folded])
+    mixed = mixed_values(selected)  # of what is shown
+    if not allow_mixed:
+        refuse_mixed(selected, mixed)
+    relabel(selected, mixed, [*groups, *folded])
     baseline = None if view.baseline is None else find_baseline(groups, view.baseline)
     columns = bin_columns(selected) if curves else window_columns(selected)
     multiples = choose_multiples([column.multiple for column in columns], view.columns)
@@ -131,7 +132,7 @@ def compare_checked(
     for row, of_probes, of_extensions in zip(rows, by_row, extended, strict=True):
         row.probes, row.extensions = of_probes, of_extensions
     header = header_of(selected, groups, protocol, metric, mixed)
-    header["baseline"] = None if baseline is None else rows[baseline].label
+    header["baseline"] = None if baseline is None else full_label(rows[baseline].label, rows[baseline].mixed)
     order = sort_rows(rows, view.sort)
     for column in columns:
         _renumber(column.pairs, order)

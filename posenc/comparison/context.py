@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from posenc.comparison.cells import Scores, record_of, value_of
-from posenc.comparison.rows import Group
+from posenc.comparison.cells import Scores, record_of, short, value_of
+from posenc.comparison.rows import Group, Member
 from posenc.comparison.verdicts import CONFIDENCE, EFFECTIVE
 from posenc.results.records import Metric, Record
 from posenc.results.statistics import Per, difference, same_targets
@@ -19,7 +19,7 @@ class EffectiveContext:
 
     multiple: float  # of T
     window: int  # tokens
-    longest: bool  # no longer one was measured, so it may be more
+    longest: bool  # no longer one has a number of all the row's seeds, so it may be more
 
 
 @dataclass
@@ -51,7 +51,16 @@ def effective_context(group: Group, multiples: Sequence[float]) -> EffectiveCont
     best = min(loss for loss, _, _ in losses)
     near = [(multiple, window) for loss, multiple, window in losses if loss <= best + EFFECTIVE]
     multiple, window = max(near)
-    return EffectiveContext(multiple, window, multiple == max(multiples))
+    longer = [one for one in multiples if one > multiple]
+    complete = {one for _, one, _ in losses}
+    told = any(one in complete or _has_no_number(measured, group.extend, one) for one in longer)
+    return EffectiveContext(multiple, window, not told)
+
+
+def _has_no_number(members: Sequence[Member], extend: str | None, multiple: float) -> bool:
+    """Whether the encoding itself has none at this window (refused, n/a): memory and time are no reason."""
+    records = (record_of(member, extend, multiple) for member in members)
+    return any(record is not None and short(record["note"] or "") in ("refused", "n/a") for record in records)
 
 
 def uses_context(group: Group, metric: Metric) -> UsesContext | None:

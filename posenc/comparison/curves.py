@@ -9,7 +9,7 @@ from posenc.comparison.cells import Cell, note_of, reason_of
 from posenc.comparison.columns import bins_of
 from posenc.comparison.rows import Group, Member
 from posenc.comparison.selection import Selected
-from posenc.results.records import Record
+from posenc.results.records import BREAK, Record
 from posenc.results.statistics import mean_and_spread
 
 
@@ -22,7 +22,7 @@ class CurveSummary:
     slope_spread: float | None  # standard deviation over seeds
     slope_ci95: list[float] | None  # over documents, for one seed
     breaks_at: list[int | None]  # of each seed: the first position that is surely 0.1 nats above T; or none
-    judged: int  # seeds that have intervals; without one none breaks surely
+    holds: list[bool]  # of each seed: whether no position past T can be 0.1 nats above T; else it is unclear
 
 
 def has_curves(selected: list[Selected]) -> bool:
@@ -71,8 +71,19 @@ def summary(group: Group) -> CurveSummary | None:
         slope_spread=spread,
         slope_ci95=curves[0]["slope_ci95"] if len(curves) == 1 else None,
         breaks_at=[curve["breaks_at"] for curve in curves],
-        judged=sum(curve["rise_ci95"][-1] is not None for curve in curves),
+        holds=[_holds(record) for record in found],
     )
+
+
+def _holds(record: Record) -> bool:
+    """Whether there are bins past T, and each has its whole interval below a break."""
+    curve, length = record["curve"], record["window"] / record["multiple"]
+    past = [
+        interval
+        for start, interval in zip(curve["edges"][:-1], curve["rise_ci95"], strict=True)
+        if start > length
+    ]
+    return bool(past) and all(interval is not None and interval[1] <= BREAK for interval in past)
 
 
 def curve_record(member: Member, extend: str | None) -> Record | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from posenc.comparison.cells import Cell, make_cell
 from posenc.comparison.columns import single
 from posenc.comparison.rows import Group, Member
-from posenc.comparison.selection import select
+from posenc.comparison.selection import Selected, select
 from posenc.results.load import Run
 from posenc.results.records import HEADLINE, UNIT
 
@@ -18,7 +18,7 @@ PROBES = ("induction", "far-copy")
 
 @dataclass
 class ProbeColumn:
-    """A probe at the longest window that it was measured at."""
+    """A probe at the longest window that it was measured at in all rows (that it was measured in at all)."""
 
     protocol: str
     multiple: float  # of T
@@ -41,12 +41,13 @@ def probe_columns(
     """The columns, and for each group its probes in their order; beside the headline protocol alone."""
     columns: list[ProbeColumn] = []
     by_group: list[list[Probe]] = [[] for _ in groups]
+    shown = {id(member.run) for group in groups for member in group.members}
     for name in PROBES if protocol == HEADLINE else ():
-        selected = {id(one.run): one for one in select(runs, name)}
+        selected = {id(one.run): one for one in select(runs, name) if id(one.run) in shown}
         records = [record for one in selected.values() for record in one.records]
-        if not records:
+        multiple = _longest(selected, groups)
+        if multiple is None:
             continue
-        multiple = max(cell for one in selected.values() for cells in one.cells.values() for cell in cells)
         hashes, window, unit = set(), set(), {record["unit"] for record in records}
         for group, probes in zip(groups, by_group, strict=True):
             members = [Member(member.run, selected.get(id(member.run))) for member in group.members]
@@ -57,3 +58,15 @@ def probe_columns(
             probes.append(Probe(cell, make_cell(probed, 1.0, "nats").mean))
         columns.append(ProbeColumn(name, multiple, single(window), single(unit) or UNIT, len(hashes) <= 1))
     return columns, by_group
+
+
+def _longest(selected: Mapping[int, Selected], groups: Sequence[Group]) -> float | None:
+    """The longest window of all rows that were probed; where they share none, of any. None without one."""
+    windows = []
+    for group in groups:
+        found = (selected.get(id(member.run)) for member in group.members)
+        windows.append({multiple for one in found if one for multiple in one.cells.get(group.extend, ())})
+    probed = [one for one in windows if one]
+    if not probed:
+        return None
+    return max(set.intersection(*probed) or set.union(*probed))

@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import Any, Literal
 
 from posenc.comparison.verdicts import CONFIDENCE, SAME
-from posenc.results.statistics import Estimate, difference_of, p_beyond, ratio
+from posenc.results.statistics import Estimate, Ratio, difference_of, on_shared_documents, p_beyond, ratio
 
 Word = Literal["lower", "higher", "tie", "unclear"]
 Mark = Literal["lowest", "tie", "unclear"]
@@ -50,13 +50,27 @@ def compare_pairs(
     for a, b in combinations(have, 2) if only is None else with_it:
         ours, theirs = ratios[a], ratios[b]
         seeds = sorted(set(ours) & set(theirs))
-        estimate = difference_of([(ours[s], theirs[s]) for s in seeds]) if seeds else None
+        shared = [_shared(samples[a], samples[b], ours, theirs, seed) for seed in seeds]
+        estimate = difference_of([one for one in shared if one]) if all(shared) and seeds else None
         value = None if estimate is None else estimate.value
         pairs.append(Pair(a, b, [labels[a], labels[b]], seeds, value))
         estimates.append(estimate)
     count = len(pairs) if chosen else len(have) * (len(have) - 1) // 2
     _judge(pairs, estimates, unseen=count - len(pairs))
     return pairs
+
+
+def _shared(
+    a: Sample | None, b: Sample | None, ours: Mapping[int, Ratio], theirs: Mapping[int, Ratio], seed: int
+) -> tuple[Ratio, Ratio] | None:
+    """The ratios of a seed over the documents that both rows have (two tokenizers may reach others)."""
+    assert a is not None and b is not None
+    shared = on_shared_documents(a[seed], b[seed])
+    if shared is None:
+        return None
+    if shared[0] is a[seed]:
+        return ours[seed], theirs[seed]
+    return ratio(shared[0], "bytes"), ratio(shared[1], "bytes")
 
 
 def marks(pairs: Sequence[Pair], lowest: int) -> dict[int, Mark]:

@@ -80,8 +80,14 @@ def group_runs(
     _label(rows)
     everything = {seed for row in rows for seed in row.seeds}
     for row in rows:
-        if missing := sorted(everything - set(row.seeds)) if row.seeds else []:
-            row.notes.append("no run of seed " + ", ".join(map(str, missing)))
+        there = {seed for other in rows if _alike(row, other) for seed in other.seeds}
+        lacking = [
+            ("no run of", everything - there),
+            ("not extended:", there - set(row.seeds)),  # the same row as trained has it
+        ]
+        for words, seeds in lacking if row.seeds else []:
+            if seeds:
+                row.notes.append(f"{words} seed " + ", ".join(map(str, sorted(seeds))))
     return sorted(rows, key=lambda row: (row.label, sorted(row.mixed.items())))
 
 
@@ -94,12 +100,21 @@ def _add(
 
 
 def _add_without_numbers(groups: dict[tuple[str, ...], Group], run: Run) -> None:
-    name, settings = encoding_of(run), settings_of(run)
-    same = [g for g in groups.values() if g.encoding == name and g.settings == settings and g.extend is None]
-    if len(same) == 1:
-        same[0].members.append(Member(run, None))
+    """One that diverged joins the rows of extensions too: they lack that seed as the row as trained does."""
+    alone = Group(encoding_of(run) or run.name, None, settings_of(run), {})
+    same = [group for group in groups.values() if _alike(alone, group)]
+    trained = [group for group in same if group.extend is None]
+    if len(trained) == 1:
+        extended = [group for group in same if group.extend and group.mixed == trained[0].mixed]
+        for group in [*trained, *(extended if run.state == "diverged" else [])]:
+            group.members.append(Member(run, None))
     else:
         _add(groups, Member(run, None), None, {})
+
+
+def _alike(one: Group, other: Group) -> bool:
+    """Whether the runs of two rows are seeds of one encoding with one set of settings."""
+    return one.encoding == other.encoding and one.settings == other.settings
 
 
 def shown_of(selected: Sequence[Selected], groups: Sequence[Group]) -> list[Selected]:
@@ -110,6 +125,13 @@ def shown_of(selected: Sequence[Selected], groups: Sequence[Group]) -> list[Sele
         for one in selected
     ]
     return [one for one in cut if one.cells]
+
+
+def relabel(selected: Sequence[Selected], mixed: Sequence[dict[str, str]], groups: Sequence[Group]) -> None:
+    """Give each row what it has of the keys in which the shown ones differ, in place."""
+    values = {id(one.run): own for one, own in zip(selected, mixed, strict=True)}
+    for group in groups:
+        group.mixed = next((values[id(m.run)] for m in group.members if id(m.run) in values), {})
 
 
 def names_of(group: Group) -> set[str]:

@@ -23,13 +23,12 @@ import numpy as np
 from posenc.evaluation.passes import text_losses
 from posenc.evaluation.plans import Asked, Spans, plan_spans
 from posenc.evaluation.subject import NotApplicableError, Subject, Sums, stopped_never, sums_by_document
-from posenc.results.records import Curve
+from posenc.results.records import BREAK, Curve
 from posenc.results.statistics import ratio_interval
 
 NAME = "positions"
 plan = plan_spans
 
-BREAK = 0.1  # nats per token above the level at T
 BINS_AN_OCTAVE = 4
 
 

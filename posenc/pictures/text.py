@@ -42,8 +42,9 @@ def _curves(panel: Curves) -> str:
             for row in grid:
                 row[column] = ":"
     for at in panel.y_marks.values():
-        row_at = HIGH - 1 - _place(_scaled(np.array([at]), panel.y_scale), bottom, top, HIGH)[0]
-        grid[row_at] = ["-" if cell == " " else cell for cell in grid[row_at]]
+        up = _place(_scaled(np.array([at]), panel.y_scale), bottom, top, HIGH)[0]
+        if 0 <= up < HIGH:
+            grid[HIGH - 1 - up] = ["-" if cell == " " else cell for cell in grid[HIGH - 1 - up]]
     for letter, xs, ys in zip(LETTERS, x, y, strict=False):
         seen = np.isfinite(ys)
         columns, rows = _place(xs[seen], left, right, WIDE), _place(ys[seen], bottom, top, HIGH)

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from posenc.comparison.columns import Column
@@ -41,7 +41,7 @@ def csv_lines(comparisons: Sequence[Comparison], width: int, color: bool, unicod
     `above_lowest` is the row minus the lowest of its length; all pairs of rows are in the JSON. What belongs
     to a row (context, probes, slope) stands on each of its lines.
     """
-    mixed = sorted({key for one in comparisons for key in (*one.header["mixed"], *_facet(one))})
+    mixed = sorted({key for one in comparisons for key in (*_mixed(one.header["mixed"]), *_facet(one))})
     probes = list(dict.fromkeys(name for comparison in comparisons for name in _probe_names(comparison)))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -55,7 +55,7 @@ def csv_lines(comparisons: Sequence[Comparison], width: int, color: bool, unicod
                 fields = [values.get(name) for name in (*FIELDS[4:-3], *probes, *FIELDS[-3:])]
                 line = [
                     *(values[name] for name in FIELDS[:4]),
-                    *((row.mixed | _facet(comparison)).get(key) for key in mixed),
+                    *((_mixed(row.mixed) | _facet(comparison)).get(key) for key in mixed),
                     *fields,
                 ]
                 writer.writerow([_field(value) for value in line])
@@ -85,8 +85,9 @@ def _of_row(comparison: Comparison, row: Row) -> dict[str, object]:
         values |= _ends("uses_context", uses.ci95)
     if curve is not None:
         values["slope"] = curve.slope
-        breaks = " ".join("none" if one is None else str(one) for one in curve.breaks_at)
-        values["breaks_at"] = breaks if curve.judged else "unclear"
+        seeds = zip(curve.breaks_at, curve.holds, strict=True)
+        words = ("none" if holds else "unclear" if at is None else str(at) for at, holds in seeds)
+        values["breaks_at"] = " ".join(words)
     cells = [*(probe.cell for probe in row.probes), *row.extensions]
     for name, cell in zip(_probe_names(comparison)[::2], cells, strict=True):
         if cell is not None:
@@ -111,6 +112,11 @@ def _facet(comparison: Comparison) -> dict[str, str]:
     if facet is None:
         return {}
     return {f"facet_{facet['key']}" if facet["key"] in FIELDS else facet["key"]: facet["value"]}
+
+
+def _mixed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """By the name of its column: `targets` is one of every line."""
+    return {f"mixed_{key}" if key in FIELDS else key: value for key, value in values.items()}
 
 
 def _above_lowest(comparison: Comparison, column: Column, row: Row, i: int) -> dict[str, object]:

@@ -56,8 +56,8 @@ def extra_captions(comparison: Comparison) -> list[str]:
         )
         lines.append(
             "breaks at: the start of the first bin past T that is 0.1 nats above the level at T with its "
-            "whole 95% interval over documents"
-            + ("" if all(curve.judged for curve in curves) else "; unclear: too few documents for one")
+            "whole 95% interval over documents; no break: every bin past T lies below that with its whole "
+            "interval; unclear: neither, more documents are needed"
         )
     for probe in comparison.probes:
         text = PROBE_NOTES.get(probe.protocol, f"{visible(probe.protocol)}.")

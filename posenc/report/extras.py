@@ -77,11 +77,9 @@ def _breaks(curve: CurveSummary | None) -> list[str]:
     """The positions, and how many of the seeds break where not all of them do."""
     if curve is None:
         return NOTHING
-    if not curve.judged:
-        return ["unclear"]
     broken = sorted(position for position in curve.breaks_at if position is not None)
     if not broken:
-        return ["no break"]
+        return ["no break" if all(curve.holds) else "unclear"]
     ends = [broken[0]] if broken[0] == broken[-1] else [broken[0], broken[-1]]
     shown = " to ".join(f"{length(round(end / curve.train_length, 2))}" for end in ends)
     part = "" if len(broken) == len(curve.breaks_at) else f"{len(broken)} of {len(curve.breaks_at)} seeds"

@@ -76,7 +76,7 @@ def _against(comparison: Comparison, at: int) -> str:
             verb = "is" if len(some) == 1 else "are"
             clauses.append(f"{_names([row for row, _ in some])} {verb} {is_word} ({_range(values, metric)})")
     name, unit = visible(comparison.header["baseline"]), UNITS[metric]
-    rest = [row for row in comparison.rows if row.label != comparison.header["baseline"]]
+    rest = [row for row in comparison.rows if label(row) != name]
     rest = [row for row in rest if row.cells[at].against is None]
     if rest:
         clauses.append(f"not held against it: {_names(rest)}")
@@ -101,7 +101,9 @@ def _place(column: Column) -> str:
 
 def _breaks(rows: Sequence[Row]) -> str:
     broken = [row for row in rows if row.curve and any(end is not None for end in row.curve.breaks_at)]
-    whole = [row for row in rows if row.curve and row.curve.judged and row not in broken]
+    rest = [row for row in rows if row.curve and row not in broken]
+    whole = [row for row in rest if row.curve and all(row.curve.holds)]
+    unclear = [row for row in rest if row not in whole]
     clauses = []
     for row in broken[:MOST_NAMED]:
         assert row.curve is not None
@@ -111,6 +113,8 @@ def _breaks(rows: Sequence[Row]) -> str:
         clauses = [f"{len(broken)} rows break"]
     if whole:
         clauses.append(f"{_names(whole)} {'does' if len(whole) == 1 else 'do'} not break")
+    if unclear:
+        clauses.append(f"unclear for {_names(unclear)}")
     return f"past T {'; '.join(clauses)}" if clauses else ""
 
 

@@ -92,9 +92,9 @@ def millions(count: object) -> str:
     """A count of tokens or parameters, short: 3.28M, 512."""
     if not isinstance(count, int):
         return str(count)
-    for size, letter in ((10**9, "B"), (10**6, "M"), (10**4, "k")):
-        if count >= size:
-            return f"{count / min(size, 1000 if letter == 'k' else size):.3g}{letter}"
+    for least, size, letter in ((999_500_000, 10**9, "B"), (999_500, 10**6, "M"), (10**4, 10**3, "k")):
+        if count >= least:
+            return f"{count / size:.3g}{letter}"
     return str(count)
 
 
@@ -208,6 +208,8 @@ def _marks(comparison: Comparison, marks: dict[str, str]) -> str:
         how = f"95% intervals over documents, Holm-corrected; {one}: ranks are of these models only"
     elif 1 in common:
         how += "; between rows with one seed in common over documents: ranks of these models only"
+    if common == {0}:
+        return "not ranked: no two rows have a seed in common"
     if 0 in common:
         how += "; rows without a seed in common are not told apart"
     if any(cell.mean is not None and not cell.rankable for cell in cells):

@@ -26,6 +26,9 @@ class PerDocument(TypedDict):
     bytes: list[int]  # bytes of text that its targets stand for
 
 
+BREAK = 0.1  # nats per token above the level at T: what a curve over positions breaks by
+
+
 class Curve(TypedDict):
     """Loss by position of one long context; position p has p tokens before it. All in nats per token."""
 

@@ -200,6 +200,23 @@ def _over(one: Ratio, documents: np.ndarray) -> np.ndarray:
     return left_out
 
 
+def on_shared_documents(
+    a: Mapping[str, Any], b: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
+    """Two `per_document` cut to the documents that both have, in their order; None where there is none."""
+    if list(a["document"]) == list(b["document"]):
+        return a, b
+    shared = set(a["document"]) & set(b["document"])
+    if not shared:
+        return None
+
+    def cut(one: Mapping[str, Any]) -> Mapping[str, Any]:
+        kept = [i for i, document in enumerate(one["document"]) if document in shared]
+        return {key: [values[i] for i in kept] for key, values in one.items()}
+
+    return cut(a), cut(b)
+
+
 def same_targets(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     """Whether two `per_document` count the same targets and bytes of the same documents."""
     if all(a[key] == b[key] for key in ("document", "targets", "bytes")):

@@ -43,7 +43,7 @@ def test_effective_context_needs_the_same_seeds_and_targets(tmp_path: Path) -> N
     write_run(tmp_path, "alibi", records=[record(64, 1.0, protocol="other"), record(64, 1.0)])
     comparison = compared(tmp_path)
     found = row_of(comparison, "rope").effective_context
-    assert (found.multiple, found.longest) == (2, False)  # 4x is of one seed only
+    assert (found.multiple, found.longest) == (2, True)  # 4x is of one seed only: it may be more
     assert row_of(comparison, "alibi").effective_context is None  # one window
     other = [record(64 * m, 1.0, protocol="nonoverlapping", targets_hash=f"{m}") for m in (1, 2)]
     write_run(tmp_path / "n", records=other)

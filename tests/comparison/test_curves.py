@@ -46,12 +46,20 @@ def test_slope_and_breaks_over_seeds(tmp_path: Path) -> None:
     assert compared(tmp_path / "flat").rows[0].curve.slope is None
 
 
-def test_few_documents_have_no_interval_to_break_by(tmp_path: Path) -> None:
+def test_that_nothing_breaks_is_said_where_every_interval_says_it(tmp_path: Path) -> None:
     write_run(tmp_path, seed=0, records=[positions()])
-    few = positions(breaks_at=None)
+    few = positions(breaks_at=None, step=0)
     few["curve"]["rise_ci95"] = [None] * len(few["curve"]["nats"])
     write_run(tmp_path, seed=1, records=[few])
-    assert compared(tmp_path).rows[0].curve.judged == 1
+    write_run(tmp_path, seed=2, records=[positions(breaks_at=None, step=0)])
+    wide = positions(breaks_at=None, step=0)
+    wide["curve"]["rise_ci95"][-1] = [-0.2, 0.11]
+    write_run(tmp_path, seed=3, records=[wide])
+    at_t = positions(breaks_at=None, step=0)
+    at_t |= {"window": T, "multiple": 1.0}  # no bin lies past T
+    at_t["curve"]["edges"] = [*range(1, 11)]
+    write_run(tmp_path, seed=4, records=[at_t])
+    assert compared(tmp_path).rows[0].curve.holds == [False, False, True, False, False]
 
 
 def test_rows_without_a_curve_keep_their_reason(tmp_path: Path) -> None:

@@ -216,4 +216,4 @@ def test_a_baseline_of_a_mixed_table_is_named_with_what_is_mixed(tmp_path: Path)
     with pytest.raises(UserError, match=r"rope \[context length 128\]"):
         compare(runs, "fixed-target", "nats", True, View(baseline="rope"))
     found = compare(runs, "fixed-target", "nats", True, View(baseline="rope [context length 64]"))
-    assert found.header["baseline"] == "rope"
+    assert found.header["baseline"] == "rope [context length 64]"

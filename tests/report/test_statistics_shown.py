@@ -174,14 +174,14 @@ def test_positions_show_octaves_slope_and_where_it_breaks(tmp_path: Path) -> Non
         assert words in flat(text), words
     few = positions(breaks_at=None)
     few["curve"]["rise_ci95"] = [None] * len(few["curve"]["nats"])
-    runs = {"one": positions(), "none": positions(breaks_at=None), "few": few}
+    runs = {"one": positions(), "none": positions(breaks_at=None, step=0), "few": few}
     for name, found in runs.items():
         write_run(tmp_path / name, records=[found])
     one = flat(render(compared(tmp_path / "one", "positions"), "table", 80, False))
     assert "+1.0e-03±2e-04 1.52x" in one and "its ± is half the 95% interval over documents" in one
-    assert "no break" in render(compared(tmp_path / "none", "positions"), "table", 80, False)
-    text = flat(render(compared(tmp_path / "few", "positions"), "table", 80, False))
-    assert "unclear" in text and "no break" not in text and "unclear: too few documents for one" in text
+    for name, word in (("none", "no break"), ("few", "unclear")):
+        text = render(compared(tmp_path / name, "positions"), "markdown", 80, False)
+        assert f"| {word} |" in text and "unclear: neither, more documents are needed" in text
 
 
 def test_programs_get_everything_unrounded(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_programs_get_every_bin(tmp_path: Path) -> None:
     lines = list(csv.DictReader(io.StringIO(render(compared(tmp_path, "positions"), "csv", 80, False))))
     rope = [line for line in lines if line["encoding"] == "rope"]
     assert [line["window"] for line in rope] == ["8", "16", "32", "48", "64", "96", "128", "256", "512"]
-    assert {line["breaks_at"] for line in rope} == {"none 97 97"}
+    assert {line["breaks_at"] for line in rope} == {"unclear 97 97"}
     assert {line["slope"] for line in rope} == {"0.001"}
 
 

@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Sequence
 
 from posenc.comparison import Comparison, compare
+from posenc.comparison.rows import full_label
+from posenc.comparison.view import View
 from posenc.errors import UserError
 from posenc.results.load import Run
 from posenc.results.records import HEADLINE
@@ -32,13 +34,25 @@ def measured(
             continue
         members = runs_of(one, runs)
         if any(record["protocol"] == protocol for run in members for record in run.records):
-            other = compare(members, protocol, "nats", allow_mixed=True)
+            other = _shown_alike(one, members, protocol)
             other.header["facet"] = one.header["facet"]
             found.append(other)
     if not found:
         hint = f"measure it: posenc eval run=DIR 'eval.protocols=[{HEADLINE},{protocol}]'"
         raise UserError("--plot-kind", kind, f"no run has measured {protocol}", hint=hint)
     return found
+
+
+def _shown_alike(one: Comparison, members: Sequence[Run], protocol: str) -> Comparison:
+    """The runs by another protocol, of them the rows that `one` shows, in its order."""
+    every = compare(members, protocol, "nats", allow_mixed=True)
+    labels = [
+        full_label(row.label, row.mixed)
+        for shown in one.rows
+        for row in every.rows
+        if row.extend == shown.extend and set(row.runs) & set(shown.runs)
+    ]
+    return compare(members, protocol, "nats", allow_mixed=True, view=View(rows=tuple(dict.fromkeys(labels))))
 
 
 def per_bit(comparison: Comparison, runs: Sequence[Run]) -> float | None:

@@ -62,14 +62,20 @@ class Names:
         bare = {name: re.sub(r" \(beyond: [^()]*\)", "", name) for name in full}
         count = Counter(bare.values())
         self._short: dict[str, str] = {}
-        for name in full:
-            short = cut(bare[name] if count[bare[name]] == 1 else name)
-            alike = sum(other == short for other in self._short.values())
-            self._short[name] = f"{short} ({alike + 1})" if alike else short
+        shorts = {name: cut(bare[name] if count[bare[name]] == 1 else name) for name in full}
+        alike, seen = Counter(shorts.values()), Counter[str]()
+        for name, short in shorts.items():
+            seen[short] += 1
+            self._short[name] = f"{short} ({seen[short]})" if alike[short] > 1 else short
         self.policies = [
             f"{self._short[name]}: {cut(found.group(1))} past T"
             for name in full
             if self._short[name] != name and (found := re.search(r" \(beyond: ([^()]*)\)", name))
+        ]
+        self.policies += [
+            f"{self._short[name]}: {cut(name, LONGEST_REASON)}"
+            for name, short in shorts.items()
+            if alike[short] > 1
         ]
 
     def of(self, row: Row) -> str:

@@ -68,13 +68,13 @@ def training_series(
 ) -> tuple[list[Series], list[str]]:
     """A line for each set of runs (as trained, where rows share them), and what there is no line of."""
     by_path = {str(run.path): run for run in runs}
-    rows: dict[tuple[str, ...], Row] = {}
-    for row in sorted(comparison.rows, key=lambda row: row.extend is not None):
-        rows.setdefault(tuple(row.runs), row)
+    trained = {path for row in comparison.rows if row.extend is None for path in row.runs}
+    drawn: set[tuple[str, ...]] = set()
     found, notes = [], []
     for row in comparison.rows:
-        if rows[tuple(row.runs)] is not row:
+        if (row.extend is not None and set(row.runs) <= trained) or tuple(row.runs) in drawn:
             continue
+        drawn.add(tuple(row.runs))
         members = [by_path[path] for path in row.runs if path in by_path]
         logs = {run.path: log for run in members if (log := losses_of(run))}
         found.append(_mean(names.of(row), names, row, list(logs.values())))
