@@ -46,10 +46,10 @@ EDGES = [1, 9, 17, 33, 49, 65, 97, 129, 257, 513]  # bins end at 1/8, 1/4, 1/2, 
 
 
 def curve(
-    shift: float = 0.0, slope: float | None = 1e-3, breaks_at: int | None = 97, step: float = 0.1
+    shift: float = 0.0, slope: float | None = 1e-3, breaks_at: int | None = 97, flat: bool = False
 ) -> Curve:
-    """Bin i has a loss of 1 + i * step + shift, over a level of 1.2."""
-    nats = [1 + i * step + shift for i in range(len(EDGES) - 1)]
+    """Bin i has a loss of 1 + i / 10 + shift (1 + shift if `flat`), over a level of 1.2."""
+    nats = [1 + (0 if flat else i / 10) + shift for i in range(len(EDGES) - 1)]
     return {
         "edges": EDGES,
         "nats": nats,

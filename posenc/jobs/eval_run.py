@@ -105,6 +105,6 @@ def _run(job: EvalJob, stop: StopFlag) -> Outcome:
         config=trained,
         run_dir=job.directory,
     )
-    tracker.evaluation([dict(record) for record in records])
+    tracker.evaluation(folder.records_at(job.directory, step))
     tracker.finish("finished")
     return Outcome(0, records)

@@ -31,7 +31,7 @@ from posenc.jobs.holding import results_lock
 from posenc.results.load import load_run
 from posenc.results.own_files import read_json
 from posenc.results.records import RunFacts
-from posenc.results.store import assemble_results, write_json_atomic, write_text_atomic
+from posenc.results.store import assemble_results, read_records, write_json_atomic, write_text_atomic
 from posenc.training.distributed import current
 
 P = ParamSpec("P")
@@ -90,6 +90,11 @@ def put_together(directory: Path, facts: RunFacts, *, newer: bool) -> None:
             if ahead > 0 or (ahead == 0 and not newer):
                 facts = before
         assemble_results(directory, facts)
+
+
+def records_at(directory: Path, step: int) -> list[dict[str, Any]]:
+    """All that was measured of the weights of a step, by this process or before, as trackers are told it."""
+    return [dict(record) for record in read_records(directory) if record["checkpoint_step"] == step]
 
 
 @by_the_first

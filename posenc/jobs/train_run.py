@@ -161,7 +161,7 @@ def _run(job: TrainJob, store: TokenStore, stop: StopFlag) -> Outcome:
             trained_bytes=partial(byte_store, store, settings["data"], job.facts),
         )
         folder.put_together(directory, facts, newer=True)
-        tracker.evaluation([dict(record) for record in records])
+        tracker.evaluation(folder.records_at(directory, trained.step))
         folder.write_status(directory, "finished", step=trained.step)
         status = "finished"
         return Outcome(0, records)

@@ -77,6 +77,7 @@ class Copy:
 
     def evaluation(self, records: list[dict[str, Any]]) -> None:
         """Curves against window and position, summary figures, a table, plots."""
+        records = figures.apart(records, self.run.config)
         fresh = [record for record in records if cell_key(record) not in self.memory.sent]
         if not fresh or not self._on or self._finished:
             return

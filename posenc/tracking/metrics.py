@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from posenc.results.settings import knob_words, spoken_name
@@ -80,11 +81,36 @@ def table_rows(records: Iterable[Record], config: Config) -> list[list[Any]]:
     ]
 
 
+def apart(records: Sequence[Record], config: Config) -> list[dict[str, Any]]:
+    """The records; those of other targets than the run's own have words for it under `targets_are`.
+
+    `eval.lengths` and `eval.max_targets` of a later evaluation choose other targets, and losses on them are
+    points of another curve: `fixed-target to 16x`. Where each window has targets of its own, they are one.
+    """
+    sets: dict[tuple[Any, ...], dict[Any, list[Record]]] = defaultdict(dict)
+    for record in records:
+        text = [record.get(key) for key in ("protocol", "corpus", "split", "stride")]
+        sets[tuple(text)].setdefault(record.get("targets_hash"), []).append(record)
+    longest, words = _own(config).get("longest"), {}
+    for found in sets.values():
+        windows = {key: {one["window"] for one in some} for key, some in found.items()}
+        if sum(map(len, windows.values())) == len(set().union(*windows.values())) == len(windows):
+            continue
+        most = {key: max(int(one.get("targets") or 0) for one in some) for key, some in found.items()}
+        own = min(found, key=lambda key: (max(windows[key]) != longest, -most[key]))
+        for key in found.keys() - {own}:
+            last = max(found[key], key=lambda one: one["window"])
+            other = max(windows[key]) != max(windows[own])
+            words[key] = f"to {last['multiple']:g}x" if other else f"{most[key]} targets"
+    return [{**one, "targets_are": words.get(one.get("targets_hash"))} for one in records]
+
+
 def curve_name(record: Record, config: Config) -> str:
     """The protocol and the test-time extension: `fixed-target`, `fixed-target+yarn`.
 
     What was measured in another way than the run's own `config` says has words for it, so that it is a
     curve beside the run's: `fixed-target+yarn beta_fast=4`, `fixed-target on stdlib`, `sliding stride 8`.
+    Other targets than the run's own are told where `apart` has found them.
     """
     name, words = str(record["protocol"]), []
     extend = record.get("extend")
@@ -96,16 +122,20 @@ def curve_name(record: Record, config: Config) -> str:
         value = record.get(key)
         if value is not None and key in own and value != own[key]:
             words.append(f"{word}{value}")
+    if record.get("targets_are") is not None:
+        words.append(record["targets_are"])
     return " ".join([name, *words])
 
 
 def _own(config: Config) -> dict[str, Any]:
-    """How the run itself is measured, as far as it says so; the stride in tokens."""
+    """How the run itself is measured, as far as it says so; the stride and the longest window in tokens."""
     from posenc.evaluation.fixed_target import block_of  # they import torch
     from posenc.evaluation.lengths import resolve_length
 
     asked, length = config.get("eval") or {}, config.get("context_length")
     own = {"corpus": (config.get("data") or {}).get("name"), "split": asked.get("split")}
+    if length and asked.get("lengths"):
+        own["longest"] = max(resolve_length("eval.lengths", one, length) for one in asked["lengths"])
     if length and asked.get("stride") is not None:
         own["stride"] = resolve_length("eval.stride", asked["stride"], length)
     elif length and "target_fraction" in asked:

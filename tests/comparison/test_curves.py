@@ -48,14 +48,14 @@ def test_slope_and_breaks_over_seeds(tmp_path: Path) -> None:
 
 def test_that_nothing_breaks_is_said_where_every_interval_says_it(tmp_path: Path) -> None:
     write_run(tmp_path, seed=0, records=[positions()])
-    few = positions(breaks_at=None, step=0)
+    few = positions(breaks_at=None, flat=True)
     few["curve"]["rise_ci95"] = [None] * len(few["curve"]["nats"])
     write_run(tmp_path, seed=1, records=[few])
-    write_run(tmp_path, seed=2, records=[positions(breaks_at=None, step=0)])
-    wide = positions(breaks_at=None, step=0)
+    write_run(tmp_path, seed=2, records=[positions(breaks_at=None, flat=True)])
+    wide = positions(breaks_at=None, flat=True)
     wide["curve"]["rise_ci95"][-1] = [-0.2, 0.11]
     write_run(tmp_path, seed=3, records=[wide])
-    at_t = positions(breaks_at=None, step=0)
+    at_t = positions(breaks_at=None, flat=True)
     at_t |= {"window": T, "multiple": 1.0}  # no bin lies past T
     at_t["curve"]["edges"] = [*range(1, 11)]
     write_run(tmp_path, seed=4, records=[at_t])

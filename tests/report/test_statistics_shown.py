@@ -174,7 +174,7 @@ def test_positions_show_octaves_slope_and_where_it_breaks(tmp_path: Path) -> Non
         assert words in flat(text), words
     few = positions(breaks_at=None)
     few["curve"]["rise_ci95"] = [None] * len(few["curve"]["nats"])
-    runs = {"one": positions(), "none": positions(breaks_at=None, step=0), "few": few}
+    runs = {"one": positions(), "none": positions(breaks_at=None, flat=True), "few": few}
     for name, found in runs.items():
         write_run(tmp_path / name, records=[found])
     one = flat(render(compared(tmp_path / "one", "positions"), "table", 80, False))

@@ -57,7 +57,7 @@ def test_against_a_baseline(tmp_path: Path) -> None:
 
 def test_curves_break_or_do_not(tmp_path: Path) -> None:
     write_run(tmp_path, "rope", records=[positions(breaks_at=97)])
-    write_run(tmp_path, "alibi", records=[positions(breaks_at=None, step=0)])
+    write_run(tmp_path, "alibi", records=[positions(breaks_at=None, flat=True)])
     write_run(tmp_path, "cope", records=[positions(breaks_at=None)])  # rises, and nobody can say how surely
     text = "Past T rope breaks at 1.52x; alibi does not break; unclear for cope."
     assert said(tmp_path, "positions").startswith(text)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from posenc.tracking.metrics import COLUMNS, by_window, curve_name, summary, table_rows
+from posenc.tracking.metrics import COLUMNS, apart, by_window, curve_name, summary, table_rows
 
 
 def record(protocol: str, window: int, nats: float | None, **more: Any) -> dict[str, Any]:
@@ -100,3 +100,27 @@ def test_what_is_measured_in_another_way_is_a_curve_of_its_own() -> None:
     (row,) = by_window(records, config)
     assert {f"eval/{name}/nats" for _, name in ways} <= set(row)
     assert len(summary(records, config)) == len(ways) - 1  # the first two are one
+
+
+def test_other_targets_are_other_curves() -> None:
+    config = {"context_length": 64, "eval": {"lengths": ["1x", "8x"], "target_fraction": 0.25}}
+    own = [record("fixed-target", w, 1.0) | {"targets_hash": "a", "targets": 300} for w in (64, 512)]
+    far = [record("fixed-target", w, 2.0) | {"targets_hash": "b", "targets": 280} for w in (64, 1024)]
+    few = [record("fixed-target", w, 3.0) | {"targets_hash": "c", "targets": 40} for w in (64, 512)]
+    each = [record("sliding", w, 1.0) | {"targets_hash": f"{w}"} for w in (64, 512)]
+    for records in (own + far + few + each, each + few + far + own):
+        found = summary(apart(records, config), config)
+        assert found == {
+            "eval/fixed-target/nats@1x": 1.0,
+            "eval/fixed-target/nats@8x": 1.0,
+            "eval/fixed-target to 16x/nats@1x": 2.0,
+            "eval/fixed-target to 16x/nats@16x": 2.0,
+            "eval/fixed-target 40 targets/nats@1x": 3.0,
+            "eval/fixed-target 40 targets/nats@8x": 3.0,
+            "eval/sliding/nats@1x": 1.0,
+            "eval/sliding/nats@8x": 1.0,
+        }
+    assert summary(apart(far, config), config).keys() == {
+        "eval/fixed-target/nats@1x",
+        "eval/fixed-target/nats@16x",
+    }  # alone, nothing to be kept apart from
