@@ -5,12 +5,14 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import traceback
 from typing import Annotated, Any
 
 import typer
 
 from posenc import __version__
 from posenc.cli_tools import bench, completion, dashboard, doctor, export, runs
+from posenc.errors import RunError, UserError
 from posenc.jobs.signals import InterruptedRunError, StopFlag, ignore_signals, leave_at_a_signal
 
 app = typer.Typer(
@@ -30,8 +32,9 @@ app = typer.Typer(
 )
 
 # Everything behind these commands belongs to Hydra: overrides, -m, --cfg job, --config-dir, --help.
+TAKES_FLAGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 HYDRA: dict[str, Any] = {
-    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    "context_settings": {**TAKES_FLAGS, "help_option_names": []},
     "add_help_option": False,
 }
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[OVERRIDES]...", show_default=False)]
@@ -134,7 +137,7 @@ def encodings(
     print_catalogue(name, as_json=json, plugins=plugin or [])
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(context_settings=TAKES_FLAGS)
 def check(
     context: typer.Context,
     overrides: Overrides = None,
@@ -148,7 +151,7 @@ def check(
     raise typer.Exit(run_check([*(overrides or []), *context.args], every=every, as_json=json))
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(context_settings=TAKES_FLAGS)
 def show(
     context: typer.Context,
     overrides: Overrides = None,
@@ -163,7 +166,7 @@ def show(
     raise typer.Exit(run_show([*(overrides or []), *context.args], out))
 
 
-app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench)
+app.command(context_settings=TAKES_FLAGS)(bench)
 
 data = typer.Typer(help="Corpora: what there is, fetch and tokenise ahead, sizes.", no_args_is_help=True)
 app.add_typer(data, name="data")
@@ -179,16 +182,17 @@ def data_list(
     print_corpora(as_json=json)
 
 
-@data.command(name="prepare")
-def data_prepare(overrides: Overrides = None, debug: Debug = False) -> None:
+@data.command(name="prepare", context_settings=TAKES_FLAGS)
+def data_prepare(context: typer.Context, overrides: Overrides = None, debug: Debug = False) -> None:
     """Fetch and tokenise ahead: `posenc data prepare data=wikitext103 tokenizer=bpe`."""
     from posenc.commands.corpora import prepare_and_print
 
-    prepare_and_print(overrides or [])
+    prepare_and_print([*(overrides or []), *context.args])
 
 
-@data.command(name="info")
+@data.command(name="info", context_settings=TAKES_FLAGS)
 def data_info(
+    context: typer.Context,
     overrides: Overrides = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
     debug: Debug = False,
@@ -196,7 +200,7 @@ def data_info(
     """Sizes, fingerprint and what lengths fit: `posenc data info data=stdlib`. Tokenises nothing."""
     from posenc.commands.corpora import print_info
 
-    print_info(overrides or [], as_json=json)
+    print_info([*(overrides or []), *context.args], as_json=json)
 
 
 for tool in (runs, export, doctor, dashboard, completion):
@@ -249,6 +253,8 @@ def _run(arguments: list[str], debug: bool, stop: StopFlag) -> None:
     except (InterruptedRunError, Exception) as error:
         from posenc.jobs.exits import told_exit_code
 
-        if debug and isinstance(error, Exception):
+        if debug and isinstance(error, UserError | RunError):
+            traceback.print_exc()  # and the code of what it is
+        elif debug and isinstance(error, Exception):
             raise
         sys.exit(told_exit_code(error, stop))

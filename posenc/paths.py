@@ -55,13 +55,18 @@ def refuse_taken_names(folder: Path) -> None:
 
     Of the two Hydra takes posenc's and says nothing: an edited copy would have no effect.
     """
-    for path in sorted([*folder.glob("*.yaml"), *folder.glob("*/*.yaml")]):
+    for path in sorted(folder.rglob("*.yaml")):
         name = path.relative_to(folder)
         for taken in (place / name for place in conf_dirs()):
             if taken.is_file() and taken.read_bytes() != path.read_bytes():
                 problem = f"{visible(name)} has the name of one that is there, which would be used"
                 hint = f"give yours another name: {visible(name.with_stem(f'my_{name.stem}'))}"
                 raise UserError("--config-dir", str(folder), problem, hint=hint)
+
+
+def expanded(given: str) -> Path:
+    """The path with a leading `~` made a home; as it is where there is no such user."""
+    return Path(os.path.expanduser(given))  # noqa: PTH111
 
 
 def output_file(option: str, given: str | Path) -> Path:

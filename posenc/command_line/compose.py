@@ -27,7 +27,7 @@ from posenc.command_line.hydra_errors import (
     translated,
     unreadable,
 )
-from posenc.command_line.overrides import CommandLine, is_hydras, key_of
+from posenc.command_line.overrides import CommandLine, is_hydras, key_of, quoted
 from posenc.command_line.plain_settings import plain_settings
 from posenc.errors import UserError
 from posenc.jobs.validated import frozen
@@ -146,7 +146,8 @@ def initialized(config_dir: str | None) -> Iterator[list[str]]:
         refuse_taken_names(Path(config_dir))
     register_schemas()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        yield [] if config_dir is None else [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"]
+        found = None if config_dir is None else quoted(f"file://{Path(config_dir).resolve()}")
+        yield [] if found is None else [f"hydra.searchpath=[{found}]"]
 
 
 def _parser() -> OverridesParser:
@@ -181,6 +182,9 @@ def _compose(command: str, overrides: list[str]) -> DictConfig:
         return compose(command, overrides, return_hydra_config=True)
     except MissingConfigException as error:
         raise no_such_choice(error) from error
+    except AssertionError as error:  # of OmegaConf, where Hydra's own part takes no such key
+        given = " ".join(filter(is_hydras, overrides))
+        raise UserError("hydra", given or None, "cannot be set so", hint="see --cfg hydra") from error
     except (HydraException, OmegaConfBaseException, ValueError, OSError) as error:
         if isinstance(error, FileNotFoundError) and not error.filename:
             raise  # the working folder is gone

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 from fnmatch import fnmatch
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, QuotedString
 
-from posenc.command_line.overrides import key_of
+from posenc.command_line.overrides import key_of, quoted
 from posenc.errors import UserError
 from posenc.names import visible
 from posenc.report.progress import say
 from posenc.results.bundle import SUFFIX as BUNDLE
 from posenc.results.load import load_run, places, run_directories_below
 from posenc.training.intact import checkpoint_paths
-
-PLAIN = re.compile(r"[\w.+-]*/[\w./+-]*", re.ASCII)  # what Hydra reads as one word, and as no number
 
 
 def with_each_run(overrides: list[str], parser: OverridesParser) -> list[str]:
@@ -51,7 +48,7 @@ def _listed(override: str, parser: OverridesParser) -> str:
             return override
         asked = [run for one in named for run in (_runs_of(one) if _is_several(one) else [one])]
     key = override.partition("=")[0]
-    return f"{key}={','.join(_quoted(run) for run in dict.fromkeys(asked))}"
+    return f"{key}={','.join(quoted(run) for run in dict.fromkeys(asked))}"
 
 
 def _is_several(given: str) -> bool:
@@ -82,11 +79,3 @@ def _runs_of(given: str) -> list[str]:
     if not kept:
         raise UserError("run", given, "there is no trained run below it")
     return kept
-
-
-def _quoted(run: str) -> str:
-    """As a value of an override. Hydra takes a backslash as one unless it stands before a quote."""
-    if PLAIN.fullmatch(run):
-        return run
-    escaped = re.sub(r"(\\*)('|\Z)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), run)
-    return f"'{escaped}'"

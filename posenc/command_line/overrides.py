@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -11,6 +12,7 @@ OFFERED = (
     *("--multirun", "--dry-run", "--retry", "--cfg", "--config-dir", "--info", "--debug"),
     *("--help", "--hydra-help"),
 )
+PLAIN = re.compile(r"[\w.+-]*/[\w./+-]*", re.ASCII)  # what Hydra reads as one word, and as no number
 TRAINS = ("--dry-run", "--retry")  # of `posenc train` alone
 
 
@@ -35,6 +37,8 @@ def parse(arguments: list[str]) -> CommandLine:
     asks = any((args.help, args.hydra_help, args.cfg, args.info, args.shell_completion))
     if args.multirun and args.cfg:
         raise UserError("--cfg", args.cfg, "cannot be combined with --multirun", hint="leave out -m")
+    if args.run and (args.cfg or args.info):
+        raise UserError("--run", None, "cannot be combined with --cfg or --info", hint="leave it out")
     for flag in ("config_name", "config_path", "experimental_rerun"):
         if getattr(args, flag, None):
             shown = f"--{flag.replace('_', '-')}"
@@ -49,6 +53,17 @@ def parse(arguments: list[str]) -> CommandLine:
 def key_of(override: str) -> str:
     """`seed` of `seed=0,1`, of `+seed=0` and `++seed=0`, of `~seed`."""
     return override.lstrip("+~").partition("=")[0]
+
+
+def quoted(value: str) -> str:
+    """A value as Hydra reads it back: quoted, unless it is one word of its grammar and no number.
+
+    Hydra takes a backslash as one unless it stands before a quote.
+    """
+    if PLAIN.fullmatch(value):
+        return value
+    escaped = re.sub(r"(\\*)('|\Z)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), value)
+    return f"'{escaped}'"
 
 
 def is_hydras(override: str) -> bool:

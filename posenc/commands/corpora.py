@@ -14,6 +14,7 @@ from posenc.command_line.overrides import parse
 from posenc.corpus import CorpusFacts, TokenStore, cached_of, list_corpora, prepare, read_facts
 from posenc.corpus.entry import entry_of
 from posenc.corpus.tokenizers import ByteTokenizer
+from posenc.errors import UserError
 from posenc.names import visible
 from posenc.paths import cache_dir
 from posenc.report.progress import say
@@ -87,7 +88,13 @@ def _say_store(name: str, store: TokenStore, facts: CorpusFacts) -> None:
 def _settings(overrides: list[str]) -> dict[str, Any]:
     from posenc.jobs.checks import whole  # imports torch
 
-    settings = compose_jobs("train", parse(overrides)).jobs[0].settings
+    line = parse(overrides)
+    if line.asks_hydra or line.multirun:
+        flag = "-m" if line.multirun else "--cfg"
+        raise UserError(
+            "data", None, f"takes one corpus at a time, and no {flag}", hint="--config-dir is taken"
+        )
+    settings = compose_jobs("train", line).jobs[0].settings
     return {**settings, "context_length": whole("context_length", settings["context_length"], least=2)}
 
 

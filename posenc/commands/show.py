@@ -25,7 +25,7 @@ from posenc.jobs.checks import check_model, whole
 from posenc.jobs.stored_run import stored_run
 from posenc.model.decoder import Decoder
 from posenc.names import visible
-from posenc.paths import output_file
+from posenc.paths import expanded, output_file
 from posenc.pictures.measure import measure
 from posenc.pictures.panels import FORMATS, Picture
 from posenc.pictures.sampling import FAR
@@ -66,7 +66,7 @@ def picture_of(arguments: Sequence[str]) -> Picture:
 
 def check_out(out: str) -> Path:
     """The file to write. Raises UserError for another format and for a folder that is not there."""
-    target = Path(out).expanduser()
+    target = expanded(out)
     if target.suffix[1:].lower() not in FORMATS:
         allowed = ", ".join(f".{name}" for name in FORMATS)
         raise UserError("--out", out, "its ending names the format", allowed=allowed)

@@ -13,7 +13,7 @@ from posenc.corpus.trouble import cache_error
 from posenc.durable import digest_of, file_lock, read_sealed, write_sealed
 from posenc.errors import RunError, UserError
 from posenc.names import visible
-from posenc.paths import cache_dir
+from posenc.paths import cache_dir, expanded
 from posenc.signature import check_arguments
 
 log = logging.getLogger(__name__)
@@ -46,8 +46,8 @@ def stored_tokenizer(file: Path) -> dict[str, Any]:
 def absolute_tokenizer(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with a local path made absolute, so that they mean the same from another folder."""
     path = settings.get("path")
-    local = isinstance(path, str) and Path(path).expanduser().exists()
-    return {**settings, **({"path": str(Path(str(path)).expanduser().resolve())} if local else {})}
+    local = isinstance(path, str) and expanded(path).exists()
+    return {**settings, **({"path": str(expanded(str(path)).resolve())} if local else {})}
 
 
 def _no_arguments() -> None:
@@ -93,7 +93,7 @@ def _train(texts: Iterable[str], vocab_size: int) -> str:
 
 
 def _hf(*, path: str, revision: str) -> Tokenizer:
-    local = Path(path).expanduser()
+    local = expanded(path)
     file = local / "tokenizer.json" if local.is_dir() else local
     if not file.is_file():
         file = _download(path, revision)
@@ -143,7 +143,7 @@ def _checked(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _check_path(path: str) -> None:
     if path in {"", "???"}:
         raise UserError("tokenizer.path", None, "missing", hint="tokenizer.path=FILE, or a name on the hub")
-    local = Path(path).expanduser()
+    local = expanded(path)
     if local.is_dir() and not (local / "tokenizer.json").is_file():
         raise UserError("tokenizer.path", visible(path), "this folder holds no tokenizer.json")
     looks_local = path.endswith(".json") or path.startswith((".", "/", "~")) or path.count("/") > 1

@@ -73,7 +73,8 @@ class LibraryTokenizer:
         self._library = Library.from_str(definition)
         self._library.no_truncation()
         self._library.no_padding()
-        self.vocab_size: int = self._library.get_vocab_size(with_added_tokens=True)
+        ids = self._library.get_vocab(with_added_tokens=True).values()
+        self.vocab_size: int = max(ids, default=-1) + 1  # not their number: a pruned vocabulary has gaps
 
     def identity(self) -> dict[str, Any]:
         """What it is, not how it came about: a trained one and its copy in a run are one tokenizer."""

@@ -15,6 +15,7 @@ from posenc.jobs.build import build_decoder, code_of, resolve_parts
 from posenc.jobs.checks import LONGEST_CONTEXT, check_model, whole
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.names import visible
+from posenc.paths import expanded
 from posenc.results.load import load_run
 from posenc.results.settings import as_text
 from posenc.training.checkpoint import Checkpoint, newest_checkpoint
@@ -33,7 +34,7 @@ class StoredRun:
 
 def stored_run(run: str, plugins: list[str]) -> StoredRun:
     """The run in the directory `run`. Raises UserError; RunError for damaged files."""
-    directory = Path(run).expanduser()
+    directory = expanded(run)
     if not os.path.isfile(directory / "config.yaml"):  # noqa: PTH113 (is_file raises for names too long)
         raise UserError("run", run, "not a run directory: it has no config.yaml")
     folder.refuse_links(directory)

@@ -39,6 +39,7 @@ from posenc.jobs.checks import (
 from posenc.model.decoder import ModelShape
 from posenc.model.flops import training_flops
 from posenc.names import safe_name
+from posenc.paths import expanded
 from posenc.results.settings import spoken_name
 from posenc.tracking import check_tracking
 from posenc.training.compiling import resolve_compile
@@ -80,7 +81,7 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     check_name("experiment_name", settings["experiment_name"])
     if settings["name"] is not None:
         check_name("name", settings["name"])
-    folder = Path(settings["runs_dir"]) / settings["experiment_name"]
+    folder = expanded(settings["runs_dir"]) / settings["experiment_name"]
     check_runs_dir(settings["runs_dir"], folder, writing=False)
     check_tracking(settings["tracking"])
     check_tokenizer(settings["tokenizer"])
@@ -155,7 +156,8 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
 def _directory(folder: Path, readable: str, digest: str) -> Path:
     """The run is found again by its hash, under whatever name it was started."""
     there = sorted(path for path in folder.glob(f"*-{digest}") if path.is_dir())
-    return there[0] if there else folder / f"{readable}-{digest}"
+    begun = [path for path in there if (path / "status.json").is_file()]
+    return next(iter(begun + there), folder / f"{readable}-{digest}")
 
 
 def run_hash(settings: dict[str, Any], facts: CorpusFacts, source: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig
 
 from posenc.command_line.compose import ComposedJob, Jobs, initialized, of_the_job, of_the_sweep
-from posenc.command_line.overrides import CommandLine
+from posenc.command_line.overrides import CommandLine, quoted
 from posenc.command_line.plain_settings import plain_settings
 from posenc.errors import RunError, UserError, first_line
 from posenc.jobs.signals import InterruptedRunError, StopFlag
@@ -31,6 +31,7 @@ from posenc.launching.one_job import run_job
 from posenc.launching.sweep import show_sweep
 from posenc.launching.sweep_state import AskedTargets
 from posenc.names import visible
+from posenc.paths import expanded
 from posenc.report.failures import DIVERGED, FINISHED
 from posenc.report.progress import say
 from posenc.settings import register_schemas
@@ -117,7 +118,8 @@ def _launch(command: str, line: CommandLine, jobs: Sequence[ComposedJob]) -> lis
     with initialized(line.config_dir) as search:
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
-        folder = [o for o in jobs[0].overrides if o.startswith("runs_dir=")]  # the launcher's files go there
+        runs = jobs[0].settings.get("runs_dir")  # of trainings; the launcher's files go there
+        folder = [f"runs_dir={quoted(str(expanded(runs)))}"] if runs is not None else []
         overrides = [*search, *of_the_sweep(line), *folder]
         config = hydra.compose_config(command, overrides, RunMode.MULTIRUN, with_log_configuration=True)
         chosen, kind = config.hydra.runtime.choices["hydra/launcher"], config.hydra.launcher._target_

@@ -63,7 +63,7 @@ def each_once(composed: Jobs) -> Jobs:
     kept = []
     for i, job in enumerate(composed.jobs):
         run = validated("train", job.settings)
-        same = first.setdefault(json.dumps([str(run.directory), run.settings["eval"]]), i)
+        same = first.setdefault(json.dumps([str(run.directory.parent), run.hash, run.settings["eval"]]), i)
         if same == i:
             kept.append(job)
             continue

@@ -24,10 +24,15 @@ def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def rms_norm_for_product(x: Tensor, weight: Tensor) -> Tensor:
-    """The same for the input of a matrix product: rounded to the autocast's dtype here, once, on a CPU."""
-    if x.device.type != "cpu" or torch.compiler.is_compiling() or not torch.is_autocast_enabled("cpu"):
+    """The same for the input of a matrix product: rounded to the autocast's dtype here, once.
+
+    The loss needs it so: autocast leaves products with `out=` alone, which would be made in float32.
+    """
+    device = x.device.type
+    if torch.compiler.is_compiling() or not torch.is_autocast_enabled(device):
         return rms_norm(x, weight)
-    return _RmsNorm.apply(x, weight, torch.get_autocast_dtype("cpu"))
+    dtype = torch.get_autocast_dtype(device)
+    return _RmsNorm.apply(x, weight, dtype) if device == "cpu" else rms_norm(x, weight).to(dtype)
 
 
 class _RmsNorm(torch.autograd.Function):

@@ -80,7 +80,7 @@ PHASES = (
     Phase(
         "training a tokenizer",
         (*LARGE, "tokenizer=bpe", "tokenizer.vocab_size=2000"),
-        "posenc.corpus.tokenizers:_train",
+        "posenc.corpus.tokenizer_choice:_train",
         within=3.0,
         cold=True,
     ),

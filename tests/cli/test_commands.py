@@ -14,6 +14,7 @@ import tiny
 import yaml
 
 import posenc as package
+from posenc.paths import conf_dir
 
 Posenc = Callable[..., tiny.Result]
 
@@ -134,3 +135,12 @@ def test_smoke_preset_is_small(posenc: Posenc, corpus: Path) -> None:
     assert config["experiment_name"] == "smoke" and config["train"]["tokens"] <= 100_000
     changed = yaml.safe_load(posenc("train", "experiment=smoke", "train.tokens=7", "--cfg", "job").out)
     assert changed["train"]["tokens"] == 7
+
+
+def test_a_corpus_of_ones_own_is_told_of_and_prepared(posenc: Posenc, place: Path, corpus: Path) -> None:
+    mine = place / "conf" / "data" / "mine.yaml"
+    mine.parent.mkdir(parents=True)
+    mine.write_text((conf_dir() / "data" / "files.yaml").read_text().replace("name: files", "name: mine"))
+    words = ("--config-dir", "conf", "data=mine", f"data.paths={corpus}")
+    assert "mine" in posenc("data", "info", *words).out
+    assert posenc("data", "prepare", *words).code == 0

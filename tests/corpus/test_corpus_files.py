@@ -132,3 +132,17 @@ def test_bad_lines_say_where(tmp_path: Path, line: str, key: str, says: str) -> 
 def test_names_in_errors_have_no_control_characters(tmp_path: Path) -> None:
     (tmp_path / "a\x1b[2Jb.txt").write_bytes(b"\xff")
     assert "\x1b" not in str(refusal(tmp_path))
+
+
+def test_a_glob_means_the_same_by_its_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a run stores it; the folders above may have brackets in their names."""
+    place = tmp_path / "proj[1]"
+    for name in ("texts/a.txt", "texts/b.txt", "other/c.txt"):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(name)
+    monkeypatch.chdir(place)
+    relative = read("texts/*.txt")
+    assert set(relative) == {"a.txt", "b.txt"} == set(read(place / "texts" / "*.txt"))
+    assert set(read("../proj[1]/texts/*.txt")) == {"a.txt", "b.txt"}
+    monkeypatch.chdir(place / "other")
+    assert set(read(["../texts/*.txt", "../texts"])) == {"a.txt", "b.txt"}  # each once

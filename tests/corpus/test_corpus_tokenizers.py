@@ -150,3 +150,16 @@ def test_a_name_on_a_hub_out_of_reach() -> None:
     with pytest.raises(RunError) as caught:
         build_tokenizer({"name": "hf", "path": "some/model", "revision": "main"}, None)  # type: ignore[arg-type]
     assert "some/model" in caught.value.text() and len(caught.value.text().split("\n")) == 2
+
+
+def test_a_vocabulary_with_gaps_keeps_its_ids(tmp_path: Path) -> None:
+    """As of a pruned one: ids beyond their number were stored in too small a type, modulo 256."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    library = Tokenizer(models.WordLevel({"a": 0, "b": 1, "c": 300}, unk_token="a"))
+    library.pre_tokenizer = pre_tokenizers.Whitespace()
+    library.save(str(tmp_path / "tokenizer.json"))
+    settings = {"name": "hf", "path": str(tmp_path), "revision": "main"}
+    tokenizer = build_tokenizer(settings, None)  # type: ignore[arg-type]
+    assert tokenizer.vocab_size == 301
+    assert tokenizer.encode(b"a b c")[0].tolist() == [0, 1, 300]

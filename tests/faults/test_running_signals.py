@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -137,3 +140,14 @@ def test_guarded_is_guarded_again_after_a_part_that_stops_at_once() -> None:
             stop.check()
         with pytest.raises(InterruptedRunError), stop.at_once():
             raise AssertionError("what was asked before counts")
+
+
+def test_every_place_that_a_signal_is_to_strike_is_there() -> None:
+    sys.path.insert(0, str(tiny.ROOT / "scripts"))
+    from faults.signals import PHASES
+
+    for phase in PHASES:
+        if phase.where is not None:
+            module, _, name = phase.where.partition(":")
+            found = functools.reduce(getattr, name.split("."), importlib.import_module(module))
+            assert callable(found), phase.where

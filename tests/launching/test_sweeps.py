@@ -129,3 +129,14 @@ def test_a_preset_may_ask_for_a_sweep_and_its_values_be_replaced(place: Path) ->
     fewer = compose_jobs("train", parse(["-m", "experiment=headline", "encoding=rope,alibi"]))
     assert [job.settings["encoding"]["name"] for job in fewer.jobs] == ["rope", "alibi"]
     assert len(compose_jobs("train", parse([])).jobs) == 1
+
+
+def test_one_run_under_two_names_is_done_once(train: Posenc, place: Path) -> None:
+    done = train("-m", "name=z,b", "encoding=rope")
+    assert done.code == 0 and "the same run as" in done.err, done.err
+    (run,) = (place / "runs" / "default").glob("*-*")
+    assert run.name.startswith("z-")
+    (run.parent / f"a-{run.name[2:]}").mkdir()  # as an older posenc left it: empty, and first by name
+    again = train("name=b", "encoding=rope")
+    assert again.code == 0 and "rope" in again.out
+    assert {path.name[0] for path in run.parent.glob("*-*")} == {"z", "a"}

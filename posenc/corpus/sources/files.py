@@ -61,13 +61,12 @@ def _expand(given: str) -> tuple[str, list[Path]]:
     if path.is_dir():
         return str(path), _in_folder(path)
     if glob.has_magic(given):
-        # the working folder stays outside the pattern: it may hold brackets of its own
-        pattern = os.path.expanduser(given)  # noqa: PTH111
-        hits = [Path.cwd() / hit for hit in glob.glob(pattern, recursive=True)]  # noqa: PTH207
-        files = [file for hit in hits for file in ([hit] if hit.is_file() else _in_folder(hit))]
-        parts = Path(pattern).parts
-        fixed = next(i for i, part in enumerate(parts) if glob.has_magic(part))
-        return str(Path.cwd().joinpath(*parts[:fixed])), files
+        # What is there as it is written stays outside the pattern: folders may hold brackets of their own.
+        root, rest = path, list[str]()
+        while not os.path.lexists(root):
+            root, rest = root.parent, [root.name, *rest]
+        hits = [root / hit for hit in glob.glob(os.path.join(*rest), root_dir=root, recursive=True)]  # noqa: PTH118, PTH207
+        return str(root), [file for hit in hits for file in ([hit] if hit.is_file() else _in_folder(hit))]
     if path.exists():
         raise UserError("data.paths", visible(given), "is neither a file nor a folder")
     beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
