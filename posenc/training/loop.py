@@ -1,7 +1,7 @@
 """The training loop: one straight line a step, and nothing else.
 
 The same seed gives the same batches and the same initial values of the shared parts whatever the encoding,
-and a run that stopped continues bit for bit: batches and positions depend on (seed, step) alone.
+and a run that stopped continues bit for bit on a CPU: batches and positions depend on (seed, step) alone.
 """
 
 from __future__ import annotations
