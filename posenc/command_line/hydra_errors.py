@@ -13,6 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
+from posenc.command_line.overrides import quoted
 from posenc.errors import UserError, first_line, nearest
 from posenc.paths import choice_files, conf_dir
 
@@ -27,6 +28,10 @@ PLUG_INS = {
 
 def unreadable(override: str) -> UserError:
     """It is not KEY=VALUE."""
+    key, _, value = override.partition("=")
+    if re.fullmatch(r"[~+]*[\w./@]+", key) and re.search(r"[^\x00-\x7f]|^~", value) and "'" not in value:
+        hint = f'Hydra wants quotes of its own around such a value:\n"{key}={quoted(value)}"'
+        return UserError(override, None, "cannot be read as KEY=VALUE", hint=hint)
     hint = "no spaces around '='; quote what holds spaces or brackets:\n"
     hint += "'eval.lengths=[1x,2x]'  \"data.paths='my texts'\""
     return UserError(override, None, "cannot be read as KEY=VALUE", hint=hint)

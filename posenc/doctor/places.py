@@ -27,11 +27,16 @@ def caches() -> Iterator[Finding]:
         yield Finding("cache", "problem", f"{text}: {reason}", "POSENC_CACHE=FOLDER that can be written")
     else:
         yield Finding("cache", "ok", text)
-    hub = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    hub = Path(os.environ.get("HF_HOME") or _cache_home() / "huggingface")
     reason = _not_writable(hub)
     level, advice = ("note", "HF_HOME=FOLDER that can be written") if reason else ("ok", None)
     told = f"{hub}, {_held(hub)}" + (f": {reason}" if reason else "")
     yield Finding("hub's cache", level, told, advice)  # type: ignore[arg-type]
+
+
+def _cache_home() -> Path:
+    """Where the hub's library has its cache, unless HF_HOME names it."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
 def runs() -> Iterator[Finding]:

@@ -35,6 +35,8 @@ class StoredRun:
 def stored_run(run: str, plugins: list[str]) -> StoredRun:
     """The run in the directory `run`. Raises UserError; RunError for damaged files."""
     directory = expanded(run)
+    if not directory.name or directory.name == "..":  # the folder's name holds the hash of its settings
+        directory = Path(os.path.abspath(directory))  # noqa: PTH100 (resolve() follows links)
     if not os.path.isfile(directory / "config.yaml"):  # noqa: PTH113 (is_file raises for names too long)
         raise UserError("run", run, "not a run directory: it has no config.yaml")
     folder.refuse_links(directory)

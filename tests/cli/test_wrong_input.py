@@ -250,3 +250,9 @@ def test_other_commands(
 ) -> None:
     result = posenc(*(a.format(runs=trained_once) for a in arguments))
     is_one_screen(result, place, says)
+
+
+def test_a_letter_that_hydra_cannot_read_is_answered_by_the_cure(posenc: Posenc, place: Path) -> None:
+    refused = posenc("train", "runs_dir=läufe", "--cfg", "job")
+    assert refused.code == 2 and "\"runs_dir='läufe'\"" in refused.err, refused.err
+    assert posenc("train", "runs_dir='läufe'", "--cfg", "job").code == 0

@@ -96,3 +96,13 @@ def test_a_run_without_checkpoint_is_refused(posenc: Posenc, run_copy: Path) -> 
     (run_copy / "checkpoints").rename(run_copy / "gone")
     result = posenc("eval", f"run={run_copy}", "eval.lengths=[1x,8x]")
     assert result.code == 2 and "no checkpoint" in result.err
+
+
+def test_the_working_folder_may_be_the_run(trained_once: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from posenc.jobs.stored_run import stored_run
+
+    (config,) = trained_once.rglob("config.yaml")
+    monkeypatch.chdir(config.parent)
+    assert stored_run(".", []).directory == config.parent
+    monkeypatch.chdir(config.parent / "records")
+    assert stored_run("..", []).directory.name == config.parent.name

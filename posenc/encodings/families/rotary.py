@@ -87,6 +87,7 @@ class Rotary(Encoding):
 
     def turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """x (..., T, D) with its first `width` numbers turned, the rest as it is."""
+        cos, sin = cos.to(x.device), sin.to(x.device)  # positions between whole ones lie on the CPU for MPS
         if self.width == x.shape[-1]:
             return rotate_pairs(x, cos, sin, self.layout)
         turned = rotate_pairs(x[..., : self.width], cos, sin, self.layout)
