@@ -204,3 +204,9 @@ def test_help_loads_no_matplotlib(place: Path) -> None:
     assert shown.code == 0 and "--out" in shown.out
     result = subprocess.run([sys.executable, "-c", HELP], cwd=place, capture_output=True, text=True)
     assert result.returncode == 0 and "show" in result.stdout, result.stderr
+
+
+def test_marks_that_lie_below_the_picture_are_left_out(posenc: Posenc, place: Path) -> None:
+    """Wavelengths of a large base span more than the axis does."""
+    shown = posenc("show", "encoding=rope", "encoding.base=1e9")
+    assert shown.code == 0 and "Traceback" not in shown.err, shown.err
