@@ -108,9 +108,12 @@ def compare(
     ] = None,
     plot: Annotated[str | None, typer.Option(metavar="FILE", help="A picture: .png, .svg or .pdf.")] = None,
     plot_kind: Annotated[
-        str, typer.Option(help="context, change, positions, heatmap, training or probes.")
-    ] = "context",
-    plot_width: Annotated[float, typer.Option(help="Inches; 3.3 is a column of a paper.")] = 5.5,
+        str | None,
+        typer.Option(help="context (if none is said), change, positions, heatmap, training or probes."),
+    ] = None,
+    plot_width: Annotated[
+        float | None, typer.Option(help="Inches: 5.5 if none are said; 3.3 is a column of a paper.")
+    ] = None,
     html: Annotated[str | None, typer.Option(metavar="FILE", help="One page with charts and tables.")] = None,
     debug: Debug = False,
 ) -> None:

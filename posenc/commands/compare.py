@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,12 +19,14 @@ from posenc.errors import UserError
 from posenc.names import visible
 from posenc.paths import output_file
 from posenc.report.failures import failures_lines
-from posenc.report.plots import PLOTS
+from posenc.report.plots import KIND, PLOTS, WIDTH, check_plot, save_plot
 from posenc.report.progress import say
 from posenc.report.table import FORMATS, show
 from posenc.results.filters import where
 from posenc.results.load import Run, load_runs
 from posenc.results.records import HEADLINE, METRICS, REFERENCE_PROTOCOL, Metric
+
+OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")  # commas; a row of a mixed table has some in its name
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,8 @@ class CompareOptions:
     allow_mixed: bool
     against: str | None
     plot: str | None
-    plot_kind: str
-    plot_width: float
+    plot_kind: str | None
+    plot_width: float | None
     html: str | None
 
 
@@ -61,14 +64,11 @@ def run_compare(asked: CompareOptions) -> None:
         _against(asked, runs)
     else:
         metric = cast("Metric", asked.metric)
-        comparisons = compare_facets(
-            runs, asked.facet, asked.protocol, metric, asked.allow_mixed or asked.facet is not None, view
-        )
+        comparisons = compare_facets(runs, asked.facet, asked.protocol, metric, asked.allow_mixed, view)
         show(comparisons, asked.format, sys.stdout)
         if asked.plot is not None:
-            from posenc.report.plots import save_plot
-
-            save_plot(Path(asked.plot), asked.plot_kind, runs, comparisons, asked.plot_width)
+            kind, width = _plot(asked)
+            save_plot(Path(asked.plot), kind, runs, comparisons, width)
             say(f"wrote {visible(asked.plot)}")
         if asked.html is not None:
             from posenc.report.page import write_page
@@ -88,7 +88,7 @@ def _view(asked: CompareOptions) -> View:
         ("--extensions", asked.extensions, ["rows", "columns"]),
         ("--plot-kind", asked.plot_kind, list(PLOTS)),
     ):
-        if value not in allowed:
+        if value is not None and value not in allowed:
             raise UserError(option, visible(value), "no such choice", allowed=allowed)
     if asked.stride is not None and asked.stride < 1:
         raise UserError("--stride", asked.stride, "not a stride", allowed="tokens, from 1")
@@ -97,9 +97,11 @@ def _view(asked: CompareOptions) -> View:
             "--baseline", visible(asked.baseline), "perplexities are not compared", allowed="nats, bpb"
         )
     if asked.plot is not None:
-        from posenc.report.plots import check_plot
-
-        check_plot(Path(asked.plot), asked.plot_kind, asked.plot_width)
+        check_plot(Path(asked.plot), *_plot(asked))
+    of_plot = {"--plot-kind": asked.plot_kind, "--plot-width": asked.plot_width}
+    for option, given in of_plot.items():
+        if given is not None and asked.plot is None:
+            raise UserError(option, given, "there is no picture to make", hint="--plot FILE")
     if asked.html is not None:
         output_file("--html", asked.html)
     return View(
@@ -109,6 +111,11 @@ def _view(asked: CompareOptions) -> View:
         baseline=asked.baseline,
         extensions="columns" if asked.extensions == "columns" else "rows",
     )
+
+
+def _plot(asked: CompareOptions) -> tuple[str, float]:
+    """Kind and width of the picture."""
+    return asked.plot_kind or KIND, WIDTH if asked.plot_width is None else asked.plot_width
 
 
 def _runs(asked: CompareOptions) -> list[Run]:
@@ -137,28 +144,32 @@ def _against(asked: CompareOptions, runs: Sequence[Run]) -> None:
     for name in free:
         if getattr(asked, name):
             raise UserError(f"--{name}", None, "does not go together with --against")
+    if asked.extensions != "rows":
+        raise UserError("--extensions", asked.extensions, "does not go together with --against")
     show_against(against(runs, asked.against, asked.allow_mixed), asked.format, sys.stdout)
 
 
 def _others(asked: CompareOptions, runs: Sequence[Run], view: View) -> list[Comparison]:
     """For the page: the other protocols, too, without the choice of columns, which was made for the first."""
-    if asked.facet is not None:
-        return []
     others = [name for name in tables_of(runs) if name != asked.protocol]
+    if asked.facet is not None:
+        if others:
+            say(f"not on the page: {', '.join(others)} (with --facet one protocol, see --protocol)")
+        return []
     plain = View(rows=view.rows)
     metric = cast("Metric", asked.metric)
     found = []
     for name in others:
         chosen = metric_for(runs, name, metric)
         try:
-            found += compare_facets(runs, None, name, chosen, True, plain)
+            found += compare_facets(runs, None, name, chosen, asked.allow_mixed, plain)
         except UserError as error:  # nobody asked for this one: the page is made without it
-            say(f"not on the page: {name} ({error.problem})")
+            say(f"not on the page: {name} ({' '.join(error.problem.split())})")
     return found
 
 
 def _listed(option: str, texts: Sequence[str] | None) -> list[str]:
-    found = [part.strip() for text in texts or [] for part in text.split(",")]
+    found = [part.strip() for text in texts or [] for part in OUTSIDE_BRACKETS.split(text)]
     if "" in found:
         raise UserError(option, visible(",".join(texts or [])), "an empty name is none")
     return found

@@ -16,30 +16,33 @@ from posenc.results.store import write_bytes_atomic
 
 
 def run_export(runs: Sequence[str], conditions: Sequence[str], out: str) -> None:
-    """Write every finished run below `runs` into the bundle `out`. Raises UserError, RunError."""
+    """Write every run below `runs` that has ended into the bundle `out`. Raises UserError, RunError.
+
+    One that diverged goes with the others: without it its row would be that of the survivors.
+    """
     if not out.endswith(SUFFIX):
         raise UserError("--out", visible(out), "the file's name must tell what it is", hint=f"{out}{SUFFIX}")
     path = output_file("--out", out)
     found = where(load_runs(runs), conditions)
-    finished = [run for run in found if _is_finished(run)]
-    if not finished:
+    ended = [run for run in found if _has_ended(run)]
+    if not any(run.state == "finished" for run in ended):
         raise UserError("RUNS", visible(" ".join(runs)), "no finished run there", hint="see: posenc runs")
-    if len(finished) > MOST_RUNS:
-        raise UserError(
-            "RUNS", f"{len(finished)} runs", f"a bundle holds at most {MOST_RUNS}", hint="--where"
-        )
-    _refuse_same_names([run.name for run in finished])
-    data = packed([bundled(run) for run in sorted(finished, key=lambda run: run.name)])
+    if len(ended) > MOST_RUNS:
+        raise UserError("RUNS", f"{len(ended)} runs", f"a bundle holds at most {MOST_RUNS}", hint="--where")
+    _refuse_same_names([run.name for run in ended])
+    data = packed([bundled(run) for run in sorted(ended, key=lambda run: run.name)])
     write_bytes_atomic(path, data)
-    count = "1 run" if len(finished) == 1 else f"{len(finished)} runs"
+    count = "1 run" if len(ended) == 1 else f"{len(ended)} runs"
+    diverged = sum(run.state == "diverged" for run in ended)
+    count += f" ({diverged} diverged)" if diverged else ""
     say(f"wrote {visible(out)}: {count}, {len(data) / 1e6:.2f} MB")
-    left = [run for run in found if not _is_finished(run)]
+    left = [run for run in found if not _has_ended(run)]
     if left:
         say(f"left out, not finished: {run_names(left)}")
 
 
-def _is_finished(run: Run) -> bool:
-    return run.state == "finished" and run.facts is not None
+def _has_ended(run: Run) -> bool:
+    return run.state == "diverged" or (run.state == "finished" and run.facts is not None)
 
 
 def _refuse_same_names(names: Sequence[str]) -> None:

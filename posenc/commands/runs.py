@@ -16,9 +16,10 @@ from rich.text import Text
 from posenc.errors import UserError
 from posenc.jobs.signals import InterruptedRunError, StopFlag
 from posenc.names import visible
+from posenc.report.progress import say
 from posenc.report.runs_table import count, document, notes, progress, summary, table
 from posenc.report.table import color_of, unicode_of, width_of
-from posenc.results.glance import Glance, glance, run_directories
+from posenc.results.glance import Glance, bundles, glance, run_directories
 from posenc.results.load import Run
 
 FORMATS = ("table", "json")
@@ -64,6 +65,8 @@ def print_runs(
         return 0
     console = _console()
     console.print(view(runs, console.width, time.time()))
+    if not runs and (below := bundles(paths)):
+        say(f"{visible(str(below[0]))} is a bundle, without run directories: posenc compare reads it")
     return 0
 
 
@@ -73,6 +76,7 @@ class Looker:
     def __init__(self, paths: Sequence[str], where: Sequence[str], sort: str, reverse: bool) -> None:
         self.paths, self.where, self.sort, self.reverse = paths, where, sort, reverse
         self._known: dict[Path, tuple[Any, Glance]] = {}
+        self._fitted = False  # whether `where` ever found any
 
     def runs(self) -> list[Glance]:
         """All that fit `where`, in order; those without a value for the order come last. Raises UserError."""
@@ -90,7 +94,13 @@ class Looker:
         if self.where:
             from posenc.results.filters import where
 
-            kept = {run.path for run in where([one.run for one in found], list(self.where))}
+            try:
+                kept = {run.path for run in where([one.run for one in found], list(self.where))}
+            except UserError:
+                if not self._fitted:
+                    raise
+                kept = set()  # the last one that fitted has changed its state
+            self._fitted = True
             found = [one for one in found if one.run.path in kept]
         key = SORTS[self.sort]
         with_value = sorted((one for one in found if key(one) is not None), key=key, reverse=self.reverse)

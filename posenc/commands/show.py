@@ -38,6 +38,7 @@ VOCABULARY = 17  # of a model that reads no text
 SHOWN = ("encoding", "attention", "positions")  # groups whose settings stand in the title
 NOTE = 100  # characters of a line below the title
 ASCII = {"±": "+/-", "·": ".", "°": " degrees"}  # our own signs in titles
+DRAWN = {*SHOWN, "model", "context_length", "seed", "plugins", "experiment"}  # all that a picture depends on
 OF_A_RUN = {"run", "plugins", "extend"}  # what can be said beside run=
 
 
@@ -76,6 +77,10 @@ def check_out(out: str) -> Path:
 
 def _of_settings(line: CommandLine) -> Picture:
     """The encoding with its initial values."""
+    for override in line.overrides:
+        if (key := key_of(override)).partition(".")[0] not in DRAWN:
+            hint = "extend is of a trained run: run=DIR extend=NAME" if key.startswith("extend") else None
+            raise UserError(key, None, "is nothing that the picture shows", allowed=sorted(DRAWN), hint=hint)
     composed = compose_jobs("train", line)
     if composed.sweep:
         raise UserError("show", None, "draws one encoding at a time", hint="leave out -m")

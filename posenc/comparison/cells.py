@@ -42,6 +42,8 @@ class Cell:
     verdict_ci95: list[float] | None = None  # of it, over seeds and documents (one seed: documents)
     mark: Mark | None = None  # what stands between this row and the lowest of the column
     targets_hash: str | None = None
+    targets: int | None = None  # that were scored in each seed; null where the seeds differ
+    documents: int | None = None  # that they are in
     rankable: bool = False  # no seed is left out for being bad
     against: Against | None = None  # this row minus the comparison's baseline
 
@@ -49,7 +51,7 @@ class Cell:
 def make_cell(group: Group, multiple: float, metric: Metric) -> Cell:
     """The cell of a row at one window length."""
     values, changes, reasons = [], [], Counter[str]()
-    hashes, windows = set(), set()
+    hashes, windows, counts = set(), set(), set()
     scores: list[Scores] = []
     for member in group.members:
         record = record_of(member, group.extend, multiple)
@@ -61,6 +63,7 @@ def make_cell(group: Group, multiple: float, metric: Metric) -> Cell:
             continue
         values.append(value)
         hashes.add(record["targets_hash"])
+        counts.add((record["targets"], record["documents"]))
         base = record_of(member, None, 1.0)
         if base is not None and base["targets_hash"] == record["targets_hash"]:
             reference = value_of(base, metric)
@@ -71,9 +74,12 @@ def make_cell(group: Group, multiple: float, metric: Metric) -> Cell:
     cell.note = note_of(reasons, len(values))
     cell.rankable = bool(values) and set(reasons) <= INNOCENT
     cell.targets_hash = hashes.pop() if len(hashes) == 1 else None
+    cell.targets, cell.documents = counts.pop() if len(counts) == 1 else (None, None)
     if values:
         cell.mean, cell.spread = mean_and_spread(values)
-    if changes:
+    if 0 < len(changes) < len(values):  # a change of some seeds beside a loss of all would not be told
+        cell.note = ", ".join(filter(None, [cell.note, f"{len(changes)} of {len(values)} with 1x"]))
+    elif changes:
         cell.change, cell.change_spread = mean_and_spread(changes)
     if len(values) == len(changes) == len(scores) == 1 and metric != "ppl":
         cell.change_ci95 = _interval(scores, "targets" if metric == "nats" else "bytes")

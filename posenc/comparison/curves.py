@@ -33,7 +33,7 @@ def has_curves(selected: list[Selected]) -> bool:
 def make_bin_cell(group: Group, multiple: float) -> Cell:
     """The cell of a bin that ends at this multiple of T, in nats; its change: the rise over that at T."""
     values, rises, intervals, reasons = [], [], [], Counter[str]()
-    ends, hashes = set(), set()
+    ends, hashes, counts = set(), set(), set()
     for member in group.members:
         record = curve_record(member, group.extend)
         places = [] if record is None else [one[0] for one in bins_of(record)]
@@ -46,9 +46,11 @@ def make_bin_cell(group: Group, multiple: float) -> Cell:
         intervals.append(curve["rise_ci95"][i])
         ends.add(curve["edges"][i + 1] - 1)
         hashes.add(record["targets_hash"])
+        counts.add((curve["targets"][i], record["documents"]))
     cell = Cell(multiple, ends.pop() if len(ends) == 1 else None, seeds=len(values))
     cell.note = note_of(reasons, len(values))
     cell.targets_hash = hashes.pop() if len(hashes) == 1 else None
+    cell.targets, cell.documents = counts.pop() if len(counts) == 1 else (None, None)
     if values:
         cell.mean, cell.spread = mean_and_spread(values)
         cell.change, cell.change_spread = mean_and_spread(rises)

@@ -8,7 +8,7 @@ from typing import Any
 from posenc.comparison.columns import single
 from posenc.comparison.mixing import tokens_trained
 from posenc.comparison.reference import reference
-from posenc.comparison.rows import Group
+from posenc.comparison.rows import CODE, Group
 from posenc.comparison.selection import Selected
 from posenc.comparison.verdicts import COLLAPSED, CONFIDENCE, SAME
 from posenc.results.load import Run
@@ -35,7 +35,7 @@ def header_of(
     scored = [record for one in selected for record in one.records if record["targets"]]
     labelled = {group.encoding for group in groups}
     others = differing([g.settings for g in groups if g.settings]) if len(labelled) > 1 else []
-    others = [key for key in others if not key.startswith("encoding.") and not of_options(key)]
+    others = [key for key in others if not (key.startswith("encoding.") or of_options(key) or key == CODE)]
     return {
         "protocol": protocol,
         "metric": metric,

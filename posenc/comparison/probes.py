@@ -42,8 +42,9 @@ def probe_columns(
     columns: list[ProbeColumn] = []
     by_group: list[list[Probe]] = [[] for _ in groups]
     shown = {id(member.run) for group in groups for member in group.members}
+    steps = {id(member.run): step for group in groups for member in group.members if (step := _step(member))}
     for name in PROBES if protocol == HEADLINE else ():
-        selected = {id(one.run): one for one in select(runs, name) if id(one.run) in shown}
+        selected = {id(one.run): one for one in select(runs, name, steps) if id(one.run) in shown}
         records = [record for one in selected.values() for record in one.records]
         multiple = _longest(selected, groups)
         if multiple is None:
@@ -58,6 +59,11 @@ def probe_columns(
             probes.append(Probe(cell, make_cell(probed, 1.0, "nats").mean))
         columns.append(ProbeColumn(name, multiple, single(window), single(unit) or UNIT, len(hashes) <= 1))
     return columns, by_group
+
+
+def _step(member: Member) -> int | None:
+    """The checkpoint whose loss is shown: a probe of another one is of another model."""
+    return member.selected.records[0]["checkpoint_step"] if member.selected else None
 
 
 def _longest(selected: Mapping[int, Selected], groups: Sequence[Group]) -> float | None:

@@ -73,6 +73,12 @@ def _shared(
     return ratio(shared[0], "bytes"), ratio(shared[1], "bytes")
 
 
+def surely_below(pairs: Sequence[Pair], row: int) -> list[int]:
+    """The rows that are clearly lower than this one."""
+    below = [pair.b for pair in pairs if pair.a == row and pair.word == "higher"]
+    return below + [pair.a for pair in pairs if pair.b == row and pair.word == "lower"]
+
+
 def marks(pairs: Sequence[Pair], lowest: int) -> dict[int, Mark]:
     """The mark of each row that is not clearly above the row `lowest`; rows that are above have none."""
     found: dict[int, Mark] = {lowest: "lowest"}

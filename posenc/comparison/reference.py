@@ -6,16 +6,15 @@ perfectly, and says nothing about its encoding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from posenc.comparison.cells import value_of
 from posenc.comparison.columns import single
 from posenc.comparison.numbers import printed_change
-from posenc.comparison.rows import Group
+from posenc.comparison.rows import Group, Member
 from posenc.comparison.selection import Selected
 from posenc.comparison.verdicts import CONFIDENCE, REFERENCE
-from posenc.results.load import Run
 from posenc.results.records import METRICS, REFERENCE_PROTOCOL, Metric, Record
 from posenc.results.statistics import Estimate, difference
 
@@ -39,7 +38,7 @@ def undertrained(group: Group) -> str | None:
     Clearly: by 0.1 bits per byte with the whole 95% interval over documents (below 30 documents, where there
     is none, with the difference itself).
     """
-    gains = {m.run.seed: gain for m in group.members if (gain := _against_reference(m.run)) is not None}
+    gains = {m.run.seed: gain for m in group.members if (gain := _against_reference(m)) is not None}
     weak = {seed: gain for seed, gain in gains.items() if not _clearly_below(gain)}
     if not weak:
         return None
@@ -56,8 +55,12 @@ def _clearly_below(gain: Estimate) -> bool:
     return (gain.value if interval is None else interval[1]) < -REFERENCE
 
 
-def _against_reference(run: Run) -> Estimate | None:
-    """The run's loss minus the reference's on the same targets, of the newest checkpoint; bits per byte."""
+def _against_reference(member: Member) -> Estimate | None:
+    """The loss as trained minus the reference's on the same targets, in bits per byte.
+
+    Of the records that are shown; of a protocol that has no reference of its own, of the run's newest ones.
+    """
+    run, selected = member.run, member.selected
     if run.state == "diverged":
         return None
     references = {
@@ -65,14 +68,9 @@ def _against_reference(run: Run) -> Estimate | None:
         for record in run.records
         if record["protocol"] == REFERENCE_PROTOCOL and record["per_document"] is not None
     }
-    losses: list[Record] = [
-        record
-        for record in run.records
-        if record["protocol"] != REFERENCE_PROTOCOL
-        and record["extend"] is None
-        and record["per_document"] is not None
-        and (record["targets_hash"], record["window"]) in references
-    ]
+    shown = list(selected.cells.get(None, {}).values()) if selected else []
+    others = [record for record in run.records if record["protocol"] != REFERENCE_PROTOCOL]
+    losses = _of(references, shown) or _of(references, others)
     if not losses:
         return None
     newest = max(losses, key=lambda record: record["checkpoint_step"])
@@ -81,3 +79,14 @@ def _against_reference(run: Run) -> Estimate | None:
         return difference([(newest["per_document"] or {}, other["per_document"] or {})], "bytes")
     except ValueError:  # no bytes
         return None
+
+
+def _of(references: Collection[tuple[str, int]], records: Sequence[Record]) -> list[Record]:
+    """The losses as trained that there is a reference for."""
+    return [
+        record
+        for record in records
+        if record["extend"] is None
+        and record["per_document"] is not None
+        and (record["targets_hash"], record["window"]) in references
+    ]

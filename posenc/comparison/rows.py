@@ -18,6 +18,8 @@ from posenc.results.settings import (
     settings_of,
 )
 
+CODE = "code"
+
 
 @dataclass
 class Member:
@@ -67,16 +69,19 @@ def group_runs(
 ) -> list[Group]:
     """Rows in the order of their labels. Runs without numbers join the row of their settings, or make one."""
     groups: dict[tuple[str, ...], Group] = {}
+    settings = _settings(runs)
     for one, values in zip(selected, mixed, strict=True):
         for extend in one.cells:
-            _add(groups, Member(one.run, one), extend, values)
+            _add(groups, Member(one.run, one), settings[id(one.run)], extend, values)
     chosen = {id(one.run) for one in selected}
     for run in runs:
         if id(run) not in chosen:
-            _add_without_numbers(groups, run)
+            _add_without_numbers(groups, run, settings[id(run)])
     rows = list(groups.values())
     for row in rows:
         _keep_one_a_seed(row)
+        if CODE in row.settings:
+            row.notes.append("trained by other code of its encoding than its namesake")
     _label(rows)
     everything = {seed for row in rows for seed in row.seeds}
     for row in rows:
@@ -91,17 +96,38 @@ def group_runs(
     return sorted(rows, key=lambda row: (row.label, sorted(row.mixed.items())))
 
 
+def _settings(runs: Sequence[Run]) -> dict[int, dict[str, str]]:
+    """The settings of each run by id; with the encoding's code where one encoding was trained by several.
+
+    Averaged over two formulas a row would be of none. Older runs do not say theirs.
+    """
+    settings = {id(run): settings_of(run) for run in runs}
+    keys = {id(run): (encoding_of(run), json.dumps(settings[id(run)], sort_keys=True)) for run in runs}
+    codes: dict[tuple[str | None, str], set[str]] = defaultdict(set)
+    for run in runs:
+        if run.facts is not None and "code" in run.facts:
+            codes[keys[id(run)]].add(run.facts["code"])
+    for run in runs:
+        if len(codes[keys[id(run)]]) > 1:
+            settings[id(run)] = {**settings[id(run)], CODE: (run.facts or {}).get("code", "unknown")}
+    return settings
+
+
 def _add(
-    groups: dict[tuple[str, ...], Group], member: Member, extend: str | None, mixed: dict[str, str]
+    groups: dict[tuple[str, ...], Group],
+    member: Member,
+    settings: dict[str, str],
+    extend: str | None,
+    mixed: dict[str, str],
 ) -> None:
-    encoding, settings = encoding_of(member.run) or member.run.name, settings_of(member.run)
+    encoding = encoding_of(member.run) or member.run.name
     key = (encoding, extend or "", json.dumps(settings, sort_keys=True), json.dumps(mixed, sort_keys=True))
     groups.setdefault(key, Group(encoding, extend, settings, mixed)).members.append(member)
 
 
-def _add_without_numbers(groups: dict[tuple[str, ...], Group], run: Run) -> None:
+def _add_without_numbers(groups: dict[tuple[str, ...], Group], run: Run, settings: dict[str, str]) -> None:
     """One that diverged joins the rows of extensions too: they lack that seed as the row as trained does."""
-    alone = Group(encoding_of(run) or run.name, None, settings_of(run), {})
+    alone = Group(encoding_of(run) or run.name, None, settings, {})
     same = [group for group in groups.values() if _alike(alone, group)]
     trained = [group for group in same if group.extend is None]
     if len(trained) == 1:
@@ -109,7 +135,7 @@ def _add_without_numbers(groups: dict[tuple[str, ...], Group], run: Run) -> None
         for group in [*trained, *(extended if run.state == "diverged" else [])]:
             group.members.append(Member(run, None))
     else:
-        _add(groups, Member(run, None), None, {})
+        _add(groups, Member(run, None), settings, None, {})
 
 
 def _alike(one: Group, other: Group) -> bool:

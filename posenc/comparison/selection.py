@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,14 +37,16 @@ def multiple_of(record: Record) -> float:
     return round(record["multiple"], 6)
 
 
-def select(runs: Sequence[Run], protocol: str) -> list[Selected]:
+def select(runs: Sequence[Run], protocol: str, steps: Mapping[int, int] | None = None) -> list[Selected]:
     """The records of `protocol`, a Selected for each run that has some and has not diverged.
+
+    Of the newest checkpoint that was measured so, or of the step that `steps` has for the run's id.
 
     Where a run was measured on several sets of targets, the one that most runs share is taken, then the
     run's own corpus, the test split, the most and the longest windows, the most targets. Sets of one window
     each (protocols that cannot score the same targets at every length) are taken together.
     """
-    last = {id(run): _last_checkpoint(run, protocol) for run in runs}
+    last = {id(run): _at_checkpoint(run, protocol, (steps or {}).get(id(run))) for run in runs}
     ranked = _rank(runs, last)
     return [_select_run(run, protocol, last[id(run)], ranked) for run in runs if last[id(run)]]
 
@@ -89,6 +91,8 @@ def only(
         kept.append(dataclasses.replace(run, records=some))
     if not any(_of(run.records, protocol) for run in kept):
         _refuse_choice(runs, asked, protocol)
+    if stride is not None and not any(r["stride"] == stride for run in kept for r in run.records):
+        _refuse_choice(runs, {"--stride": stride}, None)  # kept are those that have no stride
     return kept
 
 
@@ -131,11 +135,12 @@ def target_set(record: Record) -> TargetSet:
     return record["fingerprint"], record["split"], record["stride"] or 0, record["targets_hash"]
 
 
-def _last_checkpoint(run: Run, protocol: str) -> list[Record]:
+def _at_checkpoint(run: Run, protocol: str, step: int | None) -> list[Record]:
     if run.facts is None or run.state == "diverged":
         return []
     records = [record for record in run.records if record["protocol"] == protocol]
-    step = max((record["checkpoint_step"] for record in records), default=0)
+    if step is None:
+        step = max((record["checkpoint_step"] for record in records), default=0)
     return [record for record in records if record["checkpoint_step"] == step]
 
 
@@ -179,13 +184,32 @@ def _select_run(
     if _windows(by_set[order[0]]) == 1 and not curves:
         taken += [k for k in order[1:] if k[:3] == order[0][:3] and _windows(by_set[k]) == 1]
     selected = Selected(run)
-    for key in taken:
-        for record in by_set[key]:
+    chosen = [record for key in taken for record in by_set[key]]
+    knobs = _knobs_shown(chosen)
+    for record in chosen:
+        if knobs[extend_key(record)] == _knobs(record):
             cells = selected.cells.setdefault(extend_key(record), {})
             cells.setdefault(multiple_of(record), record)
     of_protocol = sum(record["protocol"] == protocol for record in run.records)
     selected.left_out = of_protocol - len(selected.records)
     return selected
+
+
+def _knobs(record: Record) -> str:
+    """All that was set; `resolved` is what came of it at one window."""
+    return json.dumps({**(record["extend"] or {}), "resolved": None}, sort_keys=True)
+
+
+def _knobs_shown(records: Sequence[Record]) -> dict[str | None, str]:
+    """For each extension its knobs with the most and the longest windows.
+
+    Chosen anew on other lengths they may differ, and a row made of both would be of neither.
+    """
+    windows: dict[tuple[str | None, str], set[int]] = defaultdict(set)
+    for record in records:
+        windows[extend_key(record), _knobs(record)].add(record["window"])
+    order = sorted(windows, key=lambda key: (len(windows[key]), max(windows[key]), key[1]))
+    return dict(order)
 
 
 def extend_key(record: Record) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Any
 
 import torch
@@ -100,6 +102,10 @@ def code_of(settings: dict[str, Any], model: Decoder) -> dict[str, Any]:
     return {**code, **({"options": options} if options else {})}
 
 
+def _digest(code: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(code, sort_keys=True).encode()).hexdigest()[:8]
+
+
 def _written_out(settings: dict[str, Any], part: Encoding) -> dict[str, Any]:
     """Settings of an encoding with the numbers that its nulls came to; of a sum in its parts, too."""
     found = {**settings, **part.derived}
@@ -153,5 +159,6 @@ def run_facts(
         peak_memory_bytes=peak_memory_bytes,
         final_loss=final_loss,
         settings_hash=digest,
+        code=_digest(code_of(settings, model)),
         versions={**versions(), **origins_of(settings["encoding"], settings["plugins"])},
     )

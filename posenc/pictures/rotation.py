@@ -191,8 +191,9 @@ def self_score(encoding: Encoding, layer: int, before: Encoding | None = None) -
         if abs(trained - mean).max() > 1e-6:
             name = "as trained" if same else "as trained, head 1"
             lines.append(Line(name, array(r), trained[0], reference=True))
+    alone = encoding.hooks & {"bias", "distance_bias", "scores", "weights"}
     return Curves(
-        "Score of a query with an equal key",
+        "Score of a query with an equal key" + (", by rotation alone" if alone else ""),
         DISTANCE,
         "mean score (nats)",
         lines,

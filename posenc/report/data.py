@@ -100,7 +100,7 @@ def _of_cell(comparison: Comparison, row: Row, i: int) -> dict[str, object]:
     names = ["multiple", "window", "mean", "spread", "change", "change_spread", "seeds", "mark"]
     values: dict[str, object] = {n: getattr(cell, n) for n in (*names, "verdict", "verdict_change", "note")}
     values |= _ends("change_ci95", cell.change_ci95) | _ends("verdict_ci95", cell.verdict_ci95)
-    values |= {"targets": column.targets, "documents": column.documents}
+    values |= {"targets": cell.targets, "documents": cell.documents}
     if cell.against is not None:
         values |= {"against_baseline": cell.against.difference, "against_baseline_word": cell.against.word}
         values |= _ends("against_baseline", cell.against.ci95)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from posenc.comparison.cells import Cell
 from posenc.comparison.comparison import Comparison, Row
@@ -70,8 +71,9 @@ def captions(comparison: Comparison, marks: dict[str, str]) -> list[str]:
     for key, values in h["also_differs"].items():
         lines.append(f"the rows also differ in {visible(key)}: {visible(', '.join(values))}")
     if h["left_out"]:
+        records = "1 record" if h["left_out"] == 1 else f"{h['left_out']} records"
         lines.append(
-            f"not shown: {h['left_out']} records of other targets, corpora or checkpoints "
+            f"not shown: {records} of other targets, corpora, checkpoints or tuned knobs "
             "(--length, --corpus, --split and --stride choose)"
         )
     lines += [f"{label(row)}: {visible(note)}" for row in comparison.rows for note in row.notes]
@@ -190,6 +192,8 @@ def _marks(comparison: Comparison, marks: dict[str, str]) -> str:
         many = len(comparison.rows) > 1
         if many and h["metric"] == "ppl":
             return "perplexities are not ranked: --metric nats and --metric bpb are"
+        if many and not h["mixed"] and _lost_seeds(_cells(comparison)):
+            return "no best is marked: rows that lost a seed are not ranked"
         return "no best is marked: these rows are not comparable" if many and h["mixed"] else ""
     margin = f"{h['margins']['same']:g} {h['margins']['unit']}"
     cells = [row.cells[i] for i, column in enumerate(columns) if column.pairs for row in comparison.rows]
@@ -212,9 +216,20 @@ def _marks(comparison: Comparison, marks: dict[str, str]) -> str:
         return "not ranked: no two rows have a seed in common"
     if 0 in common:
         how += "; rows without a seed in common are not told apart"
-    if any(cell.mean is not None and not cell.rankable for cell in cells):
+    if _lost_seeds(cells):
         how += "; not ranked: rows that lost a seed"
+    bare = [
+        f"{column.multiple:g}x"
+        for i, column in enumerate(columns)
+        if not column.pairs and any(row.cells[i].mean is not None for row in comparison.rows)
+    ]
+    if bare:
+        how += f"; no ranks at {', '.join(bare)}: no two rows there that may be compared"
     return f"{'; '.join(shown)} ({how})"
+
+
+def _lost_seeds(cells: Sequence[Cell]) -> bool:
+    return any(cell.mean is not None and not cell.rankable for cell in cells)
 
 
 def _reference(comparison: Comparison) -> str:

@@ -28,10 +28,13 @@ KEPT = ("status", "reason", "step", "versions", "git_commit", "started", "update
 
 
 def bundled(run: Run) -> bytes:
-    """A finished run as a line of a bundle: no host, no process, no folder of its owner."""
+    """A run as a line of a bundle: no host, no process; of its owner's folders only those of `data.paths`.
+
+    One that diverged before it was measured has no results.
+    """
     config = {key: value for key, value in (run.config or {}).items() if key != "runs_dir"}
     records = [{**record, "per_document": _rounded(record["per_document"])} for record in run.records]
-    results = {"schema_version": SCHEMA_VERSION, "run": run.facts, "records": records}
+    results = {"schema_version": SCHEMA_VERSION, "run": run.facts, "records": records} if run.facts else None
     status = {key: run.status[key] for key in KEPT if key in run.status}
     line = {"name": run.name, "status": status, "config": config, "results": results}
     return orjson.dumps({**line, "losses": to_keep(losses_of(run))}) + b"\n"

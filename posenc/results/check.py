@@ -56,6 +56,8 @@ def check_facts(data: object) -> RunFacts:
     for field in ("model", "parameters", "corpus"):
         if not isinstance(data.get(field, {}), dict):
             raise ValueError(f"run.{field}: must be an object")
+    if not isinstance(data.get("code", ""), str):
+        raise ValueError("run.code: must be text")
     for field in ("tokens", "steps"):
         if not _is_count(data.get(field, 0)):
             raise ValueError(f"run.{field}: must be a whole number from 0")

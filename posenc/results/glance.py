@@ -80,6 +80,12 @@ def run_directories(paths: Iterable[str | Path]) -> list[tuple[Path, str | None]
     return sorted(found.values(), key=lambda one: str(one[0]))
 
 
+def bundles(paths: Iterable[str | Path]) -> list[Path]:
+    """The bundles below `paths`."""
+    below = [path for given in paths for place in places(given) for path, _ in run_directories_below(place)]
+    return [path for path in below if path.name.endswith(BUNDLE)]
+
+
 def glance(path: Path, *, config: bool = False) -> Glance:
     """What a run directory holds, with `config` its settings as well. Foreign files never raise."""
     run, losses, last = Run(path), {}, {}

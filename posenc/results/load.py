@@ -143,7 +143,8 @@ def load_bundle(path: Path, protocols: Container[str] | None = None) -> Iterator
                 run.config = config if isinstance(config, dict) else None
                 run.status = status if isinstance(status, dict) else {}
                 run.losses = kept(line.get("losses")) if protocols is None else None
-                _take(run, line["results"] if isinstance(line.get("results"), dict) else {})
+                if line.get("results") is not None or run.status.get("status") != "diverged":
+                    _take(run, line["results"] if isinstance(line.get("results"), dict) else {})
                 if protocols is not None:
                     run.unread = {r["protocol"] for r in run.records if r["protocol"] not in protocols}
                     run.records = [r for r in run.records if r["protocol"] in protocols]

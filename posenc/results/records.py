@@ -92,6 +92,7 @@ class RunFacts(TypedDict, total=False):
     peak_memory_bytes: int | None  # of training; null where it cannot be known
     final_loss: float | None  # nats per token, training
     settings_hash: str  # of what defines the run
+    code: str  # hash of the code of the encoding and its options: runs of other code are another row
     versions: dict[str, str]  # of Python and the libraries
 
 

@@ -79,6 +79,10 @@ def test_pictures_and_pages_are_written_beside_the_table(posenc: Posenc, sweep: 
         (["--sort", "loss"], ["--sort=loss", "8x"]),
         (["--baseline", "alibii"], ["--baseline=alibii", "did you mean: alibi"]),
         (["--baseline", "alibi", "--metric", "ppl"], ["--baseline", "perplexities"]),
+        (["--plot-kind", "heatmap"], ["--plot-kind=heatmap", "--plot FILE"]),
+        (["--plot-width", "3.3"], ["--plot-width=3.3", "--plot FILE"]),
+        (["--against", "alibi-table2", "--extensions", "columns"], ["--extensions=columns", "--against"]),
+        (["--stride", "7"], ["--stride=7", "allowed: none"]),
         (["--facet", "modl"], ["--facet=modl", "did you mean: model"]),
         (["--extensions", "cells"], ["--extensions=cells", "rows, columns"]),
         (["--format", "tex"], ["--format=tex", "latex"]),
@@ -137,3 +141,25 @@ def test_odd_records_are_a_damaged_run_not_a_fault(posenc: Posenc, sweep: Path) 
     (run / "results.json").write_text(json.dumps(results))
     result = posenc("compare")
     assert result.code == 0 and "damaged" in result.err and "record.protocol" in result.err
+
+
+def test_a_facet_is_a_ranking_like_any_other(posenc: Posenc, sweep: Path) -> None:
+    """What differs beside its key is not compared unless it is asked for."""
+    for length, tokens in ((64, 999), (64, 5000), (128, 999)):
+        facts, config = {"context_length": length, "tokens": tokens}, {"context_length": length}
+        write_run(sweep / "other", "hope", config=config, facts=facts, name=f"h{length}-{tokens}")
+    refused = posenc("compare", str(sweep / "other"), "--facet", "context_length")
+    assert refused.code == 2 and "tokens trained: 5000" in refused.err and "is 64" in refused.err
+    asked = posenc("compare", str(sweep / "other"), "--facet", "context_length", "--allow-mixed")
+    assert asked.code == 0 and "[tokens trained 5000]" in asked.out
+
+
+def test_a_row_of_a_mixed_table_is_chosen_by_its_whole_name(posenc: Posenc, sweep: Path) -> None:
+    for tokens, split in ((999, "test"), (5000, "validation")):
+        records = [record(T, 1.3, split=split)]
+        write_run(sweep / "two", "hope", facts={"tokens": tokens}, records=records, name=f"h{tokens}")
+    table = ("compare", str(sweep / "two"), "--allow-mixed", "--format", "csv")
+    name = "hope [split test, tokens trained 999]"
+    assert name in posenc(*table, "--rows", "rope").err
+    chosen = posenc(*table, "--rows", name)
+    assert chosen.code == 0 and len(list(csv.DictReader(io.StringIO(chosen.out)))) == 1

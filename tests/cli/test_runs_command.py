@@ -156,6 +156,8 @@ def test_nothing_there_and_empty_folders(posenc: Posenc, place: Path) -> None:
 def test_a_bundle_is_no_run_directory(posenc: Posenc, run_copy: Path) -> None:
     assert posenc("export", str(run_copy), "--out", "runs/all.runs.jsonl.gz").code == 0
     assert set(rows(posenc)) == {run_copy.name}
+    alone = posenc("runs", "runs/all.runs.jsonl.gz")
+    assert (alone.code, alone.out) == (0, "0 runs\n") and "posenc compare reads it" in alone.err
 
 
 @pytest.mark.slow
@@ -182,8 +184,9 @@ def test_what_it_says_continues_a_killed_run_does(place: Path, corpus: Path, pos
     assert rows(posenc, "a b")[run.name]["status"] == "finished"
 
 
+@pytest.mark.parametrize("where", [(), ("--where", "status=running")])
 def test_watching_a_pipe_tells_changes_and_ends(
-    posenc: Posenc, several: Path, monkeypatch: pytest.MonkeyPatch
+    posenc: Posenc, several: Path, monkeypatch: pytest.MonkeyPatch, where: tuple[str, ...]
 ) -> None:
     shutil.rmtree(several / "damaged")
     looks: list[int] = []
@@ -199,8 +202,11 @@ def test_watching_a_pipe_tells_changes_and_ends(
 
     monkeypatch.setattr(runs_job.time, "sleep", sleep)
     monkeypatch.setattr(runs_job, "PATIENCE", -1.0)
-    result = posenc("runs", "--watch")
+    result = posenc("runs", "--watch", *where)
     assert (result.code, result.err) == (0, "")
+    if where:  # the last one that fitted does no longer, which is an end like another
+        assert result.out.splitlines()[-1] == "0 runs"
+        return
     told = [line for line in result.out.splitlines() if "elsewhere" in line]
     assert len(told) == 3, result.out
     assert "running" in told[0] and "loss 2.500" in told[1] and "out of luck" in told[2]

@@ -162,6 +162,8 @@ WRONG = [
     (["encoding=rope", "--out"], "--out"),
     (["encoding.base=0.5"], "base=0.5"),
     (["encoding=nope", "positions=randomized"], "reads no position"),
+    (["encoding=rope", "train.lr=7"], "nothing that the picture shows"),
+    (["encoding=rope", "extend=yarn"], "run=DIR extend=NAME"),
     (["context_length=1"], "context_length=1"),
     (["model.n_heads=3"], "model.n_heads=3"),
     (["-m", "encoding=alibi,rope"], "one encoding at a time"),

@@ -17,6 +17,7 @@ from posenc.report.plots.members import measured
 from posenc.report.plots.series import Names
 from posenc.report.plots.training import training_series
 from posenc.results import load_runs
+from posenc.results.records import Record
 
 YARN = {"name": "yarn", "factor": 2.0}
 BPE = {"name": "bpe", "vocab_size": 512}
@@ -128,3 +129,93 @@ def test_plots_show_what_the_table_shows(tmp_path: Path) -> None:
     every = compare(runs, "fixed-target", "nats", False)
     lines, _ = training_series(every, runs, Names([every]))
     assert [line.name for line in lines] == ["alibi", "nope", "rope"]
+
+
+def test_runs_of_other_code_are_another_row(tmp_path: Path) -> None:
+    """Seeds of two formulas under one name would be averaged to a third."""
+    for seed, code in ((0, "aa"), (1, "aa"), (1, "bb"), (2, None)):
+        facts = {} if code is None else {"code": code}
+        write_run(tmp_path, "mine", seed=seed, name=f"s{seed}-{code}", facts=facts)
+    write_run(tmp_path, "rope", facts={"code": "cc"})
+    found = compared(tmp_path)
+    seeds = {row.label: row.seeds for row in found.rows}
+    assert seeds == {"mine code=aa": [0, 1], "mine code=bb": [1], "mine code=unknown": [2], "rope": [0]}
+    assert all("trained by other code" in " ".join(row.notes) for row in found.rows if row.label != "rope")
+    assert found.header["also_differs"] == {}
+
+
+def test_runs_that_do_not_say_their_code_are_seeds_of_those_that_do(tmp_path: Path) -> None:
+    write_run(tmp_path, "mine", seed=0)
+    write_run(tmp_path, "mine", seed=1, facts={"code": "aa"})
+    assert [(row.label, row.seeds) for row in compared(tmp_path).rows] == [("mine", [0, 1])]
+
+
+def test_a_row_is_the_lowest_only_if_none_is_clearly_lower(tmp_path: Path) -> None:
+    """alibi's mean is the lower one, of a seed that rope lacks; on the shared seed it is the higher one."""
+    write_run(tmp_path, "alibi", seed=0, losses={1: 1.0, 8: 1.0})
+    write_run(tmp_path, "alibi", seed=1, losses={1: 2.0, 8: 2.0})
+    write_run(tmp_path, "rope", seed=1, losses={1: 1.8, 8: 1.8})
+    rows = {row.label: row.cells[-1] for row in compared(tmp_path).rows}
+    assert rows["alibi"].mean == pytest.approx(1.5) and rows["rope"].mean == pytest.approx(1.8)
+    assert (rows["alibi"].mark, rows["rope"].mark) == (None, "lowest")
+
+
+def test_two_tunings_of_an_extension_are_not_made_into_one_row(tmp_path: Path) -> None:
+    def tuned(window: int, loss: float, knob: int) -> Record:
+        return record(window, loss, extend={"name": "window", "window": knob, "tuned": ["window"]})
+
+    few = [tuned(m * T, 1.5, 16) for m in (1, 8)]
+    many = [tuned(m * T, 1.4, 32) for m in (1, 2, 4, 8)]
+    plain = [record(m * T, 1.3) for m in (1, 2, 4, 8)]
+    write_run(tmp_path, "rope", records=[*plain, *few, *many])
+    found = compared(tmp_path)
+    (row,) = [row for row in found.rows if row.extend]
+    assert [cell.mean for cell in row.cells] == pytest.approx([1.4] * 4) and found.header["left_out"] == 2
+
+
+def test_a_probe_is_of_the_checkpoint_whose_loss_is_shown(tmp_path: Path) -> None:
+    old = record(8 * T, 2.0, protocol="induction", checkpoint_step=400)
+    write_run(tmp_path, "rope", records=[record(T, 1.0), old])
+    assert compared(tmp_path).probes == []
+    both = [record(T, 1.0), old, record(8 * T, 1.5, protocol="induction")]
+    write_run(tmp_path, "alibi", records=both)
+    cells = {row.label: row.probes[0].cell for row in compared(tmp_path).rows}
+    assert cells["alibi"].mean == pytest.approx(1.5)
+    assert (cells["rope"].mean, cells["rope"].note) == (None, "not measured")
+
+
+def test_undertrained_is_said_of_the_targets_that_are_shown(tmp_path: Path) -> None:
+    other = {"targets_hash": "0" * 16}
+    for name, of_others in (("rope", 1.9), ("alibi", 1.0)):
+        records = [
+            *(record(m * T, 1.0) for m in (1, 8)),
+            record(T, 2.0, protocol="trigram"),
+            record(T, of_others, **other),
+            record(T, 2.0, protocol="trigram", **other),
+        ]
+        write_run(tmp_path, name, records=records)
+    assert [row.notes for row in compared(tmp_path).rows] == [[], []]
+
+
+def test_a_change_of_some_seeds_is_none_beside_a_loss_of_all(tmp_path: Path) -> None:
+    write_run(tmp_path, "t5", seed=0, losses={1: 1.2, 8: 2.0})
+    write_run(tmp_path, "t5", seed=1, records=[record(T, 0, note="oom"), record(8 * T, 3.0)])
+    (row,) = compared(tmp_path).rows
+    cell = row.cells[-1]
+    assert (cell.mean, cell.seeds, cell.change) == (2.5, 2, None) and cell.note == "1 of 2 with 1x"
+
+
+def test_a_stride_is_part_of_what_is_ranked(tmp_path: Path) -> None:
+    for name, stride, loss in (("rope", 16, 1.0), ("alibi", 32, 1.3)):
+        sliding = [record(m * T, loss, protocol="sliding", stride=stride) for m in (1, 8)]
+        write_run(tmp_path, name, records=sliding)
+    found = compare(load_runs([tmp_path]), "sliding", "nats", True)
+    assert not any(column.pairs for column in found.columns)
+    assert "no best is marked: these rows are not comparable" in render(found, "markdown", 100, False)
+
+
+def test_columns_without_ranks_are_named(tmp_path: Path) -> None:
+    write_run(tmp_path, "rope", losses={1: 1.0, 2: 1.3})
+    write_run(tmp_path, "alibi", losses={1: 1.2, 2: 1.2, 8: 1.2})
+    text = render(compared(tmp_path), "markdown", 100, False)
+    assert "no mark: higher by more than" in text and "no ranks at 8x: no two rows there" in text

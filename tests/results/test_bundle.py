@@ -184,6 +184,19 @@ def test_what_is_not_finished_is_left_out_and_named(posenc: Posenc, folder: Path
     assert "5 runs" in made.err and f"left out, not finished: {status.parent.name}" in made.err
 
 
+def test_a_run_that_diverged_goes_with_its_row(posenc: Posenc, tmp_path: Path) -> None:
+    """Without it the row would be that of the survivors, and could be the best."""
+    runs, bundle = tmp_path / "runs", tmp_path / f"x{SUFFIX}"
+    for seed in range(3):
+        write_run(runs, "rope", seed=seed, losses={1: 1.3, 8: 2.0})
+        bad = {"status": "diverged", "reason": "loss is nan"} if seed == 2 else {}
+        write_run(runs, "alibi", seed=seed, losses={1: 1.3, 8: 1.3}, results=not bad, **bad)
+    made = posenc("export", str(runs), "--out", str(bundle))
+    assert "6 runs (1 diverged)" in made.err and "left out" not in made.err
+    direct, from_bundle = (posenc("compare", str(path)) for path in (runs, bundle))
+    assert direct.out == from_bundle.out and "seed 2 diverged: loss is nan" in direct.out
+
+
 @pytest.mark.parametrize("out", ["x.json", f"nowhere/x{SUFFIX}"])
 def test_a_wrong_place_is_refused(posenc: Posenc, folder: Path, out: str) -> None:
     made = posenc("export", str(folder / "runs"), "--out", out)

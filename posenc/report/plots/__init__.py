@@ -25,6 +25,7 @@ PLOTS = {
     "training": "training loss against tokens",
     "probes": "induction and far-copy against context",
 }
+KIND = "context"  # where none is asked for
 FORMATS = ("png", "svg", "pdf")
 WIDTH = 5.5  # inches; 3.3 is a column of a paper
 NARROWEST, WIDEST = 1.0, 40.0  # inches
