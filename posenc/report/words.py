@@ -192,7 +192,8 @@ def _marks(comparison: Comparison, marks: dict[str, str]) -> str:
         many = len(comparison.rows) > 1
         if many and h["metric"] == "ppl":
             return "perplexities are not ranked: --metric nats and --metric bpb are"
-        if many and not h["mixed"] and _lost_seeds(_cells(comparison)):
+        curves = any(row.curve for row in comparison.rows)  # which are never ranked
+        if many and not h["mixed"] and not curves and _lost_seeds(_cells(comparison)):
             return "no best is marked: rows that lost a seed are not ranked"
         return "no best is marked: these rows are not comparable" if many and h["mixed"] else ""
     margin = f"{h['margins']['same']:g} {h['margins']['unit']}"

@@ -219,3 +219,13 @@ def test_columns_without_ranks_are_named(tmp_path: Path) -> None:
     write_run(tmp_path, "alibi", losses={1: 1.2, 2: 1.2, 8: 1.2})
     text = render(compared(tmp_path), "markdown", 100, False)
     assert "no mark: higher by more than" in text and "no ranks at 8x: no two rows there" in text
+
+
+def test_why_nothing_is_marked_is_said_of_what_could_be_ranked(tmp_path: Path) -> None:
+    for name in ("rope", "alibi"):
+        write_run(tmp_path, name, records=[record(T, 1.0), positions()])
+        write_run(tmp_path, name, seed=1, records=[], status="diverged")
+    runs = load_runs([tmp_path])
+    lost = "no best is marked: rows that lost a seed are not ranked"
+    assert lost in render(compare(runs, "fixed-target", "nats", False), "markdown", 100, False)
+    assert lost not in render(compare(runs, "positions", "nats", False), "markdown", 100, False)
