@@ -41,9 +41,11 @@ class ALiBi(Encoding):
         "circulation has that, slopes spaced by 8/(H-1) (a division by zero at H=1) and no 1/sqrt(D).",
     )
 
+    published: Tensor
+
     def __init__(self, shape: Shape, *, learned_slopes: bool) -> None:
         super().__init__(shape)
-        self.published = torch.tensor(slopes(shape.n_heads))  # (H,)
+        self.register_buffer("published", torch.tensor(slopes(shape.n_heads)), persistent=False)  # (H,)
         self.slope = nn.Parameter(torch.empty(shape.n_heads)) if learned_slopes else None  # its logarithm
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
@@ -52,5 +54,5 @@ class ALiBi(Encoding):
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
         # Distances are exact integers and the product is float32: slope times a bf16 key index would leave
         # 3 distinct biases among the 64 nearest keys at a context of 8k.
-        slope = self.published.to(r.device) if self.slope is None else self.slope.float().exp()  # (H,)
+        slope = self.published if self.slope is None else self.slope.float().exp()  # (H,)
         return -slope[:, None] * r.float()  # (H, R)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from posenc.laws.apart import batch, repeat
 from posenc.laws.kernel import blocks, tail
 from posenc.laws.lifetime import trace, weights
 from posenc.laws.numbers import bf16, diverged, finite, float32
@@ -39,6 +40,8 @@ LAWS: dict[str, Law] = {
     "shift": Law(shift, "if relative: logits stay when all positions shift alike, to 65 536"),
     "order": Law(order, "with two layers or more, the order of the past changes the last output"),
     "positions": Law(positions, "positions are increasing whole numbers, and used if and only if declared"),
+    "batch": Law(batch, "other texts in a batch leave a text's logits bit-identical, in training too"),
+    "repeat": Law(repeat, "the same text has the same logits twice, whatever was drawn in between"),
     "finite": Law(finite, "finite and of the right type at 8T and at positions to 65 536, fp32 and bf16"),
     "diverged": Law(diverged, "weights that are nan give no finite logits, and nothing is raised for them"),
     "float32": Law(float32, "float32 is as good as float64 at positions to 65 536"),

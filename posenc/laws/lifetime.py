@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from safetensors.torch import load, save
-from torch import Tensor
+from torch import Tensor, nn
 
 from posenc.errors import UserError
 from posenc.laws.subject import Subject, has_positions, largest, logits, tokens
@@ -40,12 +40,23 @@ def weights(subject: Subject) -> Verdict:
     for ids in texts:
         logits(other, ids)
     buffers = set(model.state_dict()) - {name for name, _ in model.named_parameters()}
-    require(not buffers, f"saved buffers tie weights to their length: {', '.join(sorted(buffers))}")
+    require(
+        not buffers,
+        f"saved buffers tie weights to their length: {', '.join(sorted(buffers))} (persistent=False keeps "
+        "them out)",
+    )
     _set_seed(other, model)
     other.load_state_dict(load(save({k: v.contiguous() for k, v in model.state_dict().items()})), strict=True)
     for ids, want in zip(texts, wanted, strict=True):
         _same(logits(other, ids), want, f"{ids.shape[1]} tokens, before and after loading")
+    bound = [name for part in subject.fresh().encoding.modules() for name in _plain_tensors(part)]
+    require(not bound, f"tensors that stay on the CPU: {', '.join(bound)} (register_buffer moves them along)")
     return Verdict("pass", f"bit for bit at {' and '.join(str(ids.shape[1]) for ids in texts)} tokens")
+
+
+def _plain_tensors(part: nn.Module) -> list[str]:
+    """Attributes that are tensors, and neither parameters nor buffers."""
+    return [name for name, value in vars(part).items() if isinstance(value, Tensor)]
 
 
 def _another(subject: Subject, longest: int) -> None:

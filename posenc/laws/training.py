@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from posenc.encodings.base import Encoding
 from posenc.laws.subject import Subject, tokens
@@ -31,10 +32,18 @@ def gradient(subject: Subject) -> Verdict:
             require(parameter.grad is not None, f"no gradient reaches {name}{where}")
             assert parameter.grad is not None
             require(bool(parameter.grad.isfinite().all()), f"the gradient of {name} is not finite{where}")
-            require(bool((parameter.grad != 0).any()), f"the gradient of {name} is zero{where}")
+            for part, grad in _by_layer(name, parameter.grad, len(model.blocks)):
+                require(bool((grad != 0).any()), f"the gradient of {part} is zero{where}")
         require(not any(buffer.requires_grad for buffer in model.buffers()), "a buffer requires a gradient")
     every, own = (len(list(module.parameters())) for module in (model, model.encoding))
     return Verdict("pass", f"{every} tensors, {own} of its own")
+
+
+def _by_layer(name: str, grad: Tensor, layers: int) -> list[tuple[str, Tensor]]:
+    """A parameter of the encoding whose first size is the number of layers, layer by layer."""
+    if not name.startswith("encoding.") or grad.ndim < 2 or len(grad) != layers:
+        return [(name, grad)]
+    return [(f"{name}[{layer}]", one) for layer, one in enumerate(grad)]
 
 
 def count(subject: Subject) -> Verdict:
