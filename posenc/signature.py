@@ -14,6 +14,8 @@ from typing import Any, Literal, Union
 
 from posenc.errors import UserError, nearest
 
+KEYWORD = "in the class put * before it: def __init__(self, shape, *, ...)"
+
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Keyword-only parameters of `function` (or of a class's `__init__`) and their resolved types."""
@@ -35,8 +37,11 @@ def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], pref
     `prefix.key`.
     """
     declared = parameters_of(function)
+    required = inspect.signature(function).parameters
     for key, value in given.items():
         if key not in declared:
+            if key in required:
+                raise UserError(f"{prefix}.{key}", value, "its parameter is not keyword-only", hint=KEYWORD)
             close = nearest(str(key), declared)
             raise UserError(
                 f"{prefix}.{key}",
@@ -45,15 +50,15 @@ def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], pref
                 allowed=", ".join(sorted(declared)) or "none: it has no parameters",
                 hint=f"did you mean: {prefix}.{close}" if close else None,
             )
-    required = inspect.signature(function).parameters
-    for key in declared:
-        if key not in given and required[key].default is inspect.Parameter.empty:
+    own = {key: required[key].default for key in declared if key not in given}  # of a class of the user's
+    for key, value in own.items():
+        if value is inspect.Parameter.empty:
             raise UserError(
                 f"{prefix}.{key}",
                 None,
                 "missing; every default lives in the YAML of its group, or say it here",
             )
-    return {key: _typed(value, declared[key], f"{prefix}.{key}") for key, value in given.items()}
+    return {key: _typed(value, declared[key], f"{prefix}.{key}") for key, value in {**own, **given}.items()}
 
 
 def _typed(value: Any, kind: Any, key: str) -> Any:

@@ -34,7 +34,7 @@ it, `posenc check encoding=NAME` holds it to the laws.
 
 i is the query's position, j the key's, r = i - j >= 0; H heads, h = 1..H, d the model's width, D a head's, L
 layers, T the training length (the limit that positions are drawn below, where they are drawn). Scores are
-divided by sqrt(D) everywhere."""
+divided by sqrt(D) everywhere (in `mla` D is the width of its own heads)."""
 
 OPTIONS = """## Options of any encoding
 

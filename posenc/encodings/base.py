@@ -67,10 +67,10 @@ class Encoding(nn.Module):
     """
 
     name: ClassVar[str]
-    paper: ClassVar[str]
-    formula: ClassVar[str]
-    acts_on: ClassVar[str]  # embed | rotate | bias | mask | scores | weights | nothing | several
-    past_training: ClassVar[str]  # what happens beyond the training length, in one line
+    paper: ClassVar[str] = "not said"
+    formula: ClassVar[str] = "not said"
+    acts_on: ClassVar[str] = "not said"  # a hook | nothing | several
+    past_training: ClassVar[str] = "not said"  # what happens beyond the training length, in one line
     learned: ClassVar[str | None] = None  # parameter count: arithmetic over T d D H L and the parameters
     traps: ClassVar[tuple[str, ...]] = ()  # what goes wrong in other people's code, a sentence each
     revision: ClassVar[int] = 1  # raised when the numbers it gives change; part of a run's identity

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from posenc.encodings.registry import encoding_class, list_encodings, made_of
-from posenc.errors import UserError
+from posenc.errors import UserError, first_line
 from posenc.paths import choice_file
 from posenc.signature import check_arguments, parameters_of
 
@@ -105,3 +107,10 @@ def _built(shape: Shape, settings: Mapping[str, Any], plugins: list[str]) -> Enc
         return cls(shape, **params)
     except ValueError as error:
         raise UserError("encoding", settings["name"], str(error)) from error
+    except Exception as error:
+        if cls.__module__.startswith("posenc."):
+            raise
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(last.filename).name}:{last.lineno}"
+        problem = f"its class raises {type(error).__name__}: {first_line(error)} ({place})"
+        raise UserError("encoding", settings["name"], problem, hint="--debug shows all of it") from error

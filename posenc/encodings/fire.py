@@ -49,8 +49,8 @@ class FIRE(Encoding):
         if threshold is None:
             threshold = shape.train_length / 4
             self.derived["threshold"] = threshold
-        if not 0 < threshold < math.inf:
-            raise ValueError(f"threshold={threshold}: must be a finite number above 0")
+        if not FLOOR <= threshold < math.inf:
+            raise ValueError(f"threshold={threshold}: must be a finite number of at least {FLOOR:g}")
         self.start = threshold
         places = 1 if shared else shape.n_layers
         self.w1 = nn.Parameter(torch.empty(places, HIDDEN))  # one input

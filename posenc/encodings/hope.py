@@ -26,7 +26,9 @@ class HoPE(Rotary):
     name = "hope"
     paper = "Chen, Lv, Luan, Wang, Liu 2024, arXiv 2410.21216"
     formula = "pairs turned by t * theta_k where 2 pi turns / theta_k <= T; the others left alone"
-    past_training = "every pair's angles were all met in training; new are only their combinations"
+    past_training = (
+        "of pairs that turn at least once within T all angles were met in training, but not together"
+    )
     learned = "0"
     traps = ("The border belongs to the training length: at another T other pairs are turned.",)
 

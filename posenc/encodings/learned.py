@@ -8,7 +8,8 @@ beyond, past the table's end:
   truncate   only the last T tokens are kept, so that the loss equals the crop line
   refuse     no number past T
 Papers: Gehring et al. 2017, arXiv 1705.03122; BERT, arXiv 1810.04805; GPT-2 (Radford et al. 2019).
-Departure: rows start with the standard deviation of the token embeddings, d^-1/2 (GPT-2: 0.02 for both).
+Departure: rows start with the standard deviation of the token embeddings, d^-1/2 (GPT-2 as released: 0.01,
+tokens 0.02).
 """
 
 from __future__ import annotations

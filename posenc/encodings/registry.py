@@ -113,7 +113,7 @@ def encoding_class(name: str, plugins: Iterable[str] = ()) -> type[Encoding]:
         name,
         "there is no such encoding",
         allowed=list_encodings(plugins),
-        hint="one of your own: plugins=[MODULE]",
+        hint="one of your own: plugins=[MODULE]; after posenc encodings: --plugin MODULE",
     )
 
 

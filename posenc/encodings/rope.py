@@ -49,6 +49,8 @@ class RoPE(Rotary):
             raise ValueError(f"fraction={fraction}: rotates nothing of head_dim={shape.head_dim}")
         super().__init__(shape, base=base, layout=layout, width=width)
         self.still = round(width // 2 * drop_low)
+        if drop_low and not self.still:
+            raise ValueError(f"drop_low={drop_low}: drops nothing of {width // 2} pairs")
         if self.still == width // 2:
             raise ValueError(f"drop_low={drop_low}: leaves nothing that turns of {self.still} pairs")
 

@@ -18,6 +18,7 @@ biases of the others are scaled like the score.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -27,6 +28,8 @@ from torch import Tensor
 
 from posenc.encodings.base import Shape
 from posenc.encodings.families.rotary import Layout, Rotary
+
+SMALLEST = 1e-6  # of tau: 1e-40 overflows float32 and makes nan of every score
 
 
 class ScaleInvariant(Rotary):
@@ -47,11 +50,13 @@ class ScaleInvariant(Rotary):
     )
 
     def __init__(self, shape: Shape, *, tau: float, base: float, fraction: float, layout: Layout) -> None:
-        if not tau > 0:
-            raise ValueError(f"tau={tau}: must be above 0")
+        if not SMALLEST <= tau < math.inf:
+            raise ValueError(f"tau={tau}: must be a finite number of at least {SMALLEST:g}")
         if not 0 <= fraction <= 1:
             raise ValueError(f"fraction={fraction}: must be in [0, 1]")
         width = 2 * round(shape.head_dim * fraction / 2)
+        if fraction and not width:
+            raise ValueError(f"fraction={fraction}: rotates nothing of head_dim={shape.head_dim}")
         super().__init__(shape, base=base, layout=layout, width=width or 2)
         self.tau = tau
         self.turns = width > 0

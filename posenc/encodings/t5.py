@@ -3,8 +3,9 @@
 Formula: score_ij + b[h, bucket(i - j)]. Causal buckets: the first half hold one distance each, the second
 half widen logarithmically up to max_distance, the last one takes everything beyond. Shared by the layers.
 Paper: Raffel et al. 2019, arXiv 1910.10683.
-Departures: scores keep 1/sqrt(D), which T5 leaves out; max_distance is min(128, T) unless set (128 as
-published leaves buckets that no training window of T < 128 reaches: they keep their initial value).
+Departures: scores keep 1/sqrt(D), which T5 leaves out; b starts at zero; max_distance is min(128, T) unless
+set, and at least buckets/2 + 1 (128 as published leaves buckets that no training window of T < 128 reaches:
+they keep their initial value).
 """
 
 from __future__ import annotations

@@ -97,8 +97,9 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """tokens (B, S) int64 at positions pos (S,) int64 -> logits of the last `wanted` tokens (B, T, V).
 
-        `wanted` None means all. Only those tokens go through the last block's queries and the output map.
-        `acting` takes the place of the encoding as trained (a test-time extension).
+        `pos` counts up by one unless a `positions` hook chose it: a `distance_bias` is looked up by how many
+        tokens lie between. `wanted` None means all. Only those tokens go through the last block's queries and
+        the output map. `acting` takes the place of the encoding as trained (a test-time extension).
         """
         return F.linear(self.hidden(tokens, pos, wanted, acting), self.embedding.weight)  # (B, T, V)
 

@@ -105,6 +105,46 @@ def test_a_plugin_is_held_to_its_signature(plugin: str) -> None:
         build_encoding("mine", plugins=[plugin], strength=-1.0, **SIZES)
 
 
+MISTAKES = """
+from posenc.encodings.base import Encoding
+
+
+class Positional(Encoding):
+    name = "positional"
+
+    def __init__(self, shape, start):
+        super().__init__(shape)
+
+
+class Defaulted(Encoding):
+    name = "defaulted"
+
+    def __init__(self, shape, *, start: float = 2.0):
+        super().__init__(shape)
+        self.start = start
+
+
+class Forgetful(Encoding):
+    name = "forgetful"
+
+    def __init__(self, shape):
+        self.scale = {}["scale"]
+"""
+
+
+def test_frequent_mistakes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "posenc_frequent_mistakes.py").write_text(MISTAKES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = ["posenc_frequent_mistakes"]
+    with pytest.raises(UserError, match=r"(?s)encoding\.start=1\.0: .*not keyword-only.*self, shape, \*"):
+        resolve_encoding({"name": "positional", "start": 1.0}, module)
+    with pytest.raises(UserError, match=r"raises KeyError: 'scale' \(posenc_frequent_mistakes\.py:24\)"):
+        build_encoding("forgetful", plugins=module, **SIZES)
+    # a default of the class is a setting like another: it is stored, and part of the run's identity
+    assert resolve_encoding({"name": "defaulted"}, module) == {"name": "defaulted", "start": 2.0}
+    assert encoding_class("defaulted", module).paper == "not said"
+
+
 @pytest.mark.parametrize("plugin_name", ["no_such_module_here", "../x", ".x", "", "a b"])
 def test_plugins_that_cannot_be_imported(plugin_name: str) -> None:
     with pytest.raises(UserError, match="cannot be imported") as caught:

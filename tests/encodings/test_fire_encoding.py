@@ -215,7 +215,14 @@ def test_bf16_autocast_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "params", [{"threshold": 0.0}, {"threshold": -1.0}, {"threshold": math.inf}, {"shared": "yes"}]
+    "params",
+    [
+        {"threshold": 0.0},
+        {"threshold": -1.0},
+        {"threshold": 1e-50},
+        {"threshold": math.inf},
+        {"shared": "yes"},
+    ],
 )
 def test_values_out_of_range_are_refused(params: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(params))):

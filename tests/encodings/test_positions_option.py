@@ -53,6 +53,11 @@ def test_dense_draws_in_training_alone() -> None:
     assert not Randomized(shape, max=None, dense=False).prefix_stable
 
 
+def test_more_than_a_draw_can_hold_are_refused_before_it() -> None:
+    with pytest.raises(ValueError, match=r"positions\.max=100000000000: must be at most"):
+        Randomized(Shape(32, 4, 8, 2, T), max=10**11, dense=False)
+
+
 def test_more_positions_than_there_are_cannot_be_drawn() -> None:
     assert torch.equal(drawn(False, 0, 16 * T), torch.arange(16 * T))
     with pytest.raises(ValueError, match=r"129 positions .* positions\.max=128"):

@@ -130,6 +130,7 @@ def test_first_pair_turns_one_radian_a_token() -> None:
         {"fraction": 0.05},  # nothing of 16
         {"drop_low": 1.0},
         {"drop_low": 0.99},  # all 8 pairs
+        {"drop_low": 0.03},  # none of them
         {"drop_low": -0.1},
         {"layout": "pairs"},
     ],

@@ -129,7 +129,16 @@ def test_a_scale_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "params",
-    [{"tau": 0.0}, {"tau": -1.0}, {"fraction": -0.1}, {"fraction": 1.5}, {"base": 1.0}, {"layout": "other"}],
+    [
+        {"tau": 0.0},
+        {"tau": 1e-40},
+        {"tau": math.inf},
+        {"fraction": -0.1},
+        {"fraction": 0.02},
+        {"fraction": 1.5},
+        {"base": 1.0},
+        {"layout": "other"},
+    ],
 )
 def test_values_out_of_range_are_refused(params: dict[str, object]) -> None:
     with pytest.raises(UserError, match=next(iter(params))):

@@ -21,6 +21,8 @@ from posenc.encodings.base import Encoding, Shape
 from posenc.errors import UserError
 from posenc.signature import check_arguments
 
+LARGEST = 2**24  # positions to draw from: each draw makes them all, 134 MB of these
+
 
 class Drawn(Encoding):
     """Positions below a limit; the family of those that draw them."""
@@ -35,6 +37,8 @@ class Drawn(Encoding):
             self.derived["max"] = self.limit
         if self.limit < shape.train_length:
             raise ValueError(f"positions.max={max}: must be at least context_length={shape.train_length}")
+        if self.limit > LARGEST:
+            raise ValueError(f"positions.max={max}: must be at most {LARGEST}")
 
     @classmethod
     def limit_for(cls, max: int | None, train_length: int) -> int:
