@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import hydra
@@ -20,7 +21,9 @@ def print_answer(command: str, arguments: list[str]) -> None:
         raise AssertionError("the arguments ask for a job")
 
     before, sys.argv = sys.argv, [f"posenc {command}", *arguments]
+    raising = logging.raiseExceptions
+    logging.raiseExceptions = False  # Hydra logs its answers, into `head` too
     try:
         answer()
     finally:
-        sys.argv = before
+        sys.argv, logging.raiseExceptions = before, raising

@@ -32,6 +32,9 @@ def unreadable(override: str) -> UserError:
     if re.fullmatch(r"[~+]*[\w./@]+", key) and re.search(r"[^\x00-\x7f]|^~", value) and "'" not in value:
         hint = f'Hydra wants quotes of its own around such a value:\n"{key}={quoted(value)}"'
         return UserError(override, None, "cannot be read as KEY=VALUE", hint=hint)
+    if override in choice_files("encoding"):
+        hint = f"did you mean: encoding={override}"
+        return UserError(override, None, "cannot be read as KEY=VALUE", hint=hint)
     hint = "no spaces around '='; quote what holds spaces or brackets:\n"
     hint += "'eval.lengths=[1x,2x]'  \"data.paths='my texts'\""
     return UserError(override, None, "cannot be read as KEY=VALUE", hint=hint)

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from posenc.encodings.build import default_parameters
 from posenc.encodings.registry import encoding_class, list_encodings
+from posenc.signature import parameters_of
 
 WIDEST = 110  # columns of a wide terminal that text is wrapped to
 TERM = re.compile(r"\s+\S+\s{2,}")  # "  layout     interleaved pairs": what follows hangs under the words
@@ -43,6 +44,7 @@ def entry(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
         "formula": cls.formula,
         "learned_parameters": cls.learned,
         "parameters": default_parameters(name),
+        "without_default": sorted(set(parameters_of(cls)) - set(default_parameters(name))),
         "past_training": cls.past_training,
         "paper": cls.paper,
         "revision": cls.revision,
@@ -104,7 +106,8 @@ def _print_one(one: dict[str, Any]) -> None:
     console.print(f"[bold]{escape(one['name'])}[/bold]  (acts on: {escape(one['acts_on'])})")
     section("What it is", reflow(one["description"], width - 2))
     shown = [f"encoding.{key}={yaml_text(value)}" for key, value in one["parameters"].items()]
-    section("Settings and defaults", wrapped(shown or ["none"]))
+    unknown = [f"encoding.{key}: its YAML is none that this command sees" for key in one["without_default"]]
+    section("Settings and defaults", wrapped([*shown, *unknown] or ["none"]))
     section("Learned parameters", wrapped([_count(one["learned_parameters"])]))
     section("Past the training length T", wrapped([one["past_training"]]))
     if one["refuses"]:

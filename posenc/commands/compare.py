@@ -103,6 +103,8 @@ def _view(asked: CompareOptions) -> View:
         if given is not None and asked.plot is None:
             raise UserError(option, given, "there is no picture to make", hint="--plot FILE")
     if asked.html is not None:
+        if not asked.html.lower().endswith((".html", ".htm")):
+            raise UserError("--html", visible(asked.html), "its ending must say what it is", allowed=".html")
         output_file("--html", asked.html)
     return View(
         rows=_listed("--rows", asked.rows),

@@ -64,7 +64,8 @@ def print_runs(
         print(document(runs))
         return 0
     console = _console()
-    console.print(view(runs, console.width, time.time()))
+    for part in view(runs, console.width, time.time()):
+        console.print(part, soft_wrap=isinstance(part, Text))  # half a command is another one
     if not runs and (below := bundles(paths)):
         say(f"{visible(str(below[0]))} is a bundle, without run directories: posenc compare reads it")
     return 0
@@ -107,7 +108,7 @@ class Looker:
         return with_value + [one for one in found if key(one) is None]
 
 
-def view(runs: Sequence[Glance], width: int, now: float, rows: int | None = None) -> RenderableType:
+def view(runs: Sequence[Glance], width: int, now: float, rows: int | None = None) -> list[RenderableType]:
     """Table, notes and summary. With `rows` only the newest that many, and no notes but of what runs."""
     shown = list(runs)
     if rows is not None and len(shown) > rows:
@@ -121,7 +122,7 @@ def view(runs: Sequence[Glance], width: int, now: float, rows: int | None = None
         parts.append(
             Text("at T, longest: fixed-target, nats per token; all lengths: posenc compare", style="dim")
         )
-    return Group(*parts, Text(summary(runs) + more, style="bold"))
+    return [*parts, Text(summary(runs) + more, style="bold")]
 
 
 def _watch(looked: Looker) -> int:
@@ -133,7 +134,7 @@ def _watch(looked: Looker) -> int:
         while True:
             runs = looked.runs()
             rows = max(1, console.height - ROWS_FOR_REST - 3)
-            live.update(view(runs, console.width, time.time(), rows), refresh=True)
+            live.update(Group(*view(runs, console.width, time.time(), rows)), refresh=True)
             if _runs_now(runs):
                 idle_since = time.monotonic()
             elif time.monotonic() - idle_since > PATIENCE:

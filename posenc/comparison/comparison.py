@@ -12,14 +12,14 @@ from posenc.comparison.cells import NOT_MEASURED, Cell, make_cell, record_of, sa
 from posenc.comparison.columns import Column, bin_columns, single, window_columns, window_multiples
 from posenc.comparison.context import EffectiveContext, UsesContext, effective_context, uses_context
 from posenc.comparison.curves import CurveSummary, has_curves, make_bin_cell, summary
-from posenc.comparison.extensions import ExtensionColumn, extension_columns, fold
+from posenc.comparison.extensions import ExtensionColumn, extension_columns, fold, notes_of
 from posenc.comparison.header import header_of, parameters_of
 from posenc.comparison.mixing import mixed_values, refuse_mixed
 from posenc.comparison.probes import PROBES, Probe, ProbeColumn, probe_columns
 from posenc.comparison.ranking import Pair, compare_pairs, marks, surely_below
 from posenc.comparison.reference import undertrained
 from posenc.comparison.rows import Group, full_label, group_runs, names_of, relabel, shown_of
-from posenc.comparison.selection import select
+from posenc.comparison.selection import multiple_of, select
 from posenc.comparison.view import View, choose, choose_multiples, sort_rows
 from posenc.errors import UserError
 from posenc.names import visible
@@ -91,7 +91,8 @@ def check_asked(runs: Sequence[Run], protocol: str, metric: Metric) -> None:
         raise UserError("DIRS", None, "no runs found", hint="train one first: posenc train encoding=rope")
     measured = protocols_of(runs)
     if measured and protocol not in measured:
-        raise UserError("--protocol", visible(protocol), "no run has measured it", allowed=measured)
+        name, hint = visible(protocol), "one that there is: posenc eval run=DIR 'eval.protocols=[...]'"
+        raise UserError("--protocol", name, "no run has measured it", allowed=measured, hint=hint)
 
 
 def compare_checked(
@@ -113,7 +114,9 @@ def compare_checked(
     relabel(selected, mixed, [*groups, *folded])
     baseline = None if view.baseline is None else find_baseline(groups, view.baseline)
     columns = bin_columns(selected) if curves else window_columns(selected)
-    multiples = choose_multiples([column.multiple for column in columns], view.columns)
+    of_protocol = (record for run in runs for record in run.records if record["protocol"] == protocol)
+    every = sorted({multiple_of(record) for record in of_protocol}) if view.columns else []
+    multiples = choose_multiples([column.multiple for column in columns], view.columns, every)
     if curves and view.columns:
         columns = [replace(one, shown=one.multiple in multiples) for one in columns]
     columns = [one for one in columns if one.multiple in multiples]
@@ -129,8 +132,9 @@ def compare_checked(
             _rank(columns[i], i, rows, groups, metric, unlike, baseline)
     probes, by_row = probe_columns(runs, groups, protocol)
     extensions, extended = extension_columns(groups, folded, multiples, metric, curves)
-    for row, of_probes, of_extensions in zip(rows, by_row, extended, strict=True):
+    for row, group, of_probes, of_extensions in zip(rows, groups, by_row, extended, strict=True):
         row.probes, row.extensions = of_probes, of_extensions
+        row.notes += notes_of(group, folded)
     header = header_of(selected, groups, protocol, metric, mixed)
     header["baseline"] = None if baseline is None else full_label(rows[baseline].label, rows[baseline].mixed)
     order = sort_rows(rows, view.sort)

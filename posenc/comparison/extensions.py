@@ -42,6 +42,13 @@ def extension_columns(
     return columns, by_group
 
 
+def notes_of(group: Group, folded: Sequence[Group]) -> list[str]:
+    """What is missing of the extensions beside a row: the seeds that they were not measured in."""
+    own = [one for one in folded if _of(one, group)] if group.extend is None else []
+    notes = [(_name(one), note) for one in own for note in one.notes if note not in group.notes]
+    return [f"+{name} {note}" for name, note in notes]
+
+
 def _cell(group: Group, multiple: float, metric: Metric, curves: bool) -> Cell:
     return make_bin_cell(group, multiple) if curves else make_cell(group, multiple, metric)
 

@@ -50,13 +50,20 @@ def choose(
     return chosen
 
 
-def choose_multiples(there: Sequence[float], asked: Sequence[float]) -> list[float]:
-    """The columns that are asked for, shortest first; all without a wish. Raises UserError."""
+def choose_multiples(
+    there: Sequence[float], asked: Sequence[float], elsewhere: Sequence[float] = ()
+) -> list[float]:
+    """The columns that are asked for, shortest first; all without a wish.
+
+    Raises UserError, which tells of lengths that were measured `elsewhere`: on other targets.
+    """
     if not asked:
         return list(there)
     for multiple in asked:
         if not any(math.isclose(multiple, one, rel_tol=1e-4) for one in there):
             hint = "lengths are multiples of T, not tokens" if multiple > 4 * max(there, default=0) else None
+            if any(math.isclose(multiple, one, rel_tol=1e-4) for one in elsewhere):
+                hint = f"it was measured on other targets: --length {multiple:g}x"
             allowed = ", ".join(f"{one:g}x" for one in there)
             raise UserError("--columns", f"{multiple:g}x", "nobody measured it", allowed=allowed, hint=hint)
     return [one for one in there if any(math.isclose(multiple, one, rel_tol=1e-4) for multiple in asked)]

@@ -38,7 +38,9 @@ def stored_run(run: str, plugins: list[str]) -> StoredRun:
     if not directory.name or directory.name == "..":  # the folder's name holds the hash of its settings
         directory = Path(os.path.abspath(directory))  # noqa: PTH100 (resolve() follows links)
     if not os.path.isfile(directory / "config.yaml"):  # noqa: PTH113 (is_file raises for names too long)
-        raise UserError("run", run, "not a run directory: it has no config.yaml")
+        there = "not a run directory: it has no config.yaml"
+        problem = there if directory.exists() else "there is no such folder"
+        raise UserError("run", run, problem, hint="posenc runs lists those below runs/")
     folder.refuse_links(directory)
     loaded = load_run(directory)
     if loaded.config is None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
 from posenc.comparison import Comparison
+from posenc.comparison.probes import Probe
 from posenc.comparison.verdicts import EFFECTIVE
 from posenc.names import visible
 
@@ -59,13 +61,23 @@ def extra_captions(comparison: Comparison) -> list[str]:
             "whole 95% interval over documents; no break: every bin past T lies below that with its whole "
             "interval; unclear: neither, more documents are needed"
         )
-    for probe in comparison.probes:
+    for i, probe in enumerate(comparison.probes):
         text = PROBE_NOTES.get(probe.protocol, f"{visible(probe.protocol)}.")
         text += f" In {visible(probe.unit)}, beside the loss and not ranked"
-        lines.append(text + ("" if probe.same_targets else "; the rows scored different targets"))
+        text += "" if probe.same_targets else "; the rows scored different targets"
+        lines.append(text + _above_chance([row.probes[i] for row in rows], probe.unit))
     if comparison.extensions:
         names = ", ".join(visible(one.name) for one in comparison.extensions)
         lines.append(
             f"{names}: test-time extensions of the row's runs; their change is against its crop line"
         )
     return lines
+
+
+def _above_chance(probes: Sequence[Probe], unit: str) -> str:
+    """Where no row does as well as guessing, which its unit names."""
+    found = re.search(r"\(chance ([\d.]+)\)", unit)
+    losses = [probe.cell.mean for probe in probes if probe.cell.mean is not None]
+    if found is None or not losses or min(losses) <= float(found[1]):
+        return ""
+    return "; all rows are worse than chance: none of these models copies"

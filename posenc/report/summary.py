@@ -141,8 +141,13 @@ def _counts(comparison: Comparison) -> str:
 def _names(rows: Sequence[Row]) -> str:
     if len(rows) > MOST_NAMED:
         return f"{len(rows)} rows"
-    names = [label(row).replace(f" (beyond: {visible(row.beyond)})", "") for row in rows]
+    names = [label(row).replace(f" (beyond: {visible(row.beyond)})", "") + _weak(row) for row in rows]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _weak(row: Row) -> str:
+    """A model that learned next to nothing loses nothing either."""
+    return " (undertrained)" if any(note.startswith("undertrained:") for note in row.notes) else ""
 
 
 def _sizes(cells: Sequence[Cell], metric: str) -> str:

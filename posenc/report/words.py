@@ -23,8 +23,8 @@ NOTES = {
     "nonoverlapping": "nonoverlapping rewards longer windows: fewer of their tokens have little context. "
     "For comparison with papers only.",
     "sliding": "sliding: windows move by the stride, and every token is scored once.",
-    "positions": "positions: one pass over the longest context; a column is the bin that ends at that "
-    "position.",
+    "positions": "positions: one pass over the longest context; a column is the last bin before that "
+    "position, a part of what lies between two columns.",
     **PROBE_NOTES,
 }
 

@@ -201,6 +201,10 @@ def places(given: str | Path) -> list[Path]:
                 if p.is_dir() or p.name in MARKS or p.name.endswith(BUNDLE)
             )
     hint = "train one first: posenc train encoding=rope"
+    if "=" in str(given):
+        hint = f"to choose among runs: --where {visible(given)}"
+    elif path.is_file():
+        hint = f"a bundle's name ends in {BUNDLE}"
     raise UserError("DIRS", visible(given), "no such run directory", hint=hint)
 
 

@@ -98,6 +98,9 @@ def test_the_table_says_why_and_escapes_what_others_wrote(
     assert "gone and left no word" in flat and "results.json: damaged" in flat
     assert "process 1 on another.machine" in flat and "failed/log.txt" in flat
     assert flat.count("continue: posenc train") == 3
+    commands = [line.partition("continue: ")[2] for line in result.out.splitlines() if "continue: " in line]
+    listed = [run["continue"] for run in rows(posenc).values() if run["continue"]]
+    assert sorted(commands) == sorted(listed)  # on one line: half a command is another one
     header = result.out.splitlines()[0].split()
     assert header[:5] == ["status", "encoding", "seed", "T", "tokens"]
 

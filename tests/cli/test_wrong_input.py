@@ -239,7 +239,7 @@ def test_a_fault_of_our_own_is_one_line_and_a_traceback_with_debug(
         (["compare", "{runs}", "--protocol", "fixed"], ["fixed", "did you mean: fixed-target"]),
         (["compare", "--formt", "json"], ["--formt"]),
         (["eval"], ["run", "no default"]),
-        (["eval", "run=nowhere"], ["run=nowhere", "config.yaml"]),
+        (["eval", "run=nowhere"], ["run=nowhere", "no such folder"]),
         (["eval", "run={runs}", "bogus=1"], ["bogus=1", "no such setting"]),
         (["encodings", "ropee"], ["ropee", "did you mean: rope"]),
         (["trian"], ["trian"]),

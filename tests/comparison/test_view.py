@@ -217,3 +217,18 @@ def test_a_baseline_of_a_mixed_table_is_named_with_what_is_mixed(tmp_path: Path)
         compare(runs, "fixed-target", "nats", True, View(baseline="rope"))
     found = compare(runs, "fixed-target", "nats", True, View(baseline="rope [context length 64]"))
     assert found.header["baseline"] == "rope [context length 64]"
+
+
+def test_a_length_of_other_targets_is_told(tmp_path: Path) -> None:
+    longer = [record(m * T, 1.3, targets_hash="b" * 16) for m in (1, 16)]
+    write_run(tmp_path, "rope", records=[*(record(m * T, 1.3) for m in (1, 2, 4, 8)), *longer])
+    with pytest.raises(UserError, match="other targets: --length 16x"):
+        shown(tmp_path, columns=[16.0])
+
+
+def test_extensions_as_columns_say_which_seeds_they_lack(tmp_path: Path) -> None:
+    plain = [record(m * T, 1.0 + m) for m in (1, 8)]
+    write_run(tmp_path, "rope", records=[*plain, record(8 * T, 1.5, extend={"name": "yarn"})])
+    write_run(tmp_path, "rope", seed=1, records=plain)
+    (row,) = shown(tmp_path, extensions="columns").rows
+    assert row.notes == ["+yarn not extended: seed 1"]

@@ -80,3 +80,11 @@ def test_what_lost_a_seed_or_shares_none_with_the_baseline_is_named(tmp_path: Pa
     assert "no verdict for alibi" in said(tmp_path)
     text = said(tmp_path, baseline="rope", rows=["rope", "nope"])
     assert "not held against it: nope" in text and "seed" not in text
+
+
+def test_a_model_that_learned_nothing_is_named_so(tmp_path: Path) -> None:
+    """It keeps its loss, since it has none to lose."""
+    weak = [record(T, 1.8), record(8 * T, 1.8), record(T, 1.81, protocol="trigram")]
+    write_run(tmp_path, "alibi", records=weak)
+    text = said(tmp_path)
+    assert "alibi (undertrained) keeps its loss" in text
