@@ -12,6 +12,8 @@ import platformdirs
 from posenc.errors import UserError
 from posenc.names import visible
 
+LONGEST_NAME = 200  # bytes of a file's name: file systems take 255, and a temporary file's is longer
+
 
 def conf_dir() -> Path:
     """The YAML tree: inside the installed package, or at the root of a clone."""
@@ -69,14 +71,21 @@ def expanded(given: str) -> Path:
     return Path(os.path.expanduser(given))  # noqa: PTH111
 
 
+def is_folder(given: str) -> bool:
+    """Whether it names a folder here: a data set's name on the hub may be the name of one, too."""
+    return os.path.isdir(expanded(given))  # noqa: PTH112 (is_dir raises for names too long)
+
+
 def output_file(option: str, given: str | Path) -> Path:
     """Where a file that the user names is to be written, links followed. Raises UserError.
 
     A folder, a device (/dev/null), and a place in a folder that is not there are refused: writing replaces
     what is at the place by a new file.
     """
-    path = Path(given)
+    path = expanded(str(given))
     place = Path(os.path.realpath(path))
+    if len(os.fsencode(place.name)) > LONGEST_NAME:
+        raise UserError(option, visible(given), "its name is too long", allowed=f"{LONGEST_NAME} bytes")
     if place.exists() and not place.is_file():
         raise UserError(option, visible(given), "is not a regular file; name a file")
     if not place.parent.is_dir():
@@ -88,4 +97,4 @@ def output_file(option: str, given: str | Path) -> Path:
 def cache_dir() -> Path:
     """Tokens and trained tokenizers, shared by all projects of this user; `POSENC_CACHE` moves it."""
     named = os.environ.get("POSENC_CACHE")
-    return Path(named) if named else Path(platformdirs.user_cache_dir("posenc"))
+    return expanded(named) if named else Path(platformdirs.user_cache_dir("posenc"))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NoReturn
 
 from posenc.errors import UserError, nearest
+from posenc.names import visible
 
 OFFERED = (
     *("--multirun", "--dry-run", "--retry", "--cfg", "--config-dir", "--info", "--debug"),
     *("--help", "--hydra-help"),
 )
 PLAIN = re.compile(r"[\w.+-]*/[\w./+-]*", re.ASCII)  # what Hydra reads as one word, and as no number
+COMMON = ("--multirun", "--config-dir", "--debug", "--help")  # of every command that takes settings
 TRAINS = ("--dry-run", "--retry")  # of `posenc train` alone
 
 
@@ -31,6 +34,9 @@ def parse(arguments: list[str]) -> CommandLine:
     """Split Hydra's flags from overrides. Raises UserError for unknown flags."""
     from hydra._internal.utils import get_args_parser
 
+    for word in arguments:
+        if not word.isprintable() and any("\ud800" <= sign <= "\udfff" for sign in word):
+            raise UserError(visible(word), None, "is not UTF-8, and settings are kept as text")
     parser = get_args_parser()
     parser.error = _wrong_flag  # type: ignore[method-assign]
     args = parser.parse_intermixed_args(arguments)  # flags may stand between overrides
@@ -55,6 +61,15 @@ def key_of(override: str) -> str:
     return override.lstrip("+~").partition("=")[0]
 
 
+def refuse_others(line: CommandLine, keys: Collection[str], problem: str) -> None:
+    """Raises UserError for a setting of none of these groups: it would have no effect."""
+    for override in line.overrides:
+        key = key_of(override)
+        if not is_hydras(override) and re.split(r"[./@]", key)[0] not in keys:
+            hint = "of a trained run: run=DIR extend=NAME" if key.startswith("extend") else None
+            raise UserError(key, None, problem, allowed=sorted(keys), hint=hint)
+
+
 def quoted(value: str) -> str:
     """A value as Hydra reads it back: quoted, unless it is one word of its grammar and no number.
 
@@ -77,6 +92,8 @@ def refuse_unknown_flags(command: str, arguments: list[str]) -> None:
 
     known = [flag for flag in get_args_parser()._option_string_actions if flag.startswith("--")]
     offered = [flag for flag in OFFERED if command == "train" or flag not in TRAINS]
+    if command not in ("train", "eval"):
+        offered = [*COMMON]
     for word in arguments:
         flag = word.partition("=")[0]
         if flag.startswith("--") and not any(one.startswith(flag) for one in known):

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from posenc.command_line.compose import compose_jobs
-from posenc.command_line.overrides import key_of, parse
+from posenc.command_line.overrides import key_of, parse, refuse_unknown_flags
 from posenc.commands.bench_case import Case, cases, with_bases
 from posenc.errors import RunError, UserError
 from posenc.jobs.checks import whole
@@ -39,6 +39,7 @@ def run_bench(arguments: Sequence[str], *, repeats: int, lengths: str, format: s
     if format not in FORMATS:
         raise UserError("--format", format, "no such format", allowed=list(FORMATS))
     whole("--repeats", repeats, least=1)
+    refuse_unknown_flags("bench", list(arguments))
     line = parse(list(arguments))
     if line.asks_hydra:
         raise UserError("bench", None, "prints no configuration", hint="posenc train --cfg job does")

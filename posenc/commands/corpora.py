@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from posenc.command_line.compose import compose_jobs
-from posenc.command_line.overrides import parse
+from posenc.command_line.overrides import parse, refuse_others, refuse_unknown_flags
 from posenc.corpus import CorpusFacts, TokenStore, cached_of, list_corpora, prepare, read_facts
 from posenc.corpus.entry import entry_of
 from posenc.corpus.tokenizers import ByteTokenizer
@@ -28,6 +28,7 @@ LENGTHS = (
     2048,
     4096,
 )  # context lengths that `info` answers for, beside the one that is asked
+READ = {"data", "tokenizer", "context_length", "experiment"}  # the settings that count here
 MULTIPLE = 8  # in the names of the JSON, so whatever the default lengths are
 
 
@@ -88,7 +89,9 @@ def _say_store(name: str, store: TokenStore, facts: CorpusFacts) -> None:
 def _settings(overrides: list[str]) -> dict[str, Any]:
     from posenc.jobs.checks import whole  # imports torch
 
+    refuse_unknown_flags("data", overrides)
     line = parse(overrides)
+    refuse_others(line, READ, "is nothing that the corpus depends on")
     if line.asks_hydra or line.multirun:
         flag = "-m" if line.multirun else "--cfg"
         raise UserError(

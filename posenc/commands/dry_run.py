@@ -39,7 +39,9 @@ def print_dry_run(composed: Jobs) -> int:
     """
     go_offline()
     for number, one in enumerate(composed.jobs, 1):
-        _validated(one, number, len(composed.jobs))
+        checked = _validated(one, number, len(composed.jobs))
+        if len(composed.jobs) > 1:
+            checked.facts.loaded = None
     jobs = [validated("train", one.settings) for one in each_once(composed).jobs]
     console = Console(
         width=width_of(sys.stdout), highlight=False, color_system="auto" if color_of(sys.stdout) else None

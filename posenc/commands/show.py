@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from posenc.command_line.compose import compose_jobs
-from posenc.command_line.overrides import CommandLine, key_of, parse
+from posenc.command_line.overrides import CommandLine, key_of, parse, refuse_others, refuse_unknown_flags
 from posenc.encodings.base import Encoding
 from posenc.encodings.composed import Composed
 from posenc.errors import RunError, UserError
@@ -59,6 +59,7 @@ def run_show(arguments: Sequence[str], out: str | None) -> int:
 
 def picture_of(arguments: Sequence[str]) -> Picture:
     """The measured picture of what the overrides choose. Raises UserError; RunError for damaged files."""
+    refuse_unknown_flags("show", list(arguments))
     line = parse(list(arguments))
     if line.asks_hydra:
         raise UserError("show", None, "prints no configuration", hint="posenc train --cfg job does")
@@ -77,10 +78,7 @@ def check_out(out: str) -> Path:
 
 def _of_settings(line: CommandLine) -> Picture:
     """The encoding with its initial values."""
-    for override in line.overrides:
-        if (key := key_of(override)).partition(".")[0] not in DRAWN:
-            hint = "extend is of a trained run: run=DIR extend=NAME" if key.startswith("extend") else None
-            raise UserError(key, None, "is nothing that the picture shows", allowed=sorted(DRAWN), hint=hint)
+    refuse_others(line, DRAWN, "is nothing that the picture shows")
     composed = compose_jobs("train", line)
     if composed.sweep:
         raise UserError("show", None, "draws one encoding at a time", hint="leave out -m")

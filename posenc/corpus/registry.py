@@ -12,6 +12,7 @@ from typing import Any
 
 from posenc.corpus.documents import Document, split_of
 from posenc.errors import UserError
+from posenc.paths import expanded, is_folder
 from posenc.signature import check_arguments
 
 OWN_KEYS = {"name", "source", "split"}
@@ -47,11 +48,13 @@ def check_data(data: Mapping[str, Any]) -> tuple[ModuleType, dict[str, Any]]:
 
 def absolute_data(data: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with local paths made absolute, so that they mean the same from another folder."""
-    paths = data.get("paths")
+    paths, repository = data.get("paths"), data.get("repository")
     if isinstance(paths, str):
-        return {**data, "paths": str(Path(paths).expanduser().absolute())}
+        return {**data, "paths": str(expanded(paths).absolute())}
     if isinstance(paths, list):
-        return {**data, "paths": [str(Path(path).expanduser().absolute()) for path in paths]}
+        return {**data, "paths": [str(expanded(path).absolute()) for path in paths]}
+    if isinstance(repository, str) and is_folder(repository):
+        return {**data, "repository": str(expanded(repository).absolute())}
     return dict(data)
 
 

@@ -55,7 +55,7 @@ def _plugin_classes(plugins: Iterable[str]) -> dict[str, type[Encoding]]:
     for plugin in plugins:
         try:
             module = importlib.import_module(plugin)
-        except Exception as error:  # it is the user's code: whatever it raises
+        except (Exception, SystemExit) as error:  # it is the user's code: whatever it raises
             problem = f"cannot be imported ({type(error).__name__}: {error})"
             raise UserError("plugins", plugin, problem, hint="it must be on PYTHONPATH") from error
         for name, cls in _classes_in(module).items():

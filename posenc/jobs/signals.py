@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGUSR1 (Slurm) ask a command to stop: it finishes its step, saves and exits."""
+"""SIGINT, SIGTERM, SIGHUP and SIGUSR1 (Slurm) ask a command to stop: it ends its step, saves and exits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from typing import Any
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 if hasattr(signal, "SIGUSR1"):  # not on Windows
     CODES[signal.SIGUSR1] = 143
+    CODES[signal.SIGHUP] = 143  # the terminal is gone
 ONE_WISH = 1.0  # seconds in which signals are one: a terminal, a sweep and a cluster may all pass it on
+
+
+def to_take_over() -> list[int]:
+    """The signals of CODES, but for a hangup that nohup or a shell's disown has switched off."""
+    hangup = getattr(signal, "SIGHUP", None)
+    return [one for one in CODES if one != hangup or signal.getsignal(one) != signal.SIG_IGN]
 
 
 def leave_at_a_signal(code: int) -> None:
@@ -30,7 +37,7 @@ def leave_at_a_signal(code: int) -> None:
                 stream.flush()
         os._exit(code)
 
-    for number in CODES:
+    for number in to_take_over():
         signal.signal(number, leave)
 
 
@@ -63,7 +70,7 @@ class StopFlag:
 
     def __enter__(self) -> StopFlag:
         if threading.current_thread() is threading.main_thread():  # only there may handlers be set
-            self._before = {number: signal.signal(number, self._handle) for number in CODES}
+            self._before = {number: signal.signal(number, self._handle) for number in to_take_over()}
         return self
 
     def __exit__(self, *_: object) -> None:

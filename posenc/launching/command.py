@@ -56,9 +56,6 @@ def _run_command(command: str, arguments: list[str], dry_run: bool) -> int:
         from posenc.launching.one_job import run_composed
 
         return run_composed(command, line, composed.config)
-    if len(composed.jobs) > 1:
-        for job in composed.jobs:  # each reads its own documents: all of them at once may be gigabytes
-            validated(command, job.settings).facts.loaded = None
     if command == "train":
         composed = each_once(composed)
     places = [validated(command, job.settings).directory for job in composed.jobs]

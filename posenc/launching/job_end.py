@@ -36,6 +36,8 @@ def not_finished(
     else:
         last = said[-1].strip()[:LONGEST] + "; " if said else ""
         state, reason = "failed", f"{last}exit code {code} before it was finished"
+    if not place.is_dir():
+        return Ended(name, state, reason)
     text = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {name}\n" + "".join(f"  {visible(line)}\n" for line in said)
     try:
         job_log.add(place, text, ", ".join(filter(None, (state, reason))))

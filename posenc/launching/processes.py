@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import IO, Any
 
-from posenc.jobs.signals import CODES
+from posenc.jobs.signals import to_take_over
 
 Told = Callable[[str], None]  # one line of a job's output, without its end
 PAUSE = 0.05  # seconds between two looks at who has ended
@@ -28,7 +28,7 @@ class Processes:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Processes:
-        self._before = {number: signal.signal(number, self._pass_on) for number in CODES}
+        self._before = {number: signal.signal(number, self._pass_on) for number in to_take_over()}
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -119,6 +119,8 @@ def _show_tables(runs: list[Run], asked: AskedTargets) -> None:
 
     `asked`: of which (protocol, hash of targets) a run's records are shown; all of them where it has none.
     """
+    if not runs:  # no job came so far; what is said of each follows
+        return
     from posenc.comparison.comparison import compare, tables_of
     from posenc.report.table import show
     from posenc.results.records import REFERENCE_PROTOCOL

@@ -26,7 +26,9 @@ def applicable(command: str, composed: Jobs) -> Jobs:
     count, kept, refused = len(composed.jobs), [], []
     for number, job in enumerate(composed.jobs, 1):
         try:
-            validated(command, job.settings)
+            checked = validated(command, job.settings)
+            if count > 1:  # each reads its own documents: all of them at once may be gigabytes
+                checked.facts.loaded = None
             kept.append(job)
         except NotForThisEncodingError as error:
             if count == 1:

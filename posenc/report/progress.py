@@ -9,8 +9,8 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import Protocol
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol, TextIO, cast
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
@@ -111,13 +111,13 @@ class _Lines:
             line += f"; job {self.sweep.number} of {self.sweep.total}" + (
                 f", {whole} in all" if whole else ""
             )
-        print(line, file=sys.stderr, flush=True)
+        say(line)
 
 
 @contextmanager
 def shown(label: str, total: int) -> Iterator[Shown]:
     """Progress up to `total`; `label` and the texts are plain, not markup."""
-    console, sweep = Console(stderr=True), SweepState.from_environment()
+    console, sweep = Console(file=cast("TextIO", _Screen(sys.stderr))), SweepState.from_environment()
     if not console.is_terminal:
         yield _Lines(label, total, sweep)
         return
@@ -135,5 +135,25 @@ def shown(label: str, total: int) -> Iterator[Shown]:
 
 
 def say(text: str) -> None:
-    """One plain line on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """One plain line on stderr; nothing where it is gone (a closed terminal, `2>&1 | head`)."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+class _Screen:
+    """A stream that may go away while the work goes on: what it does not take is not shown."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

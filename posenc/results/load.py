@@ -188,9 +188,9 @@ def _without_collector() -> Iterator[None]:
 
 def places(given: str | Path) -> list[Path]:
     path = Path(given)
-    if path.name in MARKS and path.is_file():
+    if path.name in MARKS and os.path.isfile(path):  # noqa: PTH113 (is_file raises for names too long)
         return [path.parent]
-    if path.is_dir() or (path.name.endswith(BUNDLE) and path.is_file()):
+    if os.path.isdir(path) or (path.name.endswith(BUNDLE) and os.path.isfile(path)):  # noqa: PTH112, PTH113
         return [path]
     if glob.has_magic(str(given)):
         matches = [Path(match) for match in glob.glob(str(given), recursive=True)]  # noqa: PTH207 (absolute too)
@@ -203,7 +203,7 @@ def places(given: str | Path) -> list[Path]:
     hint = "train one first: posenc train encoding=rope"
     if "=" in str(given):
         hint = f"to choose among runs: --where {visible(given)}"
-    elif path.is_file():
+    elif os.path.isfile(path):  # noqa: PTH113
         hint = f"a bundle's name ends in {BUNDLE}"
     raise UserError("DIRS", visible(given), "no such run directory", hint=hint)
 

@@ -123,7 +123,7 @@ def test_the_size_is_its_own_unless_chosen(posenc: Posenc, monkeypatch: pytest.M
     assert given["model"]["d_model"] == 128 and given["context_length"] == 16
     (verdict,) = given["verdicts"]
     assert verdict["verdict"] == "n/a" and "one layer" in verdict["reason"]
-    assert "d_model 32" in posenc("check", "encoding=alibi", "train.tokens=7").out
+    assert "d_model 32" in posenc("check", "encoding=alibi", "seed=7").out
 
 
 WRONG = [

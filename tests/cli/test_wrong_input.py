@@ -243,6 +243,15 @@ def test_a_fault_of_our_own_is_one_line_and_a_traceback_with_debug(
         (["eval", "run={runs}", "bogus=1"], ["bogus=1", "no such setting"]),
         (["encodings", "ropee"], ["ropee", "did you mean: rope"]),
         (["trian"], ["trian"]),
+        (["train", "rope"], ["did you mean: encoding=rope"]),
+        (["train", "data.paths=caf\udce9"], ["not UTF-8"]),
+        (["check", "encoding=rope", "train.lr=7"], ["train.lr", "nothing that the laws look at"]),
+        (["check", "encoding=rope", "--al"], ["--al", "--config-dir"]),
+        (["check", "encoding=rope", "context_length=8"], ["context_length=8", "from 16"]),
+        (["show", "encoding=rope", "--ot"], ["--ot", "--config-dir"]),
+        (["data", "info", "device=cuda"], ["device", "nothing that the corpus depends on"]),
+        (["compare", "{runs}", "--html", "x" * 300 + ".html"], ["--html", "too long"]),
+        (["compare", "x" * 300], ["no such run directory"]),
     ],
 )
 def test_other_commands(

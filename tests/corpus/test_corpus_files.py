@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 import gzip
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -146,3 +148,35 @@ def test_a_glob_means_the_same_by_its_absolute_path(tmp_path: Path, monkeypatch:
     assert set(read("../proj[1]/texts/*.txt")) == {"a.txt", "b.txt"}
     monkeypatch.chdir(place / "other")
     assert set(read(["../texts/*.txt", "../texts"])) == {"a.txt", "b.txt"}  # each once
+
+
+@pytest.mark.parametrize("paths", ["", " ", ["", "here"]])
+def test_an_empty_path_is_not_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paths: str | list[str]
+) -> None:
+    """`data.paths=$TEXTS`, and the variable is not set."""
+    (tmp_path / "here").write_text("text")
+    monkeypatch.chdir(tmp_path)
+    assert "is empty" in refusal(paths).problem
+
+
+def test_a_subfolder_that_cannot_be_read_is_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "locked").mkdir()
+    real = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if str(path).endswith("locked"):  # root may read everything
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    refused = refusal(tmp_path)
+    assert str(refused.value).endswith("locked") and "Permission denied" in refused.problem
+
+
+def test_the_way_out_fits_the_mark(tmp_path: Path) -> None:
+    (tmp_path / "wide.txt").write_bytes("text".encode("utf-16"))
+    assert "iconv -f UTF-16" in str(refusal(tmp_path).hint)

@@ -11,6 +11,7 @@ import yaml
 
 from posenc.corpus import CorpusFacts, Document, prepare, read_documents, read_facts
 from posenc.corpus.hub_access import reachable, unreachable
+from posenc.corpus.registry import absolute_data, pinned_identity
 from posenc.corpus.sources import hub
 from posenc.errors import UserError
 from posenc.paths import conf_dir
@@ -157,3 +158,13 @@ def test_splits_are_the_data_sets_own(monkeypatch: pytest.MonkeyPatch) -> None:
         read_documents({**wikitext(), "split": {"validation": 0.1, "test": 0.1}})
     with pytest.raises(UserError, match=r"data\.text_field"):
         read_documents({**wikitext(), "text_field": "txt"})
+
+
+def test_a_folder_is_never_known_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its text may change, and another folder may have the name."""
+    monkeypatch.chdir(tmp_path)
+    data = {**wikitext(), "repository": "copy"}
+    assert pinned_identity(data) is not None
+    (tmp_path / "copy").mkdir()
+    assert pinned_identity(data) is None
+    assert absolute_data(data)["repository"] == str(tmp_path / "copy")

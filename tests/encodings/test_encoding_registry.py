@@ -202,3 +202,10 @@ def test_entry_points_that_lead_nowhere(value: str, monkeypatch: pytest.MonkeyPa
     with pytest.raises(UserError, match="theirs"):
         encoding_class("theirs")
     assert encoding_class("rope") is RoPE
+
+
+def test_a_plugin_that_ends_the_process_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "posenc_quitting_plugin.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UserError, match=r"cannot be imported \(SystemExit: 0\)"):
+        encoding_class("mine", ["posenc_quitting_plugin"])

@@ -82,7 +82,8 @@ def test_signals_stop_a_run_that_continues_to_the_same_weights(
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 143)]
+    ("number", "code"),
+    [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 143), (signal.SIGHUP, 143)],
 )
 def test_a_signal_during_evaluation_keeps_the_finished_cells(
     train: Posenc, place: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int

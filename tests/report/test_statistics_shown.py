@@ -164,7 +164,7 @@ def test_positions_show_octaves_slope_and_where_it_breaks(tmp_path: Path) -> Non
     head = next(line for line in text.splitlines() if "1x (T)" in line)
     assert head.split() == ["0.125x", "0.25x", "0.5x", "1x", "(T)", "2x", "4x", "8x"]
     for words in (
-        "a column is the bin that ends at that position",
+        "a column is the last bin before that position",
         "the rise over the mean from T/2 to T in the same passes",
         "+1.0e-03±0e+00 1.52x",
         "2 of 3 seeds",

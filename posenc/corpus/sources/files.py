@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import glob
 import gzip
 import json
@@ -38,6 +39,12 @@ def read(*, paths: str | list[str], text_field: str) -> list[Document]:
     if not documents:
         raise _no_text(", ".join(given))
     return documents
+
+
+def check(*, paths: str | list[str], text_field: str) -> None:
+    """Raises UserError for a path that is empty, such as a variable of the shell that is not set."""
+    if not all(path.strip() for path in ([paths] if isinstance(paths, str) else paths)):
+        raise UserError("data.paths", None, "is empty", hint="data.paths=FILE, a folder or a glob")
 
 
 def _no_text(given: str) -> UserError:
@@ -81,7 +88,13 @@ def _expand(given: str) -> tuple[str, list[Path]]:
 
 def _in_folder(folder: Path) -> list[Path]:
     files = []
-    for here, subfolders, names in os.walk(folder):
+
+    def unreadable(error: OSError) -> None:
+        raise UserError(
+            "data.paths", visible(error.filename), f"cannot be read ({error.strerror})"
+        ) from error
+
+    for here, subfolders, names in os.walk(folder, onerror=unreadable):
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         wanted = [n for n in names if n.lower().endswith(FOLDER_SUFFIXES) and not n.startswith(".")]
         files += [Path(here, name) for name in wanted if Path(here, name).is_file()]
@@ -113,9 +126,13 @@ def _content(file: Path) -> bytes:
             "data.paths",
             visible(file),
             f"is not UTF-8: byte {content[error.start]:#04x} at offset {error.start}",
-            hint="convert it first, for example: iconv -f LATIN1 -t UTF-8 FILE > NEW",
+            hint=f"convert it first, for example: iconv -f {_guessed(content)} -t UTF-8 FILE > NEW",
         ) from error
     return content.removeprefix(BOM)
+
+
+def _guessed(content: bytes) -> str:
+    return "UTF-16" if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "LATIN1"
 
 
 def _lines(content: bytes, file: Path, name: str, text_field: str) -> list[Document]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from posenc.corpus.documents import SPLITS, Document
 from posenc.corpus.hub_load import load
 from posenc.errors import UserError
+from posenc.paths import is_folder
 
 OWN_SPLITS = True
 NEEDS_NETWORK = True
@@ -45,8 +46,11 @@ def read(
 def pinned_identity(
     *, repository: str, config: str | None, revision: str, text_field: str, rows: str
 ) -> dict[str, Any] | None:
-    """What names this corpus for good without reading it; None unless the revision is a full commit hash."""
-    if not re.fullmatch(r"[0-9a-f]{40}", revision):
+    """What names this corpus for good without reading it; None unless the revision is a full commit hash.
+
+    Of a folder, whose files may change, it says nothing.
+    """
+    if is_folder(repository) or not re.fullmatch(r"[0-9a-f]{40}", revision):
         return None
     return {
         "repository": repository,

@@ -19,7 +19,7 @@ from posenc.corpus.hub_load import WAYS_OUT, broken_off, described, load
 from posenc.durable import digest_of, read_sealed, write_sealed
 from posenc.errors import UserError
 from posenc.names import visible
-from posenc.paths import cache_dir
+from posenc.paths import cache_dir, is_folder
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def read(
     where is a hash of its text, so that two copies are never on both sides. `documents` and `bytes` limit
     each split of the data set: its first rows that fit. Raises as `hub_load.load`; on the way too.
     """
-    commit = None if _local(repository) else _commit(repository, revision)
+    commit = None if is_folder(repository) else _commit(repository, revision)
     for split in sorted(splits):
         taken = size = 0
         for row, value in enumerate(_values(repository, config, commit, split, text_field)):
@@ -104,7 +104,7 @@ def pinned_identity(
 
     A branch or tag stands for the commit it is at now. Raises UserError, RunError when nobody can say which.
     """
-    if _local(repository):
+    if is_folder(repository):
         return None
     return {
         "repository": repository,
@@ -125,10 +125,6 @@ def _side(text: bytes, shares: dict[str, float]) -> str:
         if point < reached:
             return side
     return sides[-1]
-
-
-def _local(repository: str) -> bool:
-    return Path(repository).expanduser().is_dir()
 
 
 @functools.cache

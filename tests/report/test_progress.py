@@ -1,0 +1,62 @@
+"""Work goes on when nobody sees it any more, and stops with a save when its terminal is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from posenc.jobs.signals import StopFlag, to_take_over
+from posenc.launching.sweep import show_sweep
+from posenc.report.progress import say, shown
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_screen_that_is_gone_ends_no_training(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    class Gone:
+        encoding = "utf-8"
+
+        def write(self, text: str) -> int:
+            raise OSError(5, "Input/output error")
+
+        def flush(self) -> None:
+            raise BrokenPipeError(32, "Broken pipe")
+
+        def isatty(self) -> bool:
+            return terminal
+
+        def fileno(self) -> int:
+            return 99
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", Gone())
+    say("a line")
+    with shown("training", 3) as progress:
+        progress.begin(0)
+        progress.update(3, "loss 1.2")
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no hangups there")
+def test_a_hangup_saves_unless_nohup_has_switched_it_off() -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        assert signal.SIGHUP not in to_take_over() and signal.SIGTERM in to_take_over()
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        with StopFlag() as stop:
+            stop.guard()
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.requested() and (stop.name, stop.exit_code) == ("SIGHUP", 143)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_sweep_of_which_nothing_is_on_disk_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_sweep([tmp_path / "rope"], [1], {})
+    said = capsys.readouterr()
+    assert said.out == "" and said.err == "rope: nothing on disk, see above\n"
