@@ -2,7 +2,7 @@
 
 from posenc.corpus.batches import WindowSampler
 from posenc.corpus.cache import prepare
-from posenc.corpus.checks import check_lengths, inspect
+from posenc.corpus.checks import check_lengths, inspect, left_out_of_training
 from posenc.corpus.documents import Document
 from posenc.corpus.facts import CorpusFacts, read_facts
 from posenc.corpus.listing import cached_of, list_corpora
@@ -31,6 +31,7 @@ __all__ = [
     "check_lengths",
     "check_tokenizer",
     "inspect",
+    "left_out_of_training",
     "list_corpora",
     "prepare",
     "read_documents",

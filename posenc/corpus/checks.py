@@ -11,6 +11,8 @@ from posenc.corpus.store import TokenStore
 from posenc.corpus.tokenizer_choice import check_tokenizer
 from posenc.errors import UserError
 
+MOST = 0.5  # of the training text that windows are drawn from: of less it is said
+
 
 def inspect(
     data: Mapping[str, Any],
@@ -56,6 +58,19 @@ def check_lengths(store: TokenStore, *, split: str, needed_tokens: int, context_
     """The check of `inspect` again, exactly, in tokens. Raises UserError."""
     longest = {name: int(some.lengths.max(initial=0)) for name, some in store.splits.items()}
     _check(longest, split, needed_tokens, context_length, "tokens")
+
+
+def left_out_of_training(store: TokenStore, context_length: int) -> str | None:
+    """What to say where most of the training text is in documents that no window fits into; else None."""
+    lengths = store.splits["train"].lengths
+    fits = lengths > context_length
+    share = int(lengths[fits].sum()) / max(1, int(lengths.sum()))
+    if share > MOST:
+        return None
+    return (
+        f"only {int(fits.sum()):,} of {len(lengths):,} training documents are longer than {context_length} "
+        f"tokens, {share:.0%} of the text: nothing else is trained on"
+    )
 
 
 def _check(

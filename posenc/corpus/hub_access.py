@@ -21,7 +21,7 @@ def endpoint() -> str:
 
 def reachable() -> bool:
     """Whether a connection to the hub, or to the proxy before it, opens within three seconds."""
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
+    if switched_off():
         return False
     try:
         url = urlsplit(endpoint())
@@ -45,6 +45,11 @@ def reachable() -> bool:
     attempt.start()
     attempt.join(PATIENCE)
     return answered.is_set()
+
+
+def switched_off() -> bool:
+    """Whether the environment keeps the hub's libraries from the network."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
 
 
 def go_offline() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from posenc.doctor.finding import Finding
@@ -10,14 +9,14 @@ from posenc.doctor.finding import Finding
 
 def hub() -> Iterator[Finding]:
     """The Hugging Face hub, and which of its corpora are here."""
-    from posenc.corpus.hub_access import endpoint, reachable
+    from posenc.corpus.hub_access import endpoint, reachable, switched_off
 
     shown = endpoint().rpartition("@")[2]
     have = cached_corpora()
     told = f"; tokenised already: {', '.join(have)}" if have else "; no corpus of it is tokenised yet"
     if reachable():
         yield Finding("hub", "ok", f"{shown} answers{told}")
-    elif os.environ.get("HF_HUB_OFFLINE"):
+    elif switched_off():
         yield Finding("hub", "note", f"switched off by HF_HUB_OFFLINE{told}", "unset it to download corpora")
     else:
         advice = (
@@ -43,12 +42,13 @@ def wandb() -> Iterator[Finding]:
         yield Finding("W&B", "note", "the package wandb cannot be used", "if you want it: pip install wandb")
         return
     key = credentials(url) is not None
+    told = f"key {'found' if key else 'not found'}"
+    if (mode := requested_mode()) in ("offline", "disabled"):  # then nobody is asked
+        kept = "writes offline runs; wandb sync sends them" if mode == "offline" else "writes nothing"
+        yield Finding("W&B", "note", f"{told}; WANDB_MODE asks for {mode}: tracking=wandb {kept}")
+        return
     there = answers(url)
-    told = (
-        f"key {'found' if key else 'not found'}; {host_of(url)} {'answers' if there else 'does not answer'}"
-    )
-    if mode := requested_mode():
-        told += f"; WANDB_MODE asks for {mode}"
+    told += f"; {host_of(url)} {'answers' if there else 'does not answer'}"
     if key and there:
         yield Finding("W&B", "ok", f"{told}: tracking=wandb goes online")
     else:

@@ -9,7 +9,14 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
-from posenc.corpus import TokenStore, WindowSampler, build_tokenizer, check_lengths, prepare
+from posenc.corpus import (
+    TokenStore,
+    WindowSampler,
+    build_tokenizer,
+    check_lengths,
+    left_out_of_training,
+    prepare,
+)
 from posenc.errors import RunError
 from posenc.jobs import run_directory as folder
 from posenc.jobs.build import build_model, run_facts
@@ -131,7 +138,8 @@ def _run(job: TrainJob, store: TokenStore, stop: StopFlag) -> Outcome:
     folder.write_status(directory, "running")  # first: new settings beside "finished" would be believed
     folder.write_config(directory, settings)
     model = build_model(settings, job.shape, store.vocab_size)
-    for warning in model.acting.warnings():
+    left_out = left_out_of_training(store, settings["context_length"])
+    for warning in [*model.acting.warnings(), *([left_out] if left_out else [])]:
         log.warning("%s", warning)
     tracker = _tracker(job)
     status = "failed"

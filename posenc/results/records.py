@@ -90,7 +90,7 @@ class RunFacts(TypedDict, total=False):
     wall_seconds: float  # of training
     tokens_per_second: float  # of training, on average
     peak_memory_bytes: int | None  # of training; null where it cannot be known
-    final_loss: float | None  # nats per token, training
+    final_loss: float | None  # nats per token, training; over the last steps, of a resumed run since then
     settings_hash: str  # of what defines the run
     code: str  # hash of the code of the encoding and its options: runs of other code are another row
     versions: dict[str, str]  # of Python and the libraries

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from posenc.corpus import TokenStore, WindowSampler, prepare
+from posenc.corpus import TokenStore, WindowSampler, left_out_of_training, prepare
 from posenc.corpus.store import Split
 from posenc.errors import UserError
 
@@ -81,3 +82,15 @@ def test_a_batch_takes_little_time(files_data: Callable[..., dict[str, Any]]) ->
         sampler.batch(step, 32)
         times.append(time.perf_counter() - started)
     assert min(times) < 0.3e-3
+
+
+def test_text_that_no_window_fits_into_is_told() -> None:
+    def stored(*lengths: int) -> Any:
+        split = SimpleNamespace(lengths=np.array(lengths))
+        return SimpleNamespace(splits={"train": split})
+
+    assert left_out_of_training(stored(100, 100, 10), 16) is None
+    told = left_out_of_training(stored(*[10] * 9, 30), 16)
+    assert told is not None and told.startswith(
+        "only 1 of 10 training documents are longer than 16 tokens, 25%"
+    )
