@@ -46,8 +46,8 @@ value.
 `split`, `stride`, `tokenizer`, `context_length`, `model`, `parameters` (fewest, most), `tokens` (trained
 on), `seeds`, `documents` and `targets` (fewest, most), `beyond` (by row), `mixed` (what the rows differ
 in and should not; with `--allow-mixed`), `also_differs`, `reference` (the trigram), `margins` (of the
-words), `left_out` (records of other targets, checkpoints or tuned knobs), `facet`, `baseline`. A value is null where the runs differ
-in it.
+words), `left_out` (records of other targets, checkpoints or tuned knobs), `facet`, `baseline`. A value is
+null where the runs differ in it.
 """
 
 

@@ -10,6 +10,7 @@ What is made stands between one of these lines and `<!-- end -->`. Nothing is tr
     <!-- changes: PATH KEY=VALUE ... PROTOCOL@MULTIPLE ... -->    losses at 1x, changes beyond it
     <!-- grid: PATH KEY=VALUE,... -->        encodings by the values of a setting: loss at T, change at 8T
     <!-- seeds: PATH ROW ROW MULTIPLE -->    two rows seed by seed
+    <!-- repeated: PATH SEED,SEED MULTIPLE -->   every encoding with several seeds, each seed by itself
     <!-- causes: FILE -->                    what scripts/study_causes.py measured
     <!-- bench: FILE -->                     cost of each encoding, from the JSON of `posenc bench`
     <!-- directions: FILE -->                directions of each paper's table that are met, and not
@@ -75,6 +76,7 @@ MAKERS = {
     "changes: ": study_tables.changes,
     "grid: ": study_tables.grid,
     "seeds: ": study_tables.seeds,
+    "repeated: ": study_tables.repeated,
     "causes: ": study_tables.causes,
     "bench: ": study_tables.bench,
     "directions: ": study_tables.directions,

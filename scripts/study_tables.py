@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from posenc.comparison import Comparison, compare
 from posenc.comparison.against import against
+from posenc.comparison.cells import Cell
 from posenc.comparison.verdicts import short
 from posenc.comparison.view import View
 from posenc.report.entries import entry
@@ -116,6 +117,36 @@ def seeds(words: str) -> str:
         assert against_first is not None
         told += [f"{against_first.difference:+.3f}", against_first.word]
         lines.append(f"| {name} | {' | '.join(told)} |")
+    return "\n".join(lines) + "\n"
+
+
+def repeated(words: str) -> str:
+    """Encodings trained with several seeds, each seed by itself: PATH SEED,SEED,... MULTIPLE.
+
+    The change beyond T and its word, which holds for that model alone; from the smallest change.
+    """
+    path, listed, length = words.split()
+    runs = _runs([path])
+    found: dict[str, dict[str, Cell]] = defaultdict(dict)
+    for seed in listed.split(","):
+        for row in compare(where(runs, [f"seed={seed}"]), "fixed-target", "nats", allow_mixed=False).rows:
+            cells = [cell for cell in row.cells if cell.multiple == float(length.rstrip("x"))]
+            found[row.label].update((seed, cell) for cell in cells if cell.change is not None)
+    several = {name: of for name, of in found.items() if len(of) > 1}
+    order = sorted(
+        several, key=lambda name: sum(c.change or 0 for c in several[name].values()) / len(several[name])
+    )
+    lines = [f"| at {length} | {' | '.join(f'seed {seed}' for seed in listed.split(','))} |"]
+    lines.append(f"| --- |{' ---: |' * (len(listed.split(',')))}")
+    alike = 0
+    for name in order:
+        told = {seed: short(str(cell.verdict)) for seed, cell in several[name].items()}
+        alike += len(set(told.values())) == 1
+        cells = [
+            f"{several[name][s].change:+.3f}, {told[s]}" if s in told else "-" for s in listed.split(",")
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += ["", f"{alike} of {len(order)} encodings have the same word in every seed."]
     return "\n".join(lines) + "\n"
 
 
