@@ -50,6 +50,21 @@ words), `left_out` (records of other targets, checkpoints or tuned knobs), `face
 null where the runs differ in it.
 """
 
+CSV = """## posenc compare --format csv
+
+A line for each row and length, in numbers that are not rounded; empty where there is none. The columns
+are the fields above by their names, an interval as `..._low` and `..._high`, but:
+
+- `encoding` is the row's label (`rope base=500000`), `extend` the name of its extension;
+- `verdict_change` and its interval are in bits per byte whatever `metric` says, as the margins are; so are
+  `above_lowest` (the row minus the lowest of its length) and its interval; `above_lowest_p` is
+  Holm-corrected;
+- `verdict` says what an unclear one needs: `unclear (needs more seeds)`;
+- `effective_context` is in tokens; `breaks_at` has a word or a position for each seed;
+- what a mixed table or a facet adds has the key's name, `mixed_...` or `facet_...` where that is a column;
+- what belongs to a row (context, probes, slope, reference) stands on each of its lines.
+"""
+
 
 def main() -> None:
     PAGE.write_text(page(), encoding="utf-8")
@@ -64,7 +79,7 @@ def page() -> str:
         ON_DISK,
         *(table(f"results.records.{one}") for one in RESULTS),
     ]
-    return "\n".join([*parts, PRINTED, *(table(f"comparison.{one}") for one in COMPARISON)])
+    return "\n".join([*parts, PRINTED, *(table(f"comparison.{one}") for one in COMPARISON), CSV])
 
 
 def table(name: str) -> str:
