@@ -29,6 +29,13 @@ def parameters_of(function: Callable[..., Any]) -> dict[str, Any]:
     }
 
 
+def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Defaults of keyword-only parameters: posenc's own have none, a class of the user's may."""
+    parameters = inspect.signature(function).parameters
+    there = {key: parameters[key].default for key in parameters_of(function)}
+    return {key: value for key, value in there.items() if value is not inspect.Parameter.empty}
+
+
 def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """`given` as keyword arguments of `function`, each of its declared type.
 
@@ -50,15 +57,14 @@ def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], pref
                 allowed=", ".join(sorted(declared)) or "none: it has no parameters",
                 hint=f"did you mean: {prefix}.{close}" if close else None,
             )
-    own = {key: required[key].default for key in declared if key not in given}  # of a class of the user's
-    for key, value in own.items():
-        if value is inspect.Parameter.empty:
+    for key in declared:
+        if key not in given and required[key].default is inspect.Parameter.empty:
             raise UserError(
                 f"{prefix}.{key}",
                 None,
                 "missing; every default lives in the YAML of its group, or say it here",
             )
-    return {key: _typed(value, declared[key], f"{prefix}.{key}") for key, value in {**own, **given}.items()}
+    return {key: _typed(value, declared[key], f"{prefix}.{key}") for key, value in given.items()}
 
 
 def _typed(value: Any, kind: Any, key: str) -> Any:

@@ -12,7 +12,7 @@ import yaml
 from posenc.encodings.registry import encoding_class, list_encodings, made_of
 from posenc.errors import UserError, first_line
 from posenc.paths import choice_file
-from posenc.signature import check_arguments, parameters_of
+from posenc.signature import check_arguments, defaults_of, parameters_of
 
 if TYPE_CHECKING:
     from posenc.encodings.base import Encoding, Shape
@@ -43,7 +43,7 @@ def resolve_encoding(settings: Mapping[str, Any], plugins: Iterable[str] = ()) -
         raise UserError("encoding.name", name, "must be a name", allowed=list_encodings(plugins))
     cls = encoding_class(name, plugins)
     given = {key: value for key, value in settings.items() if key != "name"}
-    checked = check_arguments(cls, given, "encoding")
+    checked = check_arguments(cls, {**defaults_of(cls), **given}, "encoding")
     for key in made_of(cls):
         if (count := len(checked[key])) > MOST_PARTS:
             raise UserError(

@@ -193,7 +193,7 @@ def self_score(encoding: Encoding, layer: int, before: Encoding | None = None) -
             lines.append(Line(name, array(r), trained[0], reference=True))
     alone = encoding.hooks & {"bias", "distance_bias", "scores", "weights"}
     return Curves(
-        "Score of a query with an equal key" + (", by rotation alone" if alone else ""),
+        "Score with an equal key, by rotation alone" if alone else "Score of a query with an equal key",
         DISTANCE,
         "mean score (nats)",
         lines,

@@ -131,7 +131,7 @@ def test_a_pinned_stream_is_known_without_asking_again(
     repository: Repository, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = repository()
-    monkeypatch.setattr(stream, "_local", lambda _: False)
+    monkeypatch.setattr(stream, "is_folder", lambda _: False)
     local = stream.load
     monkeypatch.setattr(stream, "load", lambda r, c, v, **more: local(str(folder), c, None, **more))
     data = conf("tinystories")
@@ -159,7 +159,7 @@ def test_other_text_under_the_same_name_is_noticed(
 ) -> None:
     folder = repository()
     other = repository("other", rows={"train": ["another text"] * 9, "validation": ["and more"] * 9})
-    monkeypatch.setattr(stream, "_local", lambda _: False)
+    monkeypatch.setattr(stream, "is_folder", lambda _: False)
     local = stream.load
     monkeypatch.setattr(stream, "load", lambda r, c, v, **more: local(str(folder), c, None, **more))
     facts = read_facts(conf("tinystories"))
