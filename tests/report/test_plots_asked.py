@@ -70,8 +70,8 @@ def test_a_single_context_is_in_the_middle(swept: list[Run], kind: str, multiple
     for one in axes.get_lines():
         if one.get_transform() == axes.transData:  # not those across all of the axes
             assert all(low < x < high for x in one.get_xdata()), one
-    dashed = [one for one in axes.get_lines() if one.get_linestyle() == "--" and len(one.get_xdata()) == 2]
-    crops = [one for one in dashed if one.get_ydata()[0] in {row.crop["mean"] for row in comparisons[0].rows}]
+    level = [one for one in axes.get_lines() if len(one.get_xdata()) == 2 and one.get_linewidth() < 0.6]
+    crops = [one for one in level if one.get_ydata()[0] in {row.crop["mean"] for row in comparisons[0].rows}]
     assert len(crops) == (2 if (kind, multiple) == ("context", 8.0) else 0)
     assert ("crop line" in all_text(kind, (swept, comparisons))) == bool(crops)
     box, below = axes.get_window_extent(), max(text.get_window_extent().y1 for text in figure.texts)

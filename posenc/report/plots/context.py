@@ -33,7 +33,7 @@ from posenc.report.plots.series import (
 from posenc.results.load import Run
 
 NEAR = 0.12  # of its loss at T: a loss no further above it has not collapsed, and gets the fine scale
-CROP: dict[str, Any] = {"linewidth": 0.6, "linestyle": (0, (5, 4)), "alpha": 0.7}
+CROP: dict[str, Any] = {"linewidth": 0.5, "alpha": 0.7}  # no dashes: rows have those
 STUB = 2**0.12  # times a single context to either side, of a crop line
 CROPS = 8  # lines, above which crop lines would be a hatching
 
@@ -85,7 +85,7 @@ def over_context(
             apply(axes, split)
             text = split.words
             notes += [] if text in notes else [text]
-    notes += ["Dashed: the crop line, the loss at T of the same row."] if crops else []
+    notes += ["Thin and level: the crop line, the loss at T of the same row."] if crops else []
     notes = [" ".join(filter(None, [*notes, band_is(comparisons, every)])), *names.policies]
     return close(
         figure, grid, every[0], legend_of(comparisons, names), [*notes, *missing(comparisons, names)]
