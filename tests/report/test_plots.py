@@ -52,7 +52,7 @@ def test_the_context_plot_shows_the_comparisons_numbers(swept: Path) -> None:
         assert drawn.get_color() == style_of(row.label).color
         own = [one for one in axes.get_lines() if one.get_color() == drawn.get_color() and one is not drawn]
         crop = [one for one in own if list(one.get_ydata()) == [row.crop["mean"]] * 2]
-        assert len(crop) == 1 and crop[0].get_linestyle() == "--" and list(crop[0].get_xdata()) == [1, 8]
+        assert len(crop) == 1 and crop[0].get_linewidth() < 0.6 and list(crop[0].get_xdata()) == [1, 8]
     bands = axes.collections
     assert len(bands) == 2
     cell = comparison.rows[0].cells[-1]
