@@ -66,8 +66,7 @@ def refuse_others(line: CommandLine, keys: Collection[str], problem: str) -> Non
     for override in line.overrides:
         key = key_of(override)
         if not is_hydras(override) and re.split(r"[./@]", key)[0] not in keys:
-            hint = "of a trained run: run=DIR extend=NAME" if key.startswith("extend") else None
-            raise UserError(key, None, problem, allowed=sorted(keys), hint=hint)
+            raise UserError(key, None, problem, allowed=sorted(keys))
 
 
 def quoted(value: str) -> str:

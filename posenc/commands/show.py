@@ -78,7 +78,7 @@ def check_out(out: str) -> Path:
 
 def _of_settings(line: CommandLine) -> Picture:
     """The encoding with its initial values."""
-    refuse_others(line, DRAWN, "is nothing that the picture shows")
+    refuse_others(line, DRAWN, "is nothing that the picture shows (of a run: run=DIR extend=NAME)")
     composed = compose_jobs("train", line)
     if composed.sweep:
         raise UserError("show", None, "draws one encoding at a time", hint="leave out -m")

@@ -7,9 +7,8 @@ g_sin sin((i-j) theta) + g_cos cos((i-j) theta): the inner product of g_i turned
 of j alone. So any positions will do, nothing is shifted, and no table of distances is made.
 Paper: Dai et al. 2019, arXiv 1901.02860.
 Departures: no recurrence over segments; u and v are of each layer, where the formula has one of each. The
-paper names no initial values: here u and v are zero, W as any linear map. In a sum
-with a rotation the added terms meet q and k before they are turned: after it they would depend on each
-position alone.
+paper names no initial values: here u and v are zero, W as any linear map. In a sum with a rotation the
+added terms meet q and k before they are turned: after it they would depend on each position alone.
 """
 
 from __future__ import annotations
