@@ -6,17 +6,17 @@ In a sweep the whole of it stands below (posenc.report.live): which job of how m
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, Protocol, TextIO, cast
+from contextlib import contextmanager
+from typing import Protocol
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
 from posenc.report.live import SweepState, clock, sweep_table
+from posenc.report.screen import screen
 from posenc.report.several import IN_A_LOG, SECONDS
 
 SECONDS_BETWEEN_LINES = float(os.environ.get(SECONDS, IN_A_LOG))
@@ -117,7 +117,7 @@ class _Lines:
 @contextmanager
 def shown(label: str, total: int) -> Iterator[Shown]:
     """Progress up to `total`; `label` and the texts are plain, not markup."""
-    console, sweep = Console(file=cast("TextIO", _Screen(sys.stderr))), SweepState.from_environment()
+    console, sweep = Console(file=screen()), SweepState.from_environment()
     if not console.is_terminal:
         yield _Lines(label, total, sweep)
         return
@@ -135,25 +135,5 @@ def shown(label: str, total: int) -> Iterator[Shown]:
 
 
 def say(text: str) -> None:
-    """One plain line on stderr; nothing where it is gone (a closed terminal, `2>&1 | head`)."""
-    with suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
-
-
-class _Screen:
-    """A stream that may go away while the work goes on: what it does not take is not shown."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        with suppress(OSError):
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with suppress(OSError):
-            self._stream.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+    """One plain line on stderr."""
+    print(text, file=screen(), flush=True)

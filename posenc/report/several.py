@@ -18,6 +18,7 @@ from rich.text import Text
 
 from posenc.names import visible
 from posenc.report.live import SweepState, sweep_table
+from posenc.report.screen import screen
 
 SECONDS = "POSENC_SECONDS_BETWEEN_LINES"  # environment of a job: how often it says how far it is
 ON_A_TERMINAL, IN_A_LOG = 1.0, 5.0
@@ -43,7 +44,7 @@ class Several:
     ) -> None:
         self.names, self.state, self.left, self.over, self.pace = names, state, left, over, pace
         self.lock = threading.Lock()
-        console = Console(stderr=True)
+        console = Console(file=screen())
         self.bars = _Bars(console, state) if console.is_terminal else None
         self.environment = {SECONDS: str(ON_A_TERMINAL if self.bars else IN_A_LOG * at_once)}
         self.tasks: dict[int, TaskID] = {}
@@ -101,7 +102,7 @@ class Several:
 
     def _say(self, text: str) -> None:
         if self.bars is None:
-            print(text, file=sys.stderr, flush=True)
+            print(text, file=screen(), flush=True)
         else:
             self.bars.console.print(Text(text), soft_wrap=True)
 
