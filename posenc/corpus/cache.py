@@ -14,8 +14,9 @@ from posenc.corpus.store import TokenStore, smallest_dtype
 from posenc.corpus.tokenizer_choice import build_tokenizer
 from posenc.corpus.tokenizers import Tokenizer
 from posenc.corpus.trouble import ELSEWHERE
+from posenc.corpus.waiting import one_at_a_time
 from posenc.corpus.watch import watched
-from posenc.durable import cannot_write, check_room, file_lock
+from posenc.durable import cannot_write, check_room
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +43,7 @@ def prepare(
 
 
 def _build_once(entry: Path, facts: CorpusFacts, tokenizer: Tokenizer) -> TokenStore:
-    entry.parent.mkdir(parents=True, exist_ok=True)
-    with file_lock(entry.with_suffix(".lock")):
+    with one_at_a_time(entry.with_suffix(".lock"), f"tokenising {facts.name}"):
         store = open_entry(entry)  # another process may have built it while this one waited
         if store is not None:
             return store

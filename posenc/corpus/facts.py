@@ -10,7 +10,7 @@ from typing import Any
 
 from posenc.corpus.documents import SPLITS, Document, fingerprint
 from posenc.corpus.registry import is_streamed, pinned_identity, read_documents
-from posenc.corpus.streamed import documents_of, one_at_a_time, streamed_entry, take_in
+from posenc.corpus.streamed import documents_of, reading_alone, streamed_entry, take_in
 from posenc.corpus.tally import Tally
 from posenc.durable import digest_of, read_sealed, write_sealed
 from posenc.errors import RunError
@@ -48,7 +48,7 @@ class CorpusFacts:
         """
         if is_streamed(self.data):
             key = _key(self.data, pinned_identity(self.data))
-            with one_at_a_time(key):
+            with reading_alone(key):
                 if streamed_entry(self.fingerprint) is None:
                     self._same(take_in(self.data, key)["fingerprint"])
         elif self.loaded is None:
@@ -91,7 +91,7 @@ def read_facts(data: Mapping[str, Any]) -> CorpusFacts:
     loaded: list[Document] | None = None
     if known is None and is_streamed(data):
         key = _key(data, pinned)
-        with one_at_a_time(key):
+        with reading_alone(key):
             known = known_figures(pinned)  # another process may have read it while this one waited
             if known is None:
                 known = take_in(data, key)

@@ -9,8 +9,6 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from filelock import Timeout
-
 from posenc.corpus.documents import SPLITS, Document
 from posenc.corpus.entry import EntryWriter, building, entry_of, open_entry, put_in_place, tokens_dir
 from posenc.corpus.registry import stream_documents, stream_limit
@@ -18,8 +16,9 @@ from posenc.corpus.store import TokenStore
 from posenc.corpus.tally import Tally
 from posenc.corpus.tokenizers import ByteTokenizer
 from posenc.corpus.trouble import ELSEWHERE, cache_error
-from posenc.corpus.watch import tell, watched
-from posenc.durable import check_room, file_lock
+from posenc.corpus.waiting import one_at_a_time
+from posenc.corpus.watch import watched
+from posenc.durable import check_room
 from posenc.errors import RunError
 
 
@@ -39,26 +38,17 @@ def documents_of(fingerprint: str) -> Iterator[Document]:
 
 
 @contextlib.contextmanager
-def one_at_a_time(key: str) -> Iterator[None]:
+def reading_alone(key: str) -> Iterator[None]:
     """Other processes that want the same stream wait, and then find it read. Raises RunError."""
     try:
-        tokens_dir().mkdir(parents=True, exist_ok=True)
-        lock = file_lock(tokens_dir() / f"{key}.lock")
-        try:
-            lock.acquire(timeout=1)
-        except Timeout:
-            tell("waiting for another process that reads this corpus")
-            lock.acquire()
+        with one_at_a_time(tokens_dir() / f"{key}.lock", "reading this corpus"):
+            yield
     except OSError as error:
         raise cache_error(tokens_dir(), error) from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def take_in(data: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Read a stream into the cache and return its figures (`Tally.figures`); needs `one_at_a_time(key)`.
+    """Read a stream into the cache and return its figures (`Tally.figures`); needs `reading_alone(key)`.
 
     Raises UserError for wrong settings, RunError when the source or the disk fails; then nothing is left.
     """

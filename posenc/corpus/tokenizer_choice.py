@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from posenc.corpus.hub_access import reachable, unreachable
 from posenc.corpus.tokenizers import ByteTokenizer, LibraryTokenizer, Text, Tokenizer
 from posenc.corpus.trouble import cache_error
-from posenc.durable import digest_of, file_lock, read_sealed, write_sealed
+from posenc.corpus.waiting import heard, one_at_a_time
+from posenc.durable import digest_of, read_sealed, write_sealed
 from posenc.errors import RunError, UserError
 from posenc.names import visible
 from posenc.paths import cache_dir, expanded
@@ -60,14 +62,14 @@ def _bpe(facts: Text, *, vocab_size: int) -> Tokenizer:
     known = read_sealed(path)
     try:
         if known is None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with file_lock(path.with_suffix(".lock")):
+            doing = f"training the tokenizer of {vocab_size:,} tokens"
+            with one_at_a_time(path.with_suffix(".lock"), doing):
                 known = read_sealed(path)
                 if known is None:
                     if path.exists():
                         log.warning("the cached tokenizer %s is damaged; it is trained again", path)
                     texts = (d.text.decode() for d in facts.read() if d.split == "train")
-                    known = {"definition": _train(texts, vocab_size)}
+                    known = {"definition": heard(partial(_train, vocab_size), texts, doing)}
                     write_sealed(path, known)
     except OSError as error:
         raise cache_error(path.parent, error) from error
@@ -75,7 +77,7 @@ def _bpe(facts: Text, *, vocab_size: int) -> Tokenizer:
     return LibraryTokenizer("bpe", definition)
 
 
-def _train(texts: Iterable[str], vocab_size: int) -> str:
+def _train(vocab_size: int, texts: Iterable[str]) -> str:
     from tokenizers import Tokenizer as Library
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
