@@ -4,9 +4,10 @@ Formula: layers l = 0, 1, ...: where (l + 1) mod `every` = 0, no encoding and fu
 RoPE and keys at i - j < `window`. With fewer layers than `every` the last one has none.
 It acts on queries and keys, and on what is seen.
 Paper: Yang, Venkitesh, Talupuru, Lin, Cairuz, Blunsom, Locatelli 2025, arXiv 2501.18795.
-Departures: the window is T/2 unless set: the paper's 4096 goes with its 8192 tokens of training. Where there
-are fewer layers than `every` it would have no layer of the second kind. The paper trains on at longer
-contexts in the end, which is no part of the encoding.
+Departures: the window is T/2 unless set: the paper's 4096 goes with its 8192 tokens of training. Where
+positions are drawn with gaps it is half their limit, since T/2 of them would hold few keys. Where there are
+fewer layers than `every` it would have no layer of the second kind. The paper trains on at longer contexts
+in the end, which is no part of the encoding.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class RNoPESWA(Rotary):
         if every < 1:
             raise ValueError(f"every={every}: must be at least 1")
         if window is None:
-            window = max(1, shape.train_length // 2)
+            window = max(1, shape.distances // 2)
             self.derived["window"] = window
         if window < 1:
             raise ValueError(f"window={window}: must be at least 1")

@@ -5,7 +5,7 @@ half widen logarithmically up to max_distance, the last one takes everything bey
 Paper: Raffel et al. 2019, arXiv 1910.10683.
 Departures: scores keep 1/sqrt(D), which T5 leaves out; b starts at zero; max_distance is min(128, T) unless
 set, and at least buckets/2 + 1 (128 as published leaves buckets that no training window of T < 128 reaches:
-they keep their initial value).
+they keep their initial value); where positions are drawn with gaps, their limit stands for T.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class T5(Encoding):
             raise ValueError(f"buckets={buckets}: must be even and at least 2")
         if max_distance is None:
             # never below the exact half: a shorter T would leave the logarithmic half no room
-            max_distance = max(min(PUBLISHED_MAX_DISTANCE, shape.train_length), buckets // 2 + 1)
+            max_distance = max(min(PUBLISHED_MAX_DISTANCE, shape.distances), buckets // 2 + 1)
             self.derived["max_distance"] = max_distance
         if max_distance <= buckets // 2:
             raise ValueError(f"max_distance={max_distance}: must exceed buckets/2={buckets // 2}")

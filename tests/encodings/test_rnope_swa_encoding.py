@@ -6,6 +6,7 @@ from decoding import CLOSE, Paper, apart, encoding, exactly, logits, model_of, t
 from formulas_rotary import rope
 from naive import Place
 
+from posenc.encodings.base import Shape
 from posenc.encodings.options.window import Window
 from posenc.encodings.rnope_swa import RNoPESWA
 from posenc.errors import UserError
@@ -115,3 +116,11 @@ def test_declares() -> None:
     made = built()
     assert made.relative and made.prefix_stable and not made.decouples and not list(made.parameters())
     assert set(made.refuses) == {"attention.window"}
+
+
+def test_the_window_is_half_of_what_positions_span() -> None:
+    chosen = {"base": 10000.0, "layout": "interleaved", "every": 4, "window": None}
+    contiguous, drawn = (
+        RNoPESWA(Shape(32, 4, 8, 4, 64, limit, limit), **chosen).window for limit in (None, 1024)
+    )
+    assert (contiguous, drawn) == (32, 512)

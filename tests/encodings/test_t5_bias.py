@@ -56,6 +56,11 @@ def test_max_distance_follows_the_training_length(train_length: int, reach: int)
     assert t5(train_length).max_distance == reach
 
 
+def test_max_distance_follows_where_positions_with_gaps_end() -> None:
+    assert t5(64, position_limit=1024, distance_limit=1024).max_distance == 128
+    assert t5(64, position_limit=1024).max_distance == 64  # positions=offset
+
+
 def test_unreached_buckets_are_said() -> None:
     assert t5(64).warnings() == []
     assert t5(512).warnings() == []
