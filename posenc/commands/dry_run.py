@@ -17,9 +17,9 @@ from posenc.corpus.hub_access import go_offline
 from posenc.errors import UserError
 from posenc.evaluation.subject import OutOfMemoryError
 from posenc.jobs.run_directory import read_status
+from posenc.jobs.standing import is_finished
 from posenc.jobs.told import RETRY
 from posenc.jobs.train_job import TrainJob
-from posenc.jobs.train_run import is_finished
 from posenc.jobs.validated import validated
 from posenc.launching.sweep_jobs import each_once
 from posenc.memory_meter import resident

@@ -123,11 +123,11 @@ def write_status(directory: Path, status: str, **more: Any) -> None:
 
 
 @by_the_first
-def write_config(directory: Path, settings: dict[str, Any]) -> None:
-    """config.yaml: fully resolved, plain data."""
-    write_text_atomic(
-        directory / "config.yaml", yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
-    )
+def write_config(directory: Path, settings: dict[str, Any] | str) -> None:
+    """config.yaml: fully resolved, plain data; or its text as it was."""
+    if not isinstance(settings, str):
+        settings = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+    write_text_atomic(directory / "config.yaml", settings)
 
 
 @by_the_first

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 from contextlib import nullcontext, suppress
 from functools import partial
-from pathlib import Path
 
 from posenc.corpus import (
     TokenStore,
@@ -24,13 +22,12 @@ from posenc.jobs.holding import locked
 from posenc.jobs.job_log import crashes
 from posenc.jobs.measure import Outcome, byte_store, measure
 from posenc.jobs.signals import InterruptedRunError, StopFlag
-from posenc.jobs.told import RETRY, SWEEP
+from posenc.jobs.standing import finished_before, forget_diverged, is_done, write_end
+from posenc.jobs.told import SWEEP
 from posenc.jobs.train_job import TrainJob
 from posenc.memory_meter import peak_memory
 from posenc.model.decoder import Decoder, count_parameters
 from posenc.report.progress import say, shown
-from posenc.results.load import load_run
-from posenc.results.own_files import read_config
 from posenc.results.records import RunFacts
 from posenc.results.settings import spoken_name
 from posenc.tracking import Tracker, build_tracker
@@ -51,7 +48,7 @@ def run_train(job: TrainJob) -> Outcome:
 
     Raises UserError if the tokenised corpus is too short, RunError if it is held: nothing is written.
     """
-    if current().first(lambda: _is_done(job)):
+    if current().first(lambda: is_done(job)):
         say(f"already finished: {job.directory}")
         return Outcome(0)
     if job.begun_in is not None:
@@ -67,17 +64,6 @@ def run_train(job: TrainJob) -> Outcome:
             return Outcome(stop.exit_code)
 
 
-def _is_done(job: TrainJob) -> bool:
-    """Whether there is nothing left to do. Raises RunError for a run that diverged, without --retry."""
-    status = folder.read_status(job.directory)
-    if status.get("status") == "diverged" and RETRY not in os.environ:
-        raise RunError(
-            f"this run diverged before: {status.get('reason')}",
-            hint="try a smaller train.lr or another seed; --retry trains it again, from the start",
-        )
-    return is_finished(job)
-
-
 def _held(job: TrainJob, stop: StopFlag) -> Outcome:
     """Tokens ready, directory locked: then run, and write down how it ended."""
     settings, directory, group = job.settings, job.directory, current()
@@ -90,47 +76,24 @@ def _held(job: TrainJob, stop: StopFlag) -> Outcome:
     )
     folder.refuse_links(directory)
     with locked(directory), folder.log_file(directory):
-        if group.first(lambda: _is_done(job)):  # by another process, meanwhile
+        if group.first(lambda: is_done(job)):  # by another process, meanwhile
             return Outcome(0)
+        before = finished_before(directory)
         try:
             stop.guard()
-            group.first(lambda: _forget_diverged(directory))
+            group.first(lambda: forget_diverged(directory))
             with group.watched(), crashes(directory) if group.is_first else nullcontext():
                 return _run(job, store, stop)
         except InterruptedRunError:
-            folder.write_status(directory, "interrupted", reason=stop.name)
+            write_end(directory, before, "interrupted", stop.name)
             say(f"{stop.name}: everything finished so far is saved; the same command continues")
             raise
         except BaseException as error:
             reason = error.problem if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
             if not isinstance(error, DivergedRunError):  # its status is written
                 with suppress(OSError, RunError):  # a full disk must not hide the first reason
-                    folder.write_status(directory, "failed", reason=reason.partition("\n")[0])
+                    write_end(directory, before, "failed", reason.partition("\n")[0])
             raise
-
-
-def _forget_diverged(directory: Path) -> None:
-    """What a run that diverged was trained to, now that it is trained again."""
-    aside = directory / ".diverged"
-    shutil.rmtree(aside, ignore_errors=True)
-    if folder.read_status(directory).get("status") != "diverged":
-        return
-    with suppress(FileNotFoundError):
-        (directory / "checkpoints").rename(aside)  # a kill leaves all of them or none
-    folder.write_status(directory, "running")
-    shutil.rmtree(aside, ignore_errors=True)
-
-
-def is_finished(job: TrainJob) -> bool:
-    """Whether the run is there and evaluated as this command asks; else only the missing cells are done."""
-    if folder.read_status(job.directory).get("status") != "finished":
-        return False
-    try:
-        stored = read_config(job.directory) or {}
-        alike = bool(stored.get("eval") == job.settings["eval"])
-    except (OSError, ValueError, RecursionError):
-        return False
-    return alike and load_run(job.directory).facts is not None
 
 
 def _run(job: TrainJob, store: TokenStore, stop: StopFlag) -> Outcome:

@@ -81,7 +81,7 @@ def stands(command: str, jobs: list[ComposedJob], i: int) -> str | None:
     if command != "train":
         return None
     from posenc.jobs.run_directory import read_status
-    from posenc.jobs.train_run import is_finished
+    from posenc.jobs.standing import is_finished
 
     job = validated("train", jobs[i].settings)
     if RETRY not in os.environ and read_status(job.directory).get("status") == DIVERGED:

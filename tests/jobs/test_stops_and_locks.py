@@ -114,6 +114,32 @@ def test_a_signal_during_evaluation_keeps_the_finished_cells(
     assert set(made) == {64}
 
 
+@pytest.mark.parametrize(("stops", "code"), [(True, 143), (False, 1)])
+def test_what_was_finished_stays_so_when_more_is_asked_of_it(
+    train: Posenc, run_copy: Path, monkeypatch: pytest.MonkeyPatch, stops: bool, code: int
+) -> None:
+    from posenc.evaluation import subject
+
+    forward = subject._forward
+    kept = {name: (run_copy / name).read_bytes() for name in ("config.yaml", "results.json")}
+    asked = ("encoding=rope", "eval.lengths=[0.5x,1x,2x,3x]")
+
+    def ended(*args: Any) -> Any:
+        if not stops:
+            raise OSError("the disk is gone")
+        os.kill(os.getpid(), signal.SIGTERM)
+        return forward(*args)
+
+    monkeypatch.setattr(subject, "_forward", ended)
+    result = train(*asked)
+    assert (result.code, result.out) == (code, ""), result.err
+    assert status_of(run_copy)["status"] == "finished"
+    assert {name: (run_copy / name).read_bytes() for name in kept} == kept
+    monkeypatch.setattr(subject, "_forward", forward)
+    assert train(*asked).code == 0  # only now the longer length is there
+    assert (run_copy / "results.json").read_bytes() != kept["results.json"]
+
+
 def test_a_held_directory_names_its_holder_at_once(train: Posenc, posenc: Posenc, run_copy: Path) -> None:
     (run_copy / "status.json").write_text('{"status": "interrupted", "pid": 1, "host": "elsewhere"}')
     before = {p: p.read_bytes() for p in run_copy.rglob("*") if p.is_file()}
