@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from posenc import __version__
-from posenc.cli_tools import bench, completion, dashboard, doctor, export, runs
+from posenc.cli_tools import Debug, Protocol, bench, completion, dashboard, doctor, export, runs
 from posenc.errors import RunError, UserError
 from posenc.jobs.signals import InterruptedRunError, StopFlag, ignore_signals, leave_at_a_signal
 
@@ -38,7 +38,6 @@ HYDRA: dict[str, Any] = {
     "add_help_option": False,
 }
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[OVERRIDES]...", show_default=False)]
-Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -76,7 +75,7 @@ def compare(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="Only these runs: encoding=rope,al*  seed=0  train.lr!=0.002"),
     ] = None,
-    protocol: Annotated[str, typer.Option(help="How the loss was measured.")] = "fixed-target",
+    protocol: Protocol = "fixed-target",
     metric: Annotated[str, typer.Option(help="nats, bpb (bits per byte) or ppl.")] = "nats",
     format: Annotated[str, typer.Option(help="table, markdown, csv, latex or json.")] = "table",
     rows: Annotated[
@@ -104,7 +103,10 @@ def compare(
         bool, typer.Option("--allow-mixed", help="Put runs of different settings in one table.")
     ] = False,
     against: Annotated[
-        str | None, typer.Option(metavar="TABLE", help="Beside a paper's table, such as alibi-table2.")
+        str | None,
+        typer.Option(
+            metavar="TABLE", help="Beside a paper's table, such as alibi-table2; a wrong name lists them."
+        ),
     ] = None,
     plot: Annotated[str | None, typer.Option(metavar="FILE", help="A picture: .png, .svg or .pdf.")] = None,
     plot_kind: Annotated[

@@ -9,6 +9,9 @@ from typing import Annotated
 
 import typer
 
+from posenc.evaluation import PROTOCOLS
+
+Protocol = Annotated[str, typer.Option(help=f"How the loss was measured: {', '.join(PROTOCOLS)}.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 
 
@@ -76,7 +79,7 @@ def doctor(
 def dashboard(
     entity: Annotated[str | None, typer.Option(help="User or team; default: the account's own.")] = None,
     project: Annotated[str | None, typer.Option(help="Default: the one that runs are tracked in.")] = None,
-    protocol: Annotated[str, typer.Option(help="How the loss was measured.")] = "fixed-target",
+    protocol: Protocol = "fixed-target",
     length: Annotated[str, typer.Option(help="The bars: at this multiple of T.")] = "8x",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print its JSON, send nothing.")] = False,
     out: Annotated[str | None, typer.Option(metavar="FILE", help="Write its JSON, send nothing.")] = None,
