@@ -21,8 +21,16 @@ ASCII = {"±": "+/-", "─": "-"}
 
 
 def terminal(comparisons: Sequence[Comparison], width: int, color: bool, unicode: bool) -> str:
-    """Tables one below the other, with styles where `color`; at most `width` columns where numbers allow."""
-    return "\n".join(_one(comparison, width, color, unicode) for comparison in comparisons)
+    """Tables one below the other, with styles where `color`; at most `width` columns where numbers allow.
+
+    What the notes of one have said, those of the next do not say again.
+    """
+    tables, said = [], set[str]()
+    for comparison in comparisons:
+        notes = [line for line in captions(comparison, MARKS) if line not in said]
+        said.update(notes)
+        tables.append(_one(comparison, notes, width, color, unicode))
+    return "\n".join(tables)
 
 
 def plain(text: str) -> str:
@@ -32,7 +40,7 @@ def plain(text: str) -> str:
     return text
 
 
-def _one(comparison: Comparison, width: int, color: bool, unicode: bool) -> str:
+def _one(comparison: Comparison, notes: Sequence[str], width: int, color: bool, unicode: bool) -> str:
     grids = lay_out(comparison, width, "±" if unicode else ASCII["±"])
     needed = max(grid.stub_width + sum(w + GAP for w in grid.widths) for grid in grids)
     console = Console(
@@ -52,8 +60,9 @@ def _one(comparison: Comparison, width: int, color: bool, unicode: bool) -> str:
         for grid in grids:
             console.print()
             console.print(_table(grid, "─" if unicode else ASCII["─"]))
-        console.print()
-        for line in captions(comparison, MARKS):
+        if notes:
+            console.print()
+        for line in notes:
             console.print(Text(line if unicode else plain(line), style="dim"), overflow="fold")
     return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
 

@@ -94,6 +94,8 @@ def test_nonoverlapping_comes_with_its_warning(tmp_path: Path) -> None:
         text.index("fixed-target: ") < text.index("nonoverlapping: ") < text.index("rewards longer windows")
     )
     assert "rewards longer" not in render(fixed_target(tmp_path), "table", 80, False)
+    notes = [line for line in text.splitlines() if line.startswith(("words hold", "1x is the crop line"))]
+    assert len(notes) == len(set(notes)) == 2, "what one table said, the next does not say again"
     assert len(json.loads(render_run(run, "json", "nats", 80, False))["comparisons"]) == 2
     lines = render_run(run, "csv", "nats", 80, False).splitlines()
     assert len(lines) == 5 and sum(line.startswith("protocol,") for line in lines) == 1
