@@ -7,6 +7,7 @@ What is made stands between one of these lines and `<!-- end -->`. Nothing is tr
     <!-- table: posenc ... -->               its first table without title and legend
     <!-- costs: FILE FILE -->                runs, seeds and minutes of each file of records
     <!-- pairs: FILE KEY=VALUE ... -->       how many pairs of rows are told apart at each length
+    <!-- agreed: PATH SEED,SEED -->         how many pairs each seed by itself tells apart, and in which order
     <!-- changes: PATH KEY=VALUE ... PROTOCOL@MULTIPLE ... -->    losses at 1x, changes beyond it
     <!-- grid: PATH KEY=VALUE,... -->        encodings by the values of a setting: loss at T, change at 8T
     <!-- seeds: PATH ROW ROW MULTIPLE -->    two rows seed by seed
@@ -73,6 +74,7 @@ MAKERS = {
     "table: ": table,
     "costs: ": study_tables.costs,
     "pairs: ": study_tables.pairs,
+    "agreed: ": study_tables.agreed,
     "changes: ": study_tables.changes,
     "grid: ": study_tables.grid,
     "seeds: ": study_tables.seeds,

@@ -57,6 +57,27 @@ def pairs(words: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def agreed(words: str) -> str:
+    """Pairs of rows by how many of the seeds tell them apart, each by itself, by length: PATH SEED,SEED."""
+    path, listed = words.split()
+    runs, seeds = _runs([path]), listed.split(",")
+    alone = [compare(where(runs, [f"seed={seed}"]), "fixed-target", "nats", False) for seed in seeds]
+    assert all([row.label for row in table.rows] == [row.label for row in alone[0].rows] for table in alone)
+    lines = ["| length | pairs | by every seed, in one order | in opposite orders | by some | by none |"]
+    lines.append("| --- | ---: | ---: | ---: | ---: | ---: |")
+    for columns in zip(*(table.columns for table in alone), strict=True):
+        count = Counter[str]()
+        for pair in zip(*(column.pairs for column in columns), strict=True):
+            orders = [one.word for one in pair if one.word in ("lower", "higher")]
+            if {"lower", "higher"} <= set(orders):
+                count["both"] += 1
+            else:
+                count["every" if len(orders) == len(seeds) else "some" if orders else "none"] += 1
+        numbers = (count.total(), *(count[kind] for kind in ("every", "both", "some", "none")))
+        lines.append(f"| {columns[0].multiple:g}x | {' | '.join(map(str, numbers))} |")
+    return "\n".join(lines) + "\n"
+
+
 def changes(words: str) -> str:
     """Losses at 1x and changes beyond it, of the rows of some runs, by several protocols."""
     every = words.split()
