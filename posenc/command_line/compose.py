@@ -92,7 +92,7 @@ def _own_jobs(command: str, line: CommandLine) -> Jobs:
     with initialized(line.config_dir) as search:
         plain = of_the_sweep(line) if line.multirun else line.overrides
         for override in plain:
-            if key_of(override) == "experiment" and line.multirun and _is_sweep(override):
+            if key_of(override) == "experiment" and line.multirun and is_sweep(override):
                 hint = "a command for each; one that is to bring another along says so itself: sweep.also"
                 raise UserError("experiment", override.partition("=")[2], "one at a time", hint=hint)
         base = _compose(command, [*search, *plain])
@@ -154,16 +154,17 @@ def _parser() -> OverridesParser:
     return OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
 
 
-def _is_sweep(override: str) -> bool:
+def is_sweep(override: str) -> bool:
+    """Whether it has several values. Raises UserError for one that cannot be read."""
     try:
-        return _parser().parse_override(override).is_sweep_override()
+        return OverridesParser.create().parse_override(override).is_sweep_override()
     except HydraException as error:
         raise unreadable(override) from error
 
 
 def _expand(command: str, overrides: list[str]) -> list[list[str]]:
     for written in overrides:
-        _is_sweep(written)  # says in our words which one cannot be read
+        is_sweep(written)  # says in our words which one cannot be read
     if command == "eval":
         overrides = with_each_run(overrides, _parser())
     parsed = _parser().parse_overrides(overrides)

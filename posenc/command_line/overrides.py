@@ -96,6 +96,8 @@ def refuse_unknown_flags(command: str, arguments: list[str]) -> None:
     for word in arguments:
         flag = word.partition("=")[0]
         if flag.startswith("--") and not any(one.startswith(flag) for one in known):
+            if flag in TRAINS:
+                raise UserError(flag, None, "is an option of posenc train alone", allowed=", ".join(offered))
             close = nearest(flag, offered)
             hint = f"did you mean: {close}\n" if close else ""
             hint += "settings are written KEY=VALUE: encoding=rope, seed=1"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -49,7 +49,10 @@ class Checked:
 
 
 def run_check(arguments: Sequence[str], *, every: bool, as_json: bool) -> int:
-    """Check what the overrides choose and print it: 1 if a law is broken, else 0. Raises UserError."""
+    """Check what the overrides choose and print it: 1 if a law is broken, else 0. Raises UserError.
+
+    Of every encoding, one that refuses the settings is told below the others, and the code is 1.
+    """
     refuse_unknown_flags("check", list(arguments))
     line = parse(list(arguments))
     refuse_others(line, CHECKED, "is nothing that the laws look at")
@@ -60,11 +63,17 @@ def run_check(arguments: Sequence[str], *, every: bool, as_json: bool) -> int:
     composed = compose_jobs("train", line)
     many = every or composed.sweep
     prepared = []
+    refused: dict[str, UserError] = {}
     for job in composed.jobs:
+        label = _label(job, composed.jobs)
         try:
-            prepared.append((_label(job, composed.jobs), *prepare(job)))
+            prepared.append((label, *prepare(job)))
         except UserError as error:
-            raise (error.within(f"in the job {' '.join(job.overrides)}") if many else error) from None
+            if not every:
+                raise (error.within(f"in the job {' '.join(job.overrides)}") if many else error) from None
+            refused[label] = error
+    if not prepared:
+        raise next(iter(refused.values()))
     checked: list[Checked] = []
     with shown("checked", len(prepared) * len(LAWS)) as progress:
         for label, settings, subject in prepared:
@@ -75,12 +84,16 @@ def run_check(arguments: Sequence[str], *, every: bool, as_json: bool) -> int:
             checked.append(Checked(label, settings, verdicts))
     if as_json:
         documents = [_document(one) for one in checked]
+        documents += [
+            {"encoding": {"name": label}, "passed": False, "refused": error.problem}
+            for label, error in refused.items()
+        ]
         print(json.dumps(documents if many else documents[0], indent=2, ensure_ascii=False))
     elif many:
-        _print_matrix(checked)
+        _print_matrix(checked, refused)
     else:
         _print_one(checked[0])
-    return 1 if any(one.failed for one in checked) else 0
+    return 1 if refused or any(one.failed for one in checked) else 0
 
 
 def prepare(job: ComposedJob) -> tuple[dict[str, Any], Subject]:
@@ -169,7 +182,7 @@ def _print_one(one: Checked) -> None:
     console.print(_sum([one]))
 
 
-def _print_matrix(checked: Sequence[Checked]) -> None:
+def _print_matrix(checked: Sequence[Checked], refused: Mapping[str, UserError]) -> None:
     """Encodings as rows, laws as columns; each law's name heads its column, one line below the last one."""
     console = _console()
     sizes = {_size(one) for one in checked}
@@ -197,6 +210,8 @@ def _print_matrix(checked: Sequence[Checked]) -> None:
             console.print(Text(f"{label} fails {law}: {LAWS[law].statement}", style="bold"), overflow="fold")
             said = "; ".join(word for word in (verdict.reason, verdict.figure) if word)
             console.print(f"  {visible(said)}", overflow="fold")
+    for label, error in refused.items():
+        console.print(f"{visible(label)} is not checked: {visible(error.problem)}", overflow="fold")
     console.print(_sum(checked))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from posenc.command_line.compose import compose_jobs
+from posenc.command_line.compose import ComposedJob, compose_jobs, is_sweep
 from posenc.command_line.overrides import CommandLine, key_of, parse, refuse_others, refuse_unknown_flags
 from posenc.encodings.base import Encoding
 from posenc.encodings.composed import Composed
@@ -79,10 +79,7 @@ def check_out(out: str) -> Path:
 def _of_settings(line: CommandLine) -> Picture:
     """The encoding with its initial values."""
     refuse_others(line, DRAWN, "is nothing that the picture shows (of a run: run=DIR extend=NAME)")
-    composed = compose_jobs("train", line)
-    if composed.sweep:
-        raise UserError("show", None, "draws one encoding at a time", hint="leave out -m")
-    (job,) = composed.jobs
+    job = _only_job("train", line, "draws one encoding at a time")
     settings = {
         **resolve_parts(job.settings, whole("context_length", job.settings["context_length"], least=2)),
         "seed": whole("seed", job.settings["seed"], least=0),
@@ -100,10 +97,7 @@ def _of_run(line: CommandLine) -> Picture:
         if (key := key_of(override)).partition(".")[0] not in OF_A_RUN:
             hint = "with run=DIR only extend and plugins can be said"
             raise UserError(key, None, "is the run's own", hint=hint)
-    composed = compose_jobs("eval", line)
-    if composed.sweep:
-        raise UserError("show", None, "draws one run at a time", hint="leave out -m")
-    asked = composed.jobs[0].settings
+    asked = _only_job("eval", line, "draws one run at a time").settings
     run = stored_run(asked["run"], asked["plugins"])
     checkpoint, settings = run.checkpoint, run.settings
     vocabulary = _vocabulary(checkpoint.path)
@@ -121,6 +115,17 @@ def _of_run(line: CommandLine) -> Picture:
     window = FAR * settings["context_length"]
     facts.append(f"extended by {extension.name} for a window of {window}: {extension.formula}")
     return _picture(model, settings, facts, extension.acting(window), f"+{extension.name}")
+
+
+def _only_job(command: str, line: CommandLine, problem: str) -> ComposedJob:
+    for override in line.overrides:
+        if is_sweep(override):
+            hint = "a command for each; a list is written [a,b]"
+            raise UserError(key_of(override), override.partition("=")[2], problem, hint=hint)
+    composed = compose_jobs(command, line)
+    if composed.sweep:
+        raise UserError("show", None, problem, hint="leave out -m")
+    return composed.jobs[0]
 
 
 def _printable(text: str, encoding: str) -> str:

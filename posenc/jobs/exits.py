@@ -19,7 +19,7 @@ def told_exit_code(error: BaseException, stop: StopFlag) -> int:
     """Says on stderr why the command ends."""
     if isinstance(error, InterruptedRunError):
         if os.environ.get("RANK", "0") == "0":  # of several processes the first one speaks
-            again = "the same command begins again and keeps what is finished"
+            again = "what is on disk stays; the same command begins again"
             print(f"{stop.name}: stopped; {again}", file=sys.stderr)
         return stop.exit_code or CODES[signal.SIGTERM]  # it struck while another flag held the signals
     told = error if isinstance(error, UserError | RunError) else _surroundings(error)

@@ -117,6 +117,24 @@ def test_the_failures_of_a_matrix_are_told_in_full(
     assert "  its bias rises with the distance" in result.out
 
 
+def test_all_of_them_but_those_that_refuse(posenc: Posenc, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has no use for a setting is named; the others are checked."""
+    monkeypatch.setattr("posenc.commands.check.LAWS", {"count": LAWS["count"]})
+    result = posenc("check", "--all", "positions=randomized")
+    assert result.code == 1 and result.err == "", result
+    lines = result.out.splitlines()
+    assert "nope is not checked: makes no sense with encoding=nope:" in result.out
+    assert next(line for line in lines if line.startswith("rope ")).split() == ["rope", "+"]
+    documents = {
+        one["encoding"]["name"]: one
+        for one in json.loads(posenc("check", "--all", "positions=randomized", "--json").out)
+    }
+    assert "reads no position" in documents["nope"]["refused"] and not documents["nope"]["passed"]
+    assert documents["rope"]["passed"] and "refused" not in documents["rope"]
+    nobody = posenc("check", "--all", "attention.window=0")
+    assert (nobody.code, nobody.out) == (2, "") and "window=0" in nobody.err
+
+
 def test_the_size_is_its_own_unless_chosen(posenc: Posenc, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("posenc.commands.check.LAWS", {"order": LAWS["order"]})
     given = json.loads(posenc("check", "model=nano", "model.n_layers=1", "context_length=16", "--json").out)

@@ -70,6 +70,7 @@ def test_help_needs_no_torch(place: Path) -> None:
     [
         (["train", "--multrun"], "did you mean: --multirun"),
         (["train", "--dryrun"], "did you mean: --dry-run"),
+        (["eval", "--dry-run"], "is an option of posenc train alone"),
         (["eval", "--config-dri", "x"], "did you mean: --config-dir"),
         (["trian"], "train"),
         (["runs", "--wach"], "--watch"),

@@ -167,6 +167,8 @@ WRONG = [
     (["context_length=1"], "context_length=1"),
     (["model.n_heads=3"], "model.n_heads=3"),
     (["-m", "encoding=alibi,rope"], "one encoding at a time"),
+    (["encoding=alibi,rope"], "one encoding at a time"),
+    (["-m", "encoding=rope"], "leave out -m"),
     (["run=nowhere"], "no such folder"),
     (["run=nowhere", "encoding=rope"], "is the run's own"),
     (["plugins=[nowhere_to_be_found]", "encoding.name=mine"], "nowhere_to_be_found"),
