@@ -234,6 +234,9 @@ def _between(ours: _Ours, a: str, b: str, multiple: float) -> Scores | str:
         cell = ours.cell(name, multiple)
         if cell is None or not cell.rankable:
             return f"{name}: {_why(ours, name, multiple)}"
+    hashes = {cell.targets_hash for name in (a, b) if (cell := ours.cell(name, multiple))}
+    if len(hashes) != 1 or None in hashes:
+        return "measured on different targets"
     ones, others = (samples_of(ours.groups[ours.at[name]], multiple) for name in (a, b))
     return [(ones[seed], others[seed]) for seed in sorted(ones) if seed in others]
 

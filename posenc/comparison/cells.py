@@ -50,7 +50,7 @@ class Cell:
 
 def make_cell(group: Group, multiple: float, metric: Metric) -> Cell:
     """The cell of a row at one window length."""
-    values, changes, reasons = [], [], Counter[str]()
+    values, changes, based, reasons = [], [], 0, Counter[str]()
     hashes, windows, counts = set(), set(), set()
     scores: list[Scores] = []
     for member in group.members:
@@ -67,7 +67,8 @@ def make_cell(group: Group, multiple: float, metric: Metric) -> Cell:
         base = record_of(member, None, 1.0)
         if base is not None and base["targets_hash"] == record["targets_hash"]:
             reference = value_of(base, metric)
-            if reference is not None and math.isfinite(value - reference):
+            based += reference is not None
+            if reference is not None and math.isfinite(value - reference):  # perplexities may be infinite
                 changes.append(value - reference)
             scores += _scores(record, base)
     cell = Cell(multiple, windows.pop() if len(windows) == 1 else None, seeds=len(values))
@@ -77,9 +78,9 @@ def make_cell(group: Group, multiple: float, metric: Metric) -> Cell:
     cell.targets, cell.documents = counts.pop() if len(counts) == 1 else (None, None)
     if values:
         cell.mean, cell.spread = mean_and_spread(values)
-    if 0 < len(changes) < len(values):  # a change of some seeds beside a loss of all would not be told
-        cell.note = ", ".join(filter(None, [cell.note, f"{len(changes)} of {len(values)} with 1x"]))
-    elif changes:
+    if 0 < based < len(values):  # a change of some seeds beside a loss of all would not be told
+        cell.note = ", ".join(filter(None, [cell.note, f"{based} of {len(values)} with 1x"]))
+    elif changes and len(changes) == len(values):
         cell.change, cell.change_spread = mean_and_spread(changes)
     if len(values) == len(changes) == len(scores) == 1 and metric != "ppl":
         cell.change_ci95 = _interval(scores, "targets" if metric == "nats" else "bytes")

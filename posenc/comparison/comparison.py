@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -221,7 +222,11 @@ def _rank(
     """Compare the rows of a column that may be compared, pair by pair, and mark those near the lowest."""
     cells = [row.cells[at] for row in rows]
     ranked = [cell for cell in cells if cell.rankable and cell.mean is not None]
-    if len(ranked) < 2 or not _comparable(ranked, metric, unlike):
+    by_tokenizer: dict[str | None, set[str | None]] = defaultdict(set)
+    for row, cell in zip(rows, cells, strict=True):
+        if cell in ranked:
+            by_tokenizer[row.mixed.get("tokenizer")].add(cell.targets_hash)
+    if len(ranked) < 2 or not _comparable(list(by_tokenizer.values()), metric, unlike):
         return
     samples = [
         samples_of(group, column.multiple) if cell.rankable else None
@@ -251,8 +256,10 @@ def _renumber(pairs: Sequence[Pair], order: Sequence[int]) -> None:
         pair.a, pair.b = place[pair.a], place[pair.b]
 
 
-def _comparable(ranked: Sequence[Cell], metric: Metric, unlike: Sequence[str]) -> bool:
+def _comparable(hashes: Sequence[set[str | None]], metric: Metric, unlike: Sequence[str]) -> bool:
     """Whether one text was scored: the same targets, or in bits per byte another tokenizer's of that text.
+
+    `hashes` are those of the targets, by tokenizer: of one tokenizer they must be the same.
 
     With as much before each target: the stride says how much that is, and which targets there are does not.
 
@@ -260,6 +267,7 @@ def _comparable(ranked: Sequence[Cell], metric: Metric, unlike: Sequence[str]) -
     """
     if metric == "ppl" or "stride" in unlike or (metric != "bpb" and "tokenizer" in unlike):
         return False
-    same_targets = len({cell.targets_hash for cell in ranked}) == 1 and ranked[0].targets_hash is not None
+    if any(len(of_one) != 1 or None in of_one for of_one in hashes):
+        return False
     same_text = not {"evaluated on", "split", "context length", "targets"} & set(unlike)
-    return same_targets or (metric == "bpb" and "tokenizer" in unlike and same_text)
+    return len(set.union(*hashes)) == 1 or (metric == "bpb" and "tokenizer" in unlike and same_text)

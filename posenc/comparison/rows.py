@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +16,7 @@ from posenc.results.settings import (
     of_options,
     options_of,
     settings_of,
+    size_of,
 )
 
 CODE = "code"
@@ -40,6 +41,11 @@ class Group:
     members: list[Member] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     label: str = ""
+
+    @property
+    def size(self) -> dict[str, str] | None:
+        """The model, corpus and lengths of its runs, where one of them says so."""
+        return next((size for m in self.members if (size := size_of(m.run)) is not None), None)
 
     @property
     def seeds(self) -> list[int]:
@@ -83,9 +89,12 @@ def group_runs(
         if CODE in row.settings:
             row.notes.append("trained by other code of its encoding than its namesake")
     _label(rows)
-    everything = {seed for row in rows for seed in row.seeds}
     for row in rows:
-        there = {seed for other in rows if _alike(row, other) for seed in other.seeds}
+        everything = {
+            seed for other in rows if _measured(other) or _alike(row, other) for seed in other.seeds
+        }
+        beside = [other for other in rows if _alike(row, other) and row.mixed == other.mixed]
+        there = {seed for other in beside for seed in other.seeds}
         lacking = [
             ("no run of", everything - there),
             ("not extended:", there - set(row.seeds)),  # the same row as trained has it
@@ -127,7 +136,7 @@ def _add(
 
 def _add_without_numbers(groups: dict[tuple[str, ...], Group], run: Run, settings: dict[str, str]) -> None:
     """One that diverged joins the rows of extensions too: they lack that seed as the row as trained does."""
-    alone = Group(encoding_of(run) or run.name, None, settings, {})
+    alone = Group(encoding_of(run) or run.name, None, settings, {}, [Member(run, None)])
     same = [group for group in groups.values() if _alike(alone, group)]
     trained = [group for group in same if group.extend is None]
     if len(trained) == 1:
@@ -135,12 +144,18 @@ def _add_without_numbers(groups: dict[tuple[str, ...], Group], run: Run, setting
         for group in [*trained, *(extended if run.state == "diverged" else [])]:
             group.members.append(Member(run, None))
     else:
-        _add(groups, Member(run, None), settings, None, {})
+        size = json.dumps(alone.size, sort_keys=True)
+        groups[alone.encoding, "no numbers", json.dumps(settings, sort_keys=True), size] = alone
 
 
 def _alike(one: Group, other: Group) -> bool:
-    """Whether the runs of two rows are seeds of one encoding with one set of settings."""
-    return one.encoding == other.encoding and one.settings == other.settings
+    """Whether the runs of two rows are seeds of one encoding with one set of settings, at one size."""
+    unlike = one.size is not None and other.size is not None and one.size != other.size
+    return one.encoding == other.encoding and one.settings == other.settings and not unlike
+
+
+def _measured(row: Group) -> bool:
+    return any(member.selected for member in row.members)
 
 
 def shown_of(selected: Sequence[Selected], groups: Sequence[Group]) -> list[Selected]:
@@ -201,10 +216,14 @@ def _label(rows: list[Group]) -> None:
         ]
         parts += knobs_of(row)
         row.label = " ".join([label, *parts, *([f"(beyond: {row.beyond})"] if row.beyond else [])])
-    twice = Counter((row.label, json.dumps(row.mixed, sort_keys=True)) for row in rows)
+    of_name = defaultdict(list)
     for row in rows:
-        if twice[row.label, json.dumps(row.mixed, sort_keys=True)] > 1 and row.members:
-            row.label += f" [{row.members[0].run.name}]"
+        of_name[row.label, json.dumps(row.mixed, sort_keys=True)].append(row)
+    for twins in of_name.values():
+        measured = [row for row in twins if _measured(row)]
+        for row in twins if len(twins) > 1 else []:
+            if row.members and measured != [row]:
+                row.label += f" [{row.members[0].run.name}]"
 
 
 def knobs_of(row: Group) -> list[str]:

@@ -42,9 +42,8 @@ def select(runs: Sequence[Run], protocol: str, steps: Mapping[int, int] | None =
 
     Of the newest checkpoint that was measured so, or of the step that `steps` has for the run's id.
 
-    Where a run was measured on several sets of targets, the one that most runs share is taken, then the
-    run's own corpus, the test split, the most and the longest windows, the most targets. Sets of one window
-    each (protocols that cannot score the same targets at every length) are taken together.
+    Where a run was measured on several sets of targets, one of the test split is taken, of those the one that
+    most runs share, then the run's own corpus, the most and the longest windows, the most targets.
     """
     last = {id(run): _at_checkpoint(run, protocol, (steps or {}).get(id(run))) for run in runs}
     ranked = _rank(runs, last)
@@ -160,9 +159,9 @@ def _rank(runs: Sequence[Run], last: dict[int, list[Record]]) -> dict[TargetSet,
             targets[key] = max(targets[key], record["targets"])
     return {
         key: (
+            key[1] != "test",  # what was tuned on validation documents was measured there, and is not to win
             -len(owners[key]),
             own[key] == 0,
-            key[1] != "test",
             -len(windows[key]),
             -max(windows[key]),
             -targets[key],
@@ -178,13 +177,8 @@ def _select_run(
     by_set: dict[TargetSet, list[Record]] = defaultdict(list)
     for record in records:
         by_set[target_set(record)].append(record)
-    order = sorted(by_set, key=lambda key: ranked[key])
-    taken = [order[0]]
-    curves = any("curve" in record for record in by_set[order[0]])  # one window by nature
-    if _windows(by_set[order[0]]) == 1 and not curves:
-        taken += [k for k in order[1:] if k[:3] == order[0][:3] and _windows(by_set[k]) == 1]
     selected = Selected(run)
-    chosen = [record for key in taken for record in by_set[key]]
+    chosen = by_set[min(by_set, key=lambda key: ranked[key])]
     knobs = _knobs_shown(chosen)
     for record in chosen:
         if knobs[extend_key(record)] == _knobs(record):
@@ -222,7 +216,3 @@ def extend_key(record: Record) -> str | None:
     left_out = {"resolved", *record["extend"].get("tuned", [])}
     kept = {key: value for key, value in record["extend"].items() if key not in left_out}
     return json.dumps(kept, sort_keys=True)
-
-
-def _windows(records: list[Record]) -> int:
-    return len({record["window"] for record in records})

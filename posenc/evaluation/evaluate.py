@@ -146,4 +146,7 @@ def _measured(
 def _extend(subject: Subject, window: int) -> dict[str, Any] | None:
     """The extension's settings, and what they come to at this window."""
     extension = subject.extension
-    return None if extension is None else {**extension.settings, "resolved": extension.resolved(window)}
+    if extension is None:
+        return None
+    revised = {"revision": extension.revision} if extension.revision > 1 else {}
+    return {**extension.settings, **revised, "resolved": extension.resolved(window)}

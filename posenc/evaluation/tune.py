@@ -63,8 +63,9 @@ def tune(
 ) -> Chosen:
     """The candidate with the lowest mean fixed-target loss beyond T, on validation documents.
 
-    `evaluated(cells)` measures and stores. A candidate that diverges somewhere is never chosen; where all do,
-    it is the first. The chosen one's settings say `tuned_on`, so that its row does too.
+    `evaluated(cells)` measures and stores. A candidate without a number somewhere (diverged, out of memory) is
+    never chosen; where none has one, it is the first, and nothing was chosen. Else the chosen one's settings say
+    `tuned_on`, so that its row does too.
     """
     validation = dataclasses.replace(asked, split=SPLIT, max_targets=min(TARGETS, asked.max_targets))
     losses = []
@@ -75,8 +76,12 @@ def tune(
         nats = [record["nats"] for record in evaluated(beyond)]
         losses.append(math.inf if None in nats else sum(n for n in nats if n is not None))
     best = grid[losses.index(min(losses))]
+    if not math.isfinite(min(losses)):
+        return Chosen(best, f"{best.name}: none of {len(grid)} candidates has a number, knobs as given")
     usual = grid[0].settings
     tuned = sorted(key for key in best.grid if any(one.settings[key] != usual[key] for one in grid))
     knobs = ", ".join(f"{key}={best.settings[key]}" for key in tuned)
     best.settings = {**best.settings, "tuned_on": SPLIT, "tuned": tuned}
-    return Chosen(best, f"{best.name} {knobs}")
+    lost = losses.count(math.inf)
+    left = f" ({lost} of {len(grid)} candidates without a number)" if lost else ""
+    return Chosen(best, f"{best.name} {knobs}{left}")

@@ -15,11 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+NORM_EPS = torch.finfo(torch.float32).eps  # in float64 too: the type's own would be another norm
+
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
     """x (..., d) over its root mean square, times weight (d,), as nn.RMSNorm does it; in x's dtype."""
     if x.device.type != "cpu" or torch.compiler.is_compiling():
-        return F.rms_norm(x, (x.shape[-1],), weight)  # one kernel there
+        return F.rms_norm(x, (x.shape[-1],), weight, NORM_EPS)  # one kernel there
     return _RmsNorm.apply(x, weight, x.dtype)
 
 
@@ -38,9 +40,8 @@ def rms_norm_for_product(x: Tensor, weight: Tensor) -> Tensor:
 class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
-        eps = torch.finfo(x.dtype).eps
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)  # (..., 1), one pass
-        inverse = norm.mul_(norm).div_(x.shape[-1]).add_(eps).rsqrt_()  # (..., 1)
+        inverse = norm.mul_(norm).div_(x.shape[-1]).add_(NORM_EPS).rsqrt_()  # (..., 1)
         ctx.save_for_backward(x, weight, inverse)
         return (x * inverse).mul_(weight).to(dtype)  # (..., d)
 

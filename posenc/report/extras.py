@@ -54,10 +54,7 @@ def _uses(context: UsesContext | None, sign: str) -> list[str]:
 
 
 def _probe(probe: Probe, of: str | None, sign: str) -> list[str]:
-    lines = entry(probe.cell, "nats", of, sign).lines
-    if probe.cell.mean is not None and probe.cell.change is None and probe.at_train_length is not None:
-        lines.append(f"1x {printed(probe.at_train_length, 'nats')}")
-    return lines
+    return entry(probe.cell, "nats", of, sign).lines
 
 
 def _extended(cell: Cell | None, metric: str, of: str | None, sign: str) -> list[str]:

@@ -119,6 +119,8 @@ def _spread(comparison: Comparison) -> str:
         change = ""
     if any(row.curve for row in comparison.rows):
         change = "the number with a sign is the rise over the mean from T/2 to T in the same passes"
+        if any(row.curve and row.extend for row in comparison.rows):
+            change += " (extended: over that of the model as trained, given T tokens)"
     counts = sorted({cell.seeds for cell in _cells(comparison) if cell.seeds})
     if of == "seeds":
         several = [count for count in counts if count > 1]

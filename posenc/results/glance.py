@@ -173,23 +173,27 @@ def _plain_records(text: bytes, start: int) -> Iterator[bytes]:
 
 
 def losses_by_multiple(records: Sequence[Any], facts: Any) -> dict[float, float]:
-    """Of the last checkpoint on the run's own corpus; of several sets of targets the one `select` takes."""
+    """Of the last checkpoint on the run's own corpus; of several sets of targets the one that `select` takes
+    where it sees this run alone.
+    """
     try:
         own = (facts.get("corpus") or {}).get("fingerprint")
-        with_numbers = [
-            r
-            for r in records
-            if r["nats"] is not None and r.get("note") is None and own in (None, r["fingerprint"])
-        ]
-        step = max((r["checkpoint_step"] for r in with_numbers), default=0)
-        sets: dict[tuple[bool, int, str, str], dict[float, float]] = {}
-        for r in with_numbers:
+        measured = [r for r in records if own in (None, r["fingerprint"])]
+        step = max((r["checkpoint_step"] for r in measured), default=0)
+        sets: dict[tuple[str, str], dict[float, Any]] = {}
+        for r in measured:
             if r["checkpoint_step"] == step:
-                size = (r["split"] == "test", r["targets"], r["split"], r["targets_hash"])
-                sets.setdefault(size, {})[round(float(r["multiple"]), 6)] = float(r["nats"])
-        # test, then the most windows, the longest, the most targets
-        best = max(sets, key=lambda key: (key[0], len(sets[key]), max(sets[key]), *key[1:]), default=None)
-        return {} if best is None else sets[best]
+                of_set = sets.setdefault((r["split"], r["targets_hash"]), {})
+                of_set[round(float(r["multiple"]), 6)] = r
+
+        def preferred(key: tuple[str, str]) -> tuple[Any, ...]:
+            """Test, then the most windows, the longest, the most targets."""
+            records = sets[key].values()
+            return key[0] == "test", len(records), max(sets[key]), max(r["targets"] for r in records), key
+
+        best = sets[max(sets, key=preferred)] if sets else {}
+        with_numbers = {m: r for m, r in best.items() if r["nats"] is not None and r.get("note") is None}
+        return {multiple: float(r["nats"]) for multiple, r in with_numbers.items()}
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"results.json: not what posenc writes ({error!r})") from error
 

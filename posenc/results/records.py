@@ -36,7 +36,7 @@ class Curve(TypedDict):
     nats: list[float]  # mean of each bin
     targets: list[int]
     level: float  # mean over T/2 < p <= T
-    rise: list[float]  # of each bin over the level, in the same passes
+    rise: list[float]  # of each bin over the level, in the same passes (extended: of the model as trained)
     rise_ci95: list[list[float] | None]  # over documents
     slope: float | None  # nats per token, for each token past T; null where there is none
     slope_ci95: list[float] | None  # over documents

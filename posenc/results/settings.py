@@ -25,15 +25,31 @@ MIXED = {"model", "data", "tokenizer", "context_length", "train.tokens"}
 
 def settings_of(run: Run) -> dict[str, str]:
     """Flat settings (`encoding.base`: "10000") from config.yaml, or from the facts where there is none."""
+    facts = dict(run.facts or {})
     if run.config is not None:
         tree: dict[str, Any] = dict(run.config)
-        if not isinstance(tree.get("encoding"), dict) and run.facts is not None:
-            tree["encoding"] = run.facts["encoding"]
+        if not isinstance(tree.get("encoding"), dict) and facts:
+            tree["encoding"] = facts["encoding"]
     else:
-        tree = {"encoding": run.facts["encoding"]} if run.facts is not None else {}
+        tree = {key: facts[key] for key in ("encoding", "attention", "positions") if key in facts}
+        if "precision" in facts:
+            tree["train"] = {"precision": facts["precision"]}
     skipped = NOT_DEFINING | MIXED | {"encoding.name"}
     flat = flatten(tree)
     return {key: text for key, text in flat.items() if skipped.isdisjoint(_sections(key))}
+
+
+def size_of(run: Run) -> dict[str, str] | None:
+    """Of MIXED what config.yaml says, as flat settings without what a place or a name is; None without it.
+
+    For a run that has no numbers: there is nothing else to tell whether it is a seed of a row.
+    """
+    if run.config is None:
+        return None
+    flat = flatten(dict(run.config))
+    named = {"data.name", "tokenizer.name", "tokenizer.vocab_size", "context_length", "train.tokens"}
+    model = {key for key in flat if key.startswith("model.") and key != "model.name"}
+    return {key: flat[key] for key in sorted(named | model) if key in flat}
 
 
 def encoding_of(run: Run) -> str | None:

@@ -135,6 +135,16 @@ def test_all_of_them_but_those_that_refuse(posenc: Posenc, monkeypatch: pytest.M
     assert (nobody.code, nobody.out) == (2, "") and "window=0" in nobody.err
 
 
+def test_float32_is_held_to_the_same_bound_at_any_width(
+    posenc: Posenc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A norm that adds its own type's epsilon differs in float64 by the more the wider the model is."""
+    monkeypatch.setattr("posenc.commands.check.LAWS", {"float32": LAWS["float32"]})
+    wide = ["model.d_model=256", "model.n_layers=1", "model.n_heads=4", "model.mlp_ratio=2"]
+    (verdict,) = json.loads(posenc("check", "encoding=nope", *wide, "--json").out)["verdicts"]
+    assert verdict["verdict"] == "pass" and float(verdict["figure"].split()[0]) < 1e-5, verdict
+
+
 def test_the_size_is_its_own_unless_chosen(posenc: Posenc, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("posenc.commands.check.LAWS", {"order": LAWS["order"]})
     given = json.loads(posenc("check", "model=nano", "model.n_layers=1", "context_length=16", "--json").out)
