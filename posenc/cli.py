@@ -13,7 +13,14 @@ import typer
 from posenc import __version__
 from posenc.cli_tools import Debug, Protocol, bench, completion, dashboard, doctor, export, runs
 from posenc.errors import RunError, UserError
-from posenc.jobs.signals import InterruptedRunError, StopFlag, ignore_signals, leave_at_a_signal
+from posenc.jobs.signals import (
+    InterruptedRunError,
+    StopFlag,
+    ignore_signals,
+    leave_at_a_signal,
+    leave_at_once,
+    library_at_work,
+)
 
 app = typer.Typer(
     name="posenc",
@@ -247,6 +254,8 @@ def main(command: str | None = None) -> None:
             _run(arguments, debug, stop)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if library_at_work():
+            leave_at_once(code)
         atexit.register(leave_at_a_signal, code)
         raise
 

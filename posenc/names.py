@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+DEAF = "a library that hears no signal"  # a thread that may outlive the command (corpus.waiting)
+
 
 def visible(text: object) -> str:
     """One line: unprintable characters (control, direction) become escapes (`\\n`, `\\x1b`)."""

@@ -14,7 +14,7 @@ from filelock import Timeout
 
 from posenc.corpus.watch import SECONDS_BETWEEN_LINES, tell
 from posenc.durable import file_lock
-from posenc.names import visible
+from posenc.names import DEAF, visible
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -57,7 +57,7 @@ def heard(work: Callable[[Iterable[Item]], Result], items: Iterable[Item], doing
             result.set_exception(error)
 
     began = time.monotonic()
-    thread = threading.Thread(target=run, daemon=True)
+    thread = threading.Thread(target=run, daemon=True, name=DEAF)
     thread.start()
     try:
         while not wait([result], timeout=SECONDS_BETWEEN_LINES).done:

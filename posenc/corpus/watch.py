@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 from posenc.corpus.documents import Document
 from posenc.names import visible
+from posenc.report.screen import screen
 
 SECONDS_BETWEEN_LINES = 5.0
 
@@ -32,7 +33,7 @@ def watched(
         rate = total / 1e6 / max(time.monotonic() - began, 1e-9)
         text = f"{visible(doing)}: {visible(part)}{', ' * bool(part)}{count:,} documents, "
         text += f"{size / 1e6:,.1f}{most} MB, {rate:,.1f} MB/s"
-        print(f"\r{text:<79}" if live else text, end=end, file=sys.stderr, flush=True)
+        print(f"\r{text:<79}" if live else text, end=end, file=screen(), flush=True)
 
     for document in documents:
         if part_of(document) != part:
@@ -52,4 +53,4 @@ def watched(
 
 def tell(text: str) -> None:
     """One plain line on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    print(text, file=screen(), flush=True)

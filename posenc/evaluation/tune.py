@@ -63,9 +63,9 @@ def tune(
 ) -> Chosen:
     """The candidate with the lowest mean fixed-target loss beyond T, on validation documents.
 
-    `evaluated(cells)` measures and stores. A candidate without a number somewhere (diverged, out of memory) is
-    never chosen; where none has one, it is the first, and nothing was chosen. Else the chosen one's settings say
-    `tuned_on`, so that its row does too.
+    `evaluated(cells)` measures and stores. A candidate without a number somewhere (diverged, out of memory)
+    is never chosen; where none has one, it is the first, and nothing was chosen. Else the chosen one's
+    settings say `tuned_on`, so that its row does too.
     """
     validation = dataclasses.replace(asked, split=SPLIT, max_targets=min(TARGETS, asked.max_targets))
     losses = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from posenc.evaluation.evaluate import protocol_module
 from posenc.jobs import run_directory as folder
 from posenc.jobs.build import build_decoder, build_model, run_facts
 from posenc.jobs.eval_job import EvalJob
-from posenc.jobs.holding import locked
+from posenc.jobs.holding import is_held, locked
 from posenc.jobs.measure import Outcome, asked_of, byte_store, measure
 from posenc.jobs.signals import InterruptedRunError, StopFlag
 from posenc.report.progress import say
@@ -69,6 +68,7 @@ def _run(job: EvalJob, stop: StopFlag) -> Outcome:
             load_weights(Path(path), model)
         group.same_weights(model)
         own = job.facts.fingerprint == state.get("fingerprint")
+        in_bytes = byte_store(store, job.data, job.facts, job.evaluation) if own else None
         records = measure(
             trained,
             model,
@@ -79,7 +79,7 @@ def _run(job: EvalJob, stop: StopFlag) -> Outcome:
             device=job.device,
             step=step,
             stop=stop,
-            trained_bytes=partial(byte_store, store, job.data, job.facts) if own else None,
+            trained_bytes=in_bytes,
         )
         facts = run_facts(
             trained,
@@ -96,6 +96,9 @@ def _run(job: EvalJob, stop: StopFlag) -> Outcome:
         )
         folder.put_together(job.directory, facts, newer=False)
     if not group.is_first:
+        return Outcome(0, records)
+    if job.tracking["name"] != "none" and is_held(job.directory, "run"):  # it sends all there is at its end
+        say("this run is being trained: its own process tells the tracker of these numbers")
         return Outcome(0, records)
     tracker = build_tracker(
         job.tracking,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import sys
 from pathlib import Path
 
 from posenc.errors import RunError, UserError
 from posenc.jobs.signals import CODES, InterruptedRunError, StopFlag
+from posenc.report.screen import screen
 
 # What the loader of libraries says. Not "in static TLS block", which is no matter of size.
 NO_ROOM_TO_LOAD = ("failed to map segment", "annot allocate memory: ", "object: Cannot allocate memory")
@@ -20,13 +20,13 @@ def told_exit_code(error: BaseException, stop: StopFlag) -> int:
     if isinstance(error, InterruptedRunError):
         if os.environ.get("RANK", "0") == "0":  # of several processes the first one speaks
             again = "what is on disk stays; the same command begins again"
-            print(f"{stop.name}: stopped; {again}", file=sys.stderr)
+            print(f"{stop.name}: stopped; {again}", file=screen(), flush=True)
         return stop.exit_code or CODES[signal.SIGTERM]  # it struck while another flag held the signals
     told = error if isinstance(error, UserError | RunError) else _surroundings(error)
     if told is None:
         fault = f"{type(error).__name__}: {error}"
         told = RunError(fault, hint="this is a fault of posenc; --debug shows where")
-    print(told.text(), file=sys.stderr)
+    print(told.text(), file=screen(), flush=True)
     return told.exit_code
 
 

@@ -52,11 +52,11 @@ def measure(
     device: torch.device,
     step: int,
     stop: StopFlag,
-    trained_bytes: Callable[[], TokenStore] | None,
+    trained_bytes: TokenStore | None,
 ) -> list[Record]:
     """Records of every cell of the plan for a model trained by `settings` up to `step`.
 
-    `trained_bytes` gives the bytes of the corpus it was trained on, where that is the one measured: then
+    `trained_bytes` are the bytes of the corpus it was trained on, where that is the one measured: then
     fixed-target comes with its reference, the loss of a byte trigram. Raises InterruptedRunError once a
     stop was asked for; what was finished before is stored. Several processes share the windows of each cell.
     """
@@ -175,14 +175,21 @@ def asked_of(settings: dict[str, Any], store: TokenStore, plan: EvalPlan) -> Ask
     )
 
 
-def byte_store(store: TokenStore, data: dict[str, Any], facts: CorpusFacts) -> TokenStore:
-    """The same documents with bytes for tokens: the store itself where they are bytes already."""
-    return store if store.tokenizer["name"] == "bytes" else prepare(data, {"name": "bytes"}, facts=facts)
+def byte_store(
+    store: TokenStore, data: dict[str, Any], facts: CorpusFacts, plan: EvalPlan
+) -> TokenStore | None:
+    """The same documents with bytes for tokens, where the plan needs them for its reference.
+
+    Made before anything is trained or measured: the text may be out of reach, or another one, hours later.
+    """
+    if "fixed-target" not in plan.protocols:
+        return None
+    if store.tokenizer["name"] == "bytes":
+        return store
+    return current().in_turn(lambda: prepare(data, {"name": "bytes"}, facts=facts))
 
 
-def _reference(
-    asked: Asked, trained_bytes: Callable[[], TokenStore], directory: Path, corpus: str, step: int
-) -> Record:
+def _reference(asked: Asked, trained_bytes: TokenStore, directory: Path, corpus: str, step: int) -> Record:
     """The byte trigram's loss on the fixed targets, stored like any cell."""
     plan, store, began = fixed_target.plan(asked), asked.store, time.monotonic()
     identity: dict[str, Any] = {
@@ -196,7 +203,7 @@ def _reference(
     stored = find_record(directory, **identity, extend=None, stride=None)
     if stored is not None:
         return stored
-    sums = trigram.trigram_sums(trained_bytes(), store, asked.split, plan)
+    sums = trigram.trigram_sums(trained_bytes, store, asked.split, plan)
     record = make_record(
         **identity,
         train_length=asked.train_length,

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import platform
+import re
 import socket
 import stat
 import subprocess
@@ -156,6 +157,18 @@ def drop_metrics_after(directory: Path, step: int) -> None:
         except (ValueError, KeyError, TypeError):
             continue  # the line that a kill cut short, or that is damaged
     write_text_atomic(path, "".join(line + "\n" for line in kept))
+
+
+@by_the_first
+def drop_records_after(directory: Path, step: int) -> None:
+    """Forget what was measured of later weights than those that a run continues from: they come anew.
+
+    On another machine, or with other threads, their bits would differ, and a curve would be of two models.
+    """
+    for path in (directory / "records").glob("[!.]*.json"):
+        found = re.search(r"-step(\d+)-", path.name)
+        if found and int(found[1]) > step:
+            path.unlink(missing_ok=True)
 
 
 class _LogFile(logging.FileHandler):

@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
+from posenc.names import DEAF
+
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 if hasattr(signal, "SIGUSR1"):  # not on Windows
     CODES[signal.SIGUSR1] = 143
@@ -32,13 +34,23 @@ def leave_at_a_signal(code: int) -> None:
     """
 
     def leave(number: int, frame: FrameType | None) -> None:
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):
-                stream.flush()
-        os._exit(code)
+        leave_at_once(code)
 
     for number in to_take_over():
         signal.signal(number, leave)
+
+
+def library_at_work() -> bool:
+    """Whether one was left behind that stops with the process alone."""
+    return any(thread.name == DEAF for thread in threading.enumerate())
+
+
+def leave_at_once(code: int) -> None:
+    """Without Python's clearing up, which takes away what another thread uses: it ended in SIGSEGV."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(code)
 
 
 def ignore_signals() -> None:
@@ -71,6 +83,10 @@ class StopFlag:
     def __enter__(self) -> StopFlag:
         if threading.current_thread() is threading.main_thread():  # only there may handlers be set
             self._before = {number: signal.signal(number, self._handle) for number in to_take_over()}
+            for handler in self._before.values():  # one that struck where Python swallows what is raised
+                outer = getattr(handler, "__self__", None)
+                if isinstance(outer, StopFlag):
+                    self.received = self.received or outer.received
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -61,7 +61,7 @@ class TrainJob:
     steps: int
     batch_windows: int
     precision: str
-    begun_in: str | None  # with `auto`: another precision in which this run is there already
+    begun_here: str | None  # what `auto` would be here, where it was another when this run was begun
     device: torch.device
     evaluation: EvalPlan
 
@@ -127,13 +127,15 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     readable = settings["name"] or f"{'-'.join(names)}-T{context_length}-s{seed}"
     digest = run_hash(resolved, facts, source)
     directory = _directory(folder, readable, digest)
-    begun_in = None
+    begun_here = None
     if train["precision"] == "auto" and not directory.is_dir():
         other = "fp32" if precision == "bf16" else "bf16"
         elsewhere = {**resolved, "train": {**resolved["train"], "precision": other}}
-        begun_in = (
-            other if _directory(folder, readable, run_hash(elsewhere, facts, source)).is_dir() else None
-        )
+        hash_elsewhere = run_hash(elsewhere, facts, source)
+        begun = _directory(folder, readable, hash_elsewhere)
+        if begun.is_dir():  # on another machine: what `auto` meant there is stored, and stays
+            resolved, digest, directory = elsewhere, hash_elsewhere, begun
+            begun_here, precision = precision, other
     if not directory.is_dir():  # one that is there may be finished, and is then only read
         check_runs_dir(settings["runs_dir"], folder, writing=True)
     return TrainJob(
@@ -147,17 +149,18 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
         steps=max(1, round(tokens / (batch_windows * context_length))),
         batch_windows=batch_windows,
         precision=precision,
-        begun_in=begun_in,
+        begun_here=begun_here,
         device=device,
         evaluation=evaluation,
     )
 
 
 def _directory(folder: Path, readable: str, digest: str) -> Path:
-    """The run is found again by its hash, under whatever name it was started."""
+    """The run is found again by its hash, under whatever name it was started; of copies the namesake."""
+    named = folder / f"{readable}-{digest}"
     there = sorted(path for path in folder.glob(f"*-{digest}") if path.is_dir())
     begun = [path for path in there if (path / "status.json").is_file()]
-    return next(iter(begun + there), folder / f"{readable}-{digest}")
+    return named if named in begun else next(iter(begun + there), named)
 
 
 def run_hash(settings: dict[str, Any], facts: CorpusFacts, source: dict[str, Any]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import nullcontext, suppress
-from functools import partial
 
 from posenc.corpus import (
     TokenStore,
@@ -51,9 +50,8 @@ def run_train(job: TrainJob) -> Outcome:
     if current().first(lambda: is_done(job)):
         say(f"already finished: {job.directory}")
         return Outcome(0)
-    if job.begun_in is not None:
-        say(f"train.precision=auto is {job.precision} here: a new run, though it was begun in {job.begun_in}")
-        say(f"  train.precision={job.begun_in} goes on with that one")
+    if job.begun_here is not None:
+        say(f"train.precision=auto is {job.begun_here} here; begun in {job.precision}, this run stays so")
     with StopFlag() as stop:
         current().on_stop = stop.asked_elsewhere
         try:
@@ -74,6 +72,7 @@ def _held(job: TrainJob, stop: StopFlag) -> Outcome:
         needed_tokens=max(job.evaluation.windows) + 1,
         context_length=settings["context_length"],
     )
+    in_bytes = byte_store(store, settings["data"], job.facts, job.evaluation)
     folder.refuse_links(directory)
     with locked(directory), folder.log_file(directory):
         if group.first(lambda: is_done(job)):  # by another process, meanwhile
@@ -83,7 +82,7 @@ def _held(job: TrainJob, stop: StopFlag) -> Outcome:
             stop.guard()
             group.first(lambda: forget_diverged(directory))
             with group.watched(), crashes(directory) if group.is_first else nullcontext():
-                return _run(job, store, stop)
+                return _run(job, store, in_bytes, stop)
         except InterruptedRunError:
             write_end(directory, before, "interrupted", stop.name)
             say(f"{stop.name}: everything finished so far is saved; the same command continues")
@@ -96,7 +95,7 @@ def _held(job: TrainJob, stop: StopFlag) -> Outcome:
             raise
 
 
-def _run(job: TrainJob, store: TokenStore, stop: StopFlag) -> Outcome:
+def _run(job: TrainJob, store: TokenStore, in_bytes: TokenStore | None, stop: StopFlag) -> Outcome:
     settings, directory = job.settings, job.directory
     folder.write_status(directory, "running")  # first: new settings beside "finished" would be believed
     folder.write_config(directory, settings)
@@ -129,9 +128,9 @@ def _run(job: TrainJob, store: TokenStore, stop: StopFlag) -> Outcome:
             device=job.device,
             step=trained.step,
             stop=stop,
-            trained_bytes=partial(byte_store, store, settings["data"], job.facts),
+            trained_bytes=in_bytes,
         )
-        folder.put_together(directory, facts, newer=True)
+        folder.put_together(directory, facts, newer=trained.here)
         tracker.evaluation(folder.records_at(directory, trained.step))
         folder.write_status(directory, "finished", step=trained.step)
         status = "finished"
@@ -172,6 +171,7 @@ def _train(job: TrainJob, model: Decoder, store: TokenStore, tracker: Tracker, s
 
         def on_resume(step: int) -> None:
             folder.drop_metrics_after(job.directory, step)
+            folder.drop_records_after(job.directory, step)
             bar.begin(step)
             if step:
                 say(f"continuing at step {step} of {job.steps}")
@@ -219,5 +219,5 @@ def _facts(job: TrainJob, model: Decoder, store: TokenStore, trained: Trained) -
         steps=trained.step,
         seconds=trained.seconds,
         final_loss=trained.final_loss,
-        peak_memory_bytes=peak_memory(job.device),
+        peak_memory_bytes=peak_memory(job.device) if trained.here else None,
     )

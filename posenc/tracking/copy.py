@@ -77,25 +77,24 @@ class Copy:
 
     def evaluation(self, records: list[dict[str, Any]]) -> None:
         """Curves against window and position, summary figures, a table, plots."""
-        records = figures.apart(records, self.run.config)
-        fresh = [record for record in records if cell_key(record) not in self.memory.sent]
-        if not fresh or not self._on or self._finished:
-            return
+        config = self.run.config
+        fresh: list[dict[str, Any]] = []
 
         def send() -> None:
-            self.send_evaluation(
-                Evaluation(
-                    figures.by_window(fresh, config),
-                    figures.by_position(fresh, config),
-                    figures.summary(records, config),
-                    figures.table_rows(records, config),
-                    pictures,
+            shown = figures.apart(records, config)
+            fresh.extend(record for record in shown if cell_key(record) not in self.memory.sent)
+            if fresh:
+                self.send_evaluation(
+                    Evaluation(
+                        figures.by_window(fresh, config),
+                        figures.by_position(fresh, config),
+                        figures.summary(shown, config),
+                        figures.table_rows(shown, config),
+                        self.run.pictures.png(self.plots),
+                    )
                 )
-            )
 
-        config = self.run.config
-        pictures = self.run.pictures.png(self.plots)
-        if self._try(send):
+        if self._try(send) and fresh:
             self.memory.add(fresh)
 
     def finish(self, status: str) -> None:

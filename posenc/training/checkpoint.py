@@ -141,6 +141,8 @@ def newest_checkpoint(folder: Path) -> Checkpoint | None:
                 )
             return Checkpoint(path, step, state)
         damaged.append(f"{path.name} ({problem})")
+    if not all(path.exists() for path in paths):  # replaced meanwhile, by a training that goes on
+        return newest_checkpoint(folder)
     if damaged:
         raise RunError(
             f"no checkpoint in {folder} is intact: {', '.join(damaged)}",

@@ -65,6 +65,7 @@ class Trained:
     final_loss: float | None  # nats per token, mean of the last tenth of the steps (since the last start)
     seconds: float  # spent on steps in this and earlier processes
     reason: str | None = None
+    here: bool = True  # this process made some of the steps
 
 
 def train(
@@ -110,7 +111,8 @@ def train(
     recent: list[float] = []
 
     def ended(status: str, reason: str | None = None) -> Trained:
-        return Trained(status, step, step * batch_tokens, final_loss(), seconds_so_far(), reason)
+        here = step > first_step
+        return Trained(status, step, step * batch_tokens, final_loss(), seconds_so_far(), reason, here)
 
     def final_loss() -> float | None:
         tail = recent[-max(1, steps // 10) :]

@@ -41,6 +41,12 @@ def test_a_full_device_is_said_in_a_line(run_copy: Path, place: Path, words: str
     assert "Traceback" not in result.err and "Exception ignored" not in result.err
 
 
+def test_the_exit_code_survives_a_terminal_that_is_gone(place: Path) -> None:
+    """A message that nobody takes is not what the command ended for."""
+    result = shell(f"{{ {POSENC} train encoding=nosuch; echo $? > code; }} 2>&1 | true", place)
+    assert (place / "code").read_text() == "2\n", result
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams(run_copy: Path, place: Path, closed: str) -> None:
     result = shell(f"{POSENC} runs {closed}", place)

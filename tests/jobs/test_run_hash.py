@@ -108,7 +108,7 @@ def test_auto_is_resolved_before_it_is_hashed(
     assert resolved.settings["train"]["precision"] == "fp32"
 
 
-def test_auto_knows_a_run_that_was_begun_in_another_precision(
+def test_auto_goes_on_in_the_precision_that_a_run_was_begun_in(
     job: Callable[..., TrainJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from posenc.training import precision
@@ -117,10 +117,24 @@ def test_auto_knows_a_run_that_was_begun_in_another_precision(
     begun.directory.mkdir(parents=True)
     monkeypatch.setattr(precision, "has_hardware_bf16", lambda _: False)  # continued on another machine
     there = job("train.precision=auto")
-    assert (there.precision, there.begun_in) == ("fp32", "bf16") and there.directory != begun.directory
-    assert job("train.precision=fp32").begun_in is None  # said, so meant
-    there.directory.mkdir()
-    assert job("train.precision=auto").begun_in is None
+    assert (there.precision, there.begun_here) == ("bf16", "fp32")
+    assert (there.directory, there.hash) == (begun.directory, begun.hash)
+    assert there.settings["train"]["precision"] == "bf16"
+    said = job("train.precision=fp32")
+    assert said.begun_here is None and said.directory != begun.directory  # said, so meant
+    said.directory.mkdir()
+    assert job("train.precision=auto").directory == said.directory
+
+
+def test_of_two_copies_of_a_run_the_one_of_its_name_is_taken(job: Callable[..., TrainJob]) -> None:
+    begun = job()
+    backup = begun.directory.with_name(f"backup-{begun.directory.name}")
+    for folder in (begun.directory, backup):
+        folder.mkdir(parents=True)
+        (folder / "status.json").write_text("{}")
+    assert job().directory == begun.directory
+    (begun.directory / "status.json").unlink()
+    assert job().directory == backup  # what was begun goes before an empty folder
 
 
 def test_a_directory_has_a_name_that_every_file_system_takes(job: Callable[..., TrainJob]) -> None:
