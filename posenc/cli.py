@@ -44,7 +44,14 @@ HYDRA: dict[str, Any] = {
     "context_settings": {**TAKES_FLAGS, "help_option_names": []},
     "add_help_option": False,
 }
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[OVERRIDES]...", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[OVERRIDES]...",
+        show_default=False,
+        help="KEY=VALUE, as in posenc train; --config-dir DIR adds YAML files of one's own.",
+    ),
+]
 
 
 @app.callback(invoke_without_command=True)

@@ -34,7 +34,8 @@ class UserError(Exception):
         self.value = value
         self.problem = problem
         self.allowed = allowed if isinstance(allowed, str) or allowed is None else [str(a) for a in allowed]
-        self.nearest = nearest(str(value), self.allowed) if isinstance(self.allowed, list) else None
+        choices = self.allowed if isinstance(self.allowed, list) and value is not None else []
+        self.nearest = nearest(str(value), choices)
         self.hint = hint
         super().__init__(self.text())
 

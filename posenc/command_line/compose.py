@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
@@ -26,6 +27,7 @@ from posenc.command_line.hydra_errors import (
     no_such_choice,
     translated,
     unreadable,
+    unreadable_yaml,
 )
 from posenc.command_line.overrides import CommandLine, is_hydras, key_of, quoted
 from posenc.command_line.plain_settings import plain_settings
@@ -189,7 +191,10 @@ def _compose(command: str, overrides: list[str]) -> DictConfig:
     except (HydraException, OmegaConfBaseException, ValueError, OSError) as error:
         if isinstance(error, FileNotFoundError) and not error.filename:
             raise  # the working folder is gone
-        raise translated(overrides, error, partial(_compose, command)) from error
+        trained = partial(_compose, "train") if command == "eval" else None
+        raise translated(overrides, error, partial(_compose, command), trained) from error
+    except yaml.YAMLError as error:
+        raise unreadable_yaml(error) from error
 
 
 def _refuse_lists_of_choices(overrides: list[str]) -> None:

@@ -52,12 +52,38 @@ def no_such_choice(error: MissingConfigException) -> UserError:
     return UserError(group, choice, f"there is no such {group}", allowed=list(error.options or []), hint=hint)
 
 
+def unreadable_yaml(error: yaml.YAMLError) -> UserError:
+    """A file of the user's is no YAML."""
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or first_line(error)
+    where = "--config-dir" if mark is None else str(mark.name)
+    line = "" if mark is None else f" in line {mark.line + 1}"
+    return UserError(where, None, f"cannot be read as YAML{line}: {problem}")
+
+
+def _in_a_file(error: Exception) -> UserError | None:
+    """What a YAML of one's own sets that there is not."""
+    found = re.match(r"In '([^']+)': \w+ raised while composing config:\n(.+)", str(error))
+    if found is None:
+        return None
+    file, problem = found.groups()
+    hint = None
+    if "is not in struct" in problem or "not in" in problem:
+        hint = f"it stands for {file.rpartition('/')[0]}; to set anything else, begin with the line\n"
+        hint += "# @package _global_      and choose others by a defaults list: - override /encoding: rope"
+    return UserError(f"{file}.yaml", None, problem, hint=hint)
+
+
 def translated(
-    overrides: list[str], error: Exception, composed: Callable[[list[str]], DictConfig]
+    overrides: list[str],
+    error: Exception,
+    composed: Callable[[list[str]], DictConfig],
+    trained: Callable[[list[str]], DictConfig] | None = None,
 ) -> UserError:
     """Hydra's words for a wrong override, with its key, its value and what would have been right.
 
-    `composed`: the configuration of some of the overrides, for the keys there are.
+    `composed`: the configuration of some of the overrides, for the keys there are; `trained`: that of the
+    training, where the command reads a run.
     """
     cause = error.__cause__ or error
     key = getattr(cause, "full_key", None)
@@ -68,26 +94,30 @@ def translated(
     text = first_line(cause)
     if isinstance(error, OverrideParseException):
         return unreadable(error.override)
+    if in_a_file := _in_a_file(error):
+        return in_a_file
     if keyless := [o for o in overrides if o.lstrip("+~").startswith("=")]:
         return unreadable(keyless[0])
     if "Config group override must be" in str(error) or getattr(error, "errno", 0) == ENAMETOOLONG:
         return _no_name(overrides)
-    if (no_group := re.search(r"Could not override '([^']+)'\.\s*No match", str(error))) and not key:
+    no_group = re.search(r"Could not override '([^']+)'\.\s*No match", str(error))
+    unknown = (no_group and no_group[1]) or key
+    if trained is not None and unknown and _root(unknown) in _of_the_training(composed, trained):
+        hint = "a run is measured as it was trained; what eval takes: posenc eval --help"
+        return UserError(said[1] if said else unknown, value, "is the run's own", hint=hint)
+    if no_group and not key:
         return unknown_key(no_group[1], None, _keys(composed([])))
     if ambiguous := re.search(r"Ambiguous value for argument '([^=']+)=(.*)'", str(error)):
-        return UserError(
-            ambiguous[1],
-            ambiguous[2],
-            "several values",
-            hint="for a sweep add -m; for a list write [a,b]",
-        )
+        hint = "for a sweep add -m; for a list write [a,b]"
+        if OmegaConf.is_list(OmegaConf.select(composed(_choices(overrides)), ambiguous[1])):
+            hint = f"a list is written so: '{ambiguous[1]}=[{ambiguous[2]}]'"
+        return UserError(ambiguous[1], ambiguous[2], "several values", hint=hint)
     if key and said and said[1].startswith(f"{key}."):  # it names the part that holds no further keys
         return unknown_key(said[1], value, _keys(composed([])))
     if said and said[1] != key:
         value = None  # that of a mapping, and the key is one inside it
     if key and ("not in struct" in text or re.search(r"Key '.*' not in", text)):
-        chosen = [o for o in overrides if is_choice(o) or o.startswith("hydra.searchpath=")]
-        return unknown_key(key, value, _keys(composed(chosen)), _elsewhere(key))
+        return unknown_key(key, value, _keys(composed(_choices(overrides))), _elsewhere(key))
     if key and ("is not a subclass of" in text or "is not Optional" in text):
         inside = [name for name in _keys(composed([])) if name.startswith(f"{key}.")]
         if inside:
@@ -95,6 +125,22 @@ def translated(
     if key:
         return UserError(key, value, text, hint=_wanted(text))
     return UserError("override", None, first_line(error))
+
+
+def _choices(overrides: list[str]) -> list[str]:
+    """Those that say which YAMLs there are, each with one value."""
+    single = [o for o in overrides if not re.search(r"=[^\[{'\"]*,", o)]
+    return [o for o in single if is_choice(o) or o.startswith("hydra.searchpath=")]
+
+
+def _root(key: str) -> str:
+    return re.split(r"[./@]", key.lstrip("+~"))[0]
+
+
+def _of_the_training(
+    composed: Callable[[list[str]], DictConfig], trained: Callable[[list[str]], DictConfig]
+) -> set[str]:
+    return {str(key) for key in trained([])} - {str(key) for key in composed([])}
 
 
 def _no_name(overrides: list[str]) -> UserError:
@@ -128,7 +174,10 @@ def unknown_key(key: str, value: object, known: list[str], elsewhere: str | None
     parent = key.rpartition(".")[0]
     while not (siblings := [k for k in known if k.rpartition(".")[0] == parent]):
         parent = parent.rpartition(".")[0]
-    close = nearest(key, [k for k in known if not key.startswith(f"{k}.")])
+    known = [k for k in known if k.startswith("hydra") == key.startswith("hydra")]
+    leaf = nearest(key, {k.rpartition(".")[2]: None for k in known}) if "." not in key else None
+    alike = [k for k in known if leaf is not None and k.rpartition(".")[2] == leaf]
+    close = " or ".join(alike) or nearest(key, [k for k in known if not key.startswith(f"{k}.")])
     return UserError(
         key,
         value,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from posenc.errors import UserError, nearest
 from posenc.names import visible
@@ -98,10 +98,22 @@ def refuse_unknown_flags(command: str, arguments: list[str]) -> None:
         if flag.startswith("--") and not any(one.startswith(flag) for one in known):
             if flag in TRAINS:
                 raise UserError(flag, None, "is an option of posenc train alone", allowed=", ".join(offered))
+            offered = sorted({*offered, *_own_options(command)})
             close = nearest(flag, offered)
             hint = f"did you mean: {close}\n" if close else ""
             hint += "settings are written KEY=VALUE: encoding=rope, seed=1"
             raise UserError(flag, None, "there is no such option", allowed=", ".join(offered), hint=hint)
+
+
+def _own_options(command: str) -> list[str]:
+    """Those that `posenc COMMAND` declares."""
+    from typer.main import get_command
+
+    from posenc.cli import app
+
+    declared: Any = getattr(get_command(app), "commands", {}).get(command)
+    params = [] if declared is None else declared.params
+    return [name for param in params for name in param.opts if name.startswith("--")]
 
 
 def _wrong_flag(message: str) -> NoReturn:

@@ -12,6 +12,7 @@ from rich.table import Table
 from posenc.command_line.compose import compose_jobs
 from posenc.command_line.overrides import parse, refuse_others, refuse_unknown_flags
 from posenc.corpus import CorpusFacts, TokenStore, cached_of, list_corpora, prepare, read_facts
+from posenc.corpus.documents import SPLITS
 from posenc.corpus.entry import entry_of
 from posenc.corpus.tokenizers import ByteTokenizer
 from posenc.errors import UserError
@@ -75,7 +76,12 @@ def prepare_and_print(overrides: list[str]) -> None:
     _print_facts(facts, fits)
     for name, store in zip((tokenizer["name"], ByteTokenizer.name), stores, strict=False):
         _say_store(name, store, facts)
-    say("training and evaluation on it with this tokenizer need no network now")
+    empty = [name for name in SPLITS if not facts.documents[name]]
+    if empty:
+        words = f"the {' and '.join(empty)} split{'s are' if len(empty) > 1 else ' is'} empty"
+        say(f"{words}: posenc train refuses this corpus as it is")
+    else:
+        say("training and evaluation on it with this tokenizer need no network now")
 
 
 def _say_store(name: str, store: TokenStore, facts: CorpusFacts) -> None:

@@ -39,7 +39,8 @@ def find_baseline(groups: Sequence[Group], asked: str) -> int:
             labels = [visible(full_label(groups[i].label, groups[i].mixed)) for i in found]
             raise UserError("--baseline", visible(asked), "stands for several rows", allowed=labels)
     labels = [visible(full_label(group.label, group.mixed)) for group in groups]
-    raise UserError("--baseline", visible(asked), "there is no such row", allowed=labels)
+    hint = "it is held against rows that are shown: --rows and --where may have left it out"
+    raise UserError("--baseline", visible(asked), "there is no such row", allowed=labels, hint=hint)
 
 
 def against_baseline(

@@ -15,7 +15,8 @@ from posenc.comparison.verdicts import CONFIDENCE
 from posenc.results.published import Published
 from posenc.results.statistics import difference, same_targets
 
-# 2% of the perplexity, in nats: a smaller change is flat, a smaller difference no order, on both sides.
+# 2% of the perplexity, in nats: a smaller published change is flat, a smaller difference no order; of what is
+# measured, where the whole interval is smaller.
 # The spreads that papers give are 0.6 to 3% of the perplexity at the training length.
 FLAT = math.log(1.02)
 Outcome = Literal["pass", "fail", "cannot tell"]
@@ -38,7 +39,8 @@ class Check:
 def sign(base: Published, row: Published, multiple: float, scores: Scores | str) -> Check:
     """Whether the loss moves from T on as the paper's does. `scores` at `multiple` and at T, or why none.
 
-    Flat is a change of less than 2% of the perplexity on both sides. The interval is the 95% interval.
+    Flat is a published change of less than 2% of the perplexity, and a measured interval within 2%; the
+    interval is the 95% interval.
     """
     published = row.nats - base.nats
     flat = abs(published) < FLAT

@@ -46,10 +46,10 @@ def refuse_mixed(selected: Sequence[Selected], mixed: Sequence[dict[str, str]]) 
     problem = "these runs do not belong in one ranking, they differ in\n" + "\n".join(lines)
     hint = "name the runs to compare, or add --allow-mixed to see them side by side, labelled"
     if list(mixed[0]) == ["targets"]:
-        hint = (
-            "the targets depend on the longest of eval.lengths: posenc eval run=DIR eval.lengths=[...]\n"
-            + hint
-        )
+        keys = ("eval.lengths", "eval.max_targets", "eval.target_fraction")
+        said = [{key: flatten(dict(one.run.config or {})).get(key, "") for key in keys} for one in selected]
+        unlike = differing(said) or ["the longest of eval.lengths"]
+        hint = f"the targets depend on {', '.join(unlike)}: posenc eval run=DIR with the same again\n" + hint
     raise UserError("compare", None, problem, hint=hint)
 
 

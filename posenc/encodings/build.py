@@ -39,6 +39,9 @@ def resolve_encoding(settings: Mapping[str, Any], plugins: Iterable[str] = ()) -
     """
     plugins = list(plugins)
     name = settings.get("name")
+    if name is None:
+        hint = "the YAML of an encoding says what it is: `name: rope`"
+        raise UserError("encoding.name", None, "is missing", allowed=list_encodings(plugins), hint=hint)
     if not isinstance(name, str):
         raise UserError("encoding.name", name, "must be a name", allowed=list_encodings(plugins))
     cls = encoding_class(name, plugins)

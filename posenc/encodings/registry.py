@@ -57,14 +57,35 @@ def _plugin_classes(plugins: Iterable[str]) -> dict[str, type[Encoding]]:
             module = importlib.import_module(plugin)
         except (Exception, SystemExit) as error:  # it is the user's code: whatever it raises
             problem = f"cannot be imported ({type(error).__name__}: {error})"
-            raise UserError("plugins", plugin, problem, hint="it must be on PYTHONPATH") from error
-        for name, cls in _classes_in(module).items():
+            raise UserError("plugins", plugin, problem, hint=_way_out(plugin, error)) from error
+        named = _classes_in(module)
+        if not named and (nameless := _nameless_in(module)):
+            problem = f"its class {nameless[0]} has no `name`, so no YAML can mean it"
+            raise UserError("plugins", plugin, problem, hint='name = "..." in the class, as in its YAML')
+        for name, cls in named.items():
             holder = _holder(name, cls, found)
             if holder is not None:
                 problem = f"its encoding {name} has the name of one of {holder}"
                 raise UserError("plugins", plugin, problem, hint="give it another name")
             found[name] = cls
     return found
+
+
+def _way_out(plugin: str, error: BaseException) -> str | None:
+    """What to do about a plug-in that is not found; None where it is found and does not work."""
+    if plugin.endswith(".py"):
+        return f"a module, not a file: plugins=[{plugin.removesuffix('.py')}]"
+    missing = (
+        isinstance(error, ModuleNotFoundError) and plugin.split(".")[0] == (error.name or "").split(".")[0]
+    )
+    return "it must be in this folder or on PYTHONPATH" if missing else None
+
+
+def _nameless_in(module: Any) -> list[str]:
+    from posenc.encodings.base import Encoding
+
+    made = inspect.getmembers(module, inspect.isclass)
+    return [name for name, cls in made if issubclass(cls, Encoding) and cls.__module__ == module.__name__]
 
 
 def _holder(name: str, cls: type[Encoding], plugins: Mapping[str, type[Encoding]]) -> str | None:

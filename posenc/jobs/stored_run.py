@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,15 +33,26 @@ class StoredRun:
     checkpoint: Checkpoint
 
 
+def _of_hash(run: str) -> Path | None:
+    """The one run directory below runs/ whose name ends in this hash, as `posenc runs` shows it."""
+    if not re.fullmatch(r"[0-9a-f]{8}", run) or os.path.exists(run):  # noqa: PTH110
+        return None
+    found = [path.parent for path in Path("runs").glob(f"*/*-{run}/config.yaml")]
+    if len(found) > 1:
+        raise UserError("run", run, "stands for several runs", allowed=sorted(map(str, found)))
+    return found[0] if found else None
+
+
 def stored_run(run: str, plugins: list[str]) -> StoredRun:
     """The run in the directory `run`. Raises UserError; RunError for damaged files."""
-    directory = expanded(run)
+    directory = _of_hash(run) or expanded(run)
     if not directory.name or directory.name == "..":  # the folder's name holds the hash of its settings
         directory = Path(os.path.abspath(directory))  # noqa: PTH100 (resolve() follows links)
     if not os.path.isfile(directory / "config.yaml"):  # noqa: PTH113 (is_file raises for names too long)
         there = "not a run directory: it has no config.yaml"
         problem = there if directory.exists() else "there is no such folder"
-        raise UserError("run", run, problem, hint="posenc runs lists those below runs/")
+        hint = "a run directory, or the hash at its end for one below runs/: posenc runs lists them"
+        raise UserError("run", run, problem, hint=hint)
     folder.refuse_links(directory)
     loaded = load_run(directory)
     if loaded.config is None:

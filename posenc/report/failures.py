@@ -52,5 +52,6 @@ def _line(run: Run) -> str:
     state, reason = run.state, run.reason
     if state == "running" and not reason:
         reason = f"by process {run.status.get('pid', '?')} on {run.status.get('host', '?')}"
-    text = f"{run.name}: {state}" + (f", {reason}" if reason else "")
-    return visible(f"{text} (log: {run.path / 'log.txt'})")
+    words = reason if reason and reason.startswith(state) else ", ".join(filter(None, [state, reason]))
+    log = f" (log: {run.path / 'log.txt'})" if (run.path / "log.txt").is_file() else ""
+    return visible(f"{run.name}: {words}{log}")

@@ -202,7 +202,7 @@ def places(given: str | Path) -> list[Path]:
             )
     hint = "train one first: posenc train encoding=rope"
     if "=" in str(given):
-        hint = f"to choose among runs: --where {visible(given)}"
+        hint = f"to choose among runs, each with its own option: --where {visible(given)}"
     elif os.path.isfile(path):  # noqa: PTH113
         hint = f"a bundle's name ends in {BUNDLE}"
     raise UserError("DIRS", visible(given), "no such run directory", hint=hint)

@@ -16,6 +16,7 @@ from posenc.evaluation.evaluate import as_trained, evaluate, plan_cells
 from posenc.evaluation.extend import build_extension
 from posenc.evaluation.plans import Asked
 from posenc.evaluation.subject import Subject
+from posenc.evaluation.tune import candidates, tune
 from posenc.results.records import Record
 
 SubjectOf = Callable[..., Subject]
@@ -138,3 +139,29 @@ def test_an_extension_changes_no_target(subject_of: SubjectOf, records_of: Any) 
         same = ("targets_hash", "targets", "documents", "unit", "stride")
         assert all(record[key] == of[key] for key in same)
         assert (record["nats"] != of["nats"]) == (record["extend"] is not None and record["window"] > T)
+
+
+def test_a_formula_that_was_revised_is_measured_anew(
+    subject_of: SubjectOf, records_of: Callable[..., list[Record]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = extended(subject_of("rope"), name="pi", factor=2.0)
+    before = records_of(subject, ["fixed-target"])
+    assert records_of(subject, ["fixed-target"]) == before
+    assert all("revision" not in (record["extend"] or {}) for record in before)
+    monkeypatch.setattr(type(subject.extension), "revision", 2)
+    after = records_of(subject, ["fixed-target"])
+    assert {record["extend"]["revision"] for record in after if record["extend"]} == {2}
+
+
+def test_nothing_is_called_chosen_where_nothing_has_a_number(
+    subject_of: SubjectOf, asked_of: AskedOf
+) -> None:
+    subject = subject_of("rope")
+    grid = candidates(build_extension({"name": "window"}, subject.model), subject.model)
+    asked = asked_of(WINDOWS)
+    nothing = tune(subject, asked, grid, lambda cells: [{"nats": None}])  # type: ignore[list-item]
+    assert "tuned_on" not in nothing.extension.settings and "none of" in nothing.words
+    losses = iter([None, 1.0, *[2.0] * len(grid)])
+    chosen = tune(subject, asked, grid, lambda cells: [{"nats": next(losses)}])  # type: ignore[list-item]
+    assert chosen.extension is grid[1] and chosen.extension.settings["tuned_on"] == "validation"
+    assert f"(1 of {len(grid)} candidates without a number)" in chosen.words
