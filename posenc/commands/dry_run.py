@@ -46,7 +46,7 @@ def print_dry_run(composed: Jobs) -> int:
     console = Console(
         width=width_of(sys.stdout), highlight=False, color_system="auto" if color_of(sys.stdout) else None
     )
-    base, planned = resident("VmRSS"), []
+    base, planned, busy = resident("VmRSS"), [], _other_work()
     known: dict[str, tuple[Any, ...]] = {}
     seconds = min(SECONDS, SECONDS_OF_ALL / len({_what_counts(job) for job in jobs}))
     for i, job in enumerate(jobs, 1):
@@ -57,7 +57,21 @@ def print_dry_run(composed: Jobs) -> int:
         print_one(console, planned[0])
     else:
         print_all(console, planned)
+    if busy is not None:
+        console.print(busy)
     return 1 if any(one.problem for one in planned) else 0
+
+
+def _other_work() -> str | None:
+    """What the machine's load says before anything is timed; None where it is idle, or does not say."""
+    try:
+        load = os.getloadavg()[0]
+    except (AttributeError, OSError):  # Windows
+        return None
+    cores = os.cpu_count() or 1
+    if load < cores / 2:
+        return None
+    return f"the machine is at work (load {load:.1f}, {cores} cores): the times may be several times too long"
 
 
 def _validated(job: ComposedJob, number: int, total: int) -> TrainJob:

@@ -19,7 +19,7 @@ from posenc.results.load import (
     places,
     run_directories_below,
 )
-from posenc.results.own_files import LARGEST, read_config, read_json, read_own_file
+from posenc.results.own_files import LARGEST_RESULTS, read_config, read_json, read_own_file
 from posenc.results.records import HEADLINE, SCHEMA_VERSION
 from posenc.results.settings import encoding_of
 
@@ -91,7 +91,7 @@ def glance(path: Path, *, config: bool = False) -> Glance:
     run, losses, last = Run(path), {}, {}
     try:
         run.status = read_json(path, "status.json") or {}
-        results = read_own_file(path, "results.json", LARGEST)
+        results = read_own_file(path, "results.json", LARGEST_RESULTS)
         if results is not None:
             losses = _from_results(run, results)
         if config or run.facts is None or run.state != "finished":

@@ -18,7 +18,14 @@ from posenc.results.bundle import SUFFIX as BUNDLE
 from posenc.results.bundle import unpacked
 from posenc.results.check import check_facts, check_record, is_shallow
 from posenc.results.losses import kept
-from posenc.results.own_files import LARGEST, parse_object, read_config, read_json, read_own_file
+from posenc.results.own_files import (
+    LARGEST,
+    LARGEST_RESULTS,
+    parse_object,
+    read_config,
+    read_json,
+    read_own_file,
+)
 from posenc.results.processes import is_dead
 from posenc.results.records import SCHEMA_VERSION, Record, RunFacts
 
@@ -106,7 +113,7 @@ def load_run(path: Path, protocols: Container[str] | None = None) -> Run:
     try:
         run.config = read_config(run.path)
         run.status = read_json(run.path, "status.json") or {}
-        text = read_own_file(run.path, "results.json", LARGEST)
+        text = read_own_file(run.path, "results.json", LARGEST_RESULTS)
         if text is not None:
             if protocols is not None:
                 text, run.unread = _only(text, protocols)

@@ -10,7 +10,8 @@ from typing import Any
 
 from posenc.results.plain_yaml import plain_yaml
 
-LARGEST = 50_000_000  # bytes; a results.json of 25 cells x 2000 documents has 3 MB
+LARGEST = 50_000_000  # bytes
+LARGEST_RESULTS = 500_000_000  # 25 cells of 2000 documents have 3 MB; 900, with every extension, 60 MB
 LARGEST_CONFIG = 1_000_000
 SEED = re.compile(rb"^seed: (\d{1,18})\n", re.M)
 

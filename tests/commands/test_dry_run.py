@@ -139,3 +139,12 @@ def test_random_tokens_have_the_documents_lengths(place: Path, corpus: Path) -> 
     bpe, real = store_for(facts, {"name": "bpe", "vocab_size": 400})
     assert not real and bpe.vocab_size == 400 and not (place / "cache").exists()
     assert 0.3 < len(bpe.tokens) / len(store.tokens) < 0.4
+
+
+@pytest.mark.parametrize(("load", "told"), [(0.1, False), (1e3, True)])
+def test_an_estimate_beside_other_work_says_so(
+    train: Posenc, monkeypatch: pytest.MonkeyPatch, load: float, told: bool
+) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (load, load, load))
+    result = train("encoding=nope", "--dry-run")
+    assert result.code == 0 and ("several times too long" in result.out) == told, result

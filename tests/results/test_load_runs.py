@@ -71,7 +71,7 @@ def test_damage_is_a_problem_never_an_exception(tmp_path: Path, how: str) -> Non
 
 def test_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(tmp_path)
-    monkeypatch.setattr(load_module, "LARGEST", 300)
+    monkeypatch.setattr(load_module, "LARGEST_RESULTS", 300)
     (run,) = load_runs([tmp_path])
     assert "too large" in run.problem
 
