@@ -118,6 +118,23 @@ def capped_scores(encoding: Any) -> None:
     encoding.scores = scores
 
 
+def penalty_without_far_keys(flattest: bool | None = None) -> Callable[[Any], None]:
+    """Distances of T and more shut out: in all heads, in the one of least penalty at T, in the others."""
+
+    def alter(encoding: Any) -> None:
+        given, reach = encoding.distance_bias, encoding.shape.train_length
+
+        def distance_bias(r: Tensor, layer: int) -> Tensor:
+            at_t = given(torch.tensor([reach], device=r.device), layer)[:, 0]  # (H,)
+            heads = torch.arange(len(at_t), device=r.device) == at_t.argmax()  # (H,)
+            heads = torch.ones_like(heads) if flattest is None else heads == flattest
+            return given(r, layer).masked_fill(heads[:, None] & (r >= reach), SHUT)  # (H, R)
+
+        encoding.distance_bias = distance_bias
+
+    return alter
+
+
 ALTERED: dict[str, dict[str, Callable[[Any], None]]] = {
     "fire": {
         "as trained": as_trained,
@@ -125,6 +142,12 @@ ALTERED: dict[str, dict[str, Callable[[Any], None]]] = {
         "positions and distances capped at T - 1": capped_bias,
         "capped for the 16 nearest keys only": capped_bias_of(near=True),
         "capped for all but the 16 nearest": capped_bias_of(near=False),
+    },
+    "kerple_power": {
+        "as trained": as_trained,
+        "keys T or more back shut out": penalty_without_far_keys(),
+        "only in the head whose penalty is least at T": penalty_without_far_keys(flattest=True),
+        "only in all other heads": penalty_without_far_keys(flattest=False),
     },
     "t5": {
         "as trained": as_trained,
@@ -143,11 +166,12 @@ ALTERED: dict[str, dict[str, Callable[[Any], None]]] = {
 
 
 def row_of(run: StoredRun) -> str:
-    """The encoding's name, and its settings that are not those of conf/."""
+    """The encoding's name, its settings that are not those of conf/, and the seed where it is not 0."""
     settings = run.settings["encoding"]
     usual = {"name": settings["name"], **default_parameters(settings["name"])}
     changed = [f"{key}={value}" for key, value in settings.items() if usual.get(key) != value]
-    return " ".join([settings["name"], *changed])
+    seed = [f"seed {run.settings['seed']}"] if run.settings["seed"] else []
+    return " ".join([settings["name"], *changed, *seed])
 
 
 def losses(run: StoredRun, alter: Callable[[Any], None]) -> list[float]:

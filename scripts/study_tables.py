@@ -142,12 +142,12 @@ def seeds(words: str) -> str:
 
 
 def repeated(words: str) -> str:
-    """Encodings trained with several seeds, each seed by itself: PATH SEED,SEED,... MULTIPLE.
+    """Encodings trained with several seeds, each seed by itself: PATH SEED,SEED,... MULTIPLE [CONDITION ...].
 
     The change beyond T and its word, which holds for that model alone; from the smallest change.
     """
-    path, listed, length = words.split()
-    runs = _runs([path])
+    path, listed, length, *conditions = words.split()
+    runs = _runs([path, *conditions])
     found: dict[str, dict[str, Cell]] = defaultdict(dict)
     for seed in listed.split(","):
         for row in compare(where(runs, [f"seed={seed}"]), "fixed-target", "nats", allow_mixed=False).rows:
