@@ -13,7 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
-from posenc.command_line.overrides import quoted
+from posenc.command_line.overrides import group_of, key_of, quoted
 from posenc.errors import UserError, first_line, nearest
 from posenc.paths import choice_files, conf_dir
 
@@ -102,7 +102,7 @@ def translated(
         return _no_name(overrides)
     no_group = re.search(r"Could not override '([^']+)'\.\s*No match", str(error))
     unknown = (no_group and no_group[1]) or key
-    if trained is not None and unknown and _root(unknown) in _of_the_training(composed, trained):
+    if trained is not None and unknown and group_of(key_of(unknown)) in _of_the_training(composed, trained):
         hint = "a run is measured as it was trained; what eval takes: posenc eval --help"
         return UserError(said[1] if said else unknown, value, "is the run's own", hint=hint)
     if no_group and not key:
@@ -131,10 +131,6 @@ def _choices(overrides: list[str]) -> list[str]:
     """Those that say which YAMLs there are, each with one value."""
     single = [o for o in overrides if not re.search(r"=[^\[{'\"]*,", o)]
     return [o for o in single if is_choice(o) or o.startswith("hydra.searchpath=")]
-
-
-def _root(key: str) -> str:
-    return re.split(r"[./@]", key.lstrip("+~"))[0]
 
 
 def _of_the_training(

@@ -61,11 +61,16 @@ def key_of(override: str) -> str:
     return override.lstrip("+~").partition("=")[0]
 
 
+def group_of(key: str) -> str:
+    """`encoding` of `encoding.base` and of `encoding@_global_`."""
+    return re.split(r"[./@]", key)[0]
+
+
 def refuse_others(line: CommandLine, keys: Collection[str], problem: str) -> None:
     """Raises UserError for a setting of none of these groups: it would have no effect."""
     for override in line.overrides:
         key = key_of(override)
-        if not is_hydras(override) and re.split(r"[./@]", key)[0] not in keys:
+        if not is_hydras(override) and group_of(key) not in keys:
             raise UserError(key, None, problem, allowed=sorted(keys))
 
 

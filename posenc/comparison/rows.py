@@ -89,12 +89,11 @@ def group_runs(
         if CODE in row.settings:
             row.notes.append("trained by other code of its encoding than its namesake")
     _label(rows)
+    measured = {seed for row in rows if _measured(row) for seed in row.seeds}
     for row in rows:
-        everything = {
-            seed for other in rows if _measured(other) or _alike(row, other) for seed in other.seeds
-        }
-        beside = [other for other in rows if _alike(row, other) and row.mixed == other.mixed]
-        there = {seed for other in beside for seed in other.seeds}
+        alike = [other for other in rows if _alike(row, other)]
+        everything = measured.union(*(other.seeds for other in alike))
+        there = {seed for other in alike if row.mixed == other.mixed for seed in other.seeds}
         lacking = [
             ("no run of", everything - there),
             ("not extended:", there - set(row.seeds)),  # the same row as trained has it
@@ -150,8 +149,10 @@ def _add_without_numbers(groups: dict[tuple[str, ...], Group], run: Run, setting
 
 def _alike(one: Group, other: Group) -> bool:
     """Whether the runs of two rows are seeds of one encoding with one set of settings, at one size."""
-    unlike = one.size is not None and other.size is not None and one.size != other.size
-    return one.encoding == other.encoding and one.settings == other.settings and not unlike
+    if one.encoding != other.encoding or one.settings != other.settings:
+        return False
+    sizes = one.size, other.size
+    return None in sizes or sizes[0] == sizes[1]
 
 
 def _measured(row: Group) -> bool:

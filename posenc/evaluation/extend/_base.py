@@ -48,9 +48,7 @@ class Extension:
     paper: ClassVar[str]
     formula: ClassVar[str]
     applies: ClassVar[str]  # to which encodings, in words
-    revision: ClassVar[int] = (
-        1  # raised when its formula changes: what is stored of an earlier one stays apart
-    )
+    revision: ClassVar[int] = 1  # raised when the formula changes: stored cells of before stay apart
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {}  # knob -> values to choose from on validation documents
 
     def __init__(self, model: Decoder) -> None:
