@@ -10,28 +10,37 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posenc.encodings.base import Encoding
-from posenc.model.fused import softmax_attention
+from posenc.model.masked import Masked
+from posenc.model.softmax_attention import Block, softmax_attention
 
-# Largest number of float32 scores in a block of queries, so that memory grows linearly. On a CPU 4 MB stay
-# in its caches: with 64 MB a forward pass took five times as long at 512 keys, and a training step with 16 MB
-# 1.1 to 1.3 times as long (512 keys, batch of 4, one core). A GPU wants large blocks.
+# Largest number of float32 scores in a block of queries (bf16: twice as many), so that memory grows linearly.
+# On a CPU 4 MB stay in its caches: a training step at 512 keys (ALiBi, bf16, two cores) takes 1.04 times as
+# long with 8 MB and 1.05 times with 2 MB. A GPU wants large blocks.
 MAX_SCORES = 1 << 20
 MAX_SCORES_GPU = 1 << 26
 
-# What pays on a CPU, by measurement: milliseconds for 8192 tokens, 4 heads of 32, bf16, two cores of an AMD
-# EPYC. Without gradients the fused kernel may also be given a bias, in blocks of queries (`masked`).
-#   keys                                    64   128   256   512  1024  2048  4096
-#   forward and backward, blocks            11    14    28    48    91   191   429
-#                         causal            41    45    42    65    76   124   227
-#   forward alone, blocks                  3.5   5.8    10    18    36    73   152
-#                  causal                  4.7   6.7    10    18    25    42    77
-#                  masked                              9.8    17    29          106
-#   the same with ALiBi's bias, blocks     3.7    11    24    41    71   128   226
-#                               masked                   12    21    35          170
-# A bias in training is as fast in blocks (1024 keys: 111 against 103 and more), and a learned one would make
-# the fused kernel fall back to a quadratic one.
-CAUSAL_FROM = 1024  # keys
+# What pays on a CPU, by measurement: milliseconds for 8192 tokens, 4 heads of 32, two cores of an AMD EPYC
+# (AVX-512). Without gradients the fused kernel may also be given a bias, in blocks of queries (`masked`).
+#   bf16, keys                              64   128   256   512  1024  2048  4096
+#   forward and backward, blocks            11    19    22    40    84   175   365
+#                         causal            72    78    61   105   118   152   360
+#   forward alone, blocks                  4.4   7.7    10    18    36    70   152
+#                  causal                  8.2    12    13    31    42    52   128
+#                  masked                  8.4    11    13    26    44    85   208
+#   with ALiBi's bias, blocks              7.2    12    12    26    53   113   232
+#                      masked              8.5    12    13    26    51    92   240
+#   fp32, keys                              64   128   256   512  1024  2048  4096
+#   forward and backward, blocks            17    25    41    63   135   242   467
+#                         causal            19    30    50    74   142   180   310
+#   forward alone, blocks                  7.0   9.8    16    24    53    91   161
+#                  causal                  5.6   9.0    15    21    40    49    80
+#                  masked                  5.9   9.5    14    19    41    69   155
+#   with ALiBi's bias, blocks              7.1    11    18    24    62   110   237
+#                      masked              6.0   9.6    14    19    47    78   195
+# A learned bias in training would make the fused kernel fall back to a quadratic one.
+CAUSAL_FROM = 2048  # keys; from there on also for memory: blocks keep their weights for the backward pass
 MASKED_FROM = 256
+MASKED_FROM_BF16 = 2048
 MASKED_QUERIES = 128  # a block: 64 and 256 are within 10%
 FLEX_FROM = 128  # keys, on a GPU: one block of its masks. Not measured yet: scripts/check_gpu.py
 MASK_ENTRIES = 1 << 22  # 16 MB of float32 at most
@@ -91,13 +100,10 @@ def choose(q: Tensor, k: Tensor, v: Tensor, pos: Tensor, encoding: Encoding, lay
         return "flex" if keys >= FLEX_FROM and serves(encoding, q, k, v, pos, layer) else "blocks"
     if not biased and queries == keys >= CAUSAL_FROM:
         return "causal"
-    if not torch.is_grad_enabled() and keys >= MASKED_FROM and q.shape[-1] == v.shape[-1]:
+    masked_from = MASKED_FROM_BF16 if v.dtype == torch.bfloat16 else MASKED_FROM
+    if not torch.is_grad_enabled() and keys >= masked_from and q.shape[-1] == v.shape[-1]:
         return "masked"
     return "blocks"
-
-
-def _most_scores(q: Tensor) -> int:
-    return MAX_SCORES_GPU if q.is_cuda else MAX_SCORES
 
 
 def _causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
@@ -158,24 +164,19 @@ def _blockwise(
 ) -> Tensor:
     """Every hook, in blocks of queries; a block's scores are float32 once their product is made."""
     hooks = encoding.hooks
-    batch, heads, queries, _ = q.shape
-    keys = k.shape[2]
-    block = max(1, min(queries, _most_scores(q) // (batch * heads * keys)))
+    keys, queries = k.shape[2], q.shape[2]
     masked = Masked(encoding, pos, layer, queries)
-    plain = hooks.isdisjoint({"scores", "weights", "values"})
-    step = block * -(-queries // (block * SHAPES))
+    if hooks.isdisjoint({"scores", "weights", "values"}):
+        # a mask alone is exact in any dtype; a bias is not
+        dtype = torch.promote_types(v.dtype, torch.float32) if masked.has_bias else v.dtype
+        blocks = _blocks(q, keys, dtype)
+        return softmax_attention(
+            q, k, v, blocks, lambda block: masked.additive(*block).to(dtype), scale, masked.learned
+        )
     outputs = []
-    # The last block first: it sees the most keys, so what it frees serves all others. From the first block
-    # on, every one would need a little more than was freed: 500 MB instead of 760 at 4096 keys (bf16, glibc).
-    for start in reversed(range(0, queries, block)):
-        stop = min(start + block, queries)
+    for start, stop, held in _blocks(q, keys, torch.float32):
         seen = keys - queries + stop  # keys up to the block's last query
-        held = keys - queries + min(queries, -(-stop // step) * step)  # and more, so that few shapes occur
         q_block, k_held, v_held = part(q, start, stop), part(k, 0, held), part(v, 0, held)
-        if plain:
-            additive = masked.additive(start, stop, held)
-            outputs.append(softmax_attention(q_block, k_held, v_held, additive, scale))
-            continue
         q_pos, k_pos = pos[keys - queries + start : seen], pos[:seen]
         s = (q_block @ k_held.transpose(-1, -2))[..., :seen].float() * scale  # (B, H, T block, S)
         s = s + masked.bias(start, stop, seen)
@@ -188,66 +189,20 @@ def _blockwise(
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs[::-1], dim=2)  # (B, H, T, D)
 
 
+def _blocks(q: Tensor, keys: int, dtype: torch.dtype) -> list[Block]:
+    """Of queries q (B, H, T, D), with scores in `dtype`, so that few sizes occur; the last first.
+
+    That one sees the most keys, so what it frees serves all others. From the first block on, every one would
+    need a little more than was freed: 500 MB instead of 760 at 4096 keys (bf16, glibc).
+    """
+    batch, heads, queries, _ = q.shape
+    most = (MAX_SCORES_GPU if q.is_cuda else MAX_SCORES) * max(1, 4 // dtype.itemsize)
+    block = max(1, min(queries, most // (batch * heads * keys)))
+    step = block * -(-queries // (block * SHAPES))
+    stops = [(start, min(start + block, queries)) for start in range(0, queries, block)]
+    return [Block(a, b, keys - queries + min(queries, -(-b // step) * step)) for a, b in reversed(stops)]
+
+
 def part(x: Tensor, start: int, stop: int) -> Tensor:
     """x (B, H, T, D) from start to stop; x itself where that is all: the gradient of a slice is a copy."""
     return x if start == 0 and stop == x.shape[2] else x[:, :, start:stop]
-
-
-class Masked:
-    """Bias and mask of a window, handed out by blocks of queries, never held as (S, S).
-
-    With contiguous positions a bias by distance is one row of 2S - 1 values: entry (i, j) is a view of it.
-    """
-
-    def __init__(self, encoding: Encoding, pos: Tensor, layer: int, queries: int) -> None:
-        self.encoding, self.pos, self.layer = encoding, pos, layer
-        self.keys, self.queries = len(pos), queries
-        hooks = encoding.hooks
-        self.has_bias = bool(hooks & {"bias", "distance_bias"})
-        self.has_visible = "visible" in hooks
-        # Hooks that see the scores get finite ones and a mask; else the future is -inf from the start.
-        self.future = 0.0 if hooks & {"scores", "weights"} else float("-inf")
-        contiguous = "positions" not in hooks or not self.has_bias
-        self.strip = self._strip() if contiguous and "bias" not in hooks else None
-
-    def _strip(self) -> Tensor:
-        """(H or 1, 2S - 1): the bias at distances S-1, ..., 1, 0, then `future` S - 1 times."""
-        device = self.pos.device
-        if self.has_bias:
-            distances = torch.arange(self.keys - 1, -1, -1, device=device)
-            table = self.encoding.distance_bias(distances, self.layer)  # (H, S)
-        else:
-            table = torch.zeros(1, self.keys, device=device)
-        future = torch.full((len(table), self.keys - 1), self.future, device=device)
-        return torch.cat((table, future), dim=-1)
-
-    def _block_positions(self, start: int, stop: int, seen: int) -> tuple[Tensor, Tensor]:
-        offset = self.keys - self.queries
-        return self.pos[offset + start : offset + stop], self.pos[:seen]
-
-    def bias(self, start: int, stop: int, seen: int) -> Tensor:
-        """Bias of a block of queries, (H or 1, T block, S) float32; the future as said above."""
-        if self.strip is None:
-            return self.encoding.bias(*self._block_positions(start, stop, seen), self.layer)
-        # Row i of the window reads the strip from S-1-i on: its own key falls on distance 0.
-        first = self.queries - stop  # S-1-i of the block's last query
-        rows = self.strip[:, first : first + seen + stop - start - 1].unfold(-1, seen, 1)
-        return rows.flip(1)
-
-    def allowed(self, start: int, stop: int, seen: int) -> Tensor:
-        """(T block, S) bool: causal and visible."""
-        offset = self.keys - self.queries
-        rows = torch.arange(offset + start, offset + stop, device=self.pos.device)
-        keys = torch.arange(seen, device=self.pos.device)
-        causal = rows[:, None] >= keys
-        if not self.has_visible:
-            return causal
-        visible = self.encoding.visible(*self._block_positions(start, stop, seen), self.layer)
-        return causal & (visible | (rows[:, None] == keys))  # no row without a key: its softmax is nan
-
-    def additive(self, start: int, stop: int, seen: int) -> Tensor:
-        """Bias where a key may be seen, -inf elsewhere: (H or 1, T block, S) float32."""
-        bias = self.bias(start, stop, seen)
-        if self.strip is not None and not self.has_visible:
-            return bias  # the strip holds the causal mask
-        return bias.masked_fill(~self.allowed(start, stop, seen), float("-inf"))

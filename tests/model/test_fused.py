@@ -17,11 +17,6 @@ def drawn(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Ten
     return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
 
 
-def causal(heads: int, queries: int, keys: int, dtype: torch.dtype) -> Tensor:
-    hidden = torch.ones(queries, keys, dtype=torch.bool).triu(keys - queries + 1)
-    return drawn(heads, queries, keys, dtype=dtype).masked_fill(hidden, float("-inf"))
-
-
 def gradients(f: Callable[..., Tensor], *inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
     out = f(*inputs)
     torch.manual_seed(1)
@@ -37,26 +32,8 @@ def plain_square(x: Tensor) -> Tensor:
     return F.relu(x).square()
 
 
-def plain_attention(q: Tensor, k: Tensor, v: Tensor, additive: Tensor) -> Tensor:
-    s = (q @ k.transpose(-1, -2)).float() * 0.3 + additive
-    return torch.softmax(s, -1).to(v.dtype) @ v
-
-
-def attention(q: Tensor, k: Tensor, v: Tensor, additive: Tensor) -> Tensor:
-    return fused.softmax_attention(q, k, v, additive, 0.3)
-
-
 def plain_loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(F.linear(hidden, weight).float(), targets)
-
-
-def inputs_of_attention(dtype: torch.dtype, heads: int, key_heads: int = 2) -> tuple[Tensor, ...]:
-    q, k, v = (
-        drawn(3, 2, 5, 4, dtype=dtype),
-        drawn(3, key_heads, 7, 4, dtype=dtype),
-        drawn(3, 2, 7, 6, dtype=dtype),
-    )
-    return q, k, v, causal(heads, 5, 7, torch.float32)
 
 
 CASES = {
@@ -66,9 +43,6 @@ CASES = {
         lambda dtype: (drawn(3, 4, 8, dtype=torch.float32), drawn(8).float()),
     ),
     "square": (fused.squared_relu, plain_square, lambda dtype: (drawn(3, 9, dtype=dtype),)),
-    "attention": (attention, plain_attention, lambda dtype: inputs_of_attention(dtype, 2)),
-    "one bias": (attention, plain_attention, lambda dtype: inputs_of_attention(dtype, 1)),
-    "one key head": (attention, plain_attention, lambda dtype: inputs_of_attention(dtype, 2, 1)),
     "loss": (
         loss.next_token_loss,
         plain_loss,
@@ -112,15 +86,6 @@ def test_a_norm_for_a_product_is_rounded_once() -> None:
         assert fused.rms_norm(x, weight).dtype == torch.float32
     assert rounded.dtype == torch.bfloat16
     assert torch.equal(rounded, fused.rms_norm(x, weight).to(torch.bfloat16))
-
-
-def test_a_bias_without_gradient_costs_none() -> None:
-    q, k, v, additive = inputs_of_attention(torch.float32, 1)
-    out, grads = gradients(attention, q, k, v, additive.detach())
-    expected, expected_grads = gradients(plain_attention, q, k, v, additive.detach())
-    assert torch.allclose(out, expected, atol=1e-6) and len(grads) == 3
-    for got, wanted in zip(grads, expected_grads, strict=True):
-        assert torch.allclose(got, wanted, atol=1e-6)
 
 
 @pytest.mark.parametrize("most", [1, 3 * 11, 1 << 20])

@@ -1,0 +1,131 @@
+"""Attention in blocks with written-out gradients, against what autograd makes of the plain formula."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from posenc.model.softmax_attention import Block, softmax_attention
+
+SCALE = 0.3
+BATCH, HEADS, QUERIES, KEYS = 3, 2, 5, 7
+WHOLE = [Block(0, 5, 7)]
+# queries 2 and 3 are given a key more than they may see, as kernels do to keep sizes few
+IN_BLOCKS = [Block(4, 5, 7), Block(2, 4, 7), Block(1, 2, 4), Block(0, 1, 3)]
+
+
+def drawn(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+
+
+def qkv(dtype: torch.dtype, key_heads: int = HEADS) -> tuple[Tensor, Tensor, Tensor]:
+    """Values wider than queries."""
+    q = drawn(BATCH, HEADS, QUERIES, 4, dtype=dtype)
+    return q, drawn(BATCH, key_heads, KEYS, 4, dtype=dtype), drawn(BATCH, HEADS, KEYS, 6, dtype=dtype)
+
+
+def mask(dtype: torch.dtype) -> Tensor:
+    hidden = torch.ones(QUERIES, KEYS, dtype=torch.bool).triu(KEYS - QUERIES + 1)
+    return torch.zeros(1, QUERIES, KEYS, dtype=dtype).masked_fill(hidden, float("-inf"))
+
+
+def plain(q: Tensor, k: Tensor, v: Tensor, additive: Tensor) -> Tensor:
+    s = (q @ k.transpose(-1, -2)).to(additive.dtype) * SCALE + additive
+    return torch.softmax(s, -1).to(v.dtype) @ v
+
+
+def in_blocks(blocks: list[Block], learned: bool) -> Callable[..., Tensor]:
+    def attention(q: Tensor, k: Tensor, v: Tensor, additive: Tensor) -> Tensor:
+        def of(block: Block) -> Tensor:
+            return additive[:, block.start : block.stop, : block.keys]
+
+        return softmax_attention(q, k, v, blocks, of, SCALE, learned)
+
+    return attention
+
+
+def found(f: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
+    """The output and every gradient."""
+    out = f(*inputs)
+    weights = torch.randn(out.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    return [out, *torch.autograd.grad(out, [x for x in inputs if x.requires_grad], weights.to(out.dtype))]
+
+
+def additives(dtype: torch.dtype) -> dict[str, Tensor]:
+    wide = torch.promote_types(dtype, torch.float32)
+    return {
+        "mask": mask(dtype),
+        "fixed bias": drawn(HEADS, QUERIES, KEYS, dtype=wide).detach() + mask(wide),
+        "learned bias": drawn(HEADS, QUERIES, KEYS, dtype=wide),
+        "one learned bias": drawn(1, QUERIES, KEYS, dtype=wide),
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("blocks", [WHOLE, IN_BLOCKS])
+@pytest.mark.parametrize("key_heads", [HEADS, 1])
+@pytest.mark.parametrize("kind", additives(torch.float32))
+def test_numbers_and_gradients(kind: str, key_heads: int, blocks: list[Block], dtype: torch.dtype) -> None:
+    additive = additives(dtype)[kind]
+    hidden = mask(additive.dtype)
+    learned = additive.requires_grad
+    made = (*qkv(dtype, key_heads), additive)
+    got = found(lambda q, k, v, a: in_blocks(blocks, learned)(q, k, v, a + hidden), *made)
+    wanted = found(lambda q, k, v, a: plain(q, k, v, a + hidden), *made)
+    assert len(got) == len(wanted) == (5 if learned else 4)
+    for one, other in zip(got, wanted, strict=True):
+        assert one.dtype == other.dtype and one.shape == other.shape
+        off = (one.double() - other.double()).norm() / other.double().norm()
+        assert off < {torch.float64: 1e-13, torch.float32: 1e-6, torch.bfloat16: 1e-2}[dtype]
+
+
+@pytest.mark.parametrize("heads", [HEADS, 1])
+def test_gradients_by_differences(heads: int) -> None:
+    inputs = (*qkv(torch.float64), drawn(heads, QUERIES, KEYS))
+    hidden = mask(torch.float64)
+    assert torch.autograd.gradcheck(
+        lambda q, k, v, a: in_blocks(IN_BLOCKS, True)(q, k, v, a + hidden), inputs
+    )
+
+
+def test_a_bias_is_asked_for_by_block_and_not_kept() -> None:
+    """Of long windows all blocks together are quadratic."""
+    asked: list[Block] = []
+
+    def additive(block: Block) -> Tensor:
+        asked.append(block)
+        return mask(torch.float32)[:, block.start : block.stop, : block.keys]
+
+    q, k, v = qkv(torch.float32)
+    y = softmax_attention(q, k, v, IN_BLOCKS, additive, SCALE, False)
+    assert asked == IN_BLOCKS
+    y.sum().backward()
+    assert asked == IN_BLOCKS
+    with torch.no_grad():
+        assert torch.equal(softmax_attention(q, k, v, IN_BLOCKS, additive, SCALE, True), y)
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_what_is_kept_for_the_backward_pass(gradients: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without gradients one block's weights at a time."""
+    alive: list[int] = []
+    softmax = torch.softmax
+
+    made: list[weakref.ref[Tensor]] = []
+
+    def counting(x: Tensor, dim: int) -> Tensor:
+        p = softmax(x, dim=dim)
+        made.append(weakref.ref(p))
+        alive.append(sum(one() is not None for one in made))
+        return p
+
+    monkeypatch.setattr(torch, "softmax", counting)
+    q, k, v = qkv(torch.float32)
+    with torch.set_grad_enabled(gradients):
+        in_blocks(IN_BLOCKS, False)(q, k, v, mask(torch.float32))
+    assert max(alive) == (4 if gradients else 2)  # the last one, while the next is made
