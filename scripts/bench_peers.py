@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
-from peers.contestants import OURS, VOCABULARY, Contestant, contestant, makers
+from peers.contestants import COMPILED, OURS, VOCABULARY, Contestant, contestant, makers
 from peers.shown import text
 from torch import Tensor
 
@@ -131,6 +131,7 @@ def _table(
             seconds[one.name].append((clock() - began) / len(batch))
             losses[one.name] += found
     medians = {one.name: statistics.median(seconds[one.name]) for one in contestants}
+    COMPILED.close()  # the next length has code of its own
     tokens = asked.batch_tokens // length * length
     peers = [one for one in contestants if one.package != OURS]
 

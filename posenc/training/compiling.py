@@ -93,3 +93,6 @@ def compiled_blocks(model: Decoder, enabled: bool) -> Iterator[None]:
         finally:
             for block in model.blocks:
                 block._compiled_call_impl = None
+            # To Dynamo the blocks of all runs of a process are one function: when it meets a second length it
+            # would make code for any (which takes minutes, or fails), and none after eight encodings.
+            torch._dynamo.reset()
