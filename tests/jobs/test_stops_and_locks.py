@@ -174,7 +174,7 @@ def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_run_that_diverged_says_so_and_is_final(train: Posenc, posenc: Posenc, place: Path) -> None:
-    first = train("encoding=rope", "train.lr=1e9")
+    first = train("encoding=rope", "train.lr=1e12")
     assert (first.code, first.out) == (1, "")
     assert "diverged: non-finite loss at step 2" in first.err and "train.lr" in first.err
     run = only_run(place / "runs")
@@ -185,7 +185,7 @@ def test_a_run_that_diverged_says_so_and_is_final(train: Posenc, posenc: Posenc,
         1,
     )
     assert not (run / "results.json").exists() and not (run / "checkpoints").exists()
-    again = train("encoding=rope", "train.lr=1e9")
+    again = train("encoding=rope", "train.lr=1e12")
     assert again.code == 1 and "diverged before: non-finite loss at step 2" in again.err
     assert status_of(run) == status
     table = posenc("compare")

@@ -172,7 +172,7 @@ def commands(folder: Path, corpus: Path) -> dict[str, Any]:
         "sweep": posenc(*run, "-m", "seed=0,1"),
         "wrong": posenc(*run, "train.lr=fast"),
         "many": posenc(*run, "train.batch_tokens=16"),
-        "diverged": posenc(*run, "train.lr=1e9", "runs_dir=elsewhere"),
+        "diverged": posenc(*run, "train.lr=1e12", "runs_dir=elsewhere"),
     }
     err, process_group.OWN_FAILURE = io.StringIO(), 1.0
     with contextlib.redirect_stderr(err):
