@@ -31,10 +31,10 @@ from peers.contestants import COMPILED, OURS, VOCABULARY, Contestant, contestant
 from peers.shown import text
 from torch import Tensor
 
-from posenc.commands.bench_rate import machine, wait_for
-from posenc.jobs.checks import check_model
+from posenc.cli.bench_rate import machine, wait_for
+from posenc.config.checks import check_model
+from posenc.core.paths import conf_dir
 from posenc.model.decoder import ModelShape
-from posenc.paths import conf_dir
 from posenc.training.memory import keep_freed_memory
 from posenc.training.precision import resolve_device
 

@@ -20,12 +20,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from posenc.command_line.compose import compose_jobs
-from posenc.command_line.overrides import parse
-from posenc.comparison.ranking import compare_pairs, holm
-from posenc.corpus import prepare
+from posenc.config.compose import compose_jobs
+from posenc.config.overrides import parse
+from posenc.data import prepare
 from posenc.evaluation import fixed_target
 from posenc.evaluation.plans import Asked
+from posenc.results.ranking import compare_pairs, holm
 from posenc.results.statistics import difference
 
 EXPERIMENTS = 1000

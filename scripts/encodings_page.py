@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from posenc.commands.catalogue import PLACES, entry, yaml_text
+from posenc.cli.catalogue import PLACES, entry, yaml_text
 from posenc.encodings import list_encodings
 from posenc.encodings.options import positions, scale, window
 from posenc.encodings.options.positions import POSITIONS

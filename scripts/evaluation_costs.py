@@ -35,14 +35,14 @@ def measure_one(run: str, protocols: str, lengths: str, targets: int, only: int)
 
     Of several protocols the passes are shared, as in `posenc eval`.
     """
-    from posenc.command_line.compose import compose_jobs
-    from posenc.command_line.overrides import parse
-    from posenc.corpus import prepare
+    from posenc.config.compose import compose_jobs
+    from posenc.config.overrides import parse
+    from posenc.core.memory_meter import peak_of
+    from posenc.data import prepare
     from posenc.evaluation.evaluate import evaluate, plan_cells
-    from posenc.jobs.build import build_model
-    from posenc.jobs.eval_job import eval_job
-    from posenc.jobs.measure import subject_and_asked
-    from posenc.memory_meter import peak_of
+    from posenc.running.build import build_model
+    from posenc.running.eval_job import eval_job
+    from posenc.running.measure import subject_and_asked
     from posenc.training.checkpoint import load_weights, newest_checkpoint
 
     asked = [f"run={run}", f"eval.protocols=[{protocols}]", f"eval.max_targets={targets}"]
@@ -96,8 +96,8 @@ def in_a_process(
 
 def by_protocol(run: str, targets: int, repeats: int) -> Table:
     """A line for each protocol, and one for those of the default evaluation together."""
+    from posenc.config.checks import default_evaluation
     from posenc.evaluation import PROTOCOLS
-    from posenc.jobs.checks import default_evaluation
 
     together = ",".join(default_evaluation()["protocols"])
     table = Table("protocol", "targets", "plan, s", "8T, s", "all lengths, s", "memory, MB")
@@ -163,7 +163,7 @@ def main() -> None:
     parser.add_argument("--one", default="", help=argparse.SUPPRESS)
     parser.add_argument("--only", type=int, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    from posenc.jobs.checks import default_evaluation
+    from posenc.config.checks import default_evaluation
 
     targets = given.targets or default_evaluation()["max_targets"]
     if given.one:

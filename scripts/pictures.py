@@ -12,8 +12,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from posenc.commands.show import picture_of
-from posenc.pictures.draw import picture_bytes
+from posenc.cli.show import picture_of
+from posenc.report.pictures.draw import picture_bytes
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 NAMES = ("rope", "alibi", "sinusoidal", "t5", "kerple_log", "fire")

@@ -12,15 +12,15 @@ from dataclasses import replace
 from rich.console import Console
 from rich.table import Table
 
-from posenc.command_line.compose import compose_jobs
-from posenc.command_line.overrides import parse
-from posenc.corpus import prepare
+from posenc.config.compose import compose_jobs
+from posenc.config.overrides import parse
+from posenc.data import prepare
 from posenc.evaluation import fixed_target
 from posenc.evaluation.subject import NotApplicableError
-from posenc.jobs.build import build_model
-from posenc.jobs.eval_job import eval_job
-from posenc.jobs.measure import subject_and_asked
 from posenc.results.settings import spoken_name
+from posenc.running.build import build_model
+from posenc.running.eval_job import eval_job
+from posenc.running.measure import subject_and_asked
 from posenc.training.checkpoint import load_weights, newest_checkpoint
 
 

@@ -14,7 +14,7 @@ import tokenize
 from pathlib import Path
 from typing import get_args
 
-from posenc.comparison.ranking import Mark, Word
+from posenc.results.ranking import Mark, Word
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "schema.md"
@@ -25,7 +25,7 @@ COMPARISON += ["probes.ProbeColumn", "probes.Probe", "extensions.ExtensionColumn
 HEADER = """# The JSON that posenc writes
 
 Written by `python scripts/schema_page.py` from the types in `posenc/results/`
-and `posenc/comparison/`. `schema_version` is
+and `posenc/results/`. `schema_version` is
 {version}; it rises when a field goes or changes its meaning, not when one is added. Losses are in nats
 per token unless `unit` or `metric` says otherwise, lengths in tokens, intervals `[low, high]`. A number
 that does not exist is `null`, never NaN; then `note` says why.

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posenc.corpus import prepare
+from posenc.data import prepare
 from posenc.encodings.build import default_parameters
 from posenc.evaluation import fixed_target
 from posenc.evaluation.plans import Asked
 from posenc.evaluation.subject import Subject
-from posenc.jobs.build import build_model
-from posenc.jobs.stored_run import StoredRun, stored_run
+from posenc.running.build import build_model
+from posenc.running.stored_run import StoredRun, stored_run
 from posenc.training.checkpoint import load_weights
 
 TARGETS = 8000

@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from posenc.comparison import Comparison, compare
-from posenc.comparison.against import against
-from posenc.comparison.cells import Cell
-from posenc.comparison.verdicts import short
-from posenc.comparison.view import View
 from posenc.report.entries import entry
 from posenc.report.words import label, spread_is_of
 from posenc.results import Run, load_runs
+from posenc.results.against import against
+from posenc.results.cells import Cell
+from posenc.results.comparison import Comparison, compare
 from posenc.results.filters import where
 from posenc.results.published import tables
+from posenc.results.verdicts import short
+from posenc.results.view import View
 
 ROOT = Path(__file__).parents[1]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from posenc.command_line.compose import compose_jobs
-from posenc.command_line.overrides import parse
+from posenc.config.compose import compose_jobs
+from posenc.config.overrides import parse
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")

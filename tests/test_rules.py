@@ -11,9 +11,9 @@ import pytest
 import yaml
 from tiny import ROOT
 
+from posenc.core.paths import conf_dir
 from posenc.encodings.registry import own_encodings
 from posenc.evaluation import PROTOCOLS
-from posenc.paths import conf_dir
 
 CODE = sorted((ROOT / "posenc").rglob("*.py"))
 CHOICES = [
@@ -91,7 +91,7 @@ def test_yaml_and_modules_go_together() -> None:
         assert hasattr(importlib.import_module(f"posenc.tracking.{name}"), "start")
     for path in (conf_dir() / "data").glob("*.yaml"):
         source = yaml.safe_load(path.read_text())["source"]
-        assert hasattr(importlib.import_module(f"posenc.corpus.sources.{source}"), "read")
+        assert hasattr(importlib.import_module(f"posenc.data.sources.{source}"), "read")
     for name, module in PROTOCOLS.items():
         protocol = importlib.import_module(f"posenc.evaluation.{module}")
         assert name == protocol.NAME and protocol.plan and protocol.measure
@@ -100,8 +100,8 @@ def test_yaml_and_modules_go_together() -> None:
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
 def test_every_choice_composes(group: str, choice: str) -> None:
     """In `train`, to plain data whose keys the schema knows."""
-    from posenc.command_line.compose import compose_jobs
-    from posenc.command_line.overrides import parse
+    from posenc.config.compose import compose_jobs
+    from posenc.config.overrides import parse
 
     given = {"hf": ["tokenizer.path=some.json"], "files": ["data.paths=here"]}.get(choice, [])
     if group == "experiment":  # not all the jobs of a study
@@ -119,8 +119,8 @@ def test_every_choice_composes(group: str, choice: str) -> None:
 
 
 def test_evaluation_composes_and_means_as_trained() -> None:
-    from posenc.command_line.compose import compose_jobs
-    from posenc.command_line.overrides import parse
+    from posenc.config.compose import compose_jobs
+    from posenc.config.overrides import parse
 
     (job,) = compose_jobs("eval", parse(["run=somewhere"])).jobs
     assert job.settings["run"] == "somewhere" and job.settings["data"] is None

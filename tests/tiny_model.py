@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from posenc.corpus import TokenStore, WindowSampler, prepare
+from posenc.data import TokenStore, WindowSampler, prepare
 from posenc.encodings import build_encoding
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.model.init import initialize

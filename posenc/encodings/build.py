@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from posenc.core.errors import UserError, first_line
+from posenc.core.paths import choice_file
+from posenc.core.signature import check_arguments, defaults_of, parameters_of
 from posenc.encodings.registry import encoding_class, list_encodings, made_of
-from posenc.errors import UserError, first_line
-from posenc.paths import choice_file
-from posenc.signature import check_arguments, defaults_of, parameters_of
 
 if TYPE_CHECKING:
     from posenc.encodings.base import Encoding, Shape

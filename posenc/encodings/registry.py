@@ -16,8 +16,8 @@ from importlib.metadata import EntryPoint, entry_points, packages_distributions,
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from posenc.errors import UserError
-from posenc.signature import parameters_of
+from posenc.core.errors import UserError
+from posenc.core.signature import parameters_of
 
 if TYPE_CHECKING:
     from posenc.encodings.base import Encoding

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from posenc.errors import UserError
+from posenc.core.errors import UserError
 from posenc.evaluation.passes import text_losses
 from posenc.evaluation.plans import Asked, blocks_by_document, spread
 from posenc.evaluation.subject import Subject, Sums, stopped_never, sums_by_document

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from posenc.corpus import TokenStore
+from posenc.data import TokenStore
 from posenc.evaluation.plans import Asked
 from posenc.evaluation.subject import NotApplicableError, Subject, Sums, stopped_never, window_losses
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from posenc.control_groups import own_groups
-from posenc.memory_meter import LiveTensors
+from posenc.core.control_groups import own_groups
+from posenc.core.memory_meter import LiveTensors
 
 # float32 numbers for each pair of tokens and each head: while even they would fit there is nothing to ask.
 WORST = 32

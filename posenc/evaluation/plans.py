@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from posenc.corpus import TokenStore
+from posenc.data import TokenStore
 from posenc.evaluation.subject import Subject, Sums
 
 

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posenc.corpus import TokenStore
+from posenc.core.seeds import generator_for
+from posenc.data import TokenStore
 from posenc.encodings.base import Encoding
 from posenc.evaluation.extend import Extension
 from posenc.evaluation.memory import OutOfMemoryError, check_memory
 from posenc.model.decoder import Decoder
 from posenc.model.loss import token_losses
 from posenc.results.records import Curve
-from posenc.seeds import generator_for
 from posenc.training.distributed import current
 from posenc.training.memory import is_out_of_memory
 from posenc.training.precision import autocast

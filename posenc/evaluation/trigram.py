@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from posenc.corpus import TokenStore
+from posenc.data import TokenStore
 from posenc.evaluation.fixed_target import Plan
 from posenc.evaluation.subject import Sums, sums_by_document
 from posenc.results.records import REFERENCE_PROTOCOL

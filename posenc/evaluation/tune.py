@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from posenc.errors import UserError
+from posenc.core.errors import UserError
 from posenc.evaluation.evaluate import Cell, plan_cells
 from posenc.evaluation.extend import Extension, build_extension, default_knobs, resolve_extend
 from posenc.evaluation.plans import Asked

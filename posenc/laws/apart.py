@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posenc.core.seeds import generator_for
 from posenc.laws.subject import Subject, largest, tokens
 from posenc.laws.verdict import Verdict, require
 from posenc.model.decoder import Decoder
-from posenc.seeds import generator_for
 
 
 def batch(subject: Subject) -> Verdict:

@@ -6,11 +6,11 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from posenc.errors import UserError
+from posenc.core.errors import UserError
+from posenc.core.seeds import generator_for
 from posenc.laws.subject import Subject, has_positions, largest, logits, tokens
 from posenc.laws.verdict import Verdict, require
 from posenc.model.decoder import Decoder
-from posenc.seeds import generator_for
 
 
 def trace(subject: Subject) -> Verdict:

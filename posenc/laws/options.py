@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from posenc.errors import UserError
+from posenc.core.errors import UserError
+from posenc.core.seeds import generator_for
 from posenc.laws.subject import LONGEST, Subject, logits, tokens
 from posenc.laws.verdict import Verdict, require
-from posenc.seeds import generator_for
 
 
 def options(subject: Subject) -> Verdict:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posenc.core.seeds import generator_for
 from posenc.encodings.base import Encoding
 from posenc.laws.order import SAME
 from posenc.laws.subject import FAR, LONGEST, Subject, largest, logits, tokens
 from posenc.laws.verdict import NotApplicableError, Verdict, require, within
-from posenc.seeds import generator_for
 
 SHIFTED = 5e-5  # cosines of other angles are rounded otherwise: 2e-6 is usual; float32 angles 3e-4
 

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from posenc.core.seeds import generator_for
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.composed import Composed
 from posenc.laws.verdict import NotApplicableError
 from posenc.model.decoder import Decoder
-from posenc.seeds import generator_for
 
 LONGEST = 8  # times T, the longest window that is asked for
 FAR = 65_536  # positions below it must be as good as those near zero

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from posenc.core.seeds import generator_for
 from posenc.encodings.base import Encoding
 from posenc.laws.subject import Subject, tokens
 from posenc.laws.verdict import NotApplicableError, Verdict, require
 from posenc.model.decoder import count_parameters
 from posenc.model.init import initialize
-from posenc.seeds import generator_for
 
 ARITHMETIC = {"__builtins__": {}, "min": min, "max": max, "round": round, "int": int, "abs": abs}
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from posenc.core.errors import UserError
+from posenc.core.signature import check_arguments
 from posenc.encodings.options import Scale
-from posenc.errors import UserError
 from posenc.model.attention import Attention
 from posenc.model.mla import LatentAttention
-from posenc.signature import check_arguments
 
 ATTENTIONS: dict[str, type[Attention] | type[LatentAttention]] = {"mha": Attention, "mla": LatentAttention}
 

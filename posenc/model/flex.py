@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from posenc.core.errors import first_line
 from posenc.encodings.base import Encoding, Shape
-from posenc.errors import first_line
 from posenc.model.flex_masks import mask_of
 from posenc.model.flex_table import gradient_into_table
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from posenc.core.seeds import generator_for
 from posenc.encodings.base import Encoding
 from posenc.model.decoder import Decoder
-from posenc.seeds import generator_for
 
 
 @torch.no_grad()

@@ -14,16 +14,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from posenc.comparison.against import Against, Block, Entry
-from posenc.comparison.directions import FLAT, Check
-from posenc.comparison.numbers import printed, printed_change
-from posenc.errors import UserError
-from posenc.names import visible
+from posenc.core.errors import UserError
+from posenc.core.names import visible
 from posenc.report.escape import csv_text
 from posenc.report.escape import markdown as safe
 from posenc.report.table import color_of, unicode_of, width_of, write
 from posenc.report.terminal import plain
 from posenc.report.words import millions
+from posenc.results.against import Against, Block, Entry
+from posenc.results.directions import FLAT, Check
+from posenc.results.numbers import printed, printed_change
 from posenc.results.records import SCHEMA_VERSION
 from posenc.results.settings import as_text
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from posenc.names import visible
+from posenc.core.names import visible
 from posenc.report.escape import csv_text
 from posenc.report.escape import markdown as safe
 
@@ -34,7 +34,7 @@ Row = tuple[str, list[str], str | None]  # name, figures, and the reason where t
 
 
 def render(document: dict[str, Any], format: str, width: int) -> str:
-    """The document of posenc.commands.bench as text that ends with a newline; `width` in columns."""
+    """The document of posenc.cli.bench as text that ends with a newline; `width` in columns."""
     return FORMATS[format](document, width)
 
 

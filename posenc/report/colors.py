@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from posenc.paths import choice_files
+from posenc.core.paths import choice_files
 
 # Hues of Okabe and Ito, moved apart in lightness until the nearest two differ by more under simulated colour
 # blindness than theirs, and until the palest reaches a contrast of 2.8 to white (their yellow has 1.3).

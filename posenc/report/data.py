@@ -9,10 +9,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from posenc.comparison.columns import Column
-from posenc.comparison.comparison import Comparison, Row
 from posenc.report.escape import csv_text
 from posenc.report.summary import summary_sentence
+from posenc.results.columns import Column
+from posenc.results.comparison import Comparison, Row
 from posenc.results.records import SCHEMA_VERSION
 
 FIELDS = [

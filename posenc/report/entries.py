@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 
-from posenc.comparison.baseline import Against
-from posenc.comparison.cells import Cell
-from posenc.comparison.columns import Column
-from posenc.comparison.numbers import printed, printed_change
-from posenc.comparison.ranking import Mark
-from posenc.comparison.verdicts import short
 from posenc.report.words import length
+from posenc.results.baseline import Against
+from posenc.results.cells import Cell
+from posenc.results.columns import Column
+from posenc.results.numbers import printed, printed_change
+from posenc.results.ranking import Mark
+from posenc.results.verdicts import short
 
 
 @dataclass

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from posenc.comparison import Comparison
-from posenc.comparison.probes import Probe
-from posenc.comparison.verdicts import EFFECTIVE
-from posenc.names import visible
+from posenc.core.names import visible
+from posenc.results.comparison import Comparison
+from posenc.results.probes import Probe
+from posenc.results.verdicts import EFFECTIVE
 
 PROBE_NOTES = {
     "induction": "induction: the loss on the second copy of a random sequence, which only copying lowers.",

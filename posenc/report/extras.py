@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from posenc.comparison import Comparison
-from posenc.comparison.cells import Cell
-from posenc.comparison.context import EffectiveContext, UsesContext
-from posenc.comparison.curves import CurveSummary
-from posenc.comparison.numbers import printed, printed_change
-from posenc.comparison.probes import Probe
-from posenc.names import visible
+from posenc.core.names import visible
 from posenc.report.entries import Entry, entry
 from posenc.report.words import length, spread_is_of
+from posenc.results.cells import Cell
+from posenc.results.comparison import Comparison
+from posenc.results.context import EffectiveContext, UsesContext
+from posenc.results.curves import CurveSummary
+from posenc.results.numbers import printed, printed_change
+from posenc.results.probes import Probe
 
 NOTHING = ["-"]
 

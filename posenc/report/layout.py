@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 
-from posenc.comparison import Comparison
 from posenc.report.entries import Entry, entry, head
 from posenc.report.extras import extras
 from posenc.report.words import label, spread_is_of
+from posenc.results.comparison import Comparison
 
 GAP = 2  # a space before each cell, and the place of the mark behind it
 LEAST_LABEL = 10  # a label may be folded to this width

@@ -19,7 +19,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from posenc.names import visible
+from posenc.core.names import visible
 
 VARIABLE = "POSENC_SWEEP_STATE"
 LARGEST = 100_000  # bytes of it; Linux takes 128 kB in one variable

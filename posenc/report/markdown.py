@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from posenc.comparison import Comparison
 from posenc.report.entries import Entry, entry, head
 from posenc.report.escape import markdown as safe
 from posenc.report.extras import extras
 from posenc.report.summary import summary_sentence
 from posenc.report.terminal import ASCII
 from posenc.report.words import MARKS, captions, label, spread_is_of, title
+from posenc.results.comparison import Comparison
 
 BOLD = {**MARKS, "lowest": "bold:"}
 

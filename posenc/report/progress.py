@@ -15,8 +15,8 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
+from posenc.core.screen import screen
 from posenc.report.live import SweepState, clock, sweep_table
-from posenc.report.screen import screen
 from posenc.report.several import IN_A_LOG, SECONDS
 
 SECONDS_BETWEEN_LINES = float(os.environ.get(SECONDS, IN_A_LOG))

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from posenc.names import visible
+from posenc.core.names import visible
 from posenc.report.live import clock
 from posenc.report.words import length
 from posenc.results.again import command_again

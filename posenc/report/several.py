@@ -16,9 +16,9 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from posenc.names import visible
+from posenc.core.names import visible
+from posenc.core.screen import screen
 from posenc.report.live import SweepState, sweep_table
-from posenc.report.screen import screen
 
 SECONDS = "POSENC_SECONDS_BETWEEN_LINES"  # environment of a job: how often it says how far it is
 ON_A_TERMINAL, IN_A_LOG = 1.0, 5.0

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from posenc.comparison.cells import Cell
-from posenc.comparison.columns import Column
-from posenc.comparison.comparison import Comparison, Row
-from posenc.comparison.numbers import printed, printed_change
-from posenc.comparison.verdicts import BETTER, COLLAPSED_WORD, SAME_WORD, WORSE, short
-from posenc.names import visible
+from posenc.core.names import visible
 from posenc.report.words import INDEPENDENT, label, length
+from posenc.results.cells import Cell
+from posenc.results.columns import Column
+from posenc.results.comparison import Comparison, Row
+from posenc.results.numbers import printed, printed_change
+from posenc.results.verdicts import BETTER, COLLAPSED_WORD, SAME_WORD, WORSE, short
 
 MOST_NAMED = 5  # rows; of more their number is told
 UNITS = {"nats": "nats", "bpb": "bits per byte", "ppl": "perplexity"}

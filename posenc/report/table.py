@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from posenc.comparison.comparison import Comparison, compare, metric_for, tables_of
-from posenc.errors import UserError
-from posenc.names import visible
+from posenc.core.errors import UserError
+from posenc.core.names import visible
 from posenc.report.data import csv_lines, json_document
 from posenc.report.latex import latex
 from posenc.report.markdown import markdown
 from posenc.report.terminal import ASCII, terminal
+from posenc.results.comparison import Comparison, compare, metric_for, tables_of
 from posenc.results.load import Run
 from posenc.results.records import Metric
 

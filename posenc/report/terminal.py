@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from posenc.comparison import Comparison
 from posenc.report.entries import Entry
 from posenc.report.layout import GAP, Grid, lay_out
 from posenc.report.summary import summary_sentence
 from posenc.report.words import MARKS, captions, title
+from posenc.results.comparison import Comparison
 
 STYLES: dict[str | None, str] = {"lowest": "bold green", "tie": "green"}
 ASCII = {"±": "+/-", "─": "-"}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from posenc.comparison.cells import Cell
-from posenc.comparison.comparison import Comparison, Row
-from posenc.comparison.numbers import printed
-from posenc.comparison.rows import full_label
-from posenc.comparison.verdicts import MORE_DOCUMENTS, MORE_SEEDS
-from posenc.names import visible
+from posenc.core.names import visible
 from posenc.report.extra_words import PROBE_NOTES, extra_captions, over_seeds_and_documents
+from posenc.results.cells import Cell
+from posenc.results.comparison import Comparison, Row
+from posenc.results.numbers import printed
+from posenc.results.rows import full_label
 from posenc.results.settings import as_text
+from posenc.results.verdicts import MORE_DOCUMENTS, MORE_SEEDS
 
 INDEPENDENT = {"induction": "sequence"}  # what intervals are over, where it is no document
 MARKS = {"lowest": "*", "tie": "=", "unclear": "?"}

@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from posenc.paths import choice_file, conf_dir
+from posenc.core.paths import choice_file, conf_dir
 from posenc.results.settings import as_text
 
 PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+@%-]*|-?[0-9]+x?|[0-9.]+x")

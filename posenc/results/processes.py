@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from posenc.processes import is_gone, stat_fields
+from posenc.core.processes import is_gone, stat_fields
 
 
 def is_dead(status: dict[str, Any]) -> bool:

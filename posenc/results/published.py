@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from posenc.errors import UserError
-from posenc.names import visible
+from posenc.core.errors import UserError
+from posenc.core.names import visible
 
 # Taken from other people's copies of these tables.
 TRANSCRIBED = frozenset({"kerple-table3", "scale-invariant-table1", "kazemnejad-appendixF"})

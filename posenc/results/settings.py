@@ -7,10 +7,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from posenc.paths import choice_file
+from posenc.core.paths import choice_file
 from posenc.results.load import Run
 
-# Settings that leave the numbers alone, and those that posenc.comparison.mixing compares on its own.
+# Settings that leave the numbers alone, and those that posenc.results.mixing compares on its own.
 NOT_DEFINING = {"seed", "device", "name", "experiment_name", "experiment", "runs_dir", "plugins", "eval"}
 NOT_DEFINING |= {"tracking", "hydra", "train.compile", "train.checkpoint_seconds", "train.log_every"}
 # Options of any encoding, their word in a row's name, and the value that goes without saying.

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from posenc.durable import CONTINUES, cannot_write, sync, temporary_for
-from posenc.errors import RunError
-from posenc.names import safe_name
+from posenc.core.durable import CONTINUES, cannot_write, sync, temporary_for
+from posenc.core.errors import RunError
+from posenc.core.names import safe_name
 from posenc.results.check import check_record
 from posenc.results.own_files import LARGEST, read_own_file
 from posenc.results.records import SCHEMA_VERSION, Record, RunFacts

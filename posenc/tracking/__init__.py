@@ -12,8 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from posenc.errors import UserError
-from posenc.signature import check_arguments
+from posenc.core.errors import UserError
+from posenc.core.signature import check_arguments
 from posenc.tracking.base import TrackedRun, Tracker
 
 __all__ = ["TRACKERS", "TrackedRun", "Tracker", "build_tracker", "check_tracking"]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from posenc.errors import UserError
+from posenc.core.errors import UserError
 from posenc.tracking import metrics as figures
 from posenc.tracking.base import TrackedRun
 from posenc.tracking.guard import GivenUpError, reason, within

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from posenc.errors import UserError
+from posenc.core.errors import UserError
 from posenc.tracking.guard import reason
 
 logger = logging.getLogger(__name__)
@@ -33,8 +33,8 @@ class Pictures:
             logging.WARNING
         )  # the first time it says what fonts it found
         try:
-            from posenc.comparison.comparison import compare, protocols_of
             from posenc.report.plots import plot_bytes
+            from posenc.results.comparison import compare, protocols_of
             from posenc.results.load import load_run
 
             run = load_run(self._directory)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from posenc.errors import UserError
+from posenc.core.errors import UserError
 from posenc.tracking.base import TrackedRun, Tracker
 from posenc.tracking.guard import reason
 

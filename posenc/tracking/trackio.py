@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from posenc.errors import UserError
+from posenc.core.errors import UserError
 from posenc.tracking import metrics as figures
 from posenc.tracking.base import TrackedRun, Tracker
 from posenc.tracking.copy import GRACE_SECONDS, Copy, Evaluation, check_timeout, refuse_without

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from posenc.errors import UserError
+from posenc.core.errors import UserError
 from posenc.tracking import metrics as figures
 from posenc.tracking.base import TrackedRun, Tracker
 from posenc.tracking.copy import Copy, Evaluation, check_timeout

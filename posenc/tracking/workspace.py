@@ -6,7 +6,7 @@ import contextlib
 import io
 from typing import Any
 
-from posenc.errors import RunError, UserError
+from posenc.core.errors import RunError, UserError
 from posenc.tracking.guard import GivenUpError, one_line, reason, within
 from posenc.tracking.wandb_run import POSITION
 from posenc.tracking.wandb_server import answers, credentials, host_of, load_wandb, server_url

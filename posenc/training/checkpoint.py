@@ -23,8 +23,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from posenc.durable import CONTINUES, cannot_write, check_room, sha256_of_file, sync
-from posenc.errors import RunError
+from posenc.core.durable import CONTINUES, cannot_write, check_room, sha256_of_file, sync
+from posenc.core.errors import RunError
 from posenc.model.decoder import Decoder
 from posenc.training.intact import checkpoint_paths, number_of, problem_of
 from posenc.training.machine import made_by, warn_of_changes

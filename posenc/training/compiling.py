@@ -13,9 +13,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from posenc.errors import UserError, first_line
+from posenc.core.errors import UserError, first_line
+from posenc.core.paths import cache_dir
 from posenc.model.decoder import Decoder
-from posenc.paths import cache_dir
 from posenc.training.distributed import Stop, current
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import torch._dynamo
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from posenc.errors import UserError
+from posenc.core.errors import UserError
 
 
 def data_parallel(loss_of: nn.Module, weight: float) -> nn.Module:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
-from posenc.errors import RunError, UserError
+from posenc.core.errors import RunError, UserError
 
 if TYPE_CHECKING:
     import torch

@@ -9,8 +9,8 @@ import re
 import stat
 from pathlib import Path
 
-from posenc.durable import sha256_of_file
-from posenc.errors import RunError
+from posenc.core.durable import sha256_of_file
+from posenc.core.errors import RunError
 
 LARGEST = 1_000_000  # bytes of a manifest or a state
 DAMAGED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO)

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from posenc.corpus import WindowSampler
-from posenc.errors import RunError
+from posenc.core.errors import RunError
+from posenc.core.seeds import generator_for
+from posenc.data import WindowSampler
 from posenc.model.decoder import Decoder
-from posenc.seeds import generator_for
 from posenc.training.checkpoint import (
     NonFiniteWeightsError,
     resume,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from posenc.errors import UserError
+from posenc.core.errors import UserError
 
 PRECISIONS = ("auto", "fp32", "bf16")
 

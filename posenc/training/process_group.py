@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from posenc.errors import RunError, UserError
+from posenc.core.errors import RunError, UserError
 from posenc.training.data_parallel import backend_of, data_parallel
 from posenc.training.distributed import AnotherProcessFailedError, Group, Stop
 

@@ -10,9 +10,9 @@ import torch
 from differences.common import BASE, FORMULA, HEAD_DIM, LONG, SHORT, encoding, largest
 from torch import Tensor
 
+from posenc.core.seeds import generator_for
 from posenc.encodings.base import Encoding
 from posenc.encodings.families.absolute import Absolute, sinusoids
-from posenc.seeds import generator_for
 
 LIMIT = int(LONG[-1]) + 1
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from faults.commands import Ended, environment
 
-HEAVY = ("posenc.cli", "posenc.launching.command", "posenc.jobs.eval_job", "posenc.jobs.train_run")
-HEAVY += ("posenc.commands.show", "posenc.commands.compare", "posenc.commands.runs", "posenc.commands.check")
-HEAVY += ("posenc.commands.bench", "posenc.commands.corpora", "matplotlib")
+HEAVY = ("posenc.cli", "posenc.running.command", "posenc.running.eval_job", "posenc.running.train_run")
+HEAVY += ("posenc.cli.show", "posenc.cli.compare", "posenc.cli.runs", "posenc.cli.check")
+HEAVY += ("posenc.cli.bench", "posenc.cli.corpora", "matplotlib")
 MEMORY = 4 * 2**30  # bytes of address space beyond what the process has already
 
 

@@ -20,7 +20,7 @@ LONG = ("train.tokens=12800000", "train.checkpoint_seconds=0.2")  # 100 000 upda
 BUILDER = """
 import json, logging, sys
 logging.basicConfig(level=logging.INFO, stream=sys.stderr)
-from posenc.corpus import prepare
+from posenc.data import prepare
 prepare(*json.loads(sys.argv[1]))
 """
 

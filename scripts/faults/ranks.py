@@ -45,7 +45,7 @@ if own == rank:
             (folder / "marker").touch()
         return real(*given, **named)
     setattr(owner, name, entered)
-from posenc.corpus import WindowSampler
+from posenc.data import WindowSampler
 batch = WindowSampler.batch
 def watched(self, step, size):
     given = batch(self, step, size)

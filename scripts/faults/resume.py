@@ -35,7 +35,7 @@ class StopAfter:
 
 def in_this_process(place: Path, quick: bool) -> Seen:
     """Each encoding of conf/encoding x stop point, sha256 of weights and of the optimizer's moments."""
-    from posenc.paths import conf_dir
+    from posenc.core.paths import conf_dir
 
     names = sorted(path.stem for path in (conf_dir() / "encoding").glob("*.yaml"))
     names = names[::8] if quick else names
@@ -58,7 +58,7 @@ class Trainer:
         os.environ.update({"POSENC_CACHE": str(place / "cache"), "OMP_NUM_THREADS": "1"})
         import torch
 
-        from posenc.corpus import prepare
+        from posenc.data import prepare
 
         torch.set_num_threads(1)
         split = {"validation": 0.1, "test": 0.2}
@@ -81,7 +81,7 @@ class Trainer:
     def _start(self, encoding: str, folder: Path, *, seed: int, after: int | None):  # type: ignore[no-untyped-def]
         import torch
 
-        from posenc.corpus import WindowSampler
+        from posenc.data import WindowSampler
         from posenc.encodings import build_encoding
         from posenc.model.decoder import Decoder, ModelShape
         from posenc.model.init import initialize

@@ -68,35 +68,33 @@ class Phase:
 
 PHASES = (
     Phase("start-up", TRAIN, None, within=2.0),
-    Phase(
-        "reading", ("train", *TINY, "data.paths=../large"), "posenc.corpus.facts:read_documents", cold=True
-    ),
+    Phase("reading", ("train", *TINY, "data.paths=../large"), "posenc.data.facts:read_documents", cold=True),
     Phase(
         "tokenising",
         LARGE,
-        "posenc.corpus.tokenizers:ByteTokenizer.encode_all",
+        "posenc.data.tokenizers:ByteTokenizer.encode_all",
         cold=True,
     ),
     Phase(
         "training a tokenizer",
         (*LARGE, "tokenizer=bpe", "tokenizer.vocab_size=2000"),
-        "posenc.corpus.tokenizer_choice:_train",
+        "posenc.data.tokenizer_choice:_train",
         within=3.0,
         cold=True,
     ),
-    Phase("the dry run", (*TRAIN, "--dry-run"), "posenc.commands.dry_run:print_dry_run"),
+    Phase("the dry run", (*TRAIN, "--dry-run"), "posenc.cli.dry_run:print_dry_run"),
     Phase(
         "compiling", (*TRAIN, "train.compile=true"), "posenc.training.loop:gradients", within=5.0, cold=True
     ),
     Phase("training", TRAIN, "posenc.training.loop:update", count=5, within=0.05),
     Phase("evaluation, a long cell", LONG, "posenc.evaluation.subject:_forward", count=3, within=2.0),
     Phase("probes", (*TRAIN, *PROBES), "posenc.evaluation.subject:window_losses", count=2, within=0.1),
-    Phase("putting together", TRAIN, "posenc.jobs.run_directory:assemble_results", within=0.05),
+    Phase("putting together", TRAIN, "posenc.running.run_directory:assemble_results", within=0.05),
     Phase("drawing", (*TRAIN, "tracking=tensorboard"), "posenc.tracking.pictures:Pictures.png"),
-    Phase("the table", TRAIN, "posenc.launching.one_job:show_run"),
-    Phase("bench", ("bench", *BENCH, "--repeats", "1"), "posenc.commands.bench:_answer", within=3.0),
-    Phase("compare", ("compare", "../done/runs"), "posenc.commands.compare:run_compare"),
-    Phase("check", ("check", "encoding=rope"), "posenc.commands.check:run_check", within=3.0),
+    Phase("the table", TRAIN, "posenc.running.one_job:show_run"),
+    Phase("bench", ("bench", *BENCH, "--repeats", "1"), "posenc.cli.bench:_answer", within=3.0),
+    Phase("compare", ("compare", "../done/runs"), "posenc.cli.compare:run_compare"),
+    Phase("check", ("check", "encoding=rope"), "posenc.cli.check:run_check", within=3.0),
 )
 
 

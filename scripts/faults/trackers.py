@@ -23,7 +23,7 @@ RUN = ("train", *TINY, "data.paths=texts", "encoding=rope")
 # posenc with the seconds that its tracker takes, and when it is done: what is left is wandb's exit hook.
 PROGRAM = """
 import json, pathlib, sys, time
-import posenc.jobs.train_run as job
+import posenc.running.train_run as job
 spent, real = [0.0], job.build_tracker
 def timed(do):
     def call(*given, **named):

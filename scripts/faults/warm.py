@@ -127,7 +127,7 @@ class Warm:
 
 def serve() -> None:
     """Fork for every line on stdin, answer on stdout."""
-    load(["posenc.cli", "posenc.jobs.train_run", "posenc.launching.command", "torch"])
+    load(["posenc.cli", "posenc.running.train_run", "posenc.running.command", "torch"])
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         asked = json.loads(line)

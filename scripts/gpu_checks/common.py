@@ -10,12 +10,12 @@ from unittest.mock import patch
 
 import torch
 
-from posenc.commands.bench_rate import wait_for
+from posenc.cli.bench_rate import wait_for
+from posenc.core.errors import UserError
 from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.options.positions import Offset, Randomized
 from posenc.encodings.options.window import Window
-from posenc.errors import UserError
 from posenc.model import flex, kernels
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.model.init import initialize

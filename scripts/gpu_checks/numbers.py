@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from gpu_checks.common import OPTIONS, blocks_alone, decoder_of, flex_calls, tell, tokens_of
+from posenc.core.seeds import generator_for
 from posenc.model.decoder import Decoder, ModelShape
-from posenc.seeds import generator_for
 from posenc.training.precision import autocast
 from posenc.training.step import NextTokenLoss, gradients
 

@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from peers.builders import VOCABULARY, gpt2, llama, nano_gpt, x_transformers
 from torch import Tensor, nn
 
+from posenc.core.seeds import generator_for
 from posenc.encodings import build_encoding
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.model.init import initialize
-from posenc.seeds import generator_for
 from posenc.training.compiling import compiled_blocks
 from posenc.training.optimizer import Optimization, build_optimizer
 from posenc.training.precision import autocast

@@ -15,8 +15,8 @@ from rich.table import Table
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from posenc.commands.bench_rate import wait_for
-from posenc.corpus import Split, TokenStore, WindowSampler
+from posenc.cli.bench_rate import wait_for
+from posenc.data import Split, TokenStore, WindowSampler
 from posenc.model.decoder import ModelShape
 
 WARM_UP = 3

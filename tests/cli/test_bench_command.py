@@ -152,7 +152,7 @@ def test_names_of_others_cannot_break_the_output(document: dict[str, Any]) -> No
 def test_wrong_input_is_refused_before_anything_is_measured(
     posenc: Posenc, place: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: list[str]
 ) -> None:
-    monkeypatch.setattr("posenc.commands.bench._answer", lambda asked: pytest.fail("measured"))
+    monkeypatch.setattr("posenc.cli.bench._answer", lambda asked: pytest.fail("measured"))
     result = posenc("bench", *arguments)
     assert result.code == 2 and result.out == "", result
     for text in says:
@@ -165,11 +165,9 @@ def test_a_process_that_dies_is_a_cell_with_a_reason(
 ) -> None:
     """As when the kernel kills what takes too much memory."""
     rate = {"machine": document["machine"], "rate": document["rates"][0]}
+    monkeypatch.setattr("posenc.cli.bench.CELL", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     monkeypatch.setattr(
-        "posenc.commands.bench.CELL", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    monkeypatch.setattr(
-        "posenc.commands.bench._rates", lambda chosen: (rate["machine"], {chosen[0].yardstick: rate["rate"]})
+        "posenc.cli.bench._rates", lambda chosen: (rate["machine"], {chosen[0].yardstick: rate["rate"]})
     )
     result = posenc("bench", *SMALL, "--format", "json")
     assert result.code == 1, result

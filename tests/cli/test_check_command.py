@@ -92,7 +92,7 @@ def test_several_are_a_matrix_of_80_columns(place: Path, mine: list[str]) -> Non
 def test_all_of_them_fit_and_hold(place: Path, monkeypatch: pytest.MonkeyPatch, posenc: Posenc) -> None:
     """With the laws cut down to two: all of them over all encodings are tests/laws."""
     few = {law: LAWS[law] for law in ("count", "penalty")}
-    monkeypatch.setattr("posenc.commands.check.LAWS", few)
+    monkeypatch.setattr("posenc.cli.check.LAWS", few)
     result = posenc("check", "--all")
     assert result.code == 0, result
     rows = {line.split()[0]: line.split()[1:] for line in result.out.splitlines()}
@@ -107,7 +107,7 @@ def test_all_of_them_fit_and_hold(place: Path, monkeypatch: pytest.MonkeyPatch, 
 def test_the_failures_of_a_matrix_are_told_in_full(
     place: Path, mine: list[str], monkeypatch: pytest.MonkeyPatch, posenc: Posenc
 ) -> None:
-    monkeypatch.setattr("posenc.commands.check.LAWS", {law: LAWS[law] for law in ("shift", "penalty")})
+    monkeypatch.setattr("posenc.cli.check.LAWS", {law: LAWS[law] for law in ("shift", "penalty")})
     long = "encoding.strength=-1.2345678901"
     result = posenc("check", "-m", *mine, f"encoding.strength=1.0,{long.partition('=')[2]}")
     assert result.code == 1 and fits(result.out)
@@ -119,7 +119,7 @@ def test_the_failures_of_a_matrix_are_told_in_full(
 
 def test_all_of_them_but_those_that_refuse(posenc: Posenc, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that has no use for a setting is named; the others are checked."""
-    monkeypatch.setattr("posenc.commands.check.LAWS", {"count": LAWS["count"]})
+    monkeypatch.setattr("posenc.cli.check.LAWS", {"count": LAWS["count"]})
     result = posenc("check", "--all", "positions=randomized")
     assert result.code == 1 and result.err == "", result
     lines = result.out.splitlines()
@@ -139,14 +139,14 @@ def test_float32_is_held_to_the_same_bound_at_any_width(
     posenc: Posenc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A norm that adds its own type's epsilon differs in float64 by the more the wider the model is."""
-    monkeypatch.setattr("posenc.commands.check.LAWS", {"float32": LAWS["float32"]})
+    monkeypatch.setattr("posenc.cli.check.LAWS", {"float32": LAWS["float32"]})
     wide = ["model.d_model=256", "model.n_layers=1", "model.n_heads=4", "model.mlp_ratio=2"]
     (verdict,) = json.loads(posenc("check", "encoding=nope", *wide, "--json").out)["verdicts"]
     assert verdict["verdict"] == "pass" and float(verdict["figure"].split()[0]) < 1e-5, verdict
 
 
 def test_the_size_is_its_own_unless_chosen(posenc: Posenc, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("posenc.commands.check.LAWS", {"order": LAWS["order"]})
+    monkeypatch.setattr("posenc.cli.check.LAWS", {"order": LAWS["order"]})
     given = json.loads(posenc("check", "model=nano", "model.n_layers=1", "context_length=16", "--json").out)
     assert given["model"]["d_model"] == 128 and given["context_length"] == 16
     (verdict,) = given["verdicts"]

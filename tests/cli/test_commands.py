@@ -14,7 +14,7 @@ import tiny
 import yaml
 
 import posenc as package
-from posenc.paths import conf_dir
+from posenc.core.paths import conf_dir
 
 Posenc = Callable[..., tiny.Result]
 

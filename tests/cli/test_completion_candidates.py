@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import tiny
 
-from posenc.command_line.completion import candidates
-from posenc.command_line.conf_text import choices, chosen_settings
-from posenc.command_line.shells import answer
+from posenc.cli.completion import candidates
+from posenc.cli.shells import answer
+from posenc.config.conf_text import choices, chosen_settings
 from posenc.results.published import tables
 
 
@@ -117,7 +117,7 @@ def test_a_tab_takes_no_torch(place: Path) -> None:
     found = subprocess.run(command, cwd=place, env=env, capture_output=True, text=True)
     assert found.stdout.splitlines() == [f"encoding={name}" for name in choices("encoding")]
     code = (
-        "import sys, json; from posenc.command_line.completion import candidates;"
+        "import sys, json; from posenc.cli.completion import candidates;"
         "candidates(['train'], 'encoding='); print(json.dumps(sorted(sys.modules)))"
     )
     loaded = json.loads(subprocess.run([sys.executable, "-c", code], env=env, capture_output=True).stdout)

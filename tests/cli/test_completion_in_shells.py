@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pseudo_terminal import Terminal
 
-from posenc.command_line import shells
+from posenc.cli import shells
 
 PROMPT = "ready> "
 BIN = Path(sys.executable).parent

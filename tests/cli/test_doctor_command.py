@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import tiny
 
-from posenc.doctor import places, software
-from posenc.doctor.finding import Finding, guarded
+from posenc.cli.doctor import places, software
+from posenc.cli.doctor.finding import Finding, guarded
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
 NOWHERE = {"HF_ENDPOINT": "http://127.0.0.1:9", "WANDB_BASE_URL": "http://127.0.0.1:9"}

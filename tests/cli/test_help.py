@@ -13,8 +13,8 @@ import tiny
 import typer
 
 from posenc.cli import app
-from posenc.command_line.conf_text import choices, groups
-from posenc.command_line.help import help_text
+from posenc.cli.help import help_text
+from posenc.config.conf_text import choices, groups
 
 Posenc = Callable[..., tiny.Result]
 

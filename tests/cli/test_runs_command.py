@@ -20,7 +20,7 @@ from fake_runs import write_run
 from pseudo_terminal import Terminal
 from rich.console import Console
 
-from posenc.commands import runs as runs_job
+from posenc.cli import runs as runs_job
 from posenc.report import runs_table
 from posenc.results.glance import glance
 from posenc.results.load import load_run

@@ -198,7 +198,7 @@ def test_a_runs_dir_that_cannot_be_written(
 
 def test_lengths_are_checked_on_the_split_that_is_measured(posenc: Posenc, place: Path, corpus: Path) -> None:
     """Validation documents too short for a length that the test documents would hold."""
-    from posenc.corpus.documents import split_of
+    from posenc.data.documents import split_of
 
     texts = place / "texts"
     texts.mkdir()
@@ -225,7 +225,7 @@ def test_lengths_in_tokens_are_checked_before_the_run_directory_exists(
 def test_a_fault_of_our_own_is_one_line_and_a_traceback_with_debug(
     posenc: Posenc, monkeypatch: pytest.MonkeyPatch, place: Path
 ) -> None:
-    from posenc.commands import compare
+    from posenc.cli import compare
 
     def broken(*_: object, **__: object) -> None:
         raise KeyError("surprise")

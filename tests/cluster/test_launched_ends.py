@@ -13,11 +13,11 @@ import pytest
 import tiny
 from hydra.core.plugins import Plugins
 
-from posenc.command_line.compose import ComposedJob, compose_jobs, of_the_job
-from posenc.command_line.overrides import parse
-from posenc.jobs.signals import InterruptedRunError
-from posenc.launching import launchers
-from posenc.launching.launchers import END, GO_ON, _code, run_launched
+from posenc.config.compose import ComposedJob, compose_jobs, of_the_job
+from posenc.config.overrides import parse
+from posenc.running import launchers
+from posenc.running.launchers import END, GO_ON, _code, run_launched
+from posenc.running.signals import InterruptedRunError
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_result_that_cannot_be_read_is_told_and_counts_as_failed(
     pytest.importorskip("submitit")
     from submitit.local.local import LocalJob
 
-    from posenc.launching.submitit_jobs import waited_for
+    from posenc.running.submitit_jobs import waited_for
 
     job = LocalJob(place, "7")
     job.paths.result_pickle.write_bytes(b"half a file")
@@ -112,7 +112,7 @@ def test_jobs_of_this_machine_end_with_the_one_who_waits(monkeypatch: pytest.Mon
     pytest.importorskip("submitit")
     from submitit.local import local
 
-    from posenc.launching.submitit_jobs import waited_for
+    from posenc.running.submitit_jobs import waited_for
 
     monkeypatch.setattr(local, "start_controller", lambda: subprocess.Popen(["sleep", "300"]))
     with pytest.raises(InterruptedRunError), waited_for():

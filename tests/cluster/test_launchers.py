@@ -15,10 +15,10 @@ import tiny
 from hydra.core.config_store import ConfigStore
 from hydra.core.utils import JobReturn, JobStatus
 
-from posenc.command_line.compose import compose_jobs, of_the_job
-from posenc.command_line.overrides import parse
-from posenc.errors import UserError
-from posenc.launching.launchers import _code
+from posenc.config.compose import compose_jobs, of_the_job
+from posenc.config.overrides import parse
+from posenc.core.errors import UserError
+from posenc.running.launchers import _code
 
 Posenc = Callable[..., tiny.Result]
 LOCAL = ("-m", "hydra/launcher=submitit_local")
@@ -72,7 +72,7 @@ def test_the_queue_is_asked_and_says_when_it_has_changed(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("submitit")
-    from posenc.launching.submitit_jobs import Queue
+    from posenc.running.submitit_jobs import Queue
 
     squeue = place / "squeue"
     monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
@@ -101,8 +101,8 @@ def test_the_queue_is_asked_and_says_when_it_has_changed(
 REQUEUED = """
 import os, signal, sys
 os.environ["SLURM_JOB_ID"] = "5"
-from posenc.jobs.signals import StopFlag
-from posenc.launching.submitit_jobs import preemptible
+from posenc.running.signals import StopFlag
+from posenc.running.submitit_jobs import preemptible
 
 def requeue(number, frame):
     print("requeued", flush=True)

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 sys.path.append(str(Path(__file__).parents[1] / "model"))
 import naive
 
+from posenc.core.seeds import generator_for
 from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.model.init import initialize
-from posenc.seeds import generator_for
 
 SHAPE = ModelShape("small", d_model=16, n_layers=2, n_heads=2, mlp_ratio=2)
 T, VOCABULARY = 8, 13

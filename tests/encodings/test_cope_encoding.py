@@ -6,9 +6,9 @@ import torch
 from formulas_content import HEADS, LAYERS, TOKENS, TRAINED, WIDTH, Example, Formula, apart, build, cope
 from torch import Tensor
 
+from posenc.core.errors import UserError
 from posenc.encodings.cope import CoPE
 from posenc.encodings.families.gates import reversed_cumsum
-from posenc.errors import UserError
 from posenc.model import kernels
 
 

@@ -5,13 +5,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from posenc.core.errors import UserError
+from posenc.core.seeds import generator_for
 from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding
 from posenc.encodings.binary import Binary
-from posenc.errors import UserError
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.model.init import initialize
-from posenc.seeds import generator_for
 
 WIDTH, T = 8, 64
 POSITIONS = [0, 1, 2, 3, 63, 64, 255, 256, 257, 4096, 32767, 65535]

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from posenc.core.errors import UserError
 from posenc.encodings import build_encoding, encoding_class, list_encodings, registry, resolve_encoding
 from posenc.encodings.rope import RoPE
-from posenc.errors import UserError
 
 SIZES = {"d_model": 16, "n_heads": 2, "head_dim": 8, "n_layers": 1, "train_length": 8}
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
+from posenc.core.paths import conf_dir
+from posenc.core.signature import parameters_of
 from posenc.encodings import build_encoding, encoding_class, list_encodings, resolve_encoding
 from posenc.encodings.base import Encoding
-from posenc.paths import conf_dir
-from posenc.signature import parameters_of
 
 PATHS = sorted((conf_dir() / "encoding").glob("*.yaml"))
 NAMES = [path.stem for path in PATHS]

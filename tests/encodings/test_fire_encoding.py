@@ -11,7 +11,7 @@ from formulas_bias import largest
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from posenc.errors import UserError
+from posenc.core.errors import UserError
 from posenc.laws.float64 import Float64
 
 

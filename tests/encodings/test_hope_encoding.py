@@ -7,8 +7,8 @@ from decoding import CLOSE, SHAPE, Paper, apart, encoding, exactly, logits, mode
 from formulas_rotary import hope
 from torch import Tensor
 
+from posenc.core.errors import UserError
 from posenc.encodings.hope import HoPE
-from posenc.errors import UserError
 
 WIDTH = SHAPE.head_dim
 

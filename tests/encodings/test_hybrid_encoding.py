@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from posenc.core.errors import UserError
+from posenc.core.seeds import generator_for
 from posenc.encodings import build_encoding
 from posenc.encodings.hybrid import Hybrid
 from posenc.encodings.learned import Learned
-from posenc.errors import UserError
-from posenc.seeds import generator_for
 
 T, WIDTH = 6, 16
 

@@ -2,10 +2,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from posenc.core.errors import UserError
+from posenc.core.seeds import generator_for
 from posenc.encodings import build_encoding
 from posenc.encodings.learned import Learned
-from posenc.errors import UserError
-from posenc.seeds import generator_for
 
 T, WIDTH = 6, 8
 

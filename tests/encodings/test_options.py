@@ -13,13 +13,13 @@ from naive import Naive, Place
 from optioned import DENSE, OFFSET, RANDOMIZED, options, with_options
 from torch import Tensor
 
+from posenc.core.seeds import generator_for
 from posenc.encodings.base import Shape
 from posenc.encodings.options.scale import LogN
 from posenc.encodings.options.window import Window
 from posenc.model import kernels
 from posenc.model.decoder import Decoder, ModelShape, count_parameters
 from posenc.model.init import initialize
-from posenc.seeds import generator_for
 from posenc.training.optimizer import Optimization, build_optimizer
 
 N = 2 * T + 3  # tokens, past the training length

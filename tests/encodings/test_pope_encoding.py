@@ -7,9 +7,9 @@ from decoding import CLOSE, SHAPE, Paper, apart, encoding, exactly, logits, mode
 from formulas_rotary import pope
 from torch import Tensor
 
+from posenc.core.errors import UserError
 from posenc.encodings.base import Shape
 from posenc.encodings.pope import PoPE
-from posenc.errors import UserError
 from posenc.model import kernels
 from posenc.model.init import initialize
 

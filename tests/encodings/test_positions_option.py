@@ -8,10 +8,10 @@ from decoding import T, encoding
 from optioned import CONTIGUOUS, OFFSET, RANDOMIZED, options, with_options
 from torch import Tensor
 
+from posenc.core.seeds import generator_for
 from posenc.encodings.base import Shape
 from posenc.encodings.options import position_limit
 from posenc.encodings.options.positions import Offset, Randomized
-from posenc.seeds import generator_for
 
 
 def drawn(training: bool, seed: int, n: int = T, **params: Any) -> Tensor:

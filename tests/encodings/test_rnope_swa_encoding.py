@@ -6,10 +6,10 @@ from decoding import CLOSE, Paper, apart, encoding, exactly, logits, model_of, t
 from formulas_rotary import rope
 from naive import Place
 
+from posenc.core.errors import UserError
 from posenc.encodings.base import Shape
 from posenc.encodings.options.window import Window
 from posenc.encodings.rnope_swa import RNoPESWA
-from posenc.errors import UserError
 from posenc.model import kernels
 from posenc.model.decoder import Decoder
 

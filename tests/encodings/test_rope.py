@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from posenc.core.errors import UserError
 from posenc.encodings import build_encoding
 from posenc.encodings.rope import RoPE
-from posenc.errors import UserError
 
 
 def rope(head_dim: int, **params: object) -> RoPE:

@@ -6,9 +6,9 @@ import pytest
 import torch
 from formulas_bias import sandwich, started
 
+from posenc.core.errors import UserError
 from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding
-from posenc.errors import UserError
 
 DISTANCES = [0, 1, 2, 3, 63, 255, 256, 257, 8191, 65536]
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from formulas_content import HEADS, TOKENS, WIDTH, Example, Formula, Text, apart, scale_invariant
 
+from posenc.core.errors import UserError
 from posenc.encodings.base import Encoding
 from posenc.encodings.families.rotary import Rotary
 from posenc.encodings.options import build_options
 from posenc.encodings.rope import RoPE
 from posenc.encodings.scale_invariant import ScaleInvariant
-from posenc.errors import UserError
 from posenc.model import kernels
 
 

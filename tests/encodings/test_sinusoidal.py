@@ -4,10 +4,10 @@ import formulas
 import pytest
 import torch
 
+from posenc.core.errors import UserError
 from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding
 from posenc.encodings.sinusoidal import sinusoids
-from posenc.errors import UserError
 
 POSITIONS = [0, 1, 2, 63, 64, 255, 256, 257, 4096, 65535, 65536]
 

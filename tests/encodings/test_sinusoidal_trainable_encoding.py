@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from posenc.core.errors import UserError
+from posenc.core.seeds import generator_for
 from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding
-from posenc.errors import UserError
-from posenc.seeds import generator_for
 
 POSITIONS = [0, 1, 2, 63, 64, 255, 256, 257, 4096, 65535, 65536]
 

@@ -5,9 +5,9 @@ import torch
 from formulas_content import HEADS, LAYERS, TOKENS, Example, Formula, apart, stick_breaking
 from torch import Tensor
 
+from posenc.core.errors import UserError
 from posenc.encodings.options import build_options
 from posenc.encodings.stick_breaking import StickBreaking
-from posenc.errors import UserError
 from posenc.model import kernels
 
 remainders = pytest.mark.parametrize("remainder", ["none", "self"])

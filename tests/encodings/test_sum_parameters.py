@@ -12,13 +12,13 @@ from doubles import (
 )
 from summed import made_of
 
+from posenc.core.errors import UserError
+from posenc.core.seeds import generator_for
 from posenc.encodings.base import Shape
 from posenc.encodings.options import build_options
 from posenc.encodings.sum import Sum
-from posenc.errors import UserError
 from posenc.model.decoder import Decoder, count_parameters
 from posenc.model.init import initialize
-from posenc.seeds import generator_for
 from posenc.training.optimizer import Optimization, build_optimizer
 
 OPTIMIZATION = Optimization(1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0, 0.0, 0.0)

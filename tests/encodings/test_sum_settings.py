@@ -14,10 +14,10 @@ from naive import Naive, Place
 from summed import All, N, made_of, rotary
 from torch import Tensor
 
+from posenc.core.errors import UserError
 from posenc.encodings import resolve_encoding
 from posenc.encodings.composed import Composed
 from posenc.encodings.sum import Sum
-from posenc.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@ import formulas
 import pytest
 import torch
 
+from posenc.core.errors import UserError
 from posenc.encodings import build_encoding
 from posenc.encodings.t5 import T5, bucket
-from posenc.errors import UserError
 
 
 def t5(train_length: int = 64, **params: object) -> T5:

@@ -7,9 +7,9 @@ from decoding import CLOSE, Paper, T, apart, encoding, exactly, logits, model_of
 from formulas_rotary import rope, xpos
 from torch import Tensor
 
+from posenc.core.errors import UserError
 from posenc.encodings.base import Shape
 from posenc.encodings.xpos import XPos
-from posenc.errors import UserError
 from posenc.model.kernels import attend
 
 WIDTH = 8

@@ -9,7 +9,7 @@ import tiny_model
 import torch
 from tiny_model import T
 
-from posenc.corpus import TokenStore
+from posenc.data import TokenStore
 from posenc.evaluation import PROTOCOLS, induction
 from posenc.evaluation.evaluate import evaluate, plan_cells
 from posenc.evaluation.plans import Asked

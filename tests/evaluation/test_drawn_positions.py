@@ -12,7 +12,8 @@ import pytest
 import torch
 from tiny_model import SHAPE, T
 
-from posenc.corpus import TokenStore
+from posenc.core.seeds import generator_for
+from posenc.data import TokenStore
 from posenc.encodings import build_encoding
 from posenc.encodings.options import build_options
 from posenc.encodings.options.positions import distance_limit, position_limit
@@ -21,7 +22,6 @@ from posenc.evaluation.plans import Asked
 from posenc.evaluation.subject import DRAWS, NotApplicableError, Subject, window_losses
 from posenc.model.decoder import Decoder
 from posenc.model.init import initialize
-from posenc.seeds import generator_for
 
 COUNT, WANTED = 2 * DRAWS + 5, 4
 RANDOMIZED = {"name": "randomized", "max": None, "dense": False}

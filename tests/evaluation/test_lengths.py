@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from posenc.errors import UserError
+from posenc.core.errors import UserError
 from posenc.evaluation import resolve_lengths
 
 

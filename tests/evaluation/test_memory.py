@@ -12,13 +12,13 @@ import pytest
 import torch
 from tiny_model import T
 
+from posenc.core.memory_meter import LiveTensors, resident
 from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding
 from posenc.evaluation import memory
 from posenc.evaluation import subject as subject_module
 from posenc.evaluation.memory import OutOfMemoryError, check_memory, free_memory, needed
 from posenc.evaluation.subject import Subject
-from posenc.memory_meter import LiveTensors, resident
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.model.init import initialize
 from posenc.results.records import Record

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from token_stores import ask, store_of
 
-from posenc.errors import UserError
+from posenc.core.errors import UserError
 from posenc.evaluation import fixed_target, nonoverlapping, positions, sliding
 from posenc.evaluation.evaluate import protocol_module
 from posenc.evaluation.plans import plan_spans, windows_of

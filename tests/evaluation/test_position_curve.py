@@ -11,7 +11,7 @@ import pytest
 from tiny_model import T
 from token_stores import ask, store_of
 
-from posenc.corpus import TokenStore
+from posenc.data import TokenStore
 from posenc.evaluation import positions
 from posenc.evaluation.positions import bin_edges, curve_of
 from posenc.evaluation.subject import NotApplicableError, Subject, Sums

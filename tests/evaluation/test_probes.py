@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from tiny_model import T
 from token_stores import ask, store_of
 
-from posenc.corpus import TokenStore
+from posenc.data import TokenStore
 from posenc.evaluation import far_copy, fixed_target, induction
 from posenc.evaluation import subject as subject_module
 from posenc.evaluation.plans import Asked

@@ -15,7 +15,7 @@ import tiny_model
 from tiny_model import T
 from token_stores import ask, store_of
 
-from posenc.corpus import TokenStore
+from posenc.data import TokenStore
 from posenc.evaluation import fixed_target, trigram
 from posenc.evaluation.plans import Asked
 

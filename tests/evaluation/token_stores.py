@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from posenc.corpus import Split, TokenStore
+from posenc.data import Split, TokenStore
 from posenc.evaluation.plans import Asked
 
 Document = bytes | Sequence[int]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import tiny
 
-from posenc.errors import RunError, UserError
+from posenc.core.errors import RunError, UserError
 from posenc.results.load import load_run
 from posenc.results.plain_yaml import plain_yaml
 from posenc.results.store import find_record, read_records

@@ -12,7 +12,7 @@ import pytest
 import tiny
 import torch
 
-from posenc.errors import RunError
+from posenc.core.errors import RunError
 from posenc.evaluation import memory, subject
 from posenc.training.memory import is_out_of_memory
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import tiny
 
-from posenc.jobs.signals import CODES, ONE_WISH, InterruptedRunError, StopFlag
+from posenc.running.signals import CODES, ONE_WISH, InterruptedRunError, StopFlag
 
 Posenc = Callable[..., tiny.Result]
 
@@ -36,9 +36,9 @@ def striking(number: signal.Signals, real: Callable[..., Any], at: int = 1) -> C
 @pytest.mark.parametrize(
     ("where", "words"),
     [
-        ("posenc.command_line.compose:compose_jobs", ("train", "encoding=rope")),
-        ("posenc.corpus.facts:read_documents", ("train", "encoding=rope")),
-        ("posenc.commands.dry_run:estimate", ("train", "encoding=rope", "--dry-run")),
+        ("posenc.config.compose:compose_jobs", ("train", "encoding=rope")),
+        ("posenc.data.facts:read_documents", ("train", "encoding=rope")),
+        ("posenc.cli.dry_run:estimate", ("train", "encoding=rope", "--dry-run")),
     ],
 )
 def test_before_there_is_anything_to_save_a_signal_ends_the_command(
@@ -54,8 +54,8 @@ def test_before_there_is_anything_to_save_a_signal_ends_the_command(
 
     module, _, name = where.partition(":")
     owner = importlib.import_module(module)
-    if where.startswith("posenc.command_line.compose"):
-        owner = importlib.import_module("posenc.launching.command")
+    if where.startswith("posenc.config.compose"):
+        owner = importlib.import_module("posenc.running.command")
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, striking(number, getattr(owner, name)))
         patch.setenv("POSENC_CACHE", str(place / "cache"))
@@ -119,7 +119,7 @@ def test_the_same_wish_by_two_ways_strikes_once_and_a_later_one_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [100.0]
-    monkeypatch.setattr("posenc.jobs.signals.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("posenc.running.signals.time.monotonic", lambda: clock[0])
     with StopFlag() as stop:
         with pytest.raises(InterruptedRunError):
             os.kill(os.getpid(), signal.SIGINT)

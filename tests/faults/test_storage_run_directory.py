@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from posenc.durable import this_host
-from posenc.errors import RunError
-from posenc.jobs import run_directory as folder
-from posenc.jobs.holding import WAIT, HeldRunError, locked
+from posenc.core.durable import this_host
+from posenc.core.errors import RunError
+from posenc.running import run_directory as folder
+from posenc.running.holding import WAIT, HeldRunError, locked
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from posenc.jobs.holding import locked
+from posenc.running.holding import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
@@ -66,7 +66,7 @@ def test_it_waits_when_asked(
         holder.kill()
         holder.wait()
 
-    monkeypatch.setattr("posenc.jobs.holding.say", killed)
+    monkeypatch.setattr("posenc.running.holding.say", killed)
     with locked(tmp_path):
         assert holder.returncode == -signal.SIGKILL
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import tiny
 
-from posenc.jobs.holding import locked
-from posenc.jobs.told import IF_HELD, RETRY
-from posenc.launching.one_job import run_job
+from posenc.running.holding import locked
+from posenc.running.one_job import run_job
+from posenc.running.told import IF_HELD, RETRY
 
 Posenc = Callable[..., tiny.Result]
 SHORT = ("eval.lengths=[1x]", "eval.protocols=[fixed-target]")
@@ -91,8 +91,8 @@ def test_fail_fast_does_not_change_the_run(train: Posenc, run_copy: Path) -> Non
 def test_a_job_whose_run_is_held_tells_its_sweep(
     run_copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from posenc.command_line.compose import compose_jobs
-    from posenc.command_line.overrides import parse
+    from posenc.config.compose import compose_jobs
+    from posenc.config.overrides import parse
 
     (job,) = compose_jobs("eval", parse([f"run={run_copy}", *SHORT])).jobs
     with locked(run_copy, "evaluation"):

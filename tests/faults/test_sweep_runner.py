@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from posenc.command_line.compose import ComposedJob, Jobs, compose_jobs
-from posenc.command_line.overrides import CommandLine, parse
-from posenc.errors import UserError
-from posenc.jobs import job_log
-from posenc.launching import sweep as module
-from posenc.launching import sweep_runner as runner
-from posenc.launching.job_end import OUT_OF_MEMORY
+from posenc.config.compose import ComposedJob, Jobs, compose_jobs
+from posenc.config.overrides import CommandLine, parse
+from posenc.core.errors import UserError
 from posenc.report.failures import Ended, sweep_lines
+from posenc.running import job_log
+from posenc.running import sweep as module
+from posenc.running import sweep_runner as runner
+from posenc.running.job_end import OUT_OF_MEMORY
 
 LINE = CommandLine([], True, None, False, False)
 FINISH = "open('done', 'w').close()"
@@ -142,7 +142,7 @@ def test_fail_fast_begins_nothing_more_and_stops_what_runs(
 
 
 def test_fail_fast_is_no_part_of_a_run(place: Path, corpus: Path) -> None:
-    from posenc.jobs.validated import frozen
+    from posenc.running.validated import frozen
 
     line = ["-m", "seed=0,1"]
     with_it = compose_jobs("train", parse([*line, "sweep.fail_fast=true"]))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from posenc.commands.check import SHORT, SMALL, VOCABULARY, subject_of
+from posenc.cli.check import SHORT, SMALL, VOCABULARY, subject_of
+from posenc.core.signature import check_arguments
 from posenc.encodings import resolve_encoding
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.build import default_parameters
@@ -13,7 +14,6 @@ from posenc.encodings.options import build_options, position_limit
 from posenc.laws import Subject, Verdict, judge
 from posenc.model.decoder import Decoder
 from posenc.model.init import initialize
-from posenc.signature import check_arguments
 
 ATTENTION: dict[str, Any] = {"name": "mha", "window": None, "scale": "none"}
 SETTINGS: dict[str, Any] = {

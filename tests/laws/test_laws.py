@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from subjects import ATTENTION, SETTINGS, named, verdict_of
 
-from posenc.commands.check import SHORT, subject_of
+from posenc.cli.check import SHORT, subject_of
+from posenc.core.paths import conf_dir
 from posenc.laws import LAWS, judge
-from posenc.paths import conf_dir
 
 NAMES = sorted(path.stem for path in (conf_dir() / "encoding").glob("*.yaml"))
 

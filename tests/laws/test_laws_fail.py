@@ -9,9 +9,9 @@ import torch
 from subjects import of_class
 from torch import Tensor
 
-from posenc.commands.check import SHORT
+from posenc.cli.check import SHORT
+from posenc.core.errors import UserError
 from posenc.encodings.base import Encoding, Shape
-from posenc.errors import UserError
 from posenc.laws import LAWS, Verdict, judge
 from posenc.laws.numbers import far_positions
 from posenc.laws.subject import FAR

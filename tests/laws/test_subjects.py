@@ -6,8 +6,8 @@ import pytest
 import torch
 from subjects import SETTINGS, named
 
-from posenc.commands.check import SHORT, subject_of
-from posenc.errors import UserError
+from posenc.cli.check import SHORT, subject_of
+from posenc.core.errors import UserError
 from posenc.laws.float64 import Float64
 from posenc.laws.numbers import far_positions
 from posenc.laws.subject import FAR, logits, tokens

@@ -15,9 +15,9 @@ sys.path.append(str(Path(__file__).parents[1] / "encodings"))
 
 import formulas
 
-from posenc.jobs.build import build_model
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.model.mla import LatentAttention
+from posenc.running.build import build_model
 
 SHAPE = ModelShape("small", d_model=24, n_layers=2, n_heads=3, mlp_ratio=2)
 T, VOCABULARY, HEADS, WIDTH = 8, 13, 3, 8

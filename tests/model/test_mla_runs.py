@@ -12,12 +12,12 @@ import tiny
 import tiny_model
 from latent import CONTIGUOUS, DRAWN, RANKS, SHAPE, VOCABULARY, WIDTH, T, inputs, model_of, output
 
-from posenc.corpus import TokenStore
+from posenc.data import TokenStore
 from posenc.encodings import build_encoding
-from posenc.jobs.build import build_decoder
 from posenc.model.choice import AttentionChoice
 from posenc.model.decoder import Decoder
 from posenc.model.init import initialize
+from posenc.running.build import build_decoder
 
 
 def tiny_mla(store: TokenStore, seed: int, encoding: str = "rope") -> Decoder:

@@ -9,10 +9,10 @@ from doubles import DOUBLES, Double, LayerWindow, Randomized, StickBreaking
 from naive import NAIVE, decode
 from torch import Tensor
 
+from posenc.core.seeds import generator_for
 from posenc.encodings.base import HOOKS, Shape
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.model.init import initialize
-from posenc.seeds import generator_for
 
 SHAPE = ModelShape("double", d_model=16, n_layers=2, n_heads=2, mlp_ratio=2)
 WINDOW, VOCABULARY = 11, 13

@@ -3,8 +3,8 @@ from typing import Any, Literal
 
 import pytest
 
-from posenc.errors import UserError
-from posenc.signature import check_arguments, parameters_of
+from posenc.core.errors import UserError
+from posenc.core.signature import check_arguments, parameters_of
 
 
 def function(

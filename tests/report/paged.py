@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fake_runs import T, positions, record, write_run
 
-from posenc.comparison.comparison import compare, metric_for, tables_of
 from posenc.report.page import write_page
+from posenc.results.comparison import compare, metric_for, tables_of
 from posenc.results.load import Run, load_runs
 
 EVIL = "</script><img src=x onerror=alert(1)>"

@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 import matplotlib
 from fake_runs import MULTIPLES, T, positions, record, write_run
 
-from posenc.comparison import Comparison, compare
 from posenc.report.plots import plot_bytes
 from posenc.results import load_runs
+from posenc.results.comparison import Comparison, compare
 from posenc.results.load import Run
 
 Given = tuple[list[Run], list[Comparison]]

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from fake_runs import T, record, write_run
 
-from posenc.comparison.against import Against, against
-from posenc.errors import UserError
+from posenc.core.errors import UserError
 from posenc.report.against import FORMATS, render_against, show_against
 from posenc.results import load_runs
+from posenc.results.against import Against, against
 from posenc.results.published import tables
 
 LOSSES = {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
-from posenc.paths import conf_dir
+from posenc.core.paths import conf_dir
 from posenc.report import colors
 from posenc.report.colors import DASHES, MARKERS, ON_DARK, ON_WHITE, VARIANT_DASHES, style_of, styles_of
 

@@ -14,12 +14,12 @@ import pytest
 from fake_runs import T, record, write_run
 from paged import EVIL, page_of, write_runs
 
-from posenc.comparison import compare
-from posenc.errors import RunError
+from posenc.core.errors import RunError
 from posenc.report.entries import entry
 from posenc.report.page import write_page
 from posenc.report.page.markup import Html, el, json_text
 from posenc.report.words import captions, spread_is_of
+from posenc.results.comparison import compare
 from posenc.results.load import load_runs
 
 

@@ -10,9 +10,9 @@ import pytest
 from fake_runs import MULTIPLES, T, record, write_run
 from plotted import all_text, given, line, shown_texts, svg_texts, sweep
 
-from posenc.comparison import compare
 from posenc.report.colors import style_of
 from posenc.report.plots import PLOTS, figure_of
+from posenc.results.comparison import compare
 
 
 @pytest.fixture(scope="module")

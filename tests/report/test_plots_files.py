@@ -15,7 +15,7 @@ import pytest
 from fake_runs import MULTIPLES, T, record, write_run
 from plotted import all_text, given, line, svg_texts, sweep
 
-from posenc.errors import RunError, UserError
+from posenc.core.errors import RunError, UserError
 from posenc.report.plots import FORMATS, PLOTS, check_plot, figure_of, plot_bytes, save_plot
 
 HOSTILE = (
@@ -141,7 +141,7 @@ def test_another_process_and_a_users_own_settings_change_nothing(tmp_path: Path)
         assert matplotlib.rcParams["font.size"] == 30
     code = (
         "import sys; from pathlib import Path; from posenc.results import load_runs\n"
-        "from posenc.comparison.comparison import compare; from posenc.report.plots import save_plot\n"
+        "from posenc.results.comparison import compare; from posenc.report.plots import save_plot\n"
         f"runs = load_runs([{str(tmp_path / 'runs')!r}])\n"
         "comparison = compare(runs, 'fixed-target', 'nats', False)\n"
         f"save_plot(Path({str(tmp_path / 'x.svg')!r}), 'context', runs, [comparison])\n"

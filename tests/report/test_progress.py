@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from posenc.jobs.signals import StopFlag, to_take_over
-from posenc.launching.sweep import show_sweep
 from posenc.report.progress import say, shown
+from posenc.running.signals import StopFlag, to_take_over
+from posenc.running.sweep import show_sweep
 
 
 @pytest.mark.parametrize("terminal", [False, True])

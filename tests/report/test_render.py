@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from fake_runs import MULTIPLES, T, record, write_run
 
-from posenc.comparison import compare
-from posenc.errors import UserError
+from posenc.core.errors import UserError
 from posenc.report import FORMATS, failures_lines, render, render_run, show
 from posenc.results import load_runs
+from posenc.results.comparison import compare
 
 ENCODINGS = ("nope", "learned", "sinusoidal", "rope", "alibi", "t5")
 

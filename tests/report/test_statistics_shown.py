@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from fake_runs import MULTIPLES, T, positions, record, write_run
 
-from posenc.comparison import compare
-from posenc.comparison.view import View
 from posenc.report import render, render_run
 from posenc.results import load_runs
+from posenc.results.comparison import compare
+from posenc.results.view import View
 
 LOSSES = {
     "alibi": (1.29, 1.285, 1.286, 1.29, 1.30),

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from fake_runs import T, positions, record, write_run
 
-from posenc.comparison import compare
-from posenc.comparison.view import View
 from posenc.report.summary import summary_sentence
 from posenc.results import load_runs
+from posenc.results.comparison import compare
+from posenc.results.view import View
 
 
 def said(root: Path, protocol: str = "fixed-target", metric: str = "nats", **view) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from fake_runs import write_run
 
-from posenc.errors import UserError
+from posenc.core.errors import UserError
 from posenc.results import load_runs
 from posenc.results.filters import where
 from posenc.results.load import Run

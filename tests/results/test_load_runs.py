@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from fake_runs import edit_json, record, write_run
 
-from posenc.comparison import compare
-from posenc.errors import UserError
+from posenc.core.errors import UserError
 from posenc.results import load as load_module
 from posenc.results import load_runs
+from posenc.results.comparison import compare
 
 
 def test_finds_runs_at_any_depth_once(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from fake_runs import T, record, write_run
 
-from posenc.comparison.against import Against, against, protocol_like
-from posenc.errors import UserError
+from posenc.core.errors import UserError
 from posenc.report.against import FORMATS, show_against
 from posenc.results import load_runs, published
+from posenc.results.against import Against, against, protocol_like
 from posenc.results.published import TRANSCRIBED, table_rows, tables
 
 # From 512 to 1024 tokens in alibi-table2 by nonoverlapping windows: sinusoidal 20.05 -> 43.54 (at 1012), ...

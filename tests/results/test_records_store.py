@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fake_runs import record, write_run
 
-from posenc.errors import RunError
+from posenc.core.errors import RunError
 from posenc.results.check import check_record
 from posenc.results.records import make_record
 from posenc.results.store import (

@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from posenc.comparison.ranking import holm
+from posenc.results.ranking import holm
 from posenc.results.statistics import difference, ratio_interval
 
 EXPERIMENTS = 300

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from posenc.paths import conf_dir
+from posenc.core.paths import conf_dir
 
 EXTRAS = ("tensorboard", "trackio")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from fake_wandb_server import FakeWandb
 
-from posenc.commands.dashboard import make_dashboard
-from posenc.errors import RunError, UserError
+from posenc.cli.dashboard import make_dashboard
+from posenc.core.errors import RunError, UserError
 
 KEY = "k" * 40
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of that package's own models

@@ -9,9 +9,9 @@ from fake_runs import record
 from leet import history, offline_runs
 from shipped import shipped
 
-from posenc.command_line.compose import compose_jobs
-from posenc.command_line.overrides import parse
-from posenc.errors import UserError
+from posenc.config.compose import compose_jobs
+from posenc.config.overrides import parse
+from posenc.core.errors import UserError
 from posenc.tracking import build_tracker, check_tracking
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from shipped import installed, shipped
 
-from posenc.errors import UserError
-from posenc.paths import conf_dir
+from posenc.core.errors import UserError
+from posenc.core.paths import conf_dir
 from posenc.tracking import TRACKERS, build_tracker, check_tracking
 
 

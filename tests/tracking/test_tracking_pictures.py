@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from fake_runs import positions, record, write_run
 
-from posenc.errors import UserError
+from posenc.core.errors import UserError
 from posenc.tracking.pictures import Pictures, as_files, check_plots
 
 KINDS = ["context", "change", "positions", "heatmap", "probes", "training"]

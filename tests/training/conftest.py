@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import tiny_model
 
-from posenc.corpus import TokenStore
+from posenc.data import TokenStore
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from safetensors import SafetensorError
 from tiny_model import OPTIMIZATION, STEPS, build, on_disk, run
 from two_checkpoints import FILES, STATE, save, write_two
 
-from posenc import durable
-from posenc.corpus import TokenStore
-from posenc.errors import RunError
+from posenc.core import durable
+from posenc.core.errors import RunError
+from posenc.data import TokenStore
 from posenc.training import checkpoint, machine
 from posenc.training.checkpoint import (
     NonFiniteWeightsError,

@@ -13,8 +13,8 @@ import torch
 from tiny_model import STEPS, build, on_disk, run
 from two_checkpoints import FILES, flip, save, write_two
 
-from posenc.corpus import TokenStore
-from posenc.errors import RunError
+from posenc.core.errors import RunError
+from posenc.data import TokenStore
 from posenc.training import checkpoint
 from posenc.training.checkpoint import checkpoint_paths, newest_checkpoint
 

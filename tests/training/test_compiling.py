@@ -11,15 +11,15 @@ import pytest
 import tiny
 import torch
 
-from posenc.command_line.compose import compose_jobs
-from posenc.command_line.overrides import parse
+from posenc.config.checks import check_model
+from posenc.config.compose import compose_jobs
+from posenc.config.overrides import parse
+from posenc.core.errors import UserError
 from posenc.encodings import build_encoding
 from posenc.encodings.registry import own_encodings
-from posenc.errors import UserError
-from posenc.jobs.build import build_model, resolve_parts
-from posenc.jobs.checks import check_model
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.model.init import initialize
+from posenc.running.build import build_model, resolve_parts
 from posenc.training.compiling import compiled_blocks, resolve_compile
 from posenc.training.step import NextTokenLoss, gradients
 

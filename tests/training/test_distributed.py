@@ -19,7 +19,7 @@ import pytest
 import tiny
 import torchrun_worker
 
-from posenc.corpus import TokenStore
+from posenc.data import TokenStore
 
 Posenc = Callable[..., tiny.Result]
 # float32; the sums over a batch are added in another order.

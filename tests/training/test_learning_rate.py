@@ -5,7 +5,7 @@ import pytest
 import torch
 from tiny_model import OPTIMIZATION, build
 
-from posenc.corpus import TokenStore
+from posenc.data import TokenStore
 from posenc.training.optimizer import build_optimizer, learning_rate
 
 SCHEDULE = replace(OPTIMIZATION, lr=1.0, warmup_fraction=0.1, final_lr_fraction=0.2)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from tiny_model import OPTIMIZATION, STEPS, T, build, on_disk, run
 
-from posenc.corpus import TokenStore, WindowSampler
+from posenc.data import TokenStore, WindowSampler
 from posenc.encodings.registry import own_encodings
 from posenc.training.loop import Progress
 from posenc.training.optimizer import build_optimizer, learning_rate

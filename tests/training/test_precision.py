@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from posenc.errors import UserError
+from posenc.core.errors import UserError
 from posenc.training import precision
 from posenc.training.precision import autocast, has_hardware_bf16, resolve_device, resolve_precision
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tiny_model import STEPS, build, on_disk, run
 
-from posenc.corpus import TokenStore
-from posenc.jobs.run_directory import append_metrics, drop_metrics_after
-from posenc.paths import conf_dir
+from posenc.core.paths import conf_dir
+from posenc.data import TokenStore
+from posenc.running.run_directory import append_metrics, drop_metrics_after
 
 ENCODINGS = sorted(path.stem for path in (conf_dir() / "encoding").glob("*.yaml"))
 

@@ -24,11 +24,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tiny
 from tiny_model import OPTIMIZATION, T, build, tokens_of
 
-from posenc.corpus import TokenStore, WindowSampler
-from posenc.errors import RunError
+from posenc.core.errors import RunError
+from posenc.data import TokenStore, WindowSampler
 from posenc.evaluation import subject as evaluation
-from posenc.jobs.signals import InterruptedRunError, StopFlag
 from posenc.model.decoder import Decoder
+from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.training import process_group
 from posenc.training.distributed import alone, current, together
 from posenc.training.loop import Progress, train

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tiny_model import OPTIMIZATION, build, run
 
-from posenc.corpus import TokenStore
+from posenc.data import TokenStore
 from posenc.training.checkpoint import checkpoint_paths, save_checkpoint
 from posenc.training.optimizer import build_optimizer
 

@@ -14,9 +14,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from posenc.core.seeds import generator_for
 from posenc.encodings.base import Shape
 from posenc.encodings.families.absolute import Absolute, Combine
-from posenc.seeds import generator_for
 
 Beyond = Literal["untrained", "clamp", "truncate", "refuse"]
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from posenc.core.errors import UserError
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.options.positions import POSITIONS, check_positions, distance_limit, position_limit
 from posenc.encodings.options.scale import SCALES
 from posenc.encodings.options.window import Window
-from posenc.errors import UserError
 
 Scale = Literal["none", "logn", "ssmax"]
 

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from posenc.core.errors import UserError
+from posenc.core.signature import check_arguments
 from posenc.encodings.base import Encoding, Shape
-from posenc.errors import UserError
-from posenc.signature import check_arguments
 
 LARGEST = 2**24  # positions to draw from: each draw makes them all, 134 MB of these
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
+from posenc.core.errors import UserError
 from posenc.encodings.base import Encoding
-from posenc.errors import UserError
 from posenc.evaluation.extend._parts import has_gaps, leaves
 from posenc.evaluation.lengths import resolve_length
 from posenc.model.decoder import Decoder

@@ -10,12 +10,12 @@ from typing import Any
 
 import yaml
 
-from posenc.errors import UserError
+from posenc.core.errors import UserError
+from posenc.core.paths import choice_file
+from posenc.core.signature import check_arguments
 from posenc.evaluation.extend._base import Extension, NotForThisEncodingError, RefusedError
 from posenc.evaluation.extend._parts import name_of
 from posenc.model.decoder import Decoder
-from posenc.paths import choice_file
-from posenc.signature import check_arguments
 
 NONE = "none"  # the model as trained
 

@@ -16,7 +16,7 @@ import math
 import torch
 from torch import Tensor
 
-from posenc.errors import UserError
+from posenc.core.errors import UserError
 from posenc.evaluation.extend._base import RefusedError, check_range
 from posenc.evaluation.extend._frequencies import Factor, Rescaled
 from posenc.evaluation.extend._scores import check_softmax

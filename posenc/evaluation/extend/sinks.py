@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from posenc.core.errors import UserError
 from posenc.encodings.base import Encoding
-from posenc.errors import UserError
 from posenc.evaluation.extend._base import Extension, Length, check_range
 from posenc.evaluation.extend._parts import together
 from posenc.evaluation.extend._redistance import Far, redistanced

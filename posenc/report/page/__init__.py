@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from posenc.comparison import Comparison
+from posenc.results.comparison import Comparison
 from posenc.results.load import Run
 
 

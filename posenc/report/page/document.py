@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from posenc import __version__
-from posenc.comparison import Comparison
 from posenc.report.page import settings
 from posenc.report.page.library import NOTICE, chart_library
 from posenc.report.page.markup import Html, el, json_text
 from posenc.report.page.reading import how_to_read
 from posenc.report.page.sections import Sheet, section
+from posenc.results.comparison import Comparison
 from posenc.results.load import Run
 
 # No address is allowed to be asked for anything; scripts and styles are those of the page, by their hashes.

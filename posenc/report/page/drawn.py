@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from posenc.comparison import Comparison
 from posenc.report.page.charts import Axis, Chart, context_ticks
 from posenc.report.page.points import Point, short
 from posenc.report.plots.members import runs_of
 from posenc.report.plots.series import Names
 from posenc.report.plots.training import START, TYPICAL, training_series
 from posenc.report.words import millions
+from posenc.results.comparison import Comparison
 from posenc.results.load import Run
 
 SETTLED = 0.25  # of T; before it the loss by position falls steeply, whatever the encoding

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 
-from posenc.errors import RunError
+from posenc.core.errors import RunError
 
 NOTICE = (
     "Charts: Vega, Vega-Lite and Vega-Embed, copyright University of Washington Interactive Data Lab and "

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from posenc.comparison import Comparison
-from posenc.comparison.cells import Cell
-from posenc.comparison.columns import Column
-from posenc.comparison.numbers import printed, printed_change
-from posenc.names import visible
+from posenc.core.names import visible
 from posenc.report.words import length, spread_is_of
+from posenc.results.cells import Cell
+from posenc.results.columns import Column
+from posenc.results.comparison import Comparison
+from posenc.results.numbers import printed, printed_change
 from posenc.results.records import METRICS
 
 DIGITS = 6  # significant ones of a coordinate

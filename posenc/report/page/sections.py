@@ -6,9 +6,8 @@ import base64
 from collections.abc import Sequence
 from typing import Any
 
-from posenc.comparison.comparison import Comparison, Row
-from posenc.errors import UserError
-from posenc.names import visible
+from posenc.core.errors import UserError
+from posenc.core.names import visible
 from posenc.report.page.charts import SHAPES, Chart, look, spec_of
 from posenc.report.page.drawn import context_charts, training_chart, training_points
 from posenc.report.page.markup import Html, el, join
@@ -18,6 +17,7 @@ from posenc.report.plots import plot_bytes
 from posenc.report.plots.series import Names, panel_titles
 from posenc.report.summary import summary_sentence
 from posenc.report.words import MARKS, captions, label, title
+from posenc.results.comparison import Comparison, Row
 from posenc.results.load import Run
 
 

@@ -8,15 +8,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from posenc.comparison.cells import Cell
-from posenc.comparison.comparison import Comparison, Row
-from posenc.comparison.numbers import HUGE
-from posenc.comparison.verdicts import BETTER, COLLAPSED_WORD, SAME_WORD, WORSE
 from posenc.report.entries import Entry, entry, head
 from posenc.report.extras import extras
 from posenc.report.page.markup import Html, el, join
 from posenc.report.words import MARKS, spread_is_of
+from posenc.results.cells import Cell
+from posenc.results.comparison import Comparison, Row
 from posenc.results.load import Run
+from posenc.results.numbers import HUGE
+from posenc.results.verdicts import BETTER, COLLAPSED_WORD, SAME_WORD, WORSE
 
 CHIPS = {BETTER: "better", SAME_WORD: "same", WORSE: "worse", COLLAPSED_WORD: "collapsed"}
 CHIPS |= {"unclear": "unclear", "lower": "better", "tie": "same", "higher": "worse"}

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from posenc.comparison import Comparison
-from posenc.errors import UserError
-from posenc.names import visible
-from posenc.paths import output_file
+from posenc.core.errors import UserError
+from posenc.core.names import visible
+from posenc.core.paths import output_file
+from posenc.results.comparison import Comparison
 from posenc.results.load import Run
 from posenc.results.store import write_bytes_atomic
 

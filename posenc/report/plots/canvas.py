@@ -16,9 +16,9 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
-from posenc.errors import UserError
-from posenc.pictures.draw import STYLE as PICTURES
+from posenc.core.errors import UserError
 from posenc.report.colors import Style
+from posenc.report.pictures.draw import STYLE as PICTURES
 
 SMALLEST = 7.0  # points: what a paper's column asks for
 PAD = 0.05  # inches, around everything

@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from posenc.comparison import Comparison
 from posenc.report.plots.ends import close
 from posenc.report.plots.lines import (
     context_axis,
@@ -31,6 +30,7 @@ from posenc.report.plots.series import (
     series_of,
     source,
 )
+from posenc.results.comparison import Comparison
 from posenc.results.load import Run
 
 LINEAR = 0.02  # of the metric, where there is no margin

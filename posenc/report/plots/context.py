@@ -7,8 +7,6 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from posenc.comparison import Comparison
-from posenc.comparison.columns import Column
 from posenc.report.plots.ends import close
 from posenc.report.plots.lines import (
     context_axis,
@@ -30,6 +28,8 @@ from posenc.report.plots.series import (
     short_unit,
     source,
 )
+from posenc.results.columns import Column
+from posenc.results.comparison import Comparison
 from posenc.results.load import Run
 
 NEAR = 0.12  # of its loss at T: a loss no further above it has not collapsed, and gets the fine scale

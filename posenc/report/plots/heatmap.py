@@ -13,16 +13,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
-from posenc.comparison.cells import NOT_MEASURED, Cell, short
-from posenc.comparison.columns import Column
-from posenc.comparison.comparison import Comparison, Row
-from posenc.comparison.numbers import printed, printed_change
 from posenc.report.plots.canvas import SMALLEST, finish, sheet, text_width
 from posenc.report.plots.lines import tokens
 from posenc.report.plots.members import per_bit
 from posenc.report.plots.scale import number
 from posenc.report.plots.series import Names, missing, panel_titles, short_unit, source
+from posenc.results.cells import NOT_MEASURED, Cell, short
+from posenc.results.columns import Column
+from posenc.results.comparison import Comparison, Row
 from posenc.results.load import Run
+from posenc.results.numbers import printed, printed_change
 
 COLOURS = "RdBu_r"  # red: worse than at T; both ends as dark, so that it is a distance in grey, too
 DARKEST = 0.86  # of the colours: their ends are too dark for black numbers

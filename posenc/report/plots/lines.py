@@ -9,11 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-from posenc.comparison.columns import Column
-from posenc.pictures.axes import MARK
+from posenc.report.pictures.axes import MARK
 from posenc.report.plots.canvas import SMALLEST, line_look, marker_look, sheet
 from posenc.report.plots.scale import number
 from posenc.report.plots.series import Series, has_bands
+from posenc.results.columns import Column
 
 HEIGHT = 2.6  # inches, of a row of panels
 TALLEST = 5.5  # inches, of a panel that grows with its lines, so that their names fit beside it

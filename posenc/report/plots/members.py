@@ -6,12 +6,12 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from posenc.comparison import Comparison, compare
-from posenc.comparison.rows import full_label
-from posenc.comparison.view import View
-from posenc.errors import UserError
+from posenc.core.errors import UserError
+from posenc.results.comparison import Comparison, compare
 from posenc.results.load import Run
 from posenc.results.records import HEADLINE
+from posenc.results.rows import full_label
+from posenc.results.view import View
 
 
 def runs_of(comparison: Comparison, runs: Sequence[Run]) -> list[Run]:

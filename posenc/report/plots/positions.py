@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from posenc.comparison import Comparison
 from posenc.report.plots.context import NEAR
 from posenc.report.plots.ends import close
 from posenc.report.plots.lines import (
@@ -31,6 +30,7 @@ from posenc.report.plots.series import (
     series_of,
     source,
 )
+from posenc.results.comparison import Comparison
 from posenc.results.load import Run
 
 

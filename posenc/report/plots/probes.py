@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from posenc.comparison import Comparison
-from posenc.comparison.probes import PROBES
-from posenc.errors import UserError
+from posenc.core.errors import UserError
 from posenc.report.plots.context import over_context
 from posenc.report.plots.members import measured, runs_of
 from posenc.report.plots.series import Names, panel_titles
+from posenc.results.comparison import Comparison
 from posenc.results.load import Run
+from posenc.results.probes import PROBES
 
 
 def probes(runs: Sequence[Run], comparisons: Sequence[Comparison], width: float) -> Figure:

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from posenc.comparison.cells import Cell
-from posenc.comparison.comparison import Comparison, Row
-from posenc.names import visible
+from posenc.core.names import visible
 from posenc.report.colors import Style, styles_of
 from posenc.report.words import label, length, millions
+from posenc.results.cells import Cell
+from posenc.results.comparison import Comparison, Row
 from posenc.results.records import METRICS
 from posenc.results.settings import as_text
 

@@ -12,8 +12,10 @@ import torch
 import yaml
 from extending import FACTORS, LONG, T, extension_of, logits, model_of, outline_of
 
+from posenc.core.errors import UserError
+from posenc.core.paths import conf_dir
+from posenc.core.signature import parameters_of
 from posenc.encodings import list_encodings
-from posenc.errors import UserError
 from posenc.evaluation.extend import (
     Extension,
     NotForThisEncodingError,
@@ -21,8 +23,6 @@ from posenc.evaluation.extend import (
     list_extensions,
     resolve_extend,
 )
-from posenc.paths import conf_dir
-from posenc.signature import parameters_of
 
 PATHS = sorted((conf_dir() / "extend").glob("*.yaml"))
 NAMES = [path.stem for path in PATHS if path.stem != "none"]

@@ -1,0 +1,153 @@
+"""The catalogue of encodings in the terminal, from the classes themselves."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+
+from posenc.core.signature import parameters_of
+from posenc.encodings.build import default_parameters
+from posenc.encodings.registry import encoding_class, list_encodings
+
+WIDEST = 110  # columns of a wide terminal that text is wrapped to
+TERM = re.compile(r"\s+\S+\s{2,}")  # "  layout     interleaved pairs": what follows hangs under the words
+FULL_LINE = 80  # a docstring's line longer than this runs on in the next
+
+# Where an encoding acts, in the order of a forward pass, and in words.
+PLACES = {
+    "nothing": "nothing: order comes from the causal mask",
+    "embed": "embed: a vector for each position, met with the residual stream",
+    "rotate": "rotate: queries and keys made to depend on their positions",
+    "bias": "bias: added to the scores, by distance or positions alone",
+    "scores": "scores: what is added depends on queries, keys or the text",
+    "weights": "weights: another normalisation than the softmax",
+    "mask": "mask: which keys are seen",
+    "several": "several: several places, or made of several encodings",
+}
+
+
+def entry(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
+    """What is known of one encoding, plain JSON. Raises UserError for an unknown name."""
+    cls = encoding_class(name, plugins)
+    return {
+        "name": name,
+        "acts_on": cls.acts_on,
+        "formula": cls.formula,
+        "learned_parameters": cls.learned,
+        "parameters": default_parameters(name),
+        "without_default": sorted(set(parameters_of(cls)) - set(default_parameters(name))),
+        "past_training": cls.past_training,
+        "paper": cls.paper,
+        "revision": cls.revision,
+        "prefix_stable": cls.prefix_stable,
+        "relative": cls.relative,
+        "decouples": cls.decouples,
+        "refuses": dict(cls.refuses),
+        "traps": list(cls.traps),
+        "description": (sys.modules[cls.__module__].__doc__ or "").strip(),
+    }
+
+
+def print_catalogue(name: str | None, *, as_json: bool, plugins: Sequence[str] = ()) -> None:
+    """All encodings as a table grouped by where they act, or one of them in full, on stdout."""
+    entries = [entry(one, plugins) for one in ([name] if name else list_encodings(plugins))]
+    if as_json:
+        print(json.dumps(entries[0] if name else entries, indent=2, ensure_ascii=False))
+    elif name:
+        _print_one(entries[0])
+    else:
+        _print_all(entries)
+
+
+def _print_all(entries: Sequence[dict[str, Any]]) -> None:
+    console = Console()
+    names = max(len(one["name"]) for one in entries)
+    for place in [*PLACES, *sorted({one["acts_on"] for one in entries} - set(PLACES))]:
+        group = [one for one in entries if one["acts_on"] == place]
+        if not group:
+            continue
+        console.print(f"\n[bold]{escape(PLACES.get(place, place))}[/bold]")
+        table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+        table.add_column(min_width=names)
+        table.add_column()
+        for one in group:
+            table.add_row(one["name"], escape(one["formula"]))
+            table.add_row("", f"[dim]past T: {escape(one['past_training'])}[/dim]")
+        console.print(Padding(table, (0, 0, 0, 2)))
+    console.print(
+        "\nposenc encodings NAME: paper, parameters, departures, traps. posenc show encoding=NAME: pictures."
+    )
+    console.print(
+        "With any of them: positions=randomized|offset, attention.window=W, attention.scale=logn|ssmax."
+    )
+
+
+def _print_one(one: dict[str, Any]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    width = min(console.width, WIDEST)
+
+    def section(title: str, lines: Sequence[str]) -> None:
+        console.print(f"\n[bold]{title}[/bold]")
+        for line in lines:
+            console.print(escape(textwrap.indent(line, "  ")))
+
+    def wrapped(lines: Sequence[str]) -> list[str]:
+        return [textwrap.fill(line, width - 2, subsequent_indent="  ") for line in lines]
+
+    console.print(f"[bold]{escape(one['name'])}[/bold]  (acts on: {escape(one['acts_on'])})")
+    section("What it is", reflow(one["description"], width - 2))
+    shown = [f"encoding.{key}={yaml_text(value)}" for key, value in one["parameters"].items()]
+    unknown = [f"encoding.{key}: its YAML is none that this command sees" for key in one["without_default"]]
+    section("Settings and defaults", wrapped([*shown, *unknown] or ["none"]))
+    section("Learned parameters", wrapped([_count(one["learned_parameters"])]))
+    section("Past the training length T", wrapped([one["past_training"]]))
+    if one["refuses"]:
+        section("Refused with it", wrapped([f"{key}: {why}" for key, why in one["refuses"].items()]))
+    if one["traps"]:
+        section("Traps", wrapped([f"- {trap}" for trap in one["traps"]]))
+
+
+def reflow(text: str, width: int) -> list[str]:
+    """Lines of a docstring joined where they ran on and wrapped anew, their indents kept."""
+    joined: list[str] = []
+    before, inside = 0, False  # of the line before: its length (a full one runs on), whether it is indented
+    for line in text.splitlines():
+        starts = TERM.match(line) or re.match(r"\S+:", line) or (line[:1].isspace() and not inside)
+        if before > FULL_LINE and line.strip() and not starts:
+            joined[-1] += " " + line.strip()
+        else:
+            joined.append(line)
+        inside = line[:1].isspace()
+        before = len(line)
+    lines = []
+    for line in joined:
+        term = TERM.match(line)
+        hang = " " * (term.end() if term else len(line) - len(line.lstrip()))
+        lines.append(textwrap.fill(line, width, subsequent_indent=hang))
+    return lines
+
+
+def _count(learned: str | None) -> str:
+    if learned is None:
+        return "not declared"
+    if learned == "0":
+        return "none"
+    return f"{learned}   (T training length, d model width, D head width, H heads, L layers)"
+
+
+def yaml_text(value: Any) -> str:
+    """A value as it is written in an override."""
+    if value is None:
+        return "null"
+    if isinstance(value, list):
+        return "[" + ",".join(yaml_text(one) for one in value) + "]"
+    return str(value).lower() if isinstance(value, bool) else str(value)

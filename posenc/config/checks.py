@@ -1,0 +1,230 @@
+"""Checks of the settings that need no data: numbers, names, sizes, lengths. All raise UserError."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from posenc.core.errors import UserError
+from posenc.core.paths import choice_file, conf_dir
+from posenc.evaluation import PROTOCOLS, resolve_length, resolve_lengths
+from posenc.evaluation.extend import resolve_extend
+from posenc.evaluation.fixed_target import block_of, check_block
+from posenc.model.decoder import Decoder, ModelShape
+from posenc.training.optimizer import Optimization
+
+NAME = re.compile(r"[A-Za-z0-9._+-]+")
+LARGEST = 2**63 - 1  # what files, seeds and tensors can hold
+# Beyond any model there is, so that a slip (or a stranger's settings) is told instead of built for hours.
+LARGEST_SIZES = {"d_model": 10**6, "n_layers": 1000, "n_heads": 10**6, "mlp_ratio": 1000}
+LONGEST_CONTEXT = 2**30  # tokens
+LONGEST_NAME = 100  # characters; file systems take 255 bytes, and a hash follows
+
+
+@dataclass(frozen=True)
+class EvalPlan:
+    """What is measured, resolved."""
+
+    windows: list[int]  # tokens, ascending
+    protocols: list[str]
+    split: str
+    target_fraction: float
+    max_targets: int
+    batch_tokens: int
+    stride: int  # tokens
+    extend: dict[str, Any]  # a test-time extension, {"name": "none"} for the model as trained
+    tune: bool  # its knobs are chosen on validation documents
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Those whose documents are read."""
+        return ("validation", self.split) if self.tune else (self.split,)
+
+
+def whole(key: str, value: Any, *, least: int, most: int = LARGEST) -> int:
+    """A whole number from `least` to `most`; 6e6 counts as one. Raises UserError."""
+    allowed = f"a whole number from {least}" + (f" to {most}" if most < LARGEST else "")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UserError(key, value, "wrong type", allowed=allowed)
+    if isinstance(value, float) and not value.is_integer():  # nor are nan and infinity
+        raise UserError(key, value, "not a whole number", allowed=allowed)
+    if value < least:
+        raise UserError(key, value, "too small", allowed=allowed)
+    if value > most:
+        raise UserError(key, value, "too large", allowed=f"a whole number from {least} to {most}")
+    return int(value)
+
+
+def between(key: str, value: float, low: float, high: float, *, open_low: bool = False) -> float:
+    """A number in [low, high] or (low, high]. Raises UserError."""
+    inside = (low < value if open_low else low <= value) and value <= high
+    if not inside or not math.isfinite(value):
+        words = f"{'above' if open_low else 'from'} {low:g}" + (f" to {high:g}" if high < math.inf else "")
+        raise UserError(key, value, "out of range", allowed=f"a number {words}")
+    return float(value)
+
+
+def check_batch_tokens(value: object, context_length: int) -> int:
+    """Tokens in one update: a window at least. Raises UserError."""
+    batch_tokens = whole("train.batch_tokens", value, least=1)
+    if batch_tokens < context_length:
+        raise UserError(
+            "train.batch_tokens",
+            batch_tokens,
+            f"holds no window of context_length={context_length}",
+            allowed=f"a whole number from {context_length}",
+        )
+    return batch_tokens
+
+
+def check_model(model: dict[str, Any]) -> ModelShape:
+    """The decoder's sizes, whole and fitting each other."""
+    sizes = {
+        key: whole(f"model.{key}", value, least=1, most=LARGEST_SIZES.get(key, LARGEST))
+        for key, value in model.items()
+        if key != "name"
+    }
+    if sizes["d_model"] % sizes["n_heads"]:
+        d_model = sizes["d_model"]
+        fitting = [h for h in range(1, d_model + 1) if d_model % h == 0 and h <= 64]
+        raise UserError(
+            "model.n_heads",
+            sizes["n_heads"],
+            f"does not divide the width model.d_model={d_model}",
+            allowed=", ".join(map(str, fitting)),
+        )
+    return ModelShape(name=_model_name(str(model["name"]), sizes), **sizes)
+
+
+def _model_name(name: str, sizes: dict[str, int]) -> str:
+    """The name of the YAML while the sizes are its own, else the sizes themselves."""
+    path = choice_file("model", name)
+    if path is not None:
+        own = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        if any(own.get(key, value) != value for key, value in sizes.items()):
+            return f"d{sizes['d_model']}L{sizes['n_layers']}H{sizes['n_heads']}M{sizes['mlp_ratio']}"
+    return name
+
+
+def default_evaluation() -> dict[str, Any]:
+    """The `eval` group as it is by default."""
+    text = (conf_dir() / "eval" / "default.yaml").read_text(encoding="utf-8")
+    settings: dict[str, Any] = yaml.safe_load(text)
+    return settings
+
+
+def check_evaluation(
+    settings: dict[str, Any], context_length: int, extend: dict[str, Any] | None = None
+) -> EvalPlan:
+    """The `eval` group: lengths, protocols, split and sizes; and the `extend` group of `posenc eval`."""
+    for key, value in settings.items():
+        if value is None and key != "stride":
+            raise UserError(f"eval.{key}", "null", "must be given")
+    for protocol in settings["protocols"]:
+        if protocol not in PROTOCOLS:
+            raise UserError("eval.protocols", protocol, "there is no such protocol", allowed=list(PROTOCOLS))
+    if not settings["protocols"]:
+        raise UserError("eval.protocols", "[]", "no protocol to measure with", allowed=list(PROTOCOLS))
+    if settings["split"] not in ("test", "validation"):
+        raise UserError("eval.split", settings["split"], "not a split", allowed=["test", "validation"])
+    fraction = between("eval.target_fraction", settings["target_fraction"], 0, 1, open_low=True)
+    # T itself is always measured: it is the crop line that every change is held against
+    windows = sorted({*resolve_lengths(settings["lengths"], context_length), context_length})
+    block = block_of(fraction, context_length)
+    chosen = dict(extend or {"name": "none"})
+    tune = bool(chosen.pop("tune", False))
+    if tune or "fixed-target" in settings["protocols"]:  # knobs are chosen by it, whatever measures
+        check_block(windows[0], block)
+    given = settings["stride"]
+    stride = block if given is None else resolve_length("eval.stride", given, context_length)
+    if "sliding" in settings["protocols"] and stride > windows[0]:
+        raise UserError(
+            "eval.stride",
+            settings["stride"],
+            f"steps over tokens in the shortest window, {windows[0]} tokens",
+            allowed=f"1 to {windows[0]} tokens",
+        )
+    if tune and settings["split"] == "validation":
+        hint = "report test documents: eval.split=test"
+        raise UserError("extend.tune", True, "would choose on the documents that it reports", hint=hint)
+    return EvalPlan(
+        windows=windows,
+        protocols=list(dict.fromkeys(settings["protocols"])),
+        split=settings["split"],
+        target_fraction=fraction,
+        max_targets=whole("eval.max_targets", settings["max_targets"], least=1),
+        batch_tokens=whole("eval.batch_tokens", settings["batch_tokens"], least=1),
+        stride=stride,
+        extend=resolve_extend(chosen),
+        tune=tune,
+    )
+
+
+def check_optimization(train: dict[str, Any], optim: dict[str, Any]) -> Optimization:
+    if optim["name"] != "adamw":
+        raise UserError("optim.name", optim["name"], "there is no such optimizer", allowed=["adamw"])
+    infinity = math.inf
+    return Optimization(
+        lr=between("train.lr", train["lr"], 0, infinity, open_low=True),
+        betas=(
+            between("optim.beta1", optim["beta1"], 0, 0.9999),
+            between("optim.beta2", optim["beta2"], 0, 0.99999),
+        ),
+        eps=between("optim.eps", optim["eps"], 0, infinity, open_low=True),
+        weight_decay=between("optim.weight_decay", optim["weight_decay"], 0, infinity),
+        grad_clip=between("optim.grad_clip", optim["grad_clip"], 0, infinity, open_low=True),
+        warmup_fraction=between("optim.warmup_fraction", optim["warmup_fraction"], 0, 1),
+        final_lr_fraction=between("optim.final_lr_fraction", optim["final_lr_fraction"], 0, 1),
+    )
+
+
+def check_name(key: str, value: str) -> str:
+    """A name that becomes part of a path."""
+    if not NAME.fullmatch(value) or value.startswith((".", "-")) or len(value) > LONGEST_NAME:
+        allowed = f"letters, digits and . _ + - (not first: . -), at most {LONGEST_NAME}"
+        raise UserError(key, value[: LONGEST_NAME + 1], "not a name for a folder", allowed=allowed)
+    return value
+
+
+def check_runs_dir(given: str, folder: Path, *, writing: bool) -> None:
+    """A folder below `runs_dir` is there or can be made; with `writing` by this user, here. Raises UserError.
+
+    Nothing is made, so a full disk or a quota shows only later.
+    """
+    if not given:
+        raise UserError("runs_dir", "''", "is not a folder", hint="runs_dir=. is the working folder")
+    for place in (folder, *folder.parents):
+        try:
+            facts = place.stat()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if not place.is_symlink() and place != Path():
+                continue
+            raise UserError("runs_dir", given, f"{place} leads nowhere") from error
+        except OSError as error:  # a name too long, links in a circle
+            raise UserError("runs_dir", given, f"cannot be used: {error.strerror}") from error
+        if not stat.S_ISDIR(facts.st_mode):
+            raise UserError("runs_dir", given, f"{place} is not a folder")
+        if writing and not os.access(place, os.W_OK | os.X_OK):
+            hint = "runs_dir=FOLDER that you can write to"
+            mounted = getattr(os, "ST_RDONLY", 0) & os.statvfs(place).f_flag if hasattr(os, "statvfs") else 0
+            why = os.strerror(errno.EROFS if mounted else errno.EACCES)
+            problem = f"the folder {place.absolute()} cannot be written ({why})"
+            raise UserError("runs_dir", given, problem, hint=hint)
+        return
+
+
+def check_positions_reach(model: Decoder, longest: int) -> None:
+    """Positions of the longest window can be drawn. Raises UserError with what would do."""
+    try:
+        model.eval().positions(longest, torch.Generator())
+    except ValueError as error:
+        raise UserError("positions.max", None, f"{error} (the longest of eval.lengths)") from error

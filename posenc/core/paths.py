@@ -1,0 +1,100 @@
+"""Where posenc finds its configuration and keeps its cache."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import platformdirs
+
+from posenc.core.errors import UserError
+from posenc.core.names import visible
+
+LONGEST_NAME = 200  # bytes of a file's name: file systems take 255, and a temporary file's is longer
+
+
+def conf_dir() -> Path:
+    """The YAML tree: inside the installed package, or at the root of a clone."""
+    package = Path(__file__).resolve().parents[1]
+    shipped = package / "conf"
+    return shipped if shipped.is_dir() else package.parent / "conf"
+
+
+CONF_ENTRY_POINTS = "posenc.conf"
+
+
+def conf_dirs() -> list[Path]:
+    """posenc's YAML tree, then those that installed packages offer: `[project.entry-points."posenc.conf"]`.
+
+    The entry point's value is a package whose folder holds `encoding/NAME.yaml`. It is found, not imported.
+    """
+    found = [conf_dir()]
+    for point in sorted(entry_points(group=CONF_ENTRY_POINTS), key=lambda point: point.name):
+        top, *inner = point.value.split(".")
+        spec = importlib.util.find_spec(top)
+        for root in (spec.submodule_search_locations or []) if spec else []:
+            if (folder := Path(root, *inner)).is_dir():
+                found.append(folder)
+    return found
+
+
+def choice_files(group: str, config_dir: str | None = None) -> dict[str, Path]:
+    """The YAMLs of a group by name, in order; of one name posenc's own, then a package's, then the user's."""
+    places = [*conf_dirs(), *([Path(config_dir)] if config_dir else [])]
+    found = {path.stem: path for place in reversed(places) for path in (place / group).glob("*.yaml")}
+    return dict(sorted(found.items()))
+
+
+def choice_file(group: str, name: object, config_dir: str | None = None) -> Path | None:
+    """The YAML of a choice such as `encoding=rope`; None where there is none. Any name may be asked for."""
+    return choice_files(group, config_dir).get(name) if isinstance(name, str) else None
+
+
+def refuse_taken_names(folder: Path) -> None:
+    """Raise UserError for a YAML of the user's with the name of another one.
+
+    Of the two Hydra takes posenc's and says nothing: an edited copy would have no effect.
+    """
+    for path in sorted(folder.rglob("*.yaml")):
+        name = path.relative_to(folder)
+        for taken in (place / name for place in conf_dirs()):
+            if taken.is_file() and taken.read_bytes() != path.read_bytes():
+                problem = f"{visible(name)} has the name of one that is there, which would be used"
+                hint = f"give yours another name: {visible(name.with_stem(f'my_{name.stem}'))}"
+                raise UserError("--config-dir", str(folder), problem, hint=hint)
+
+
+def expanded(given: str) -> Path:
+    """The path with a leading `~` made a home; as it is where there is no such user."""
+    return Path(os.path.expanduser(given))  # noqa: PTH111
+
+
+def is_folder(given: str) -> bool:
+    """Whether it names a folder here: a data set's name on the hub may be the name of one, too."""
+    return os.path.isdir(expanded(given))  # noqa: PTH112 (is_dir raises for names too long)
+
+
+def output_file(option: str, given: str | Path) -> Path:
+    """Where a file that the user names is to be written, links followed. Raises UserError.
+
+    A folder, a device (/dev/null), and a place in a folder that is not there are refused: writing replaces
+    what is at the place by a new file.
+    """
+    path = expanded(str(given))
+    place = Path(os.path.realpath(path))
+    if len(os.fsencode(place.name)) > LONGEST_NAME:
+        raise UserError(option, visible(given), "its name is too long", allowed=f"{LONGEST_NAME} bytes")
+    if place.exists() and not place.is_file():
+        raise UserError(option, visible(given), "is not a regular file; name a file")
+    if not place.parent.is_dir():
+        folder = visible(path.parent)
+        raise UserError(option, visible(given), f"there is no folder {folder}", hint=f"mkdir -p {folder}")
+    return place
+
+
+def cache_dir() -> Path:
+    """Tokens and trained tokenizers, shared by all projects of this user; `POSENC_CACHE` moves it."""
+    named = os.environ.get("POSENC_CACHE")
+    return expanded(named) if named else Path(platformdirs.user_cache_dir("posenc"))

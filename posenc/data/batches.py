@@ -1,0 +1,46 @@
+"""Training windows, drawn so that a step's batch depends on nothing but the seed and the step."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from posenc.core.errors import UserError
+from posenc.data.store import Ints, TokenStore
+
+
+class WindowSampler:
+    """Windows of `context_length` tokens inside training documents, uniform over all places they fit.
+
+    Counter-based: no stream to save on a stop, and the same batches whatever else a run draws.
+    """
+
+    def __init__(self, store: TokenStore, context_length: int, seed: int) -> None:
+        """Raises UserError when no training document holds `context_length` + 1 tokens."""
+        split = store.splits["train"]
+        fits = split.lengths > context_length  # the last target lies one place after the last input
+        if not fits.any():
+            longest = int(split.lengths.max(initial=0)) - 1
+            raise UserError(
+                "context_length",
+                context_length,
+                "no training document is that long",
+                hint=f"the longest that works is {longest}",
+            )
+        self._tokens = store.tokens
+        self._starts = split.starts[fits]
+        places = split.lengths[fits] - context_length
+        self._ends = np.cumsum(places)  # of each document's places, all laid end to end
+        self._first = self._ends - places
+        self._offsets = np.arange(context_length + 1, dtype=np.int64)
+        self._seed = seed % 2**64
+
+    def batch(self, step: int, size: int) -> tuple[Ints, Ints]:
+        """Inputs and targets of a step, both int64 `(size, context_length)`; targets are one token on."""
+        # raw Philox output is fixed by its definition; numpy's distributions may change between versions
+        key = np.array([self._seed, step], dtype=np.uint64)
+        raw = np.random.Philox(key=key).random_raw(size)
+        place = (raw % np.uint64(self._ends[-1])).astype(np.int64)
+        document = np.searchsorted(self._ends, place, side="right")
+        start = self._starts[document] + place - self._first[document]
+        window = self._tokens[start[:, None] + self._offsets].astype(np.int64)  # (size, T + 1)
+        return window[:, :-1], window[:, 1:]

@@ -1,0 +1,92 @@
+"""Numbers of an encoding, taken through its hooks: which panels there are follows from `encoding.hooks`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from posenc.encodings.base import Encoding
+from posenc.encodings.composed import Composed
+from posenc.report.pictures.absolute import embed_panels, positions_panels
+from posenc.report.pictures.attention import uniform_panels, weight_panels
+from posenc.report.pictures.bias import bias_panels
+from posenc.report.pictures.masks import mask_panels
+from posenc.report.pictures.panels import Panel
+from posenc.report.pictures.recorder import attention
+from posenc.report.pictures.rotation import rotation_panels
+from posenc.report.pictures.sampling import MOST_LINES, MOST_ROWS, chance, steps
+
+FEW_LINES = 2  # of random values, which make a tangle
+SILENT = "it starts at zero, where it changes nothing: drawn with random values in place of the zeros"
+INPUTS = "attention in layer 1; its queries, keys and inputs are random, of unit variance"
+ATTENDING = {"scores", "weights", "values"}  # hooks that meet the inputs: measured inside the attention
+
+
+@torch.no_grad()
+def measure(encoding: Encoding, before: Encoding | None = None) -> tuple[list[Panel], list[str]]:
+    """The panels of an encoding (with its options, as the attention sees it), and what to know of them.
+
+    `before` is the one that was trained, where this one is a test-time extension of it: frequencies and
+    scores of rotations are drawn beside those of it.
+    """
+    if is_silent(encoding):
+        with _stirred(encoding):
+            panels, remarks = _panels(encoding, FEW_LINES, before), [SILENT]
+    else:
+        panels, remarks = _panels(encoding, MOST_LINES, before), []
+    if encoding.hooks & ATTENDING or not panels:
+        remarks.append(INPUTS)
+    return panels or uniform_panels(encoding), remarks
+
+
+def _panels(encoding: Encoding, heads: int, before: Encoding | None) -> list[Panel]:
+    """None where no hook does anything."""
+    hooks = encoding.hooks
+    panels: list[Panel] = []
+    if "positions" in hooks:
+        panels += positions_panels(encoding)
+    if "embed" in hooks:
+        panels += embed_panels(encoding)
+    if "rotate" in hooks:
+        panels += rotation_panels(encoding, before)
+    if hooks & {"bias", "distance_bias"}:
+        panels += bias_panels(encoding, heads)
+    if "visible" in hooks:
+        panels += mask_panels(encoding)
+    if hooks & ATTENDING:
+        panels += weight_panels(encoding)
+    return panels
+
+
+def is_silent(encoding: Encoding) -> bool:
+    """Whether parameters that are all zero keep it from changing any score."""
+    hooks = encoding.hooks
+    if not _zeros(encoding) or not hooks <= {"bias", "distance_bias", "scores", "prepare"}:
+        return False
+    few = steps(encoding.shape.train_length - 1, MOST_ROWS)
+    biased = hooks & {"bias", "distance_bias"} and bool(encoding.bias(few, few, 0).any())
+    changed = attention(encoding, encoding.shape, len(few), 1, 0)[1]
+    return not biased and (changed is None or not bool(changed.any()))
+
+
+def _zeros(encoding: Encoding) -> list[nn.Parameter]:
+    if isinstance(encoding, Composed):  # the parts of options are not registered in it
+        return [parameter for part in encoding.parts for parameter in _zeros(part)]
+    return [parameter for parameter in encoding.parameters() if not parameter.any()]
+
+
+@contextmanager
+def _stirred(encoding: Encoding) -> Iterator[None]:
+    """Random values in the parameters that are all zero; put back afterwards."""
+    zeros = _zeros(encoding)
+    for number, parameter in enumerate(zeros):
+        std = parameter.shape[-1] ** -0.5 if parameter.ndim > 1 else 1.0
+        nn.init.normal_(parameter, std=std, generator=chance("zeros", number))
+    try:
+        yield
+    finally:
+        for parameter in zeros:
+            nn.init.zeros_(parameter)

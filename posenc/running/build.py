@@ -1,0 +1,164 @@
+"""From settings to the objects of a job: the model, and what is known about a run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import torch
+
+from posenc.core.errors import UserError
+from posenc.encodings import (
+    build_encoding,
+    encoding_class,
+    list_encodings,
+    origins_of,
+    resolve_encoding,
+    sources_of,
+)
+from posenc.encodings.base import Encoding
+from posenc.encodings.composed import Composed
+from posenc.encodings.options import build_options, check_positions, distance_limit, position_limit
+from posenc.encodings.registry import made_of
+from posenc.model.choice import attention_choice, resolve_attention
+from posenc.model.decoder import Decoder, ModelShape, count_parameters
+from posenc.model.init import initialize
+from posenc.results.records import RunFacts
+from posenc.running.run_directory import versions
+
+
+def resolve_parts(settings: dict[str, Any], context_length: int) -> dict[str, Any]:
+    """What a decoder is made of beside its sizes and its seed: encoding, attention, positions, T, plug-ins.
+
+    As a run stores it, names and types checked. Raises UserError.
+    """
+    plugins = settings["plugins"]
+    return {
+        "encoding": resolve_encoding(settings["encoding"], plugins),
+        "attention": resolve_attention(settings["attention"]),
+        "positions": check_positions(settings["positions"]),
+        "context_length": context_length,
+        "plugins": plugins,
+    }
+
+
+def build_model(settings: dict[str, Any], shape: ModelShape, vocab_size: int) -> Decoder:
+    """The decoder of these settings with its initial values."""
+    model = build_decoder(settings, shape, vocab_size)
+    initialize(model, settings["seed"])
+    return model
+
+
+def build_decoder(settings: dict[str, Any], shape: ModelShape, vocab_size: int) -> Decoder:
+    """The same, its parameters not filled yet.
+
+    Raises UserError for what is out of range and for parts that make no sense together.
+    """
+    choice = attention_choice(settings["attention"])
+    length, positions = settings["context_length"], settings["positions"]
+    try:
+        head_dim = choice.encoded_width(shape.head_dim)
+    except ValueError as error:
+        raise UserError("attention", choice.name, str(error)) from error
+    encoding = build_encoding(
+        settings["encoding"]["name"],
+        d_model=shape.d_model,
+        n_heads=shape.n_heads,
+        head_dim=head_dim,
+        n_layers=shape.n_layers,
+        train_length=length,
+        position_limit=position_limit(positions, length),
+        distance_limit=distance_limit(positions, length),
+        plugins=settings["plugins"],
+        **{key: value for key, value in settings["encoding"].items() if key != "name"},
+    )
+    if choice.attention.decoupled and not encoding.decouples:
+        name = settings["encoding"]["name"]
+        raise UserError(
+            "attention",
+            choice.name,
+            f"has no place for encoding={name}: it turns a part of the "
+            "head of its own, so it takes encodings that can do with that part alone",
+            allowed=_decoupling(),
+        )
+    options = build_options(
+        encoding.shape, encoding, positions=positions, window=choice.window, scale=choice.scale
+    )
+    try:
+        return Decoder(shape, vocab_size, encoding, options, choice)
+    except ValueError as error:
+        raise UserError("attention", choice.name, str(error)) from error
+
+
+def _decoupling() -> list[str]:
+    return [name for name in list_encodings() if encoding_class(name).decouples]
+
+
+def code_of(settings: dict[str, Any], model: Decoder) -> dict[str, Any]:
+    """Which code the numbers depend on; part of a run's identity, and kept beside its weights."""
+    code = sources_of(settings["encoding"], settings["plugins"])
+    options = [f"{getattr(option, 'name', '')} {option.revision}" for option in model.options]
+    return {**code, **({"options": options} if options else {})}
+
+
+def _digest(code: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(code, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _written_out(settings: dict[str, Any], part: Encoding) -> dict[str, Any]:
+    """Settings of an encoding with the numbers that its nulls came to; of a sum in its parts, too."""
+    found = {**settings, **part.derived}
+    parts = part.parts if isinstance(part, Composed) else ()
+    for key in made_of(type(part)):
+        if len(found[key]) == len(parts):
+            found[key] = [_written_out(one, of) for one, of in zip(found[key], parts, strict=True)]
+    return found
+
+
+def run_facts(
+    settings: dict[str, Any],
+    model: Decoder,
+    *,
+    fingerprint: str,
+    name: str,
+    digest: str,
+    device: torch.device,
+    tokens: int,
+    steps: int,
+    seconds: float,
+    final_loss: float | None,
+    peak_memory_bytes: int | None,
+) -> RunFacts:
+    """The `run` object of results.json; `seconds` is the training time, and the peak is the training's.
+
+    What was null has its number here.
+    """
+    attention: Any = model.blocks[0].attention
+    drawn: dict[str, Any] = {}
+    for option in model.options:
+        assert isinstance(option, Encoding)
+        drawn |= option.derived
+    return RunFacts(
+        name=name,
+        encoding={**_written_out(settings["encoding"], model.encoding), "beyond": model.encoding.beyond},
+        attention={**settings["attention"], **attention.derived},
+        positions={**settings["positions"], **drawn},
+        model=settings["model"],
+        parameters=count_parameters(model),
+        corpus={"name": settings["data"]["name"], "fingerprint": fingerprint},
+        tokenizer=settings["tokenizer"],
+        context_length=settings["context_length"],
+        tokens=tokens,
+        steps=steps,
+        seed=settings["seed"],
+        precision=settings["train"]["precision"],
+        device=str(device),
+        wall_seconds=round(seconds, 2),
+        tokens_per_second=round(tokens / max(seconds, 1e-9), 1),
+        peak_memory_bytes=peak_memory_bytes,
+        final_loss=final_loss,
+        settings_hash=digest,
+        code=_digest(code_of(settings, model)),
+        versions={**versions(), **origins_of(settings["encoding"], settings["plugins"])},
+    )

@@ -1,0 +1,218 @@
+"""The evaluation that `train` and `eval` share: progress shown, cells stored, stops obeyed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from posenc.config.checks import EvalPlan
+from posenc.data import CorpusFacts, TokenStore, prepare
+from posenc.evaluation import fixed_target, trigram
+from posenc.evaluation.evaluate import evaluate, plan_cells
+from posenc.evaluation.extend import build_extension
+from posenc.evaluation.plans import Asked
+from posenc.evaluation.subject import Subject
+from posenc.evaluation.tune import candidates, tune
+from posenc.model.decoder import Decoder
+from posenc.report.progress import say, shown
+from posenc.results.records import Record, make_record
+from posenc.results.store import find_record, write_record, write_text_atomic
+from posenc.running.signals import StopFlag
+from posenc.training.distributed import current
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended: its exit code, and the records it was asked for (None: whatever is stored)."""
+
+    exit_code: int
+    records: list[Record] | None = None
+
+
+def measure(
+    settings: dict[str, Any],
+    model: Decoder,
+    store: TokenStore,
+    plan: EvalPlan,
+    *,
+    directory: Path,
+    corpus: str,
+    device: torch.device,
+    step: int,
+    stop: StopFlag,
+    trained_bytes: TokenStore | None,
+) -> list[Record]:
+    """Records of every cell of the plan for a model trained by `settings` up to `step`.
+
+    `trained_bytes` are the bytes of the corpus it was trained on, where that is the one measured: then
+    fixed-target comes with its reference, the loss of a byte trigram. Raises InterruptedRunError once a
+    stop was asked for; what was finished before is stored. Several processes share the windows of each cell.
+    """
+    subject, asked = subject_and_asked(settings, model, store, plan, device)
+    extension = build_extension(plan.extend, model)
+    for warning in [] if extension is None else extension.warnings():
+        log.warning("%s", warning)
+    subject = dataclasses.replace(subject, extension=extension)
+    grid = candidates(extension, model) if plan.tune else []
+    if plan.tune and not grid:
+        say(f"extend={plan.extend['name']}: no knob to choose, measured as it is")
+    if extension is not None and all(extension.acting(w) is model.acting for w in asked.windows):
+        log.warning("%s changes nothing at these lengths", extension.name)
+    cells = plan_cells(subject, asked, plan.protocols)
+    done = 0
+    total = len(cells) + len(grid) * len(asked.extrapolating)
+    alone = current().size == 1  # others may be waiting for this one's part of a cell
+    with (
+        _records_of(directory, step) as (place, publish),
+        stop.at_once() if alone else contextlib.nullcontext(),
+        shown("evaluating", total) as bar,
+    ):
+
+        def on_cell(record: Record, was_there: bool) -> None:
+            nonlocal done
+            publish()
+            done += 1
+            extended = "" if record["extend"] is None else f"+{record['extend']['name']} "
+            split = "" if record["split"] == plan.split else f" on {record['split']} documents"
+            text = f"{extended}{record['protocol']} at {record['window']}{split}"
+            bar.update(done, text + " (stored)" * was_there)
+
+        def evaluated(cells: Any) -> list[Record]:
+            return evaluate(
+                cells,
+                place,
+                corpus=corpus,
+                checkpoint_step=step,
+                on_cell=on_cell,
+                check_stop=stop.check,
+            )
+
+        if grid:
+            chosen = tune(subject, asked, grid, evaluated)
+            say(f"chosen on validation documents: {chosen.words}")
+            cells = plan_cells(
+                dataclasses.replace(subject, extension=chosen.extension), asked, plan.protocols
+            )
+        records = evaluated(cells)
+        if "fixed-target" in plan.protocols and trained_bytes is not None:
+            reference = current().first(lambda: _reference(asked, trained_bytes, directory, corpus, step))
+            records.append(reference)
+    return records
+
+
+@contextmanager
+def _records_of(directory: Path, step: int) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """A run directory to evaluate in, and what brings its new records to the run's own.
+
+    It is the run's own for one process. Each of several has a copy of what is stored for `step`, so that all
+    find the same cells done whatever another command adds meanwhile; the first one's are published.
+    """
+    group = current()
+    if group.size == 1:
+        yield directory, lambda: None
+        return
+
+    def stored() -> dict[str, str]:
+        paths = (directory / "records").glob(f"[!.]*-step{step}-*.json")
+        return {path.name: path.read_text(encoding="utf-8") for path in paths}
+
+    known = group.first(stored)
+    with tempfile.TemporaryDirectory(prefix="posenc-") as copy:
+        records = Path(copy) / "records"
+        records.mkdir()
+        for name, text in known.items():
+            (records / name).write_text(text, encoding="utf-8")
+
+        def publish() -> None:
+            for path in records.glob("[!.]*.json") if group.is_first else ():
+                text = path.read_text(encoding="utf-8")
+                if known.get(path.name) != text:
+                    write_text_atomic(directory / "records" / path.name, text)
+                    known[path.name] = text
+
+        yield Path(copy), publish
+
+
+def subject_and_asked(
+    settings: dict[str, Any], model: Decoder, store: TokenStore, plan: EvalPlan, device: torch.device
+) -> tuple[Subject, Asked]:
+    """The model as trained by `settings`, and what its protocols are asked for."""
+    subject = Subject(
+        model=model,
+        train_length=settings["context_length"],
+        seed=settings["seed"],
+        precision=settings["train"]["precision"],
+        device=device,
+        store=store,
+        split=plan.split,
+        batch_tokens=plan.batch_tokens,
+    )
+    return subject, asked_of(settings, store, plan)
+
+
+def asked_of(settings: dict[str, Any], store: TokenStore, plan: EvalPlan) -> Asked:
+    """What the protocols of a run trained by `settings` are asked for."""
+    return Asked(
+        store=store,
+        split=plan.split,
+        windows=plan.windows,
+        train_length=settings["context_length"],
+        target_fraction=plan.target_fraction,
+        max_targets=plan.max_targets,
+        stride=plan.stride,
+    )
+
+
+def byte_store(
+    store: TokenStore, data: dict[str, Any], facts: CorpusFacts, plan: EvalPlan
+) -> TokenStore | None:
+    """The same documents with bytes for tokens, where the plan needs them for its reference.
+
+    Made before anything is trained or measured: the text may be out of reach, or another one, hours later.
+    """
+    if "fixed-target" not in plan.protocols:
+        return None
+    if store.tokenizer["name"] == "bytes":
+        return store
+    return current().in_turn(lambda: prepare(data, {"name": "bytes"}, facts=facts))
+
+
+def _reference(asked: Asked, trained_bytes: TokenStore, directory: Path, corpus: str, step: int) -> Record:
+    """The byte trigram's loss on the fixed targets, stored like any cell."""
+    plan, store, began = fixed_target.plan(asked), asked.store, time.monotonic()
+    identity: dict[str, Any] = {
+        "protocol": trigram.NAME,
+        "window": asked.train_length,
+        "fingerprint": store.fingerprint,
+        "split": asked.split,
+        "targets_hash": plan.hash,
+        "checkpoint_step": step,
+    }
+    stored = find_record(directory, **identity, extend=None, stride=None)
+    if stored is not None:
+        return stored
+    sums = trigram.trigram_sums(trained_bytes, store, asked.split, plan)
+    record = make_record(
+        **identity,
+        train_length=asked.train_length,
+        corpus=corpus,
+        seconds=round(time.monotonic() - began, 3),
+        documents=sums.documents.tolist(),
+        nats=sums.nats.tolist(),
+        targets=sums.targets.tolist(),
+        bytes=sums.bytes.tolist(),
+    )
+    write_record(directory, record)
+    return record

@@ -1,0 +1,140 @@
+"""SIGINT, SIGTERM, SIGHUP and SIGUSR1 (Slurm) ask a command to stop: it ends its step, saves and exits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+from posenc.core.names import DEAF
+
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+if hasattr(signal, "SIGUSR1"):  # not on Windows
+    CODES[signal.SIGUSR1] = 143
+    CODES[signal.SIGHUP] = 143  # the terminal is gone
+ONE_WISH = 1.0  # seconds in which signals are one: a terminal, a sweep and a cluster may all pass it on
+
+
+def to_take_over() -> list[int]:
+    """The signals of CODES, but for a hangup that nohup or a shell's disown has switched off."""
+    hangup = getattr(signal, "SIGHUP", None)
+    return [one for one in CODES if one != hangup or signal.getsignal(one) != signal.SIG_IGN]
+
+
+def leave_at_a_signal(code: int) -> None:
+    """Everything is done, and Python clears up, which takes torch half a second: a signal ends that at once.
+
+    The exit code stays the one that was decided; else a run that is complete would end as killed.
+    """
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        leave_at_once(code)
+
+    for number in to_take_over():
+        signal.signal(number, leave)
+
+
+def library_at_work() -> bool:
+    """Whether one was left behind that stops with the process alone."""
+    return any(thread.name == DEAF for thread in threading.enumerate())
+
+
+def leave_at_once(code: int) -> None:
+    """Without Python's clearing up, which takes away what another thread uses: it ended in SIGSEGV."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(code)
+
+
+def ignore_signals() -> None:
+    """For the very last, when handlers are not called any more and libraries are unloaded."""
+    for number in CODES:
+        signal.signal(number, signal.SIG_IGN)
+
+
+class InterruptedRunError(BaseException):
+    """Raised where a stop was asked for and everything finished so far is on disk.
+
+    Not an Exception: it strikes anywhere, and what it strikes (a compiler, a library) must not keep it.
+    """
+
+
+class StopFlag:
+    """Set by the first signal; a second one changes nothing, so that a save is never cut short.
+
+    As a context manager it takes the signals over and gives them back. Until `guard` is called there is
+    nothing to save, and a signal raises InterruptedRunError where it strikes (tokenising, waiting).
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self.elsewhere = False
+        self.guarded = False
+        self._last = -ONE_WISH
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> StopFlag:
+        if threading.current_thread() is threading.main_thread():  # only there may handlers be set
+            self._before = {number: signal.signal(number, self._handle) for number in to_take_over()}
+            for handler in self._before.values():  # one that struck where Python swallows what is raised
+                outer = getattr(handler, "__self__", None)
+                if isinstance(outer, StopFlag):
+                    self.received = self.received or outer.received
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.received = self.received or number
+        now = time.monotonic()
+        again, self._last = now - self._last < ONE_WISH, now
+        if not self.guarded and not again:
+            raise InterruptedRunError
+
+    def guard(self) -> None:
+        """From here on there is something to save: a signal only sets the flag."""
+        self.guarded = True
+        self.check()
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Inside nothing is lost that was finished: a signal raises where it strikes, as before `guard`."""
+        before, self.guarded = self.guarded, False
+        try:
+            self.check()
+            yield
+        finally:
+            self.guarded = before
+
+    def asked_elsewhere(self) -> None:
+        """Another process of this run was asked to stop."""
+        self.elsewhere = True
+
+    def requested(self) -> bool:
+        return self.received is not None or self.elsewhere
+
+    def check(self) -> None:
+        """Raise InterruptedRunError if a stop was asked for."""
+        if self.requested():
+            raise InterruptedRunError
+
+    @property
+    def exit_code(self) -> int:
+        if self.received is None:
+            return CODES[signal.SIGTERM] if self.elsewhere else 0
+        return CODES[signal.Signals(self.received)]
+
+    @property
+    def name(self) -> str:
+        if self.received is None:
+            return "a signal to another process" if self.elsewhere else "a signal"
+        return signal.Signals(self.received).name

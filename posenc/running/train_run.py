@@ -1,0 +1,223 @@
+"""One training run from validated settings to its table: prepare, train, evaluate, put results together."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import nullcontext, suppress
+
+from posenc.core.errors import RunError
+from posenc.core.memory_meter import peak_memory
+from posenc.data import (
+    TokenStore,
+    WindowSampler,
+    build_tokenizer,
+    check_lengths,
+    left_out_of_training,
+    prepare,
+)
+from posenc.model.decoder import Decoder, count_parameters
+from posenc.report.progress import say, shown
+from posenc.results.records import RunFacts
+from posenc.results.settings import spoken_name
+from posenc.running import run_directory as folder
+from posenc.running.build import build_model, run_facts
+from posenc.running.holding import locked
+from posenc.running.job_log import crashes
+from posenc.running.measure import Outcome, byte_store, measure
+from posenc.running.signals import InterruptedRunError, StopFlag
+from posenc.running.standing import finished_before, forget_diverged, is_done, write_end
+from posenc.running.told import SWEEP
+from posenc.running.train_job import TrainJob
+from posenc.tracking import Tracker, build_tracker
+from posenc.tracking.none import NoTracker
+from posenc.training.compiling import compiled_blocks, compiler_works
+from posenc.training.distributed import current
+from posenc.training.loop import Progress, Trained, train
+
+log = logging.getLogger(__name__)
+
+
+class DivergedRunError(RunError):
+    """Loss or gradient are not finite any more; status.json says so, which is final without --retry."""
+
+
+def run_train(job: TrainJob) -> Outcome:
+    """Train and evaluate, or continue, or recognise that it is all there.
+
+    Raises UserError if the tokenised corpus is too short, RunError if it is held: nothing is written.
+    """
+    if current().first(lambda: is_done(job)):
+        say(f"already finished: {job.directory}")
+        return Outcome(0)
+    if job.begun_here is not None:
+        say(f"train.precision=auto is {job.begun_here} here; begun in {job.precision}, this run stays so")
+    with StopFlag() as stop:
+        current().on_stop = stop.asked_elsewhere
+        try:
+            return _held(job, stop)
+        except InterruptedRunError:
+            if not stop.guarded:
+                say(f"{stop.name}: stopped before the first step; the same command begins again")
+            return Outcome(stop.exit_code)
+
+
+def _held(job: TrainJob, stop: StopFlag) -> Outcome:
+    """Tokens ready, directory locked: then run, and write down how it ended."""
+    settings, directory, group = job.settings, job.directory, current()
+    store = group.in_turn(lambda: prepare(settings["data"], settings["tokenizer"], facts=job.facts))
+    check_lengths(
+        store,
+        split=job.evaluation.split,
+        needed_tokens=max(job.evaluation.windows) + 1,
+        context_length=settings["context_length"],
+    )
+    in_bytes = byte_store(store, settings["data"], job.facts, job.evaluation)
+    folder.refuse_links(directory)
+    with locked(directory), folder.log_file(directory):
+        if group.first(lambda: is_done(job)):  # by another process, meanwhile
+            return Outcome(0)
+        before = finished_before(directory)
+        try:
+            stop.guard()
+            group.first(lambda: forget_diverged(directory))
+            with group.watched(), crashes(directory) if group.is_first else nullcontext():
+                return _run(job, store, in_bytes, stop)
+        except InterruptedRunError:
+            write_end(directory, before, "interrupted", stop.name)
+            say(f"{stop.name}: everything finished so far is saved; the same command continues")
+            raise
+        except BaseException as error:
+            reason = error.problem if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
+            if not isinstance(error, DivergedRunError):  # its status is written
+                with suppress(OSError, RunError):  # a full disk must not hide the first reason
+                    write_end(directory, before, "failed", reason.partition("\n")[0])
+            raise
+
+
+def _run(job: TrainJob, store: TokenStore, in_bytes: TokenStore | None, stop: StopFlag) -> Outcome:
+    settings, directory = job.settings, job.directory
+    folder.write_status(directory, "running")  # first: new settings beside "finished" would be believed
+    folder.write_config(directory, settings)
+    model = build_model(settings, job.shape, store.vocab_size)
+    left_out = left_out_of_training(store, settings["context_length"])
+    for warning in [*model.acting.warnings(), *([left_out] if left_out else [])]:
+        log.warning("%s", warning)
+    tracker = _tracker(job)
+    status = "failed"
+    try:
+        with compiled_blocks(model, settings["train"]["compile"] and compiler_works(job.device, stop)):
+            trained = _train(job, model, store, tracker, stop)
+        if trained.status == "diverged":
+            status = "diverged"
+            folder.write_status(directory, "diverged", reason=trained.reason, step=trained.step)
+            raise DivergedRunError(
+                f"training diverged: {trained.reason}",
+                hint="nothing was averaged in; try a smaller train.lr",
+            )
+        if trained.status == "interrupted":
+            raise InterruptedRunError
+        facts = _facts(job, model, store, trained)
+        records = measure(
+            settings,
+            model,
+            store,
+            job.evaluation,
+            directory=directory,
+            corpus=settings["data"]["name"],
+            device=job.device,
+            step=trained.step,
+            stop=stop,
+            trained_bytes=in_bytes,
+        )
+        folder.put_together(directory, facts, newer=trained.here)
+        tracker.evaluation(folder.records_at(directory, trained.step))
+        folder.write_status(directory, "finished", step=trained.step)
+        status = "finished"
+        return Outcome(0, records)
+    except InterruptedRunError:
+        status = "interrupted"
+        raise
+    finally:
+        tracker.finish(status)
+
+
+def _tracker(job: TrainJob) -> Tracker:
+    """Of several processes the first one's is told everything."""
+    if not current().is_first:
+        return NoTracker()
+    settings = job.settings
+    return build_tracker(
+        settings["tracking"],
+        run_name=job.directory.name,
+        group=os.environ.get(SWEEP, settings["experiment_name"]),
+        tags=[str(spoken_name(settings["encoding"])), settings["experiment_name"]],
+        config=settings,
+        run_dir=job.directory,
+    )
+
+
+def _train(job: TrainJob, model: Decoder, store: TokenStore, tracker: Tracker, stop: StopFlag) -> Trained:
+    settings, length = job.settings, job.settings["context_length"]
+    counts, processes = count_parameters(model), current().size
+    say(
+        f"{spoken_name(settings['encoding'])}: {counts['total']:,} parameters, T={length}, "
+        f"{job.steps} steps of {job.batch_windows * length} tokens, {job.precision} on {job.device}, "
+        f"{f'{processes} processes, ' if processes > 1 else ''}"
+        f"{settings['data']['name']} as {settings['tokenizer']['name']} -> {job.directory}"
+    )
+    tokenizer = build_tokenizer(settings["tokenizer"], job.facts)
+    with shown("training", job.steps) as bar:
+
+        def on_resume(step: int) -> None:
+            folder.drop_metrics_after(job.directory, step)
+            folder.drop_records_after(job.directory, step)
+            bar.begin(step)
+            if step:
+                say(f"continuing at step {step} of {job.steps}")
+
+        def on_log(progress: Progress) -> None:
+            folder.append_metrics(job.directory, progress.metrics())
+            tracker.log(progress.metrics(), progress.step)
+            rate = f"{progress.tokens_per_second:,.0f} tokens/s"
+            bar.update(progress.step, f"loss {progress.loss:.3f}  {rate}")
+
+        return train(
+            model,
+            WindowSampler(store, length, settings["seed"]),
+            job.optimization,
+            steps=job.steps,
+            batch_windows=job.batch_windows,
+            context_length=length,
+            seed=settings["seed"],
+            precision=job.precision,
+            device=job.device,
+            checkpoints=job.directory / "checkpoints",
+            checkpoint_seconds=settings["train"]["checkpoint_seconds"],
+            log_every=settings["train"]["log_every"],
+            provenance={
+                "fingerprint": store.fingerprint,
+                "tokenizer": store.tokenizer,
+                "encoding": job.source,
+            },
+            files={} if tokenizer.definition is None else {"tokenizer.json": tokenizer.definition},
+            on_resume=on_resume,
+            on_log=on_log,
+            stop=stop,
+        )
+
+
+def _facts(job: TrainJob, model: Decoder, store: TokenStore, trained: Trained) -> RunFacts:
+    return run_facts(
+        job.settings,
+        model,
+        fingerprint=store.fingerprint,
+        name=job.directory.name,
+        digest=job.hash,
+        device=job.device,
+        tokens=trained.tokens,
+        steps=trained.step,
+        seconds=trained.seconds,
+        final_loss=trained.final_loss,
+        peak_memory_bytes=peak_memory(job.device) if trained.here else None,
+    )

@@ -1,0 +1,102 @@
+"""`posenc eval -m run=...`: folders and globs stand for the runs below them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny
+
+from posenc.config.compose import compose_jobs
+from posenc.config.overrides import parse
+from posenc.core.errors import UserError
+
+Posenc = Callable[..., tiny.Result]
+NAMES = ("a+rope-s0", "b [odd], it's", "c=d e")
+ODDER = ("l\u00e4ufe", "ends in \\", "mixed\\'s", "1e3", "null", "1_000", "~")
+
+
+@pytest.fixture
+def runs(run_copy: Path, place: Path) -> Path:
+    """A folder with three copies of a run under unusual names, one of them deeper."""
+    folder = place / "several"
+    for name, where in zip(NAMES, (folder, folder / "deeper", folder), strict=True):
+        shutil.copytree(run_copy, where / name)
+    return folder
+
+
+def runs_of(*words: str) -> list[str]:
+    composed = compose_jobs("eval", parse(["-m", *words]))
+    return [job.settings["run"] for job in composed.jobs]
+
+
+def test_a_folder_stands_for_every_run_below_it(runs: Path) -> None:
+    every = [str(runs / NAMES[0]), str(runs / NAMES[2]), str(runs / "deeper" / NAMES[1])]
+    assert runs_of(f"run={runs}") == every
+    assert runs_of(f"run={runs}/deeper,{runs / NAMES[0]},{runs}") == [every[2], every[0], every[1]]
+    assert len(runs_of(f"run={runs}", "extend=pi,ntk")) == 6
+
+
+def test_a_glob_stands_for_what_it_matches(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(runs)
+    assert runs_of("run=a*") == [NAMES[0]]
+    assert runs_of("run='[abc][+=]*'") == [NAMES[0], NAMES[2]]
+    assert runs_of("run=glob(*)") == [NAMES[0], NAMES[2], f"deeper/{NAMES[1]}"]
+    assert runs_of("run=glob(*,exclude=[deeper/*,a*])") == [NAMES[2]]
+    with pytest.raises(UserError, match="leaves out every run"):
+        runs_of("run=glob(*,exclude=*)")
+
+
+@pytest.mark.parametrize("name", ODDER)
+def test_any_name_comes_through(
+    name: str, run_copy: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(run_copy, place / "several" / name)
+    monkeypatch.chdir(place / "several")
+    assert runs_of("run=glob(*)") == [name]
+    assert runs_of("run=../several") == [f"../several/{name}"]
+
+
+def test_a_run_directory_stays_as_it_is_written(run_copy: Path) -> None:
+    """Its own errors (unfinished, damaged, not a run) are told by the job, not skipped."""
+    assert runs_of(f"run={run_copy}") == [str(run_copy)]
+    shutil.rmtree(run_copy / "checkpoints")
+    assert runs_of(f"run={run_copy}") == [str(run_copy)]
+    assert runs_of("run=nowhere") == ["nowhere"]
+
+
+def test_what_has_nothing_to_measure_is_named(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(runs / NAMES[0] / "checkpoints")
+    (runs / NAMES[2] / "status.json").write_text('{"status": "interrupted"}')
+    (runs / "kept.runs.jsonl.gz").write_bytes(b"")
+    assert runs_of(f"run={runs}") == [str(runs / "deeper" / NAMES[1])]
+    told = capsys.readouterr().err
+    assert f"{runs / NAMES[2]}: left out: interrupted; to measure it as it is, name it" in told
+    assert f"{runs / NAMES[0]}: left out: has no checkpoint yet" in told
+    assert "kept.runs.jsonl.gz: left out: a bundle holds no weights" in told
+    with pytest.raises(UserError, match="no trained run below it"):
+        runs_of(f"run={runs / NAMES[0]}/records,{runs}")
+    with pytest.raises(UserError, match="nothing is there"):
+        runs_of(f"run={runs}/z*")
+    with pytest.raises(UserError, match="nothing is there"):
+        runs_of("run='~nobody-of-that-name/*'")
+
+
+def test_a_folder_without_m_says_how(posenc: Posenc, runs: Path) -> None:
+    for given in (runs, f"{runs}/*"):
+        result = posenc("eval", f"run={given}")
+        assert result.code == 2 and "not a run directory" in result.err
+        assert "posenc eval -m run=..." in result.err
+
+
+def test_every_run_is_measured(runs: Path, place: Path) -> None:
+    shutil.rmtree(runs / NAMES[0])
+    words = (f"run={runs}", "eval.protocols=[sliding]", "eval.lengths=[1x]")
+    result = tiny.finished(tiny.start("eval", "-m", *words, cwd=place), 600)
+    assert result.code == 0, result.err
+    for run in (runs / NAMES[2], runs / "deeper" / NAMES[1]):
+        records = json.loads((run / "results.json").read_text())["records"]
+        assert [r["window"] for r in records if r["protocol"] == "sliding"] == [16]

@@ -1,0 +1,108 @@
+"""A run directory from somebody else: it is data, nothing in it is executed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import yaml
+
+Posenc = Callable[..., tiny.Result]
+
+EVIL = "open('executed', 'w').close()"
+CHANGES: list[tuple[dict[str, Any], list[str]]] = [
+    ({"encoding": {"name": "../../evil"}}, ["encoding=../../evil"]),
+    ({"encoding": {"name": "evil"}, "plugins": ["evil"]}, ["encoding=evil"]),
+    ({"encoding": {"name": "os"}}, ["encoding=os"]),
+    ({"encoding": {"name": ["rope"]}}, ["encoding.name"]),
+    ({"encoding": {"_target_": "evil.Evil", "name": "rope"}}, ["encoding._target_"]),
+    ({"encoding": {"name": "${oc.env:HOME}"}}, ["encoding=${oc.env:HOME}"]),
+    ({"encoding": {"name": "nope", "base": "${oc.env:HOME}"}}, ["encoding.base=${oc.env:HOME}"]),
+    ({"encoding": "rope"}, ["config.yaml"]),
+    ({"model": {"_target_": "evil.Evil"}}, ["model._target_"]),
+    ({"model": [1, 2]}, ["config.yaml"]),
+    ({"model": {"name": "nano", "d_model": "32"}}, ["model.d_model"]),
+    ({"data": {"name": "files", "source": "../evil"}}, ["data.source=../evil"]),
+    ({"data": {"name": "files", "source": "os"}}, ["data.source=os"]),
+    ({"tokenizer": {"name": "evil"}}, ["tokenizer"]),
+    ({"train": {"precision": "evil"}}, ["precision"]),
+    ({"train": 3}, ["config.yaml"]),
+    ({"eval": "evil"}, ["config.yaml"]),
+    ({"seed": "evil"}, ["seed=evil"]),
+    ({"seed": None}, ["seed"]),
+    ({"context_length": "16"}, ["context_length"]),
+    ({"experiment_name": "../../up"}, ["experiment_name"]),
+]
+
+
+@pytest.fixture
+def evil(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that leaves a mark when it is imported, and could be."""
+    (place / "evil.py").write_text(EVIL)
+    monkeypatch.syspath_prepend(str(place))
+
+
+@pytest.mark.usefixtures("evil")
+@pytest.mark.parametrize(("change", "says"), CHANGES, ids=[str(c)[:50] for c, _ in CHANGES])
+def test_a_hostile_config_is_refused_and_executes_nothing(
+    posenc: Posenc, run_copy: Path, place: Path, change: dict[str, Any], says: list[str]
+) -> None:
+    config = yaml.safe_load((run_copy / "config.yaml").read_text())
+    (run_copy / "config.yaml").write_text(yaml.safe_dump({**config, **change}))
+    before = sorted(p.relative_to(place) for p in place.rglob("*"))
+    result = posenc("eval", f"run={run_copy}", "eval.lengths=[1x,8x]")
+    assert (result.code, result.out) == (2, ""), result.err
+    assert all(text in result.err for text in says), result.err
+    assert os.environ["HOME"] not in result.err.replace(str(place), "")
+    assert "Traceback" not in result.err and len(result.err.splitlines()) <= 24
+    assert sorted(p.relative_to(place) for p in place.rglob("*") if "__pycache__" not in p.parts) == before
+
+
+@pytest.mark.usefixtures("evil")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "!!python/object/apply:os.system ['touch executed']",
+        "encoding: !!python/name:evil.Evil ''",
+        "[1, 2",
+        "a: &a [x]\nb: [*a, *a]",
+        "just text",
+        "",
+    ],
+)
+def test_a_config_that_is_no_plain_mapping_is_refused(
+    posenc: Posenc, run_copy: Path, place: Path, text: str
+) -> None:
+    (run_copy / "config.yaml").write_text(text)
+    result = posenc("eval", f"run={run_copy}")
+    assert (result.code, result.out) == (2, ""), result.err
+    assert "config.yaml" in result.err and not (place / "executed").exists()
+
+
+def test_a_missing_key_is_named(posenc: Posenc, run_copy: Path) -> None:
+    config = yaml.safe_load((run_copy / "config.yaml").read_text())
+    for key in ("seed", "model", "encoding", "context_length", "train", "tokenizer", "data", "eval"):
+        left = {name: value for name, value in config.items() if name != key}
+        (run_copy / "config.yaml").write_text(yaml.safe_dump(left))
+        result = posenc("eval", f"run={run_copy}")
+        assert result.code == 2 and key in result.err, (key, result.err)
+
+
+def test_a_run_without_checkpoint_is_refused(posenc: Posenc, run_copy: Path) -> None:
+    (run_copy / "checkpoints").rename(run_copy / "gone")
+    result = posenc("eval", f"run={run_copy}", "eval.lengths=[1x,8x]")
+    assert result.code == 2 and "no checkpoint" in result.err
+
+
+def test_the_working_folder_may_be_the_run(trained_once: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from posenc.running.stored_run import stored_run
+
+    (config,) = trained_once.rglob("config.yaml")
+    monkeypatch.chdir(config.parent)
+    assert stored_run(".", []).directory == config.parent
+    monkeypatch.chdir(config.parent / "records")
+    assert stored_run("..", []).directory.name == config.parent.name

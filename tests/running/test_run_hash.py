@@ -1,0 +1,157 @@
+"""What names a run: everything that defines it, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny
+
+from posenc.config.compose import compose_jobs
+from posenc.config.overrides import parse
+from posenc.running.train_job import TrainJob, train_job
+
+
+@pytest.fixture
+def job(place: Path, corpus: Path) -> Callable[..., TrainJob]:
+    """The validated job of the tiny run with these overrides."""
+
+    def make(*overrides: str) -> TrainJob:
+        line = parse([*tiny.TINY, f"data.paths={corpus}", "encoding=rope", *overrides])
+        return train_job(compose_jobs("train", line).jobs[0].settings)
+
+    return make
+
+
+SAME = [
+    ["device=auto"],
+    ["train.compile=true"],
+    ["train.log_every=7", "train.checkpoint_seconds=1"],
+    ["tracking=wandb", "tracking.mode=offline"],
+    ["eval.lengths=[1x]", "eval.protocols=[nonoverlapping]", "eval.max_targets=10"],
+    ["name=other", "experiment_name=elsewhere", "runs_dir=there"],
+    ["encoding.base=10000"],
+    ["encoding.base=1e4"],
+    ["train.tokens=5.12e3"],
+    ["train.lr=0.002"],
+    ["model.name=another"],
+    ["attention=mha", "positions=contiguous", "attention.window=null"],
+]
+OTHER = [
+    ["seed=1"],
+    ["encoding.base=500"],
+    ["encoding=alibi"],
+    ["train.tokens=5121"],
+    ["train.lr=0.003"],
+    ["train.batch_tokens=256"],
+    ["train.precision=bf16"],
+    ["context_length=17"],
+    ["model.mlp_ratio=2"],
+    ["model.n_heads=4"],
+    ["optim.weight_decay=0.2"],
+    ["tokenizer=bpe", "tokenizer.vocab_size=300"],
+    ["data.split.test=0.3"],
+    ["attention=mla"],
+    ["attention=mla", "attention.kv_rank=8"],
+    ["attention.window=4"],
+    ["attention.scale=logn"],
+    ["positions=randomized"],
+    ["positions=randomized", "positions.max=300"],
+    ["positions=offset"],
+    ["encoding=sum", "encoding.parts=[alibi,rope]"],
+    ["encoding=sum", "encoding.parts=[nope,rope]"],
+    ["encoding=sum", "encoding.parts=[nope,{name:rope,base:500}]"],
+]
+
+
+@pytest.mark.parametrize("overrides", SAME, ids=" ".join)
+def test_what_does_not_define_a_run_keeps_its_hash(
+    job: Callable[..., TrainJob], overrides: list[str]
+) -> None:
+    assert job(*overrides).hash == job().hash
+
+
+def test_everything_that_defines_a_run_changes_its_hash(job: Callable[..., TrainJob]) -> None:
+    hashes = [job().hash, *(job(*overrides).hash for overrides in OTHER)]
+    assert len(set(hashes)) == len(OTHER) + 1
+
+
+def test_the_corpus_counts_by_its_text_not_its_place(
+    job: Callable[..., TrainJob], corpus: Path, place: Path
+) -> None:
+    shutil.copytree(corpus, place / "moved")
+    assert job(f"data.paths={place / 'moved'}").hash == job().hash
+    (place / "moved" / "000.txt").write_text("other text")
+    assert job(f"data.paths={place / 'moved'}").hash != job().hash
+
+
+def test_a_revision_of_the_encoding_is_another_run(
+    job: Callable[..., TrainJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from posenc.encodings.registry import encoding_class
+
+    before = job().hash
+    monkeypatch.setattr(encoding_class("rope"), "revision", 99)
+    assert job().hash != before
+
+
+def test_auto_is_resolved_before_it_is_hashed(
+    job: Callable[..., TrainJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from posenc.training import precision
+
+    monkeypatch.setattr(precision, "has_hardware_bf16", lambda _: False)
+    resolved = job("train.precision=auto")
+    assert resolved.hash == job("train.precision=fp32").hash
+    assert resolved.settings["train"]["precision"] == "fp32"
+
+
+def test_auto_goes_on_in_the_precision_that_a_run_was_begun_in(
+    job: Callable[..., TrainJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from posenc.training import precision
+
+    begun = job("train.precision=bf16")
+    begun.directory.mkdir(parents=True)
+    monkeypatch.setattr(precision, "has_hardware_bf16", lambda _: False)  # continued on another machine
+    there = job("train.precision=auto")
+    assert (there.precision, there.begun_here) == ("bf16", "fp32")
+    assert (there.directory, there.hash) == (begun.directory, begun.hash)
+    assert there.settings["train"]["precision"] == "bf16"
+    said = job("train.precision=fp32")
+    assert said.begun_here is None and said.directory != begun.directory  # said, so meant
+    said.directory.mkdir()
+    assert job("train.precision=auto").directory == said.directory
+
+
+def test_of_two_copies_of_a_run_the_one_of_its_name_is_taken(job: Callable[..., TrainJob]) -> None:
+    begun = job()
+    backup = begun.directory.with_name(f"backup-{begun.directory.name}")
+    for folder in (begun.directory, backup):
+        folder.mkdir(parents=True)
+        (folder / "status.json").write_text("{}")
+    assert job().directory == begun.directory
+    (begun.directory / "status.json").unlink()
+    assert job().directory == backup  # what was begun goes before an empty folder
+
+
+def test_a_directory_has_a_name_that_every_file_system_takes(job: Callable[..., TrainJob]) -> None:
+    many = ",".join(["kerple_power"] * 20)
+    long = job("encoding=sum", f"encoding.parts=[{many}]")
+    assert len(long.directory.name) < 120 and long.directory.name.endswith(long.hash)
+    assert job("model.name='a b/c'").directory.parent == Path("runs/default")
+
+
+def test_steps_are_the_tokens_over_the_batch(job: Callable[..., TrainJob]) -> None:
+    assert (job().steps, job().batch_windows) == (tiny.STEPS, 8)
+    assert job("train.tokens=1").steps == 1
+    uneven = job("train.batch_tokens=130")  # 8 windows of 16, no part of a ninth
+    assert (uneven.steps, uneven.batch_windows) == (tiny.STEPS, 8)
+
+
+def test_the_directory_is_named_by_experiment_name_and_hash(job: Callable[..., TrainJob]) -> None:
+    plain, named = job(), job("name=mine", "experiment_name=trial", "runs_dir=out")
+    assert plain.directory == Path(f"runs/default/rope-d32L2H2M4-T16-s0-{plain.hash}")
+    assert named.directory == Path(f"out/trial/mine-{plain.hash}")
