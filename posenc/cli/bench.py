@@ -23,7 +23,7 @@ from posenc.core.errors import RunError, UserError
 from posenc.core.names import visible
 from posenc.report.bench import FORMATS, render
 from posenc.report.progress import say, shown
-from posenc.report.table import width_of, write
+from posenc.report.writers import width_of, write
 from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.running.told import debugging
 

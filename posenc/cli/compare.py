@@ -13,10 +13,10 @@ from typing import cast
 from posenc.core.errors import UserError
 from posenc.core.names import visible
 from posenc.core.paths import output_file
-from posenc.report.failures import failures_lines
+from posenc.report.runs_table import failures_lines
 from posenc.report.plots import KIND, PLOTS, WIDTH, check_plot, save_plot
 from posenc.report.progress import say
-from posenc.report.table import FORMATS, show
+from posenc.report.writers import FORMATS, show
 from posenc.results.comparison import Comparison, metric_for, protocols_of, tables_of
 from posenc.results.facets import compare_facets
 from posenc.results.filters import where

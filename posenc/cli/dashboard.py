@@ -10,7 +10,7 @@ from posenc.config.conf_text import choices
 from posenc.core.errors import UserError
 from posenc.core.paths import conf_dir, output_file
 from posenc.evaluation import PROTOCOLS
-from posenc.report import words
+from posenc.report import captions
 from posenc.report.progress import say
 from posenc.results.selection import parse_multiple
 from posenc.results.store import write_text_atomic
@@ -36,7 +36,7 @@ def make_dashboard(
     the server does not take it.
     """
     refuse_without("wandb_workspaces", "dashboard", None, "dashboard")
-    multiple = words.length(parse_multiple(length))
+    multiple = captions.length(parse_multiple(length))
     _check_protocol(protocol)
     place = None if out is None else output_file("--out", out)
     from posenc.tracking import workspace as views

@@ -17,9 +17,9 @@ from posenc.core.errors import UserError
 from posenc.core.memory_meter import resident
 from posenc.data.hub_access import go_offline
 from posenc.evaluation.subject import OutOfMemoryError
-from posenc.report.failures import DIVERGED, FINISHED
+from posenc.report.runs_table import DIVERGED, FINISHED
 from posenc.report.progress import say
-from posenc.report.table import color_of, width_of
+from posenc.report.writers import color_of, width_of
 from posenc.running.run_directory import read_status
 from posenc.running.standing import is_finished
 from posenc.running.sweep_jobs import each_once

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 
 from posenc.config.conf_text import choices, chosen_settings, config_dir_of, groups, help_texts
-from posenc.report.table import width_of, write
+from posenc.report.writers import width_of, write
 
 WIDEST = 100
 COLUMN = 34  # where comments begin at the latest; behind a longer setting they go below it

@@ -12,7 +12,7 @@ from rich.text import Text
 from posenc.cli.estimate import Estimate
 from posenc.core.names import visible
 from posenc.report.live import clock
-from posenc.report.runs_table import count
+from posenc.report.captions import millions
 from posenc.running.train_job import TrainJob
 from posenc.training.checkpoint import KEPT
 
@@ -95,7 +95,7 @@ def _corpus(one: Planned) -> list[str]:
     return [
         f"{facts.name}: {documents:,} documents, {size / 1e6:,.1f} MB, of them "
         f"{facts.bytes['train'] / 1e6:,.1f} MB to train on; fingerprint {facts.fingerprint[:8]}",
-        f"tokens of {tokenizer}: {there}; trained on {count(tokens)}{per}",
+        f"tokens of {tokenizer}: {there}; trained on {millions(tokens)}{per}",
     ]
 
 
@@ -147,7 +147,7 @@ def print_all(console: Console, planned: Sequence[Planned]) -> None:
             held = found.weight_bytes + found.optimizer_bytes
             peak = max(found.gradient_bytes + found.training_peak, found.evaluation_peak)
             numbers = [
-                count(found.parameters["total"]),
+                millions(found.parameters["total"]),
                 clock(one.training_seconds),
                 clock(one.evaluation_seconds),
                 _mb((one.base_bytes or 0) + held + peak),

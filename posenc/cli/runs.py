@@ -16,8 +16,9 @@ from rich.text import Text
 from posenc.core.errors import UserError
 from posenc.core.names import visible
 from posenc.report.progress import say
-from posenc.report.runs_table import count, document, notes, progress, summary, table
-from posenc.report.table import color_of, unicode_of, width_of
+from posenc.report.captions import millions
+from posenc.report.runs_table import document, notes, progress, summary, table
+from posenc.report.writers import color_of, unicode_of, width_of
 from posenc.results.glance import Glance, bundles, glance, run_directories
 from posenc.results.load import Run
 from posenc.running.signals import InterruptedRunError, StopFlag
@@ -169,7 +170,7 @@ def _change(run: Glance) -> str:
         if run.training_loss is not None:
             parts.append(f"loss {run.training_loss:.3f}")
         if run.tokens_per_second:
-            parts.append(f"{count(round(run.tokens_per_second))} tokens/s")
+            parts.append(f"{millions(round(run.tokens_per_second))} tokens/s")
     elif run.state == "finished" and run.at_train_length is not None:
         parts.append(f"{run.at_train_length:.3f} at T")
         if run.longest is not None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from posenc.core.names import visible
-from posenc.report.failures import DIVERGED, Ended
+from posenc.report.runs_table import DIVERGED, Ended
 from posenc.running import job_log
 from posenc.running.run_directory import read_status
 from posenc.running.signals import CODES

@@ -28,7 +28,7 @@ from posenc.config.schema import register_schemas
 from posenc.core.errors import RunError, UserError, first_line
 from posenc.core.names import visible
 from posenc.core.paths import expanded
-from posenc.report.failures import DIVERGED, FINISHED
+from posenc.report.runs_table import DIVERGED, FINISHED
 from posenc.report.progress import say
 from posenc.running.one_job import run_job
 from posenc.running.signals import InterruptedRunError, StopFlag

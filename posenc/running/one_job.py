@@ -110,7 +110,7 @@ def show_run(directory: Path, records: list[Record] | None) -> None:
 
     What was measured before on the same targets without an extension stands beside one.
     """
-    from posenc.report.table import show_run as show
+    from posenc.report.writers import show_run as show
     from posenc.results.load import load_run
     from posenc.results.selection import target_set
 

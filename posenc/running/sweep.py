@@ -13,10 +13,10 @@ from pathlib import Path
 from posenc.config.compose import ComposedJob, Jobs
 from posenc.config.overrides import CommandLine
 from posenc.core.errors import UserError
-from posenc.report.failures import FINISHED, failures_lines, sweep_lines
+from posenc.report.runs_table import FINISHED, failures_lines, sweep_lines
 from posenc.report.live import clock
 from posenc.report.progress import say
-from posenc.report.runs_table import count
+from posenc.report.captions import millions
 from posenc.results.load import Run
 from posenc.running.processes import Processes
 from posenc.running.signals import CODES
@@ -94,7 +94,7 @@ def _throughput(jobs: int, at_once: int, tokens: int, seconds: float) -> str:
     """`4 jobs, 2 at once: 16M tokens in 3:20, 80,000 tokens/s in all`; with start and evaluation."""
     together = f", {at_once} at once" if at_once > 1 else ""
     rate = f"{tokens / max(seconds, 1e-9):,.0f} tokens/s in all, starts and evaluation included"
-    return f"\n{jobs} job{'s' * (jobs > 1)}{together}: {count(tokens)} tokens in {clock(seconds)}, {rate}"
+    return f"\n{jobs} job{'s' * (jobs > 1)}{together}: {millions(tokens)} tokens in {clock(seconds)}, {rate}"
 
 
 def show_sweep(places: Sequence[Path], codes: Sequence[int], asked: AskedTargets) -> None:
@@ -121,7 +121,7 @@ def _show_tables(runs: list[Run], asked: AskedTargets) -> None:
     """
     if not runs:  # no job came so far; what is said of each follows
         return
-    from posenc.report.table import show
+    from posenc.report.writers import show
     from posenc.results.comparison import compare, tables_of
     from posenc.results.records import REFERENCE_PROTOCOL
 

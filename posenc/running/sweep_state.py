@@ -10,7 +10,7 @@ from typing import Any
 from posenc.config.compose import ComposedJob
 from posenc.config.overrides import key_of
 from posenc.report.live import PENDING, RUNNING, Row, SweepState, left_words, seconds_left
-from posenc.report.words import length
+from posenc.report.captions import length
 from posenc.results.glance import last_metrics, losses_by_multiple
 from posenc.results.load import load_run
 from posenc.results.records import HEADLINE

@@ -17,7 +17,7 @@ import pytest
 from posenc.config.compose import ComposedJob, Jobs, compose_jobs
 from posenc.config.overrides import CommandLine, parse
 from posenc.core.errors import UserError
-from posenc.report.failures import Ended, sweep_lines
+from posenc.report.runs_table import Ended, sweep_lines
 from posenc.running import job_log
 from posenc.running import sweep as module
 from posenc.running import sweep_runner as runner

@@ -12,7 +12,7 @@ import pytest
 from fake_runs import T, record, write_run
 
 from posenc.core.errors import UserError
-from posenc.report.against import FORMATS, show_against
+from posenc.report.against import FORMATS, render_against, show_against
 from posenc.results import load_runs, published
 from posenc.results.against import Against, against, protocol_like
 from posenc.results.published import TRANSCRIBED, table_rows, tables
@@ -54,13 +54,13 @@ def test_no_row_of_the_file_is_lost() -> None:
 @pytest.mark.parametrize("table", tables())
 def test_every_table_stands_beside_runs_in_every_format(table: str, tmp_path: Path) -> None:
     found = against(load_runs([runs_of(tmp_path, FOLLOWS)]), table)
-    for name, render in FORMATS.items():
-        text = render(found, 80, False)
+    for name in FORMATS:
+        text = render_against(found, name, 80, False)
         assert table in text or name == "markdown"
         if name == "table":
             assert max(map(len, text.splitlines())) <= 80
-    assert json.loads(FORMATS["json"](found, 80, False))["table"] == table
-    lines = list(csv.DictReader(io.StringIO(FORMATS["csv"](found, 80, False))))
+    assert json.loads(render_against(found, "json", 80, False))["table"] == table
+    lines = list(csv.DictReader(io.StringIO(render_against(found, "csv", 80, False))))
     assert len(lines) == sum(len(block.entries) for block in found.blocks)
     for block in found.blocks:
         own = [row for row in table_rows(table) if row.train_length == block.train_length]
@@ -154,6 +154,6 @@ def test_wrong_words(tmp_path: Path) -> None:
 def test_names_of_strangers_stay_text(tmp_path: Path) -> None:
     write_run(tmp_path, "rope", records=[record(T, 1.2, corpus="[red]<b>=1|x\x1b[2J")])
     found = against(load_runs([tmp_path]), "kerple-table3")
-    for render in FORMATS.values():
-        assert "\x1b" not in render(found, 80, False)
-    assert "<b>" not in FORMATS["markdown"](found, 80, False).replace("\\<b\\>", "")
+    for name in FORMATS:
+        assert "\x1b" not in render_against(found, name, 80, False)
+    assert "<b>" not in render_against(found, "markdown", 80, False).replace("\\<b\\>", "")

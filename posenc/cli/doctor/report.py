@@ -89,7 +89,7 @@ def _print(found: list[tuple[str, Finding]], problems: list[Finding]) -> None:
 def _console() -> Console:
     """As wide and coloured as stdout; plain where the parts that tell are broken themselves."""
     try:
-        from posenc.report.table import color_of, unicode_of, width_of
+        from posenc.report.writers import color_of, unicode_of, width_of
     except Exception:
         return Console(highlight=False)
     return Console(

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from posenc.core.names import visible
+from posenc.report.captions import label, length, millions
 from posenc.report.colors import Style, styles_of
-from posenc.report.words import label, length, millions
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
 from posenc.results.records import METRICS

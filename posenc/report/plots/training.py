@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from posenc.core.errors import UserError
+from posenc.report.captions import millions
 from posenc.report.plots.ends import close
 from posenc.report.plots.lines import draw_series, leftmost, most_lines, panels
 from posenc.report.plots.members import runs_of
 from posenc.report.plots.scale import apply, split_of
 from posenc.report.plots.series import NAN, Names, Series, has_bands, panel_titles, source
-from posenc.report.words import millions
 from posenc.results.comparison import Comparison, Row
 from posenc.results.load import Run
 from posenc.results.losses import losses_of
