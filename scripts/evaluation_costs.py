@@ -42,7 +42,7 @@ def measure_one(run: str, protocols: str, lengths: str, targets: int, only: int)
     from posenc.evaluation.evaluate import evaluate, plan_cells
     from posenc.running.build import build_model
     from posenc.running.eval_job import eval_job
-    from posenc.running.measure import subject_and_asked
+    from posenc.running.measure import subject_and_request
     from posenc.training.checkpoint import load_weights, newest_checkpoint
 
     asked = [f"run={run}", f"eval.protocols=[{protocols}]", f"eval.max_targets={targets}"]
@@ -54,7 +54,7 @@ def measure_one(run: str, protocols: str, lengths: str, targets: int, only: int)
     assert checkpoint is not None
     model = build_model(job.trained, job.shape, store.vocab_size)
     load_weights(checkpoint.path, model)
-    subject, wanted = subject_and_asked(job.trained, model, store, job.evaluation, job.device)
+    subject, wanted = subject_and_request(job.trained, model, store, job.evaluation, job.device)
     clock = time.process_time if job.device.type == "cpu" else time.perf_counter
     began = clock()
     cells = plan_cells(subject, wanted, job.evaluation.protocols)

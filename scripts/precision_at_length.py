@@ -20,7 +20,7 @@ from posenc.evaluation.subject import NotApplicableError
 from posenc.results.settings import spoken_name
 from posenc.running.build import build_model
 from posenc.running.eval_job import eval_job
-from posenc.running.measure import subject_and_asked
+from posenc.running.measure import subject_and_request
 from posenc.training.checkpoint import load_weights, newest_checkpoint
 
 
@@ -33,7 +33,7 @@ def losses(run: str, max_targets: int) -> tuple[str, list[float]]:
     assert checkpoint is not None
     model = build_model(job.trained, job.shape, store.vocab_size)
     load_weights(checkpoint.path, model)
-    subject, asked = subject_and_asked(job.trained, model, store, job.evaluation, job.device)
+    subject, asked = subject_and_request(job.trained, model, store, job.evaluation, job.device)
     length = subject.train_length
     plan = fixed_target.plan(replace(asked, windows=[length, 8 * length], max_targets=max_targets))
     found = []

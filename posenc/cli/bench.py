@@ -23,8 +23,8 @@ from posenc.core.console import say, shown
 from posenc.core.errors import RunError, UserError, visible
 from posenc.report.bench import FORMATS, render
 from posenc.report.table import width_of, write
+from posenc.running.env_vars import debugging
 from posenc.running.signals import InterruptedRunError, StopFlag
-from posenc.running.told import debugging
 
 SCHEMA_VERSION = 1
 CELL = "from posenc.cli.bench_cell import main; main()"

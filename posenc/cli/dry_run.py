@@ -20,12 +20,11 @@ from posenc.data.hub_access import go_offline
 from posenc.evaluation.subject import OutOfMemoryError
 from posenc.report.failures import DIVERGED, FINISHED
 from posenc.report.table import color_of, width_of
+from posenc.running.env_vars import RETRY
+from posenc.running.jobs import each_once, validated
 from posenc.running.run_directory import read_status
-from posenc.running.standing import is_finished
-from posenc.running.sweep_jobs import each_once
-from posenc.running.told import RETRY
+from posenc.running.run_state import is_finished
 from posenc.running.train_job import TrainJob
-from posenc.running.validated import validated
 
 # Not what defines what a run takes: jobs that differ in these, or in train.lr, alone share one estimate.
 ALIKE = ("seed", "name", "experiment_name", "runs_dir", "tracking")

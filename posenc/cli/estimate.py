@@ -18,7 +18,7 @@ from posenc.evaluation.evaluate import Cell, plan_cells
 from posenc.evaluation.subject import NotApplicableError, OutOfMemoryError
 from posenc.model.decoder import Decoder, count_parameters
 from posenc.running.build import build_model
-from posenc.running.measure import subject_and_asked
+from posenc.running.measure import subject_and_request
 from posenc.running.train_job import TrainJob
 from posenc.training.memory import keep_freed_memory
 from posenc.training.optimizer import build_optimizer, moments_of
@@ -133,7 +133,7 @@ def _evaluation(
     job: TrainJob, model: Decoder, store: TokenStore, step_seconds: float, budget: float
 ) -> tuple[float, float, int, tuple[str, ...]]:
     """Seconds of all cells, from a share of the targets; that share; the peak at the longest window."""
-    subject, asked = subject_and_asked(job.settings, model, store, job.evaluation, job.device)
+    subject, asked = subject_and_request(job.settings, model, store, job.evaluation, job.device)
     tokens = job.batch_windows * job.settings["context_length"]
     whole = plan_cells(subject, asked, job.evaluation.protocols)
     expected = sum(_passed(cell) for cell in whole) * step_seconds * FORWARD_SHARE / tokens

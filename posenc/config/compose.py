@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,12 +29,24 @@ from posenc.config.plain_settings import plain_settings
 from posenc.config.schema import register_schemas
 from posenc.core.errors import UserError
 from posenc.core.paths import conf_dir, refuse_taken_names
-from posenc.running.slots import LAUNCHER, checked_n_jobs
-from posenc.running.validated import frozen
 
 # Compared with, never called: who runs a sweep stands in the configuration that Hydra composed itself.
 BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
+LAUNCHER = "joblib"  # Hydra's name for several jobs at once
+
+
+def frozen(settings: dict[str, Any]) -> str:
+    """Return the settings as JSON, without `sweep`, which is no part of a job."""
+    return json.dumps({key: value for key, value in settings.items() if key != "sweep"})
+
+
+def checked_n_jobs(value: object) -> int:
+    """Return `hydra.launcher.n_jobs`. Raises UserError."""
+    if isinstance(value, int) and (value >= 1 or value == -1):
+        return value
+    allowed = "a whole number from 1, or -1: one for each GPU, or for each core where there is none"
+    raise UserError("hydra.launcher.n_jobs", value, "is no number of jobs", allowed=allowed)
 
 
 @dataclass(frozen=True)

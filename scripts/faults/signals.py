@@ -91,7 +91,7 @@ PHASES = (
     Phase("probes", (*TRAIN, *PROBES), "posenc.evaluation.subject:window_losses", count=2, within=0.1),
     Phase("putting together", TRAIN, "posenc.running.run_directory:assemble_results", within=0.05),
     Phase("drawing", (*TRAIN, "tracking=tensorboard"), "posenc.tracking.pictures:Pictures.png"),
-    Phase("the table", TRAIN, "posenc.running.one_job:show_run"),
+    Phase("the table", TRAIN, "posenc.running.run_job:show_run"),
     Phase("bench", ("bench", *BENCH, "--repeats", "1"), "posenc.cli.bench:_answer", within=3.0),
     Phase("compare", ("compare", "../done/runs"), "posenc.cli.compare:run_compare"),
     Phase("check", ("check", "encoding=rope"), "posenc.cli.check:run_check", within=3.0),

@@ -15,9 +15,9 @@ from hydra.core.plugins import Plugins
 
 from posenc.config.compose import ComposedJob, compose_jobs, of_the_job
 from posenc.config.overrides import parse
-from posenc.running import launchers
-from posenc.running.launchers import END, GO_ON, _code, run_launched
+from posenc.running import slurm
 from posenc.running.signals import InterruptedRunError
+from posenc.running.slurm import END, GO_ON, _code, run_launched
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,9 @@ def test_the_run_directory_decides_what_is_launched_and_how_it_ended(
         state[:] = after
         return codes
 
-    monkeypatch.setattr(launchers, "_launch", launch)
-    monkeypatch.setattr(launchers, "show_sweep", lambda *_: None)
-    monkeypatch.setattr(launchers, "SEEN_WITHIN", 0.0)
+    monkeypatch.setattr(slurm, "_launch", launch)
+    monkeypatch.setattr(slurm, "show_sweep", lambda *_: None)
+    monkeypatch.setattr(slurm, "SEEN_WITHIN", 0.0)
     places = [place / "a", place / "b"]
     assert run_launched("train", line, composed, places, lambda i: state[i], {}) == code
     assert sent == ["seed=0", "seed=1"][2 - launched :]
@@ -66,8 +66,8 @@ def test_the_run_directory_decides_what_is_launched_and_how_it_ended(
 def test_a_run_that_becomes_visible_late_is_finished(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line = parse(["-m", "seed=0"])
     seen = iter(["open", "open", "open", "finished"])
-    monkeypatch.setattr(launchers, "_launch", lambda *_: [0])
-    monkeypatch.setattr(launchers, "show_sweep", lambda *_: None)
+    monkeypatch.setattr(slurm, "_launch", lambda *_: [0])
+    monkeypatch.setattr(slurm, "show_sweep", lambda *_: None)
     assert run_launched("train", line, compose_jobs("train", line), [place], lambda i: next(seen), {}) == 0
 
 
@@ -87,7 +87,7 @@ def test_after_a_signal_it_says_whether_the_jobs_go_on(
             time.sleep(60)
 
     monkeypatch.setattr(Plugins, "instantiate_launcher", lambda *_: Launcher())
-    monkeypatch.setattr(launchers.shutil, "which", lambda _: "/bin/true")
+    monkeypatch.setattr(slurm.shutil, "which", lambda _: "/bin/true")
     line = parse(["-m", f"hydra/launcher={launcher}", "seed=0"])
     assert run_launched("train", line, compose_jobs("train", line), [place], lambda i: "open", {}) == 143
     assert f"SIGTERM: {told}\n" in capsys.readouterr().err
@@ -99,7 +99,7 @@ def test_a_result_that_cannot_be_read_is_told_and_counts_as_failed(
     pytest.importorskip("submitit")
     from submitit.local.local import LocalJob
 
-    from posenc.running.submitit_jobs import waited_for
+    from posenc.running.slurm import waited_for
 
     job = LocalJob(place, "7")
     job.paths.result_pickle.write_bytes(b"half a file")
@@ -112,7 +112,7 @@ def test_jobs_of_this_machine_end_with_the_one_who_waits(monkeypatch: pytest.Mon
     pytest.importorskip("submitit")
     from submitit.local import local
 
-    from posenc.running.submitit_jobs import waited_for
+    from posenc.running.slurm import waited_for
 
     monkeypatch.setattr(local, "start_controller", lambda: subprocess.Popen(["sleep", "300"]))
     with pytest.raises(InterruptedRunError), waited_for():

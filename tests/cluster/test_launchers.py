@@ -18,7 +18,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from posenc.config.compose import compose_jobs, of_the_job
 from posenc.config.overrides import parse
 from posenc.core.errors import UserError
-from posenc.running.launchers import _code
+from posenc.running.slurm import _code
 
 Posenc = Callable[..., tiny.Result]
 LOCAL = ("-m", "hydra/launcher=submitit_local")
@@ -72,7 +72,7 @@ def test_the_queue_is_asked_and_says_when_it_has_changed(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("submitit")
-    from posenc.running.submitit_jobs import Queue
+    from posenc.running.slurm import Queue
 
     squeue = place / "squeue"
     monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
@@ -102,7 +102,7 @@ REQUEUED = """
 import os, signal, sys
 os.environ["SLURM_JOB_ID"] = "5"
 from posenc.running.signals import StopFlag
-from posenc.running.submitit_jobs import preemptible
+from posenc.running.slurm import preemptible
 
 def requeue(number, frame):
     print("requeued", flush=True)

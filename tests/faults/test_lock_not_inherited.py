@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from posenc.running.holding import HeldRunError, locked, results_lock
+from posenc.running.run_lock import HeldRunError, locked, results_lock
 
 # It says that its child lives, then lives on.
 HOLD = """
 import os, subprocess, sys, time
 from pathlib import Path
-from posenc.running.holding import locked, results_lock
+from posenc.running.run_lock import locked, results_lock
 
 def program():  # with every handle that may be inherited
     code = "import time; print('alive', flush=True); time.sleep(600)"

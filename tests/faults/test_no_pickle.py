@@ -1,6 +1,6 @@
 """No pickle in the source: what reads a file can read data only.
 
-The one exception is no code of ours: `posenc/running/submitit_jobs.py` starts jobs through submitit, which
+The one exception is no code of ours: `posenc/running/slurm.py` starts jobs through submitit, which
 writes and reads pickles in a folder of its own below `runs/.sweeps`; nothing of a run directory goes that
 way.
 """
@@ -25,7 +25,7 @@ CALLS = {  # by their last two names: torch.load, whatever it was imported as
 }
 OF_YAML = {"yaml.load", "yaml.load_all"}
 SAFE = {"SafeLoader", "CSafeLoader", "yaml.SafeLoader", "yaml.CSafeLoader"}
-OF_SUBMITIT = {"posenc/running/submitit_jobs.py", "posenc/running/launchers.py"}
+OF_SUBMITIT = {"posenc/running/slurm.py"}
 
 
 def found_in(source: str) -> Iterator[str]:

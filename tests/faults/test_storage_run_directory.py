@@ -17,12 +17,12 @@ import pytest
 from posenc.core.atomic_files import this_host
 from posenc.core.errors import RunError
 from posenc.running import run_directory as folder
-from posenc.running.holding import WAIT, HeldRunError, locked
+from posenc.running.run_lock import WAIT, HeldRunError, locked
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from posenc.running.holding import locked
+from posenc.running.run_lock import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
@@ -66,7 +66,7 @@ def test_it_waits_when_asked(
         holder.kill()
         holder.wait()
 
-    monkeypatch.setattr("posenc.running.holding.say", killed)
+    monkeypatch.setattr("posenc.running.run_lock.say", killed)
     with locked(tmp_path):
         assert holder.returncode == -signal.SIGKILL
 

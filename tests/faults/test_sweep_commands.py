@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import tiny
 
-from posenc.running.holding import locked
-from posenc.running.one_job import run_job
-from posenc.running.told import IF_HELD, RETRY
+from posenc.running.env_vars import IF_HELD, RETRY
+from posenc.running.run_job import run_job
+from posenc.running.run_lock import locked
 
 Posenc = Callable[..., tiny.Result]
 SHORT = ("eval.lengths=[1x]", "eval.protocols=[fixed-target]")

@@ -11,8 +11,8 @@ import tiny
 
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
-from posenc.report.live import VARIABLE
-from posenc.running.job_end import OUT_OF_MEMORY
+from posenc.running.sweep_display import VARIABLE
+from posenc.running.worker_pool import OUT_OF_MEMORY
 
 Posenc = Callable[..., tiny.Result]
 
