@@ -22,7 +22,8 @@ from posenc.report.live import SweepState
 from posenc.report.progress import shown
 from posenc.report.several import PROGRESS, Several
 from posenc.running.processes import Processes
-from posenc.running.slots import Slots, checked_n_jobs, how_many, usable_cores, visible_gpus
+from posenc.running.slots import Slots, how_many, usable_cores, visible_gpus
+from posenc.config.compose import checked_n_jobs
 
 Posenc = Callable[..., tiny.Result]
 SEVERAL = ["-m", "hydra/launcher=joblib"]
