@@ -16,7 +16,7 @@ from posenc.core.names import visible
 from posenc.core.paths import cache_dir
 from posenc.data import CorpusFacts, TokenStore, cached_of, list_corpora, prepare, read_facts
 from posenc.data.documents import SPLITS
-from posenc.data.entry import entry_of
+from posenc.data.token_cache import entry_of
 from posenc.data.tokenizers import ByteTokenizer
 from posenc.report.progress import say
 

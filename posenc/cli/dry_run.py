@@ -15,7 +15,7 @@ from posenc.cli.stand_in import refuse_to_fetch, store_for
 from posenc.config.compose import ComposedJob, Jobs
 from posenc.core.errors import UserError
 from posenc.core.memory_meter import resident
-from posenc.data.hub_access import go_offline
+from posenc.data.sources.hub import go_offline
 from posenc.evaluation.subject import OutOfMemoryError
 from posenc.report.failures import DIVERGED, FINISHED
 from posenc.report.progress import say

@@ -11,10 +11,10 @@ import numpy as np
 from posenc.core.errors import RunError
 from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer
 from posenc.data.documents import SPLITS
-from posenc.data.entry import cached_tokens, entry_of, open_entry
-from posenc.data.facts import known_figures
+from posenc.data.token_cache import cached_tokens, entry_of, open_entry
+from posenc.data.corpus_stats import known_figures
 from posenc.data.registry import is_streamed, needs_network, pinned_identity
-from posenc.data.store import smallest_dtype
+from posenc.data.token_cache import smallest_dtype
 
 BYTES_A_TOKEN = 3.0  # of a vocabulary of some thousands, about
 MOST_TOKENS = 20_000_000  # of random ones

@@ -9,7 +9,7 @@ from posenc.cli.doctor.finding import Finding
 
 def hub() -> Iterator[Finding]:
     """The Hugging Face hub, and which of its corpora are here."""
-    from posenc.data.hub_access import endpoint, reachable, switched_off
+    from posenc.data.sources.hub import endpoint, reachable, switched_off
 
     shown = endpoint().rpartition("@")[2]
     have = cached_corpora()
@@ -27,7 +27,7 @@ def hub() -> Iterator[Finding]:
 
 def cached_corpora() -> list[str]:
     """Names of the corpora from elsewhere of which tokens are cached."""
-    from posenc.data.listing import list_corpora
+    from posenc.data.corpus_stats import list_corpora
 
     return [row["name"] for row in list_corpora() if row["network"] and row["cached"]]
 
