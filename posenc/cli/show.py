@@ -21,7 +21,7 @@ from posenc.core.errors import RunError, UserError
 from posenc.core.names import visible
 from posenc.core.paths import expanded, output_file
 from posenc.encodings.base import Encoding
-from posenc.encodings.composed import Composed
+from posenc.encodings.sum import Composed
 from posenc.evaluation.extend import build_extension, resolve_extend
 from posenc.model.decoder import Decoder
 from posenc.report.pictures.measure import measure
