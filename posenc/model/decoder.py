@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding
-from posenc.encodings.composed import Composed
+from posenc.encodings.sum import Composed
 from posenc.model.choice import AttentionChoice
 from posenc.model.fused import rms_norm, rms_norm_for_product, squared_relu
 

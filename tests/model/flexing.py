@@ -13,7 +13,7 @@ from torch import Tensor
 
 from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.composed import Composed
+from posenc.encodings.sum import Composed
 from posenc.model import flex, flex_masks, kernels
 
 BATCH, HEADS, WIDTH, LAYERS = 2, 4, 16, 2

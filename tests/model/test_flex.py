@@ -23,8 +23,8 @@ from flexing import (
 from torch import Tensor
 
 from posenc.encodings.base import Encoding
-from posenc.encodings.options.positions import Offset, Randomized
-from posenc.encodings.options.window import Window
+from posenc.encodings.options import Offset, Randomized
+from posenc.encodings.options import Window
 from posenc.evaluation.extend._sinks import FirstAndNear
 from posenc.model import flex
 

@@ -9,7 +9,7 @@ from flexing import KEYS, SHAPE, dense, encoding
 from torch import Tensor
 
 from posenc.encodings.base import Encoding
-from posenc.encodings.options.window import Window
+from posenc.encodings.options import Window
 from posenc.evaluation.extend._sinks import FirstAndNear
 from posenc.model import flex_masks
 

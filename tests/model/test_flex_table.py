@@ -10,8 +10,8 @@ from flexing import BATCH, HEADS, SHAPE, by_blocks, by_flex, composed, eager, en
 from torch import Tensor
 
 from posenc.encodings.base import Encoding
-from posenc.encodings.options.positions import Offset, Randomized
-from posenc.encodings.options.window import Window
+from posenc.encodings.options import Offset, Randomized
+from posenc.encodings.options import Window
 from posenc.evaluation.extend._sinks import FirstAndNear
 from posenc.model import diagonals, flex, flex_masks, flex_table
 
