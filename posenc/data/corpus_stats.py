@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from posenc.core.durable import check_room, digest_of, read_sealed, write_sealed
+from posenc.core.atomic_files import check_room, digest_of, read_sealed, write_sealed
 from posenc.core.errors import RunError, UserError
 from posenc.core.paths import cache_dir, choice_files
 from posenc.data import registry

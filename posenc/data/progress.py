@@ -1,32 +1,20 @@
-"""Long work that can be followed and stopped: progress lines, locks of the cache, deaf library calls."""
+"""Locks of the cache, and how far reading or tokenising is."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, wait
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 from filelock import Timeout
 
-from posenc.core.durable import cannot_write, file_lock
-from posenc.core.names import DEAF, visible
-from posenc.core.screen import screen
+from posenc.core.atomic_files import cannot_write, file_lock
+from posenc.core.console import SECONDS_BETWEEN_LINES, say
+from posenc.core.errors import visible
 from posenc.data.documents import Document
 
 ELSEWHERE = "POSENC_CACHE=FOLDER puts the cache elsewhere"
-SECONDS_BETWEEN_LINES = 5.0
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-
-def say(text: str, *, start: str = "", end: str = "\n") -> None:
-    """Print one line to stderr, which may be closed."""
-    print(start + visible(text), file=screen(), end=end, flush=True)
 
 
 @contextlib.contextmanager
@@ -41,7 +29,7 @@ def cache_lock(path: Path, doing: str, *, needed: int | None = None) -> Iterator
         try:
             lock.acquire(timeout=1)
         except Timeout:
-            say(f"waiting for another process that is {doing}")
+            say(visible(f"waiting for another process that is {doing}"))
             lock.acquire()
         try:
             yield
@@ -54,63 +42,28 @@ def cache_lock(path: Path, doing: str, *, needed: int | None = None) -> Iterator
 def with_progress(
     documents: Iterator[Document], doing: str, most: str, *, by_split: bool = False
 ) -> Iterator[Document]:
-    """Yield the documents; say how far it is on one line in a terminal, elsewhere every five seconds.
+    """Yield the documents and say every few seconds how many; `most` follows the megabytes (` of 200`).
 
-    `most` follows the megabytes (` of 200`). `by_split`: count each data set split (`split/row` ids) anew and
-    say so however quick it was.
+    `by_split`: count each split of the data set (ids are `split/row`) anew and say so however quick it was.
     """
-    live = sys.stderr.isatty()
     began = last = time.monotonic()
-    part, count, size, total, shown = "", 0, 0, 0, False
+    part, count, size, total = "", 0, 0, 0
 
-    def show(end: str) -> None:
+    def show() -> None:
         rate = total / 1e6 / max(time.monotonic() - began, 1e-9)
         where = f"{part}, " if part else ""
         text = f"{doing}: {where}{count:,} documents, {size / 1e6:,.1f}{most} MB, {rate:,.1f} MB/s"
-        say(f"{text:<79}" if live else text, start="\r" if live else "", end=end)
+        say(visible(text))
 
     for document in documents:
         if by_split and document.id.partition("/")[0] != part:
             if count:
-                show("\n")
+                show()
             part, count, size = document.id.partition("/")[0], 0, 0
         count, size, total = count + 1, size + len(document.text), total + len(document.text)
-        if time.monotonic() - last >= (1.0 if live else SECONDS_BETWEEN_LINES):
-            last, shown = time.monotonic(), True
-            show("" if live else "\n")
+        if time.monotonic() - last >= SECONDS_BETWEEN_LINES:
+            last = time.monotonic()
+            show()
         yield document
-    if total and (shown or by_split):
-        show("\n")
-
-
-def run_interruptible(work: Callable[[Iterable[Item]], Result], items: Iterable[Item], doing: str) -> Result:
-    """Run `work(items)` of a library that handles no signals in a thread, so that Ctrl-C works.
-
-    When this thread is interrupted, `items` ends in the other one, which dies with the process.
-    """
-    result: Future[Result] = Future()
-    stopped = threading.Event()
-
-    def until_stopped() -> Iterator[Item]:
-        for item in items:
-            if stopped.is_set():
-                raise InterruptedError(doing)
-            yield item
-
-    def run() -> None:
-        try:
-            result.set_result(work(until_stopped()))
-        except BaseException as error:
-            result.set_exception(error)
-
-    began = time.monotonic()
-    thread = threading.Thread(target=run, daemon=True, name=DEAF)
-    thread.start()
-    try:
-        while not wait([result], timeout=SECONDS_BETWEEN_LINES).done:
-            say(f"{doing}: {time.monotonic() - began:.0f} seconds so far")
-    except BaseException:
-        stopped.set()
-        thread.join(1)
-        raise
-    return result.result()
+    if count and (by_split or last > began):
+        show()

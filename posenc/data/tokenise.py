@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from posenc.core.durable import check_room
+from posenc.core.atomic_files import check_room
 from posenc.data.corpus_stats import CorpusFacts, read_facts
 from posenc.data.progress import ELSEWHERE, cache_lock, with_progress
 from posenc.data.token_cache import TokenStore, build_entry, entry_of, open_entry, smallest_dtype, tokens_dir

@@ -7,21 +7,24 @@ are ever added.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from posenc.core.durable import digest_of, read_sealed, write_sealed
+from posenc.core.atomic_files import digest_of, read_sealed, write_sealed
+from posenc.core.console import say
 from posenc.core.errors import RunError, UserError
 from posenc.core.paths import cache_dir, expanded
 from posenc.core.signature import check_arguments
+from posenc.core.threads import run_interruptible
 from posenc.data.documents import Document
-from posenc.data.progress import cache_lock, run_interruptible
+from posenc.data.progress import cache_lock
 from posenc.data.sources.hub import reachable, unreachable
 
 log = logging.getLogger(__name__)
@@ -181,26 +184,29 @@ def _bpe(facts: Text, *, vocab_size: int) -> Tokenizer:
                 if path.exists():
                     log.warning("the cached tokenizer %s is damaged; it is trained again", path)
                 texts = (d.text.decode() for d in facts.read() if d.split == "train")
-                known = {"definition": run_interruptible(partial(_train, vocab_size), texts, doing)}
+                known = {"definition": train_bpe(texts, vocab_size, doing)}
                 write_sealed(path, known)
     return LibraryTokenizer("bpe", known["definition"])
 
 
-def _train(vocab_size: int, texts: Iterable[str]) -> str:
+def train_bpe(texts: Iterable[str], vocab_size: int, doing: str) -> str:
+    """Train a byte-level BPE and return its JSON; a signal stops it."""
     from tokenizers import Tokenizer as Library
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
-    library = Library(models.BPE())
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    library.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    library.train_from_iterator(texts, trainer)
-    definition: str = library.to_str()
-    return definition
+    def train(given_up: threading.Event) -> str:
+        library = Library(models.BPE())
+        library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        library.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size,
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        )
+        library.train_from_iterator(itertools.takewhile(lambda _: not given_up.is_set(), texts), trainer)
+        return str(library.to_str())
+
+    return run_interruptible(train, waiting=lambda seconds: say(f"{doing}: {seconds:.0f} seconds so far"))
 
 
 def _hf(facts: Text, *, path: str, revision: str) -> Tokenizer:

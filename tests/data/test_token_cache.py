@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import FrameType, SimpleNamespace
@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 from corpora import BPE, BYTES, conf, files
 
-from posenc.core import durable
-from posenc.core.durable import file_lock
+from posenc.core import atomic_files
+from posenc.core.atomic_files import file_lock
 from posenc.core.errors import RunError, UserError
 from posenc.data import check_lengths, inspect, prepare, progress, read_documents, read_facts, token_cache
-from posenc.data.tokenizers import _train
+from posenc.data.tokenizers import train_bpe
 
 Repository = Callable[..., Path]
 
@@ -144,12 +144,12 @@ def test_room_is_looked_for_before_anything_is_built(
     texts: dict[str, Any], repository: Repository, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = sum(read_facts(texts).bytes.values())
-    monkeypatch.setattr(durable.shutil, "disk_usage", lambda _: SimpleNamespace(free=size - 1))
+    monkeypatch.setattr(atomic_files.shutil, "disk_usage", lambda _: SimpleNamespace(free=size - 1))
     with pytest.raises(RunError, match=f"(?s)not enough room.*needed: {size:,} bytes; free: {size - 1:,} "):
         prepare(texts, BYTES)
     with pytest.raises(RunError, match=r"(?s)not enough room in .* for up to 200 MB of text.*data\.bytes"):
         read_facts(conf("tinystories", repository=str(repository())))
-    monkeypatch.setattr(durable.shutil, "disk_usage", lambda _: SimpleNamespace(free=size))
+    monkeypatch.setattr(atomic_files.shutil, "disk_usage", lambda _: SimpleNamespace(free=size))
     assert prepare(texts, BYTES).tokens.nbytes == size
     (cache.parent / "file").write_text("in the way")
     monkeypatch.setenv("POSENC_CACHE", str(cache.parent / "file" / "cache"))
@@ -252,19 +252,6 @@ def stopped_soon() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("stopped_soon")
-def test_a_library_is_interrupted_by_a_signal() -> None:
-    def deaf(items: Iterable[int]) -> None:
-        release.wait(60)
-
-    release = threading.Event()
-    began = time.monotonic()
-    with pytest.raises(StoppedError):
-        progress.run_interruptible(deaf, [], "waiting")
-    release.set()
-    assert time.monotonic() - began < 30
-
-
-@pytest.mark.usefixtures("stopped_soon")
 def test_a_tokenizer_that_is_stopped_reads_no_further() -> None:
     def endless() -> Iterator[str]:
         while True:
@@ -274,21 +261,13 @@ def test_a_tokenizer_that_is_stopped_reads_no_further() -> None:
 
     read: list[float] = []
     with pytest.raises(StoppedError):
-        progress.run_interruptible(partial(_train, 300), endless(), "training")
+        train_bpe(endless(), 300, "training")
     so_far = len(read)
     time.sleep(0.2)
     assert 0 < len(read) <= so_far + 1
 
 
-def test_long_work_and_waiting_say_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert progress.run_interruptible(sum, iter([1, 2, 3]), "adding") == 6
-    with pytest.raises(TypeError, match="unsupported operand"):
-        progress.run_interruptible(sum, ["a", "b"], "adding")  # type: ignore[arg-type]
-    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.05)
-    progress.run_interruptible(lambda _: time.sleep(0.3), [], "training the tokenizer")
-    assert "training the tokenizer: 0 seconds so far" in capsys.readouterr().err
+def test_a_second_process_says_what_it_waits_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     order = []
 
     def second() -> None:

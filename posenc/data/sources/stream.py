@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from posenc.core.durable import digest_of, read_sealed, write_sealed
+from posenc.core.atomic_files import digest_of, read_sealed, write_sealed
 from posenc.core.errors import UserError
 from posenc.core.paths import cache_dir, is_folder
 from posenc.data.documents import SPLITS, Document, hash_fraction
