@@ -20,8 +20,7 @@ from posenc.encodings.options.positions import distance_limit, position_limit
 from posenc.evaluation import fixed_target
 from posenc.evaluation.plans import Asked
 from posenc.evaluation.subject import DRAWS, NotApplicableError, Subject, window_losses
-from posenc.model.decoder import Decoder
-from posenc.model.init import initialize
+from posenc.model.decoder import Decoder, initialize
 
 COUNT, WANTED = 2 * DRAWS + 5, 4
 RANDOMIZED = {"name": "randomized", "max": None, "dense": False}
