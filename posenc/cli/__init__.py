@@ -13,13 +13,13 @@ import typer
 from posenc import __version__
 from posenc.cli.tools import Debug, Protocol, bench, completion, dashboard, doctor, export, runs
 from posenc.core.errors import RunError, UserError
+from posenc.core.threads import library_at_work
 from posenc.running.signals import (
     InterruptedRunError,
     StopFlag,
     ignore_signals,
     leave_at_a_signal,
     leave_at_once,
-    library_at_work,
 )
 
 app = typer.Typer(

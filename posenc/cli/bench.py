@@ -19,10 +19,9 @@ from posenc.cli.bench_case import Case, cases, with_bases
 from posenc.config.checks import whole
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import key_of, parse, refuse_unknown_flags
-from posenc.core.errors import RunError, UserError
-from posenc.core.names import visible
+from posenc.core.console import say, shown
+from posenc.core.errors import RunError, UserError, visible
 from posenc.report.bench import FORMATS, render
-from posenc.report.progress import say, shown
 from posenc.report.table import width_of, write
 from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.running.told import debugging

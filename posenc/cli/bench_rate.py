@@ -13,8 +13,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from posenc.core.machine import usable_cores
 from posenc.running.run_directory import versions
-from posenc.running.slots import usable_cores
 
 SECONDS = 0.25  # of products for each shape
 SQUARE = {"cuda": 8192}  # side of the large square product; elsewhere

@@ -11,14 +11,13 @@ from rich.table import Table
 
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse, refuse_others, refuse_unknown_flags
-from posenc.core.errors import UserError
-from posenc.core.names import visible
+from posenc.core.console import say
+from posenc.core.errors import UserError, visible
 from posenc.core.paths import cache_dir
 from posenc.data import CorpusFacts, TokenStore, cached_of, list_corpora, prepare, read_facts
 from posenc.data.documents import SPLITS
 from posenc.data.entry import entry_of
 from posenc.data.tokenizers import ByteTokenizer
-from posenc.report.progress import say
 
 LENGTHS = (
     64,

@@ -13,12 +13,12 @@ from posenc.cli.estimate import SECONDS, estimate
 from posenc.cli.planned import Planned, print_all, print_one
 from posenc.cli.stand_in import refuse_to_fetch, store_for
 from posenc.config.compose import ComposedJob, Jobs
+from posenc.core.console import say
 from posenc.core.errors import UserError
 from posenc.core.memory_meter import resident
 from posenc.data.hub_access import go_offline
 from posenc.evaluation.subject import OutOfMemoryError
 from posenc.report.failures import DIVERGED, FINISHED
-from posenc.report.progress import say
 from posenc.report.table import color_of, width_of
 from posenc.running.run_directory import read_status
 from posenc.running.standing import is_finished

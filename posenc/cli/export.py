@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from posenc.core.errors import UserError
-from posenc.core.names import visible
+from posenc.core.atomic_files import write_bytes_atomic
+from posenc.core.console import say
+from posenc.core.errors import UserError, visible
 from posenc.core.paths import output_file
-from posenc.report.progress import say
 from posenc.results.bundle import MOST_RUNS, SUFFIX, bundled, packed
 from posenc.results.filters import where
 from posenc.results.load import Run, load_runs, run_names
-from posenc.results.store import write_bytes_atomic
 
 
 def run_export(runs: Sequence[str], conditions: Sequence[str], out: str) -> None:

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from posenc.cli.estimate import Estimate
-from posenc.core.names import visible
-from posenc.report.live import clock
+from posenc.core.console import clock
+from posenc.core.errors import visible
 from posenc.report.runs_table import count
 from posenc.running.train_job import TrainJob
 from posenc.training.checkpoint import KEPT

@@ -13,9 +13,8 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from posenc.core.errors import UserError
-from posenc.core.names import visible
-from posenc.report.progress import say
+from posenc.core.console import say
+from posenc.core.errors import UserError, visible
 from posenc.report.runs_table import count, document, notes, progress, summary, table
 from posenc.report.table import color_of, unicode_of, width_of
 from posenc.results.glance import Glance, bundles, glance, run_directories

@@ -7,8 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from posenc.core.errors import UserError, nearest
-from posenc.core.names import visible
+from posenc.core.errors import UserError, nearest, visible
 
 OFFERED = (
     *("--multirun", "--dry-run", "--retry", "--cfg", "--config-dir", "--info", "--debug"),

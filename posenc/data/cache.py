@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from posenc.core.durable import cannot_write, check_room
+from posenc.core.atomic_files import cannot_write, check_room
 from posenc.data.entry import EntryWriter, building, entry_of, open_entry, put_in_place
 from posenc.data.facts import CorpusFacts, read_facts
 from posenc.data.store import TokenStore, smallest_dtype

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from posenc.core.durable import (
+from posenc.core.atomic_files import (
     canonical,
     digest_of,
     file_lock,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from posenc.core.durable import digest_of, read_sealed, write_sealed
+from posenc.core.atomic_files import digest_of, read_sealed, write_sealed
 from posenc.core.errors import RunError
 from posenc.core.paths import cache_dir
 from posenc.data.documents import SPLITS, Document, fingerprint

@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from posenc.core.errors import RunError, UserError, first_line
-from posenc.core.names import visible
+from posenc.core.errors import RunError, UserError, first_line, visible
 from posenc.data.hub_access import go_offline, reachable, unreachable
 
 WAYS_OUT = (

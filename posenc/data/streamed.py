@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from posenc.core.durable import check_room
+from posenc.core.atomic_files import check_room
 from posenc.core.errors import RunError
 from posenc.data.documents import SPLITS, Document
 from posenc.data.entry import EntryWriter, building, entry_of, open_entry, put_in_place, tokens_dir

@@ -8,9 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from posenc.core.durable import digest_of, read_sealed, write_sealed
-from posenc.core.errors import RunError, UserError
-from posenc.core.names import visible
+from posenc.core.atomic_files import digest_of, read_sealed, write_sealed
+from posenc.core.errors import RunError, UserError, visible
 from posenc.core.paths import cache_dir, expanded
 from posenc.core.signature import check_arguments
 from posenc.data.hub_access import reachable, unreachable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from posenc.core.durable import cannot_write
+from posenc.core.atomic_files import cannot_write
 from posenc.core.errors import RunError
 
 ELSEWHERE = "POSENC_CACHE=FOLDER puts the cache elsewhere"

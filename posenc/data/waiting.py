@@ -12,8 +12,9 @@ from typing import TypeVar
 
 from filelock import Timeout
 
-from posenc.core.durable import file_lock
-from posenc.core.names import DEAF, visible
+from posenc.core.atomic_files import file_lock
+from posenc.core.errors import visible
+from posenc.core.threads import UNINTERRUPTIBLE_THREAD
 from posenc.data.watch import SECONDS_BETWEEN_LINES, tell
 
 Item = TypeVar("Item")
@@ -57,7 +58,7 @@ def heard(work: Callable[[Iterable[Item]], Result], items: Iterable[Item], doing
             result.set_exception(error)
 
     began = time.monotonic()
-    thread = threading.Thread(target=run, daemon=True, name=DEAF)
+    thread = threading.Thread(target=run, daemon=True, name=UNINTERRUPTIBLE_THREAD)
     thread.start()
     try:
         while not wait([result], timeout=SECONDS_BETWEEN_LINES).done:

@@ -6,8 +6,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from posenc.core.names import visible
-from posenc.core.screen import screen
+from posenc.core.console import screen
+from posenc.core.errors import visible
 from posenc.data.documents import Document
 
 SECONDS_BETWEEN_LINES = 5.0

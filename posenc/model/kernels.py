@@ -143,7 +143,8 @@ def _masked(
 def _with_float32_mask(q: Tensor, k: Tensor, v: Tensor, additive: Tensor, scale: float) -> Tensor:
     """Keep autocast from rounding the bias.
 
-    bf16 has steps of 0.25 from 32 on, and Sandwich's neighbours differ by less. A CPU's kernel takes both dtypes; a GPU's wants one, so there it is left to autocast.
+    bf16 has steps of 0.25 from 32 on, and Sandwich's neighbours differ by less. A CPU's kernel takes both
+    dtypes; a GPU's wants one, so there it is left to autocast.
     """
     if q.device.type != "cpu":
         return F.scaled_dot_product_attention(q, k, v, attn_mask=additive, scale=scale)

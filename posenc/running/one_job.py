@@ -20,8 +20,8 @@ from omegaconf import DictConfig
 from posenc.config.compose import initialized
 from posenc.config.overrides import CommandLine
 from posenc.config.plain_settings import plain_settings
+from posenc.core.console import say
 from posenc.core.errors import RunError, UserError, first_line
-from posenc.report.progress import say
 from posenc.running import job_log
 from posenc.running.holding import HeldRunError
 from posenc.running.told import IF_HELD, SWEEP, debugging

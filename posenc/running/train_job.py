@@ -27,7 +27,7 @@ from posenc.config.checks import (
     check_runs_dir,
     whole,
 )
-from posenc.core.names import safe_name
+from posenc.core.errors import safe_name
 from posenc.core.paths import expanded
 from posenc.data import (
     CorpusFacts,

@@ -100,7 +100,7 @@ def token_cache(made: Made) -> Seen:
 
 
 def tokenizers(made: Made) -> Seen:
-    from posenc.core.durable import read_sealed
+    from posenc.core.atomic_files import read_sealed
 
     (path,) = (made.place / "cache" / "tokenizers").glob("*.json")
     tried, unseen = 0, []

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from posenc.core import durable
+from posenc.core import atomic_files
 from posenc.core.errors import RunError
 from posenc.data import entry as entry_module
 from posenc.data import prepare, read_documents, read_facts
@@ -130,13 +130,13 @@ def test_room_is_looked_for_before_it_is_built(
 ) -> None:
     data = files_data()
     size = sum(read_facts(data).bytes.values())
-    monkeypatch.setattr(durable.shutil, "disk_usage", lambda _: SimpleNamespace(free=size - 1))
+    monkeypatch.setattr(atomic_files.shutil, "disk_usage", lambda _: SimpleNamespace(free=size - 1))
     with pytest.raises(RunError, match="not enough room") as caught:
         prepare(data, BYTES)
     text = caught.value.text()
     assert f"needed: {size:,} bytes; free: {size - 1:,} bytes" in text
     assert str(cache) in text and "POSENC_CACHE" in text
-    monkeypatch.setattr(durable.shutil, "disk_usage", lambda _: SimpleNamespace(free=size))
+    monkeypatch.setattr(atomic_files.shutil, "disk_usage", lambda _: SimpleNamespace(free=size))
     assert prepare(data, BYTES).tokens.nbytes == size
 
 

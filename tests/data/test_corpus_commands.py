@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from posenc.core.durable import write_sealed
+from posenc.core.atomic_files import write_sealed
 from posenc.core.paths import conf_dir
 from posenc.data import cached_of, prepare, read_documents, read_facts
 from posenc.data.entry import cached_tokens

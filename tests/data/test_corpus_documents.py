@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from posenc.core.names import visible
+from posenc.core.errors import visible
 from posenc.data.documents import Document, fingerprint, split_of
 
 SHARES = {"validation": 0.1, "test": 0.2}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from streams import BYTES, Repository, conf
 
-from posenc.core import durable
+from posenc.core import atomic_files
 from posenc.core.errors import RunError
 from posenc.data import entry, prepare, read_facts
 
@@ -39,7 +39,7 @@ def test_a_full_disk_leaves_nothing(
 def test_a_disk_that_is_too_small_is_told_before_anything_is_read(
     repository: Repository, monkeypatch: pytest.MonkeyPatch, reads: list[str]
 ) -> None:
-    monkeypatch.setattr(durable, "free_bytes", lambda _: 10**6)
+    monkeypatch.setattr(atomic_files, "free_bytes", lambda _: 10**6)
     with pytest.raises(RunError, match=r"not enough room in .* for up to 200 MB of text") as caught:
         read_facts(conf("tinystories", repository=str(repository())))
     assert "data.bytes" in str(caught.value) and not reads

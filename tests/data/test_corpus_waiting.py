@@ -13,7 +13,7 @@ from types import FrameType
 
 import pytest
 
-from posenc.core.durable import file_lock
+from posenc.core.atomic_files import file_lock
 from posenc.data import waiting
 from posenc.data.tokenizer_choice import _train
 

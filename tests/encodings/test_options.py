@@ -15,8 +15,7 @@ from torch import Tensor
 
 from posenc.core.seeds import generator_for
 from posenc.encodings.base import Shape
-from posenc.encodings.options.scale import LogN
-from posenc.encodings.options.window import Window
+from posenc.encodings.options import LogN, Window
 from posenc.model import kernels
 from posenc.model.decoder import Decoder, ModelShape, count_parameters, initialize
 from posenc.training.optimizer import Optimization, build_optimizer

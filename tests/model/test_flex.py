@@ -1,4 +1,4 @@
-"""FlexAttention against blocks of queries: by an eager stand-in for its kernel, compiled for the CPU where slow."""
+"""FlexAttention against blocks of queries: by an eager stand-in, and compiled for the CPU (slow)."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -40,7 +40,7 @@ def short(error: BaseException) -> str:
 
 
 def visible(text: str) -> str:
-    """As of posenc.core.names: here nothing else of posenc may be needed."""
+    """As of posenc.core.errors: here nothing else of posenc may be needed."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

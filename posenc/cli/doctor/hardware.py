@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from posenc.cli.doctor.finding import Finding, short, size
-from posenc.running.slots import usable_cores
+from posenc.core.machine import usable_cores
 
 SIDE = 512  # of the matrices that are multiplied to see whether bf16 is fast
 

@@ -10,8 +10,7 @@ import os
 import zlib
 from pathlib import Path
 
-from posenc.core.errors import UserError, nearest
-from posenc.core.names import visible
+from posenc.core.errors import UserError, nearest, visible
 from posenc.data.documents import Document
 
 FOLDER_SUFFIXES = (".txt", ".gz", ".jsonl")  # what a folder is searched for; other files are named or globbed

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from posenc.core.durable import digest_of, read_sealed, write_sealed
-from posenc.core.errors import UserError
-from posenc.core.names import visible
+from posenc.core.atomic_files import digest_of, read_sealed, write_sealed
+from posenc.core.errors import UserError, visible
 from posenc.core.paths import cache_dir, is_folder
 from posenc.data.documents import SPLITS, Document, point_of
 from posenc.data.hub_access import endpoint, reachable, unreachable
