@@ -176,7 +176,9 @@ def test_raw_numbers_give_their_values_back() -> None:
     with Float64():
         assert torch.allclose(above(raw_above(value, KERPLE_FLOOR), KERPLE_FLOOR), value, rtol=1e-12)
         inside = value[1:6]
-        assert torch.allclose(between(raw_between(inside, KERPLE_FLOOR, 2.0), KERPLE_FLOOR, 2.0), inside, rtol=1e-12)
+        assert torch.allclose(
+            between(raw_between(inside, KERPLE_FLOOR, 2.0), KERPLE_FLOOR, 2.0), inside, rtol=1e-12
+        )
     for outside in (torch.tensor([-3.0]), torch.tensor([0.0]), torch.tensor([0.01])):
         assert above(raw_above(outside, KERPLE_FLOOR), KERPLE_FLOOR).item() == pytest.approx(0.011, rel=1e-5)
         assert between(raw_between(outside, KERPLE_FLOOR, 2.0), KERPLE_FLOOR, 2.0).item() == pytest.approx(

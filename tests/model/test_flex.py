@@ -12,9 +12,8 @@ from torch import Tensor
 
 from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.composed import Composed
-from posenc.encodings.options.positions import Offset, Randomized
-from posenc.encodings.options.window import Window
+from posenc.encodings.options import Offset, Randomized, Window
+from posenc.encodings.sum import Composed
 from posenc.evaluation.extend._sinks import FirstAndNear
 from posenc.model import flex, kernels
 
