@@ -20,7 +20,7 @@ from posenc.encodings.options import check_positions
 from posenc.encodings.registry import own_encodings
 from posenc.evaluation import resolve_length
 from posenc.evaluation.fixed_target import block_of
-from posenc.model.flops import training_flops
+from posenc.model.decoder import training_flops
 from posenc.results.settings import spoken_name
 from posenc.running.build import build_decoder, resolve_parts
 from posenc.training.compiling import resolve_compile

@@ -20,8 +20,7 @@ from posenc.cli.bench_rate import machine, measured_rate, wait_for
 from posenc.cli.bench_work import Work, Worker
 from posenc.core.memory_meter import LiveTensors, peak_of
 from posenc.evaluation.subject import NotApplicableError, OutOfMemoryError
-from posenc.model.decoder import count_parameters
-from posenc.model.flops import product_weights, training_flops
+from posenc.model.decoder import count_parameters, product_weights, training_flops
 from posenc.running.told import debugging
 from posenc.training.compiling import compiled_blocks, works
 from posenc.training.memory import keep_freed_memory

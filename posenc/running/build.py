@@ -21,9 +21,8 @@ from posenc.encodings.base import Encoding
 from posenc.encodings.options import build_options, check_positions, distance_limit, position_limit
 from posenc.encodings.registry import part_parameters
 from posenc.encodings.sum import Composed
-from posenc.model.choice import attention_choice, resolve_attention
-from posenc.model.decoder import Decoder, ModelShape, count_parameters
-from posenc.model.init import initialize
+from posenc.model.attention import attention_choice, resolve_attention
+from posenc.model.decoder import Decoder, ModelShape, count_parameters, initialize
 from posenc.results.records import RunFacts
 from posenc.running.run_directory import versions
 

@@ -16,8 +16,7 @@ from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.options import Offset, Randomized, Window
 from posenc.model import flex, kernels
-from posenc.model.decoder import Decoder, ModelShape
-from posenc.model.init import initialize
+from posenc.model.decoder import Decoder, ModelShape, initialize
 
 VOCABULARY = 260
 OPTIONS: dict[str, Callable[[Shape], list[Encoding]]] = {

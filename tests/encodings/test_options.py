@@ -17,8 +17,7 @@ from posenc.core.seeds import generator_for
 from posenc.encodings.base import Shape
 from posenc.encodings.options import LogN, Window
 from posenc.model import kernels
-from posenc.model.decoder import Decoder, ModelShape, count_parameters
-from posenc.model.init import initialize
+from posenc.model.decoder import Decoder, ModelShape, count_parameters, initialize
 from posenc.training.optimizer import Optimization, build_optimizer
 
 N = 2 * T + 3  # tokens, past the training length
