@@ -15,8 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from posenc.core.signature import parameters_of
-from posenc.encodings.build import default_parameters
-from posenc.encodings.registry import encoding_class, list_encodings
+from posenc.encodings.registry import default_parameters, encoding_class, list_encodings
 
 WIDEST = 110  # columns that text is wrapped to on a wide terminal
 TERM = re.compile(r"\s+\S+\s{2,}")  # "  layout     interleaved pairs": what follows hangs under the words

@@ -5,13 +5,13 @@ from __future__ import annotations
 import yaml
 
 from posenc.config.conf_text import choices
+from posenc.core.atomic_files import write_text_atomic
+from posenc.core.console import say
 from posenc.core.errors import UserError
 from posenc.core.paths import conf_dir, output_file
 from posenc.evaluation import PROTOCOLS
 from posenc.report import words
-from posenc.report.progress import say
 from posenc.results.selection import parse_multiple
-from posenc.results.store import write_text_atomic
 from posenc.tracking.copy import refuse_without
 from posenc.tracking.wandb_server import configured
 

@@ -10,9 +10,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, QuotedString
 
 from posenc.config.overrides import key_of, quoted
-from posenc.core.errors import UserError
-from posenc.core.names import visible
-from posenc.report.progress import say
+from posenc.core.console import say
+from posenc.core.errors import UserError, visible
 from posenc.results.bundle import SUFFIX as BUNDLE
 from posenc.results.load import load_run, places, run_directories_below
 from posenc.training.intact import checkpoint_paths

@@ -6,8 +6,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from posenc.core.errors import UserError, nearest
-from posenc.core.names import visible
+from posenc.core.errors import UserError, nearest, visible
 
 COMMON = ("--multirun", "--config-dir", "--debug", "--help")  # of every command that takes settings
 ONLY_TRAIN = ("--dry-run", "--retry")

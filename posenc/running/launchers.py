@@ -24,11 +24,10 @@ from posenc.config.compose import ComposedJob, Jobs, initialized, of_the_job, of
 from posenc.config.hydra_adapter import hydra_context
 from posenc.config.overrides import CommandLine, quoted
 from posenc.config.schema import register_schemas
-from posenc.core.errors import RunError, UserError, first_line
-from posenc.core.names import visible
+from posenc.core.console import say
+from posenc.core.errors import RunError, UserError, first_line, visible
 from posenc.core.paths import expanded
 from posenc.report.failures import DIVERGED, FINISHED
-from posenc.report.progress import say
 from posenc.running.one_job import run_job
 from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.running.sweep import show_sweep

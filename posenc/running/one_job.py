@@ -15,8 +15,8 @@ from omegaconf import DictConfig
 from posenc.config.compose import initialized, plain_settings
 from posenc.config.hydra_adapter import run_as_hydra
 from posenc.config.overrides import CommandLine
+from posenc.core.console import say
 from posenc.core.errors import RunError, UserError, first_line
-from posenc.report.progress import say
 from posenc.running import job_log
 from posenc.running.holding import HeldRunError
 from posenc.running.told import IF_HELD, SWEEP, debugging

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from posenc.core.control_groups import own_groups
+from posenc.core.machine import control_groups
 
 THREADS = "OMP_NUM_THREADS"  # PyTorch takes its number of threads from it
 GPUS = "CUDA_VISIBLE_DEVICES"
@@ -22,7 +22,7 @@ def usable_cores(root: Path = Path("/")) -> int:
 def _quota(root: Path) -> float:
     """Cores by the control groups of this process, version 2 or 1; infinite without a limit."""
     found = [math.inf]
-    for group, folder in own_groups("cpu", root):
+    for group, folder in control_groups("cpu", root):
         if group == 1:
             quota, period = (_text(folder / f"cpu.cfs_{x}_us") for x in ("quota", "period"))
         else:
