@@ -22,6 +22,7 @@ from posenc.cli.completion import (
     one_of,
 )
 from posenc.core.errors import RunError, UserError
+from posenc.core.threads import library_at_work
 from posenc.evaluation import PROTOCOLS
 from posenc.running.signals import (
     InterruptedRunError,
@@ -29,7 +30,6 @@ from posenc.running.signals import (
     ignore_signals,
     leave_at_a_signal,
     leave_at_once,
-    library_at_work,
 )
 
 app = typer.Typer(

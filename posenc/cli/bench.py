@@ -21,17 +21,16 @@ from posenc.cli.bench_cell import Shape
 from posenc.config.checks import between, check_batch_tokens, check_model, check_optimization, whole
 from posenc.config.compose import ComposedJob, compose_jobs, own_overrides
 from posenc.config.overrides import CommandLine, key_of
-from posenc.core.errors import RunError, UserError
-from posenc.core.names import visible
+from posenc.core.console import say, shown
+from posenc.core.errors import RunError, UserError, visible
 from posenc.data import build_tokenizer, check_tokenizer
 from posenc.encodings import encoding_class
 from posenc.encodings.options import check_positions
 from posenc.encodings.registry import own_encodings
 from posenc.evaluation import resolve_length
 from posenc.evaluation.fixed_target import block_of
-from posenc.model.flops import training_flops
+from posenc.model.decoder import training_flops
 from posenc.report.bench import FORMATS, render
-from posenc.report.progress import say, shown
 from posenc.report.table import width_of, write
 from posenc.results.settings import spoken_name
 from posenc.running.build import build_decoder, resolve_parts

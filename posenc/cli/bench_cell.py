@@ -28,8 +28,7 @@ from posenc.core.memory_meter import LiveTensors, peak_of
 from posenc.core.seeds import generator_for, seed_for
 from posenc.data import Split, TokenStore
 from posenc.evaluation.subject import DRAWS, NotApplicableError, OutOfMemoryError, Subject, window_losses
-from posenc.model.decoder import ModelShape, count_parameters
-from posenc.model.flops import product_weights, training_flops
+from posenc.model.decoder import ModelShape, count_parameters, product_weights, training_flops
 from posenc.running.build import build_model
 from posenc.running.run_directory import versions
 from posenc.running.slots import usable_cores

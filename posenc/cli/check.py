@@ -14,12 +14,11 @@ from rich.text import Text
 from posenc.config.checks import check_model, whole
 from posenc.config.compose import ComposedJob, compose_jobs, own_overrides
 from posenc.config.overrides import CommandLine, key_of, refuse_others
-from posenc.core.errors import UserError
-from posenc.core.names import visible
+from posenc.core.console import shown
+from posenc.core.errors import UserError, visible
 from posenc.core.paths import choice_files
 from posenc.laws import LAWS, Subject, Verdict, judge
 from posenc.model.decoder import Decoder, ModelShape
-from posenc.report.progress import shown
 from posenc.results.settings import spoken_name
 from posenc.running.build import build_model, resolve_parts
 from posenc.running.told import debugging

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from posenc.core.console import say
 from posenc.core.errors import UserError
 from posenc.core.paths import output_file
 from posenc.report.failures import failures_lines
 from posenc.report.plots import KIND, PLOTS, WIDTH, check_plot, save_plot
-from posenc.report.progress import say
 from posenc.report.table import FORMATS, show
 from posenc.results.comparison import Comparison, metric_for, protocols_of, tables_of
 from posenc.results.facets import compare_facets

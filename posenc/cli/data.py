@@ -10,14 +10,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from posenc.config.overrides import CommandLine, refuse_others
-from posenc.core.errors import UserError
-from posenc.core.names import visible
+from posenc.core.console import say
+from posenc.core.errors import UserError, visible
 from posenc.core.paths import cache_dir
 from posenc.data import CorpusFacts, cached_of, list_corpora, prepare, read_facts
 from posenc.data.documents import SPLITS
-from posenc.data.entry import entry_of
+from posenc.data.token_cache import entry_of
 from posenc.data.tokenizers import ByteTokenizer
-from posenc.report.progress import say
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)  # context lengths that `info` answers for
 READ = {"data", "tokenizer", "context_length", "experiment"}  # the settings that count here

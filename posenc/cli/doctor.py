@@ -140,7 +140,7 @@ def _print(found: list[tuple[str, Finding]], problems: list[Finding]) -> None:
 
 
 def _printable(text: str) -> str:
-    """As posenc.core.names.visible, which may not be importable here."""
+    """As posenc.core.errors.visible, which may not be importable here."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -357,8 +357,8 @@ def corpus() -> Iterator[Finding]:
 
 def hub() -> Iterator[Finding]:
     """Ask whether the Hugging Face hub answers, and which of its corpora are here."""
-    from posenc.data.hub_access import endpoint, reachable, switched_off
-    from posenc.data.listing import list_corpora
+    from posenc.data.corpus_stats import list_corpora
+    from posenc.data.sources.hub import endpoint, reachable, switched_off
 
     url = endpoint().rpartition("@")[2]
     have = [row["name"] for row in list_corpora() if row["network"] and row["cached"]]

@@ -17,20 +17,18 @@ from rich.text import Text
 
 from posenc.cli.estimate import SECONDS, Estimate, estimate
 from posenc.config.compose import ComposedJob, Jobs
-from posenc.core.errors import RunError, UserError
+from posenc.core.console import say
+from posenc.core.errors import RunError, UserError, visible
 from posenc.core.memory_meter import resident
-from posenc.core.names import visible
 from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer
+from posenc.data.corpus_stats import known_figures
 from posenc.data.documents import SPLITS
-from posenc.data.entry import cached_tokens, entry_of, open_entry
-from posenc.data.facts import known_figures
-from posenc.data.hub_access import go_offline
 from posenc.data.registry import is_streamed, needs_network, pinned_identity
-from posenc.data.store import smallest_dtype
+from posenc.data.sources.hub import go_offline
+from posenc.data.token_cache import cached_tokens, entry_of, open_entry, smallest_dtype
 from posenc.evaluation.subject import OutOfMemoryError
 from posenc.report.failures import DIVERGED, FINISHED
 from posenc.report.live import clock
-from posenc.report.progress import say
 from posenc.report.runs_table import count
 from posenc.report.table import color_of, width_of
 from posenc.running.run_directory import read_status

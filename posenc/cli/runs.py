@@ -14,17 +14,16 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from posenc.core.errors import UserError
-from posenc.core.names import visible
+from posenc.core.atomic_files import write_bytes_atomic
+from posenc.core.console import say
+from posenc.core.errors import UserError, visible
 from posenc.core.paths import output_file
-from posenc.report.progress import say
 from posenc.report.runs_table import count, document, notes, progress, summary, table
 from posenc.report.table import color_of, unicode_of, width_of
 from posenc.results.bundle import MOST_RUNS, SUFFIX, bundled, packed
 from posenc.results.filters import where as fitting
 from posenc.results.glance import Glance, bundles, glance, run_directories
 from posenc.results.load import Run, load_runs, run_names
-from posenc.results.store import write_bytes_atomic
 from posenc.running.signals import InterruptedRunError, StopFlag
 
 FORMATS = ("table", "json")

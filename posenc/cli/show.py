@@ -13,11 +13,11 @@ from safetensors import SafetensorError, safe_open
 from posenc.config.checks import check_model, whole
 from posenc.config.compose import ComposedJob, compose_jobs, is_sweep
 from posenc.config.overrides import CommandLine, group_of, key_of, refuse_others
-from posenc.core.errors import RunError, UserError
-from posenc.core.names import visible
+from posenc.core.atomic_files import write_bytes_atomic
+from posenc.core.errors import RunError, UserError, visible
 from posenc.core.paths import expanded, output_file
 from posenc.encodings.base import Encoding
-from posenc.encodings.composed import Composed
+from posenc.encodings.sum import Composed
 from posenc.evaluation.extend import build_extension, resolve_extend
 from posenc.model.decoder import Decoder
 from posenc.report.pictures.measure import measure
@@ -25,7 +25,6 @@ from posenc.report.pictures.panels import FORMATS, Picture
 from posenc.report.pictures.sampling import FAR
 from posenc.report.pictures.text import text_plot
 from posenc.results.settings import spoken_name
-from posenc.results.store import write_bytes_atomic
 from posenc.running.build import build_decoder, build_model, resolve_parts
 from posenc.running.stored_run import stored_run
 from posenc.training.checkpoint import check_weights, load_weights

@@ -88,7 +88,7 @@ def chosen_settings(
 
 
 def values_of(setting: Setting) -> list[str]:
-    """Return what the comment says a setting may be (`a | b | c: why`), else its default or true and false."""
+    """Return what the comment says a setting may be (`a | b | c: why`), else its default or true, false."""
     parts = re.sub(r"\([^)]*\)", "", setting.comment).partition(": ")[0].split(" | ")
     if len(parts) > 1:
         return [part.strip() for part in parts if re.fullmatch(r"[\w.-]+", part.strip())]

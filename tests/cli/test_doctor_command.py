@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tiny
 
-from posenc.cli import doctor, doctor
+from posenc.cli import doctor
 from posenc.cli.doctor import Finding, guarded
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
