@@ -138,7 +138,7 @@ def records_at(directory: Path, step: int) -> list[dict[str, Any]]:
 
 @by_the_first
 def put_together(directory: Path, facts: RunFacts, *, newer: bool) -> None:
-    """Write results.json from records/; facts of an earlier step, or of the same unless `newer`, do not win."""
+    """Write results.json from records/; facts of an earlier step, or of this one unless `newer`, lose."""
     with results_lock(directory):
         before = load_run(directory).facts
         if before is not None:

@@ -27,9 +27,9 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from posenc.config.compose import ComposedJob, Jobs, initialized, of_the_job, of_the_sweep
+from posenc.config.compose import ComposedJob, Jobs, initialized, of_the_job, of_the_sweep, plain_settings
+from posenc.config.hydra_adapter import hydra_context
 from posenc.config.overrides import CommandLine, quoted
-from posenc.config.plain_settings import plain_settings
 from posenc.config.schema import register_schemas
 from posenc.core.console import say
 from posenc.core.errors import RunError, UserError, first_line, visible
@@ -140,7 +140,7 @@ def _launch(command: str, line: CommandLine, jobs: Sequence[ComposedJob]) -> lis
             hint = "give the command where Slurm's commands are; "
             hint += "hydra/launcher=joblib runs several at once here"
             raise UserError("hydra/launcher", chosen, "there is no sbatch on this machine", hint=hint)
-        launcher = Plugins.instance().instantiate_launcher(_context(config), JOBS[command], config)
+        launcher = Plugins.instance().instantiate_launcher(hydra_context(config), JOBS[command], config)
         by_submitit = kind.endswith((".SlurmLauncher", ".LocalLauncher"))
         try:
             with waiting_for_each() if by_submitit else contextlib.nullcontext():
@@ -150,13 +150,6 @@ def _launch(command: str, line: CommandLine, jobs: Sequence[ComposedJob]) -> lis
                 _stop_children()
             raise InterruptedRunError(GO_ON if slurm else END) from None
     return [_code(done) for done in returns]
-
-
-def _context(config: Any) -> Any:
-    from hydra._internal.callbacks import Callbacks
-    from hydra.types import HydraContext
-
-    return HydraContext(GlobalHydra.instance().config_loader(), Callbacks(config))
 
 
 def _code(done: JobReturn) -> int:
