@@ -166,11 +166,12 @@ def test_an_eval_sweep_with_a_failing_job_ends_with_1(run_copy: Path, place: Pat
     assert json.loads((run_copy / "status.json").read_text())["status"] == "finished"
 
 
-def test_a_job_keeps_the_folder_of_yaml_and_is_no_sweep() -> None:
-    line = parse(["--config-dir", "/tmp", "-m", "seed=0,1"])
+def test_a_job_keeps_the_folder_of_yaml_and_is_no_sweep(place: Path) -> None:
+    (place / "conf").mkdir()
+    line = parse(["--config-dir", "conf", "-m", "seed=0,1"])
     jobs = compose_jobs("train", line).jobs
     words = job_command("train", line, jobs[1])
-    assert words[1:] == ["-P", "-m", "posenc", "train", "--config-dir", "/tmp", "seed=1", "hydra.mode=RUN"]
+    assert words[1:] == ["-P", "-m", "posenc", "train", "--config-dir", "conf", "seed=1", "hydra.mode=RUN"]
 
 
 def test_one_run_under_two_names_is_done_once(train: Posenc, place: Path) -> None:
