@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from posenc.core.machine import is_gone
 from posenc.core.names import visible
 from posenc.results.schema import Record, RunFacts
 
@@ -63,19 +64,16 @@ def is_dead(status: dict[str, Any]) -> bool:
     """Return whether the process of a status.json is certainly gone: it ran on this host and does not now."""
     pid = status.get("pid")
     here = status.get("host") == socket.gethostname()
-    if not here or isinstance(pid, bool) or not isinstance(pid, int) or not 0 < pid < 2**31:
+    if not here or isinstance(pid, bool) or not isinstance(pid, int):
         return False
+    if is_gone(pid):
+        return True
     import psutil
 
     try:
-        process = psutil.Process(pid)
-        if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
-            return True
         written = datetime.fromisoformat(str(status.get("updated"))).timestamp()
-        return process.create_time() > written + 2  # another process has the number by now
-    except psutil.NoSuchProcess:
-        return True
-    except (psutil.Error, ValueError):
+        return bool(psutil.Process(pid).create_time() > written + 2)  # another process has the number by now
+    except (psutil.Error, ValueError, OverflowError):
         return False
 
 

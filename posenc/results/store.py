@@ -18,38 +18,6 @@ from posenc.results.schema import SCHEMA_VERSION, Record, RunFacts, check_record
 CELL = ("protocol", "window", "extend", "stride", "fingerprint", "split", "targets_hash", "checkpoint_step")
 
 
-def write_text_atomic(path: Path, text: str) -> None:
-    """Write `text` as UTF-8 so that `path` has either the old or the new content, even after a power cut.
-
-    A temporary file in the same directory, fsync, rename, fsync of the directory. Raises RunError when the
-    file system refuses (full, read-only); nothing half-written is left behind.
-    """
-    write_bytes_atomic(path, text.encode("utf-8", "backslashreplace"))
-
-
-def write_bytes_atomic(path: Path, data: bytes) -> None:
-    """Write bytes as `write_text_atomic` does."""
-    temporary = temporary_for(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync(path.parent)
-    except OSError as error:
-        raise cannot_write(path, error, needed=len(data), hint=CONTINUES) from error
-
-
-def write_json_atomic(path: Path, data: object) -> None:
-    """Write plain JSON atomically. Raises ValueError on NaN or infinity, RunError as write_text_atomic."""
-    write_text_atomic(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
-
-
 def record_path(run_dir: Path, cell: Mapping[str, Any]) -> Path:
     """Return `records/<protocol>-W<window>[-S<stride>][-<extend>]-step<N>-<hash>.json`.
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from posenc.encodings.base import Encoding
-from posenc.encodings.composed import Composed
+from posenc.encodings.sum import Composed
 from posenc.report.pictures.absolute import embed_panels, positions_panels
 from posenc.report.pictures.attention import uniform_panels, weight_panels
 from posenc.report.pictures.bias import bias_panels

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from posenc.core.names import visible
+from posenc.core.errors import visible
 from posenc.report.colors import Style, styles_of
 from posenc.report.words import label, length, millions
 from posenc.results.cells import Cell
