@@ -25,7 +25,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from posenc.results.records import Record
+from posenc.results.schema import Record
 
 REPEATS = 3
 

@@ -9,9 +9,9 @@ import re
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from posenc.core.errors import UserError
-from posenc.core.names import safe_name, visible
+from posenc.core.errors import UserError, safe_name, visible
 from posenc.results.bundle import SUFFIX, kept_losses, unpacked
 from posenc.results.run import Run
 from posenc.results.safe_read import LARGEST, LARGEST_RESULTS, read_config, read_file, read_json
@@ -53,8 +53,7 @@ def load_run(path: Path, protocols: Container[str] | None = None) -> Run:
         if text is not None:
             if protocols is not None:
                 text, run.unread = _only(text, protocols)
-            results = check_results(text)
-            run.facts, run.records = results["run"], results["records"]
+            _take(run, text)
     except (OSError, ValueError) as error:
         run.facts, run.records = None, []
         run.problem = str(error) or type(error).__name__
@@ -73,8 +72,7 @@ def load_bundle(path: Path, protocols: Container[str] | None = None) -> Iterator
             run.losses = kept_losses(line.get("losses")) if protocols is None else None
             try:
                 if results is not None or run.status.get("status") != "diverged":
-                    checked = check_results(results or {})
-                    run.facts, run.records = checked["run"], checked["records"]
+                    _take(run, results or {})
             except ValueError as error:
                 run.problem = str(error)
             if protocols is not None:
@@ -96,6 +94,15 @@ def run_places(paths: Iterable[str | Path]) -> list[tuple[Path, str | None]]:
             for path, problem in _below(start):
                 found.setdefault(os.path.realpath(path), (path, problem))
     return sorted(found.values(), key=lambda one: str(one[0]))
+
+
+def _take(run: Run, data: bytes | dict[str, Any]) -> None:
+    """Put what results.json holds into the run. Raises ValueError."""
+    try:
+        results = check_results(data)
+    except ValueError as error:
+        raise ValueError(f"results.json: {error}") from error
+    run.facts, run.records = results["run"], results["records"]
 
 
 def _only(text: bytes, protocols: Container[str]) -> tuple[bytes, set[str]]:

@@ -9,8 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from posenc.core.errors import visible
 from posenc.core.machine import is_gone
-from posenc.core.names import visible
 from posenc.results.schema import Record, RunFacts
 
 
@@ -64,7 +64,7 @@ def is_dead(status: dict[str, Any]) -> bool:
     """Return whether the process of a status.json is certainly gone: it ran on this host and does not now."""
     pid = status.get("pid")
     here = status.get("host") == socket.gethostname()
-    if not here or isinstance(pid, bool) or not isinstance(pid, int):
+    if not here or isinstance(pid, bool) or not isinstance(pid, int) or not 0 < pid < 2**31:
         return False
     if is_gone(pid):
         return True
@@ -73,7 +73,7 @@ def is_dead(status: dict[str, Any]) -> bool:
     try:
         written = datetime.fromisoformat(str(status.get("updated"))).timestamp()
         return bool(psutil.Process(pid).create_time() > written + 2)  # another process has the number by now
-    except (psutil.Error, ValueError, OverflowError):
+    except (psutil.Error, ValueError):
         return False
 
 

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from posenc.core.errors import UserError
-from posenc.core.names import visible
+from posenc.core.errors import UserError, visible
 from posenc.results.run import Run, run_names
 from posenc.results.schema import REFERENCE_PROTOCOL, Record, multiple_of
 from posenc.results.settings import as_text, differing, flatten

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from posenc.core.durable import CONTINUES, cannot_write, sync, temporary_for
-from posenc.core.errors import RunError
-from posenc.core.names import safe_name
+from posenc.core.atomic_files import write_json_atomic, write_text_atomic
+from posenc.core.errors import RunError, safe_name
 from posenc.results.safe_read import read_file
 from posenc.results.schema import SCHEMA_VERSION, Record, RunFacts, check_record
 

@@ -24,7 +24,7 @@ from posenc.running.validated import validated
 from posenc.training.distributed import current
 
 if TYPE_CHECKING:
-    from posenc.results.records import Record
+    from posenc.results.schema import Record
 
 
 def run_composed(command: str, line: CommandLine, config: DictConfig) -> int:

@@ -123,7 +123,7 @@ def _show_tables(runs: list[Run], asked: AskedTargets) -> None:
         return
     from posenc.report.table import show
     from posenc.results.comparison import compare, tables_of
-    from posenc.results.records import REFERENCE_PROTOCOL
+    from posenc.results.schema import REFERENCE_PROTOCOL
 
     for run in runs:
         if run.path in asked:

@@ -11,9 +11,9 @@ from posenc.config.compose import ComposedJob
 from posenc.config.overrides import key_of
 from posenc.report.live import PENDING, RUNNING, Row, SweepState, left_words, seconds_left
 from posenc.report.words import length
-from posenc.results.glance import last_metrics, losses_by_multiple
 from posenc.results.load import load_run
-from posenc.results.records import HEADLINE
+from posenc.results.run_summary import last_metrics, losses_by_multiple
+from posenc.results.schema import HEADLINE
 from posenc.results.settings import spoken_name
 
 AskedTargets = Mapping[Path, set[tuple[str, str]]]

@@ -68,7 +68,12 @@ class Phase:
 
 PHASES = (
     Phase("start-up", TRAIN, None, within=2.0),
-    Phase("reading", ("train", *TINY, "data.paths=../large"), "posenc.data.corpus_stats:read_documents", cold=True),
+    Phase(
+        "reading",
+        ("train", *TINY, "data.paths=../large"),
+        "posenc.data.corpus_stats:read_documents",
+        cold=True,
+    ),
     Phase(
         "tokenising",
         LARGE,

@@ -17,7 +17,7 @@ import tiny
 
 from posenc.core.errors import RunError, UserError
 from posenc.results.load import load_run
-from posenc.results.plain_yaml import plain_yaml
+from posenc.results.safe_read import plain_yaml
 from posenc.results.store import find_record, read_records
 
 Posenc = Callable[..., tiny.Result]
@@ -74,7 +74,7 @@ def test_a_record_is_read_from_a_regular_file_of_the_run_only(
     record.rename(place / "elsewhere.json")
     record.symlink_to(place / "elsewhere.json")
     assert find_record(run_copy, **cell) is None  # type: ignore[arg-type]
-    with pytest.raises(RunError, match="leaves the run directory"):
+    with pytest.raises(RunError, match="a link"):
         read_records(run_copy)
     record.unlink()
     os.mkfifo(record)  # opening it would wait for ever

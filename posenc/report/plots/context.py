@@ -28,8 +28,7 @@ from posenc.report.plots.series import (
     short_unit,
     source,
 )
-from posenc.results.columns import Column
-from posenc.results.comparison import Comparison
+from posenc.results.comparison import Column, Comparison
 from posenc.results.load import Run
 
 NEAR = 0.12  # of its loss at T: a loss no further above it has not collapsed, and gets the fine scale

@@ -18,11 +18,10 @@ from posenc.report.plots.lines import tokens
 from posenc.report.plots.members import per_bit
 from posenc.report.plots.scale import number
 from posenc.report.plots.series import Names, missing, panel_titles, short_unit, source
-from posenc.results.cells import NOT_MEASURED, Cell, short
-from posenc.results.columns import Column
-from posenc.results.comparison import Comparison, Row
+from posenc.results.cells import NOT_MEASURED, Cell, short_note
+from posenc.results.comparison import Column, Comparison, Row
 from posenc.results.load import Run
-from posenc.results.numbers import printed, printed_change
+from posenc.results.schema import printed, printed_change
 
 COLOURS = "RdBu_r"  # red: worse than at T; both ends as dark, so that it is a distance in grey, too
 DARKEST = 0.86  # of the colours: their ends are too dark for black numbers
@@ -130,7 +129,9 @@ def _text(column: Column, row: Row, cell: Cell, metric: str) -> str:
     """The change, the loss in brackets where there is no change, or why there is neither."""
     if cell.mean is None:
         return (
-            (cell.note if len(cell.note) <= len(NOT_MEASURED) else short(cell.note)) if cell.note else NOTHING
+            (cell.note if len(cell.note) <= len(NOT_MEASURED) else short_note(cell.note))
+            if cell.note
+            else NOTHING
         )
     if _own(row, column):
         return printed(cell.mean, metric)

@@ -13,7 +13,7 @@ from posenc.report.pictures.axes import MARK
 from posenc.report.plots.canvas import SMALLEST, line_look, marker_look, sheet
 from posenc.report.plots.scale import number
 from posenc.report.plots.series import Series, has_bands
-from posenc.results.columns import Column
+from posenc.results.comparison import Column
 
 HEIGHT = 2.6  # inches, of a row of panels
 TALLEST = 5.5  # inches, of a panel that grows with its lines, so that their names fit beside it

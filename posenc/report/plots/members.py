@@ -7,11 +7,10 @@ import statistics
 from collections.abc import Sequence
 
 from posenc.core.errors import UserError
-from posenc.results.comparison import Comparison, compare
+from posenc.results.comparison import Comparison, View, compare
 from posenc.results.load import Run
-from posenc.results.records import HEADLINE
-from posenc.results.rows import full_label
-from posenc.results.view import View
+from posenc.results.row_groups import full_label
+from posenc.results.schema import HEADLINE
 
 
 def runs_of(comparison: Comparison, runs: Sequence[Run]) -> list[Run]:

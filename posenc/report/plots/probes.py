@@ -10,9 +10,9 @@ from posenc.core.errors import UserError
 from posenc.report.plots.context import over_context
 from posenc.report.plots.members import measured, runs_of
 from posenc.report.plots.series import Names, panel_titles
+from posenc.results.cells import PROBES
 from posenc.results.comparison import Comparison
 from posenc.results.load import Run
-from posenc.results.probes import PROBES
 
 
 def probes(runs: Sequence[Run], comparisons: Sequence[Comparison], width: float) -> Figure:

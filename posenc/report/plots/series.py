@@ -13,7 +13,7 @@ from posenc.report.colors import Style, styles_of
 from posenc.report.words import label, length, millions
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
-from posenc.results.records import METRICS
+from posenc.results.schema import METRICS
 from posenc.results.settings import as_text
 
 LONGEST_NAME = 44  # characters

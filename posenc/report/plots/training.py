@@ -16,9 +16,9 @@ from posenc.report.plots.members import runs_of
 from posenc.report.plots.scale import apply, split_of
 from posenc.report.plots.series import NAN, Names, Series, has_bands, panel_titles, source
 from posenc.report.words import millions
+from posenc.results.bundle import losses_of
 from posenc.results.comparison import Comparison, Row
 from posenc.results.load import Run
-from posenc.results.losses import losses_of
 
 SMOOTHED = 5  # logged steps, of which a point is the mean
 TYPICAL = 0.75  # of the points: those get the fine part of the scale
