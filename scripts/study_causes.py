@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from posenc.data import prepare
-from posenc.encodings.build import default_parameters
+from posenc.encodings.registry import default_parameters
 from posenc.evaluation import fixed_target
 from posenc.evaluation.plans import Asked
 from posenc.evaluation.subject import Subject

@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from posenc.core.errors import UserError
-from posenc.core.names import visible
+from posenc.core.errors import UserError, visible
 from posenc.report.escape import csv_text
 from posenc.report.escape import markdown as safe
 from posenc.report.table import color_of, unicode_of, width_of, write

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from posenc.core.names import visible
+from posenc.core.errors import visible
 from posenc.report.escape import csv_text
 from posenc.report.escape import markdown as safe
 

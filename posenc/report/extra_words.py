@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from posenc.core.names import visible
+from posenc.core.errors import visible
 from posenc.results.comparison import Comparison
 from posenc.results.probes import Probe
 from posenc.results.verdicts import EFFECTIVE

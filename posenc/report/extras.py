@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from posenc.core.names import visible
+from posenc.core.errors import visible
 from posenc.report.entries import Entry, entry
 from posenc.report.words import length, spread_is_of
 from posenc.results.cells import Cell

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from posenc.core.names import visible
+from posenc.core.errors import visible
 from posenc.results.load import Run
 
 FINISHED, DIVERGED, NOT_STARTED = "finished", "diverged", "not started"

@@ -19,7 +19,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from posenc.core.names import visible
+from posenc.core.console import clock
+from posenc.core.errors import visible
 
 VARIABLE = "POSENC_SWEEP_STATE"
 LARGEST = 100_000  # bytes of it; Linux takes 128 kB in one variable
@@ -137,13 +138,6 @@ def finished_line(nats: Mapping[str, float], seconds: float | None) -> str:
     losses = ", ".join(f"{column} {value:.3f}" for column, value in nats.items())
     took = [] if seconds is None else [clock(seconds)]
     return "; ".join(([f"{losses} nats per token"] if losses else []) + took)
-
-
-def clock(seconds: float) -> str:
-    """`2:05`, `1:02:05`."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def _mean(values: list[float]) -> str:

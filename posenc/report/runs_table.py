@@ -12,8 +12,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from posenc.core.names import visible
-from posenc.report.live import clock
+from posenc.core.console import clock
+from posenc.core.errors import visible
 from posenc.report.words import length
 from posenc.results.again import command_again
 from posenc.results.glance import Glance

@@ -16,8 +16,8 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from posenc.core.names import visible
-from posenc.core.screen import screen
+from posenc.core.console import screen
+from posenc.core.errors import visible
 from posenc.report.live import SweepState, sweep_table
 
 SECONDS = "POSENC_SECONDS_BETWEEN_LINES"  # environment of a job: how often it says how far it is

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from posenc.core.names import visible
+from posenc.core.errors import visible
 from posenc.report.words import INDEPENDENT, label, length
 from posenc.results.cells import Cell
 from posenc.results.columns import Column

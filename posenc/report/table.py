@@ -6,8 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from posenc.core.errors import UserError
-from posenc.core.names import visible
+from posenc.core.errors import UserError, visible
 from posenc.report.data import csv_lines, json_document
 from posenc.report.latex import latex
 from posenc.report.markdown import markdown

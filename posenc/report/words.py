@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from posenc.core.names import visible
+from posenc.core.errors import visible
 from posenc.report.extra_words import PROBE_NOTES, extra_captions, over_seeds_and_documents
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row

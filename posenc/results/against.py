@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from posenc.core.names import visible
+from posenc.core.errors import visible
 from posenc.results.cells import NOT_MEASURED, Cell, record_of, samples_of
 from posenc.results.comparison import Comparison, compare, protocols_of
 from posenc.results.directions import Check, Outcome, Scores, is_clear, order, sign

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from posenc.core.errors import UserError
-from posenc.core.names import visible
+from posenc.core.errors import UserError, visible
 from posenc.results.ranking import Pair, Word
 from posenc.results.records import Metric
 from posenc.results.rows import Group, full_label, names_of

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from posenc.core.errors import UserError
-from posenc.core.names import visible
+from posenc.core.errors import UserError, visible
 from posenc.results.baseline import against_baseline, find_baseline
 from posenc.results.cells import NOT_MEASURED, Cell, make_cell, record_of, samples_of, value_of
 from posenc.results.columns import Column, bin_columns, single, window_columns, window_multiples

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from posenc.core.errors import UserError
-from posenc.core.names import visible
+from posenc.core.errors import UserError, visible
 from posenc.results.comparison import Comparison, check_asked, compare_checked
 from posenc.results.filters import check_key, value_of_key
 from posenc.results.load import Run

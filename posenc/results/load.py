@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from posenc.core.errors import UserError
-from posenc.core.names import safe_name, visible
+from posenc.core.errors import UserError, safe_name, visible
 from posenc.results.bundle import SUFFIX as BUNDLE
 from posenc.results.bundle import unpacked
 from posenc.results.check import check_facts, check_record, is_shallow

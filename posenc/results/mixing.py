@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from posenc.core.errors import UserError
-from posenc.core.names import visible
+from posenc.core.errors import UserError, visible
 from posenc.results.load import run_names
 from posenc.results.selection import Selected
 from posenc.results.settings import as_text, differing, flatten

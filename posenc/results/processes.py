@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import time
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
-from posenc.core.processes import is_gone, stat_fields
+from posenc.core.machine import is_gone
 
 
 def is_dead(status: dict[str, Any]) -> bool:
@@ -21,16 +18,16 @@ def is_dead(status: dict[str, Any]) -> bool:
     here = status.get("host") == socket.gethostname()
     if not here or isinstance(pid, bool) or not isinstance(pid, int) or pid <= 0:
         return False
-    return is_gone(pid) or _began_later(stat_fields(pid), status)
+    return is_gone(pid) or _began_later(pid, status)
 
 
-def _began_later(fields: list[str], status: dict[str, Any]) -> bool:
-    """Whether another process has the number by now: it began after the status was written."""
+def _began_later(pid: int, status: dict[str, Any]) -> bool:
+    """Tell whether another process has the number by now: it began after the status was written."""
+    import psutil
+
     try:
         written = datetime.fromisoformat(str(status.get("updated"))).timestamp()
-        ticks = int(fields[19])  # field 22 of all, since the machine started
-        up = float(Path("/proc/uptime").read_text().split()[0])
-        began = time.time() - up + ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
+        began = float(psutil.Process(pid).create_time())
+    except (psutil.Error, ValueError):
         return False
     return began > written + 2  # the clock of a status has whole seconds

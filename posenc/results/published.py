@@ -11,8 +11,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from posenc.core.errors import UserError
-from posenc.core.names import visible
+from posenc.core.errors import UserError, visible
 
 # Taken from other people's copies of these tables.
 TRANSCRIBED = frozenset({"kerple-table3", "scale-invariant-table1", "kazemnejad-appendixF"})

@@ -4,51 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from posenc.core.durable import CONTINUES, cannot_write, sync, temporary_for
-from posenc.core.errors import RunError
-from posenc.core.names import safe_name
+from posenc.core.atomic_files import write_json_atomic, write_text_atomic
+from posenc.core.errors import RunError, safe_name
 from posenc.results.check import check_record
 from posenc.results.own_files import LARGEST, read_own_file
 from posenc.results.records import SCHEMA_VERSION, Record, RunFacts
 
 CELL = ("protocol", "window", "extend", "stride", "fingerprint", "split", "targets_hash", "checkpoint_step")
-
-
-def write_text_atomic(path: Path, text: str) -> None:
-    """Write `text` as UTF-8 so that `path` is either the old or the new content, also after a power cut.
-
-    A temporary file in the same directory, fsync, rename, fsync of the directory. Raises RunError when the
-    file system refuses (full, read-only); nothing half-written is left behind.
-    """
-    write_bytes_atomic(path, text.encode("utf-8", "backslashreplace"))
-
-
-def write_bytes_atomic(path: Path, data: bytes) -> None:
-    """The same for bytes."""
-    temporary = temporary_for(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync(path.parent)
-    except OSError as error:
-        raise cannot_write(path, error, needed=len(data), hint=CONTINUES) from error
-
-
-def write_json_atomic(path: Path, data: object) -> None:
-    """Write plain JSON atomically. Raises ValueError on NaN or infinity, RunError as write_text_atomic."""
-    write_text_atomic(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 
 def record_path(run_dir: Path, cell: Mapping[str, Any]) -> Path:

@@ -18,12 +18,11 @@ from posenc.encodings import (
     sources_of,
 )
 from posenc.encodings.base import Encoding
-from posenc.encodings.composed import Composed
 from posenc.encodings.options import build_options, check_positions, distance_limit, position_limit
-from posenc.encodings.registry import made_of
-from posenc.model.choice import attention_choice, resolve_attention
-from posenc.model.decoder import Decoder, ModelShape, count_parameters
-from posenc.model.init import initialize
+from posenc.encodings.registry import part_parameters
+from posenc.encodings.sum import Composed
+from posenc.model.attention import attention_choice, resolve_attention
+from posenc.model.decoder import Decoder, ModelShape, count_parameters, initialize
 from posenc.results.records import RunFacts
 from posenc.running.run_directory import versions
 
@@ -110,7 +109,7 @@ def _written_out(settings: dict[str, Any], part: Encoding) -> dict[str, Any]:
     """Settings of an encoding with the numbers that its nulls came to; of a sum in its parts, too."""
     found = {**settings, **part.derived}
     parts = part.parts if isinstance(part, Composed) else ()
-    for key in made_of(type(part)):
+    for key in part_parameters(type(part)):
         if len(found[key]) == len(parts):
             found[key] = [_written_out(one, of) for one, of in zip(found[key], parts, strict=True)]
     return found

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from posenc.core.console import say
 from posenc.core.errors import RunError
 from posenc.data import check_lengths, prepare
 from posenc.evaluation.evaluate import protocol_module
-from posenc.report.progress import say
 from posenc.results.settings import spoken_name
 from posenc.running import run_directory as folder
 from posenc.running.build import build_decoder, build_model, run_facts

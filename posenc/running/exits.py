@@ -7,8 +7,8 @@ import os
 import signal
 from pathlib import Path
 
+from posenc.core.console import screen
 from posenc.core.errors import RunError, UserError
-from posenc.core.screen import screen
 from posenc.running.signals import CODES, InterruptedRunError, StopFlag
 
 # What the loader of libraries says. Not "in static TLS block", which is no matter of size.

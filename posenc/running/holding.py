@@ -10,12 +10,10 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from posenc.core.durable import cannot_write, clear_temporaries, file_lock
-from posenc.core.errors import RunError
-from posenc.core.names import visible
-from posenc.report.progress import say
+from posenc.core.atomic_files import cannot_write, clear_temporaries, file_lock, write_text_atomic
+from posenc.core.console import say
+from posenc.core.errors import RunError, visible
 from posenc.results.own_files import read_own_file
-from posenc.results.store import write_text_atomic
 from posenc.running.told import WAIT
 from posenc.training.distributed import current
 

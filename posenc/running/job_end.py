@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from posenc.core.names import visible
+from posenc.core.errors import visible
 from posenc.report.failures import DIVERGED, Ended
 from posenc.running import job_log
 from posenc.running.run_directory import read_status

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 
 from posenc.config.checks import EvalPlan
+from posenc.core.atomic_files import write_text_atomic
+from posenc.core.console import say, shown
 from posenc.data import CorpusFacts, TokenStore, prepare
 from posenc.evaluation import fixed_target, trigram
 from posenc.evaluation.evaluate import evaluate, plan_cells
@@ -24,9 +26,8 @@ from posenc.evaluation.plans import Asked
 from posenc.evaluation.subject import Subject
 from posenc.evaluation.tune import candidates, tune
 from posenc.model.decoder import Decoder
-from posenc.report.progress import say, shown
 from posenc.results.records import Record, make_record
-from posenc.results.store import find_record, write_record, write_text_atomic
+from posenc.results.store import find_record, write_record
 from posenc.running.signals import StopFlag
 from posenc.training.distributed import current
 

@@ -25,12 +25,12 @@ from typing import Any, ParamSpec
 
 import yaml
 
-from posenc.core.durable import CONTINUES, cannot_write
+from posenc.core.atomic_files import CONTINUES, cannot_write, write_json_atomic, write_text_atomic
 from posenc.core.errors import RunError
 from posenc.results.load import load_run
 from posenc.results.own_files import read_json
 from posenc.results.records import RunFacts
-from posenc.results.store import assemble_results, read_records, write_json_atomic, write_text_atomic
+from posenc.results.store import assemble_results, read_records
 from posenc.running import job_log
 from posenc.running.holding import results_lock
 from posenc.training.distributed import current

@@ -12,8 +12,6 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from posenc.core.names import DEAF
-
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 if hasattr(signal, "SIGUSR1"):  # not on Windows
     CODES[signal.SIGUSR1] = 143
@@ -38,11 +36,6 @@ def leave_at_a_signal(code: int) -> None:
 
     for number in to_take_over():
         signal.signal(number, leave)
-
-
-def library_at_work() -> bool:
-    """Whether one was left behind that stops with the process alone."""
-    return any(thread.name == DEAF for thread in threading.enumerate())
 
 
 def leave_at_once(code: int) -> None:

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from posenc.config.checks import LONGEST_CONTEXT, check_model, whole
-from posenc.core.errors import UserError
-from posenc.core.names import visible
+from posenc.core.errors import UserError, visible
 from posenc.core.paths import expanded
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.load import load_run

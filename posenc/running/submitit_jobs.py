@@ -20,8 +20,8 @@ from submitit.core.utils import FailedJobError, UncompletedJobError
 from submitit.local import local
 from submitit.slurm.slurm import SlurmInfoWatcher, SlurmJob
 
-from posenc.core.names import visible
-from posenc.report.progress import say
+from posenc.core.console import say
+from posenc.core.errors import visible
 from posenc.running.signals import CODES, InterruptedRunError
 
 OVER = (

@@ -12,15 +12,15 @@ from pathlib import Path
 
 from posenc.config.compose import ComposedJob, Jobs
 from posenc.config.overrides import CommandLine
+from posenc.core.console import clock, say
 from posenc.core.errors import UserError
+from posenc.core.machine import usable_cores
 from posenc.report.failures import FINISHED, failures_lines, sweep_lines
-from posenc.report.live import clock
-from posenc.report.progress import say
 from posenc.report.runs_table import count
 from posenc.results.load import Run
 from posenc.running.processes import Processes
 from posenc.running.signals import CODES
-from posenc.running.slots import Slots, how_many, usable_cores, visible_gpus
+from posenc.running.slots import Slots, how_many, visible_gpus
 from posenc.running.sweep_runner import Runner
 from posenc.running.sweep_state import AskedTargets
 from posenc.running.told import SWEEP, setting

@@ -8,10 +8,9 @@ import os
 from pathlib import Path
 
 from posenc.config.compose import ComposedJob, Jobs
-from posenc.core.errors import UserError
-from posenc.core.names import visible
+from posenc.core.console import say
+from posenc.core.errors import UserError, visible
 from posenc.report.failures import DIVERGED, FINISHED
-from posenc.report.progress import say
 from posenc.running.told import RETRY
 from posenc.running.validated import validated
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from posenc.config.compose import ComposedJob, of_the_job
 from posenc.config.overrides import CommandLine, key_of
-from posenc.core.names import visible
+from posenc.core.console import say
+from posenc.core.errors import visible
 from posenc.report.failures import DIVERGED, FINISHED, NOT_STARTED, Ended
 from posenc.report.live import finished_line
-from posenc.report.progress import say
 from posenc.report.several import Several
 from posenc.running import job_log
 from posenc.running.holding import holder_of, is_held

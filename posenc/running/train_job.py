@@ -27,7 +27,7 @@ from posenc.config.checks import (
     check_runs_dir,
     whole,
 )
-from posenc.core.names import safe_name
+from posenc.core.errors import safe_name
 from posenc.core.paths import expanded
 from posenc.data import (
     CorpusFacts,
@@ -37,8 +37,7 @@ from posenc.data import (
     check_tokenizer,
     inspect,
 )
-from posenc.model.decoder import ModelShape
-from posenc.model.flops import training_flops
+from posenc.model.decoder import ModelShape, training_flops
 from posenc.results.settings import spoken_name
 from posenc.running.build import build_decoder, code_of, resolve_parts
 from posenc.tracking import check_tracking

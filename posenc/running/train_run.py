@@ -6,6 +6,7 @@ import logging
 import os
 from contextlib import nullcontext, suppress
 
+from posenc.core.console import say, shown
 from posenc.core.errors import RunError
 from posenc.core.memory_meter import peak_memory
 from posenc.data import (
@@ -17,7 +18,6 @@ from posenc.data import (
     prepare,
 )
 from posenc.model.decoder import Decoder, count_parameters
-from posenc.report.progress import say, shown
 from posenc.results.records import RunFacts
 from posenc.results.settings import spoken_name
 from posenc.running import run_directory as folder

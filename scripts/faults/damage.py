@@ -89,7 +89,7 @@ def checkpoints(made: Made) -> Seen:
 
 
 def token_cache(made: Made) -> Seen:
-    from posenc.data.entry import open_entry
+    from posenc.data.token_cache import open_entry
 
     entries = [path for path in (made.place / "cache" / "tokens").iterdir() if path.is_dir()]
     flips, cuts = (8, 3) if made.quick else (40, 15)
@@ -100,7 +100,7 @@ def token_cache(made: Made) -> Seen:
 
 
 def tokenizers(made: Made) -> Seen:
-    from posenc.core.durable import read_sealed
+    from posenc.core.atomic_files import read_sealed
 
     (path,) = (made.place / "cache" / "tokenizers").glob("*.json")
     tried, unseen = 0, []

@@ -14,7 +14,7 @@ from faults.commands import Ended, environment
 
 HEAVY = ("posenc.cli", "posenc.running.command", "posenc.running.eval_job", "posenc.running.train_run")
 HEAVY += ("posenc.cli.show", "posenc.cli.compare", "posenc.cli.runs", "posenc.cli.check")
-HEAVY += ("posenc.cli.bench", "posenc.cli.corpora", "matplotlib")
+HEAVY += ("posenc.cli.bench", "posenc.cli.data", "matplotlib")
 MEMORY = 4 * 2**30  # bytes of address space beyond what the process has already
 
 

@@ -83,8 +83,7 @@ class Trainer:
 
         from posenc.data import WindowSampler
         from posenc.encodings import build_encoding
-        from posenc.model.decoder import Decoder, ModelShape
-        from posenc.model.init import initialize
+        from posenc.model.decoder import Decoder, ModelShape, initialize
         from posenc.training.loop import train
         from posenc.training.optimizer import Optimization
 

@@ -68,7 +68,7 @@ class Phase:
 
 PHASES = (
     Phase("start-up", TRAIN, None, within=2.0),
-    Phase("reading", ("train", *TINY, "data.paths=../large"), "posenc.data.facts:read_documents", cold=True),
+    Phase("reading", ("train", *TINY, "data.paths=../large"), "posenc.data.corpus_stats:read_documents", cold=True),
     Phase(
         "tokenising",
         LARGE,
@@ -78,7 +78,7 @@ PHASES = (
     Phase(
         "training a tokenizer",
         (*LARGE, "tokenizer=bpe", "tokenizer.vocab_size=2000"),
-        "posenc.data.tokenizer_choice:_train",
+        "posenc.data.tokenizers:_train",
         within=3.0,
         cold=True,
     ),

@@ -19,8 +19,7 @@ from posenc.evaluation import memory
 from posenc.evaluation import subject as subject_module
 from posenc.evaluation.memory import OutOfMemoryError, check_memory, free_memory, needed
 from posenc.evaluation.subject import Subject
-from posenc.model.decoder import Decoder, ModelShape
-from posenc.model.init import initialize
+from posenc.model.decoder import Decoder, ModelShape, initialize
 from posenc.results.records import Record
 
 Measured = Callable[..., dict[tuple[str, int], Record]]

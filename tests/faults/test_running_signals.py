@@ -37,7 +37,7 @@ def striking(number: signal.Signals, real: Callable[..., Any], at: int = 1) -> C
     ("where", "words"),
     [
         ("posenc.config.compose:compose_jobs", ("train", "encoding=rope")),
-        ("posenc.data.facts:read_documents", ("train", "encoding=rope")),
+        ("posenc.data.corpus_stats:read_documents", ("train", "encoding=rope")),
         ("posenc.cli.dry_run:estimate", ("train", "encoding=rope", "--dry-run")),
     ],
 )

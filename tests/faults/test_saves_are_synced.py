@@ -16,7 +16,7 @@ TWO_CHECKPOINTS = """
 import sys
 from pathlib import Path
 import torch
-from posenc.core.durable import write_sealed
+from posenc.core.atomic_files import write_sealed
 from posenc.encodings import build_encoding
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.store import write_json_atomic

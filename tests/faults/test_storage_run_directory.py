@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from posenc.core.durable import this_host
+from posenc.core.atomic_files import this_host
 from posenc.core.errors import RunError
 from posenc.running import run_directory as folder
 from posenc.running.holding import WAIT, HeldRunError, locked

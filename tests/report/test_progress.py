@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from posenc.report.progress import say, shown
+from posenc.core.console import say, shown
 from posenc.running.signals import StopFlag, to_take_over
 from posenc.running.sweep import show_sweep
 

@@ -7,18 +7,11 @@ from pathlib import Path
 import pytest
 from fake_runs import record, write_run
 
+from posenc.core.atomic_files import write_json_atomic, write_text_atomic
 from posenc.core.errors import RunError
 from posenc.results.check import check_record
 from posenc.results.records import make_record
-from posenc.results.store import (
-    CELL,
-    assemble_results,
-    find_record,
-    read_records,
-    write_json_atomic,
-    write_record,
-    write_text_atomic,
-)
+from posenc.results.store import CELL, assemble_results, find_record, read_records, write_record
 
 PLACE = {"corpus": "c", "fingerprint": "f", "split": "test", "targets_hash": "h", "seconds": 0.5}
 PLACE |= {"protocol": "fixed-target", "window": 128, "train_length": 64, "checkpoint_step": 3}

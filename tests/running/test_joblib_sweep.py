@@ -16,8 +16,8 @@ import tiny
 
 from posenc.config.compose import ComposedJob, Jobs
 from posenc.config.overrides import CommandLine
+from posenc.core.machine import usable_cores
 from posenc.running import sweep as module
-from posenc.running.slots import usable_cores
 from posenc.running.sweep_runner import Runner
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "cli"))

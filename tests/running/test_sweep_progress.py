@@ -14,17 +14,8 @@ import tiny
 from rich.console import Console
 
 from posenc.config.compose import ComposedJob
-from posenc.report.live import (
-    LARGEST,
-    VARIABLE,
-    Row,
-    SweepState,
-    clock,
-    finished_line,
-    seconds_left,
-    sweep_table,
-)
-from posenc.report.progress import shown
+from posenc.core.console import clock, shown
+from posenc.report.live import LARGEST, VARIABLE, Row, SweepState, finished_line, seconds_left, sweep_table
 from posenc.running.sweep_state import Sweep, labels_of
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "cli"))

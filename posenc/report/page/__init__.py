@@ -18,8 +18,8 @@ def write_page(
     the page again (without it one is put together from the comparisons). Raises RunError where the file
     cannot be written or the chart library is not installed.
     """
+    from posenc.core.atomic_files import write_text_atomic
     from posenc.report.page.document import page
-    from posenc.results.store import write_text_atomic
 
     write_text_atomic(path, page(runs, comparisons, command or _command(path, runs, comparisons)))
 

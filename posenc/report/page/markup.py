@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from posenc.core.names import visible
+from posenc.core.errors import visible
 
 VOID = {"meta", "input", "img", "br", "hr", "col"}
 

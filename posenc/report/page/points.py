@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from posenc.core.names import visible
+from posenc.core.errors import visible
 from posenc.report.words import length, spread_is_of
 from posenc.results.cells import Cell
 from posenc.results.columns import Column

@@ -6,8 +6,7 @@ import base64
 from collections.abc import Sequence
 from typing import Any
 
-from posenc.core.errors import UserError
-from posenc.core.names import visible
+from posenc.core.errors import UserError, visible
 from posenc.report.page.charts import SHAPES, Chart, look, spec_of
 from posenc.report.page.drawn import context_charts, training_chart, training_points
 from posenc.report.page.markup import Html, el, join
