@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from posenc.encodings.base import Encoding
-from posenc.encodings.composed import Composed
+from posenc.encodings.sum import Composed
 from posenc.report.pictures.panels import Panel
 from posenc.report.pictures.positions import drawn_panels, embed_panels, rotation_panels
 from posenc.report.pictures.sampling import MOST_LINES, MOST_ROWS, chance, steps

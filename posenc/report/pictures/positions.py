@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from posenc.encodings.base import Encoding, float64
-from posenc.encodings.composed import Composed
+from posenc.encodings.sum import Composed
 from posenc.report.pictures.panels import Arrows, Curves, Line, Map, Numbers, Panel
 from posenc.report.pictures.sampling import (
     DISTANCE,

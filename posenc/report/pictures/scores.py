@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.composed import Composed
+from posenc.encodings.sum import Composed
 from posenc.model.kernels import attend
 from posenc.report.pictures.panels import Curves, Line, Map, Numbers, Panel
 from posenc.report.pictures.sampling import (

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from posenc.core.atomic_files import write_bytes_atomic
 from posenc.core.errors import UserError
 from posenc.core.paths import output_file
 from posenc.results.comparison import Comparison
 from posenc.results.load import Run
-from posenc.results.store import write_bytes_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -30,8 +30,7 @@ from matplotlib.ticker import (
 )
 from matplotlib.transforms import Bbox
 
-from posenc.core.errors import UserError
-from posenc.core.names import visible
+from posenc.core.errors import UserError, visible
 from posenc.report.colors import Style
 
 SMALLEST = 7.0  # points: what a paper's column asks for

@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from posenc.core.errors import UserError
-from posenc.core.names import visible
+from posenc.core.errors import UserError, visible
 from posenc.report.colors import Style, styles_of
 from posenc.report.words import millions
 from posenc.results.cells import Cell
