@@ -83,9 +83,10 @@ def _check_kind(kind: str) -> None:
 
 
 def _draw(kind: str, runs: Sequence[Run], comparisons: Sequence[Comparison], width: float) -> Figure:
-    from posenc.report.plots import curves, heatmap
+    from posenc.report.plots.curves import change, context, positions, probes, training
+    from posenc.report.plots.heatmap import heatmap
 
     _check_kind(kind)
-    draw = {"heatmap": heatmap.heatmap, "context": curves.context, "change": curves.change}
-    draw |= {"positions": curves.positions, "training": curves.training, "probes": curves.probes}
+    draw = {"context": context, "change": change, "positions": positions, "heatmap": heatmap}
+    draw |= {"training": training, "probes": probes}
     return draw[kind](runs, comparisons, width)
