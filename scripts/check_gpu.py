@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from gpu_checks import common, numbers, times
 
-from posenc.cli.bench_rate import machine
+from posenc.cli.bench_cell import machine
 from posenc.encodings import list_encodings
 from posenc.model.decoder import ModelShape
 

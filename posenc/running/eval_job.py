@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from posenc.cli.eval_runs import refuse_several
 from posenc.config.checks import (
     EvalPlan,
     check_evaluation,
@@ -20,6 +19,7 @@ from posenc.config.checks import (
     check_positions_reach,
     default_evaluation,
 )
+from posenc.config.eval_runs import refuse_several
 from posenc.core.errors import UserError
 from posenc.data import CorpusFacts, absolute_data, check_tokenizer, inspect, stored_tokenizer
 from posenc.evaluation.extend import build_extension

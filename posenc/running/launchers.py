@@ -14,16 +14,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
-from hydra.types import HydraContext, RunMode
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from posenc.config.compose import ComposedJob, Jobs, initialized, of_the_job, of_the_sweep
+from posenc.config.compose import ComposedJob, Jobs, initialized, of_the_job, of_the_sweep, plain_settings
+from posenc.config.hydra_adapter import hydra_context
 from posenc.config.overrides import CommandLine, quoted
-from posenc.config.plain_settings import plain_settings
 from posenc.config.schema import register_schemas
 from posenc.core.console import say
 from posenc.core.errors import RunError, UserError, first_line, visible
@@ -128,7 +127,7 @@ def _launch(command: str, line: CommandLine, jobs: Sequence[ComposedJob]) -> lis
                 "give the command where Slurm's commands are; hydra/launcher=joblib runs several at once here"
             )
             raise UserError("hydra/launcher", chosen, "there is no sbatch on this machine", hint=hint)
-        context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(config))
+        context = hydra_context(config)
         launcher = Plugins.instance().instantiate_launcher(context, JOBS[command], config)
         if kind.endswith((".SlurmLauncher", ".LocalLauncher")):
             from posenc.running.submitit_jobs import waited_for

@@ -9,17 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hydra._internal.callbacks import Callbacks
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.utils import configure_log
-from hydra.core.utils import run_job as run_hydras_job
 from hydra.errors import HydraException
-from hydra.types import HydraContext
 from omegaconf import DictConfig
 
-from posenc.config.compose import initialized
+from posenc.config.compose import initialized, plain_settings
+from posenc.config.hydra_adapter import run_as_hydra
 from posenc.config.overrides import CommandLine
-from posenc.config.plain_settings import plain_settings
 from posenc.core.console import say
 from posenc.core.errors import RunError, UserError, first_line
 from posenc.running import job_log
@@ -44,14 +39,9 @@ def run_composed(command: str, line: CommandLine, config: DictConfig) -> int:
 
     with initialized(line.config_dir):
         try:
-            configure_log(config.hydra.hydra_logging, config.hydra.verbose)
-            callbacks = Callbacks(config)
-            callbacks.on_run_start(config=config, config_name=command)
-            context = HydraContext(GlobalHydra.instance().config_loader(), callbacks)
-            done = run_hydras_job(task, config, "hydra.run.dir", None, context)
+            done = run_as_hydra(command, config, task)
         except (HydraException, OSError, ValueError) as error:  # the job's own are in `done`
             raise UserError("hydra", None, first_line(error), hint="see --cfg hydra") from error
-        callbacks.on_run_end(config=config, config_name=command, job_return=done)
     code: int = done.return_value  # raises what the job raised
     return code
 

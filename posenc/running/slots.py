@@ -7,10 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from posenc.core.errors import UserError
 from posenc.core.machine import control_groups
 
-LAUNCHER = "joblib"  # by this name of Hydra's the sweep is asked for several jobs at once
 THREADS = "OMP_NUM_THREADS"  # PyTorch takes its number of threads from it
 GPUS = "CUDA_VISIBLE_DEVICES"
 
@@ -48,14 +46,6 @@ def visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
     there = torch.cuda.device_count()
     named = [name.strip() for name in environment.get(GPUS, "").split(",") if name.strip()]
     return named[:there] if named else [str(i) for i in range(there)]
-
-
-def checked_n_jobs(value: object) -> int:
-    """`hydra.launcher.n_jobs`. Raises UserError."""
-    if isinstance(value, int) and (value >= 1 or value == -1):
-        return value
-    allowed = "a whole number from 1, or -1: one for each GPU, or for each core where there is none"
-    raise UserError("hydra.launcher.n_jobs", value, "is no number of jobs", allowed=allowed)
 
 
 def how_many(asked: int, devices: Sequence[str], cores: int, gpus: int) -> int:

@@ -6,6 +6,8 @@ import functools
 import json
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from posenc.config.compose import frozen
+
 if TYPE_CHECKING:
     from posenc.running.eval_job import EvalJob
     from posenc.running.train_job import TrainJob
@@ -29,8 +31,8 @@ def validated(command: str, settings: dict[str, Any]) -> TrainJob | EvalJob:
 
 
 @functools.cache
-def _validated(command: str, frozen: str) -> TrainJob | EvalJob:
-    settings = json.loads(frozen)
+def _validated(command: str, as_json: str) -> TrainJob | EvalJob:
+    settings = json.loads(as_json)
     if command == "train":
         from posenc.running.train_job import train_job
 
@@ -38,8 +40,3 @@ def _validated(command: str, frozen: str) -> TrainJob | EvalJob:
     from posenc.running.eval_job import eval_job
 
     return eval_job(settings)
-
-
-def frozen(settings: dict[str, Any]) -> str:
-    """As JSON, without `sweep`: how its sweep goes on is no part of a job."""
-    return json.dumps({key: value for key, value in settings.items() if key != "sweep"})

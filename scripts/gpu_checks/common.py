@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import torch
 
-from posenc.cli.bench_rate import wait_for
+from posenc.cli.bench_cell import wait_for
 from posenc.core.errors import UserError
 from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding, Shape

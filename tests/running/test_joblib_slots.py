@@ -15,7 +15,7 @@ import pytest
 import tiny
 from hydra.core.config_store import ConfigStore
 
-from posenc.config.compose import compose_jobs
+from posenc.config.compose import checked_n_jobs, compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.console import shown
 from posenc.core.errors import UserError
@@ -23,7 +23,7 @@ from posenc.core.machine import usable_cores
 from posenc.report.live import SweepState
 from posenc.report.several import PROGRESS, Several
 from posenc.running.processes import Processes
-from posenc.running.slots import Slots, checked_n_jobs, how_many, visible_gpus
+from posenc.running.slots import Slots, how_many, visible_gpus
 
 Posenc = Callable[..., tiny.Result]
 SEVERAL = ["-m", "hydra/launcher=joblib"]

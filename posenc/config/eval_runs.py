@@ -1,4 +1,4 @@
-"""Which runs `posenc eval -m run=...` means: run directories, folders with runs below them, globs."""
+"""Expand `posenc eval -m run=...`: run directories, folders with runs below them, globs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from posenc.training.intact import checkpoint_paths
 
 
 def with_each_run(overrides: list[str], parser: OverridesParser) -> list[str]:
-    """The overrides, with the runs below a folder or a glob in its place; a run directory stays as it is.
+    """Put the runs below a folder or a glob in its place; a run directory stays as it is.
 
-    What is not finished is left out and named; one that cannot be measured stops them all, later and by its
-    name. Raises UserError where nothing is left.
+    Runs that are not finished are left out and named. Raises UserError where nothing is left.
     """
-    return [_listed(override, parser) if key_of(override) == "run" else override for override in overrides]
+    return [_expanded(override, parser) if key_of(override) == "run" else override for override in overrides]
 
 
 def refuse_several(given: str) -> None:
@@ -33,21 +32,20 @@ def refuse_several(given: str) -> None:
         raise UserError("run", given, "not a run directory: it has no config.yaml", hint=hint)
 
 
-def _listed(override: str, parser: OverridesParser) -> str:
+def _expanded(override: str, parser: OverridesParser) -> str:
     value = parser.parse_override(override).value()
     if isinstance(value, Glob):  # as in extend=glob(*)
-        found = [run for one in value.include for run in _runs_of(one)]
-        asked = [run for run in found if not any(fnmatch(run, pattern) for pattern in value.exclude)]
-        if not asked:
+        found = [run for one in value.include for run in _runs_below(one)]
+        runs = [run for run in found if not any(fnmatch(run, pattern) for pattern in value.exclude)]
+        if not runs:
             raise UserError("run", override.partition("=")[2], "leaves out every run")
     else:
         every = value.list if isinstance(value, ChoiceSweep) else [value]
         named = [one.text if isinstance(one, QuotedString) else str(one) for one in every]
         if not any(_is_several(one) for one in named):
             return override
-        asked = [run for one in named for run in (_runs_of(one) if _is_several(one) else [one])]
-    key = override.partition("=")[0]
-    return f"{key}={','.join(quoted(run) for run in dict.fromkeys(asked))}"
+        runs = [run for one in named for run in (_runs_below(one) if _is_several(one) else [one])]
+    return f"{override.partition('=')[0]}={','.join(quoted(run) for run in dict.fromkeys(runs))}"
 
 
 def _is_several(given: str) -> bool:
@@ -57,13 +55,13 @@ def _is_several(given: str) -> bool:
     return glob.has_magic(path)
 
 
-def _runs_of(given: str) -> list[str]:
-    kept = []
+def _runs_below(given: str) -> list[str]:
     try:
         pattern = os.path.expanduser(given)  # noqa: PTH111
         below = [one for place in places(pattern) for one in run_directories_below(place)]
     except UserError as error:
         raise UserError("run", given, "nothing is there by that name") from error
+    kept = []
     for path, problem in below:
         if problem is None and path.name.endswith(BUNDLE):
             problem = "a bundle holds no weights"
