@@ -11,9 +11,7 @@ from fake_runs import T, positions, record, write_run
 
 from posenc.core.errors import UserError
 from posenc.report import render
-from posenc.report.plots.series import measured
-from posenc.report.plots.series import Names
-from posenc.report.plots.series import training_series
+from posenc.report.plots.series import Names, measured, training_series
 from posenc.results import load_runs
 from posenc.results.comparison import Comparison, View, compare
 from posenc.results.schema import Record

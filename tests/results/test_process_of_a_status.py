@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+
 from posenc.results.run import is_dead
 
 
