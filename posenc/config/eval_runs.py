@@ -13,7 +13,7 @@ from posenc.config.overrides import key_of, quoted
 from posenc.core.console import say
 from posenc.core.errors import UserError, visible
 from posenc.results.bundle import SUFFIX as BUNDLE
-from posenc.results.load import load_run, places, run_directories_below
+from posenc.results.load import load_run, run_places
 from posenc.training.intact import checkpoint_paths
 
 
@@ -51,7 +51,7 @@ def _is_several(given: str) -> bool:
 def _runs_below(given: str) -> list[str]:
     try:
         pattern = os.path.expanduser(given)  # noqa: PTH111
-        below = [one for place in places(pattern) for one in run_directories_below(place)]
+        below = run_places([pattern])
     except UserError as error:
         raise UserError("run", given, "nothing is there by that name") from error
     kept = []

@@ -23,7 +23,7 @@ from posenc.encodings.registry import part_parameters
 from posenc.encodings.sum import Composed
 from posenc.model.attention import attention_choice, resolve_attention
 from posenc.model.decoder import Decoder, ModelShape, count_parameters, initialize
-from posenc.results.records import RunFacts
+from posenc.results.schema import RunFacts
 from posenc.running.run_directory import versions
 
 

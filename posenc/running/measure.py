@@ -26,7 +26,7 @@ from posenc.evaluation.plans import Asked
 from posenc.evaluation.subject import Subject
 from posenc.evaluation.tune import candidates, tune
 from posenc.model.decoder import Decoder
-from posenc.results.records import Record, make_record
+from posenc.results.schema import Record, make_record
 from posenc.results.store import find_record, write_record
 from posenc.running.signals import StopFlag
 from posenc.training.distributed import current

@@ -20,7 +20,7 @@ from posenc.running.env_vars import IF_HELD, SWEEP, debugging
 from posenc.running.signals import CODES, InterruptedRunError, StopFlag
 
 if TYPE_CHECKING:
-    from posenc.results.records import Record
+    from posenc.results.schema import Record
 
 # What the loader of libraries says; not "in static TLS block", which is no matter of size.
 NO_ROOM_TO_LOAD = ("failed to map segment", "annot allocate memory: ", "object: Cannot allocate memory")

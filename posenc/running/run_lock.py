@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from posenc.core.atomic_files import cannot_write, clear_temporaries, file_lock, write_text_atomic
 from posenc.core.console import say
 from posenc.core.errors import RunError, visible
-from posenc.results.own_files import read_own_file
+from posenc.results.safe_read import read_file
 from posenc.running.env_vars import WAIT
 from posenc.training.distributed import current
 
@@ -63,7 +63,7 @@ def _acquire(lock: FileLock, directory: Path, name: str) -> None:
 def holder_of(directory: Path, name: str) -> str:
     """Return `pid N on HOST` of the last holder, safe to print."""
     try:
-        text = read_own_file(directory, f".{name}.holder", 1000)
+        text = read_file(directory, f".{name}.holder", 1000)
     except (OSError, ValueError):
         text = None
     return visible((text or b"pid unknown").decode("utf-8", "replace"))

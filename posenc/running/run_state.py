@@ -9,7 +9,7 @@ from pathlib import Path
 
 from posenc.core.errors import RunError
 from posenc.results.load import load_run
-from posenc.results.own_files import LARGEST_CONFIG, read_config, read_own_file
+from posenc.results.safe_read import LARGEST_CONFIG, read_config, read_file
 from posenc.running import run_directory as folder
 from posenc.running.env_vars import RETRY
 from posenc.running.train_job import TrainJob
@@ -51,7 +51,7 @@ def finished_config(directory: Path) -> str | None:
     if not _is_whole(directory):
         return None
     try:
-        text = read_own_file(directory, "config.yaml", LARGEST_CONFIG)
+        text = read_file(directory, "config.yaml", LARGEST_CONFIG)
     except (OSError, ValueError):
         return None
     return None if text is None else text.decode("utf-8", "replace")

@@ -17,9 +17,9 @@ from posenc.config.overrides import CommandLine, key_of
 from posenc.core.console import clock, say
 from posenc.core.errors import UserError, visible
 from posenc.core.machine import usable_cores
-from posenc.results.glance import losses_by_multiple
 from posenc.results.load import Run, load_run, load_runs
-from posenc.results.records import HEADLINE
+from posenc.results.run_summary import losses_by_multiple
+from posenc.results.schema import HEADLINE
 from posenc.results.settings import spoken_name
 from posenc.running.env_vars import SWEEP, setting
 from posenc.running.jobs import requested_targets, state_of, validated
@@ -197,7 +197,7 @@ def show_tables(places: Sequence[Path], targets: Targets) -> list[Run]:
         return []
     from posenc.report.table import show
     from posenc.results.comparison import compare, tables_of
-    from posenc.results.records import REFERENCE_PROTOCOL
+    from posenc.results.schema import REFERENCE_PROTOCOL
 
     for run in runs:
         if run.path in targets:

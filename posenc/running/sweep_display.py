@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from posenc.core.console import SECONDS_BETWEEN_LINES, clock, say, screen
 from posenc.core.errors import visible
-from posenc.results.glance import last_metrics
+from posenc.results.run_summary import last_metrics
 from posenc.running.worker_pool import NOT_STARTED, RUNNING, WAITING, Job
 
 if TYPE_CHECKING:

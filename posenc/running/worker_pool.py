@@ -21,7 +21,7 @@ from typing import IO, Any, Protocol
 
 from posenc.core.console import PROGRESS, clock
 from posenc.core.errors import visible
-from posenc.results.glance import last_metrics
+from posenc.results.run_summary import last_metrics
 from posenc.running.env_vars import IF_HELD, WAIT
 from posenc.running.run_directory import LOG, append_log, log_size, logged_reason, read_status
 from posenc.running.run_lock import holder_of, is_held
