@@ -13,11 +13,8 @@ from types import ModuleType
 from typing import Any
 
 from posenc.cli.catalogue import PLACES, entry, yaml_text
-from posenc.encodings import list_encodings
-from posenc.encodings.options import positions, scale, window
-from posenc.encodings.options.positions import POSITIONS
-from posenc.encodings.options.scale import SCALES
-from posenc.encodings.options.window import Window
+from posenc.encodings import list_encodings, options
+from posenc.encodings.options import POSITIONS, SCALES, Window
 from posenc.evaluation.extend import default_knobs, extension_class, list_extensions
 from posenc.laws import LAWS
 from posenc.model import mla
@@ -146,7 +143,7 @@ def page() -> str:
         "offset": first_line(POSITIONS["offset"]),
         "window": first_line(Window),
         "scale": " ".join(first_line(cls) for cls in SCALES.values()),
-        "documents": "".join(document(module) for module in (positions, window, scale, mla)),
+        "documents": "".join(document(module) for module in (options, mla)),
         "decoupled": ", ".join(f"`{name}`" for name in list_encodings() if entry(name)["decouples"]),
     }
     lines = [INTRO, "", *overview(ordered), "", OPTIONS.format(**words), ""]

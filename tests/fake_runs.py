@@ -10,8 +10,9 @@ from typing import Any
 
 import yaml
 
-from posenc.results.records import Curve, Record, make_record
-from posenc.results.store import assemble_results, write_json_atomic, write_record
+from posenc.core.atomic_files import write_json_atomic
+from posenc.results.schema import Curve, Record, make_record
+from posenc.results.store import assemble_results, write_record
 
 T = 64
 MULTIPLES = (0.5, 1, 2, 4, 8)

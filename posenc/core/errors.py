@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
-from posenc.core.names import visible
+LONGEST_VALUE = 200  # characters printed of a value, which may be a stranger's or a slip
+LONGEST_LINE = 600  # of any other line; the list of all encodings has 350
 
-LONGEST_VALUE = 200  # characters of a value, which may be a stranger's or a slip
-LONGEST_LINE = 600  # of anything else; a list of all encodings has 350
+
+def visible(text: object) -> str:
+    """Return one line in which unprintable characters (control, direction) are escapes (`\\n`, `\\x1b`)."""
+    shown = str(text)
+    if shown.isprintable():
+        return shown
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
+
+
+def safe_name(text: str) -> str:
+    """Return a part of a file name: `[A-Za-z0-9._+-]` only, no leading dot, 1 to 60 characters."""
+    return re.sub(r"[^A-Za-z0-9._+-]+", "_", text).lstrip(".-")[:60] or "_"
 
 
 def first_line(error: BaseException) -> str:
-    """Of what the error says, or its name."""
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    """Return the first line of an error's message, or the name of its class."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def nearest(word: str, choices: Iterable[str]) -> str | None:
+    """Return the choice most like `word`, ignoring case, or None if nothing is close."""
+    folded = {choice.casefold(): choice for choice in choices}
+    found = difflib.get_close_matches(word.casefold(), list(folded), n=1, cutoff=0.5)
+    return folded[found[0]] if found else None
 
 
 class UserError(Exception):
-    """The user's input is wrong. Found before data is tokenised and before anything is written; exit 2."""
+    """The user's input is wrong: found before anything is tokenised or written; exit 2."""
 
     exit_code = 2
 
@@ -40,26 +60,25 @@ class UserError(Exception):
         super().__init__(self.text())
 
     def within(self, where: str) -> UserError:
-        """The same error, saying in which job of a sweep it was found."""
+        """Return this error with the job of a sweep that it was found in."""
         self.problem = f"{self.problem} ({where})"
         self.args = (self.text(),)
         return self
 
     def text(self) -> str:
-        """One screen: key and value, what is wrong, what is allowed, the nearest valid choice, a way out."""
+        """Return one screen: key, value and problem; what is allowed; the nearest valid choice; a hint."""
         value = "" if self.value is None else f"={_clipped(self.value, LONGEST_VALUE)}"
-        lines = [f"error: {_clipped(self.key, LONGEST_VALUE)}{value}: {_plain(self.problem)}"]
+        lines = [f"error: {_clipped(self.key, LONGEST_VALUE)}{value}: {_message(self.problem)}"]
         if self.allowed is not None:
             allowed = self.allowed if isinstance(self.allowed, str) else ", ".join(self.allowed)
-            lines.append(f"  allowed: {_clipped(allowed, LONGEST_LINE)}")
+            lines.append(f"  allowed: {_clipped(allowed)}")
         if self.nearest is not None:
             lines.append(f"  did you mean: {visible(self.nearest)}")
-        lines.extend(_indented(self.hint))
-        return "\n".join(lines)
+        return "\n".join([*lines, *_indented(self.hint)])
 
 
 class RunError(Exception):
-    """Something failed while running: the hub out of reach, a damaged checkpoint, a full disk; exit 1."""
+    """Something failed while running: a damaged checkpoint, a full disk, no network; exit 1."""
 
     exit_code = 1
 
@@ -69,26 +88,18 @@ class RunError(Exception):
         super().__init__(self.text())
 
     def text(self) -> str:
-        lines = [f"error: {_plain(self.problem)}", *_indented(self.hint)]
-        return "\n".join(lines)
+        """Return the problem and, indented, the hint."""
+        return "\n".join([f"error: {_message(self.problem)}", *_indented(self.hint)])
 
 
-def _clipped(text: object, most: int) -> str:
-    """One line without control characters, its middle left out where it is long."""
+def _clipped(text: object, most: int = LONGEST_LINE) -> str:
     shown = visible(text)
     return shown if len(shown) <= most else f"{shown[: most - 60]} ... {shown[-50:]}"
 
 
-def _plain(text: str) -> str:
-    return "\n".join(_clipped(line, LONGEST_LINE) for line in text.split("\n"))
+def _message(text: str) -> str:
+    return "\n".join(map(_clipped, text.split("\n")))
 
 
 def _indented(hint: str | None) -> list[str]:
-    return [f"  {_clipped(line, LONGEST_LINE)}" for line in (hint or "").split("\n") if line]
-
-
-def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """The choice most like `word` whatever the case (RoPE is rope), or None when nothing is close."""
-    folded = {choice.casefold(): choice for choice in choices}
-    found = difflib.get_close_matches(word.casefold(), list(folded), n=1, cutoff=0.5)
-    return folded[found[0]] if found else None
+    return [f"  {_clipped(line)}" for line in (hint or "").split("\n") if line]

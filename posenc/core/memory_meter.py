@@ -1,4 +1,4 @@
-"""How much memory a piece of work holds at its peak."""
+"""Measure how much memory a piece of work holds at its peak."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_iter
 
 
 class LiveTensors(TorchDispatchMode):
-    """Bytes of the tensors that operations made inside, and that are still held; the most of it at once.
+    """Count the bytes of tensors made inside that are still held, and their peak.
 
     What an operation needs while it runs is not seen, nor is what was there before.
     """
@@ -29,15 +29,14 @@ class LiveTensors(TorchDispatchMode):
         self._known: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def ignore(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Tensors that were there before."""
+        """Do not count these tensors."""
         for tensor in tensors:
             self._known[tensor.untyped_storage()] = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        given = {
-            id(one.untyped_storage()) for one in tree_iter((args, kwargs)) if isinstance(one, torch.Tensor)
-        }
+        inputs = [one for one in tree_iter((args, kwargs)) if isinstance(one, torch.Tensor)]
+        given = {id(one.untyped_storage()) for one in inputs}
         for one in tree_iter(result):
             if isinstance(one, torch.Tensor):
                 storage = one.untyped_storage()
@@ -58,10 +57,10 @@ class LiveTensors(TorchDispatchMode):
 
 @contextmanager
 def peak_of(device: torch.device, before: Iterable[torch.Tensor]) -> Iterator[list[int]]:
-    """Bytes that the work inside holds at its peak, put in the list at its end.
+    """Append to the list, at the end, the bytes that the work inside held at its peak.
 
-    On a GPU what its allocator says; on Linux the most that this process held above what it did before;
-    elsewhere the live tensors other than those of `before`.
+    On a GPU by its allocator; on Linux by the process's peak above what it held before; elsewhere by the live
+    tensors other than those of `before`.
     """
     found: list[int] = []
     if device.type == "cuda":
@@ -69,20 +68,19 @@ def peak_of(device: torch.device, before: Iterable[torch.Tensor]) -> Iterator[li
         start = torch.cuda.memory_allocated(device)
         yield found
         found.append(torch.cuda.max_memory_allocated(device) - start)
-        return
-    if device.type == "cpu" and _forget_peak() and (start_bytes := resident("VmRSS")) is not None:
+    elif device.type == "cpu" and _reset_peak() and (resident_before := resident("VmRSS")) is not None:
         yield found
-        found.append(max(0, (resident("VmHWM") or 0) - start_bytes))
-        return
-    meter = LiveTensors()
-    meter.ignore(before)
-    with meter:
-        yield found
-    found.append(meter.peak)
+        found.append(max(0, (resident("VmHWM") or 0) - resident_before))
+    else:
+        meter = LiveTensors()
+        meter.ignore(before)
+        with meter:
+            yield found
+        found.append(meter.peak)
 
 
 def resident(field: str) -> int | None:
-    """Bytes this process holds (VmRSS) or held at most (VmHWM); None where the system does not say."""
+    """Return the bytes this process holds (VmRSS) or held at most (VmHWM, which psutil lacks); Linux only."""
     try:
         found = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.M)
     except OSError:
@@ -91,21 +89,21 @@ def resident(field: str) -> int | None:
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Bytes: the most this process held, on the GPU if it runs there; None where the system does not say."""
+    """Return the bytes this process held at most, on the GPU if it runs there; None on Windows."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    if Path("/proc/self/status").is_file():  # getrusage's starts at what the parent held
-        return resident("VmHWM")
+    if (peak := resident("VmHWM")) is not None:  # getrusage's begins with what the parent held
+        return peak
     try:
         import resource
-    except ImportError:  # Windows
+    except ImportError:
         return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # bytes on macOS, else kilobytes
+    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return size if sys.platform == "darwin" else size * 1024  # bytes on macOS, else kilobytes
 
 
-def _forget_peak() -> bool:
-    """Give freed memory back to the kernel and let VmHWM begin anew; False where that cannot be done."""
+def _reset_peak() -> bool:
+    """Return freed memory to the kernel and let VmHWM begin anew; False where that cannot be done."""
     gc.collect()
     try:
         ctypes.CDLL("libc.so.6").malloc_trim(0)

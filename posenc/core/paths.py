@@ -1,4 +1,4 @@
-"""Where posenc finds its configuration and keeps its cache."""
+"""Find posenc's YAML files, its cache, and the files that a user names."""
 
 from __future__ import annotations
 
@@ -9,26 +9,23 @@ from pathlib import Path
 
 import platformdirs
 
-from posenc.core.errors import UserError
-from posenc.core.names import visible
+from posenc.core.errors import UserError, visible
 
+CONF_ENTRY_POINTS = "posenc.conf"
 LONGEST_NAME = 200  # bytes of a file's name: file systems take 255, and a temporary file's is longer
 
 
 def conf_dir() -> Path:
-    """The YAML tree: inside the installed package, or at the root of a clone."""
+    """Return posenc's YAML tree: inside the installed package, or at the root of a clone."""
     package = Path(__file__).resolve().parents[1]
     shipped = package / "conf"
     return shipped if shipped.is_dir() else package.parent / "conf"
 
 
-CONF_ENTRY_POINTS = "posenc.conf"
-
-
 def conf_dirs() -> list[Path]:
-    """posenc's YAML tree, then those that installed packages offer: `[project.entry-points."posenc.conf"]`.
+    """Return posenc's YAML tree, then those of installed packages (entry points `posenc.conf`).
 
-    The entry point's value is a package whose folder holds `encoding/NAME.yaml`. It is found, not imported.
+    An entry point's value is a package whose folder holds `encoding/NAME.yaml`. It is not imported.
     """
     found = [conf_dir()]
     for point in sorted(entry_points(group=CONF_ENTRY_POINTS), key=lambda point: point.name):
@@ -41,22 +38,19 @@ def conf_dirs() -> list[Path]:
 
 
 def choice_files(group: str, config_dir: str | None = None) -> dict[str, Path]:
-    """The YAMLs of a group by name, in order; of one name posenc's own, then a package's, then the user's."""
+    """Return the YAML files of a group by name; posenc's win over a package's, these over the user's."""
     places = [*conf_dirs(), *([Path(config_dir)] if config_dir else [])]
     found = {path.stem: path for place in reversed(places) for path in (place / group).glob("*.yaml")}
     return dict(sorted(found.items()))
 
 
 def choice_file(group: str, name: object, config_dir: str | None = None) -> Path | None:
-    """The YAML of a choice such as `encoding=rope`; None where there is none. Any name may be asked for."""
+    """Return the YAML file of a choice such as `encoding=rope`, or None; `name` may be anything."""
     return choice_files(group, config_dir).get(name) if isinstance(name, str) else None
 
 
 def refuse_taken_names(folder: Path) -> None:
-    """Raise UserError for a YAML of the user's with the name of another one.
-
-    Of the two Hydra takes posenc's and says nothing: an edited copy would have no effect.
-    """
+    """Raise UserError for a user's YAML file with the name of one of posenc's: Hydra would ignore it."""
     for path in sorted(folder.rglob("*.yaml")):
         name = path.relative_to(folder)
         for taken in (place / name for place in conf_dirs()):
@@ -67,20 +61,19 @@ def refuse_taken_names(folder: Path) -> None:
 
 
 def expanded(given: str) -> Path:
-    """The path with a leading `~` made a home; as it is where there is no such user."""
-    return Path(os.path.expanduser(given))  # noqa: PTH111
+    """Return the path with a leading `~` expanded; as it is if there is no such user."""
+    return Path(os.path.expanduser(given))  # noqa: PTH111 (Path's raises for an unknown user)
 
 
 def is_folder(given: str) -> bool:
-    """Whether it names a folder here: a data set's name on the hub may be the name of one, too."""
+    """Tell whether this names a folder; text too long for a name is none."""
     return os.path.isdir(expanded(given))  # noqa: PTH112 (is_dir raises for names too long)
 
 
 def output_file(option: str, given: str | Path) -> Path:
-    """Where a file that the user names is to be written, links followed. Raises UserError.
+    """Return where a file that the user names is to be written, links followed.
 
-    A folder, a device (/dev/null), and a place in a folder that is not there are refused: writing replaces
-    what is at the place by a new file.
+    Raises UserError for a folder, a device and a folder that does not exist: writing replaces the file.
     """
     path = expanded(str(given))
     place = Path(os.path.realpath(path))
@@ -95,6 +88,6 @@ def output_file(option: str, given: str | Path) -> Path:
 
 
 def cache_dir() -> Path:
-    """Tokens and trained tokenizers, shared by all projects of this user; `POSENC_CACHE` moves it."""
+    """Return the folder of tokens and tokenizers, shared by all projects; POSENC_CACHE moves it."""
     named = os.environ.get("POSENC_CACHE")
     return expanded(named) if named else Path(platformdirs.user_cache_dir("posenc"))

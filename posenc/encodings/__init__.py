@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from posenc.encodings.build import build_encoding, resolve_encoding
-from posenc.encodings.registry import encoding_class, list_encodings, origins_of, source_of, sources_of
+from posenc.encodings.registry import (
+    build_encoding,
+    encoding_class,
+    list_encodings,
+    origins_of,
+    resolve_encoding,
+    source_of,
+    sources_of,
+)
 
 __all__ = [
     "build_encoding",

@@ -1,8 +1,8 @@
 """ALiBi: attention with linear biases.
 
 Formula: score_ij - m_h (i - j), m_h = 2^(-8h/H) for h = 1..H. For H not a power of two: the slopes of the
-next lower power p, then every other slope of 2p. The scores keep 1/sqrt(D); the bias is not divided.
-`learned_slopes` trains them from there, kept positive.
+next lower power p, then every other slope of 2p. Scores keep 1/sqrt(D); the bias is not divided.
+`learned_slopes` trains log m_h, starting from these.
 Paper: Press, Smith, Lewis 2021, arXiv 2108.12409.
 """
 
@@ -15,7 +15,7 @@ from posenc.encodings.base import Encoding, Shape
 
 
 def slopes(n_heads: int) -> list[float]:
-    """m_h for h = 1..H, steepest first where H is a power of two."""
+    """Return m_h for h = 1..H."""
     power = 1 << (n_heads.bit_length() - 1)  # largest power of two <= H
     first = [2.0 ** (-8 * h / power) for h in range(1, power + 1)]
     between = [2.0 ** (-8 * h / (2 * power)) for h in range(1, 2 * power + 1, 2)]
@@ -23,22 +23,18 @@ def slopes(n_heads: int) -> list[float]:
 
 
 class ALiBi(Encoding):
-    """A penalty that grows linearly with the distance, with a slope of its own for each head."""
-
     name = "alibi"
     paper = "Press, Smith, Lewis 2021, arXiv 2108.12409"
     formula = "score_ij - m_h (i - j), m_h = 2^(-8h/H)"
     acts_on = "bias"
     past_training = "defined everywhere; far keys are penalised more and more, so the far past fades"
-
     learned = "H if learned_slopes else 0"
     relative = True
     penalty = True
     traps = (
-        "Written as slope x key index it is exact only in float32: in bf16, of the 64 nearest keys "
-        "33/17/9/5/3 distinct biases remain at 512/1k/2k/4k/8k.",
-        "The sign is a penalty: slope * (i - j) added with a plus rewards distance. A snippet in "
-        "circulation has that, slopes spaced by 8/(H-1) (a division by zero at H=1) and no 1/sqrt(D).",
+        "slope x key index in bf16 leaves 33/17/9/5/3 of 64 distinct biases near 512/1k/2k/4k/8k.",
+        "The sign is a penalty: slope * (i - j) with a plus rewards distance. Public code has that, slopes "
+        "spaced by 8/(H-1) (a division by zero at H=1) and no 1/sqrt(D).",
     )
 
     published: Tensor
@@ -52,7 +48,5 @@ class ALiBi(Encoding):
         parameter.copy_(self.published.log())
 
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
-        # Distances are exact integers and the product is float32: slope times a bf16 key index would leave
-        # 3 distinct biases among the 64 nearest keys at a context of 8k.
         slope = self.published if self.slope is None else self.slope.float().exp()  # (H,)
         return -slope[:, None] * r.float()  # (H, R)

@@ -1,9 +1,9 @@
-"""The seam between an encoding and the model: one class, hooks that do nothing unless overridden.
+"""The interface between an encoding and the model: one class whose hooks do nothing unless overridden.
 
 Shapes, here and in every encoding: B batch, T queries, S keys, R distances, H heads, D head width.
-Positions are always explicit int64 arguments. Whatever is made of them (angles, distances, slopes, biases,
-cumulative sums) is computed in float32 or better and cast once, at the end: in bf16 the positions 256 and
-257 are one number, which looks exactly like failed extrapolation.
+Positions are explicit int64 arguments. Angles, distances, slopes, biases and cumulative sums are computed in
+float32 or better and cast once, at the end: in bf16 the positions 256 and 257 are equal, which looks exactly
+like failed extrapolation.
 """
 
 from __future__ import annotations
@@ -31,39 +31,39 @@ HOOKS = (
 
 
 def float64(x: Tensor) -> Tensor:
-    """x in float64, on the CPU where its device has none (Apple's MPS)."""
+    """Cast x to float64, on the CPU where its device has none (Apple's MPS)."""
     return x.cpu().double() if x.device.type == "mps" else x.double()
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What an encoding may know of the model it serves."""
+    """What an encoding knows of its model."""
 
     d_model: int
     n_heads: int
     head_dim: int
     n_layers: int
     train_length: int  # the context length T that the model is trained at
-    position_limit: int | None = None  # training positions lie below it (`positions=`); None: below T
-    distance_limit: int | None = None  # so do their distances, where they are drawn with gaps; None: below T
+    position_limit: int | None = None  # training positions are below it (`positions=`); None: below T
+    distance_limit: int | None = None  # so are their distances, if they are drawn with gaps; None: below T
 
     @property
     def positions(self) -> int:
-        """How many positions training can show: T, or the limit that they are drawn below."""
+        """Number of positions in training: T, or the limit that they are drawn below."""
         return self.train_length if self.position_limit is None else self.position_limit
 
     @property
     def distances(self) -> int:
-        """How many distances training can show, 0 among them."""
+        """Number of distances in training, including 0."""
         return self.train_length if self.distance_limit is None else self.distance_limit
 
 
 class Encoding(nn.Module):
     """One positional encoding. Override the hooks it needs; a hook left alone costs nothing.
 
-    The attention asks `hooks` which ones are there and picks its kernel by that, never by a name.
-    Parameters of the encoding are keyword-only arguments of `__init__` with types; their defaults live in
-    `conf/encoding/<name>.yaml`. Raise ValueError in `__init__` for a value out of range.
+    The attention picks its kernel by `hooks`, never by a name. Parameters of the encoding are keyword-only
+    arguments of `__init__` with types; their defaults are in `conf/encoding/<name>.yaml`. Raise ValueError in
+    `__init__` for a value out of range.
     """
 
     name: ClassVar[str]
@@ -72,14 +72,15 @@ class Encoding(nn.Module):
     acts_on: ClassVar[str] = "not said"  # a hook | nothing | several
     past_training: ClassVar[str] = "not said"  # what happens beyond the training length, in one line
     learned: ClassVar[str | None] = None  # parameter count: arithmetic over T d D H L and the parameters
-    traps: ClassVar[tuple[str, ...]] = ()  # what goes wrong in other people's code, a sentence each
-    revision: ClassVar[int] = 1  # raised when the numbers it gives change; part of a run's identity
+    traps: ClassVar[tuple[str, ...]] = ()  # common errors in other implementations, a sentence each
+    revision: ClassVar[int] = 1  # raised when its numbers change; part of a run's identity
     decayed: ClassVar[bool] = False  # whether weight decay applies to its parameters
+    zero_init: ClassVar[tuple[str, ...]] = ()  # parameters that start at zero
     refuses: Mapping[str, str] = {}  # options that make no sense here, with the reason
 
-    # Declared, and held to by the laws (`posenc check`). A sum sets them from its parts.
+    # Declarations that the laws (`posenc check`) verify. A sum sets them from its parts.
     prefix_stable: bool = True  # False: a longer text changes the scores inside its prefix
-    relative: bool = False  # scores stay when all positions shift alike
+    relative: bool = False  # scores do not change when all positions shift alike
     penalty: bool = False  # its bias never rises with the distance
     uses_positions: bool = True  # False: order comes from the content or the mask, never from `pos`
     decouples: bool = False  # may serve the rotary part alone of an attention that has one
@@ -88,61 +89,64 @@ class Encoding(nn.Module):
         super().__init__()
         self.shape = shape
         self.beyond: str | None = None  # declared policy past T: untrained | clamp | truncate | refuse
-        self.ends_at: int | None = None  # positions from here on cannot be encoded at all
-        self.derived: dict[str, Any] = {}  # parameters that are null, as they follow from the shape
+        self.ends_at: int | None = None  # first position that cannot be encoded at all
+        self.derived: dict[str, Any] = {}  # values of null parameters, which follow from the shape
         self.seed = 0  # set when the model is initialised; for values that are drawn but never trained
 
     @cached_property
     def hooks(self) -> frozenset[str]:
-        """Names of the hooks that this encoding overrides. Wrappers and sums return what their parts have."""
+        """Names of the hooks that this encoding overrides. Wrappers and sums return those of their parts."""
         return frozenset(hook for hook in HOOKS if getattr(type(self), hook) is not getattr(Encoding, hook))
 
     def warnings(self) -> list[str]:
-        """Facts about this encoding at this shape that a reader of its numbers must know."""
+        """Return facts about this encoding at this shape that a reader of its numbers must know."""
         return []
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         """Fill the parameter `name` in place. The generator depends on the seed and that name alone."""
-        nn.init.normal_(parameter, std=self.shape.d_model**-0.5, generator=generator)
+        if name in self.zero_init:
+            nn.init.zeros_(parameter)
+        else:
+            nn.init.normal_(parameter, std=self.shape.d_model**-0.5, generator=generator)
 
     def positions(self, n: int, training: bool, generator: torch.Generator) -> Tensor:
-        """Positions of a window of n tokens: (n,) int64, increasing, shared by the batch."""
+        """Return positions of a window of n tokens: (n,) int64, increasing, shared by the batch."""
         return torch.arange(n)  # (n,)
 
     def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
-        """The residual stream (B, T, d_model) on its way into block `layer`; 0 is the input embedding."""
+        """Return the residual stream (B, T, d_model) entering block `layer`; 0 is the input embedding."""
         return x
 
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """q (B, H, T, D) and k (B, H or 1, S, D) made to depend on their positions; may widen D."""
+        """Return q (B, H, T, D) and k (B, H or 1, S, D) made to depend on their positions; may widen D."""
         return q, k
 
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
-        """Bias for the distances r >= 0, (R,) int64 -> (H, R) float32. Looked up, never stored squared."""
+        """Return the bias of distances r >= 0, (R,) int64 -> (H, R) float32."""
         raise TypeError(f"{type(self).__name__} has no bias by distance")
 
     def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        """Bias on the scaled scores, (T,), (S,) -> (H, T, S) float32. Looks `distance_bias` up by default.
+        """Return the bias on the scaled scores, (T,), (S,) -> (H, T, S) float32; by default `distance_bias`.
 
-        Entries of the future (k_pos > q_pos) may hold anything finite: the causal mask comes after, and
-        its zero gradient times nan or inf would be nan.
+        Entries of the future (k_pos > q_pos) must be finite: the causal mask comes after, and its zero
+        gradient times nan or inf would be nan.
         """
         r = (q_pos[:, None] - k_pos[None, :]).clamp_min(0)  # (T, S)
         table = self.distance_bias(torch.arange(int(r.max()) + 1, device=r.device), layer)  # (H, R)
         return table[:, r]  # (H, T, S)
 
     def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        """Which keys a query may see, (T, S) bool, on top of the causal mask; its own key always counts."""
+        """Return which keys a query sees, (T, S) bool, on top of the causal mask; it always sees its own."""
         return torch.ones(len(q_pos), len(k_pos), dtype=torch.bool, device=q_pos.device)  # (T, S)
 
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> Any:
-        """Work done once a layer, before the blocks of queries: x (B, S, d_model), q and k unrotated."""
+        """Compute state once a layer, before the blocks of queries: x (B, S, d_model), q and k unrotated."""
         return None
 
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
     ) -> Tensor:
-        """Scaled and biased float32 scores (B, H, T, S) of a block of queries, changed. `state` is prepare's.
+        """Change scaled and biased float32 scores (B, H, T, S) of a block of queries. `state` is prepare's.
 
         q and k are the rotated ones that gave s; the keys are the first S of the window, the queries the
         last T of those S (so key index == query index means the token itself).
@@ -150,9 +154,9 @@ class Encoding(nn.Module):
         return s
 
     def weights(self, s: Tensor, allowed: Tensor, layer: int) -> Tensor:
-        """Attention weights from float32 scores (B, H, T, S); `allowed` (T, S) bool is the whole mask."""
+        """Return attention weights of float32 scores (B, H, T, S); `allowed` (T, S) is the whole mask."""
         return torch.softmax(s.masked_fill(~allowed, float("-inf")), dim=-1)  # (B, H, T, S)
 
     def values(self, p: Tensor, v: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        """Output of a block of queries: p (B, H, T, S), v (B, H, S, D) -> (B, H, T, D)."""
+        """Return the output of a block of queries: p (B, H, T, S), v (B, H, S, D) -> (B, H, T, D)."""
         return p @ v

@@ -1,9 +1,9 @@
-"""Binary positions: a learned row for each bit, added where the bit of t is set.
+"""Binary positions: a learned row for each bit of the position, added where the bit is set.
 
-Formula: x'_t = x_t + sum over m of b_m(t) E[m], b_m(t) = floor(t / 2^m) mod 2, E a learned (bits, d) map in
-each place. Positions from 2^bits on are refused.
-Paper: none, folklore; tutorials have the bare bits as the step between counting and sinusoids.
-Rows of the bits above log2(T) are never trained: they keep their initial value, and meet the tokens past T.
+Formula: x_t + sum over m of b_m(t) E[m], b_m(t) = floor(t / 2^m) mod 2, E a learned (bits, d) table in each
+place. Positions from 2^bits on are refused. Bits above log2(T) are never set in training, so their rows keep
+their initial values.
+Paper: none, folklore; in tutorials the bare bits are the step between counting and sinusoids.
 """
 
 from __future__ import annotations
@@ -14,29 +14,24 @@ from torch import Tensor, nn
 from posenc.encodings.base import Shape
 from posenc.encodings.families.absolute import JOINED, PLACES, Absolute, Combine
 
-MOST_BITS = 62  # of an int64, with its sign left alone
+MOST_BITS = 62  # an int64 has 63 without its sign
 
 
 class Binary(Absolute):
-    """The rows of the bits that are set in the position."""
-
     name = "binary"
     paper = "none (folklore)"
     formula = "x_t + sum_m b_m(t) E[m], b_m(t) the bits of t"
-    past_training = (
-        "bits above log2(T) were never set: their rows are as they were drawn; refused from 2^bits on"
-    )
+    past_training = "rows of bits above log2(T) keep their initial values; refused from 2^bits on"
     learned = f"(bits*d + {JOINED})*{PLACES}"
     traps = ("Bits that no training position sets get no gradient: their rows are noise past T.",)
 
     def __init__(self, shape: Shape, *, bits: int, per_layer: bool, combine: Combine) -> None:
         super().__init__(shape, per_layer=per_layer, combine=combine)
-        self.trained_bits = (shape.positions - 1).bit_length()  # that some training position sets
+        self.trained_bits = (shape.positions - 1).bit_length()  # bits that training sets
         least = max(1, self.trained_bits)
         if not least <= bits <= MOST_BITS:
             raise ValueError(
-                f"bits={bits}: must be from {least}, for the {shape.positions} positions of training, "
-                f"to {MOST_BITS}"
+                f"bits={bits}: must be {least} (for {shape.positions} training positions) to {MOST_BITS}"
             )
         self.bits = bits
         self.ends_at = 2**bits
@@ -56,5 +51,5 @@ class Binary(Absolute):
             raise ValueError(f"binary: bits={self.bits} end at position {2**self.bits - 1}, not at {last}")
         table = self.table[place]  # (bits, d_model)
         is_set = (pos[:, None] >> torch.arange(self.bits, device=pos.device)) & 1  # (T, bits)
-        with torch.autocast(pos.device.type, enabled=False):  # it would round the rows to bf16
+        with torch.autocast(pos.device.type, enabled=False):  # which would round the rows to bf16
             return is_set.to(table.dtype) @ table  # (T, d_model)

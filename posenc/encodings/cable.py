@@ -3,10 +3,10 @@
 Formula: score_ij - g_i * sum over l = j+1..i of f_l, f_l = relu(w_h . x_l), g_i = softplus(v_h . x_i), x the
 layer's normed input; w, v for each layer and head. ALiBi is f = 1, g = m_h.
   weighted  false: g = 1, the paper's CABLE_NW
-It acts on the scores. Sums of slopes in float64, their differences in float32.
+Sums of slopes in float64, their differences in float32.
 Paper: Veisi, Amirzadeh, Mansourian 2025, arXiv 2503.08067 (version 3 has the weights g).
-Departures: scores keep 1/sqrt(D), which the paper's formula leaves out; w, v start like the model's other
-linear maps; its kernel -log(b^2 + 1) for shallow models is left out.
+Departures: scores keep 1/sqrt(D), which the paper's formula leaves out; w, v are initialised like the model's
+other linear maps; its kernel -log(b^2 + 1) for shallow models is left out.
 """
 
 from __future__ import annotations
@@ -16,20 +16,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.encodings.base import Shape
-from posenc.encodings.families.gates import CumulativeGates
+from posenc.encodings.families.content import CumulativeGates
 
 
 class Cable(CumulativeGates):
-    """A linear penalty whose slope every token sets for itself."""
-
     name = "cable"
     paper = "Veisi, Amirzadeh, Mansourian 2025, arXiv 2503.08067"
     formula = "score_ij - softplus(v_h . x_i) * sum over l=j+1..i of relu(w_h . x_l)"
-    past_training = "defined everywhere; far keys are penalised as the tokens between them say"
+    past_training = "defined everywhere; far keys are penalised by the tokens between them"
     learned = "L*H*d*(2 if weighted else 1)"
     traps = (
         "The paper's equation has S_i - S_j, which grows with the distance; it is a penalty, so minus that.",
-        "Released code differs from the paper: softplus for the relu, offsets, no 1/sqrt(D).",
+        "The released code has a softplus for the relu, offsets, and no 1/sqrt(D).",
         "Unweighted and with a softplus it is the forget gate of fox, -softplus(z) = log sigmoid(-z).",
     )
 

@@ -1,15 +1,15 @@
-"""CoPE: contextual position encoding. A head counts the tokens it cares for, not all of them.
+"""CoPE: contextual position encoding. Positions are sums of gates: a head counts the tokens it selects.
 
-Formula: gates g_ij = sigmoid(q_i . k_j / sqrt(D)), position p_ij = sum over l = j..i of g_il, at most p_max;
-score_ij + q_i . E[p_ij], the added term unscaled and interpolated linearly between the whole positions
-next to p_ij. The gradient reaches the gates through the interpolation.
+Formula: gates g_ij = sigmoid(q_i . k_j / sqrt(D)), position p_ij = min(sum over l = j..i of g_il, p_max);
+score_ij + q_i . E[p_ij], unscaled, E interpolated linearly between the whole positions next to p_ij. The
+gradient reaches the gates through the interpolation.
   p_max   largest position; E has p_max + 1 rows
-  shared  one E for all layers instead of one for each; the heads always share theirs
-It acts on the scores. Gates and their sums in float32, the future masked before the sum.
+  shared  one E for all layers instead of one for each; heads always share
+Gates and their sums in float32, the future masked before the sum.
 Paper: Golovneva, Wang, Weston, Sukhbaatar 2024, arXiv 2405.18719.
-Departures: p_max is min(64, T/4) unless set: 64 is the paper's at T = 1024, and gates start near 1/2, so
-that rows above T/2 would never be trained at a short T and be met first at a longer text. In a sum of
-encodings the gates read the score with the biases and rotations of the others; q meets E unturned.
+Departures: p_max is min(64, T/4) unless set: 64 is the paper's at T = 1024, and gates start near 1/2, so at a
+short T rows above T/2 would stay untrained. In a sum of encodings the gates read the score with the biases
+and rotations of the others; E meets the unrotated q.
 """
 
 from __future__ import annotations
@@ -21,28 +21,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.families.gates import reversed_cumsum
-from posenc.encodings.families.relative import of_block
+from posenc.encodings.families.content import of_block, reversed_cumsum
 
 PUBLISHED_P_MAX = 64
 
 
 class CoPE(Encoding):
-    """A vector by a position that the query counts with gates."""
-
     name = "cope"
     paper = "Golovneva, Wang, Weston, Sukhbaatar 2024, arXiv 2405.18719"
     formula = "score_ij + q_i . E[min(p_ij, p_max)], p_ij = sum over l=j..i of sigmoid(q_i . k_l / sqrt(D))"
     acts_on = "scores"
     past_training = "counts above p_max share the last row; closed gates keep counts low at any length"
+    zero_init = ("table",)
     learned = "((max(1, min(64, T//4)) if p_max is None else p_max) + 1)*D*(1 if shared else L)"
     relative = True
     uses_positions = False
     traps = (
         "Gates of the future must be zero before they are summed: after it, every past position holds them.",
         "Sums in bf16 stop growing at 256: float32.",
-        "The paper's listing adds the term to scaled scores; the released code scales it too unless told.",
-        "A p_max of T leaves rows that no training window reaches: gates start near 1/2.",
+        "The paper's listing adds the term to scaled scores; the released code scales it too by default.",
     )
 
     def __init__(self, shape: Shape, *, p_max: int | None, shared: bool) -> None:
@@ -62,11 +59,8 @@ class CoPE(Encoding):
             return []
         return [f"cope: no count of a window of {reach} tokens reaches the rows {reach + 1} to {self.p_max}"]
 
-    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
-        nn.init.zeros_(parameter)
-
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, int]:
-        """q_i . E[p] of every whole position, (B, H, queries, p_max + 1), and the window's length."""
+        """Return q_i . E[p] of whole positions, (B, H, queries, p_max + 1), and the window's length."""
         with torch.autocast(q.device.type, enabled=False):
             table = self.table[layer % len(self.table)]  # (p_max + 1, D)
             return F.linear(q.to(table.dtype), table).float(), k.shape[2]
@@ -79,13 +73,12 @@ class CoPE(Encoding):
         counted = reversed_cumsum(s.sigmoid() * past)  # (B, H, T, S)
         prepared, window = state
         at_whole = of_block(prepared, window, s)  # (B, H, T, p_max + 1)
-        # Past p_max nothing more is added: to the score, and as a gradient to the gates.
+        # Past p_max the step is zero, and so is the gradient to the gates.
         to_next = F.pad(at_whole.diff(dim=-1), (0, 1))
-        # Rows of one flat table: an int32 index is enough, half of what `gather` needs. On a CPU this step
-        # costs what its fresh memory costs.
+        # An int32 index into one flat table takes half the memory of `gather`, which dominates on a CPU.
         row = torch.arange(counted[..., 0].numel(), dtype=torch.int32, device=s.device)
         first = row.view(*s.shape[:-1], 1) * (self.p_max + 1)  # (B, H, T, 1)
-        # Both bounds: nan, in a training that diverges, is any integer, and its loss is to tell of it.
+        # Both bounds: nan in a diverging training casts to any integer, which would raise here.
         index = counted.detach().int().clamp_(0, self.p_max).add_(first).flatten()
         start = at_whole.flatten().index_select(0, index).view_as(s)
         step = to_next.flatten().index_select(0, index).view_as(s)

@@ -1,15 +1,13 @@
 """DAPE: a bias by distance that a small network adapts to the scores.
 
-Formula: score_ij = z_ij + b_ij + MLP_h([z_ij; b_ij]), z the scaled scores and b the bias of all heads at this
-pair, the MLP from 2H numbers over `hidden` leaky ReLUs to H; one for each layer.
+Formula: z_ij + b_ij + MLP_h([z_ij; b_ij]), z the scaled scores and b the bias of all heads at this pair; the
+MLP maps 2H numbers over `hidden` leaky ReLUs to H, one for each layer.
   bias    what b is: KERPLE's logarithm, the paper's best, or ALiBi's slopes
-  hidden  width of the MLP; 32 as there
-It acts on the scores. The MLP starts as in the released code: uniform up to fan_in^-1/2, its offsets as well.
-Starting its last layer at zero changed nothing: 1.64 nats at T = 64 after 500 000 tokens both ways. Its last
-offset, kept as there, shifts all scores of a query alike and so does nothing before a softmax.
+  hidden  width of the MLP; 32 as in the paper
+The MLP is initialised as in the released code: uniform up to fan_in^-1/2, biases too. (A last layer of zeros
+gave the same 1.64 nats at T = 64 after 500 000 tokens.)
 Paper: Zheng et al. 2024, arXiv 2405.14722.
-Departures: KERPLE's numbers are shared by the layers, as in `kerple_log`; in the released code they are not.
-Cost: `hidden` numbers for every pair of tokens, made anew in the backward pass instead of kept.
+Departure: the layers share KERPLE's parameters, as in `kerple_log`; in the released code they do not.
 """
 
 from __future__ import annotations
@@ -21,22 +19,22 @@ from torch import Tensor, nn
 
 from posenc.encodings.alibi import ALiBi
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.families.heads import over_heads
+from posenc.encodings.families.content import over_heads
 from posenc.encodings.kerple_log import KerpleLog
 
 
 class DAPE(Encoding):
-    """A static bias, and a network over heads that reads it beside the scores."""
-
     name = "dape"
     paper = "Zheng et al. 2024, arXiv 2405.14722"
     formula = "z_ij + b_ij + MLP_h([z_ij; b_ij]), b a bias by distance"
     acts_on = "scores"
-    past_training = "the bias goes on as its own kind does; the network meets values of it that it never saw"
+    past_training = (
+        "the bias continues as its kind does; the network gets values of it never seen in training"
+    )
     learned = "L*(hidden*(3*H + 1) + H) + (2*H if bias == 'kerple_log' else 0)"
     relative = True
     traps = (
-        "hidden numbers for every pair of tokens and layer: kept for the backward pass they are gigabytes.",
+        "`hidden` numbers for every pair of tokens and layer, kept for the backward pass, are gigabytes.",
     )
 
     def __init__(self, shape: Shape, *, bias: Literal["kerple_log", "alibi"], hidden: int) -> None:
@@ -45,7 +43,7 @@ class DAPE(Encoding):
             raise ValueError(f"hidden={hidden}: must be at least 1")
         self.static = KerpleLog(shape) if bias == "kerple_log" else ALiBi(shape, learned_slopes=False)
         layers, heads = shape.n_layers, shape.n_heads
-        self.w1 = nn.Parameter(torch.empty(layers, hidden, 2 * heads))  # on the scores, then on the bias
+        self.w1 = nn.Parameter(torch.empty(layers, hidden, 2 * heads))  # columns: scores, bias
         self.b1 = nn.Parameter(torch.empty(layers, hidden))
         self.w2 = nn.Parameter(torch.empty(layers, heads, hidden))
         self.b2 = nn.Parameter(torch.empty(layers, heads))
@@ -61,7 +59,7 @@ class DAPE(Encoding):
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
     ) -> Tensor:
         r = (q_pos[:, None] - k_pos[None, :]).clamp_min(0)  # (T, S)
-        # Computed for every pair: the gradient of a look-up is a sum into few places, and slow on a CPU.
+        # For every pair: the gradient of a look-up, a sum into few places, is slow on a CPU.
         b = self.static.distance_bias(r.flatten(), layer).unflatten(-1, r.shape)  # (H, T, S)
         weights = (one[layer] for one in (self.w1, self.b1, self.w2, self.b2))
         return s + b + over_heads(s, b, *weights)

@@ -1,12 +1,11 @@
 """Dynamic position bias: a small network from the distance to a bias for each head.
 
-Formula: score_ij + MLP_h(f(r)), r = i - j, f(r) = log(1 + r) (`log_distance`) or r; the MLP has one input,
-two hidden layers of `hidden` ReLUs and an output for each head. Shared by the layers.
-It acts on the scores as a bias by distance: the network sees each distance once, so a window of n tokens
-costs n inputs, never n^2.
-Paper: Wang et al. 2021 (CrossFormer), arXiv 2108.00154, there of two-dimensional offsets.
-Departures: one dimension; no layer norms inside; the last layer starts at zero, so that training begins
-without a bias; r is divided by T, so that its size does not depend on the window.
+Formula: score_ij + MLP_h(f(r)), r = i - j, f(r) = log(1 + r) (`log_distance`) or r / T; the MLP has one
+input, two hidden layers of `hidden` ReLUs and an output for each head. Shared by the layers, and evaluated
+once for each distance.
+Paper: Wang et al. 2021 (CrossFormer), arXiv 2108.00154, there for two-dimensional offsets.
+Departures: one dimension; no layer norms; the last layer starts at zero, so that training begins without a
+bias; r is divided by T.
 """
 
 from __future__ import annotations
@@ -19,16 +18,14 @@ from posenc.encodings.base import Encoding, Shape, float64
 
 
 class DynamicBias(Encoding):
-    """A learned function of the distance."""
-
     name = "dynamic_bias"
     paper = "Wang et al. 2021 (CrossFormer), arXiv 2108.00154"
     formula = "score_ij + MLP_h(log(1 + i - j)), or of the distance itself"
     acts_on = "bias"
-    past_training = "defined everywhere, as the network goes on: beyond T in straight lines of its input"
+    past_training = "defined everywhere; beyond T the network extrapolates linearly in its input"
     learned = "hidden*hidden + 3*hidden + hidden*H + H"
     relative = True
-    traps = ("Built for every pair of positions it holds (T, T, hidden) numbers; distances are T.",)
+    traps = ("Evaluated for every pair of positions it holds (T, T, hidden) numbers; there are T distances.",)
 
     def __init__(self, shape: Shape, *, hidden: int, log_distance: bool) -> None:
         super().__init__(shape)

@@ -2,15 +2,12 @@
 
 Formula: score_ij + MLP_h(psi(i - j) / psi(max(i, threshold))), psi(x) = log(c x + 1), the MLP with one
 input, 32 ReLUs and an output for each head; c > 0 and threshold > 0 learned. The input stays in [0, 1]
-at any length.
-It acts on the scores as a bias that needs the query's own position, so it is not shift-invariant. Parameters
-for each layer, or `shared` by them.
-Paper: Li et al. 2023, arXiv 2310.04418. c starts at 0.1 as there; of the threshold a factor on its start is
-learned, as there: learned in tokens, a step of Adam would move it by the learning rate.
-Departures: the threshold starts at T/4 unless set: the paper's 512 would never be passed in training at a
-short T, and what comes after it never learned. c and the factor stay positive by a softplus, where the
-released code takes absolute values.
-The network is looked up as the piecewise linear function that it is: (T, T, 32) numbers are never made.
+at any length. It needs the query's position, so it is not shift-invariant.
+  shared  one set of parameters for all layers instead of one for each
+Paper: Li et al. 2023, arXiv 2310.04418. As there, c starts at 0.1 and of the threshold a factor is learned:
+learned in tokens, a step of Adam would move it by the learning rate.
+Departures: the threshold starts at T/4 unless set: the paper's 512 is never passed in training at a short T.
+c and the factor are kept positive by a softplus, in the released code by an absolute value.
 """
 
 from __future__ import annotations
@@ -21,27 +18,23 @@ import torch
 from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.families.piecewise import relu_network
-from posenc.encodings.families.positive import above, raw_above
+from posenc.encodings.families.bias import above, raw_above, relu_network
 
 HIDDEN = 32
 START_C = 0.1
-FLOOR = 1e-6  # of c and of the threshold's factor: the softplus alone is 0 in float32 below -104
+FLOOR = 1e-6  # of c and the factor: softplus alone is 0 in float32 below -104
 
 
 class FIRE(Encoding):
-    """Functional interpolation: the distance as a share of the text seen so far."""
-
     name = "fire"
     paper = "Li et al. 2023 (FIRE), arXiv 2310.04418"
     formula = "score_ij + MLP_h(psi(i - j) / psi(max(i, threshold))), psi(x) = log(c x + 1)"
     acts_on = "bias"
-    past_training = "the input stays in [0, 1]: longer texts stretch the learned curve, ever more slowly"
+    past_training = "the input stays in [0, 1]: longer texts stretch the learned curve"
     learned = "(33*H + 66)*(1 if shared else L)"
     traps = (
-        "A network over every pair holds (T, T, hidden) numbers: 33 MB a layer at T = 512 already.",
-        "A threshold above T is never passed in training.",
-        "c and the threshold must stay positive by a reparametrisation, not by a clamp through `.data`.",
+        "A network over every pair holds (T, T, hidden) numbers: 33 MB a layer at T = 512.",
+        "A clamp through `.data` would stop the gradient of c and the threshold: they are reparametrised.",
     )
 
     def __init__(self, shape: Shape, *, threshold: float | None, shared: bool) -> None:
@@ -64,12 +57,12 @@ class FIRE(Encoding):
         if name in ("c", "factor"):
             value = START_C if name == "c" else 1.0
             parameter.copy_(raw_above(torch.full_like(parameter, value), FLOOR))
-        else:  # as the framework starts linear maps of one and of 32 inputs
+        else:  # torch's default for linear maps of one and of 32 inputs
             bound = 1.0 if name in ("w1", "b1") else HIDDEN**-0.5
             nn.init.uniform_(parameter, -bound, bound, generator=generator)
 
     def share(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        """psi(i - j) / psi(max(i, threshold)) in [0, 1], the future at 0: (T, S) float32."""
+        """Return psi(i - j) / psi(max(i, threshold)) in [0, 1], 0 for the future: (T, S) float32."""
         place = layer % len(self.c)
         c, threshold = above(self.c[place], FLOOR), self.start * above(self.factor[place], FLOOR)
         r = (q_pos[:, None] - k_pos[None, :]).clamp_min(0).float()  # (T, S)

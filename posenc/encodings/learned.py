@@ -1,12 +1,12 @@
 """Learned absolute positions: a trained row for each position of the training window.
 
-Formula: x'_t = x_t + E[t], one table E of T rows in each place (see `per_layer`, `combine` of the family).
-With `positions=randomized|offset` the table has a row for each position that training may draw.
-beyond, past the table's end:
-  untrained  rows drawn from (seed, t) like the trained ones before training; neither saved nor decayed
-  clamp      E[T-1] for every t >= T
-  truncate   only the last T tokens are kept, so that the loss equals the crop line
-  refuse     no number past T
+Formula: x_t + E[t], E a table of T rows in each place (`per_layer`, `combine`). With
+`positions=randomized|offset` the table has a row for each position that training may draw.
+  beyond  past the end of the table:
+          untrained  rows drawn from (seed, t) with the initial distribution; neither saved nor decayed
+          clamp      E[T-1] for every t >= T
+          truncate   only the last T tokens are kept, so that the loss equals the truncated baseline
+          refuse     no number past T
 Papers: Gehring et al. 2017, arXiv 1705.03122; BERT, arXiv 1810.04805; GPT-2 (Radford et al. 2019).
 Departure: rows start with the standard deviation of the token embeddings, d^-1/2 (GPT-2 as released: 0.01,
 tokens 0.02).
@@ -17,21 +17,18 @@ from __future__ import annotations
 from torch import Tensor
 
 from posenc.encodings.base import Shape
-from posenc.encodings.families.absolute import JOINED, PLACES, Combine
-from posenc.encodings.families.table import Beyond, Tabled
+from posenc.encodings.families.absolute import JOINED, PLACES, Beyond, Combine, Tabled
 
 
 class Learned(Tabled):
-    """A table of T trained rows for each place where it is added."""
-
     name = "learned"
     paper = "Gehring et al. 2017, arXiv 1705.03122; GPT-2 (Radford et al. 2019)"
     formula = "x_t + E[t]"
-    past_training = "no row was trained: the policy `beyond` says what is used instead"
+    past_training = "no trained row exists; `beyond` decides what is used"
     learned = f"(T*d + {JOINED})*{PLACES}"
 
     def __init__(self, shape: Shape, *, beyond: Beyond, per_layer: bool, combine: Combine) -> None:
         super().__init__(shape, width=shape.d_model, beyond=beyond, per_layer=per_layer, combine=combine)
 
     def rows(self, pos: Tensor, place: int) -> Tensor:
-        return self.looked_up(pos, place)
+        return self.look_up(pos, place)

@@ -1,6 +1,6 @@
 """NoPE: no positional encoding; order comes from the causal mask alone.
 
-Formula: nothing is added, turned or biased.
+Formula: nothing is added, rotated or biased.
 Papers: Haviv et al. 2022, arXiv 2203.16634; Kazemnejad et al. 2023, arXiv 2305.19466.
 """
 
@@ -10,14 +10,11 @@ from posenc.encodings.base import Encoding, Shape
 
 
 class NoPE(Encoding):
-    """No positional encoding: every hook is left alone."""
-
     name = "nope"
     paper = "Haviv et al. 2022, arXiv 2203.16634; Kazemnejad et al. 2023, arXiv 2305.19466"
     formula = "nothing: the causal mask alone"
     acts_on = "nothing"
     past_training = "no parameter depends on the length; attention spreads over more keys than in training"
-
     learned = "0"
     relative = True
     uses_positions = False

@@ -1,13 +1,11 @@
-"""RNoPE-SWA: most layers rotary with a window, every n-th without positions and with all of the past.
+"""RNoPE-SWA: most layers rotary with a window, every n-th without positions and with full attention.
 
 Formula: layers l = 0, 1, ...: where (l + 1) mod `every` = 0, no encoding and full attention; in the others
-RoPE and keys at i - j < `window`. With fewer layers than `every` the last one has none.
-It acts on queries and keys, and on what is seen.
+RoPE and keys at i - j < `window`.
 Paper: Yang, Venkitesh, Talupuru, Lin, Cairuz, Blunsom, Locatelli 2025, arXiv 2501.18795.
-Departures: the window is T/2 unless set: the paper's 4096 goes with its 8192 tokens of training. Where
-positions are drawn with gaps it is half their limit, since T/2 of them would hold few keys. Where there are
-fewer layers than `every` it would have no layer of the second kind. The paper trains on at longer contexts
-in the end, which is no part of the encoding.
+Departures: the window is T/2 unless set: the paper's 4096 goes with its 8192 tokens of training; where
+positions are drawn with gaps it is half their limit. With fewer layers than `every` the last one has no
+encoding. The paper ends with training at longer contexts, which is no part of the encoding.
 """
 
 from __future__ import annotations
@@ -21,20 +19,14 @@ from posenc.encodings.families.rotary import Layout, Rotary
 
 
 class RNoPESWA(Rotary):
-    """Rotary near, none far, by layer."""
-
     name = "rnope_swa"
     paper = "Yang et al. 2025 (RoPE to NoPE and back again), arXiv 2501.18795"
-    formula = "3 of 4 layers RoPE and a window, 1 of 4 no encoding and all of the past"
+    formula = "3 of 4 layers RoPE and a window, 1 of 4 no encoding and full attention"
     acts_on = "several"
     past_training = "rotary layers never see a distance beyond the window; the others spread over more keys"
     learned = "0"
-    refuses: Mapping[str, str] = {
-        "attention.window": "it has windows of its own in some layers: encoding.window"
-    }
-    traps = (
-        "A window in every layer would leave the far past to the depth alone: some layers must see all.",
-    )
+    refuses: Mapping[str, str] = {"attention.window": "some of its layers have one: encoding.window"}
+    traps = ("With a window in every layer the far past is reached through depth alone.",)
 
     def __init__(self, shape: Shape, *, base: float, layout: Layout, every: int, window: int | None) -> None:
         super().__init__(shape, base=base, layout=layout, width=shape.head_dim)
@@ -54,7 +46,7 @@ class RNoPESWA(Rotary):
         return [f"rnope_swa: no layer of {self.shape.n_layers} is rotary, order comes from the mask alone"]
 
     def is_free(self, layer: int) -> bool:
-        """Whether the layer has no encoding and sees all of the past."""
+        """Tell whether the layer has no encoding and full attention."""
         return (layer + 1) % self.every == 0
 
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:

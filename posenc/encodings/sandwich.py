@@ -1,8 +1,7 @@
-"""Sandwich: what sinusoidal positions say of the distance, and nothing else of them.
+"""Sandwich: the inner product of sinusoidal positions as a bias by distance.
 
-Formula: score_ij + (H / (8h)) * sum over k < d'/2 of cos(r / 10000^(2k/d')), r = i - j, head h = 1..H. It is
-the inner product of two sinusoidal positions, without the token embeddings they are mixed with.
-It acts on the scores as a bias by distance. d' (`width`) = 128 is the paper's, whatever the model's width.
+Formula: score_ij + (H / (8h)) * sum over k < d'/2 of cos((i - j) / base^(2k/d')), h = 1..H: the inner product
+of two sinusoidal positions. d' (`width`) is 128 as in the paper, whatever the model's width.
 Paper: Chi, Fan, Rudnicky, Ramadge 2022, arXiv 2212.10356.
 Departures: none; subtracting d'/2, as some do, changes nothing after the softmax.
 """
@@ -17,18 +16,14 @@ from posenc.encodings.families.absolute import check_base, sinusoid_frequencies
 
 
 class Sandwich(Encoding):
-    """The sinusoids' inner product by distance, steeper for the first heads."""
-
     name = "sandwich"
     paper = "Chi, Fan, Rudnicky, Ramadge 2022, arXiv 2212.10356"
     formula = "score_ij + (H/(8h)) * sum_k cos((i - j) / base^(2k/width))"
     acts_on = "bias"
-    past_training = (
-        "defined everywhere; on the whole the sum goes on falling with the logarithm of the distance"
-    )
+    past_training = "defined everywhere; the bias keeps falling with the logarithm of the distance"
     learned = "0"
     relative = True
-    traps = ("The sum ripples: it falls on the whole with the distance, not from each one to the next.",)
+    traps = ("The sum ripples: it falls with the distance on average, not at every step.",)
 
     def __init__(self, shape: Shape, *, base: float, width: int) -> None:
         super().__init__(shape)

@@ -1,19 +1,17 @@
-"""Scale-invariant attention: every decade of distances gets a like share of the attention.
+"""Scale-invariant attention: every decade of distances gets a similar share of the attention.
 
 Formula: a_r z + m_r, z the scaled score, r = i - j, a_r^2 = 2 [log(r / tau + 1) + 1/2], m_r = 1 - a_r^2: for
 Gaussian z the expected exp(score) falls as 1 / (r / tau + 1), so that [r, 10 r) weighs the same at any r.
-The paper's method is this on p-RoPE, queries and keys turned with the lowest frequencies left still:
-theta_k = base^(-2k/D') over the first D' = fraction * D numbers of a head.
-  tau       distances below it are left nearly as they are
+Used with p-RoPE as in the paper: theta_k = base^(-2k/D') over the first D' = fraction * D numbers of a head.
+  tau       distances below it are nearly unchanged
   base      the paper's effective base of p-RoPE
-  fraction  share of D that is turned; 0: none ("scale-invariant NoPE"), 1: all of it (RoPE)
-  layout    interleaved pairs (2k, 2k+1), half pairs (k, k + D'/2)
-It acts on queries and keys, then on the scores.
+  fraction  share of D that is rotated; 0: none ("scale-invariant NoPE"), 1: all of it (RoPE)
+  layout    interleaved: pairs (2k, 2k+1); half: pairs (k, k + D'/2)
 Paper: Anson, Wang, Aitchison 2025, arXiv 2505.17083; p-RoPE: Barbero et al. 2024, arXiv 2410.06205.
-Trap: the base of 1024 goes with windows of 4096. At T = 64 most pairs barely turn in training and meet new
+Choose base by T: 1024 goes with windows of 4096. At T = 64 most pairs barely turn in training and meet new
 angles past it; base 16 = 1024 T / 4096 was better at T and halved the loss at 8T (docs/study.md).
-Departures: no QK-norm, which kept z near unit variance in the paper's models. In a sum of encodings the
-biases of the others are scaled like the score.
+Departures: no QK-norm, which kept z near unit variance in the paper. In a sum of encodings the biases of the
+others are scaled like the score.
 """
 
 from __future__ import annotations
@@ -29,23 +27,19 @@ from torch import Tensor
 from posenc.encodings.base import Shape
 from posenc.encodings.families.rotary import Layout, Rotary
 
-SMALLEST = 1e-6  # of tau: 1e-40 overflows float32 and makes nan of every score
+SMALLEST = 1e-6  # of tau: 1e-40 overflows float32 and makes every score nan
 
 
 class ScaleInvariant(Rotary):
-    """Scores sharpened and lowered with the logarithm of the distance, on p-RoPE."""
-
     name = "scale_invariant"
     paper = "Anson, Wang, Aitchison 2025, arXiv 2505.17083"
     formula = "a_r z + m_r, a_r^2 = 2 [log(r/tau + 1) + 1/2], m_r = 1 - a_r^2, on p-RoPE"
     acts_on = "several"
-    past_training = "defined everywhere; each further decade of distances gets about the same share"
+    past_training = "defined everywhere; each decade of distances gets about the same share"
     learned = "0"
-    refuses: Mapping[str, str] = {
-        "attention.scale": "its a_r is such a scale already, and both would sharpen twice"
-    }
+    refuses: Mapping[str, str] = {"attention.scale": "its a_r is such a scale already"}
     traps = (
-        "On RoPE with all its frequencies it does not extrapolate: the paper's method is on p-RoPE.",
+        "With all of RoPE's frequencies it does not extrapolate: use p-RoPE.",
         "r is the distance, not the window's length: a scale by length starves the nearest tokens.",
     )
 
@@ -63,7 +57,7 @@ class ScaleInvariant(Rotary):
 
     @cached_property
     def hooks(self) -> frozenset[str]:
-        """Without `rotate` where nothing is turned, so that a sum may have another rotation."""
+        """Without `rotate` if fraction = 0, so that a sum may have another rotation."""
         return super().hooks if self.turns else super().hooks - {"rotate"}
 
     def scores(

@@ -1,13 +1,12 @@
 """Shaw's relative positions: a learned vector by clipped distance for the keys, and one for the values.
 
 Formula: score_ij = q_i . (k_j + aK[c]) / sqrt(D), output_i = sum_j p_ij (v_j + aV[c]), c = min(i - j, clip).
-  clip      distances from here on share one vector
-  per_head  tables for each head; false: each layer's are shared by its heads
-It acts on the scores and on the values.
-Paper: Shaw, Uszkoreit, Vaswani 2018, arXiv 1803.02155; clip = 16 as there.
-Departures: one direction, the past; the paper's tables have 2 clip + 1 rows for both. The paper names no
-initial values: here normal, D^-1/2. In a sum with a rotation aK meets the query before it is turned: after
-it the score would depend on the query's own position.
+  clip      distances from here on share one vector; 16 as in the paper
+  per_head  tables for each head; false: the heads of a layer share them
+Paper: Shaw, Uszkoreit, Vaswani 2018, arXiv 1803.02155.
+Departures: the past only; the paper's tables have 2 clip + 1 rows for both directions. The paper gives no
+initial values: here normal, D^-1/2. In a sum with a rotation aK meets the unrotated query: otherwise the
+score would depend on the query's own position.
 """
 
 from __future__ import annotations
@@ -18,23 +17,18 @@ import torch
 from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.families.relative import of_block
+from posenc.encodings.families.content import of_block
 
 
 class Shaw(Encoding):
-    """Learned vectors by distance, beside keys and values."""
-
     name = "shaw"
     paper = "Shaw, Uszkoreit, Vaswani 2018, arXiv 1803.02155"
     formula = "q_i . (k_j + aK[min(i-j, clip)]) / sqrt(D); sum_j p_ij (v_j + aV[min(i-j, clip)])"
     acts_on = "scores"
-    past_training = "every distance from clip on shares the last vectors; more and more keys do"
+    past_training = "every distance from clip on shares the last vectors"
     learned = "2*(clip + 1)*D*L*(H if per_head else 1)"
     relative = True
-    traps = (
-        "Gathered for every pair the vectors are (T, T, D) numbers; by distance they are clip + 1.",
-        "A clip of T or more leaves rows that no training window reaches.",
-    )
+    traps = ("Gathered for every pair the vectors are (T, T, D) numbers; by distance they are clip + 1.",)
 
     def __init__(self, shape: Shape, *, clip: int, per_head: bool) -> None:
         super().__init__(shape)
@@ -52,13 +46,11 @@ class Shaw(Encoding):
         unreached = self.clip + 1 - self.shape.distances
         if unreached <= 0:
             return []
-        return [
-            f"shaw: {unreached} of {self.clip + 1} rows lie beyond every distance of training "
-            "and stay untrained"
-        ]
+        rows = f"{unreached} of {self.clip + 1} rows"
+        return [f"shaw: {rows} lie beyond every distance of training and stay untrained"]
 
     def _near(self, q_pos: Tensor, k_pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The last `clip` keys of each query: index, clipped distance, whether it is there, (T, K) each.
+        """Return index, clipped distance and existence of each query's last `clip` keys, (T, K) each.
 
         Positions increase, so every key nearer than `clip` is among them; all others share one row.
         """
@@ -70,7 +62,7 @@ class Shaw(Encoding):
         return index, (q_pos[:, None] - k_pos[index]).clamp_max(self.clip), there
 
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, int]:
-        """q_i . aK / sqrt(D) by clipped distance, (B, H, queries, clip + 1), and the window's length."""
+        """Return q_i . aK / sqrt(D) by distance, (B, H, queries, clip + 1), and the window's length."""
         by_distance = q @ self.keys[layer].to(q.dtype).mT
         return by_distance.float() * self.shape.head_dim**-0.5, k.shape[2]
 

@@ -1,8 +1,7 @@
 """Sinusoidal absolute positions.
 
-Formula: x'_t = sqrt(d) x_t + PE_t, PE_{t,2k} = sin(t / base^(2k/d)), PE_{t,2k+1} = cos(t / base^(2k/d)),
-with base = 10000 and token embeddings that start with standard deviation d^-1/2. The factor sqrt(d) is that
-of the token embeddings: with `per_layer` it meets the input alone.
+Formula: sqrt(d) x_t + PE_t, PE_{t,2k} = sin(t / base^(2k/d)), PE_{t,2k+1} = cos(t / base^(2k/d)). Token
+embeddings start with standard deviation d^-1/2; with `per_layer` sqrt(d) is applied at the input alone.
 Paper: Vaswani et al. 2017, arXiv 1706.03762.
 Departure: for an odd d the last sine has no cosine (the paper has no odd d).
 """
@@ -16,12 +15,10 @@ from posenc.encodings.families.absolute import JOINED, PLACES, Absolute, Combine
 
 
 class Sinusoidal(Absolute):
-    """Fixed sines and cosines of the absolute position."""
-
     name = "sinusoidal"
     paper = "Vaswani et al. 2017, arXiv 1706.03762"
     formula = "x_t sqrt(d) + PE_t, PE_{t,2k} = sin(t/base^(2k/d)), PE_{t,2k+1} = cos(same)"
-    past_training = "defined everywhere, but the sums of phases beyond T were never seen in training"
+    past_training = "defined everywhere; combinations of phases beyond T were never seen in training"
     learned = f"{JOINED}*{PLACES}"
     traps = (
         "At position 0 the row is [0, 1, 0, 1, ...]; a tutorial prints 0.84, 0.54, which is position 1.",

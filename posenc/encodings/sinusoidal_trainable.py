@@ -1,13 +1,11 @@
 """Sinusoidal absolute positions whose frequencies and phases are learned.
 
-Formula: x'_t = sqrt(d) x_t + PE_t, PE_{t,2k} = sin(w_k t + f_k), PE_{t,2k+1} = cos(w_k t + f_k). Frequencies
-w_k (radians a token) and phases f_k are plain parameters, d/2 of each in every place; they start at
-base^(-2k/d) and 0, so that training starts from `sinusoidal`.
+Formula: sqrt(d) x_t + PE_t, PE_{t,2k} = sin(w_k t + f_k), PE_{t,2k+1} = cos(w_k t + f_k), w_k (radians a
+token) and f_k learned, d/2 of each in every place; they start at base^(-2k/d) and 0, as in `sinusoidal`.
 Paper: none; the tutorials' variant of Vaswani et al. 2017, arXiv 1706.03762. Not the learnable Fourier
 features of Li et al. 2021, arXiv 2106.02795, which add an MLP.
-Choices: no reparametrisation, so the sign of a frequency is free and an update of size lr turns the angle at
-t by t lr. Parameters are float32: at position 65 536 the rounding of a stored frequency is worth up to 0.002
-radians against `sinusoidal`; the product itself is made in float64.
+Precision: parameters are float32, so at position 65 536 the rounding of a frequency is worth up to 0.002
+radians; the product is computed in float64.
 """
 
 from __future__ import annotations
@@ -16,35 +14,24 @@ import torch
 from torch import Tensor, nn
 
 from posenc.encodings.base import Shape, float64
-from posenc.encodings.families.absolute import (
-    JOINED,
-    PLACES,
-    Absolute,
-    Combine,
-    check_base,
-    sinusoid_frequencies,
-    waves,
-)
+from posenc.encodings.families import absolute
+from posenc.encodings.families.absolute import JOINED, PLACES, Absolute, Combine
 
 
 class SinusoidalTrainable(Absolute):
-    """Sines and cosines of the absolute position with learned frequencies and phases."""
-
     name = "sinusoidal_trainable"
     paper = "none (tutorials); starts as Vaswani et al. 2017, arXiv 1706.03762"
     formula = "x_t sqrt(d) + PE_t, PE_{t,2k} = sin(w_k t + f_k), PE_{t,2k+1} = cos(same), w and f learned"
-    past_training = (
-        "defined everywhere; frequencies fit T, and their error grows in proportion to the position"
-    )
+    past_training = "defined everywhere; the error of a fitted frequency grows with the position"
     learned = f"(d + {JOINED})*{PLACES}"
     traps = (
         "The gradient of a frequency grows with t: an update of size lr turns the angle at t by t lr.",
-        "Weight decay pulls every frequency to 0, where all positions look alike: it is left out here.",
+        "Weight decay would pull every frequency to 0, so it is not applied.",
     )
 
     def __init__(self, shape: Shape, *, base: float, per_layer: bool, combine: Combine) -> None:
         super().__init__(shape, per_layer=per_layer, combine=combine)
-        check_base(base)
+        absolute.check_base(base)
         if shape.d_model % 2:
             raise ValueError(f"d_model={shape.d_model}: must be even, sines and cosines come in pairs")
         self.base = base
@@ -54,7 +41,7 @@ class SinusoidalTrainable(Absolute):
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         if name == "frequency":
-            parameter.copy_(sinusoid_frequencies(self.shape.d_model, self.base).expand_as(parameter))
+            parameter.copy_(absolute.sinusoid_frequencies(self.shape.d_model, self.base).expand_as(parameter))
         elif name == "phase":
             nn.init.zeros_(parameter)
         else:
@@ -62,4 +49,4 @@ class SinusoidalTrainable(Absolute):
 
     def rows(self, pos: Tensor, place: int) -> Tensor:
         angle = float64(pos)[:, None] * float64(self.frequency[place])  # (T, d/2)
-        return waves(angle + float64(self.phase[place])).float().to(pos.device)  # (T, d_model)
+        return absolute.waves(angle + float64(self.phase[place])).float().to(pos.device)  # (T, d_model)

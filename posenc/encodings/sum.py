@@ -1,18 +1,111 @@
 """A sum of encodings: all of them at once, such as a bias on top of rotated queries and keys.
 
-Formula: embeddings in the order of the parts, biases added, masks intersected, score laws one after another.
-`encoding=sum encoding.parts=[alibi,rope]`; a part with parameters of its own is a mapping,
+Formula: embeddings in the order of the parts, biases added, masks intersected, score changes one after
+another. `encoding=sum encoding.parts=[alibi,rope]`; a part with parameters of its own is a mapping,
 `encoding.parts=[alibi,{name:rope,base:500000.0}]`, the others keep those of their YAML.
 Parts that both rotate, both draw positions, or both replace the softmax or the values are refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.composed import Composed
+
+# Hooks that only one part may have.
+ALONE = ("positions", "rotate", "weights", "values")
+
+
+class Composed(Encoding):
+    """Encodings acting as one: a sum, or an encoding with its options. The parts are not registered here.
+
+    Raises ValueError where two parts conflict.
+    """
+
+    def __init__(self, shape: Shape, parts: Sequence[Encoding]) -> None:
+        super().__init__(shape)
+        self.parts = tuple(parts)  # a tuple: modules in it are not registered twice
+        for hook in ALONE:
+            names = [getattr(part, "name", type(part).__name__.lower()) for part in self._having(hook)]
+            if len(names) > 1:
+                raise ValueError(f"{' and '.join(names)} cannot act together: each decides the {hook} alone")
+        policies = {part.beyond for part in self.parts} - {None}
+        if len(policies) > 1:
+            raise ValueError(f"parts differ in what is done past T: {sorted(map(str, policies))}")
+        self.beyond = next(iter(policies), None)
+        ends = [part.ends_at for part in self.parts if part.ends_at is not None]
+        self.ends_at = min(ends, default=None)
+        self.prefix_stable = all(part.prefix_stable for part in self.parts)
+        self.relative = all(part.relative for part in self.parts)
+        biased = self._having("bias", "distance_bias")
+        self.penalty = bool(biased) and all(part.penalty for part in biased)
+        self.uses_positions = any(part.uses_positions for part in self.parts)
+        self.decouples = all(part.decouples for part in self.parts)
+
+    @cached_property
+    def hooks(self) -> frozenset[str]:
+        return frozenset().union(*(part.hooks for part in self.parts))
+
+    def _having(self, *hooks: str) -> list[Encoding]:
+        return [part for part in self.parts if part.hooks & set(hooks)]
+
+    def warnings(self) -> list[str]:
+        return [text for part in self.parts for text in part.warnings()]
+
+    def positions(self, n: int, training: bool, generator: torch.Generator) -> Tensor:
+        for part in self._having("positions"):
+            return part.positions(n, training, generator)
+        return super().positions(n, training, generator)
+
+    def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
+        for part in self._having("embed"):
+            x = part.embed(x, pos, layer)
+        return x
+
+    def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        for part in self._having("rotate"):
+            q, k = part.rotate(q, k, q_pos, k_pos, layer)
+        return q, k
+
+    def distance_bias(self, r: Tensor, layer: int) -> Tensor:
+        return torch.stack([part.distance_bias(r, layer) for part in self._having("distance_bias")]).sum(0)
+
+    def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        biased = self._having("bias", "distance_bias")
+        return torch.stack([part.bias(q_pos, k_pos, layer) for part in biased]).sum(0)  # (H, T, S)
+
+    def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        seen = super().visible(q_pos, k_pos, layer)  # (T, S)
+        for part in self._having("visible"):
+            seen = seen & part.visible(q_pos, k_pos, layer)
+        return seen
+
+    def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> Any:
+        return [part.prepare(x, q, k, layer) if "prepare" in part.hooks else None for part in self.parts]
+
+    def scores(
+        self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
+    ) -> Tensor:
+        states = state if state is not None else [None] * len(self.parts)
+        for part, own in zip(self.parts, states, strict=True):
+            if "scores" in part.hooks:
+                s = part.scores(s, q, k, q_pos, k_pos, own, layer)
+        return s
+
+    def weights(self, s: Tensor, allowed: Tensor, layer: int) -> Tensor:
+        for part in self._having("weights"):
+            return part.weights(s, allowed, layer)
+        return super().weights(s, allowed, layer)
+
+    def values(self, p: Tensor, v: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        for part in self._having("values"):
+            return part.values(p, v, q_pos, k_pos, layer)
+        return super().values(p, v, q_pos, k_pos, layer)
 
 
 class Sum(Composed):

@@ -4,8 +4,8 @@ Formula: score_ij + b[h, bucket(i - j)]. Causal buckets: the first half hold one
 half widen logarithmically up to max_distance, the last one takes everything beyond. Shared by the layers.
 Paper: Raffel et al. 2019, arXiv 1910.10683.
 Departures: scores keep 1/sqrt(D), which T5 leaves out; b starts at zero; max_distance is min(128, T) unless
-set, and at least buckets/2 + 1 (128 as published leaves buckets that no training window of T < 128 reaches:
-they keep their initial value); where positions are drawn with gaps, their limit stands for T.
+set, and at least buckets/2 + 1: with the published 128 a training window of T < 128 leaves buckets untrained.
+Where positions are drawn with gaps, T is their limit.
 """
 
 from __future__ import annotations
@@ -21,32 +21,27 @@ PUBLISHED_MAX_DISTANCE = 128
 
 
 def bucket(r: Tensor, buckets: int, max_distance: int) -> Tensor:
-    """Bucket index in [0, buckets) of the distances r >= 0, (R,) int64."""
+    """Return the bucket in [0, buckets) of distances r >= 0, (R,) int64."""
     exact = buckets // 2
-    # log in float64 and of at least `exact`, so that no log(0) hides behind the `where`
+    # of at least `exact`: a log(0) behind `where` would have a nan for a gradient
     ratio = (float64(r.clamp_min(exact)) / exact).log() / math.log(max_distance / exact)
-    # 1e-9: float error must not push an exact bucket border (r = max_distance, say) one bucket down
+    # 1e-9: rounding must not push an exact border (r = max_distance, say) one bucket down
     far = exact + (ratio * (buckets - exact) + 1e-9).long().to(r.device)
     return torch.where(r < exact, r, far.clamp_max(buckets - 1))  # (R,)
 
 
 class T5(Encoding):
-    """A learned bias by bucket of the distance, one table for all layers."""
-
     name = "t5"
     paper = "Raffel et al. 2019, arXiv 1910.10683"
     formula = "score_ij + b[h, bucket(i - j)]"
     acts_on = "bias"
     past_training = "every distance from max_distance on shares the last bucket"
-
     learned = "buckets*H"
+    zero_init = ("table",)
     relative = True
     traps = (
-        "log(0) hides behind `where`: its gradient is nan.",
-        "max_distance beyond T leaves buckets that no training window reaches. Where it ends at T, "
-        "ever more keys of a longer text share the last bucket, which costs 0.2 nats at 2T and 1.4 at 8T "
-        "(docs/study.md).",
-        "T5 itself has no 1/sqrt(D); here scores keep it.",
+        "max_distance beyond T leaves buckets untrained. With max_distance = T ever more keys of a longer "
+        "text share the last bucket, which costs 0.2 nats at 2T and 1.4 at 8T (docs/study.md).",
     )
 
     def __init__(self, shape: Shape, *, buckets: int, max_distance: int | None) -> None:
@@ -54,7 +49,6 @@ class T5(Encoding):
         if buckets < 2 or buckets % 2:
             raise ValueError(f"buckets={buckets}: must be even and at least 2")
         if max_distance is None:
-            # never below the exact half: a shorter T would leave the logarithmic half no room
             max_distance = max(min(PUBLISHED_MAX_DISTANCE, shape.distances), buckets // 2 + 1)
             self.derived["max_distance"] = max_distance
         if max_distance <= buckets // 2:
@@ -62,9 +56,6 @@ class T5(Encoding):
         self.buckets = buckets
         self.max_distance = max_distance
         self.table = nn.Parameter(torch.empty(shape.n_heads, buckets))  # (H, buckets)
-
-    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
-        nn.init.zeros_(parameter)
 
     def warnings(self) -> list[str]:
         farthest = self.shape.distances - 1

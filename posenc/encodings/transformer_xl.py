@@ -2,13 +2,13 @@
 
 Formula: score_ij = [(q_i + u) . k_j + (q_i + v) . W R_(i-j)] / sqrt(D), R the distance's sinusoids, d wide;
 W (d, d) is learned for each layer, u and v for each layer and head.
-It acts on the scores. With g_i = W^T (q_i + v) the last term is a sum over frequencies theta of
-g_sin sin((i-j) theta) + g_cos cos((i-j) theta): the inner product of g_i turned by i with sines and cosines
-of j alone. So any positions will do, nothing is shifted, and no table of distances is made.
+Computed without a table of distances or a relative shift: with g_i = W^T (q_i + v) the last term is the sum
+over frequencies theta of g_sin sin((i-j) theta) + g_cos cos((i-j) theta), the inner product of g_i rotated by
+i with the sines and cosines of j.
 Paper: Dai et al. 2019, arXiv 1901.02860.
-Departures: no recurrence over segments; u and v are of each layer, where the formula has one of each. The
-paper names no initial values: here u and v are zero, W as any linear map. In a sum with a rotation the
-added terms meet q and k before they are turned: after it they would depend on each position alone.
+Departures: no recurrence over segments; u and v for each layer, where the formula has one of each. The paper
+gives no initial values: here u and v are zero, W as any linear map. In a sum with a rotation the added terms
+use the unrotated q and k: otherwise they would depend on each position alone.
 """
 
 from __future__ import annotations
@@ -21,31 +21,30 @@ from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.families.absolute import check_base, sinusoids
-from posenc.encodings.families.relative import of_block
+from posenc.encodings.families.content import of_block
 
 
 @dataclass
 class Prepared:
-    """Of a layer and its window of S tokens."""
+    """What a layer computes once for a window of S tokens."""
 
     content: Tensor  # u . k_j: (B, H, S) float32
     g: Tensor  # W^T (q_i + v): (B, H, queries, d)
-    waves: Tensor | None = None  # sinusoids of the positions met so far, (up to S, d) float32
+    waves: Tensor | None = None  # sinusoids of positions so far, (up to S, d) float32
 
 
 class TransformerXL(Encoding):
-    """Content and position, each with a bias of its own, on every key."""
-
     name = "transformer_xl"
     paper = "Dai et al. 2019, arXiv 1901.02860"
     formula = "[(q_i + u) . k_j + (q_i + v) . W R_(i-j)] / sqrt(D), R sinusoids of the distance"
     acts_on = "scores"
     past_training = "defined everywhere; sinusoids of distances beyond T were never seen in training"
     learned = "L*(H*D*d + 2*H*D)"
+    zero_init = ("u", "v")
     relative = True
     traps = (
         "What the relative shift leaves above the diagonal is garbage and must be masked.",
-        "The relative shift supposes neighbours at distance 1, which drawn positions are not.",
+        "The relative shift needs neighbours at distance 1, which drawn positions are not.",
     )
 
     def __init__(self, shape: Shape, *, base: float) -> None:
@@ -58,12 +57,6 @@ class TransformerXL(Encoding):
         self.w = nn.Parameter(torch.empty(layers, heads, width, shape.d_model))  # (L, H, D, d)
         self.u = nn.Parameter(torch.empty(layers, heads, width))  # (L, H, D)
         self.v = nn.Parameter(torch.empty(layers, heads, width))
-
-    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
-        if name == "w":
-            super().initialize(name, parameter, generator)
-        else:
-            nn.init.zeros_(parameter)
 
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> Prepared:
         content = (k.float() * self.u[layer].float()[:, None]).sum(-1)  # (B, H, S)

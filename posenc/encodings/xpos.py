@@ -1,12 +1,11 @@
-"""xPos: rotary positions whose pairs also fade with the distance, fast pairs the more.
+"""xPos: rotary positions whose pairs also fade with the distance, the fast pairs more.
 
 Formula: RoPE with q_i * z_k^(i/s) and k_j * z_k^(-j/s), z_k = (2k/D + 0.4) / 1.4, s = `scale_base` = 512, so
-that pair k of the score has the factor z_k^((i-j)/s).
-It acts on queries and keys. i and j are counted from the middle of the window: the scores are the same, and
-z^(-j/s) alone would overflow float32 from j = 36 000 on.
+that pair k of the score has the factor z_k^((i-j)/s). i and j are counted from the middle of the window: the
+scores are the same, and z^(-j/s) alone overflows float32 from j = 36 000 on.
 Paper: Sun et al. 2022, arXiv 2212.10554.
-Departures: none in the formula. Windows over more than 128 s = 65 536 positions are refused (32 768 where
-positions are drawn): there the factors leave float32's range.
+Departure: windows over more than 128 s = 65 536 positions are refused (32 768 where positions are drawn):
+there the factors leave float32's range.
 """
 
 from __future__ import annotations
@@ -19,24 +18,21 @@ from torch import Tensor
 from posenc.encodings.base import Shape, float64
 from posenc.encodings.families.rotary import Layout, Rotary
 
-# In units of scale_base. 0.4/1.4 to the power of 64 is 1.5e-35, of -64 it is 6.7e34: so far from the middle
-# may a contiguous window reach, and so far apart may a query and a key of its future be, which is scored
-# before it is masked: inf - inf is nan. A block of a contiguous window has its future near.
+# Longest window in units of scale_base. (0.4/1.4)^-64 = 6.7e34 is near float32's end, so positions may lie 64
+# from the middle. With drawn positions a query is scored against keys of the far future before the mask, and
+# inf - inf is nan; a block of a contiguous window has its future near.
 CONTIGUOUS, ANY = 128.0, 64.0
 
 
 class XPos(Rotary):
-    """RoPE with a factor for each pair that falls with the distance."""
-
     name = "xpos"
     paper = "Sun et al. 2022, arXiv 2212.10554"
     formula = "RoPE, pair k times z_k^((i-j)/512), z_k = (2k/D + 0.4)/1.4"
-    past_training = "defined everywhere; far pairs fade, the fast ones first, and the score with them"
+    past_training = "defined everywhere; with the distance the fast pairs fade first, then the score"
     learned = "0"
     traps = (
         "z^(-j/512) overflows float32 past j = 36 000: count from the window's middle.",
-        "Queries and keys count from one place: each from the middle of its own, the last queries of a "
-        "window get other scores than among all of them.",
+        "Queries and keys must count from the same place, or a block of queries gets other scores.",
         "The keys' factor is the reciprocal of the queries'; the same on both falls with i + j.",
     )
 
@@ -52,7 +48,7 @@ class XPos(Rotary):
         self.ends_at = int(CONTIGUOUS * scale_base) + 1
 
     def log_factors(self, pos: Tensor, centre: int) -> Tensor:
-        """log z_k^((pos - centre)/s): (T, D/2) float64."""
+        """Return log z_k^((pos - centre)/s): (T, D/2) float64."""
         exact = float64(pos - centre)[:, None]
         z = torch.arange(0, self.width, 2, dtype=torch.float64, device=exact.device) / self.width
         return exact / self.scale_base * ((z + 0.4) / 1.4).log()

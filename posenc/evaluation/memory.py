@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from posenc.core.control_groups import own_groups
+from posenc.core.machine import control_groups
 from posenc.core.memory_meter import LiveTensors
 
 # float32 numbers for each pair of tokens and each head: while even they would fit there is nothing to ask.
@@ -67,7 +67,7 @@ def free_memory(root: Path = Path("/")) -> int | None:
     size = _number(root / "proc/self/status", r"^VmSize:\s+(\d+) kB")
     if size is not None and (most := address_limit()) is not None:
         known.append(max(0, most - size * 1024))
-    for group, folder in own_groups("memory", root):
+    for group, folder in control_groups("memory", root):
         limit, used, cached = GROUP_FILES[group]
         most, now = _number(folder / limit, r"^(\d+)$"), _number(folder / used, r"^(\d+)$")
         if most is not None and now is not None:

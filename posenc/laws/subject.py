@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from posenc.core.seeds import generator_for
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.composed import Composed
+from posenc.encodings.sum import Composed
 from posenc.laws.verdict import NotApplicableError
 from posenc.model.decoder import Decoder
 

@@ -13,8 +13,7 @@ from posenc.core.seeds import generator_for
 from posenc.encodings.base import Encoding
 from posenc.laws.subject import Subject, tokens
 from posenc.laws.verdict import NotApplicableError, Verdict, require
-from posenc.model.decoder import count_parameters
-from posenc.model.init import initialize
+from posenc.model.decoder import count_parameters, initialize
 
 ARITHMETIC = {"__builtins__": {}, "min": min, "max": max, "round": round, "int": int, "abs": abs}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from posenc.core.names import visible
+from posenc.core.errors import visible
 
 LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 LATEX |= {character: "\\" + character for character in "&%$#_{}"}

@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from posenc.core.durable import CONTINUES, cannot_write, check_room, sha256_of_file, sync
+from posenc.core.atomic_files import CONTINUES, cannot_write, check_room, sha256_of_file, sync
 from posenc.core.errors import RunError
 from posenc.model.decoder import Decoder
 from posenc.training.intact import checkpoint_paths, number_of, problem_of

@@ -9,7 +9,7 @@ import re
 import stat
 from pathlib import Path
 
-from posenc.core.durable import sha256_of_file
+from posenc.core.atomic_files import sha256_of_file
 from posenc.core.errors import RunError
 
 LARGEST = 1_000_000  # bytes of a manifest or a state

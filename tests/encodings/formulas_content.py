@@ -14,8 +14,8 @@ from torch import Tensor
 
 from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding
-from posenc.encodings.composed import Composed
-from posenc.encodings.options.window import Window
+from posenc.encodings.options import Window
+from posenc.encodings.sum import Composed
 from posenc.model.kernels import attend
 
 Vector = list[float]

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from posenc.encodings.base import Encoding
-from posenc.encodings.composed import Composed
-from posenc.encodings.options.window import Window
+from posenc.encodings.options import Window
+from posenc.encodings.sum import Composed
 from posenc.model.decoder import Decoder
 from posenc.model.kernels import attend
 

@@ -18,11 +18,10 @@ import naive
 from posenc.core.seeds import generator_for
 from posenc.encodings import build_encoding, encoding_class
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.build import default_parameters
 from posenc.encodings.families.absolute import Absolute
-from posenc.encodings.options.positions import Offset, Randomized
-from posenc.model.decoder import Decoder, ModelShape, count_parameters
-from posenc.model.init import initialize
+from posenc.encodings.options import Offset, Randomized
+from posenc.encodings.registry import default_parameters
+from posenc.model.decoder import Decoder, ModelShape, count_parameters, initialize
 
 T, LIMIT, VOCABULARY = 8, 128, 11
 TOLERANCE = 2e-5  # of logits around 1: the scores of attention are float32

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from posenc.core.errors import UserError
 from posenc.encodings.cope import CoPE
-from posenc.encodings.families.gates import reversed_cumsum
+from posenc.encodings.families.content import reversed_cumsum
 from posenc.model import kernels
 
 

@@ -10,8 +10,7 @@ from posenc.core.seeds import generator_for
 from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding
 from posenc.encodings.binary import Binary
-from posenc.model.decoder import Decoder, ModelShape
-from posenc.model.init import initialize
+from posenc.model.decoder import Decoder, ModelShape, initialize
 
 WIDTH, T = 8, 64
 POSITIONS = [0, 1, 2, 3, 63, 64, 255, 256, 257, 4096, 32767, 65535]

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from posenc.encodings.alibi import ALiBi
 from posenc.encodings.dape import DAPE
-from posenc.encodings.families import heads
-from posenc.encodings.families.heads import over_heads
+from posenc.encodings.families import content
+from posenc.encodings.families.content import over_heads
 from posenc.encodings.kerple_log import KerpleLog
 from posenc.model import kernels
 
@@ -112,7 +112,7 @@ def plainly(z: Tensor, b: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor
 @pytest.mark.parametrize("pairs", [1, 40, 1 << 20])
 @pytest.mark.parametrize("queries, keys", [(9, 9), (4, 9), (1, 1)])
 def test_chunks_of_the_network(queries: int, keys: int, pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "PAIRS", pairs)
+    monkeypatch.setattr(content, "PAIRS", pairs)
     given = random_network(2, queries, keys)
     past = torch.ones(queries, keys).tril(keys - queries)
     loss = torch.randn(2, 3, queries, keys, generator=torch.Generator().manual_seed(6)) * past
@@ -138,9 +138,9 @@ def test_gradients_inside_autocast_are_float32s() -> None:
 
 @torch.no_grad()
 def test_chunks_hold_no_more_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "PAIRS", 100)
+    monkeypatch.setattr(content, "PAIRS", 100)
     z = torch.zeros(2, 1, 30, 40)
-    chunks = list(heads._chunks(z))
+    chunks = list(content._chunks(z))
     rows = sorted(row for start, stop, _ in chunks for row in range(start, stop))
     assert rows == list(range(30))
     for start, stop, seen in chunks:
@@ -163,7 +163,7 @@ def test_hidden_numbers_are_never_there_for_every_pair(monkeypatch: pytest.Monke
         return largest_made(lambda: example.output(encoding, 0).sum().backward())
 
     assert largest() >= hidden * tokens * tokens  # one chunk: the measure sees them
-    monkeypatch.setattr(heads, "PAIRS", tokens)  # a query at a time, [z; b] of 2H numbers beside it
+    monkeypatch.setattr(content, "PAIRS", tokens)  # a query at a time, [z; b] of 2H numbers beside it
     assert HEADS * tokens * tokens <= largest() <= 2 * HEADS * tokens * tokens < hidden * tokens * tokens
 
 
@@ -172,7 +172,7 @@ def test_a_chunk_is_small_unless_told() -> None:
     example = Example(list(range(tokens)))
     encoding = built(example, hidden=hidden)
     largest = largest_made(lambda: example.output(encoding, 0).sum().backward())
-    assert largest <= hidden * heads.PAIRS <= hidden * tokens * tokens / 4
+    assert largest <= hidden * content.PAIRS <= hidden * tokens * tokens / 4
 
 
 @torch.no_grad()

@@ -5,7 +5,7 @@ import torch
 from formulas_bias import largest, network
 from torch import Tensor
 
-from posenc.encodings.families.piecewise import relu_network
+from posenc.encodings.families.bias import relu_network
 
 
 class Case:

@@ -6,7 +6,7 @@ import torch
 from formulas_content import HEADS, LAYERS, TOKENS, Example, Formula, apart, build, fox
 from torch import Tensor
 
-from posenc.encodings.families.gates import CumulativeGates
+from posenc.encodings.families.content import CumulativeGates
 from posenc.encodings.fox import FoX
 from posenc.model import kernels
 

@@ -6,8 +6,15 @@ import torch
 from formulas_bias import kerple_log, kerple_power, sigmoid, softplus, spread, started
 from torch import Tensor
 
-from posenc.encodings.families.kerple import FLOOR, Kerple
-from posenc.encodings.families.positive import NEAREST, above, between, raw_above, raw_between
+from posenc.encodings.families.bias import (
+    KERPLE_FLOOR,
+    NEAREST,
+    Kerple,
+    above,
+    between,
+    raw_above,
+    raw_between,
+)
 from posenc.laws.float64 import Float64
 
 both = pytest.mark.parametrize("name", ["kerple_log", "kerple_power"])
@@ -36,8 +43,8 @@ def formula(name: str) -> Callable[[int, float, float], float]:
 def values(encoding: Kerple) -> dict[str, Tensor]:
     """a and b as the formula takes them."""
     power = encoding.name == "kerple_power"
-    b = between(encoding.b, FLOOR, 2.0) if power else above(encoding.b, FLOOR)
-    return {"a": above(encoding.a, FLOOR).detach(), "b": b.detach()}
+    b = between(encoding.b, KERPLE_FLOOR, 2.0) if power else above(encoding.b, KERPLE_FLOOR)
+    return {"a": above(encoding.a, KERPLE_FLOOR).detach(), "b": b.detach()}
 
 
 @both
@@ -73,8 +80,8 @@ def test_an_exponent_of_one_is_alibi() -> None:
     encoding = kerple("kerple_power")
     slopes = torch.tensor([1.0, 0.5, 0.25, 0.0625])
     with torch.no_grad():
-        encoding.a.copy_(raw_above(slopes, FLOOR))
-        encoding.b.copy_(raw_between(torch.ones(4), FLOOR, 2.0))
+        encoding.a.copy_(raw_above(slopes, KERPLE_FLOOR))
+        encoding.b.copy_(raw_between(torch.ones(4), KERPLE_FLOOR, 2.0))
     r = torch.arange(300)
     assert torch.allclose(encoding.distance_bias(r, 0), -slopes[:, None] * r, rtol=3e-6)
 
@@ -99,10 +106,10 @@ def test_a_penalty_whatever_training_does(name: str, size: float) -> None:
 
 def test_extremes_are_the_ends_of_the_ranges() -> None:
     low, high = torch.tensor([-200.0]), torch.tensor([200.0])
-    assert above(low, FLOOR).item() == pytest.approx(0.01)
-    assert above(high, FLOOR).item() == pytest.approx(200.01)
-    assert between(low, FLOOR, 2.0).item() == pytest.approx(0.01)
-    assert between(high, FLOOR, 2.0).item() == 2.0
+    assert above(low, KERPLE_FLOOR).item() == pytest.approx(0.01)
+    assert above(high, KERPLE_FLOOR).item() == pytest.approx(200.01)
+    assert between(low, KERPLE_FLOOR, 2.0).item() == pytest.approx(0.01)
+    assert between(high, KERPLE_FLOOR, 2.0).item() == 2.0
 
 
 @both
@@ -159,7 +166,7 @@ def test_start(name: str, parameter: str) -> None:
     assert found.min() >= 0.01 and found.max() <= most
     want = torch.linspace(0, most, 4000)
     assert (found - want).abs().max() < 0.03 * most  # Kolmogorov and Smirnov: 0.026 in 1 of 100 seeds
-    nearest = FLOOR + NEAREST * (1.99 if (name, parameter) == ("kerple_power", "b") else 1)
+    nearest = KERPLE_FLOOR + NEAREST * (1.99 if (name, parameter) == ("kerple_power", "b") else 1)
     share = (found < nearest * 1.0001).float().mean().item()  # those drawn below it
     assert share == pytest.approx(nearest / most, abs=0.006) and share > 0
 
@@ -167,15 +174,17 @@ def test_start(name: str, parameter: str) -> None:
 def test_raw_numbers_give_their_values_back() -> None:
     value = torch.tensor([0.011, 0.02, 0.1, 0.7, 1.0, 1.9, 30.0, 512.0, 1e5], dtype=torch.float64)
     with Float64():
-        assert torch.allclose(above(raw_above(value, FLOOR), FLOOR), value, rtol=1e-12)
+        assert torch.allclose(above(raw_above(value, KERPLE_FLOOR), KERPLE_FLOOR), value, rtol=1e-12)
         inside = value[1:6]
-        assert torch.allclose(between(raw_between(inside, FLOOR, 2.0), FLOOR, 2.0), inside, rtol=1e-12)
+        assert torch.allclose(
+            between(raw_between(inside, KERPLE_FLOOR, 2.0), KERPLE_FLOOR, 2.0), inside, rtol=1e-12
+        )
     for outside in (torch.tensor([-3.0]), torch.tensor([0.0]), torch.tensor([0.01])):
-        assert above(raw_above(outside, FLOOR), FLOOR).item() == pytest.approx(0.011, rel=1e-5)
-        assert between(raw_between(outside, FLOOR, 2.0), FLOOR, 2.0).item() == pytest.approx(
+        assert above(raw_above(outside, KERPLE_FLOOR), KERPLE_FLOOR).item() == pytest.approx(0.011, rel=1e-5)
+        assert between(raw_between(outside, KERPLE_FLOOR, 2.0), KERPLE_FLOOR, 2.0).item() == pytest.approx(
             0.01199, rel=1e-4
         )
-    assert between(raw_between(torch.tensor([9.0]), FLOOR, 2.0), FLOOR, 2.0).item() < 2
+    assert between(raw_between(torch.tensor([9.0]), KERPLE_FLOOR, 2.0), KERPLE_FLOOR, 2.0).item() < 2
 
 
 @both

@@ -1,8 +1,7 @@
 import torch
 
 from posenc.encodings import build_encoding
-from posenc.model.decoder import Decoder, ModelShape
-from posenc.model.init import initialize
+from posenc.model.decoder import Decoder, ModelShape, initialize
 
 
 def logits_of_last(layers: int, tokens: list[int]) -> torch.Tensor:

@@ -15,11 +15,9 @@ from torch import Tensor
 
 from posenc.core.seeds import generator_for
 from posenc.encodings.base import Shape
-from posenc.encodings.options.scale import LogN
-from posenc.encodings.options.window import Window
+from posenc.encodings.options import LogN, Window
 from posenc.model import kernels
-from posenc.model.decoder import Decoder, ModelShape, count_parameters
-from posenc.model.init import initialize
+from posenc.model.decoder import Decoder, ModelShape, count_parameters, initialize
 from posenc.training.optimizer import Optimization, build_optimizer
 
 N = 2 * T + 3  # tokens, past the training length

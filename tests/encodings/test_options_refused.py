@@ -10,10 +10,7 @@ from optioned import CONTIGUOUS, DENSE, OFFSET, RANDOMIZED, options
 from posenc.core.errors import UserError
 from posenc.core.seeds import generator_for
 from posenc.encodings import list_encodings
-from posenc.encodings.options import check_positions, position_limit
-from posenc.encodings.options.positions import Randomized
-from posenc.encodings.options.scale import SSMax
-from posenc.encodings.options.window import Window
+from posenc.encodings.options import Randomized, SSMax, Window, check_positions, position_limit
 
 
 def test_nothing_asked_for_is_no_option() -> None:

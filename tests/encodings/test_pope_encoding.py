@@ -11,7 +11,7 @@ from posenc.core.errors import UserError
 from posenc.encodings.base import Shape
 from posenc.encodings.pope import PoPE
 from posenc.model import kernels
-from posenc.model.init import initialize
+from posenc.model.decoder import initialize
 
 HEADS, WIDTH = SHAPE.n_heads, SHAPE.head_dim
 

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from posenc.core.seeds import generator_for
 from posenc.encodings.base import Shape
-from posenc.encodings.options import position_limit
-from posenc.encodings.options.positions import Offset, Randomized
+from posenc.encodings.options import Offset, Randomized, position_limit
 
 
 def drawn(training: bool, seed: int, n: int = T, **params: Any) -> Tensor:

@@ -8,7 +8,7 @@ from naive import Place
 
 from posenc.core.errors import UserError
 from posenc.encodings.base import Shape
-from posenc.encodings.options.window import Window
+from posenc.encodings.options import Window
 from posenc.encodings.rnope_swa import RNoPESWA
 from posenc.model import kernels
 from posenc.model.decoder import Decoder

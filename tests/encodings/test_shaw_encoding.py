@@ -21,9 +21,9 @@ from formulas_relative import (
 from torch import Tensor
 
 from posenc.encodings.base import Encoding
-from posenc.encodings.composed import Composed
 from posenc.encodings.rope import RoPE
 from posenc.encodings.shaw import Shaw
+from posenc.encodings.sum import Composed
 from posenc.model import kernels
 
 

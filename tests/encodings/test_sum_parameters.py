@@ -17,8 +17,7 @@ from posenc.core.seeds import generator_for
 from posenc.encodings.base import Shape
 from posenc.encodings.options import build_options
 from posenc.encodings.sum import Sum
-from posenc.model.decoder import Decoder, count_parameters
-from posenc.model.init import initialize
+from posenc.model.decoder import Decoder, count_parameters, initialize
 from posenc.training.optimizer import Optimization, build_optimizer
 
 OPTIMIZATION = Optimization(1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0, 0.0, 0.0)

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from posenc.core.errors import UserError
 from posenc.encodings import resolve_encoding
-from posenc.encodings.composed import Composed
-from posenc.encodings.sum import Sum
+from posenc.encodings.sum import Composed, Sum
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from formulas_relative import (
 )
 from torch import Tensor
 
-from posenc.encodings.composed import Composed
 from posenc.encodings.rope import RoPE
+from posenc.encodings.sum import Composed
 from posenc.encodings.transformer_xl import TransformerXL
 from posenc.model import kernels
 

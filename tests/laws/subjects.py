@@ -9,11 +9,10 @@ from posenc.cli.check import SHORT, SMALL, VOCABULARY, subject_of
 from posenc.core.signature import check_arguments
 from posenc.encodings import resolve_encoding
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.build import default_parameters
 from posenc.encodings.options import build_options, position_limit
+from posenc.encodings.registry import default_parameters
 from posenc.laws import Subject, Verdict, judge
-from posenc.model.decoder import Decoder
-from posenc.model.init import initialize
+from posenc.model.decoder import Decoder, initialize
 
 ATTENTION: dict[str, Any] = {"name": "mha", "window": None, "scale": "none"}
 SETTINGS: dict[str, Any] = {

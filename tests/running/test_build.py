@@ -12,7 +12,7 @@ from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.composed import Composed
+from posenc.encodings.sum import Composed
 from posenc.running.build import _written_out, build_model, run_facts
 from posenc.running.train_job import train_job
 

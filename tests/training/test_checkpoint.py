@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from tiny_model import OPTIMIZATION, STEPS, build, on_disk, run
 from two_checkpoints import FILES, STATE, save, write_two
 
-from posenc.core import durable
+from posenc.core import atomic_files
 from posenc.core.errors import RunError
 from posenc.data import TokenStore
 from posenc.training import checkpoint, machine
@@ -134,7 +134,9 @@ def test_room_is_looked_for_before_the_first_step(
     folder, optimizer = tmp_path / "not" / "yet", build_optimizer(model, OPTIMIZATION)
     needed = 3 * 3 * 4 * sum(p.numel() for p in model.parameters()) + checkpoint.RECORDS
     for free, enough in ((needed - 1, False), (needed, True)):
-        monkeypatch.setattr(durable.shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        monkeypatch.setattr(
+            atomic_files.shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free)
+        )
         if enough:
             assert resume(folder, model, optimizer, STEPS)[0] == 0
             continue
@@ -147,7 +149,7 @@ def test_room_is_looked_for_before_the_first_step(
 def test_a_run_that_is_trained_needs_no_more_room(
     two: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(durable.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    monkeypatch.setattr(atomic_files.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
     model = build("rope", store)
     assert resume(two, model, build_optimizer(model, OPTIMIZATION), steps=9)[0] == 9
     with pytest.raises(RunError, match="not enough room"):

@@ -1,1 +1,1 @@
-"""What the encodings of one family share."""
+"""What several encodings share: absolute rows, rotations, learned biases, attention by content."""

@@ -1,25 +1,26 @@
-"""The family of absolute encodings: a vector for each position, met with the residual stream.
+"""Absolute encodings: a vector for each position, added to or concatenated with the residual stream.
 
-  per_layer  false: once, at the input. true: before every block, each with parameters of its own
-  combine    add: x_t + e_t. concat: W [x_t; e_t] with a learned W (d_model, 2 d_model) in each place, which
-             starts as any linear map does: normal, fan_in^-1/2, no bias
-A subclass gives `rows`; parameters of its own with one set for each place have `places` as their first size.
+per_layer  false: once, at the input. true: before every block, each with parameters of its own
+combine    add: x_t + e_t. concat: W [x_t; e_t] with a learned W (d_model, 2 d_model) in each place,
+           initialised as a linear map: normal, fan_in^-1/2, no bias
 Paper of per_layer: Dehghani et al. 2018 (Universal Transformer), arXiv 1807.03819, which also adds a sinusoid
-of the layer's number; here a block has no number of its own.
+of the layer's index; that one is left out.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posenc.core.seeds import generator_for
 from posenc.encodings.base import Encoding, Shape, float64
 
 Combine = Literal["add", "concat"]
+Beyond = Literal["untrained", "clamp", "truncate", "refuse"]
 
 # Terms of `Encoding.learned`: what `concat` learns in a place, and how many places there are.
 JOINED = "(2*d*d if combine == 'concat' else 0)"
@@ -27,7 +28,10 @@ PLACES = "(L if per_layer else 1)"
 
 
 class Absolute(Encoding):
-    """Adds or concatenates `rows(pos, place)` at the input or before every block."""
+    """Add or concatenate `rows(pos, place)`; a subclass gives the rows.
+
+    Parameters with one set for each place have `places` as their first size.
+    """
 
     acts_on = "embed"
 
@@ -42,7 +46,7 @@ class Absolute(Encoding):
             self.joined = nn.Parameter(torch.empty(self.places, width, 2 * width))  # (places, d, 2d)
 
     def rows(self, pos: Tensor, place: int) -> Tensor:
-        """The positions' vectors, (T,) int64 -> (T, d_model) float32; `place` is 0, or the layer's index."""
+        """Return the vectors of positions, (T,) int64 -> (T, d_model) float32; `place`: 0 or the layer."""
         raise NotImplementedError
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
@@ -60,31 +64,79 @@ class Absolute(Encoding):
         if self.combine == "add":
             return x + rows.to(x.dtype)  # (B, T, d_model)
         on_x, on_rows = self.joined[layer].chunk(2, dim=-1)  # (d, d) each
-        # Autocast would round the rows to bf16 before the product, where t = 256 and 257 are one number.
+        # Autocast would round the rows to bf16 before the product, where t = 256 and 257 are equal.
         with torch.autocast(x.device.type, enabled=False):
             mapped = F.linear(rows, on_rows.to(rows.dtype))  # (T, d_model)
         return F.linear(x, on_x) + mapped.to(x.dtype)
 
 
+class Tabled(Absolute):
+    """A table of trained rows of `width` numbers for each place.
+
+    It has `shape.positions` rows: T, or as many as `positions=randomized|offset` draw from. `beyond` sets
+    what a later position t gets: `untrained`: a row drawn from (seed, place, t) like the trained ones before
+    training, neither saved nor decayed; `clamp`: the last row; `truncate` and `refuse`: none (with `truncate`
+    the caller keeps the last T tokens only).
+    """
+
+    traps: ClassVar[tuple[str, ...]] = (
+        "A table indexed past its end is an assert on a GPU that poisons the whole process: the position is "
+        "compared on the host first.",
+    )
+
+    def __init__(
+        self, shape: Shape, *, width: int, beyond: Beyond, per_layer: bool, combine: Combine
+    ) -> None:
+        super().__init__(shape, per_layer=per_layer, combine=combine)
+        self.beyond = beyond
+        self.table = nn.Parameter(torch.empty(self.places, shape.positions, width))  # (places, T, width)
+        # (seed, place) -> rows T, T+1, ... (width,); grows on demand, never in a state dict
+        self._drawn: dict[tuple[int, int], list[Tensor]] = {}
+
+    def look_up(self, pos: Tensor, place: int) -> Tensor:
+        """Return rows of increasing positions, (T,) int64 -> (T, width). Raises ValueError past the end."""
+        table = self.table[place]  # (positions, width)
+        last = int(pos[-1])  # on the host, before any table is indexed
+        if last < len(table):
+            return table[pos]
+        if self.beyond == "clamp":
+            return table[pos.clamp_max(len(table) - 1)]
+        if self.beyond == "untrained":
+            return torch.cat((table, self._untrained(place, last + 1 - len(table)).to(table)))[pos]
+        raise ValueError(
+            f"{self.name}: rows end at {len(table)}, beyond={self.beyond} has none for position {last}"
+        )
+
+    def _untrained(self, place: int, count: int) -> Tensor:
+        """Return the first `count` rows past the table, on the CPU: (count, width)."""
+        _, end, width = self.table.shape
+        rows = self._drawn.setdefault((self.seed, place), [])
+        for t in range(end + len(rows), end + count):
+            # a generator for each row, so that a row does not depend on how many are asked for
+            names = (f"encoding.table[{t}]", *([place] if place else []))
+            rows.append(torch.randn(width, generator=generator_for(self.seed, *names)))
+        return torch.stack(rows[:count]) * self.shape.d_model**-0.5
+
+
 def check_base(base: float) -> None:
-    """Raises ValueError for a base of wavelengths that is not a finite number above 1."""
+    """Raise ValueError for a base of wavelengths that is not a finite number above 1."""
     if not 1 < base < math.inf:
         raise ValueError(f"base={base}: must be a finite number above 1")
 
 
 def sinusoid_frequencies(width: int, base: float, device: torch.device | None = None) -> Tensor:
-    """base^(-2k/width) in radians a token, highest first: (ceil(width/2),) float64."""
+    """Return base^(-2k/width) in radians a token, highest first: (ceil(width/2),) float64."""
     k = torch.arange(0, width, 2, dtype=torch.float64, device=device)  # 2k
     return base ** (-k / width)
 
 
 def waves(angle: Tensor) -> Tensor:
-    """Angles (T, n) -> sines on even columns, cosines on odd ones: (T, 2n)."""
+    """Interleave sines (even columns) and cosines (odd ones) of angles, (T, n) -> (T, 2n)."""
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)
 
 
 def sinusoids(pos: Tensor, width: int, base: float) -> Tensor:
-    """PE of the positions pos (n,) int64 -> (n, width) float32, sines on even columns, cosines on odd ones.
+    """Return the sinusoids of positions, (n,) int64 -> (n, width) float32, sines on even columns.
 
     Angles in float64: at position 65 536 a float32 product is off by up to 0.004 radians.
     """

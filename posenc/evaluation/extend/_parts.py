@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.composed import Composed
-from posenc.encodings.options.scale import LogN
+from posenc.encodings.options import LogN
+from posenc.encodings.sum import Composed
 from posenc.model.decoder import Decoder
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.families.relative import of_block
+from posenc.encodings.families.content import of_block
 from posenc.evaluation.extend._base import RefusedError
 from posenc.evaluation.extend._parts import is_decoupled, name_of
 from posenc.model.decoder import Decoder

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from posenc.encodings.base import Encoding
-from posenc.encodings.options.scale import LogN
+from posenc.encodings.options import LogN
 from posenc.evaluation.extend._base import Extension, RefusedError
 from posenc.evaluation.extend._parts import together
 from posenc.evaluation.extend._scores import check_softmax

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from posenc.encodings.base import Encoding
-from posenc.encodings.options.window import Window
+from posenc.encodings.options import Window
 from posenc.evaluation.extend._base import Extension, Length
 from posenc.evaluation.extend._parts import together
 from posenc.model.decoder import Decoder

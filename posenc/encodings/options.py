@@ -1,0 +1,226 @@
+"""Options that any encoding can carry: positions, a window, and a scale that knows the number of keys.
+
+Each is a small Encoding. An encoding lists in `refuses` the options that make no sense with it.
+
+positions=contiguous  0..n-1.
+positions=randomized  a sorted random subset of [0, max), in training and, as in the paper, in evaluation: 16
+                      draws from the seed for each length, used in turn by its windows; `dense` evaluates at
+                      0..n-1 instead. Ruoss et al. 2023, arXiv 2305.16843.
+positions=offset      0..n-1 plus a random start below max - n in training; 0..n-1 in evaluation. CAPE's
+                      global shift, Likhomanenko et al. 2021, arXiv 2106.03143; SHAPE, Kiyono et al. 2021,
+                      arXiv 2109.05644.
+Departure: max is 16 T (randomized) or 8 T (offset) unless set; the papers choose it by their test lengths.
+
+attention.window=W    key j is visible to query i where i - j < W, so W keys with the token itself.
+                      Beltagy, Peters, Cohan 2020 (Longformer), arXiv 2004.05150.
+attention.scale       softmax_j(f_i z_ij), z the biased scores, n_i the number of keys visible to query i:
+  logn                f_i = log(n_i) / log(T). Chiang, Cholak 2022, arXiv 2202.12172.
+  ssmax               f_i = s_h log(n_i), s_h learned by layer and head. Nakanishi 2025, arXiv 2501.19399.
+n_i counts keys, not the window's length, so a longer text does not change its prefix.
+Departure: 1/log(T), constant in logn and the initial value of s in ssmax, so that training starts near
+ordinary attention.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from posenc.core.errors import UserError
+from posenc.core.signature import check_arguments
+from posenc.encodings.base import Encoding, Shape
+
+Scale = Literal["none", "logn", "ssmax"]
+LARGEST = 2**24  # positions to draw from: a draw permutes all of them, 134 MB of these
+
+
+class Drawn(Encoding):
+    """Positions drawn below a limit."""
+
+    times = 1  # the limit is this many times T unless it is set
+    gaps = False  # whether neighbours may lie more than 1 apart
+
+    def __init__(self, shape: Shape, *, max: int | None) -> None:
+        super().__init__(shape)
+        self.limit = self.limit_for(max, shape.train_length)
+        if max is None:
+            self.derived["max"] = self.limit
+        if self.limit < shape.train_length:
+            raise ValueError(f"positions.max={max}: must be at least context_length={shape.train_length}")
+        if self.limit > LARGEST:
+            raise ValueError(f"positions.max={max}: must be at most {LARGEST}")
+
+    @classmethod
+    def limit_for(cls, max: int | None, train_length: int) -> int:
+        return cls.times * train_length if max is None else max
+
+
+class Randomized(Drawn):
+    """A sorted random subset of [0, max)."""
+
+    name = "randomized"
+    acts_on = "positions"
+    relative = True
+    times = 16
+    gaps = True
+
+    def __init__(self, shape: Shape, *, max: int | None, dense: bool) -> None:
+        super().__init__(shape, max=max)
+        self.dense = dense
+        self.prefix_stable = dense  # else a longer window draws other positions
+
+    def positions(self, n: int, training: bool, generator: torch.Generator) -> Tensor:
+        if self.dense and not training:
+            return torch.arange(n)
+        if n > self.limit:
+            raise ValueError(f"{n} positions cannot be drawn below positions.max={self.limit}")
+        return torch.randperm(self.limit, generator=generator)[:n].sort().values  # (n,)
+
+
+class Offset(Drawn):
+    """Contiguous positions from a random start."""
+
+    name = "offset"
+    acts_on = "positions"
+    relative = True
+    times = 8
+
+    def __init__(self, shape: Shape, *, max: int | None) -> None:
+        super().__init__(shape, max=max)
+
+    def positions(self, n: int, training: bool, generator: torch.Generator) -> Tensor:
+        if not training:
+            return torch.arange(n)
+        start = torch.randint(self.limit - n + 1, (), generator=generator)
+        return start + torch.arange(n)  # (n,)
+
+
+class Window(Encoding):
+    """The last `window` positions, in every layer."""
+
+    name = "window"
+    acts_on = "mask"
+    relative = True
+
+    def __init__(self, shape: Shape, *, window: int) -> None:
+        super().__init__(shape)
+        if window < 1:
+            raise ValueError(f"window={window}: must be at least 1")
+        self.window = window
+
+    def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        return q_pos[:, None] - k_pos[None, :] < self.window  # (T, S)
+
+
+class LogN(Encoding):
+    """Scores times log(visible keys) / log(T). `counted`: encodings whose masks decide what is visible."""
+
+    name = "logn"
+    acts_on = "scores"
+    relative = True
+    uses_positions = False
+
+    def __init__(self, shape: Shape, *, counted: Sequence[Encoding]) -> None:
+        super().__init__(shape)
+        if shape.train_length < 2:
+            raise ValueError(f"context_length={shape.train_length}: log(T) must be above zero")
+        self.masking = tuple(one for one in counted if "visible" in one.hooks)  # not registered twice
+
+    def log_visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        """Return log(n_i) of the last T of S tokens: (T,) float32."""
+        queries, keys = len(q_pos), len(k_pos)
+        row = torch.arange(keys - queries, keys, device=q_pos.device)  # (T,) index of the query's own key
+        if not self.masking:
+            return (row + 1).float().log()
+        index = torch.arange(keys, device=q_pos.device)
+        seen = index[None, :] <= row[:, None]  # (T, S)
+        for one in self.masking:
+            seen = seen & one.visible(q_pos, k_pos, layer)
+        return (seen | (index[None, :] == row[:, None])).sum(-1).float().log()
+
+    def factor(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        """Return f_i for each head or for all: (H or 1, T) float32."""
+        return self.log_visible(q_pos, k_pos, layer)[None] / math.log(self.shape.train_length)
+
+    def scores(
+        self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
+    ) -> Tensor:
+        return s * self.factor(q_pos, k_pos, layer)[..., None]  # (B, H, T, S)
+
+
+class SSMax(LogN):
+    """Scalable softmax: scores times a learned s_h log(visible keys)."""
+
+    name = "ssmax"
+
+    def __init__(self, shape: Shape, *, counted: Sequence[Encoding]) -> None:
+        super().__init__(shape, counted=counted)
+        self.s = nn.Parameter(torch.empty(shape.n_layers, shape.n_heads))  # (L, H)
+
+    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
+        nn.init.constant_(parameter, 1 / math.log(self.shape.train_length))
+
+    def factor(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        return self.s[layer].float()[:, None] * self.log_visible(q_pos, k_pos, layer)  # (H, T)
+
+
+POSITIONS: dict[str, type[Drawn]] = {"randomized": Randomized, "offset": Offset}
+SCALES: dict[str, type[LogN]] = {"logn": LogN, "ssmax": SSMax}
+
+
+def check_positions(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `positions` group with names and types checked. Raises UserError."""
+    name = settings.get("name")
+    known = ["contiguous", *POSITIONS]
+    if name not in known:
+        raise UserError("positions", name, "there are no such positions", allowed=known)
+    given = {key: value for key, value in settings.items() if key != "name"}
+    cls = POSITIONS.get(str(name), Encoding)  # contiguous has no parameters
+    return {"name": name, **check_arguments(cls, given, "positions")}
+
+
+def position_limit(settings: Mapping[str, Any], train_length: int) -> int | None:
+    """Return the limit that training positions are drawn below; None for 0..T-1."""
+    cls = POSITIONS.get(settings["name"])
+    return None if cls is None else cls.limit_for(settings["max"], train_length)
+
+
+def distance_limit(settings: Mapping[str, Any], train_length: int) -> int | None:
+    """Return the limit of distances in training where positions have gaps; None for 0..T-1."""
+    cls = POSITIONS.get(settings["name"])
+    return position_limit(settings, train_length) if cls is not None and cls.gaps else None
+
+
+def build_options(
+    shape: Shape, encoding: Encoding, *, positions: Mapping[str, Any], window: int | None, scale: Scale
+) -> list[Encoding]:
+    """Build the options beside `encoding`, in order; [] if there are none.
+
+    Raises UserError for a value out of range and for an option that the encoding refuses.
+    """
+    options: list[Encoding] = []
+
+    def add(key: str, value: object, cls: type[Encoding], **params: Any) -> None:
+        reason = encoding.refuses.get(key)
+        if reason is None and key == "positions" and not encoding.uses_positions:
+            reason = "it reads no position, so nothing would change"
+        if reason is not None:
+            name = getattr(encoding, "name", type(encoding).__name__)
+            raise UserError(key, value, f"makes no sense with encoding={name}: {reason}")
+        try:
+            options.append(cls(shape, **params))
+        except ValueError as error:
+            raise UserError(key, value, str(error)) from error
+
+    if positions["name"] in POSITIONS:
+        params = {key: value for key, value in positions.items() if key != "name"}
+        add("positions", positions["name"], POSITIONS[positions["name"]], **params)
+    if window is not None:
+        add("attention.window", window, Window, window=window)
+    if scale != "none":
+        add("attention.scale", scale, SCALES[scale], counted=(encoding, *options))
+    return options
