@@ -10,16 +10,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TextIO
 
-from posenc.core.errors import UserError
-from posenc.core.names import visible
+from posenc.core.errors import UserError, visible
 from posenc.report.captions import millions
 from posenc.report.escape import csv_field
 from posenc.report.table import CellText, Report, Table
 from posenc.report.writers import color_of, markdown, terminal, unicode_of, width_of, write
-from posenc.results.against import Against, Block, Entry
-from posenc.results.directions import FLAT, Check
-from posenc.results.numbers import printed, printed_change
-from posenc.results.records import SCHEMA_VERSION
+from posenc.results.against import FLAT, Block, Check, Entry, PaperComparison
+from posenc.results.schema import SCHEMA_VERSION, printed, printed_change
 from posenc.results.settings import as_text
 
 FORMATS = ("table", "markdown", "csv", "json")
@@ -28,7 +25,7 @@ OUTCOMES = ("pass", "fail", "cannot tell")  # in the order they are printed
 ALIKE = 1.02  # multiples of T that differ by less are printed as one
 
 
-def render_against(found: Against, format: str, width: int, color: bool, unicode: bool = True) -> str:
+def render_against(found: PaperComparison, format: str, width: int, color: bool, unicode: bool = True) -> str:
     """Return text that ends with a newline; only the format `table` uses `width` and `color`.
 
     Raises UserError for a format that is not in FORMATS.
@@ -46,12 +43,12 @@ def render_against(found: Against, format: str, width: int, color: bool, unicode
     raise UserError("--format", visible(format), "no such format with --against", allowed=FORMATS)
 
 
-def show_against(found: Against, format: str, stream: TextIO) -> None:
+def show_against(found: PaperComparison, format: str, stream: TextIO) -> None:
     """Print to a stream, as wide, coloured and plain as it can show. Raises as render_against."""
     write(render_against(found, format, width_of(stream), color_of(stream), unicode_of(stream)), stream)
 
 
-def report_of(found: Against) -> Report:
+def report_of(found: PaperComparison) -> Report:
     """Return both sides' settings, a table for each training length with its checks, and the counts."""
     counts = Counter[str](check.outcome for check in found.checks)
     return Report(
@@ -68,7 +65,7 @@ def report_of(found: Against) -> Report:
     )
 
 
-def _settings(found: Against) -> list[str]:
+def _settings(found: PaperComparison) -> list[str]:
     """Return the settings of both sides, a line each."""
     theirs, ours = found.published, found.measured
     model, tokenizer = (
@@ -133,7 +130,7 @@ def _checks(checks: Sequence[Check]) -> list[tuple[str, str]]:
     return lines
 
 
-def _csv(found: Against) -> str:
+def _csv(found: PaperComparison) -> str:
     """Return a line for each number of both sides with its sign's check; reasons are in the JSON."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

@@ -9,13 +9,10 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from posenc.core.names import visible
+from posenc.core.errors import visible
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
-from posenc.results.numbers import printed, printed_change
-from posenc.results.rows import full_label
-from posenc.results.settings import as_text
-from posenc.results.verdicts import (
+from posenc.results.ranking import (
     BETTER,
     COLLAPSED_WORD,
     EFFECTIVE,
@@ -23,8 +20,11 @@ from posenc.results.verdicts import (
     MORE_SEEDS,
     SAME_WORD,
     WORSE,
-    short,
+    short_verdict,
 )
+from posenc.results.row_groups import full_label
+from posenc.results.schema import printed, printed_change
+from posenc.results.settings import as_text
 
 MOST_NAMED = 5  # rows that the answer names; of more it gives their number
 INDEPENDENT = {"induction": "sequence"}  # what the intervals are over, where it is not documents
@@ -133,7 +133,9 @@ def _changes(comparison: Comparison, at: int) -> str:
         if found:
             size = "" if word == SAME_WORD else _sizes([cell for _, cell in found], metric)
             clauses.append(f"{_names([row for row, _ in found])} {verbs[len(found) > 1]}{size}")
-    unclear = [(row, cell) for row, cell in cells if cell.verdict and short(cell.verdict) not in VERBS]
+    unclear = [
+        (row, cell) for row, cell in cells if cell.verdict and short_verdict(cell.verdict) not in VERBS
+    ]
     if unclear:
         sizes = _sizes([cell for _, cell in unclear], metric)
         clauses.append(f"unclear for {_names([row for row, _ in unclear])}{sizes}")

@@ -11,14 +11,11 @@ from typing import Any
 
 from posenc.report.captions import length, millions
 from posenc.report.colors import Style
-from posenc.report.plots.series import Names
-from posenc.report.plots.training import training_series
+from posenc.report.plots.series import Names, training_series
 from posenc.results.cells import Cell
-from posenc.results.columns import Column
-from posenc.results.comparison import Comparison, Row
+from posenc.results.comparison import Column, Comparison, Row
 from posenc.results.load import Run
-from posenc.results.numbers import printed, printed_change
-from posenc.results.records import METRICS
+from posenc.results.schema import METRICS, printed, printed_change
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"  # a name; nothing is fetched
 HEIGHT = 280  # pixels

@@ -9,12 +9,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from posenc.core.names import visible
+from posenc.core.errors import visible
 from posenc.report.captions import summary_sentence
 from posenc.report.escape import csv_field
-from posenc.results.columns import Column
-from posenc.results.comparison import Comparison, Row
-from posenc.results.records import SCHEMA_VERSION
+from posenc.results.comparison import Column, Comparison, Row
+from posenc.results.schema import SCHEMA_VERSION
 
 FIELDS = [
     "protocol",

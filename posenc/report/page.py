@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from posenc import __version__
-from posenc.core.errors import RunError
-from posenc.core.names import visible
+from posenc.core.errors import RunError, visible
 from posenc.report.captions import captions, label, millions, summary_sentence, title
 from posenc.report.charts import SHAPES, context_charts, training_chart
 from posenc.report.colors import Style

@@ -14,12 +14,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from posenc.core.names import visible
+from posenc.core.console import clock
+from posenc.core.errors import visible
 from posenc.report.captions import length, millions
-from posenc.report.live import clock
-from posenc.results.again import command_again
-from posenc.results.glance import Glance
 from posenc.results.load import Run
+from posenc.results.resume_command import resume_command
+from posenc.results.run_summary import RunSummary
 
 FINISHED, DIVERGED, NOT_STARTED = "finished", "diverged", "not started"
 STYLES = {FINISHED: "green", "running": "cyan", "interrupted": "yellow"}  # all others are red
@@ -34,7 +34,7 @@ UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 # --- all runs
 
 
-def summary(runs: Sequence[Glance]) -> str:
+def summary(runs: Sequence[RunSummary]) -> str:
     """Return `25 runs: 20 finished, 5 failed`."""
     found = Counter(run.state for run in runs)
     states = sorted(found, key=lambda state: ORDER.index(state) if state in ORDER else len(ORDER))
@@ -42,12 +42,12 @@ def summary(runs: Sequence[Glance]) -> str:
     return f"{len(runs)} run{'s' if len(runs) != 1 else ''}" + (f": {counts}" if counts else "")
 
 
-def table(runs: Sequence[Glance], width: int, now: float) -> RenderableType:
+def table(runs: Sequence[RunSummary], width: int, now: float) -> RenderableType:
     """Return a row a run; without the columns of LESS where `width` is too small, then a few lines a run.
 
     The directory is shown as its path where that fits, else as its name, else as the end of its hash.
     """
-    columns: dict[str, Callable[[Glance], str | None]] = {
+    columns: dict[str, Callable[[RunSummary], str | None]] = {
         "status": lambda run: run.state,
         "encoding": lambda run: run.encoding,
         "seed": lambda run: None if run.run.seed is None else str(run.run.seed),
@@ -74,7 +74,7 @@ def table(runs: Sequence[Glance], width: int, now: float) -> RenderableType:
     return Group(*(_block(cells, i, name, width) for i, name in enumerate(fitting)))
 
 
-def notes(runs: Sequence[Glance], now: float) -> list[str]:
+def notes(runs: Sequence[RunSummary], now: float) -> list[str]:
     """Return lines for every run that is not finished: its state, why it stopped, what resumes it."""
     lines = []
     for run in runs:
@@ -91,13 +91,13 @@ def notes(runs: Sequence[Glance], now: float) -> list[str]:
     return [visible(line) for line in lines]
 
 
-def document(runs: Sequence[Glance]) -> str:
+def document(runs: Sequence[RunSummary]) -> str:
     """Return one JSON document with everything that is known of each run."""
     counts = dict(Counter(run.state for run in runs))
     return json.dumps({"schema_version": 1, "counts": counts, "runs": [*map(_plain, runs)]}, indent=2)
 
 
-def progress(run: Glance) -> str:
+def progress(run: RunSummary) -> str:
     """Return the tokens trained on, and of how many where that is not all."""
     if run.tokens is None:
         return "-"
@@ -111,7 +111,7 @@ def age(seconds: float) -> str:
     return next((f"{int(seconds // size)}{unit}" for size, unit in UNITS if seconds >= size), "now")
 
 
-def _names(runs: Sequence[Glance]) -> list[list[str]]:
+def _names(runs: Sequence[RunSummary]) -> list[list[str]]:
     """Return paths, names, ends of names: those that tell the runs apart beside encoding and seed."""
     names = [run.run.name for run in runs]
     beside = [(run.encoding, run.run.seed) for run in runs]
@@ -152,7 +152,7 @@ def _widest(*texts: str) -> int:
     return max(map(cell_len, texts), default=0)
 
 
-def _plain(run: Glance) -> dict[str, Any]:
+def _plain(run: RunSummary) -> dict[str, Any]:
     longest_multiple, nats_at_longest = run.longest or (None, None)
     return {
         "path": str(run.run.path),
@@ -176,7 +176,7 @@ def _plain(run: Glance) -> dict[str, Any]:
     }
 
 
-def _state_of(run: Glance, now: float) -> str:
+def _state_of(run: RunSummary, now: float) -> str:
     if run.state != "running":
         return run.state + (f", {run.reason}" if run.reason else "")
     parts = [f"running, {_process(run.run)}"]
@@ -189,8 +189,8 @@ def _state_of(run: Glance, now: float) -> str:
     return ", ".join(parts)
 
 
-def _command(run: Glance, *flags: str) -> str:
-    found = command_again(run.run.config, run.run.path) if run.run.config else None
+def _command(run: RunSummary, *flags: str) -> str:
+    found = resume_command(run.run.config, run.run.path) if run.run.config else None
     if found:
         return " ".join((found, *flags))
     began = " ".join(("the command that began it", *flags))

@@ -9,13 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from posenc.report.captions import captions, label, length, spread_is_of, summary_sentence, title
-from posenc.results.cells import Cell
-from posenc.results.columns import Column
-from posenc.results.comparison import Comparison, Row
-from posenc.results.curves import CurveSummary
-from posenc.results.numbers import printed, printed_change
-from posenc.results.ranking import Mark
-from posenc.results.verdicts import short
+from posenc.results.cells import Cell, CurveSummary
+from posenc.results.comparison import Column, Comparison, Row
+from posenc.results.ranking import Mark, short_verdict
+from posenc.results.schema import printed, printed_change
 
 MARKS = {"lowest": "*", "tie": "=", "unclear": "?"}
 
@@ -113,7 +110,7 @@ def _cell_text(cell: Cell, metric: str, of: str | None, baseline: bool = False) 
             half = _over(of, cell.change_spread, cell.change_ci95)
             lines.append(printed_change(cell.change, metric) + _plus_minus(half, metric))
         if cell.verdict is not None and not baseline:
-            lines.append(short(cell.verdict))
+            lines.append(short_verdict(cell.verdict))
     if cell.note is not None and cell.mean is not None:  # the reason is in the notes
         lines.append(f"only {cell.seeds} seed" + ("s" if cell.seeds > 1 else ""))
     elif cell.note is not None:

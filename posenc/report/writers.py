@@ -12,15 +12,14 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from posenc.core.errors import UserError
-from posenc.core.names import visible
+from posenc.core.errors import UserError, visible
 from posenc.report.data import csv_lines, json_document
 from posenc.report.escape import latex as tex
 from posenc.report.escape import markdown as md
 from posenc.report.table import MARKS, CellText, Report, Table, report_of
 from posenc.results.comparison import Comparison, compare, metric_for, tables_of
 from posenc.results.load import Run
-from posenc.results.records import Metric
+from posenc.results.schema import Metric
 
 FORMATS = ("table", "markdown", "csv", "latex", "json")
 PIPED_WIDTH = 200  # a pipe has no width: wide enough for eight lengths in one block

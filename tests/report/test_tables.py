@@ -1,4 +1,4 @@
-"""Tables of comparisons in each format: no number is lost, strangers' text stays text, notes say what is true."""
+"""Tables of comparisons in each format: numbers whole, strangers' text as text, notes that are true."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from posenc.report import FORMATS, failures_lines, render, render_run, show
 from posenc.report.captions import millions, summary_sentence
 from posenc.report.escape import latex
 from posenc.results import load_runs
-from posenc.results.comparison import Comparison, compare
-from posenc.results.view import View
+from posenc.results.comparison import Comparison, View, compare
 
 LOSSES = {
     "alibi": (1.29, 1.285, 1.286, 1.29, 1.30),
