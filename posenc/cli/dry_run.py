@@ -17,7 +17,7 @@ from rich.text import Text
 
 from posenc.cli.estimate import SECONDS, Estimate, estimate
 from posenc.config.compose import ComposedJob, Jobs
-from posenc.core.console import say
+from posenc.core.console import clock, say
 from posenc.core.errors import RunError, UserError, visible
 from posenc.core.memory_meter import resident
 from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer
@@ -28,15 +28,13 @@ from posenc.data.sources.hub import go_offline
 from posenc.data.token_cache import cached_tokens, entry_of, open_entry, smallest_dtype
 from posenc.evaluation.subject import OutOfMemoryError
 from posenc.report.failures import DIVERGED, FINISHED
-from posenc.report.live import clock
 from posenc.report.runs_table import count
 from posenc.report.table import color_of, width_of
+from posenc.running.env_vars import RETRY
+from posenc.running.jobs import each_once, validated
 from posenc.running.run_directory import read_status
-from posenc.running.standing import is_finished
-from posenc.running.sweep_jobs import each_once
-from posenc.running.told import RETRY
+from posenc.running.run_state import is_finished
 from posenc.running.train_job import TrainJob
-from posenc.running.validated import validated
 from posenc.training.checkpoint import KEPT
 
 # Jobs that differ in these, or in train.lr, alone share one estimate.

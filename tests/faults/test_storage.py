@@ -21,13 +21,13 @@ from battery import SAVES, SHORT, command, run_in, weights
 from posenc.core.atomic_files import this_host
 from posenc.core.errors import RunError
 from posenc.running import run_directory as folder
-from posenc.running.holding import WAIT, HeldRunError, locked, results_lock
+from posenc.running.run_lock import WAIT, HeldRunError, locked, results_lock
 
 Posenc = Callable[..., tiny.Result]
 HOLD = """
 import os, subprocess, sys, time
 from pathlib import Path
-from posenc.running.holding import locked, results_lock
+from posenc.running.run_lock import locked, results_lock
 
 def program():  # with every handle that may be inherited
     code = "import time; print('alive', flush=True); time.sleep(600)"
@@ -90,7 +90,7 @@ def test_it_waits_when_asked(
         holder.wait()
 
     monkeypatch.setenv(WAIT, "1")
-    monkeypatch.setattr("posenc.running.holding.say", killed)
+    monkeypatch.setattr("posenc.running.run_lock.say", killed)
     with locked(tmp_path):
         assert holder.returncode == -signal.SIGKILL
 

@@ -46,10 +46,9 @@ from posenc.report.plots.series import (
     training_series,
 )
 from posenc.report.words import millions
-from posenc.results.columns import Column
-from posenc.results.comparison import Comparison
+from posenc.results.cells import PROBES
+from posenc.results.comparison import Column, Comparison
 from posenc.results.load import Run
-from posenc.results.probes import PROBES
 
 HEIGHT = 2.6  # inches, of a row of panels
 TALLEST = 5.5  # inches, of a panel that grows with its lines, so that their names fit beside it

@@ -1,4 +1,4 @@
-"""One writer: the locks of a run directory, and what a killed writer left there."""
+"""Allow one writer of a run directory: locks that the kernel releases when their holder dies."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from filelock import FileLock, Timeout
 from posenc.core.atomic_files import cannot_write, clear_temporaries, file_lock, write_text_atomic
 from posenc.core.console import say
 from posenc.core.errors import RunError, visible
-from posenc.results.own_files import read_own_file
-from posenc.running.told import WAIT
+from posenc.results.safe_read import read_file
+from posenc.running.env_vars import WAIT
 from posenc.training.distributed import current
 
 
@@ -24,10 +24,9 @@ class HeldRunError(RunError):
 
 @contextmanager
 def locked(directory: Path, name: str = "run") -> Iterator[None]:
-    """Hold the run directory; HeldRunError with host and pid of the holder within a second if it is held.
+    """Hold the run directory, made if need be; HeldRunError with the holder's pid and host within a second.
 
-    With POSENC_WAIT=1 in the environment it waits instead. The kernel releases the lock when the process
-    dies, so there is no stale one. It is not reliable on some network file systems.
+    With POSENC_WAIT=1 in the environment it waits instead. Not reliable on some network file systems.
     """
     if not current().is_first:
         yield
@@ -62,16 +61,16 @@ def _acquire(lock: FileLock, directory: Path, name: str) -> None:
 
 
 def holder_of(directory: Path, name: str) -> str:
-    """Process and host of whoever holds it or held it last, as text for a message."""
+    """Return `pid N on HOST` of the last holder, safe to print."""
     try:
-        text = read_own_file(directory, f".{name}.holder", 1000)
+        text = read_file(directory, f".{name}.holder", 1000)
     except (OSError, ValueError):
         text = None
     return visible((text or b"pid unknown").decode("utf-8", "replace"))
 
 
 def is_held(directory: Path, name: str) -> bool:
-    """Whether a process holds it now. The lock of a dead one is free."""
+    """Tell whether a process holds it now."""
     path = directory / f".{name}.lock"
     if not path.exists():
         return False
@@ -86,7 +85,7 @@ def is_held(directory: Path, name: str) -> bool:
 
 @contextmanager
 def results_lock(directory: Path) -> Iterator[None]:
-    """`train` and `eval` may end at the same time. Raises RunError after a minute."""
+    """Hold results.json: `train` and `eval` may end at the same time. RunError after a minute."""
     lock = file_lock(directory / ".results.lock", timeout=60)
     try:
         lock.acquire()

@@ -1,4 +1,4 @@
-"""What a command tells its jobs: variables of their processes' environment."""
+"""The environment variables by which a command speaks to its jobs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from contextlib import contextmanager
 WAIT = "POSENC_WAIT"  # 1: wait for a run that another process holds, instead of refusing
 SWEEP = "POSENC_SWEEP"  # the sweep's name
 RETRY = "POSENC_RETRY"  # set: a run that diverged is trained again (--retry)
-IF_HELD = "POSENC_IF_HELD"  # the exit code of a job that finds another process at its work; 1 without
+IF_HELD = "POSENC_IF_HELD"  # the exit code of a job whose run another process holds; 1 without
 DEBUG = "HYDRA_FULL_ERROR"  # 1: tracebacks, as for Hydra (--debug)
 
 
 def debugging() -> bool:
-    """Whether tracebacks are asked for."""
+    """Tell whether tracebacks are asked for."""
     return os.environ.get(DEBUG) == "1"
 
 
 @contextmanager
 def setting(variable: str, value: str) -> Iterator[None]:
-    """The variable has this value inside, and its own again afterwards."""
+    """Set a variable inside, and restore it afterwards."""
     before = os.environ.get(variable)
     os.environ[variable] = value
     try:
