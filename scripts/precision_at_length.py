@@ -16,7 +16,7 @@ from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.data import prepare
 from posenc.evaluation import fixed_target
-from posenc.evaluation.subject import NotApplicableError
+from posenc.evaluation.forward_cache import NotApplicableError
 from posenc.results.settings import spoken_name
 from posenc.running.build import build_model
 from posenc.running.eval_job import eval_job

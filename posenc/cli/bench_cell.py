@@ -19,11 +19,12 @@ import torch
 from posenc.cli.bench_rate import machine, measured_rate, wait_for
 from posenc.cli.bench_work import Work, Worker
 from posenc.core.memory_meter import LiveTensors, peak_of
-from posenc.evaluation.subject import NotApplicableError, OutOfMemoryError
+from posenc.evaluation.eval_memory import OutOfMemoryError
+from posenc.evaluation.forward_cache import NotApplicableError
 from posenc.model.decoder import count_parameters, product_weights, training_flops
 from posenc.running.told import debugging
 from posenc.training.compiling import compiled_blocks, works
-from posenc.training.memory import keep_freed_memory
+from posenc.training.oom import keep_freed_memory
 
 SHORTEST = 0.05  # seconds of a sample: several calls, where one is shorter
 WARM_UP = 2  # calls before anything is timed

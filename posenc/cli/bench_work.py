@@ -14,11 +14,11 @@ import torch
 
 from posenc.core.seeds import generator_for, seed_for
 from posenc.data import Split, TokenStore
-from posenc.evaluation.subject import DRAWS, Subject, window_losses
+from posenc.evaluation.forward_cache import DRAWS, EvalContext, window_losses
 from posenc.model.decoder import ModelShape
 from posenc.running.build import build_model
+from posenc.training.loop import NextTokenLoss, gradients, update
 from posenc.training.optimizer import Optimization, build_optimizer, moments_of
-from posenc.training.step import NextTokenLoss, gradients, update
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Worker:
         split = Split(["random"], np.array([0]), np.array([len(tokens)]))
         identity = {"name": "random"}
         store = TokenStore(tokens, None, "", asked["vocab_size"], identity, {"test": split})
-        subject = Subject(
+        subject = EvalContext(
             model=self.model,
             train_length=self.settings["context_length"],
             seed=self.settings["seed"],
@@ -82,7 +82,7 @@ class Worker:
             batch_tokens=asked["eval_batch_tokens"],
         )
         count = max(1, asked["eval_batch_tokens"] // window)
-        if "positions" in self.model.acting.hooks:
+        if "positions" in self.model.effective_encoding.hooks:
             count *= DRAWS  # windows with positions of their own go in batches of their own
 
         def score() -> None:

@@ -17,7 +17,7 @@ from posenc.core.console import say
 from posenc.core.errors import UserError
 from posenc.core.memory_meter import resident
 from posenc.data.hub_access import go_offline
-from posenc.evaluation.subject import OutOfMemoryError
+from posenc.evaluation.eval_memory import OutOfMemoryError
 from posenc.report.failures import DIVERGED, FINISHED
 from posenc.report.table import color_of, width_of
 from posenc.running.run_directory import read_status

@@ -22,7 +22,7 @@ from posenc.core.errors import RunError, UserError, visible
 from posenc.core.paths import expanded, output_file
 from posenc.encodings.base import Encoding
 from posenc.encodings.sum import Composed
-from posenc.evaluation.extend import build_extension, resolve_extend
+from posenc.evaluation.extensions import build_extension, resolve_extend
 from posenc.model.decoder import Decoder
 from posenc.report.pictures.measure import measure
 from posenc.report.pictures.panels import FORMATS, Picture
@@ -113,7 +113,7 @@ def _of_run(line: CommandLine) -> Picture:
         return _picture(model, settings, facts)
     window = FAR * settings["context_length"]
     facts.append(f"extended by {extension.name} for a window of {window}: {extension.formula}")
-    return _picture(model, settings, facts, extension.acting(window), f"+{extension.name}")
+    return _picture(model, settings, facts, extension.effective_encoding(window), f"+{extension.name}")
 
 
 def _only_job(command: str, line: CommandLine, problem: str) -> ComposedJob:
@@ -154,7 +154,7 @@ def _picture(
     shape = model.encoding.shape
     size = f"T = {shape.train_length}, {shape.n_heads} heads of {shape.head_dim}, d = {shape.d_model}"
     facts = [size, *more, f"past T: {model.encoding.beyond}" if model.encoding.beyond else ""]
-    trained = model.eval().acting
+    trained = model.eval().effective_encoding
     panels, remarks = measure(acting or trained, None if acting is None else trained)
     notes = [*_formulas(model.encoding), ", ".join(fact for fact in facts if fact), *remarks]
     lines = [line for note in notes for line in textwrap.wrap(visible(note), NOTE)]

@@ -13,7 +13,7 @@ from posenc.running.sweep_jobs import applicable, asked_of, each_once
 from posenc.running.sweep_jobs import stands as stands_now
 from posenc.running.told import RETRY, setting
 from posenc.running.validated import validated
-from posenc.training.distributed import alone, current, together
+from posenc.training.distributed import alone, current, run_distributed
 
 
 def run_command(command: str, arguments: list[str], *, dry_run: bool = False, retry: bool = False) -> int:
@@ -23,7 +23,7 @@ def run_command(command: str, arguments: list[str], *, dry_run: bool = False, re
     diverged is trained again. Under torchrun each process comes here with the same arguments.
     """
     with setting(RETRY, "1") if retry else nullcontext():
-        return together(lambda: _run_command(command, arguments, dry_run))
+        return run_distributed(lambda: _run_command(command, arguments, dry_run))
 
 
 def _run_command(command: str, arguments: list[str], dry_run: bool) -> int:

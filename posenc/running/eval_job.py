@@ -22,7 +22,7 @@ from posenc.config.checks import (
 )
 from posenc.core.errors import UserError
 from posenc.data import CorpusFacts, absolute_data, check_tokenizer, inspect, stored_tokenizer
-from posenc.evaluation.extend import build_extension
+from posenc.evaluation.extensions import build_extension
 from posenc.model.decoder import ModelShape
 from posenc.running.stored_run import not_ours, stored_run
 from posenc.tracking import check_tracking

@@ -21,9 +21,9 @@ from posenc.core.console import say, shown
 from posenc.data import CorpusFacts, TokenStore, prepare
 from posenc.evaluation import fixed_target, trigram
 from posenc.evaluation.evaluate import evaluate, plan_cells
-from posenc.evaluation.extend import build_extension
-from posenc.evaluation.plans import Asked
-from posenc.evaluation.subject import Subject
+from posenc.evaluation.extensions import build_extension
+from posenc.evaluation.forward_cache import EvalContext
+from posenc.evaluation.plans import EvalRequest
 from posenc.evaluation.tune import candidates, tune
 from posenc.model.decoder import Decoder
 from posenc.results.records import Record, make_record
@@ -69,7 +69,9 @@ def measure(
     grid = candidates(extension, model) if plan.tune else []
     if plan.tune and not grid:
         say(f"extend={plan.extend['name']}: no knob to choose, measured as it is")
-    if extension is not None and all(extension.acting(w) is model.acting for w in asked.windows):
+    if extension is not None and all(
+        extension.effective_encoding(w) is model.effective_encoding for w in asked.windows
+    ):
         log.warning("%s changes nothing at these lengths", extension.name)
     cells = plan_cells(subject, asked, plan.protocols)
     done = 0
@@ -148,9 +150,9 @@ def _records_of(directory: Path, step: int) -> Iterator[tuple[Path, Callable[[],
 
 def subject_and_asked(
     settings: dict[str, Any], model: Decoder, store: TokenStore, plan: EvalPlan, device: torch.device
-) -> tuple[Subject, Asked]:
+) -> tuple[EvalContext, EvalRequest]:
     """The model as trained by `settings`, and what its protocols are asked for."""
-    subject = Subject(
+    subject = EvalContext(
         model=model,
         train_length=settings["context_length"],
         seed=settings["seed"],
@@ -163,9 +165,9 @@ def subject_and_asked(
     return subject, asked_of(settings, store, plan)
 
 
-def asked_of(settings: dict[str, Any], store: TokenStore, plan: EvalPlan) -> Asked:
+def asked_of(settings: dict[str, Any], store: TokenStore, plan: EvalPlan) -> EvalRequest:
     """What the protocols of a run trained by `settings` are asked for."""
-    return Asked(
+    return EvalRequest(
         store=store,
         split=plan.split,
         windows=plan.windows,
@@ -190,7 +192,9 @@ def byte_store(
     return current().in_turn(lambda: prepare(data, {"name": "bytes"}, facts=facts))
 
 
-def _reference(asked: Asked, trained_bytes: TokenStore, directory: Path, corpus: str, step: int) -> Record:
+def _reference(
+    asked: EvalRequest, trained_bytes: TokenStore, directory: Path, corpus: str, step: int
+) -> Record:
     """The byte trigram's loss on the fixed targets, stored like any cell."""
     plan, store, began = fixed_target.plan(asked), asked.store, time.monotonic()
     identity: dict[str, Any] = {

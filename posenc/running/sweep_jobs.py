@@ -20,7 +20,7 @@ def applicable(command: str, composed: Jobs) -> Jobs:
 
     In a sweep an extension that is not for a run's encoding is left out, and named; unless nothing is left.
     """
-    from posenc.evaluation.extend import NotForThisEncodingError
+    from posenc.evaluation.extensions import NotForThisEncodingError
 
     count, kept, refused = len(composed.jobs), [], []
     for number, job in enumerate(composed.jobs, 1):

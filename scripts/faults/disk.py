@@ -54,7 +54,7 @@ def at(
     warm: Warm, folder: Path, words: list[str], point: Point, cache: Path, said: str, ends: dict[int, int]
 ) -> str:
     """What is wrong with how the command ended whose call failed, and with the checkpoints it left."""
-    from posenc.training.intact import checkpoint_paths, problem_of
+    from posenc.training.checkpoint import checkpoint_paths, problem_of
 
     ended = warm.run(folder, words, point, cache=cache)
     ends[ended.code] = ends.get(ended.code, 0) + 1

@@ -61,7 +61,7 @@ main("train")
 PHASES = {
     "training": ("posenc.training.loop:update", 60),
     "a save": ("posenc.training.loop:save_checkpoint", 2),
-    "evaluation": ("posenc.evaluation.subject:window_losses", 1),
+    "evaluation": ("posenc.evaluation.forward_cache:window_losses", 1),
 }
 
 

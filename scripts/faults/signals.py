@@ -87,8 +87,8 @@ PHASES = (
         "compiling", (*TRAIN, "train.compile=true"), "posenc.training.loop:gradients", within=5.0, cold=True
     ),
     Phase("training", TRAIN, "posenc.training.loop:update", count=5, within=0.05),
-    Phase("evaluation, a long cell", LONG, "posenc.evaluation.subject:_forward", count=3, within=2.0),
-    Phase("probes", (*TRAIN, *PROBES), "posenc.evaluation.subject:window_losses", count=2, within=0.1),
+    Phase("evaluation, a long cell", LONG, "posenc.evaluation.forward_cache:_forward", count=3, within=2.0),
+    Phase("probes", (*TRAIN, *PROBES), "posenc.evaluation.forward_cache:window_losses", count=2, within=0.1),
     Phase("putting together", TRAIN, "posenc.running.run_directory:assemble_results", within=0.05),
     Phase("drawing", (*TRAIN, "tracking=tensorboard"), "posenc.tracking.pictures:Pictures.png"),
     Phase("the table", TRAIN, "posenc.running.one_job:show_run"),

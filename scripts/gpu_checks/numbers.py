@@ -10,8 +10,8 @@ from torch import Tensor
 from gpu_checks.common import OPTIONS, blocks_alone, decoder_of, flex_calls, tell, tokens_of
 from posenc.core.seeds import generator_for
 from posenc.model.decoder import Decoder, ModelShape
+from posenc.training.loop import NextTokenLoss, gradients
 from posenc.training.precision import autocast
-from posenc.training.step import NextTokenLoss, gradients
 
 CHECKED = ModelShape("checked", d_model=256, n_layers=2, n_heads=4, mlp_ratio=4)
 LENGTHS = (64, 192, 1000, 2048)

@@ -11,9 +11,9 @@ from gpu_checks.common import REPEATS, WARM_UP, decoder_of, seconds, tell, token
 from posenc.cli.bench_rate import measured_rate
 from posenc.core.seeds import generator_for
 from posenc.model.decoder import Decoder, ModelShape, training_flops
+from posenc.training.loop import NextTokenLoss, gradients, update
 from posenc.training.optimizer import Optimization, build_optimizer
 from posenc.training.precision import autocast
-from posenc.training.step import NextTokenLoss, gradients, update
 
 LENGTH, TOKENS = 1024, 32768  # of training; tokens a batch, of an evaluation too
 EXTENDED = (1, 8)  # windows of an evaluation in T

@@ -87,9 +87,9 @@ def test_in_the_first_step_which_may_compile_for_a_minute_nothing_is_waited_for(
 def test_in_the_middle_of_a_pass_of_an_evaluation_nothing_is_waited_for(
     train: Posenc, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from posenc.evaluation import subject
+    from posenc.evaluation import forward_cache
 
-    real, done = subject.token_losses, []
+    real, done = forward_cache.token_losses, []
 
     def slow(*given: Any) -> Any:
         if len(done) == 2:
@@ -97,11 +97,11 @@ def test_in_the_middle_of_a_pass_of_an_evaluation_nothing_is_waited_for(
         done.append("a pass")
         return real(*given)
 
-    monkeypatch.setattr(subject, "token_losses", slow)
+    monkeypatch.setattr(forward_cache, "token_losses", slow)
     result = train("encoding=rope", "eval.batch_tokens=64")
     assert (result.code, len(done)) == (143, 2)
     assert result.err.count("same command continues") == 1
-    monkeypatch.setattr(subject, "token_losses", real)
+    monkeypatch.setattr(forward_cache, "token_losses", real)
     assert train("encoding=rope", "eval.batch_tokens=64").code == 0
 
 
