@@ -15,7 +15,7 @@ from posenc.evaluation.extensions import Extension, build_extension, default_kno
 from posenc.evaluation.forward_cache import EvalContext
 from posenc.evaluation.plans import EvalRequest
 from posenc.model.decoder import Decoder
-from posenc.results.records import Record
+from posenc.results.schema import Record
 
 TARGETS = 8000  # validation targets for each candidate and length
 SPLIT = "validation"

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from posenc.cli.bench_case import Case, base_name, cases, with_bases
+from posenc.cli.bench import Case, base_name, cases, with_bases
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine
 from posenc.core.errors import UserError

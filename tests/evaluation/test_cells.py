@@ -15,7 +15,7 @@ from posenc.evaluation import PROTOCOLS
 from posenc.evaluation import forward_cache as subject_module
 from posenc.evaluation.forward_cache import EvalContext
 from posenc.model import kernels
-from posenc.results.records import Record
+from posenc.results.schema import Record
 
 Measured = Callable[..., dict[tuple[str, int], Record]]
 SubjectOf = Callable[..., EvalContext]

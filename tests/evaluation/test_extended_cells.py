@@ -17,7 +17,7 @@ from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.forward_cache import EvalContext
 from posenc.evaluation.plans import EvalRequest
 from posenc.evaluation.tune import candidates, tune
-from posenc.results.records import Record
+from posenc.results.schema import Record
 
 SubjectOf = Callable[..., EvalContext]
 AskedOf = Callable[..., EvalRequest]

@@ -21,7 +21,7 @@ from posenc.evaluation import forward_cache as subject_module
 from posenc.evaluation.eval_memory import OutOfMemoryError, check_memory, free_memory, memory_needed
 from posenc.evaluation.forward_cache import EvalContext
 from posenc.model.decoder import Decoder, ModelShape, initialize
-from posenc.results.records import Record
+from posenc.results.schema import Record
 
 Measured = Callable[..., dict[tuple[str, int], Record]]
 SubjectOf = Callable[..., EvalContext]
