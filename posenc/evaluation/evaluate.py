@@ -19,7 +19,7 @@ from posenc.evaluation.forward_cache import (
     never_stopped,
 )
 from posenc.evaluation.plans import EvalRequest, Planned, ProtocolModule, windows_of
-from posenc.results.records import UNIT, Record, make_record
+from posenc.results.schema import UNIT, Record, make_record
 from posenc.results.store import find_record, write_record
 from posenc.training.oom import keep_freed_memory
 

@@ -25,7 +25,7 @@ from posenc.evaluation.eval_memory import OutOfMemoryError, check_memory
 from posenc.evaluation.extensions import Extension
 from posenc.model.decoder import Decoder
 from posenc.model.fused import token_losses
-from posenc.results.records import Curve
+from posenc.results.schema import Curve
 from posenc.training.distributed import current
 from posenc.training.oom import is_out_of_memory
 from posenc.training.precision import autocast

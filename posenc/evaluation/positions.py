@@ -29,7 +29,7 @@ from posenc.evaluation.forward_cache import (
     text_losses,
 )
 from posenc.evaluation.plans import EvalRequest, Spans, plan_spans
-from posenc.results.records import BREAK, Curve
+from posenc.results.schema import BREAK, Curve
 from posenc.results.statistics import ratio_interval
 
 NAME = "positions"

@@ -14,7 +14,7 @@ from posenc.evaluation import PROTOCOLS, induction
 from posenc.evaluation.evaluate import evaluate, plan_cells
 from posenc.evaluation.forward_cache import EvalContext
 from posenc.evaluation.plans import EvalRequest
-from posenc.results.records import Record
+from posenc.results.schema import Record
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from posenc.evaluation import forward_cache as subject_module
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.forward_cache import EvalContext, ForwardCache, text_losses
 from posenc.evaluation.plans import EvalRequest
-from posenc.results.records import Record
+from posenc.results.schema import Record
 
 Measured = Callable[..., dict[tuple[str, int], Record]]
 SubjectOf = Callable[..., EvalContext]
