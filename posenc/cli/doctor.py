@@ -109,7 +109,7 @@ def _size(count: float) -> str:
 def _print(found: list[tuple[str, Finding]], problems: list[Finding]) -> None:
     options: dict[str, Any] = {}
     try:
-        from posenc.report.table import color_of, unicode_of, width_of
+        from posenc.report.writers import color_of, unicode_of, width_of
 
         color = "auto" if color_of(sys.stdout) else None
         options = {

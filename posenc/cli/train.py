@@ -8,7 +8,7 @@ from collections.abc import Collection
 from contextlib import nullcontext
 
 from posenc.config.conf_text import choices, chosen_settings, command_tree, config_dir_of, groups
-from posenc.report.table import width_of, write
+from posenc.report.writers import width_of, write
 
 WIDEST = 100  # columns of the help
 COLUMN = 34  # where comments begin at the latest; those of longer settings go below
