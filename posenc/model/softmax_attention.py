@@ -1,7 +1,7 @@
 """Compute softmax(scale * q k^T + additive) v in blocks of queries, with its backward pass written out.
 
-Autograd makes zeros as large as k and v for every block's slice of them, and adds these up: with
-four blocks of 512 keys that was a third of the measured time. B batch, H heads, T queries, S keys, D and E head widths.
+Autograd makes zeros as large as k and v for every block's slice of them, and adds these up: with four blocks
+of 512 keys that was a third of the measured time. B batch, H heads, T queries, S keys, D and E head widths.
 """
 
 from __future__ import annotations
