@@ -68,7 +68,12 @@ class Phase:
 
 PHASES = (
     Phase("start-up", TRAIN, None, within=2.0),
-    Phase("reading", ("train", *TINY, "data.paths=../large"), "posenc.data.corpus_stats:read_documents", cold=True),
+    Phase(
+        "reading",
+        ("train", *TINY, "data.paths=../large"),
+        "posenc.data.corpus_stats:read_documents",
+        cold=True,
+    ),
     Phase(
         "tokenising",
         LARGE,
@@ -90,7 +95,7 @@ PHASES = (
     Phase("evaluation, a long cell", LONG, "posenc.evaluation.subject:_forward", count=3, within=2.0),
     Phase("probes", (*TRAIN, *PROBES), "posenc.evaluation.subject:window_losses", count=2, within=0.1),
     Phase("putting together", TRAIN, "posenc.running.run_directory:assemble_results", within=0.05),
-    Phase("drawing", (*TRAIN, "tracking=tensorboard"), "posenc.tracking.pictures:Pictures.png"),
+    Phase("drawing", (*TRAIN, "tracking=tensorboard"), "posenc.tracking.base:Pictures.png"),
     Phase("the table", TRAIN, "posenc.running.one_job:show_run"),
     Phase("bench", ("bench", *BENCH, "--repeats", "1"), "posenc.cli.bench:_answer", within=3.0),
     Phase("compare", ("compare", "../done/runs"), "posenc.cli.compare:run_compare"),
