@@ -14,7 +14,6 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -24,9 +23,9 @@ from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.data import prepare
 from posenc.evaluation import fixed_target
-from posenc.evaluation.plans import Asked
+from posenc.evaluation.plans import EvalRequest
 from posenc.results.ranking import compare_pairs, holm
-from posenc.results.statistics import difference
+from posenc.results.statistics import Sample, difference
 
 EXPERIMENTS = 1000
 TRAIN_LENGTH = 64
@@ -39,7 +38,7 @@ def sizes_of(corpus: str) -> np.ndarray:
     (job,) = compose_jobs("train", parse([f"data={corpus}"])).jobs
     store = prepare(job.settings["data"], job.settings["tokenizer"])
     windows = [TRAIN_LENGTH * multiple // 2 for multiple in (1, 2, 4, 8, 16)]
-    asked = Asked(store, "test", windows, TRAIN_LENGTH, 0.25, max_targets=50_000, stride=TRAIN_LENGTH)
+    asked = EvalRequest(store, "test", windows, TRAIN_LENGTH, 0.25, max_targets=50_000, stride=TRAIN_LENGTH)
     plan = fixed_target.plan(asked)
     stops = store.splits["test"].starts[plan.documents] + plan.ends
     sizes = np.bincount(plan.documents, weights=store.bytes_between(stops - plan.block, stops))
@@ -57,14 +56,15 @@ def shapes(sizes: np.ndarray) -> dict[str, Effects]:
     }
 
 
-def scores(nats: np.ndarray, sizes: np.ndarray) -> dict[str, Any]:
-    """`per_document` of a record, from bits per byte of each document."""
-    return {"document": np.arange(len(sizes)), "nats": nats * sizes * math.log(2), "bytes": sizes}
+def scores(nats: np.ndarray, sizes: np.ndarray) -> Sample:
+    """Make the sums of a record from bits per byte of each document."""
+    documents = list(range(len(sizes)))
+    return Sample({"document": documents, "nats": nats * sizes * math.log(2), "bytes": sizes})
 
 
 def seeds_of(
     rng: np.random.Generator, effect: np.ndarray, sizes: np.ndarray, seeds: int, seed_noise: float
-) -> list[dict[str, Any]]:
+) -> list[Sample]:
     """What each seed scores in documents of this effect; a single seed is the model that is meant."""
     found = []
     for _ in range(seeds):

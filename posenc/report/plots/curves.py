@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from posenc.core.errors import UserError
+from posenc.report.captions import millions
 from posenc.report.plots.canvas import (
     NAME_STEP,
     TICKS,
@@ -45,11 +46,9 @@ from posenc.report.plots.series import (
     source,
     training_series,
 )
-from posenc.report.words import millions
-from posenc.results.columns import Column
-from posenc.results.comparison import Comparison
+from posenc.results.cells import PROBES
+from posenc.results.comparison import Column, Comparison
 from posenc.results.load import Run
-from posenc.results.probes import PROBES
 
 HEIGHT = 2.6  # inches, of a row of panels
 TALLEST = 5.5  # inches, of a panel that grows with its lines, so that their names fit beside it

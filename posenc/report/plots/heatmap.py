@@ -16,11 +16,10 @@ from matplotlib.text import Text
 from posenc.report.plots.canvas import SMALLEST, finish, number, sheet, text_width
 from posenc.report.plots.curves import LINEAR, tokens
 from posenc.report.plots.series import Names, missing, panel_titles, per_bit, short_unit, source
-from posenc.results.cells import NOT_MEASURED, Cell, short
-from posenc.results.columns import Column
-from posenc.results.comparison import Comparison, Row
+from posenc.results.cells import NOT_MEASURED, Cell, short_note
+from posenc.results.comparison import Column, Comparison, Row
 from posenc.results.load import Run
-from posenc.results.numbers import printed, printed_change
+from posenc.results.schema import printed, printed_change
 
 COLOURS = "RdBu_r"  # red: worse than at T; both ends as dark, so that it is a distance in grey, too
 DARKEST = 0.86  # of the colours: their ends are too dark for black numbers
@@ -120,7 +119,7 @@ def _text(column: Column, row: Row, cell: Cell, metric: str) -> str:
     """Return the change, the loss in brackets where there is no change, or why there is neither."""
     if cell.mean is None:
         note = cell.note or NOTHING
-        return note if len(note) <= len(NOT_MEASURED) else short(note)
+        return note if len(note) <= len(NOT_MEASURED) else short_note(note)
     if _own(row, column):
         return printed(cell.mean, metric)
     if cell.change is None:

@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from posenc.core.errors import UserError, visible
+from posenc.report.captions import millions
 from posenc.report.colors import Style, styles_of
-from posenc.report.words import millions
+from posenc.results.bundle import losses_of
 from posenc.results.cells import Cell
-from posenc.results.comparison import Comparison, Row, compare
+from posenc.results.comparison import Comparison, Row, View, compare
 from posenc.results.load import Run
-from posenc.results.losses import losses_of
-from posenc.results.records import HEADLINE, METRICS
-from posenc.results.rows import full_label
+from posenc.results.row_groups import full_label
+from posenc.results.schema import HEADLINE, METRICS
 from posenc.results.settings import as_text
-from posenc.results.view import View
 
 LONGEST_NAME = 44  # characters
 LONGEST_REASON = 120

@@ -1,0 +1,116 @@
+"""Numbers that are not finite and memory that runs out, in an evaluation and in training."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+
+from posenc.core.errors import RunError
+from posenc.evaluation import eval_memory, forward_cache
+from posenc.training.oom import is_out_of_memory
+
+Posenc = Callable[..., tiny.Result]
+PROTOCOLS = "eval.protocols=[fixed-target,sliding,nonoverlapping,positions]"
+
+
+def run_of(place: Path) -> Path:
+    (found,) = (place / "runs/default").iterdir()
+    return found
+
+
+def notes(place: Path) -> dict[tuple[str, int], str | None]:
+    records = json.loads((run_of(place) / "results.json").read_text())["records"]
+    return {(r["protocol"], r["window"]): r["note"] for r in records}
+
+
+def beyond(limit: int, do: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The forward pass, with something done to the losses of longer windows."""
+    real = forward_cache._forward
+
+    def forward(*given: Any) -> torch.Tensor:
+        losses = real(*given)
+        return do(losses) if len(given[2]) > limit else losses
+
+    return forward
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_a_loss_that_is_not_finite_at_a_length_is_noted_there_and_is_no_number_anywhere(
+    train: Posenc, posenc: Posenc, place: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setattr(forward_cache, "_forward", beyond(32, lambda losses: losses * float(value)))
+    result = train("encoding=rope", PROTOCOLS)
+    assert result.code == 0, result.err
+    found = notes(place)
+    assert {window for (_, window), note in found.items() if note == "diverged"} == {64}
+    assert all(note is None for (_, window), note in found.items() if window < 64)
+    shown = [result.out]
+    for kind in ("table", "markdown", "csv", "latex", "json"):
+        shown.append(posenc("compare", "--format", kind).out)
+    assert posenc("compare", "--html", "page.html").code == 0
+    page = re.sub(r"<(script|style).*?</\1>", "", (place / "page.html").read_text(), flags=re.DOTALL)
+    for text in (*shown, re.sub(r"<[^>]*>", " ", page)):
+        assert "diverged" in text and not re.search(r"\b(nan|inf|infinity)\b", text, re.IGNORECASE)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes."),
+        RuntimeError("[enforce fail] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 9"),
+        MemoryError(),
+    ],
+    ids=["torch", "not enough", "enforce", "python"],
+)
+def test_memory_that_runs_out_at_a_length_is_noted_there_and_measured_again(
+    train: Posenc, posenc: Posenc, place: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuse(losses: torch.Tensor) -> torch.Tensor:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(forward_cache, "_forward", beyond(32, refuse))
+        result = train("encoding=rope")
+        assert result.code == 0 and "oom" in result.out, result.err
+    assert str(notes(place)["fixed-target", 64]).startswith("oom at 64 tokens, batch 1: ")
+    assert notes(place)["fixed-target", 32] is None
+    assert "oom" in posenc("compare").out
+    assert posenc("eval", f"run={run_of(place)}").code == 0
+    assert set(notes(place).values()) == {None}
+
+
+def test_memory_that_runs_out_in_training_says_what_to_make_smaller(
+    train: Posenc, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from posenc.training import loop
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+
+    monkeypatch.setattr(loop, "gradients", refuse)
+    result = train("encoding=rope")
+    assert (result.code, result.out) == (1, "") and "train.batch_tokens" in result.err
+    assert "out of memory in step 1" in json.loads((run_of(place) / "status.json").read_text())["reason"]
+
+
+def test_what_is_no_lack_of_memory_is_not_taken_for_one() -> None:
+    assert not is_out_of_memory(RuntimeError("shapes differ"))
+    assert not is_out_of_memory(RunError("out of memory"))
+
+
+def test_the_limit_of_the_process_counts_as_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text("MemAvailable: 8000000 kB\n")
+    (tmp_path / "proc/self/status").write_text("Name: python\nVmSize:\t  1000000 kB\n")
+    monkeypatch.setattr(eval_memory, "address_limit", lambda: None)
+    assert eval_memory.free_memory(tmp_path) == 8000000 * 1024
+    monkeypatch.setattr(eval_memory, "address_limit", lambda: 3000000 * 1024)
+    assert eval_memory.free_memory(tmp_path) == 2000000 * 1024
