@@ -14,7 +14,7 @@ from posenc.core.console import say
 from posenc.core.errors import UserError, visible
 from posenc.results.bundle import SUFFIX as BUNDLE
 from posenc.results.load import load_run, run_places
-from posenc.training.intact import checkpoint_paths
+from posenc.training.checkpoint import checkpoint_paths
 
 
 def with_each_run(overrides: list[str], parser: OverridesParser) -> list[str]:
@@ -23,13 +23,6 @@ def with_each_run(overrides: list[str], parser: OverridesParser) -> list[str]:
     Runs that are not finished are left out and named. Raises UserError where nothing is left.
     """
     return [_expanded(override, parser) if key_of(override) == "run" else override for override in overrides]
-
-
-def refuse_several(given: str) -> None:
-    """Raise UserError for a folder of runs or a glob, where one run is meant."""
-    if _is_several(given):
-        hint = "every run below: posenc eval -m run=..."
-        raise UserError("run", given, "not a run directory: it has no config.yaml", hint=hint)
 
 
 def _expanded(override: str, parser: OverridesParser) -> str:
