@@ -7,7 +7,7 @@ from formulas_bias import Network, largest, network, spread, started
 
 from posenc.core.errors import UserError
 from posenc.encodings.dynamic_bias import DynamicBias
-from posenc.laws.float64 import Float64
+from posenc.laws.precision import Float64
 
 DISTANCES = [0, 1, 2, 3, 63, 64, 255, 256, 257, 8191, 65536]
 

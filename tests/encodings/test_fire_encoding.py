@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from posenc.core.errors import UserError
-from posenc.laws.float64 import Float64
+from posenc.laws.precision import Float64
 
 
 @pytest.mark.parametrize("heads, layers, shared", [(4, 2, False), (1, 1, False), (3, 3, True)])

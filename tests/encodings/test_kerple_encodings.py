@@ -15,7 +15,7 @@ from posenc.encodings.families.bias import (
     raw_above,
     raw_between,
 )
-from posenc.laws.float64 import Float64
+from posenc.laws.precision import Float64
 
 both = pytest.mark.parametrize("name", ["kerple_log", "kerple_power"])
 DISTANCES = [0, 1, 2, 3, 63, 255, 256, 257, 8191, 65536]
