@@ -31,7 +31,7 @@ from peers.contestants import COMPILED, OURS, VOCABULARY, Contestant, contestant
 from peers.shown import text
 from torch import Tensor
 
-from posenc.cli.bench_rate import machine, wait_for
+from posenc.cli.bench_cell import machine, wait_for
 from posenc.config.checks import check_model
 from posenc.core.paths import conf_dir
 from posenc.model.decoder import ModelShape

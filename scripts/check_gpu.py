@@ -1,11 +1,10 @@
 """Checks and times the attention kernels on a CUDA machine: one command, no corpus.
 
-    python scripts/check_gpu.py [NAME ...] [--part numbers table times] [--model small base] [--json FILE]
+    python scripts/check_gpu.py [NAME ...] [--part numbers times] [--model small base] [--json FILE]
 
 numbers  logits and gradients of every encoding (all without names), also with a window and with drawn
          positions, T = 64 to 2048: by the chosen kernels and by blocks of queries, each against the blocks in
          float32. A kernel may be off by 2.5 times what the blocks are in its precision, or by rounding.
-table    a learned table's gradient by each way there is: ms of one attention, forward and backward.
 times    training at T = 1024 and evaluation at T and 8T in turns with the base encoding: ms, tokens/s, their
          ratio to the base's, seconds of the first call (compilation), peak memory with both models, MFU.
 A line is printed as it is found. Exit code 1 on a mismatch or failure, 2 without CUDA.
@@ -19,13 +18,13 @@ import sys
 from pathlib import Path
 
 import torch
-from gpu_checks import common, numbers, table, times
+from gpu_checks import common, numbers, times
 
-from posenc.cli.bench_rate import machine
+from posenc.cli.bench_cell import machine
 from posenc.encodings import list_encodings
 from posenc.model.decoder import ModelShape
 
-PARTS = ("numbers", "table", "times")
+PARTS = ("numbers", "times")
 MODELS = {
     "small": ModelShape("small", d_model=512, n_layers=10, n_heads=8, mlp_ratio=4),
     "base": ModelShape("base", d_model=768, n_layers=12, n_heads=12, mlp_ratio=4),
@@ -53,8 +52,6 @@ def main() -> int:
     try:
         if "numbers" in asked.part:
             numbers.check(names, device, asked.lengths)
-        if "table" in asked.part and device.type == "cuda":
-            table.time_ways(shapes, device)
         if "times" in asked.part and device.type == "cuda":
             times.time_all(names, asked.base, shapes, device)
     finally:

@@ -16,20 +16,24 @@ import tiny
 
 Posenc = Callable[..., tiny.Result]
 
-for _name in list(
-    os.environ
-):  # what a machine sets (HF_HUB_OFFLINE=1, a W&B key) is none of the tests' business
+for _name in list(os.environ):  # what a machine sets (HF_HUB_OFFLINE=1, a W&B key) must not change a test
     if _name.startswith(("HF_", "WANDB_", "POSENC_", "HYDRA_", "TRACKIO_")):
         del os.environ[_name]
+# Before torch is loaded, here and in every process that a test starts: two processes with two spinning
+# threads each fight for two cores (a smoke run took 89 s instead of 11).
+os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="passive")
+if hasattr(signal, "SIGHUP"):  # nohup leaves it ignored, and processes of tests would inherit that
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-# Minutes in one process: begun last, they would run alone.
-FIRST = ("test_docs_commands.py", "test_laws.py", "test_broken.py")
+SET_APART = ("slow", "faults", "cluster")  # `pytest -m extended` runs all of them
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first; else in order."""
-    items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
+    for item in items:
+        if any(item.get_closest_marker(name) for name in SET_APART):
+            item.add_marker("extended")
 
 
 @pytest.fixture(scope="session")
@@ -80,7 +84,7 @@ def as_a_new_process(arguments: list[str]) -> Iterator[None]:
     """What a fresh process has and a second call in one process would not; put back afterwards."""
     from hydra.core.global_hydra import GlobalHydra
 
-    from posenc.running.validated import _validated
+    from posenc.running.jobs import _validated
 
     root = logging.getLogger()
     before, environment = (sys.argv, root.handlers[:], root.level), dict(os.environ)

@@ -38,11 +38,63 @@ def strings(path: Path) -> Iterator[tuple[str, int]]:
             yield node.value, node.lineno
 
 
-def test_no_file_is_long() -> None:
-    long = {
-        str(path.relative_to(ROOT)): n for path in CODE if (n := len(path.read_text().splitlines())) > 300
-    }
-    assert len(CODE) > 50 and not long
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_of(path): path for path in CODE}
+# A package imports only from itself and from those before it.
+ORDER = (
+    *("core", "results", "data", "encodings", "model", "training", "evaluation", "laws"),
+    *("report", "tracking", "config", "running", "cli"),
+)
+
+
+def imports_of(path: Path) -> set[str]:
+    """The modules of posenc that a file imports, inside functions too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if inner in MODULES else node.module)
+    return found & MODULES.keys()
+
+
+IMPORTS = {module: imports_of(path) for module, path in MODULES.items()}
+
+
+def test_the_package_keeps_its_weight() -> None:
+    lines = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
+    assert 50 < len(lines) <= 150
+    assert sum(lines.values()) <= 20_000
+    assert {module: n for module, n in lines.items() if n > 500} == {}
+
+
+def test_imports_point_only_downward() -> None:
+    assert {path.name for path in (ROOT / "posenc").iterdir() if (path / "__init__.py").exists()} == set(
+        ORDER
+    )
+    rank = {f"posenc.{name}": i for i, name in enumerate(ORDER)}
+    upward = [
+        f"{module} -> {imported}"
+        for module, every in IMPORTS.items()
+        for imported in every
+        if rank.get(".".join(module.split(".")[:2]), len(ORDER))
+        < rank.get(".".join(imported.split(".")[:2]), 0)
+    ]
+    assert not upward
+
+
+def test_no_files_import_each_other() -> None:
+    left = {module: set(every) for module, every in IMPORTS.items()}
+    while ready := {module for module, every in left.items() if not every & left.keys() - {module}}:
+        for module in ready:
+            del left[module]
+    assert not left, "files that import each other, or files of such a circle"
 
 
 def test_nothing_outside_encodings_knows_an_encodings_name() -> None:
@@ -125,15 +177,6 @@ def test_evaluation_composes_and_means_as_trained() -> None:
     (job,) = compose_jobs("eval", parse(["run=somewhere"])).jobs
     assert job.settings["run"] == "somewhere" and job.settings["data"] is None
     assert set(job.settings["eval"].values()) == {None}
-
-
-def test_the_tree_of_the_readme_is_the_real_tree() -> None:
-    text = (ROOT / "README.md").read_text()
-    named = [
-        line.split()[0].rstrip("/") for line in text.splitlines() if line.startswith(("posenc/", "conf/"))
-    ]
-    real = {f"posenc/{p.name}" for p in (ROOT / "posenc").iterdir() if (p / "__init__.py").exists()}
-    assert set(named) == real | {"conf"}
 
 
 def test_the_doors_hold_no_logic() -> None:

@@ -13,8 +13,7 @@ import torch
 
 from posenc.data import TokenStore, WindowSampler, prepare
 from posenc.encodings import build_encoding
-from posenc.model.decoder import Decoder, ModelShape
-from posenc.model.init import initialize
+from posenc.model.decoder import Decoder, ModelShape, initialize
 from posenc.training.loop import Progress, Trained, train
 from posenc.training.optimizer import Optimization
 

@@ -11,9 +11,19 @@ from typing import Annotated, Any
 import typer
 
 from posenc import __version__
-from posenc.cli.tools import Debug, Protocol, bench, completion, dashboard, doctor, export, runs
+from posenc.cli.completion import (
+    OverridesCommand,
+    complete_encoding,
+    complete_override,
+    complete_protocol,
+    complete_run,
+    complete_table,
+    complete_where,
+    one_of,
+)
 from posenc.core.errors import RunError, UserError
 from posenc.core.threads import library_at_work
+from posenc.evaluation import PROTOCOLS
 from posenc.running.signals import (
     InterruptedRunError,
     StopFlag,
@@ -37,21 +47,50 @@ app = typer.Typer(
         "posenc compare --format markdown"
     ),
 )
+data = typer.Typer(help="Corpora: what there is, fetch and tokenise ahead, sizes.", no_args_is_help=True)
 
-# Everything behind these commands belongs to Hydra: overrides, -m, --cfg job, --config-dir, --help.
+# Commands whose other arguments are overrides: KEY=VALUE, -m, --config-dir.
 TAKES_FLAGS = {"allow_extra_args": True, "ignore_unknown_options": True}
-HYDRA: dict[str, Any] = {
+SETTINGS: dict[str, Any] = {"cls": OverridesCommand, "context_settings": TAKES_FLAGS}
+HYDRA: dict[str, Any] = {  # these print a help of their own
+    "cls": OverridesCommand,
     "context_settings": {**TAKES_FLAGS, "help_option_names": []},
     "add_help_option": False,
 }
+
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[OVERRIDES]...",
         show_default=False,
         help="KEY=VALUE, as in posenc train; --config-dir DIR adds YAML files of one's own.",
+        autocompletion=complete_override,
     ),
 ]
+Dirs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[DIRS]...",
+        help="Run directories, folders of them, or globs; default: runs",
+        autocompletion=complete_run,
+    ),
+]
+Protocol = Annotated[
+    str,
+    typer.Option(
+        help=f"How the loss was measured: {', '.join(PROTOCOLS)}.", autocompletion=complete_protocol
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]  # read by main
+
+
+def _choice(*names: str, help: str) -> Any:
+    return typer.Option(help=help, autocompletion=one_of(*names))
+
+
+def _where(help: str) -> Any:
+    return typer.Option(metavar="KEY=VALUE", help=help, autocompletion=complete_where)
 
 
 @app.callback(invoke_without_command=True)
@@ -70,28 +109,33 @@ def train(
     debug: Debug = False,
 ) -> None:
     """Train, measure at longer lengths, print the table; -m sweeps. See `posenc train --help`."""
-    _hydra("train", [*(overrides or []), *context.args], debug, dry_run, retry)
+    from posenc.cli.train import run_train_or_eval
+
+    words = [*(overrides or []), *context.args]
+    raise typer.Exit(run_train_or_eval("train", words, own_flags(context), dry_run=dry_run, retry=retry))
 
 
 @app.command(name="eval", **HYDRA)
 def evaluate(context: typer.Context, overrides: Overrides = None, debug: Debug = False) -> None:
     """Measure a run again: other lengths, protocols or corpora. See `posenc eval --help`."""
-    _hydra("eval", [*(overrides or []), *context.args], debug)
+    from posenc.cli.train import run_train_or_eval
+
+    words = [*(overrides or []), *context.args]
+    raise typer.Exit(run_train_or_eval("eval", words, own_flags(context), dry_run=False, retry=False))
 
 
 @app.command()
 def compare(
-    runs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[DIRS]...", help="Run directories, folders of them, or globs; default: runs"),
-    ] = None,
+    runs: Dirs = None,
     where: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Only these runs: encoding=rope,al*  seed=0  train.lr!=0.002"),
+        list[str] | None, _where("Only these runs: encoding=rope,al*  seed=0  train.lr!=0.002")
     ] = None,
     protocol: Protocol = "fixed-target",
-    metric: Annotated[str, typer.Option(help="nats, bpb (bits per byte) or ppl.")] = "nats",
-    format: Annotated[str, typer.Option(help="table, markdown, csv, latex or json.")] = "table",
+    metric: Annotated[str, _choice("nats", "bpb", "ppl", help="nats, bpb (bits per byte) or ppl.")] = "nats",
+    format: Annotated[
+        str,
+        _choice("table", "markdown", "csv", "latex", "json", help="table, markdown, csv, latex or json."),
+    ] = "table",
     rows: Annotated[
         list[str] | None, typer.Option(help="Only these rows, in this order: rope,alibi*")
     ] = None,
@@ -106,12 +150,14 @@ def compare(
     facet: Annotated[
         str | None, typer.Option(metavar="KEY", help="A table for each value: context_length, model, ...")
     ] = None,
-    extensions: Annotated[str, typer.Option(help="Test-time extensions as rows or as columns.")] = "rows",
+    extensions: Annotated[
+        str, _choice("rows", "columns", help="Test-time extensions as rows or as columns.")
+    ] = "rows",
     length: Annotated[
         str | None, typer.Option(help="The targets that were measured at this multiple of T, such as 16x.")
     ] = None,
     corpus: Annotated[str | None, typer.Option(help="Measured on this corpus.")] = None,
-    split: Annotated[str | None, typer.Option(help="test or validation.")] = None,
+    split: Annotated[str | None, _choice("test", "validation", help="test or validation.")] = None,
     stride: Annotated[int | None, typer.Option(help="Of the protocol sliding, in tokens.")] = None,
     allow_mixed: Annotated[
         bool, typer.Option("--allow-mixed", help="Put runs of different settings in one table.")
@@ -119,16 +165,21 @@ def compare(
     against: Annotated[
         str | None,
         typer.Option(
-            metavar="TABLE", help="Beside a paper's table, such as alibi-table2; a wrong name lists them."
+            metavar="TABLE",
+            help="Beside a paper's table, such as alibi-table2; a wrong name lists them.",
+            autocompletion=complete_table,
         ),
     ] = None,
     plot: Annotated[str | None, typer.Option(metavar="FILE", help="A picture: .png, .svg or .pdf.")] = None,
     plot_kind: Annotated[
         str | None,
-        typer.Option(help="context (if none is said), change, positions, heatmap, training or probes."),
+        _choice(
+            *("context", "change", "positions", "heatmap", "training", "probes"),
+            help="context (the default), change, positions, heatmap, training or probes.",
+        ),
     ] = None,
     plot_width: Annotated[
-        float | None, typer.Option(help="Inches: 5.5 if none are said; 3.3 is a column of a paper.")
+        float | None, typer.Option(help="Inches; default 5.5; 3.3 is a column of a paper.")
     ] = None,
     html: Annotated[str | None, typer.Option(metavar="FILE", help="One page with charts and tables.")] = None,
     debug: Debug = False,
@@ -136,14 +187,17 @@ def compare(
     """The comparison: rows encodings, columns lengths; from disk, nothing is measured."""
     from posenc.cli.compare import CompareOptions, run_compare
 
-    asked = dict(locals())  # the parameters above are the fields of CompareOptions
-    run_compare(CompareOptions(**{name: asked[name] for name in CompareOptions.__dataclass_fields__}))
+    given = dict(locals())  # the parameters above are the fields of CompareOptions
+    run_compare(CompareOptions(**{name: given[name] for name in CompareOptions.__dataclass_fields__}))
 
 
 @app.command()
 def encodings(
-    name: Annotated[str | None, typer.Argument(help="One encoding; all of them without.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="One encoding; all of them without.", autocompletion=complete_encoding),
+    ] = None,
+    json: Json = False,
     plugin: Annotated[
         list[str] | None,
         typer.Option("--plugin", metavar="MODULE", help="A module with encodings of your own."),
@@ -156,21 +210,21 @@ def encodings(
     print_catalogue(name, as_json=json, plugins=plugin or [])
 
 
-@app.command(context_settings=TAKES_FLAGS)
+@app.command(**SETTINGS)
 def check(
     context: typer.Context,
     overrides: Overrides = None,
     every: Annotated[bool, typer.Option("--all", help="Every encoding there is, as a matrix.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Hold an encoding to the laws: `posenc check encoding=rope`. Exit 1 if one is broken; -m sweeps."""
     from posenc.cli.check import run_check
 
-    raise typer.Exit(run_check([*(overrides or []), *context.args], every=every, as_json=json))
+    raise typer.Exit(run_check(_line(context, overrides), every=every, as_json=json))
 
 
-@app.command(context_settings=TAKES_FLAGS)
+@app.command(**SETTINGS)
 def show(
     context: typer.Context,
     overrides: Overrides = None,
@@ -182,67 +236,160 @@ def show(
     """Draw what an encoding does: `posenc show encoding=alibi --out alibi.png`; a trained one: run=DIR."""
     from posenc.cli.show import run_show
 
-    raise typer.Exit(run_show([*(overrides or []), *context.args], out))
+    run_show(_line(context, overrides), out)
 
 
-app.command(context_settings=TAKES_FLAGS)(bench)
+@app.command(**SETTINGS)
+def bench(
+    context: typer.Context,
+    overrides: Overrides = None,
+    eval_lengths: Annotated[
+        str, typer.Option(help="Evaluate at these lengths, such as 1x,8x or 512; none: only train.")
+    ] = "8x",
+    repeats: Annotated[int, typer.Option(help="Pairs of timings for each figure.")] = 9,
+    format: Annotated[
+        str, _choice("table", "markdown", "csv", "json", help="table, markdown, csv or json.")
+    ] = "table",
+    debug: Debug = False,
+) -> None:
+    """Speed, memory and MFU: `posenc bench encoding=rope,alibi context_length=64,512`. Reads no corpus."""
+    from posenc.cli.bench import run_bench
 
-data = typer.Typer(help="Corpora: what there is, fetch and tokenise ahead, sizes.", no_args_is_help=True)
-app.add_typer(data, name="data")
+    line = _line(context, overrides)
+    raise typer.Exit(run_bench(line, repeats=repeats, lengths=eval_lengths, format=format))
 
 
 @data.command(name="list")
-def data_list(
-    json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False, debug: Debug = False
-) -> None:
+def data_list(json: Json = False, debug: Debug = False) -> None:
     """Every corpus that `data=` knows: licence, size, network needed or not, tokens cached here."""
-    from posenc.cli.corpora import print_corpora
+    from posenc.cli.data import print_corpora
 
     print_corpora(as_json=json)
 
 
-@data.command(name="prepare", context_settings=TAKES_FLAGS)
+@data.command(name="prepare", **SETTINGS)
 def data_prepare(context: typer.Context, overrides: Overrides = None, debug: Debug = False) -> None:
     """Fetch and tokenise ahead: `posenc data prepare data=wikitext103 tokenizer=bpe`."""
-    from posenc.cli.corpora import prepare_and_print
+    from posenc.cli.data import prepare_and_print
 
-    prepare_and_print([*(overrides or []), *context.args])
+    prepare_and_print(_line(context, overrides))
 
 
-@data.command(name="info", context_settings=TAKES_FLAGS)
+@data.command(name="info", **SETTINGS)
 def data_info(
-    context: typer.Context,
-    overrides: Overrides = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
-    debug: Debug = False,
+    context: typer.Context, overrides: Overrides = None, json: Json = False, debug: Debug = False
 ) -> None:
     """Sizes, fingerprint and what lengths fit: `posenc data info data=stdlib`. Tokenises nothing."""
-    from posenc.cli.corpora import print_info
+    from posenc.cli.data import print_info
 
-    print_info([*(overrides or []), *context.args], as_json=json)
-
-
-for tool in (runs, export, doctor, dashboard, completion):
-    app.command()(tool)
+    print_info(_line(context, overrides), as_json=json)
 
 
-def _hydra(
-    command: str, arguments: list[str], debug: bool, dry_run: bool = False, retry: bool = False
+app.add_typer(data, name="data")
+
+
+@app.command()
+def runs(
+    directories: Dirs = None,
+    where: Annotated[
+        list[str] | None, _where("Only runs with this setting; all of them, where several.")
+    ] = None,
+    format: Annotated[str, _choice("table", "json", help="table or json.")] = "table",
+    sort: Annotated[
+        str,
+        _choice(
+            *("path", "status", "encoding", "seed", "age", "tokens", "speed", "loss", "longest"),
+            help="path, status, encoding, seed, age, tokens, speed, loss or longest.",
+        ),
+    ] = "path",
+    reverse: Annotated[bool, typer.Option("--reverse", help="The other way round.")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch", help="Look again every two seconds, until nothing has run for half a minute."
+        ),
+    ] = False,
+    debug: Debug = False,
 ) -> None:
-    if {"--help", "-h"} & set(arguments):
-        from posenc.cli.help import print_help
+    """What is on disk: status, progress, speed, losses, and why something failed."""
+    from posenc.cli.runs import print_runs
 
-        print_help(command, arguments)
-        raise typer.Exit
-    from posenc.running.command import run_command
+    paths = directories or ["runs"]
+    code = print_runs(paths, where=where or [], format=format, sort=sort, reverse=reverse, watch=watch)
+    raise typer.Exit(code)
 
-    if debug:
-        os.environ["HYDRA_FULL_ERROR"] = "1"
-    raise typer.Exit(run_command(command, arguments, dry_run=dry_run, retry=retry))
+
+@app.command()
+def export(
+    directories: Dirs = None,
+    out: Annotated[
+        str, typer.Option(metavar="FILE", help="The bundle: NAME.runs.jsonl.gz")
+    ] = "runs.runs.jsonl.gz",
+    where: Annotated[list[str] | None, _where("Only runs with this setting.")] = None,
+    debug: Debug = False,
+) -> None:
+    """The results of finished runs in one small file, without weights, for `posenc compare FILE` anywhere."""
+    from posenc.cli.runs import run_export
+
+    run_export(directories or ["runs"], where or [], out)
+
+
+@app.command()
+def doctor(json: Json = False, debug: Debug = False) -> None:
+    """Is everything there that posenc needs? Exit 1 if something stops `posenc train encoding=rope`."""
+    from posenc.cli.doctor import run_doctor
+
+    raise typer.Exit(run_doctor(as_json=json))
+
+
+@app.command()
+def dashboard(
+    entity: Annotated[str | None, typer.Option(help="User or team; default: the account's own.")] = None,
+    project: Annotated[str | None, typer.Option(help="Default: the one that runs are tracked in.")] = None,
+    protocol: Protocol = "fixed-target",
+    length: Annotated[str, typer.Option(help="The bars: at this multiple of T.")] = "8x",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print its JSON, send nothing.")] = False,
+    out: Annotated[str | None, typer.Option(metavar="FILE", help="Write its JSON, send nothing.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Add a view to W&B that compares encodings, and print its address."""
+    from posenc.cli.dashboard import make_dashboard
+
+    make_dashboard(entity, project, protocol=protocol, length=length, dry_run=dry_run, out=out)
+
+
+@app.command()
+def completion(
+    shell: Annotated[
+        str | None,
+        typer.Argument(
+            help="bash, zsh or fish; default: this one.", autocompletion=one_of("bash", "zsh", "fish")
+        ),
+    ] = None,
+    install: Annotated[bool, typer.Option("--install", help="Put it where the shell finds it.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Completion of commands, settings and values at a TAB: prints the script, or installs it."""
+    from posenc.cli.completion import print_completion
+
+    print_completion(shell, install)
+
+
+def own_flags(context: typer.Context) -> list[str]:
+    """Return the options that the command itself declares."""
+    return [name for param in context.command.params for name in param.opts if name.startswith("--")]
+
+
+def _line(context: typer.Context, overrides: list[str] | None) -> Any:
+    """Parse the overrides of a command that composes settings but runs no job of Hydra's."""
+    from posenc.config.overrides import read_settings_line
+
+    words = [*(overrides or []), *context.args]
+    return read_settings_line(str(context.info_name), words, own_flags(context))
 
 
 def main(command: str | None = None) -> None:
-    """The console script; `command` is put in front for the root doors. Exits."""
+    """Run the console script and exit; `command` is put in front for train.py and eval.py of a clone."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller: `>&-`
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
@@ -251,10 +398,9 @@ def main(command: str | None = None) -> None:
         os.environ["HYDRA_FULL_ERROR"] = "1"  # for Hydra, and for the jobs of a sweep
     debug = os.environ.get("HYDRA_FULL_ERROR") == "1"
     if "_POSENC_COMPLETE" in os.environ:  # a TAB in a shell
-        from posenc.cli.shells import print_answer
+        from posenc.cli.completion import answer_tab
 
-        print_answer(arguments)
-        sys.exit()
+        answer_tab(app)
     atexit.register(ignore_signals)  # the first to be registered is the last to be called
     try:
         with StopFlag() as stop:
@@ -268,14 +414,14 @@ def main(command: str | None = None) -> None:
 
 
 def _run(arguments: list[str], debug: bool, stop: StopFlag) -> None:
-    """Exits. Whoever has something to save takes the signals over; anywhere else one ends the command."""
+    """Run the command and exit; whatever has something to save takes the signals over, else one ends it."""
     try:
         app(arguments, prog_name="posenc")
     except (InterruptedRunError, Exception) as error:
-        from posenc.running.exits import told_exit_code
+        from posenc.running.run_job import report_error
 
         if debug and isinstance(error, UserError | RunError):
-            traceback.print_exc()  # and the code of what it is
+            traceback.print_exc()  # and the exit code of the error
         elif debug and isinstance(error, Exception):
             raise
-        sys.exit(told_exit_code(error, stop))
+        sys.exit(report_error(error, stop))

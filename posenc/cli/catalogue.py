@@ -1,4 +1,4 @@
-"""The catalogue of encodings in the terminal, from the classes themselves."""
+"""`posenc encodings`: the catalogue, from the classes themselves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.table import Table
 from posenc.core.signature import parameters_of
 from posenc.encodings.registry import default_parameters, encoding_class, list_encodings
 
-WIDEST = 110  # columns of a wide terminal that text is wrapped to
+WIDEST = 110  # columns that text is wrapped to on a wide terminal
 TERM = re.compile(r"\s+\S+\s{2,}")  # "  layout     interleaved pairs": what follows hangs under the words
 FULL_LINE = 80  # a docstring's line longer than this runs on in the next
 
@@ -35,7 +35,7 @@ PLACES = {
 
 
 def entry(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
-    """What is known of one encoding, plain JSON. Raises UserError for an unknown name."""
+    """Return what is known of one encoding, as plain JSON. Raises UserError for an unknown name."""
     cls = encoding_class(name, plugins)
     return {
         "name": name,
@@ -57,7 +57,7 @@ def entry(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def print_catalogue(name: str | None, *, as_json: bool, plugins: Sequence[str] = ()) -> None:
-    """All encodings as a table grouped by where they act, or one of them in full, on stdout."""
+    """Print all encodings as a table grouped by where they act, or one of them in full."""
     entries = [entry(one, plugins) for one in ([name] if name else list_encodings(plugins))]
     if as_json:
         print(json.dumps(entries[0] if name else entries, indent=2, ensure_ascii=False))
@@ -84,39 +84,38 @@ def _print_all(entries: Sequence[dict[str, Any]]) -> None:
         console.print(Padding(table, (0, 0, 0, 2)))
     console.print(
         "\nposenc encodings NAME: paper, parameters, departures, traps. posenc show encoding=NAME: pictures."
-    )
-    console.print(
-        "With any of them: positions=randomized|offset, attention.window=W, attention.scale=logn|ssmax."
+        "\nWith any of them: positions=randomized|offset, attention.window=W, attention.scale=logn|ssmax."
     )
 
 
 def _print_one(one: dict[str, Any]) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    width = min(console.width, WIDEST)
-
-    def section(title: str, lines: Sequence[str]) -> None:
-        console.print(f"\n[bold]{title}[/bold]")
+    width = min(console.width, WIDEST) - 2
+    settings = [f"encoding.{key}={yaml_text(value)}" for key, value in one["parameters"].items()]
+    settings += [f"encoding.{key}: its YAML is none that this command sees" for key in one["without_default"]]
+    learned = {None: "not declared", "0": "none"}.get(one["learned_parameters"])
+    legend = "(T training length, d model width, D head width, H heads, L layers)"
+    sections = {
+        "Settings and defaults": settings or ["none"],
+        "Learned parameters": [learned or f"{one['learned_parameters']}   {legend}"],
+        "Past the training length T": [one["past_training"]],
+        "Refused with it": [f"{key}: {why}" for key, why in one["refuses"].items()],
+        "Traps": [f"- {trap}" for trap in one["traps"]],
+    }
+    filled = {
+        title: [textwrap.fill(line, width, subsequent_indent="  ") for line in lines]
+        for title, lines in sections.items()
+    }
+    console.print(f"[bold]{escape(one['name'])}[/bold]  (acts on: {escape(one['acts_on'])})")
+    for title, lines in {"What it is": reflow(one["description"], width), **filled}.items():
+        if lines:
+            console.print(f"\n[bold]{title}[/bold]")
         for line in lines:
             console.print(escape(textwrap.indent(line, "  ")))
 
-    def wrapped(lines: Sequence[str]) -> list[str]:
-        return [textwrap.fill(line, width - 2, subsequent_indent="  ") for line in lines]
-
-    console.print(f"[bold]{escape(one['name'])}[/bold]  (acts on: {escape(one['acts_on'])})")
-    section("What it is", reflow(one["description"], width - 2))
-    shown = [f"encoding.{key}={yaml_text(value)}" for key, value in one["parameters"].items()]
-    unknown = [f"encoding.{key}: its YAML is none that this command sees" for key in one["without_default"]]
-    section("Settings and defaults", wrapped([*shown, *unknown] or ["none"]))
-    section("Learned parameters", wrapped([_count(one["learned_parameters"])]))
-    section("Past the training length T", wrapped([one["past_training"]]))
-    if one["refuses"]:
-        section("Refused with it", wrapped([f"{key}: {why}" for key, why in one["refuses"].items()]))
-    if one["traps"]:
-        section("Traps", wrapped([f"- {trap}" for trap in one["traps"]]))
-
 
 def reflow(text: str, width: int) -> list[str]:
-    """Lines of a docstring joined where they ran on and wrapped anew, their indents kept."""
+    """Return a docstring's lines, joined where they run on and wrapped anew, with their indents."""
     joined: list[str] = []
     before, inside = 0, False  # of the line before: its length (a full one runs on), whether it is indented
     for line in text.splitlines():
@@ -135,16 +134,8 @@ def reflow(text: str, width: int) -> list[str]:
     return lines
 
 
-def _count(learned: str | None) -> str:
-    if learned is None:
-        return "not declared"
-    if learned == "0":
-        return "none"
-    return f"{learned}   (T training length, d model width, D head width, H heads, L layers)"
-
-
 def yaml_text(value: Any) -> str:
-    """A value as it is written in an override."""
+    """Return a value as it is written in an override."""
     if value is None:
         return "null"
     if isinstance(value, list):

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from posenc.config.checks import check_model, whole
-from posenc.config.compose import ComposedJob, compose_jobs
-from posenc.config.overrides import CommandLine, key_of, parse, refuse_others, refuse_unknown_flags
+from posenc.config.compose import ComposedJob, compose_jobs, own_overrides
+from posenc.config.overrides import CommandLine, key_of, refuse_others
 from posenc.core.console import shown
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import choice_files
@@ -21,7 +21,7 @@ from posenc.laws import LAWS, Subject, Verdict, judge
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.settings import spoken_name
 from posenc.running.build import build_model, resolve_parts
-from posenc.running.told import debugging
+from posenc.running.env_vars import debugging
 
 # Big enough for every law, and all of them take a second; `model` and `context_length` choose others.
 SMALL = ModelShape("check", d_model=32, n_layers=2, n_heads=4, mlp_ratio=2)
@@ -36,7 +36,7 @@ CHECKED = {"encoding", "attention", "positions", "model", "context_length", "see
 
 @dataclass(frozen=True)
 class Checked:
-    """An encoding at its size, as the settings say, and what each law says of it."""
+    """An encoding with its resolved settings and the verdict of each law."""
 
     label: str
     settings: dict[str, Any]
@@ -46,17 +46,19 @@ class Checked:
     def failed(self) -> list[str]:
         return [law for law, verdict in self.verdicts.items() if verdict.status == "fail"]
 
+    @property
+    def size(self) -> str:
+        model = self.settings["model"]
+        sizes = f"d_model {model['d_model']}, {model['n_layers']} layers, {model['n_heads']} heads"
+        return f"{len(LAWS)} laws at {sizes}, T = {self.settings['context_length']}, on the CPU"
 
-def run_check(arguments: Sequence[str], *, every: bool, as_json: bool) -> int:
-    """Check what the overrides choose and print it: 1 if a law is broken, else 0. Raises UserError.
 
-    Of every encoding, one that refuses the settings is told below the others, and the code is 1.
+def run_check(line: CommandLine, *, every: bool, as_json: bool) -> int:
+    """Check what the overrides choose and print it; 1 if a law is broken, else 0. Raises UserError.
+
+    With `every`, encodings that refuse the settings are listed below the others, and the code is 1.
     """
-    refuse_unknown_flags("check", list(arguments))
-    line = parse(list(arguments))
     refuse_others(line, CHECKED, "is nothing that the laws look at")
-    if line.asks_hydra:
-        raise UserError("check", None, "prints no configuration", hint="posenc train --cfg job does")
     if every:
         line = _every_encoding(line)
     composed = compose_jobs("train", line)
@@ -64,7 +66,7 @@ def run_check(arguments: Sequence[str], *, every: bool, as_json: bool) -> int:
     prepared = []
     refused: dict[str, UserError] = {}
     for job in composed.jobs:
-        label = _label(job, composed.jobs)
+        label = " ".join([spoken_name(job.settings["encoding"]) or "", *own_overrides(job, composed.jobs)])
         try:
             prepared.append((label, *prepare(job)))
         except UserError as error:
@@ -96,25 +98,25 @@ def run_check(arguments: Sequence[str], *, every: bool, as_json: bool) -> int:
 
 
 def prepare(job: ComposedJob) -> tuple[dict[str, Any], Subject]:
-    """The resolved settings of a job and its subject, built once to see that it can be. Raises UserError."""
+    """Return the resolved settings of a job and its subject, built once. Raises UserError."""
     chosen = {key_of(override).partition(".")[0] for override in job.overrides}
     shape = check_model(job.settings["model"]) if "model" in chosen else SMALL
+    length = SHORT
     given = whole("context_length", job.settings["context_length"], least=2)
-    if "context_length" in chosen and given < SHORTEST:
-        problem = "too short for the laws: a mean over so few tokens is luck"
-        raise UserError("context_length", given, problem, allowed=f"from {SHORTEST}")
-    length = given if "context_length" in chosen else SHORT
-    settings = {
-        **resolve_parts(job.settings, length),
-        "seed": whole("seed", job.settings["seed"], least=0),
-    }
+    if "context_length" in chosen:
+        length = given
+        if length < SHORTEST:
+            problem = "too short for the laws: a mean over so few tokens is luck"
+            raise UserError("context_length", length, problem, allowed=f"from {SHORTEST}")
+    seed = whole("seed", job.settings["seed"], least=0)
+    settings = {**resolve_parts(job.settings, length), "seed": seed}
     subject = subject_of(settings, shape)
     subject.build(0)
     return {**settings, "model": asdict(shape)}, subject
 
 
 def subject_of(settings: dict[str, Any], shape: ModelShape = SMALL) -> Subject:
-    """What the laws check, of resolved settings."""
+    """Return what the laws check, of resolved settings."""
 
     def build(seed: int, **changes: Any) -> Decoder:
         laid = {**settings, **changes, "seed": settings["seed"] + seed}
@@ -122,28 +124,18 @@ def subject_of(settings: dict[str, Any], shape: ModelShape = SMALL) -> Subject:
             laid[group] = {**settings[group], **changes[group]}
         return build_model(laid, shape, VOCABULARY)
 
-    return Subject(
-        spoken_name(settings["encoding"]) or "", build, settings["context_length"], settings["encoding"]
-    )
+    name = spoken_name(settings["encoding"]) or ""
+    return Subject(name, build, settings["context_length"], settings["encoding"])
 
 
 def _every_encoding(line: CommandLine) -> CommandLine:
-    """A sweep over every YAML of the group, with those of --config-dir."""
+    """Make a sweep over every YAML of the group, with those of --config-dir."""
     for override in line.overrides:
         key, _, value = override.partition("=")
         if key == "encoding":
             raise UserError(key, value, "--all checks every encoding", hint="leave out one of the two")
     every = f"encoding={','.join(choice_files('encoding', line.config_dir))}"
     return replace(line, overrides=[*line.overrides, every], multirun=True)
-
-
-def _label(job: ComposedJob, jobs: Sequence[ComposedJob]) -> str:
-    """The encoding's name, and what else this job of a sweep does not share with all others."""
-    name = spoken_name(job.settings["encoding"]) or ""
-    own = [
-        o for o in job.overrides if not o.startswith("encoding=") and any(o not in j.overrides for j in jobs)
-    ]
-    return " ".join([name, *own])
 
 
 def _document(one: Checked) -> dict[str, Any]:
@@ -160,31 +152,26 @@ def _document(one: Checked) -> dict[str, Any]:
     return {**one.settings, "passed": not one.failed, "verdicts": verdicts}
 
 
-def _console() -> Console:
-    return Console(highlight=False, markup=False, emoji=False)
-
-
 def _print_one(one: Checked) -> None:
-    console = _console()
-    console.print(Text(f"{visible(one.label)}: {_size(one)}", style="bold"), overflow="fold")
+    console = Console(highlight=False, markup=False, emoji=False)
+    console.print(Text(f"{visible(one.label)}: {one.size}", style="bold"), overflow="fold")
     table = Table("law", "verdict", "measured, or why", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.columns[2].overflow = "fold"
     for law, verdict in one.verdicts.items():
-        words = (
-            [verdict.reason, verdict.figure] if verdict.status == "fail" else [verdict.figure, verdict.reason]
-        )
-        said = Text(visible("; ".join(word for word in words if word)))
-        if verdict.status == "fail":
-            said.append(f"\nthe law: {LAWS[law].statement}", style="dim")
-        table.add_row(law, Text(verdict.status, style=MARKS[verdict.status][1]), said)
+        failed = verdict.status == "fail"
+        words = [verdict.reason, verdict.figure] if failed else [verdict.figure, verdict.reason]
+        text = Text(visible("; ".join(word for word in words if word)))
+        if failed:
+            text.append(f"\nthe law: {LAWS[law].statement}", style="dim")
+        table.add_row(law, Text(verdict.status, style=MARKS[verdict.status][1]), text)
     console.print(table)
-    console.print(_sum([one]))
+    console.print(_counts([one]))
 
 
 def _print_matrix(checked: Sequence[Checked], refused: Mapping[str, UserError]) -> None:
-    """Encodings as rows, laws as columns; each law's name heads its column, one line below the last one."""
-    console = _console()
-    sizes = {_size(one) for one in checked}
+    """Print encodings as rows and laws as columns; the laws' names head them like stairs."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    sizes = {one.size for one in checked}
     title = sizes.pop() if len(sizes) == 1 else f"{len(LAWS)} laws, at the sizes that the rows say"
     console.print(Text(title, style="bold"), overflow="fold")
     labels = [visible(one.label) for one in checked]
@@ -192,34 +179,27 @@ def _print_matrix(checked: Sequence[Checked], refused: Mapping[str, UserError]) 
     for i, law in enumerate(LAWS):
         console.print(" " * stub + "| " * i + law)
     for label, one in zip(labels, checked, strict=True):
-        row = Text(label.ljust(stub))
         if len(label) > LONGEST_LABEL:
             console.print(label, overflow="fold")
-            row = Text(" " * stub)
+        row = Text((label if len(label) <= LONGEST_LABEL else "").ljust(stub))
         for verdict in one.verdicts.values():
-            row.append(MARKS[verdict.status][0], style=MARKS[verdict.status][1])
-            row.append(" ")
+            row.append(f"{MARKS[verdict.status][0]} ", style=MARKS[verdict.status][1])
         row.rstrip()
         console.print(row)
     console.print("+ holds, F fails, . does not apply")
     for label, one in zip(labels, checked, strict=True):
         for law in one.failed:
             verdict = one.verdicts[law]
-            console.print()
-            console.print(Text(f"{label} fails {law}: {LAWS[law].statement}", style="bold"), overflow="fold")
-            said = "; ".join(word for word in (verdict.reason, verdict.figure) if word)
-            console.print(f"  {visible(said)}", overflow="fold")
+            console.print(
+                Text(f"\n{label} fails {law}: {LAWS[law].statement}", style="bold"), overflow="fold"
+            )
+            why = "; ".join(word for word in (verdict.reason, verdict.figure) if word)
+            console.print(f"  {visible(why)}", overflow="fold")
     for label, error in refused.items():
         console.print(f"{visible(label)} is not checked: {visible(error.problem)}", overflow="fold")
-    console.print(_sum(checked))
+    console.print(_counts(checked))
 
 
-def _size(one: Checked) -> str:
-    model = one.settings["model"]
-    sizes = f"d_model {model['d_model']}, {model['n_layers']} layers, {model['n_heads']} heads"
-    return f"{len(LAWS)} laws at {sizes}, T = {one.settings['context_length']}, on the CPU"
-
-
-def _sum(checked: Sequence[Checked]) -> str:
+def _counts(checked: Sequence[Checked]) -> str:
     every = [verdict.status for one in checked for verdict in one.verdicts.values()]
     return f"{every.count('pass')} hold, {every.count('n/a')} do not apply, {every.count('fail')} fail"

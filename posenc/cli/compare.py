@@ -11,26 +11,24 @@ from pathlib import Path
 from typing import cast
 
 from posenc.core.console import say
-from posenc.core.errors import UserError, visible
+from posenc.core.errors import UserError
 from posenc.core.paths import output_file
 from posenc.report.failures import failures_lines
 from posenc.report.plots import KIND, PLOTS, WIDTH, check_plot, save_plot
 from posenc.report.table import FORMATS, show
-from posenc.results.comparison import Comparison, metric_for, protocols_of, tables_of
-from posenc.results.facets import compare_facets
+from posenc.results.cells import PROBES
+from posenc.results.comparison import Comparison, View, compare_facets, metric_for, protocols_of, tables_of
 from posenc.results.filters import where
 from posenc.results.load import Run, load_runs
-from posenc.results.probes import PROBES
-from posenc.results.records import HEADLINE, METRICS, REFERENCE_PROTOCOL, Metric
+from posenc.results.schema import HEADLINE, METRICS, REFERENCE_PROTOCOL, Metric
 from posenc.results.selection import only, parse_multiple
-from posenc.results.view import View
 
 OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")  # commas; a row of a mixed table has some in its name
 
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """The options of the command; None and empty where nothing was asked for."""
+    """The options of the command; None where one is not given."""
 
     runs: Sequence[str] | None
     where: Sequence[str] | None
@@ -55,116 +53,119 @@ class CompareOptions:
     html: str | None
 
 
-def run_compare(asked: CompareOptions) -> None:
+def run_compare(options: CompareOptions) -> None:
     """Read, compare, write. Raises UserError."""
-    view = _view(asked)
-    runs = _runs(asked)
-    if asked.against is not None:
-        _against(asked, runs)
+    view = _view(options)
+    runs = _runs(options)
+    if options.against is not None:
+        _against(options, runs)
     else:
-        metric = cast("Metric", asked.metric)
-        comparisons = compare_facets(runs, asked.facet, asked.protocol, metric, asked.allow_mixed, view)
-        show(comparisons, asked.format, sys.stdout)
-        if asked.plot is not None:
-            kind, width = _plot(asked)
-            save_plot(Path(asked.plot), kind, runs, comparisons, width)
-            say(f"wrote {visible(asked.plot)}")
-        if asked.html is not None:
+        metric = cast("Metric", options.metric)
+        found = compare_facets(runs, options.facet, options.protocol, metric, options.allow_mixed, view)
+        show(found, options.format, sys.stdout)
+        if options.plot is not None:
+            kind, width = _plot(options)
+            save_plot(Path(options.plot), kind, runs, found, width)
+            say(f"wrote {options.plot}")
+        if options.html is not None:
             from posenc.report.page import write_page
 
-            shown = [*comparisons, *_others(asked, runs, view)]
-            write_page(output_file("--html", asked.html), runs, shown, ["posenc", *sys.argv[1:]])
-            say(f"wrote {visible(asked.html)}")
+            page = output_file("--html", options.html)
+            write_page(page, runs, [*found, *_others(options, runs, view)], ["posenc", *sys.argv[1:]])
+            say(f"wrote {options.html}")
     for line in failures_lines(runs):
         say(line)
 
 
-def _view(asked: CompareOptions) -> View:
-    """What is shown; whatever can be seen to be wrong before runs are read is refused here."""
+def _view(options: CompareOptions) -> View:
+    """Return what is shown; refuse whatever can be seen to be wrong before runs are read."""
     for option, value, allowed in (
-        ("--format", asked.format, list(FORMATS)),
-        ("--metric", asked.metric, list(METRICS)),
-        ("--extensions", asked.extensions, ["rows", "columns"]),
-        ("--plot-kind", asked.plot_kind, list(PLOTS)),
+        ("--format", options.format, list(FORMATS)),
+        ("--metric", options.metric, list(METRICS)),
+        ("--extensions", options.extensions, ["rows", "columns"]),
+        ("--plot-kind", options.plot_kind, list(PLOTS)),
     ):
         if value is not None and value not in allowed:
-            raise UserError(option, visible(value), "no such choice", allowed=allowed)
-    if asked.stride is not None and asked.stride < 1:
-        raise UserError("--stride", asked.stride, "not a stride", allowed="tokens, from 1")
-    if asked.metric == "ppl" and asked.baseline is not None:
-        raise UserError(
-            "--baseline", visible(asked.baseline), "perplexities are not compared", allowed="nats, bpb"
-        )
-    if asked.plot is not None:
-        check_plot(Path(asked.plot), *_plot(asked))
-    of_plot = {"--plot-kind": asked.plot_kind, "--plot-width": asked.plot_width}
-    for option, given in of_plot.items():
-        if given is not None and asked.plot is None:
+            raise UserError(option, value, "no such choice", allowed=allowed)
+    if options.stride is not None and options.stride < 1:
+        raise UserError("--stride", options.stride, "not a stride", allowed="tokens, from 1")
+    if options.metric == "ppl" and options.baseline is not None:
+        raise UserError("--baseline", options.baseline, "perplexities are not compared", allowed="nats, bpb")
+    if options.plot is not None:
+        check_plot(Path(options.plot), *_plot(options))
+    for option, given in {"--plot-kind": options.plot_kind, "--plot-width": options.plot_width}.items():
+        if given is not None and options.plot is None:
             raise UserError(option, given, "there is no picture to make", hint="--plot FILE")
-    if asked.html is not None:
-        if not asked.html.lower().endswith((".html", ".htm")):
-            raise UserError("--html", visible(asked.html), "its ending must say what it is", allowed=".html")
-        output_file("--html", asked.html)
+    if options.html is not None:
+        if not options.html.lower().endswith((".html", ".htm")):
+            raise UserError("--html", options.html, "its ending must say what it is", allowed=".html")
+        output_file("--html", options.html)
     return View(
-        rows=_listed("--rows", asked.rows),
-        columns=[parse_multiple(text, "--columns") for text in _listed("--columns", asked.columns)],
-        sort=asked.sort,
-        baseline=asked.baseline,
-        extensions="columns" if asked.extensions == "columns" else "rows",
+        rows=_listed("--rows", options.rows),
+        columns=[parse_multiple(text, "--columns") for text in _listed("--columns", options.columns)],
+        sort=options.sort,
+        baseline=options.baseline,
+        extensions="columns" if options.extensions == "columns" else "rows",
     )
 
 
-def _plot(asked: CompareOptions) -> tuple[str, float]:
-    """Kind and width of the picture."""
-    return asked.plot_kind or KIND, WIDTH if asked.plot_width is None else asked.plot_width
+def _plot(options: CompareOptions) -> tuple[str, float]:
+    """Return kind and width of the picture."""
+    return options.plot_kind or KIND, WIDTH if options.plot_width is None else options.plot_width
 
 
-def _runs(asked: CompareOptions) -> list[Run]:
-    everything = asked.plot is not None or asked.html is not None or asked.against is not None
-    protocols = None if everything else {asked.protocol, REFERENCE_PROTOCOL, *PROBES}
-    runs = load_runs(asked.runs or ["runs"], protocols)
+def _runs(options: CompareOptions) -> list[Run]:
+    everything = options.plot is not None or options.html is not None or options.against is not None
+    protocols = None if everything else {options.protocol, REFERENCE_PROTOCOL, *PROBES}
+    runs = load_runs(options.runs or ["runs"], protocols)
     gc.freeze()  # thousands of records that stay: searching them for cycles again and again takes seconds
-    if asked.where:
-        runs = where(runs, asked.where)
-    multiple = None if asked.length is None else parse_multiple(asked.length)
-    protocol = asked.protocol if asked.against is None and asked.protocol in protocols_of(runs) else None
+    if options.where:
+        runs = where(runs, options.where)
+    multiple = None if options.length is None else parse_multiple(options.length)
+    protocol = (
+        options.protocol if options.against is None and options.protocol in protocols_of(runs) else None
+    )
     return only(
-        runs, length=multiple, corpus=asked.corpus, split=asked.split, stride=asked.stride, protocol=protocol
+        runs,
+        length=multiple,
+        corpus=options.corpus,
+        split=options.split,
+        stride=options.stride,
+        protocol=protocol,
     )
 
 
-def _against(asked: CompareOptions, runs: Sequence[Run]) -> None:
-    """Beside a paper's table, which brings protocol, unit and rows with it."""
+def _against(options: CompareOptions, runs: Sequence[Run]) -> None:
+    """Show the runs beside a paper's table, which decides protocol, unit and rows."""
     from posenc.report.against import show_against
     from posenc.results.against import against
 
-    assert asked.against is not None
-    free = ("plot", "html", "rows", "columns", "sort", "baseline", "facet")
-    if (asked.protocol, asked.metric) != (HEADLINE, "nats"):
-        raise UserError("--against", asked.against, "chooses protocol and unit by the paper's table itself")
-    for name in free:
-        if getattr(asked, name):
+    assert options.against is not None
+    if (options.protocol, options.metric) != (HEADLINE, "nats"):
+        raise UserError("--against", options.against, "chooses protocol and unit by the paper's table itself")
+    for name in ("plot", "html", "rows", "columns", "sort", "baseline", "facet"):
+        if getattr(options, name):
             raise UserError(f"--{name}", None, "does not go together with --against")
-    if asked.extensions != "rows":
-        raise UserError("--extensions", asked.extensions, "does not go together with --against")
-    show_against(against(runs, asked.against, asked.allow_mixed), asked.format, sys.stdout)
+    if options.extensions != "rows":
+        raise UserError("--extensions", options.extensions, "does not go together with --against")
+    show_against(against(runs, options.against, options.allow_mixed), options.format, sys.stdout)
 
 
-def _others(asked: CompareOptions, runs: Sequence[Run], view: View) -> list[Comparison]:
-    """For the page: the other protocols, too, without the choice of columns, which was made for the first."""
-    others = [name for name in tables_of(runs) if name != asked.protocol]
-    if asked.facet is not None:
+def _others(options: CompareOptions, runs: Sequence[Run], view: View) -> list[Comparison]:
+    """Return the other protocols' tables, for the page: with the rows, not the columns, of the first."""
+    others = [name for name in tables_of(runs) if name != options.protocol]
+    if options.facet is not None:
         if others:
             say(f"not on the page: {', '.join(others)} (with --facet one protocol, see --protocol)")
         return []
     plain = View(rows=view.rows)
-    metric = cast("Metric", asked.metric)
+    metric = cast("Metric", options.metric)
     found = []
     for name in others:
         chosen = metric_for(runs, name, metric)
         try:
-            found += compare_facets(runs, None, name, chosen, asked.allow_mixed, plain)
-        except UserError as error:  # nobody asked for this one: the page is made without it
+            found += compare_facets(runs, None, name, chosen, options.allow_mixed, plain)
+        except UserError as error:  # nobody options for this one: the page is made without it
             say(f"not on the page: {name} ({' '.join(error.problem.split())})")
     return found
 
@@ -172,5 +173,5 @@ def _others(asked: CompareOptions, runs: Sequence[Run], view: View) -> list[Comp
 def _listed(option: str, texts: Sequence[str] | None) -> list[str]:
     found = [part.strip() for text in texts or [] for part in OUTSIDE_BRACKETS.split(text)]
     if "" in found:
-        raise UserError(option, visible(",".join(texts or [])), "an empty name is none")
+        raise UserError(option, ",".join(texts or []), "an empty name is none")
     return found

@@ -1,156 +1,200 @@
-"""What could stand at the cursor of a command line: commands, options, Hydra's keys, groups and values.
+"""Completion at a TAB: Typer's scripts and hooks, with Hydra's keys, groups and values behind them.
 
-Runs at every TAB, so it reads YAML files and the command tree and imports neither Hydra nor torch.
+Runs at every TAB, so it reads YAML files and imports neither Hydra nor torch.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from posenc.config.conf_text import choices, chosen_settings, config_dir_of, groups, values_of
+import typer
+from typer.core import TyperCommand
 
-OVERRIDES = {"eval": "eval", **dict.fromkeys(("train", "check", "show", "bench", "prepare", "info"), "train")}
-ONLY_DATA = {"prepare": ("data", "tokenizer"), "info": ("data", "tokenizer")}
-HYDRA = ("--multirun", "--cfg", "--config-dir", "--info", "--hydra-help", "--help")
-HYDRA_VALUES = {"--cfg": ["job", "hydra", "all"], "--info": ["defaults", "defaults-tree", "plugins"]}
-MARKS = ("status.json", "results.json")  # of a run directory
+from posenc.core.errors import RunError, UserError
+
+VARIABLE = "_POSENC_COMPLETE"
+SHELLS = ("bash", "zsh", "fish")
+HYDRA_FLAGS = {"--cfg": ("job", "hydra", "all"), "--info": ("defaults", "defaults-tree", "plugins")}
+OTHER_FLAGS = ("--multirun", "--config-dir", "--hydra-help", "--help")
+DATA_GROUPS = ("data", "tokenizer")  # all that `posenc data` reads
+RUN_FILES = ("status.json", "results.json")
 MOST_RUNS = 500
 
 
-def candidates(words: Sequence[str], current: str) -> list[str]:
-    """Words that `current` may become, behind the `words` of a command line without the program's name."""
-    command, path = _command(words)
-    before = words[-1] if words else ""
-    if before.startswith("--") and "=" not in before and (found := _after(command, path, before)) is not None:
-        return _fitting(found, current)
-    if current.startswith("-"):
-        name, sign, begun = current.partition("=")
-        if sign:
-            return [f"{name}={one}" for one in _fitting(_after(command, path, name) or [], begun)]
-        return _fitting(_options(command, path), current)
-    if hasattr(command, "commands"):
-        return _fitting(sorted(command.commands), current)
-    if path in (["show"], ["eval"]) and current.startswith("run="):
-        return [f"run={one}" for one in _runs(current.removeprefix("run="))]
-    if path and path[-1] in OVERRIDES:
-        return _overrides(path[-1], words, current)
-    if path == ["encodings"]:
-        return _fitting(choices("encoding"), current)
-    if path in (["compare"], ["runs"]):
-        return _runs(current)
-    return _fitting(("bash", "zsh", "fish"), current) if path == ["completion"] else []
+@dataclass(frozen=True)
+class Flag:
+    """A completion item as Typer's shells read it."""
+
+    value: str
+    type: str = "plain"
+    help: str | None = None
 
 
-def _command(words: Sequence[str]) -> tuple[Any, list[str]]:
-    """The command that the words lead to, and its name as a list: `["data", "prepare"]`."""
-    from typer.main import get_command
+class OverridesCommand(TyperCommand):
+    """A command with overrides: completes Hydra's flags beside its own."""
 
-    from posenc.cli import app
-
-    command: Any = get_command(app)
-    path: list[str] = []
-    for word in words:
-        inner = getattr(command, "commands", {}).get(word)
-        if inner is not None:
-            command, path = inner, [*path, word]
-    return command, path
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Return the items that fit; Typer asks here for options only."""
+        found: list[Any] = super().shell_complete(ctx, incomplete)
+        flags = [*OTHER_FLAGS, *(HYDRA_FLAGS if ctx.info_name in ("train", "eval") else ())]
+        return [*found, *map(Flag, _fitting(flags, incomplete))] if incomplete.startswith("-") else found
 
 
-def _options(command: Any, path: Sequence[str]) -> list[str]:
-    own = [name for param in command.params for name in param.opts if name.startswith("--")]
-    return sorted({*own, "--help", *(HYDRA if path and path[-1] in ("train", "eval") else ())})
+def one_of(*names: str) -> Callable[[str], list[str]]:
+    """Return a hook of Typer's that completes to one of these names."""
+
+    def complete(incomplete: str) -> list[str]:
+        return _fitting(names, incomplete)
+
+    return complete
 
 
-def _after(command: Any, path: Sequence[str], option: str) -> list[str] | None:
-    """What the value of an option may be; None for one that takes none, [] where files are meant."""
-    if path and path[-1] in ("train", "eval") and option in (*HYDRA_VALUES, "--config-dir"):
-        return HYDRA_VALUES.get(option, [])
-    param = next((one for one in command.params if option in one.opts), None)
-    if param is None or param.is_flag:
-        return None
-    if option == "--against":
-        from posenc.results.published import tables
+def complete_protocol(incomplete: str) -> list[str]:
+    from posenc.evaluation import PROTOCOLS
 
-        return tables()
-    if option == "--protocol":
-        from posenc.evaluation import PROTOCOLS
-
-        return list(PROTOCOLS)
-    if option == "--where":
-        keys = [f"{setting.key}=" for setting in chosen_settings("train")]
-        return [*(f"{group}=" for group in groups("train")), *keys]
-    return _named(getattr(param, "help", "") or "")
+    return _fitting(PROTOCOLS, incomplete)
 
 
-def _named(told: str) -> list[str]:
-    """The choices in `table, markdown or json.`, at the beginning of an option's help."""
-    sentence = re.sub(r" \([^)]*\)", "", told).partition(". ")[0].removesuffix(".")
-    parts = re.split(r", | or ", sentence)
-    fine = len(parts) > 1 and " or " in sentence and all(re.fullmatch(r"[\w-]+", part) for part in parts)
-    return parts if fine else []
+def complete_table(incomplete: str) -> list[str]:
+    from posenc.results.against import tables
+
+    return _fitting(tables(), incomplete)
 
 
-def _overrides(command: str, words: Sequence[str], current: str) -> list[str]:
-    """Keys (`train.lr=`), groups (`encoding=`) and values, also the last one of a list or a sweep."""
-    tree, config_dir = OVERRIDES[command], config_dir_of(words)
-    sign = re.match(r"(\+\+|\+|~)?", current)
-    prefix = sign[0] if sign else ""
-    key, equals, value = current.removeprefix(prefix).partition("=")
-    there = {name: default for name, default in groups(tree).items() if _of(command, name)}
-    settings = [one for one in chosen_settings(tree, words, config_dir) if _of(command, one.key)]
-    if not equals:
-        return [prefix + one for one in _keys(there, [one.key for one in settings], key)]
-    begun, last = re.fullmatch(r"(.*[\[,])?([^\[,]*)", value).groups()  # type: ignore[union-attr]
-    used = (begun or "").strip("[],").split(",")
-    named = next((one for one in settings if one.key == key), None)
-    if key in there:
-        listed: Iterable[str] = choices(key, config_dir)
-    elif key == "eval.protocols":
-        from posenc.evaluation import PROTOCOLS
+def complete_encoding(incomplete: str) -> list[str]:
+    from posenc.config.conf_text import choices
 
-        listed = PROTOCOLS
-    elif key == "encoding.parts":
-        listed = choices("encoding", config_dir)
-    else:
-        listed = values_of(named) if named is not None else []
-    is_list = named is not None and (named.value.startswith("[") or key in ("eval.protocols", "eval.lengths"))
-    opening = "[" if is_list and begun is None else begun or ""
-    return [f"{prefix}{key}={opening}{one}" for one in _fitting(listed, last) if one not in used]
+    return _fitting(choices("encoding"), incomplete)
 
 
-def _keys(there: Iterable[str], settings: Iterable[str], begun: str) -> list[str]:
-    """One level at a time: `encoding=`, `train.`, then `train.lr=`."""
-    found = [f"{name}=" for name in there]
-    for key in settings:
-        section, _, _ = key.rpartition(".")
-        inside = begun.startswith(f"{section}.") or not section
-        found.append(f"{key}=" if inside else f"{key.split('.')[0]}.")
-    return _fitting(dict.fromkeys(found), begun)
+def complete_where(incomplete: str) -> list[str]:
+    from posenc.config.conf_text import chosen_settings, groups
+
+    keys = [*groups("train"), *(setting.key for setting in chosen_settings("train"))]
+    return _fitting((f"{key}=" for key in keys), incomplete)
 
 
-def _of(command: str, key: str) -> bool:
-    return command not in ONLY_DATA or key.partition(".")[0] in ONLY_DATA[command]
-
-
-def _runs(begun: str) -> list[str]:
-    """Run directories below what was begun to be typed, or below `runs`; folders on the way to others."""
-    place = Path(begun).expanduser() if begun else Path("runs")
-    start = place if begun.endswith("/") or not begun else place.parent
+def complete_run(incomplete: str) -> list[str]:
+    """Return run directories below what was typed, or below `runs`."""
+    place = Path(incomplete).expanduser() if incomplete else Path("runs")
+    start = place if incomplete.endswith("/") or not incomplete else place.parent
     found = []
     for folder, subfolders, files in os.walk(start):
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
-        if any(mark in files for mark in MARKS):
+        if any(name in files for name in RUN_FILES):
             subfolders.clear()
-            if str(Path(folder)).startswith(begun.removeprefix("./")):
+            if str(Path(folder)).startswith(incomplete.removeprefix("./")):
                 found.append(str(Path(folder)))
         if len(found) >= MOST_RUNS or len(Path(folder).parts) - len(start.parts) > 4:
             subfolders.clear()
     return found
 
 
+def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return keys (`train.lr=`), groups and values; in bash, which breaks words at `=`, what follows it."""
+    words, kept = list(ctx.params.get("overrides") or []), 0
+    if "COMP_WORDS" in os.environ:
+        at = int(os.environ["COMP_CWORD"])
+        typed = os.environ["COMP_WORDS"].split()[: at + 1]
+        line = re.sub(r" ?= ?", "=", " ".join([*typed, ""] if len(typed) <= at else typed))
+        *words, incomplete = line.split(" ")
+        if incomplete.startswith(("'", '"')):  # bash keeps a quoted word whole
+            incomplete = incomplete[1:]
+        else:
+            kept = incomplete.rfind("=") + 1
+    return [found[kept:] for found in candidates(str(ctx.info_name), words, incomplete)]
+
+
+def candidates(command: str, words: Sequence[str], incomplete: str) -> list[str]:
+    """Return the overrides that `incomplete` may become, behind `words`, with the values of a single key.
+
+    So a TAB never ends behind `=` or `.`, where a shell would put a space.
+    """
+    found = _overrides(command, words, incomplete)
+    while len(found) == 1 and found[0] != incomplete and found[0].endswith(("=", ".")):
+        incomplete = found[0]
+        found = _overrides(command, words, incomplete) or found
+    return found
+
+
+def _overrides(command: str, words: Sequence[str], incomplete: str) -> list[str]:
+    from posenc.config.conf_text import choices, chosen_settings, config_dir_of, groups, values_of
+
+    tree, config_dir = "eval" if command == "eval" else "train", config_dir_of(words)
+    if words and words[-1] in HYDRA_FLAGS:
+        return _fitting(HYDRA_FLAGS[words[-1]], incomplete)
+    if command in ("eval", "show") and incomplete.startswith("run="):
+        return [f"run={one}" for one in complete_run(incomplete.removeprefix("run="))]
+    prefix = re.match(r"(\+\+|\+|~)?", incomplete)[0]  # type: ignore[index]
+    key, equals, value = incomplete.removeprefix(prefix).partition("=")
+    settings = {one.key: one for one in chosen_settings(tree, words, config_dir)}
+    keys = [*groups(tree), *settings]
+    if command in ("prepare", "info"):
+        keys = [one for one in keys if one.partition(".")[0] in DATA_GROUPS]
+    if not equals:
+        return [prefix + one for one in _fitting(_next_level(keys, key), key)]
+    begun, last = re.fullmatch(r"(.*[\[,])?([^\[,]*)", value).groups()  # type: ignore[union-attr]
+    used = (begun or "").strip("[],").split(",")
+    setting = settings.get(key)
+    if key in groups(tree) or key == "encoding.parts":
+        listed = choices("encoding" if key == "encoding.parts" else key, config_dir)
+    elif key == "eval.protocols":
+        listed = complete_protocol("")
+    else:
+        listed = values_of(setting) if setting else []
+    is_list = setting and (setting.value.startswith("[") or key in ("eval.protocols", "eval.lengths"))
+    opening = "[" if is_list and begun is None else begun or ""
+    return [f"{prefix}{key}={opening}{one}" for one in _fitting(listed, last) if one not in used]
+
+
+def _next_level(keys: Iterable[str], begun: str) -> list[str]:
+    """Return one level at a time: `encoding=`, `train.`, then `train.lr=`."""
+    found = []
+    for key in keys:
+        section, dot, _ = key.rpartition(".")
+        found.append(f"{key}=" if not dot or begun.startswith(f"{section}.") else f"{key.split('.')[0]}.")
+    return list(dict.fromkeys(found))
+
+
 def _fitting(listed: Iterable[str], begun: str) -> list[str]:
     return [one for one in listed if one.startswith(begun)]
+
+
+def answer_tab(app: typer.Typer) -> None:
+    """Print what fits, for the shell that the environment names, and exit; errors are of no use there."""
+    from typer.completion import completion_init
+
+    completion_init()
+    with suppress(Exception):
+        app(sys.argv[1:], prog_name="posenc", complete_var=VARIABLE)
+    sys.exit()
+
+
+def print_completion(shell: str | None, install: bool) -> None:
+    """Print Typer's script for a shell, or install it. Raises UserError for a shell without one."""
+    from typer.completion import get_completion_script
+    from typer.completion import install as install_script
+
+    if shell is None:
+        with suppress(Exception):  # of several kinds
+            import shellingham  # type: ignore[import-untyped]
+
+            shell = shellingham.detect_shell()[0]
+        shell = shell or Path(os.environ.get("SHELL", "")).name
+    if shell not in SHELLS:
+        raise UserError("SHELL", shell, "there is no completion for it", allowed=SHELLS)
+    if not install:
+        print(get_completion_script(prog_name="posenc", complete_var=VARIABLE, shell=shell))
+        return
+    try:
+        _, path = install_script(shell=shell, prog_name="posenc", complete_var=VARIABLE)
+    except (OSError, ValueError) as error:
+        raise RunError(f"completion for {shell} could not be installed: {error}") from error
+    print(f"written: {path}\na new shell completes posenc")

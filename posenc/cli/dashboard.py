@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import yaml
 
 from posenc.config.conf_text import choices
@@ -18,7 +16,6 @@ from posenc.tracking.copy import refuse_without
 from posenc.tracking.wandb_server import configured
 
 NAME = "posenc: encodings by context"
-UNEXTENDED = "none"  # extend=none: the model as trained, whose curves are named by the protocol alone
 
 
 def make_dashboard(
@@ -33,7 +30,7 @@ def make_dashboard(
     """Save the workspace and print its address; with `dry_run` or `out` only write its JSON.
 
     `length` is the multiple of T of the bars. Raises UserError without the package or a key, RunError where
-    the server does not take it.
+    the server refuses it.
     """
     refuse_without("wandb_workspaces", "dashboard", None, "dashboard")
     multiple = words.length(parse_multiple(length))
@@ -41,10 +38,13 @@ def make_dashboard(
     place = None if out is None else output_file("--out", out)
     from posenc.tracking import workspace as views
 
-    chosen = project or configured("project") or _shipped_project()
+    if project is None and (project := configured("project")) is None:
+        project = yaml.safe_load((conf_dir() / "tracking" / "wandb.yaml").read_text(encoding="utf-8"))[
+            "project"
+        ]
     owner = entity or configured("entity")
-    if dry_run or out is not None:
-        text = views.as_json(views.build_workspace(owner or "ENTITY", chosen, NAME, protocol, multiple))
+    if dry_run or place is not None:
+        text = views.as_json(views.build_workspace(owner or "ENTITY", project, NAME, protocol, multiple))
         if place is None:
             print(text)
         else:
@@ -53,23 +53,15 @@ def make_dashboard(
         return
     views.check_login()
     owner = owner or views.default_entity()
-    address = views.save(views.build_workspace(owner, chosen, NAME, protocol, multiple))
-    sys.stdout.write(address + "\n")
+    print(views.save(views.build_workspace(owner, project, NAME, protocol, multiple)))
 
 
 def _check_protocol(given: str) -> None:
-    """A protocol, or one with a test-time extension as runs are tracked: `fixed-target+yarn`."""
+    """Check a protocol, or one with a test-time extension as runs are tracked: `fixed-target+yarn`."""
     protocol, extended, extension = given.partition("+")
     if protocol not in PROTOCOLS:
         raise UserError("--protocol", given, "there is no such protocol", allowed=list(PROTOCOLS))
-    extensions = set(choices("extend")) - {UNEXTENDED}
+    extensions = [name for name in choices("extend") if name != "none"]
     if extended and extension not in extensions:
-        allowed = [f"{protocol}+{name}" for name in sorted(extensions)]
+        allowed = [f"{protocol}+{name}" for name in extensions]
         raise UserError("--protocol", given, "there is no such extension", allowed=allowed)
-
-
-def _shipped_project() -> str:
-    """The project that runs are tracked in, where nobody says another."""
-    return str(
-        yaml.safe_load((conf_dir() / "tracking" / "wandb.yaml").read_text(encoding="utf-8"))["project"]
-    )

@@ -1,4 +1,4 @@
-"""What a training run would take: a few real steps and a part of its evaluation, timed and thrown away."""
+"""Estimate what a training run would take: a few real steps and a part of its evaluation, timed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -18,7 +19,7 @@ from posenc.evaluation.evaluate import Cell, plan_cells
 from posenc.evaluation.subject import NotApplicableError, OutOfMemoryError
 from posenc.model.decoder import Decoder, count_parameters
 from posenc.running.build import build_model
-from posenc.running.measure import subject_and_asked
+from posenc.running.measure import subject_and_request
 from posenc.running.train_job import TrainJob
 from posenc.training.memory import keep_freed_memory
 from posenc.training.optimizer import build_optimizer, moments_of
@@ -33,54 +34,44 @@ FORWARD_SHARE = 1 / 3  # of a training step
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of one run. Seconds; bytes; parameters by part."""
+    """What one run takes: seconds, bytes, parameters by part. Gradients take as much as the weights."""
 
     parameters: Mapping[str, int]
     weight_bytes: int
-    gradient_bytes: int
     optimizer_bytes: int
     step_seconds: float
     steps_timed: int
-    training_peak: (
-        int  # above weights, gradients and the optimizer's moments: activations and what comes of them
-    )
+    training_peak: int  # activations: above weights, gradients and moments
     evaluation_seconds: float
     evaluation_share: float  # of the targets that were measured for it
     evaluation_peak: int  # above the weights, at the longest window
     longest: int  # tokens
-    problems: tuple[str, ...] = ()  # protocols and windows that cannot be measured
+    problems: list[str]  # protocols and windows that cannot be measured
 
 
 def estimate(job: TrainJob, store: TokenStore, seconds: float = SECONDS) -> Estimate:
-    """Build the model, run a few steps, measure a part of the targets; about as long as `seconds` say, and
-    what setting it up takes. Raises OutOfMemoryError."""
+    """Build the model, run a few steps, measure a part of the targets, in about so many seconds.
+
+    Raises OutOfMemoryError.
+    """
     keep_freed_memory()
     model = build_model(job.settings, job.shape, store.vocab_size)
-    parameters = parts_of(model)
-    weights = _bytes(model.parameters())
     try:
-        step, count, peak, moments = _training(job, model, store, seconds * STEPS_SHARE)
-        whole, share, top, problems = _evaluation(job, model, store, step, seconds * (1 - STEPS_SHARE))
+        trained = _training(job, model, store, seconds * STEPS_SHARE)
+        measured = _evaluation(job, model, store, trained["step_seconds"], seconds * (1 - STEPS_SHARE))
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise OutOfMemoryError(str(error).partition("\n")[0] or type(error).__name__) from error
     return Estimate(
-        parameters=parameters,
-        weight_bytes=weights,
-        gradient_bytes=weights,
-        optimizer_bytes=moments,
-        step_seconds=step,
-        steps_timed=count,
-        training_peak=peak,
-        evaluation_seconds=whole,
-        evaluation_share=share,
-        evaluation_peak=top,
+        parameters=_parameters(model),
+        weight_bytes=_bytes(model.parameters()),
         longest=max(job.evaluation.windows),
-        problems=problems,
+        **trained,
+        **measured,
     )
 
 
-def parts_of(model: Decoder) -> dict[str, int]:
-    """Parameters by part; `total` is their sum."""
+def _parameters(model: Decoder) -> dict[str, int]:
+    """Return parameters by part; `total` is their sum."""
     counts = count_parameters(model)
     named = dict(model.blocks.named_parameters())
     attention = sum(p.numel() for name, p in named.items() if ".attention." in name)
@@ -97,51 +88,50 @@ def parts_of(model: Decoder) -> dict[str, int]:
     }
 
 
-def _training(job: TrainJob, model: Decoder, store: TokenStore, budget: float) -> tuple[float, int, int, int]:
-    """Seconds a step (median), how many were timed, the peak above what a run holds anyway, bytes of moments.
-
-    The steps are those of posenc.training.loop, at a learning rate of zero.
-    """
+def _training(job: TrainJob, model: Decoder, store: TokenStore, budget: float) -> dict[str, Any]:
+    """Time steps as posenc.training.loop makes them, at a learning rate of zero."""
     model.to(job.device).train()
     optimizer, loss_of = build_optimizer(model, job.optimization), NextTokenLoss(model)
-    length, seed = job.settings["context_length"], job.settings["seed"]
+    length, seed, clip = job.settings["context_length"], job.settings["seed"], job.optimization.grad_clip
     sampler = WindowSampler(store, length, seed)
 
     def step(number: int) -> None:
         batch = sampler.batch(number, job.batch_windows)
         inputs, targets = (torch.from_numpy(part).to(job.device, non_blocking=True) for part in batch)
         pos = model.positions(length, generator_for(seed, "positions", number))
-        clip = job.optimization.grad_clip
         _, norm = gradients(loss_of, inputs, targets, pos, precision=job.precision, grad_clip=clip)
         norm.item()
         update(optimizer, 0.0)
 
     step(0)  # makes the moments
-    moments = _bytes(moments_of(optimizer))
-    before = [*model.parameters(), *model.buffers(), *moments_of(optimizer)]
-    with peak_of(job.device, before) as held:
+    with peak_of(job.device, [*model.parameters(), *model.buffers(), *moments_of(optimizer)]) as held:
         step(1)
     times: list[float] = []
     while len(times) < LEAST_STEPS or (sum(times) < budget and len(times) < MOST_STEPS):
         began = time.perf_counter()
         step(2 + len(times))
         times.append(time.perf_counter() - began)
-    return statistics.median(times), len(times), max(0, held[0] - _bytes(model.parameters())), moments
+    return {
+        "step_seconds": statistics.median(times),
+        "steps_timed": len(times),
+        "training_peak": max(0, held[0] - _bytes(model.parameters())),
+        "optimizer_bytes": _bytes(moments_of(optimizer)),
+    }
 
 
 def _evaluation(
     job: TrainJob, model: Decoder, store: TokenStore, step_seconds: float, budget: float
-) -> tuple[float, float, int, tuple[str, ...]]:
-    """Seconds of all cells, from a share of the targets; that share; the peak at the longest window."""
-    subject, asked = subject_and_asked(job.settings, model, store, job.evaluation, job.device)
-    tokens = job.batch_windows * job.settings["context_length"]
-    whole = plan_cells(subject, asked, job.evaluation.protocols)
-    expected = sum(_passed(cell) for cell in whole) * step_seconds * FORWARD_SHARE / tokens
+) -> dict[str, Any]:
+    """Time every cell of the evaluation on a share of its targets; its peak is that of the longest window."""
+    subject, asked = subject_and_request(job.settings, model, store, job.evaluation, job.device)
+    cells = plan_cells(subject, asked, job.evaluation.protocols)
+    batch_tokens = job.batch_windows * job.settings["context_length"]
+    expected = sum(map(_tokens, cells)) * step_seconds * FORWARD_SHARE / batch_tokens
     share = min(1.0, budget / REPEATS / max(expected, 1e-9))
     fewer = dataclasses.replace(asked, max_targets=max(1, math.ceil(asked.max_targets * share)))
     seconds, peak, problems = 0.0, 0, []
-    longest, before = max(job.evaluation.windows), [*model.parameters(), *model.buffers()]
-    for cell, small in zip(whole, plan_cells(subject, fewer, job.evaluation.protocols), strict=True):
+    longest, held_anyway = max(job.evaluation.windows), [*model.parameters(), *model.buffers()]
+    for cell, small in zip(cells, plan_cells(subject, fewer, job.evaluation.protocols), strict=True):
         took = []
         try:
             for _ in range(REPEATS):
@@ -149,19 +139,24 @@ def _evaluation(
                 small.module.measure(subject, small.plan, small.window, lambda: None)
                 took.append(time.perf_counter() - began)
             if cell.window == longest:
-                with peak_of(job.device, before) as held:
+                with peak_of(job.device, held_anyway) as held:
                     small.module.measure(subject, small.plan, small.window, lambda: None)
                 peak = max(peak, held[0])
         except (NotApplicableError, OutOfMemoryError) as reason:
             problems.append(f"{cell.module.NAME} at {cell.window}: {reason}")
-        seconds += min(took, default=0.0) * _passed(cell) / _passed(small)
-    return seconds, share, peak, tuple(problems)
+        seconds += min(took, default=0.0) * _tokens(cell) / _tokens(small)
+    return {
+        "evaluation_seconds": seconds,
+        "evaluation_share": share,
+        "evaluation_peak": peak,
+        "problems": problems,
+    }
 
 
-def _passed(cell: Cell) -> int:
-    """Tokens that go through the model for a cell; at least one, to divide by."""
+def _tokens(cell: Cell) -> int:
+    """Return the tokens that go through the model for a cell; at least one, to divide by."""
     return max(1, cell.plan.tokens(cell.window))
 
 
-def _bytes(tensors: Iterator[torch.Tensor]) -> int:
+def _bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(one.numel() * one.element_size() for one in tensors)

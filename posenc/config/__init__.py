@@ -1,1 +1,1 @@
-"""From the words of a command line to its jobs: overrides, composition, errors, help, completion."""
+"""From the words of a command line to validated settings, through Hydra."""

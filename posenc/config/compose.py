@@ -3,42 +3,50 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import yaml
 from hydra import compose, initialize_config_dir
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from posenc.cli.eval_runs import with_each_run
-from posenc.config.hydra_errors import is_choice, no_such_choice, translated, unreadable, unreadable_yaml
+from posenc.config.errors import (
+    is_choice,
+    no_such_choice,
+    translated,
+    unknown_key,
+    unreadable,
+    unreadable_yaml,
+)
+from posenc.config.eval_runs import with_each_run
+from posenc.config.hydra_adapter import (
+    BASIC_LAUNCHER,
+    BASIC_SWEEPER,
+    combinations,
+    override_parser,
+    resolving_hydra,
+)
 from posenc.config.overrides import CommandLine, is_hydras, key_of, quoted
-from posenc.config.plain_settings import plain_settings
-from posenc.config.schema import register_schemas
-from posenc.core.errors import UserError
+from posenc.config.schema import LAUNCHER, EvalConfig, TrainConfig, register_schemas
+from posenc.core.errors import UserError, first_line
 from posenc.core.paths import conf_dir, refuse_taken_names
-from posenc.running.slots import LAUNCHER, checked_n_jobs
-from posenc.running.validated import frozen
 
-# Compared with, never called: who runs a sweep stands in the configuration that Hydra composed itself.
-BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
-BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
+SCHEMAS = {"train": TrainConfig, "eval": EvalConfig}
 
 
 @dataclass(frozen=True)
 class ComposedJob:
-    """One job: its overrides and its configuration as plain data."""
+    """One job: its overrides and its settings as plain data."""
 
     overrides: list[str]
     settings: dict[str, Any]
@@ -49,96 +57,107 @@ class Jobs:
     """All jobs of a command line, each once."""
 
     jobs: list[ComposedJob]
-    n_jobs: int = 1  # at once; -1: as many as the machine is good for
-    launcher: str | None = None  # a plug-in (launching.launchers); None: we run them, one or several at once
+    n_jobs: int = 1  # at once; -1: one for each GPU, or for each core where there is none
+    launcher: str | None = None  # a plug-in's (running.launchers); None: posenc runs the jobs itself
     config: DictConfig | None = None  # of a single job: as composed, with Hydra's own part
 
     @property
     def sweep(self) -> bool:
-        """Whether these are the jobs of a sweep, if only one."""
+        """Whether these are the jobs of a sweep, even if there is one only."""
         return self.config is None
 
 
 def compose_jobs(command: str, line: CommandLine) -> Jobs:
-    """Every job of the command line, duplicates once. Raises UserError."""
-    jobs = _own_jobs(command, line)
+    """Return every job of the command line, duplicates once. Raises UserError."""
+    jobs = _jobs_of(command, line)
     if not jobs.jobs:
         hint = "glob() chooses among the choices of a group, such as encoding; of others name each: seed=0,1"
         raise UserError("-m", None, "there is no job in this sweep", hint=hint)
     if not jobs.sweep:
         return jobs
     every = list(jobs.jobs)
-    for name in jobs.jobs[0].settings["sweep"].get("also", ()):
-        every += _own_jobs(command, _instead(line, str(name))).jobs
+    for experiment in jobs.jobs[0].settings["sweep"].get("also", ()):
+        kept = [o for o in line.overrides if key_of(o) != "experiment"]
+        again = dataclasses.replace(line, overrides=[*kept, f"experiment={experiment}"], multirun=True)
+        every += _jobs_of(command, again).jobs
     first: dict[str, ComposedJob] = {}
     for job in every:
         first.setdefault(frozen(job.settings), job)
     return dataclasses.replace(jobs, jobs=list(first.values()))
 
 
-def _instead(line: CommandLine, experiment: str) -> CommandLine:
-    """The same command line with another `experiment=`; what the user added holds for it too."""
-    chosen = [o for o in line.overrides if key_of(o) == "experiment"]
-    kept = [o for o in line.overrides if o not in chosen]
-    return dataclasses.replace(line, overrides=[*kept, f"experiment={experiment}"], multirun=True)
+def frozen(settings: dict[str, Any]) -> str:
+    """Return the settings as JSON, without `sweep`, which is not part of a job."""
+    return json.dumps({key: value for key, value in settings.items() if key != "sweep"})
 
 
-def _own_jobs(command: str, line: CommandLine) -> Jobs:
-    """The jobs that the line itself asks for."""
+def _jobs_of(command: str, line: CommandLine) -> Jobs:
+    """Compose the jobs that the line itself names, without those of `sweep.also`."""
     with initialized(line.config_dir) as search:
-        plain = of_the_sweep(line) if line.multirun else line.overrides
-        for override in plain:
-            if key_of(override) == "experiment" and line.multirun and is_sweep(override):
+        for override in line.overrides if line.multirun else ():
+            if key_of(override) == "experiment" and is_sweep(override):
                 hint = "a command for each; one that is to bring another along says so itself: sweep.also"
                 raise UserError("experiment", override.partition("=")[2], "one at a time", hint=hint)
-        base = _compose(command, [*search, *plain])
+        base = _compose(command, [*search, *(of_the_sweep(line) if line.multirun else line.overrides)])
         mode = OmegaConf.select(base, "hydra.mode")
-        sweep = line.multirun or str(getattr(mode, "name", mode)) == "MULTIRUN"
-        sweeper = OmegaConf.select(base, "hydra.sweeper._target_")
-        launcher = OmegaConf.select(base, "hydra.launcher._target_")
-        chosen = str(OmegaConf.select(base, "hydra.runtime.choices")["hydra/launcher"])
-        if not sweep and mode is None and chosen != "basic":
-            raise UserError("hydra/launcher", chosen, "launches the jobs of a sweep", hint="add -m")
-        several = chosen == LAUNCHER
-        if not sweep:
+        choices = OmegaConf.select(base, "hydra.runtime.choices")
+        launcher = str(choices["hydra/launcher"])
+        if not (line.multirun or str(getattr(mode, "name", mode)) == "MULTIRUN"):
+            if mode is None and launcher != "basic":
+                raise UserError("hydra/launcher", launcher, "launches the jobs of a sweep", hint="add -m")
             base.hydra.mode = RunMode.RUN
             return Jobs([ComposedJob(line.overrides, plain_settings(command, base))], config=base)
-        if sweeper != BASIC_SWEEPER:
+        if OmegaConf.select(base, "hydra.sweeper._target_") != BASIC_SWEEPER:
             hint = "a search gives single commands, and reads results.json after each"
-            named = str(OmegaConf.select(base, "hydra.runtime.choices")["hydra/sweeper"])
-            raise UserError("hydra/sweeper", named, "sweeps are grids here", allowed="basic", hint=hint)
-        params = OmegaConf.to_container(base.hydra.sweeper.params or OmegaConf.create({}))
-        assert isinstance(params, dict)
+            sweeper = str(choices["hydra/sweeper"])
+            raise UserError("hydra/sweeper", sweeper, "sweeps are grids here", allowed="basic", hint=hint)
         jobs: list[ComposedJob] = []
-        said = [*(f"{key!s}={value}" for key, value in params.items()), *line.overrides]
-        for overrides in _expand(command, said):
+        params = base.hydra.sweeper.params or {}
+        for overrides in _grid(command, [*(f"{k!s}={v}" for k, v in params.items()), *line.overrides]):
             try:
                 settings = plain_settings(command, _compose(command, [*search, *overrides]))
             except UserError as error:
                 raise error.within(f"in the job {' '.join(overrides)}") from None
             jobs.append(ComposedJob(overrides, settings))
-        n_jobs = checked_n_jobs(OmegaConf.select(base, "hydra.launcher.n_jobs")) if several else 1
-        ours = several or launcher == BASIC_LAUNCHER
-        return Jobs(jobs, n_jobs, None if ours else chosen)
+        if launcher == LAUNCHER:
+            return Jobs(jobs, checked_n_jobs(OmegaConf.select(base, "hydra.launcher.n_jobs")))
+        ours = OmegaConf.select(base, "hydra.launcher._target_") == BASIC_LAUNCHER
+        return Jobs(jobs, launcher=None if ours else launcher)
+
+
+def checked_n_jobs(value: object) -> int:
+    """Check `hydra.launcher.n_jobs`. Raises UserError."""
+    if isinstance(value, int) and (value >= 1 or value == -1):
+        return value
+    allowed = "a whole number from 1, or -1: one for each GPU, or for each core where there is none"
+    raise UserError("hydra.launcher.n_jobs", value, "is no number of jobs", allowed=allowed)
 
 
 def of_the_sweep(line: CommandLine) -> list[str]:
-    """What says who runs a sweep. Its other settings may fit some of its jobs alone."""
+    """Return the overrides that decide who runs a sweep; the others may fit some of its jobs only."""
     return [o for o in line.overrides if key_of(o) == "experiment" or is_hydras(o)]
 
 
 def of_the_job(job: ComposedJob) -> list[str]:
-    """The job's overrides without those for Hydra."""
+    """Return the job's overrides without those for Hydra."""
     return [o for o in job.overrides if not is_hydras(o)]
+
+
+def own_overrides(job: ComposedJob, jobs: list[ComposedJob]) -> list[str]:
+    """Return the overrides that this job of a sweep does not share with all others, but for `encoding=`."""
+    return [
+        o
+        for o in job.overrides
+        if key_of(o) != "encoding" and any(o not in other.overrides for other in jobs)
+    ]
 
 
 @contextmanager
 def initialized(config_dir: str | None) -> Iterator[list[str]]:
-    """Hydra's compose API on posenc's YAML; the overrides that add the user's folder."""
-    # Path.is_dir raises for a name too long
-    if config_dir is not None and not os.path.isdir(config_dir):  # noqa: PTH112
-        raise UserError("--config-dir", config_dir, "there is no such folder")
+    """Initialize Hydra's compose API on posenc's YAML; yields the overrides that add the user's folder."""
     if config_dir is not None:
+        if not os.path.isdir(config_dir):  # noqa: PTH112  Path.is_dir raises for a name too long
+            raise UserError("--config-dir", config_dir, "there is no such folder")
         refuse_taken_names(Path(config_dir))
     register_schemas()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
@@ -146,35 +165,36 @@ def initialized(config_dir: str | None) -> Iterator[list[str]]:
         yield [] if found is None else [f"hydra.searchpath=[{found}]"]
 
 
-def _parser() -> OverridesParser:
-    return OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
-
-
 def is_sweep(override: str) -> bool:
-    """Whether it has several values. Raises UserError for one that cannot be read."""
+    """Return whether it has several values. Raises UserError for one that cannot be read."""
     try:
         return OverridesParser.create().parse_override(override).is_sweep_override()
     except HydraException as error:
         raise unreadable(override) from error
 
 
-def _expand(command: str, overrides: list[str]) -> list[list[str]]:
+def _grid(command: str, overrides: list[str]) -> list[list[str]]:
+    """Return the overrides of every job: all combinations of the values."""
     for written in overrides:
-        is_sweep(written)  # says in our words which one cannot be read
+        is_sweep(written)  # names the one that cannot be read
     if command == "eval":
-        overrides = with_each_run(overrides, _parser())
-    parsed = _parser().parse_overrides(overrides)
+        overrides = with_each_run(overrides, override_parser())
+    parsed = override_parser().parse_overrides(overrides)
     last = {o.get_key_element(): o for o in parsed}  # what is said later on the command line wins
     for override in last.values():
         if override.is_sweep_override() and not override.is_discrete_sweep():
             raise UserError(override.get_key_element(), override.get_value_string(), "cannot be enumerated")
-    batches = BasicSweeper.split_arguments(list(last.values()), max_batch_size=None)
-    return [list(job) for batch in batches for job in batch]
+    return combinations(list(last.values()))
 
 
 def _compose(command: str, overrides: list[str]) -> DictConfig:
-    """With Hydra's own part."""
-    _refuse_lists_of_choices(overrides)
+    """Compose one configuration, with Hydra's own part. Raises UserError."""
+    for override in overrides:  # encoding=[alibi,rope]: Hydra would merge both and keep the last one's name
+        group, _, value = override.partition("=")
+        if value.strip().startswith("[") and is_choice(override):
+            several = f"several at once: tracking=several tracking.trackers={value}"
+            hint = several if group == "tracking" else f"for a sweep: -m {group}=A,B"
+            raise UserError(group, value, "takes one choice", hint=hint)
     try:
         return compose(command, overrides, return_hydra_config=True)
     except MissingConfigException as error:
@@ -191,12 +211,35 @@ def _compose(command: str, overrides: list[str]) -> DictConfig:
         raise unreadable_yaml(error) from error
 
 
-def _refuse_lists_of_choices(overrides: list[str]) -> None:
-    """`encoding=[alibi,rope]` is refused: Hydra would merge the two and keep the last one's name."""
-    for override in overrides:
-        group, _, value = override.partition("=")
-        if value.strip().startswith("[") and is_choice(override):
-            hint = f"for a sweep: -m {group}=A,B"
-            if group == "tracking":
-                hint = f"several at once: tracking=several tracking.trackers={value}"
-            raise UserError(group, value, "takes one choice", hint=hint)
+def plain_settings(command: str, config: DictConfig) -> dict[str, Any]:
+    """Return the configuration as plain data, without Hydra's own part, to which `${hydra:...}` may refer.
+
+    Raises UserError for unknown keys (`+foo=1`) and missing ones (`~seed`).
+    """
+    kept = OmegaConf.masked_copy(config, [str(k) for k in config if k != "hydra"])
+    try:
+        with resolving_hydra(config):
+            settings = OmegaConf.to_container(kept, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        key = str(getattr(error, "full_key", None) or "override")
+        if isinstance(error, MissingMandatoryValue):
+            raise UserError(key, None, "is needed and has no default", hint=f"add {key}=...") from error
+        raise UserError(key, None, first_line(error)) from error
+    assert isinstance(settings, dict)
+    _check_keys(settings, SCHEMAS[command], "")
+    return {str(key): value for key, value in settings.items()}
+
+
+def _check_keys(settings: dict[Any, Any], schema: Any, prefix: str) -> None:
+    fields, hints = {f.name: f for f in dataclasses.fields(schema)}, get_type_hints(schema)
+    for name in fields:
+        if name not in settings:
+            raise UserError(f"{prefix}{name}", None, "is needed and cannot be taken away")
+    for key, value in settings.items():
+        if key not in fields:
+            raise unknown_key(f"{prefix}{key}", None, [f"{prefix}{name}" for name in fields])
+        if value is None and hints[key] is not Any and type(None) not in get_args(hints[key]):
+            raise UserError(f"{prefix}{key}", None, "needs a value, and what it refers to is null")
+        section = fields[key].default_factory
+        if dataclasses.is_dataclass(section) and isinstance(value, dict):
+            _check_keys(value, section, f"{prefix}{key}.")

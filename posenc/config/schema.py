@@ -45,7 +45,7 @@ class OptimSettings:
 
 @dataclass
 class TrainSettings:
-    """Budget and pace. `tokens` and `batch_tokens` may be written 6e6, so they are checked by us."""
+    """Budget and pace. `tokens` and `batch_tokens` may be written 6e6, so `checks.whole` reads them."""
 
     tokens: Any = MISSING
     batch_tokens: Any = MISSING
@@ -71,14 +71,14 @@ class EvalSettings:
 
 @dataclass
 class SweepSettings:
-    """How a sweep goes on; no part of what its jobs are told."""
+    """How a sweep goes on; not part of the settings of its jobs."""
 
     fail_fast: bool = MISSING
 
 
 @dataclass
 class TrainSweepSettings(SweepSettings):
-    """A training sweep may be made of several experiments."""
+    """A training sweep may consist of several experiments."""
 
     also: list[str] = MISSING
 
@@ -122,7 +122,7 @@ class EvalConfig:
 
 
 class InstalledConfigs(SearchPathPlugin):
-    """YAML files of installed packages (`posenc.core.paths.CONF_ENTRY_POINTS`), after posenc's own."""
+    """Add the YAML files of installed packages (`posenc.core.paths.CONF_ENTRY_POINTS`) after posenc's own."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         for folder in conf_dirs()[1:]:
@@ -131,9 +131,12 @@ class InstalledConfigs(SearchPathPlugin):
 
 @dataclass
 class JoblibLauncher:
-    """Several jobs of a sweep at once (launching.slots): the name and the setting of Hydra's plug-in."""
+    """Several jobs of a sweep at once, by the name and the setting of Hydra's plug-in."""
 
-    n_jobs: int = -1  # as many as the machine is good for
+    n_jobs: int = -1  # one for each GPU, or for each core where there is none
+
+
+LAUNCHER = "joblib"
 
 
 def register_schemas() -> None:
@@ -142,5 +145,5 @@ def register_schemas() -> None:
     store = ConfigStore.instance()
     store.store(name="train_schema", node=TrainConfig)
     store.store(name="eval_schema", node=EvalConfig)
-    if "joblib.yaml" not in store.list("hydra/launcher"):  # hydra-joblib-launcher may be installed
-        store.store(group="hydra/launcher", name="joblib", node=JoblibLauncher)
+    if f"{LAUNCHER}.yaml" not in store.list("hydra/launcher"):  # hydra-joblib-launcher may be installed
+        store.store(group="hydra/launcher", name=LAUNCHER, node=JoblibLauncher)

@@ -1,20 +1,26 @@
-"""Text -> documents -> tokens on disk -> batches."""
+"""Text to documents to tokens on disk to batches."""
 
 from posenc.data.batches import WindowSampler
-from posenc.data.cache import prepare
-from posenc.data.checks import check_lengths, inspect, left_out_of_training
+from posenc.data.corpus_stats import (
+    CorpusFacts,
+    cached_of,
+    check_lengths,
+    inspect,
+    left_out_of_training,
+    list_corpora,
+    read_facts,
+)
 from posenc.data.documents import Document
-from posenc.data.facts import CorpusFacts, read_facts
-from posenc.data.listing import cached_of, list_corpora
 from posenc.data.registry import absolute_data, check_data, read_documents
-from posenc.data.store import Split, TokenStore
-from posenc.data.tokenizer_choice import (
+from posenc.data.token_cache import Split, TokenStore
+from posenc.data.tokenise import prepare
+from posenc.data.tokenizers import (
+    Tokenizer,
     absolute_tokenizer,
     build_tokenizer,
     check_tokenizer,
     stored_tokenizer,
 )
-from posenc.data.tokenizers import Tokenizer
 
 __all__ = [
     "CorpusFacts",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from posenc.core.errors import UserError
-from posenc.data.store import Ints, TokenStore
+from posenc.data.token_cache import Ints, TokenStore
 
 
 class WindowSampler:

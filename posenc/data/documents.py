@@ -11,7 +11,7 @@ SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Document:
-    """One text. `text` is UTF-8; `split` is None until a split is known.
+    """One text. `text` is UTF-8; `split` is None until the registry assigns one.
 
     `id` is unique in its corpus and relative to it, so that moving a folder changes nothing.
     """
@@ -22,23 +22,23 @@ class Document:
 
 
 def split_of(document_id: str, fractions: Mapping[str, float]) -> str:
-    """The split of a document by a hash of its id alone: adding or removing others never moves it.
+    """Return the split of a document from a hash of its id alone: other documents never move it.
 
     `fractions` holds the shares of `validation` and `test`; the rest is `train`.
     """
-    point = point_of(_utf8(document_id))
+    point = hash_fraction(_utf8(document_id))
     if point < fractions["test"]:
         return "test"
     return "validation" if point < fractions["test"] + fractions["validation"] else "train"
 
 
-def point_of(content: bytes) -> float:
-    """A number from 0 to 1 that depends on the content alone, evenly spread over contents."""
+def hash_fraction(content: bytes) -> float:
+    """Return a number in [0, 1) that depends on the content alone."""
     return int.from_bytes(hashlib.sha256(content).digest()[:8], "big") / 2**64
 
 
 class Fingerprint:
-    """sha256 over id, split, length and bytes of documents that are added in the order of their ids."""
+    """sha256 over id, split, length and text of documents that are added in the order of their ids."""
 
     def __init__(self) -> None:
         self._total = hashlib.sha256()
@@ -55,7 +55,7 @@ class Fingerprint:
 
 
 def fingerprint(documents: Iterable[Document]) -> str:
-    """The fingerprint (hex) of documents, whatever order they come in."""
+    """Return the fingerprint (hex) of documents in any order."""
     total = Fingerprint()
     for document in sorted(documents, key=lambda d: d.id):
         total.add(document)

@@ -1,20 +1,31 @@
 """Tokenizers: bytes, a byte-level BPE trained on the corpus, or any of the `tokenizers` library.
 
-Each says how many bytes of text every token stands for, so that bits per byte can be told for all of them.
-No special tokens are ever added.
+Each says how many bytes of text every token stands for, so that all report bits per byte. No special tokens
+are ever added.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from posenc.core.atomic_files import digest_of, read_sealed, write_sealed
+from posenc.core.console import say
+from posenc.core.errors import RunError, UserError
+from posenc.core.paths import cache_dir, expanded
+from posenc.core.signature import check_arguments
+from posenc.core.threads import run_interruptible
 from posenc.data.documents import Document
+from posenc.data.progress import cache_lock
+from posenc.data.sources.hub import reachable, unreachable
 
 log = logging.getLogger(__name__)
 Encoded = tuple[npt.NDArray[Any], npt.NDArray[Any] | None]
@@ -32,7 +43,7 @@ class Tokenizer(Protocol):
     def identity(self) -> dict[str, Any]: ...
 
     def encode(self, text: bytes) -> Encoded:
-        """Ids, and the bytes of `text` each stands for (None: one each); they sum to `len(text)`."""
+        """Return ids, and the bytes of `text` each stands for (None: one each); they sum to `len(text)`."""
 
     def encode_all(self, texts: Iterable[bytes]) -> Iterator[Encoded]: ...
 
@@ -77,7 +88,7 @@ class LibraryTokenizer:
         self.vocab_size: int = max(ids, default=-1) + 1  # not their number: a pruned vocabulary has gaps
 
     def identity(self) -> dict[str, Any]:
-        """What it is, not how it came about: a trained one and its copy in a run are one tokenizer."""
+        # what it is, not how it was made: a trained one and its copy in a run are the same tokenizer
         return {"name": "tokenizers", "sha256": hashlib.sha256(str(self.definition).encode()).hexdigest()}
 
     def encode(self, text: bytes) -> Encoded:
@@ -93,24 +104,10 @@ class LibraryTokenizer:
                 yield np.array(encoding.ids, dtype=np.uint32), bytes_per_token(text, ends)
 
 
-def _batches(texts: Iterable[bytes]) -> Iterator[list[bytes]]:
-    batch: list[bytes] = []
-    size = 0
-    for text in texts:
-        batch.append(text)
-        size += len(text)
-        if len(batch) == BATCH or size >= BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
-
-
 def bytes_per_token(text: bytes, ends: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-    """Bytes of UTF-8 each token stands for, from where each ends in characters.
+    """Return the bytes of UTF-8 each token stands for, from the character where each ends; they sum to all.
 
-    A token has what lies between the furthest end before it and its own; what no token covers goes to the
-    next one, and the rest of the text to the last. So the sum is `len(text)` for any tokenizer.
+    Text that no token covers counts for the next token, text after the last token for the last.
     """
     if not len(ends):
         return np.zeros(0, dtype=np.uint32)
@@ -119,3 +116,137 @@ def bytes_per_token(text: bytes, ends: npt.NDArray[np.int64]) -> npt.NDArray[np.
     reached = np.maximum.accumulate(byte_at[ends])
     reached[-1] = len(text)
     return np.diff(reached, prepend=0).astype(np.uint32)
+
+
+def _batches(texts: Iterable[bytes]) -> Iterator[list[bytes]]:
+    batch: list[bytes] = []
+    for text in texts:
+        batch.append(text)
+        if len(batch) == BATCH or sum(map(len, batch)) >= BATCH_BYTES:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def check_tokenizer(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of the `tokenizer` settings; trains and loads nothing. Raises UserError."""
+    name = settings.get("name")
+    if name not in BUILDERS:
+        raise UserError("tokenizer", name, "there is no such tokenizer", allowed=sorted(BUILDERS))
+    given = {key: value for key, value in settings.items() if key != "name"}
+    arguments = check_arguments(BUILDERS[name], given, "tokenizer")
+    if name == "bpe" and not 256 <= arguments["vocab_size"] <= 2**20:
+        size = arguments["vocab_size"]
+        raise UserError("tokenizer.vocab_size", size, "out of range", allowed="256 (the bytes) to 1048576")
+    if name == "hf":
+        _check_path(arguments["path"])
+    return arguments
+
+
+def build_tokenizer(settings: Mapping[str, Any], facts: Text) -> Tokenizer:
+    """Build the tokenizer of the `tokenizer` group's settings, trained on the corpus where it has to be.
+
+    A trained one is kept in the user's cache. Raises UserError for wrong settings, RunError when the hub or
+    the cache is out of reach.
+    """
+    arguments = check_tokenizer(settings)
+    tokenizer: Tokenizer = BUILDERS[str(settings["name"])](facts, **arguments)
+    return tokenizer
+
+
+def stored_tokenizer(file: Path) -> dict[str, Any]:
+    """Return the `tokenizer` settings that read a definition kept with a model."""
+    return {"name": "hf", "path": str(file), "revision": "main"}
+
+
+def absolute_tokenizer(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with a local path made absolute, so that they mean the same from another folder."""
+    path = settings.get("path")
+    if isinstance(path, str) and expanded(path).exists():
+        return {**settings, "path": str(expanded(path).resolve())}
+    return dict(settings)
+
+
+def _bytes(facts: Text) -> Tokenizer:
+    return ByteTokenizer()
+
+
+def _bpe(facts: Text, *, vocab_size: int) -> Tokenizer:
+    asked = {"name": "bpe", "vocab_size": vocab_size, "trained_on": facts.train_fingerprint}
+    path = cache_dir() / "tokenizers" / f"{digest_of(asked)}.json"
+    known = read_sealed(path)
+    if known is None:
+        doing = f"training the tokenizer of {vocab_size:,} tokens"
+        with cache_lock(path.with_suffix(".lock"), doing):
+            known = read_sealed(path)  # another process may have trained it while this one waited
+            if known is None:
+                if path.exists():
+                    log.warning("the cached tokenizer %s is damaged; it is trained again", path)
+                texts = (d.text.decode() for d in facts.read() if d.split == "train")
+                known = {"definition": train_bpe(texts, vocab_size, doing)}
+                write_sealed(path, known)
+    return LibraryTokenizer("bpe", known["definition"])
+
+
+def train_bpe(texts: Iterable[str], vocab_size: int, doing: str) -> str:
+    """Train a byte-level BPE and return its JSON; a signal stops it."""
+    from tokenizers import Tokenizer as Library
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    def train(given_up: threading.Event) -> str:
+        library = Library(models.BPE())
+        library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        library.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size,
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        )
+        library.train_from_iterator(itertools.takewhile(lambda _: not given_up.is_set(), texts), trainer)
+        return str(library.to_str())
+
+    return run_interruptible(train, waiting=lambda seconds: say(f"{doing}: {seconds:.0f} seconds so far"))
+
+
+def _hf(facts: Text, *, path: str, revision: str) -> Tokenizer:
+    local = expanded(path)
+    file = local / "tokenizer.json" if local.is_dir() else local
+    if not file.is_file():
+        file = _download(path, revision)
+    try:
+        return LibraryTokenizer("hf", file.read_text(encoding="utf-8"))
+    except Exception as error:  # the library raises bare Exception for a file it cannot take
+        problem = f"is not a tokenizer of the `tokenizers` library ({str(error)[:100]})"
+        raise UserError("tokenizer.path", path, problem) from error
+
+
+def _download(name: str, revision: str) -> Path:
+    online = reachable()
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(name, "tokenizer.json", revision=revision, local_files_only=not online))
+    except Exception as error:  # of five packages; all final here
+        ways_out = "tokenizer.path=FILE for a tokenizer.json; tokenizer=bpe; tokenizer=bytes"
+        if not online:
+            raise unreachable(
+                f"the tokenizer {name}", f"copy HF_HOME from a machine with network; {ways_out}"
+            ) from error
+        raise RunError(
+            f"the hub gave no tokenizer {name}: {str(error)[:200]}", hint=f"ways out: {ways_out}"
+        ) from error
+
+
+BUILDERS: dict[str, Callable[..., Tokenizer]] = {"bytes": _bytes, "bpe": _bpe, "hf": _hf}
+
+
+def _check_path(path: str) -> None:
+    if path in {"", "???"}:
+        raise UserError("tokenizer.path", None, "missing", hint="tokenizer.path=FILE, or a name on the hub")
+    local = expanded(path)
+    if local.is_dir() and not (local / "tokenizer.json").is_file():
+        raise UserError("tokenizer.path", path, "this folder holds no tokenizer.json")
+    looks_local = path.endswith(".json") or path.startswith((".", "/", "~")) or path.count("/") > 1
+    if looks_local and not local.exists():
+        raise UserError("tokenizer.path", path, "there is no such file")

@@ -12,8 +12,7 @@ from torch import Tensor
 from posenc.core.seeds import generator_for
 from posenc.encodings.base import Encoding
 from posenc.laws.subject import NotApplicableError, Subject, Verdict, require, tokens
-from posenc.model.decoder import count_parameters
-from posenc.model.init import initialize
+from posenc.model.decoder import count_parameters, initialize
 
 ARITHMETIC = {"__builtins__": {}, "min": min, "max": max, "round": round, "int": int, "abs": abs}
 

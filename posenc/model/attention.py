@@ -1,19 +1,27 @@
-"""Causal self-attention that calls the encoding's hooks and leaves the arithmetic to `kernels.attend`.
+"""The `attention` group: multi-head attention, the choice between it and latent attention, and its options.
 
 B batch, T queries, S keys, H heads, D head width.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posenc.core.errors import UserError
+from posenc.core.signature import check_arguments
 from posenc.encodings.base import Encoding
+from posenc.encodings.options import Scale
 from posenc.model.kernels import attend
+from posenc.model.mla import LatentAttention
 
 
 class Attention(nn.Module):
-    """Multi-head attention of one layer; knows hooks, no encoding's name."""
+    """Multi-head attention of one layer; it calls the encoding's hooks and knows no encoding's name."""
 
     decoupled = False
 
@@ -22,28 +30,78 @@ class Attention(nn.Module):
         self.n_heads = n_heads
         self.head_dim = d_model // n_heads
         self.layer = layer
-        self.derived: dict[str, int] = {}  # parameters that are null, as they follow from the width
+        self.derived: dict[str, int] = {}  # parameters left null, resolved from the width
         self.qkv = nn.Linear(d_model, 3 * d_model, bias=False)
         self.out = nn.Linear(d_model, d_model, bias=False)
 
     @staticmethod
     def encoded_width(head_dim: int, **others: object) -> int:
-        """Width of the queries and keys that the encoding turns: the whole head."""
+        """Return the width of queries and keys that `rotate` gets: the whole head."""
         return head_dim
 
-    def forward(self, x: Tensor, pos: Tensor, encoding: Encoding, wanted: int) -> Tensor:
-        """x (B, S, d_model) at positions pos (S,) -> the last `wanted` tokens' output (B, T, d_model)."""
+    def forward(self, x: Tensor, pos: Tensor, encoding: Encoding, n_targets: int) -> Tensor:
+        """Return the last T = `n_targets` tokens' output: x (B, S, d_model), pos (S,) -> (B, T, d_model)."""
         batch, length, width = x.shape
-        if wanted == length:
+        if n_targets == length:
             q, k, v = self._by_head(self.qkv(x), 3)
         else:
             w_q, w_kv = self.qkv.weight.split((width, 2 * width))
-            (q,) = self._by_head(F.linear(x[:, -wanted:], w_q), 1)
+            (q,) = self._by_head(F.linear(x[:, -n_targets:], w_q), 1)
             k, v = self._by_head(F.linear(x, w_kv), 2)
         y = attend(q, k, v, x, pos, encoding, self.layer)  # (B, H, T, D)
-        return self.out(y.transpose(1, 2).reshape(batch, wanted, width))  # (B, T, d_model)
+        return self.out(y.transpose(1, 2).reshape(batch, n_targets, width))  # (B, T, d_model)
 
     def _by_head(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """(B, S, parts * d_model) -> `parts` of (B, H, S, D), contiguous: one copy, not one a product."""
+        """Split (B, S, parts * d_model) into `parts` of (B, H, S, D) with one copy, not one a product."""
         x = x.view(*x.shape[:2], parts, self.n_heads, self.head_dim).permute(2, 0, 3, 1, 4)
         return x.contiguous().unbind(0)
+
+
+ATTENTIONS: dict[str, type[Attention] | type[LatentAttention]] = {"mha": Attention, "mla": LatentAttention}
+
+
+@dataclass(frozen=True)
+class AttentionChoice:
+    """Which attention, its parameters, and the options that act beside the encoding."""
+
+    name: str = "mha"
+    params: Mapping[str, Any] | None = None
+    window: int | None = None
+    scale: Scale = "none"
+
+    @property
+    def attention(self) -> type[Attention] | type[LatentAttention]:
+        return ATTENTIONS[self.name]
+
+    def build(self, d_model: int, n_heads: int, layer: int) -> Attention | LatentAttention:
+        """Build one layer's attention. Raises ValueError for a parameter out of range."""
+        return self.attention(d_model, n_heads, layer, **(self.params or {}))
+
+    def encoded_width(self, head_dim: int) -> int:
+        """Return the head width that an encoding sees."""
+        return self.attention.encoded_width(head_dim, **(self.params or {}))
+
+
+def resolve_attention(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the `attention` group and return it as a run stores it. Raises UserError."""
+    name = settings.get("name")
+    if not isinstance(name, str) or name not in ATTENTIONS:
+        raise UserError("attention", name, "there is no such attention", allowed=sorted(ATTENTIONS))
+    given = {key: value for key, value in settings.items() if key != "name"}
+    options = {key: value for key, value in given.items() if key in ("window", "scale")}
+    own = {key: value for key, value in given.items() if key not in options}
+    return {
+        "name": name,
+        **check_arguments(ATTENTIONS[name], own, "attention"),
+        **check_arguments(_options, options, "attention"),
+    }
+
+
+def attention_choice(settings: Mapping[str, Any]) -> AttentionChoice:
+    """Return the choice that resolved settings describe."""
+    params = {key: value for key, value in settings.items() if key not in ("name", "window", "scale")}
+    return AttentionChoice(settings["name"], params, settings["window"], settings["scale"])
+
+
+def _options(*, window: int | None, scale: Scale) -> None:
+    """Declare the options of every attention; only the signature is used."""

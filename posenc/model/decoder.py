@@ -1,6 +1,6 @@
-"""The decoder: pre-norm blocks with RMSNorm, tied embeddings, no dropout, no bias terms.
+"""The decoder: pre-norm blocks with RMSNorm, tied embeddings, no dropout, no bias terms; its initial values.
 
-B batch, T tokens wanted, S tokens of the window.
+B batch, S tokens of the window, T the last of them that are asked for.
 """
 
 from __future__ import annotations
@@ -12,15 +12,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posenc.core.seeds import generator_for
 from posenc.encodings.base import Encoding
 from posenc.encodings.sum import Composed
-from posenc.model.choice import AttentionChoice
+from posenc.model.attention import Attention, AttentionChoice
 from posenc.model.fused import rms_norm, rms_norm_for_product, squared_relu
+from posenc.model.mla import LatentAttention
+
+BACKWARD = 2  # backward FLOPs per forward FLOP: a product for the input's gradient and one for the weight's
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes of a decoder; `name` is for people."""
+    """Sizes of a decoder; `name` is for display."""
 
     name: str
     d_model: int
@@ -46,7 +50,7 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then the MLP, each behind a norm and beside the residual stream."""
+    """Attention, then the MLP, each with a norm before it and a residual connection."""
 
     def __init__(self, shape: ModelShape, layer: int, attention: AttentionChoice) -> None:
         super().__init__()
@@ -55,12 +59,12 @@ class Block(nn.Module):
         self.mlp_norm = nn.RMSNorm(shape.d_model)
         self.mlp = Mlp(shape.d_model, shape.mlp_ratio * shape.d_model)
 
-    def forward(self, x: Tensor, pos: Tensor, encoding: Encoding, wanted: int) -> Tensor:
-        """x (B, S, d_model) -> the last `wanted` tokens (B, T, d_model)."""
-        # `prepare` sees this input: its gates and sums want it in float32
+    def forward(self, x: Tensor, pos: Tensor, encoding: Encoding, n_targets: int) -> Tensor:
+        """Return the last `n_targets` tokens: x (B, S, d_model) -> (B, T, d_model)."""
+        # `prepare` gets this input: its gates and sums need it in float32
         norm = rms_norm if "prepare" in encoding.hooks else rms_norm_for_product
-        attended = self.attention(norm(x, self.attention_norm.weight), pos, encoding, wanted)
-        x = x[:, -wanted:] + attended
+        attended = self.attention(norm(x, self.attention_norm.weight), pos, encoding, n_targets)
+        x = x[:, -n_targets:] + attended
         return x + self.mlp(rms_norm_for_product(x, self.mlp_norm.weight))
 
 
@@ -80,55 +84,57 @@ class Decoder(nn.Module):
         self.vocab_size = vocab_size
         self.encoding = encoding
         self.options = nn.ModuleList(options)
-        # In a tuple, so that its parameters are not registered under a second name.
-        self._acting = (Composed(encoding.shape, (encoding, *options)) if options else encoding,)
+        # in a tuple, so that its parameters are not registered under a second name
+        self._effective = (Composed(encoding.shape, (encoding, *options)) if options else encoding,)
         self.embedding = _embedding(vocab_size, shape.d_model)  # also the output map
         choice = attention or AttentionChoice()
         self.blocks = nn.ModuleList(Block(shape, layer, choice) for layer in range(shape.n_layers))
         self.norm = nn.RMSNorm(shape.d_model)
 
     @property
-    def acting(self) -> Encoding:
-        """The encoding together with its options: what the attention sees."""
-        return self._acting[0]
+    def effective_encoding(self) -> Encoding:
+        """The encoding with its options: what the attention sees."""
+        return self._effective[0]
+
+    acting = effective_encoding
 
     def forward(
-        self, tokens: Tensor, pos: Tensor, wanted: int | None = None, acting: Encoding | None = None
+        self, tokens: Tensor, pos: Tensor, n_targets: int | None = None, encoding: Encoding | None = None
     ) -> Tensor:
-        """tokens (B, S) int64 at positions pos (S,) int64 -> logits of the last `wanted` tokens (B, T, V).
+        """Return the logits of the last `n_targets` tokens (None: all): tokens, pos -> (B, T, V).
 
-        `pos` counts up by one unless a `positions` hook chose it: a `distance_bias` is looked up by how many
-        tokens lie between. `wanted` None means all. Only those tokens go through the last block's queries and
-        the output map. `acting` takes the place of the encoding as trained (a test-time extension).
+        tokens (B, S) int64; pos (S,) int64 counts up by one unless a `positions` hook chose it. Only the last
+        tokens go through the last block's queries and the output map. `encoding` replaces the trained one (a
+        test-time extension).
         """
-        return F.linear(self.hidden(tokens, pos, wanted, acting), self.embedding.weight)  # (B, T, V)
+        return F.linear(self.hidden(tokens, pos, n_targets, encoding), self.embedding.weight)  # (B, T, V)
 
     def hidden(
-        self, tokens: Tensor, pos: Tensor, wanted: int | None = None, acting: Encoding | None = None
+        self, tokens: Tensor, pos: Tensor, n_targets: int | None = None, encoding: Encoding | None = None
     ) -> Tensor:
-        """The same up to the output map: (B, T, d_model), normed, in the dtype of its product."""
+        """Return the normed input of the output map, (B, T, d_model), in the dtype of its product."""
         window = tokens.shape[1]
-        wanted = window if wanted is None else wanted
-        acting = self.acting if acting is None else acting
-        embeds = "embed" in acting.hooks
+        n_targets = window if n_targets is None else n_targets
+        encoding = self.effective_encoding if encoding is None else encoding
+        embeds = "embed" in encoding.hooks
         x = self.embedding(tokens)  # (B, S, d_model)
         for layer, block in enumerate(self.blocks):
             if embeds:
-                x = acting.embed(x, pos, layer)
+                x = encoding.embed(x, pos, layer)
             last = layer == len(self.blocks) - 1
-            x = block(x, pos, acting, wanted if last else window)
+            x = block(x, pos, encoding, n_targets if last else window)
         return rms_norm_for_product(x, self.norm.weight)
 
-    def positions(self, n: int, generator: torch.Generator, acting: Encoding | None = None) -> Tensor:
-        """The encoding's positions for a window of n tokens, on the model's device: (n,) int64."""
-        acting = self.acting if acting is None else acting
-        return acting.positions(n, self.training, generator).to(self.embedding.weight.device)
+    def positions(self, n: int, generator: torch.Generator, encoding: Encoding | None = None) -> Tensor:
+        """Return the encoding's positions for a window of n tokens: (n,) int64 on the model's device."""
+        encoding = self.effective_encoding if encoding is None else encoding
+        return encoding.positions(n, self.training, generator).to(self.embedding.weight.device)
 
 
 def _embedding(vocab_size: int, d_model: int) -> nn.Embedding:
-    """`nn.Embedding(vocab_size, d_model)`, except that values are drawn only where there is storage for them.
+    """Make `nn.Embedding(vocab_size, d_model)`, with values drawn only where there is storage.
 
-    Without it, as in every check of a command, torch imports its compiler for the draw (2 s).
+    Drawn on the meta device, as in every check of a command, torch imports its compiler (2 s).
     """
     weight = torch.empty(vocab_size, d_model)
     if not weight.is_meta:
@@ -136,11 +142,70 @@ def _embedding(vocab_size: int, d_model: int) -> nn.Embedding:
     return nn.Embedding.from_pretrained(weight, freeze=False)
 
 
+@torch.no_grad()
+def initialize(model: Decoder, seed: int) -> None:
+    """Fill every parameter from (seed, parameter name), so that no encoding shifts another's values.
+
+    Token embeddings have standard deviation d^-1/2, which sinusoidal positions suppose and which gives tied
+    logits of unit variance. Linear maps: normal, fan_in^-1/2; the two that write into the residual stream
+    are smaller by (2 n_layers)^-1/2 (GPT-2). Norms: one. The encoding and its options fill their own.
+    """
+    for name, parameter in model.named_parameters():
+        generator = generator_for(seed, name)
+        # drawn on the CPU, so that every device starts from the same values
+        value = torch.empty(parameter.shape, dtype=torch.float32)
+        if name.startswith("encoding."):
+            model.encoding.initialize(name.removeprefix("encoding."), value, generator)
+        elif name.startswith("options."):
+            _, number, own = name.split(".", 2)
+            model.get_submodule(f"options.{number}").initialize(own, value, generator)  # type: ignore[operator]
+        elif name == "embedding.weight":
+            nn.init.normal_(value, std=model.shape.d_model**-0.5, generator=generator)
+        elif value.ndim == 1:
+            nn.init.ones_(value)
+        else:
+            std = value.shape[1] ** -0.5
+            if name.endswith(("attention.out.weight", "mlp.down.weight")):
+                std *= (2 * model.shape.n_layers) ** -0.5
+            nn.init.normal_(value, std=std, generator=generator)
+        parameter.copy_(value)
+    for module in model.modules():
+        if isinstance(module, Encoding):
+            module.seed = seed
+
+
 def count_parameters(model: Decoder) -> dict[str, int]:
-    """How many parameters are trained: in all, in the token embedding, in the encoding, in its options."""
+    """Count the trained parameters: total, token embedding, encoding, options."""
     return {
         "total": sum(p.numel() for p in model.parameters()),
         "embedding": model.embedding.weight.numel(),
         "encoding": sum(p.numel() for p in model.encoding.parameters()),
         "options": sum(p.numel() for p in model.options.parameters()),
     }
+
+
+def product_weights(model: Decoder) -> int:
+    """Count the weights that every token is multiplied with. The embedding counts once, as the output map."""
+    maps = (one for block in model.blocks for one in block.modules() if isinstance(one, nn.Linear))
+    return sum(one.weight.numel() for one in maps) + model.embedding.weight.numel()
+
+
+def forward_flops(model: Decoder, length: int) -> int:
+    """Count the FLOPs a token of one forward pass over `length` tokens: what MFU counts as useful.
+
+    The products with N weights (2 N) and the two products of the attention, each with every key of the
+    window as in PaLM (arXiv 2204.02311, appendix B), twice what a causal mask needs. Not counted: norms,
+    softmax, the optimizer, and what an encoding adds.
+    """
+    attention = 0
+    for own in model.modules():
+        if not isinstance(own, Attention | LatentAttention):
+            continue
+        keys = own.head_dim + getattr(own, "rope_dim", 0)  # width of a query and a key; values: head_dim
+        attention += 2 * own.n_heads * (keys + own.head_dim) * length
+    return 2 * product_weights(model) + attention
+
+
+def training_flops(model: Decoder, length: int) -> int:
+    """Count the FLOPs a token of one training step: 6 N + 3 times the attention's."""
+    return (1 + BACKWARD) * forward_flops(model, length)

@@ -1,4 +1,4 @@
-"""The one place that chooses how attention is computed.
+"""Scaled dot-product attention with an encoding's hooks, and the choice of its kernel: the hooks decide.
 
 B batch, T queries (the last T of the S keys' tokens), S keys, H heads, D head width.
 """
@@ -19,8 +19,8 @@ from posenc.model.softmax_attention import Block, softmax_attention
 MAX_SCORES = 1 << 20
 MAX_SCORES_GPU = 1 << 26
 
-# What pays on a CPU, by measurement: milliseconds for 8192 tokens, 4 heads of 32, two cores of an AMD EPYC
-# (AVX-512). Without gradients the fused kernel may also be given a bias, in blocks of queries (`masked`).
+# Milliseconds on a CPU for 8192 tokens, 4 heads of 32, two cores of an AMD EPYC (AVX-512). Without gradients
+# the fused kernel may also be given a bias, in blocks of queries (`masked`).
 #   bf16, keys                              64   128   256   512  1024  2048  4096
 #   forward and backward, blocks            11    19    22    40    84   175   365
 #                         causal            72    78    61   105   118   152   360
@@ -62,13 +62,13 @@ def attend(
     *,
     rotated: bool = False,
 ) -> Tensor:
-    """Attention output (B, H, T, D) of the queries q (B, H, T, D) over k, v (B, H, S, D).
+    """Return the attention output (B, H, T, D) of queries q (B, H, T, D) over k, v (B, H, S, D).
 
-    x (B, S, d_model) is the layer's input, pos (S,) the keys' positions; `rotated` says that q and k have
-    met the encoding's `rotate` already.
+    x (B, S, d_model) is the layer's input, pos (S,) the keys' positions; `rotated`: q and k have been through
+    the encoding's `rotate` already.
     """
     hooks = encoding.hooks
-    # `pos` itself where every token is asked for, so that `rotate` can tell and share its angles
+    # `pos` itself where all tokens are queries: `rotate` recognises it and shares the angles
     q_pos = pos if q.shape[2] == len(pos) else pos[-q.shape[2] :]  # (T,)
     state = encoding.prepare(x, q, k, layer) if "prepare" in hooks else None
     scale = q.shape[-1] ** -0.5  # of the head width, before `rotate` may widen it
@@ -80,14 +80,14 @@ def attend(
     if kernel == "masked":
         return _masked(q, k, v, pos, encoding, layer, scale)
     if kernel == "flex":
-        from posenc.model.flex import attend_flex  # here: it takes a second of imports with it
+        from posenc.model.flex import attend_flex  # lazy: it costs a second of imports
 
         return attend_flex(q, k, v, pos, encoding, layer, scale)
     return _blockwise(q, k, v, pos, encoding, layer, state, scale)
 
 
 def choose(q: Tensor, k: Tensor, v: Tensor, pos: Tensor, encoding: Encoding, layer: int) -> str:
-    """Which kernel serves these tensors and hooks: `causal`, `masked`, `flex` (all fused) or `blocks`."""
+    """Name the kernel for these tensors and hooks: `causal`, `masked`, `flex` (all fused) or `blocks`."""
     hooks, queries, keys = encoding.hooks, q.shape[2], k.shape[2]
     if not hooks.isdisjoint({"scores", "weights", "values"}):
         return "blocks"
@@ -97,7 +97,7 @@ def choose(q: Tensor, k: Tensor, v: Tensor, pos: Tensor, encoding: Encoding, lay
             return "causal"
         from posenc.model.flex import serves
 
-        return "flex" if keys >= FLEX_FROM and serves(encoding, q, k, v, pos, layer) else "blocks"
+        return "flex" if keys >= FLEX_FROM and serves(encoding, q, k, v) else "blocks"
     if not biased and queries == keys >= CAUSAL_FROM:
         return "causal"
     masked_from = MASKED_FROM_BF16 if v.dtype == torch.bfloat16 else MASKED_FROM
@@ -113,8 +113,8 @@ def _causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     if queries == keys:
         if q.is_cuda or q.shape[-1] == v.shape[-1]:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
-        # A CPU's fused kernel wants one width, and what it falls back to holds (T, S) scores: 1.5 GB at 8192
-        # tokens of two heads.
+        # A CPU's fused kernel needs one width, and its fallback holds (T, S) scores: 1.5 GB at 8192 tokens of
+        # two heads.
         width, widest = v.shape[-1], max(q.shape[-1], v.shape[-1])
         q, k, v = (F.pad(one, (0, widest - one.shape[-1])) for one in (q, k, v))
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)[..., :width]
@@ -125,7 +125,7 @@ def _causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
 def _masked(
     q: Tensor, k: Tensor, v: Tensor, pos: Tensor, encoding: Encoding, layer: int, scale: float
 ) -> Tensor:
-    """The fused kernel with bias and mask in one float32 tensor, made for a block of queries at a time."""
+    """Run the fused kernel with bias and mask in one float32 tensor a block of queries."""
     heads, queries, keys = q.shape[1], q.shape[2], k.shape[2]
     if k.shape[1] != heads:
         k = k.expand(-1, heads, -1, -1)
@@ -141,9 +141,10 @@ def _masked(
 
 
 def _with_float32_mask(q: Tensor, k: Tensor, v: Tensor, additive: Tensor, scale: float) -> Tensor:
-    """Autocast would round the bias too: steps of 0.25 from 32 on, where Sandwich's neighbours differ less.
+    """Keep autocast from rounding the bias.
 
-    A CPU's kernel takes both types; a GPU's wants one, so there it is left to autocast.
+    bf16 has steps of 0.25 from 32 on, and Sandwich's neighbours differ by less. A CPU's kernel takes both
+    dtypes; a GPU's wants one, so there it is left to autocast.
     """
     if q.device.type != "cpu":
         return F.scaled_dot_product_attention(q, k, v, attn_mask=additive, scale=scale)
@@ -162,7 +163,7 @@ def _blockwise(
     state: object,
     scale: float,
 ) -> Tensor:
-    """Every hook, in blocks of queries; a block's scores are float32 once their product is made."""
+    """Apply every hook, in blocks of queries; a block's scores are float32 once their product is made."""
     hooks = encoding.hooks
     keys, queries = k.shape[2], q.shape[2]
     masked = Masked(encoding, pos, layer, queries)
@@ -190,10 +191,10 @@ def _blockwise(
 
 
 def _blocks(q: Tensor, keys: int, dtype: torch.dtype) -> list[Block]:
-    """Of queries q (B, H, T, D), with scores in `dtype`, so that few sizes occur; the last first.
+    """Cut queries q (B, H, T, D) with scores in `dtype` into blocks of few sizes, the last one first.
 
-    That one sees the most keys, so what it frees serves all others. From the first block on, every one would
-    need a little more than was freed: 500 MB instead of 760 at 4096 keys (bf16, glibc).
+    That one sees the most keys, so the memory it frees serves all others. From the first block on, every one
+    would need a little more than was freed: 760 MB instead of 500 at 4096 keys (bf16, glibc).
     """
     batch, heads, queries, _ = q.shape
     most = (MAX_SCORES_GPU if q.is_cuda else MAX_SCORES) * max(1, 4 // dtype.itemsize)
@@ -204,5 +205,5 @@ def _blocks(q: Tensor, keys: int, dtype: torch.dtype) -> list[Block]:
 
 
 def part(x: Tensor, start: int, stop: int) -> Tensor:
-    """x (B, H, T, D) from start to stop; x itself where that is all: the gradient of a slice is a copy."""
+    """Slice x (B, H, T, D) along T; x itself where that is all of it: the gradient of a slice is a copy."""
     return x if start == 0 and stop == x.shape[2] else x[:, :, start:stop]

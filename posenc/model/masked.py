@@ -12,7 +12,7 @@ from posenc.encodings.base import Encoding
 
 
 class Masked:
-    """Bias and mask of a window, handed out by blocks of queries, never held as (S, S).
+    """Bias and mask of a window, by blocks of queries, never held as (S, S).
 
     With contiguous positions a bias by distance is one row of 2S - 1 values: entry (i, j) is a view of it.
     """
@@ -34,7 +34,7 @@ class Masked:
         return self.has_bias and (self.strip is None or self.strip.requires_grad)
 
     def _strip(self) -> Tensor:
-        """(H or 1, 2S - 1): the bias at distances S-1, ..., 1, 0, then `future` S - 1 times."""
+        """Return (H or 1, 2S - 1): the bias at distances S-1, ..., 1, 0, then `future` S - 1 times."""
         device = self.pos.device
         if self.has_bias:
             distances = torch.arange(self.keys - 1, -1, -1, device=device)
@@ -49,7 +49,7 @@ class Masked:
         return self.pos[offset + start : offset + stop], self.pos[:seen]
 
     def bias(self, start: int, stop: int, seen: int) -> Tensor:
-        """Bias of a block of queries, (H or 1, T block, S) float32; the future as said above."""
+        """Return the bias of a block of queries, (H or 1, T block, S) float32, with `self.future`."""
         if self.strip is None:
             return self.encoding.bias(*self._block_positions(start, stop, seen), self.layer)
         # Row i of the window reads the strip from S-1-i on: its own key falls on distance 0.
@@ -58,7 +58,7 @@ class Masked:
         return rows.flip(1)
 
     def allowed(self, start: int, stop: int, seen: int) -> Tensor:
-        """(T block, S) bool: causal and visible."""
+        """Return the causal and visible pairs of a block of queries: (T block, S) bool."""
         offset = self.keys - self.queries
         rows = torch.arange(offset + start, offset + stop, device=self.pos.device)
         keys = torch.arange(seen, device=self.pos.device)
@@ -69,7 +69,7 @@ class Masked:
         return causal & (visible | (rows[:, None] == keys))  # no row without a key: its softmax is nan
 
     def additive(self, start: int, stop: int, seen: int) -> Tensor:
-        """Bias where a key may be seen, -inf elsewhere: (H or 1, T block, S) float32."""
+        """Return the bias where a key may be seen, -inf elsewhere: (H or 1, T block, S) float32."""
         bias = self.bias(start, stop, seen)
         if self.strip is not None and not self.has_visible:
             return bias  # the strip holds the causal mask

@@ -24,7 +24,7 @@ from posenc.model.kernels import attend
 class LatentAttention(nn.Module):
     """Keys and values from one narrow latent; positions act on separate rotary parts."""
 
-    decoupled = True  # only an encoding that can serve the rotary part alone
+    decoupled = True  # positions act on a separate part of each head
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class LatentAttention(nn.Module):
         self.n_heads, self.head_dim, self.layer = n_heads, width, layer
         self.rope_dim = self.encoded_width(width, rope_dim=rope_dim)
         self.kv_rank = kv
-        asked = {"kv_rank": kv_rank, "q_rank": q_rank, "rope_dim": rope_dim}
-        came_to = {"kv_rank": kv, "q_rank": query, "rope_dim": self.rope_dim}
-        self.derived = {key: came_to[key] for key, value in asked.items() if value is None}
+        given = {"kv_rank": kv_rank, "q_rank": q_rank, "rope_dim": rope_dim}
+        resolved = {"kv_rank": kv, "q_rank": query, "rope_dim": self.rope_dim}
+        self.derived = {key: resolved[key] for key, value in given.items() if value is None}
         self.q_down = nn.Linear(d_model, query, bias=False)
         self.q_norm = nn.RMSNorm(query)
         self.q_up = nn.Linear(query, n_heads * (width + self.rope_dim), bias=False)
@@ -59,32 +59,32 @@ class LatentAttention(nn.Module):
 
     @staticmethod
     def encoded_width(head_dim: int, *, rope_dim: int | None, **others: object) -> int:
-        """Width D_R of what the encoding turns."""
+        """Return the width D_R of what the encoding turns."""
         width = head_dim // 2 if rope_dim is None else rope_dim
         if width < 2 or width % 2:
             raise ValueError(f"rope_dim={width}: must be even and at least 2, since it is turned in pairs")
         return width
 
-    def forward(self, x: Tensor, pos: Tensor, encoding: Encoding, wanted: int) -> Tensor:
-        """x (B, S, d_model) at positions pos (S,) -> the last `wanted` tokens' output (B, T, d_model)."""
+    def forward(self, x: Tensor, pos: Tensor, encoding: Encoding, n_targets: int) -> Tensor:
+        """Return the last T = `n_targets` tokens' output: x (B, S, d_model), pos (S,) -> (B, T, d_model)."""
         batch, length, d_model = x.shape
         heads, width = self.n_heads, self.head_dim
         latent, k_rotary = self.kv_down(x).split((self.kv_rank, self.rope_dim), dim=-1)
         kv = self.kv_up(_normed(latent, self.kv_norm)).view(batch, length, 2, heads, width)
         k_content, v = (part.transpose(1, 2) for part in kv.unbind(2))  # (B, H, S, D)
-        q = self.q_up(_normed(self.q_down(x[:, -wanted:]), self.q_norm))
-        q = q.view(batch, wanted, heads, width + self.rope_dim).transpose(1, 2)  # (B, H, T, D + D_R)
+        q = self.q_up(_normed(self.q_down(x[:, -n_targets:]), self.q_norm))
+        q = q.view(batch, n_targets, heads, width + self.rope_dim).transpose(1, 2)  # (B, H, T, D + D_R)
         q_content, q_rotary = q.split((width, self.rope_dim), dim=-1)
         k_rotary = k_rotary[:, None]  # (B, 1, S, D_R)
         if "rotate" in encoding.hooks:
-            q_pos = pos if wanted == length else pos[-wanted:]
+            q_pos = pos if n_targets == length else pos[-n_targets:]
             q_rotary, k_rotary = encoding.rotate(q_rotary, k_rotary, q_pos, pos, self.layer)
         q = torch.cat((q_content, q_rotary), dim=-1)
         k = torch.cat((k_content, k_rotary.expand(-1, heads, -1, -1)), dim=-1)  # (B, H, S, D + D_R)
         y = attend(q, k, v, x, pos, encoding, self.layer, rotated=True)  # (B, H, T, D)
-        return self.out(y.transpose(1, 2).reshape(batch, wanted, d_model))  # (B, T, d_model)
+        return self.out(y.transpose(1, 2).reshape(batch, n_targets, d_model))  # (B, T, d_model)
 
 
 def _normed(latent: Tensor, norm: nn.RMSNorm) -> Tensor:
-    # autocast makes a bf16 latent, and its norm's weight is float32: mixed, the norm is slow and warns
+    # under autocast the latent is bf16 and the norm's weight float32: mixed, the norm is slow and warns
     return rms_norm_for_product(latent.to(norm.weight.dtype), norm.weight)

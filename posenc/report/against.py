@@ -20,10 +20,8 @@ from posenc.report.escape import markdown as safe
 from posenc.report.table import color_of, unicode_of, width_of, write
 from posenc.report.terminal import plain
 from posenc.report.words import millions
-from posenc.results.against import Against, Block, Entry
-from posenc.results.directions import FLAT, Check
-from posenc.results.numbers import printed, printed_change
-from posenc.results.records import SCHEMA_VERSION
+from posenc.results.against import FLAT, Block, Check, Entry, PaperComparison
+from posenc.results.schema import SCHEMA_VERSION, printed, printed_change
 from posenc.results.settings import as_text
 
 HEADS = ["", "length there", "published", "change", "measured", "change"]
@@ -31,7 +29,7 @@ STYLES = {"pass": "green", "fail": "bold red", "cannot tell": "dim"}  # and the 
 ALIKE = 1.02  # multiples of T that differ by less are printed as one
 
 
-def render_against(found: Against, format: str, width: int, color: bool, unicode: bool = True) -> str:
+def render_against(found: PaperComparison, format: str, width: int, color: bool, unicode: bool = True) -> str:
     """Text that ends with a newline; `width` in terminal columns, which only the table uses.
 
     Without `unicode` our own signs are ASCII (`+/-`). Raises UserError for a format that is not in FORMATS.
@@ -42,12 +40,12 @@ def render_against(found: Against, format: str, width: int, color: bool, unicode
     return text if unicode else plain(text)
 
 
-def show_against(found: Against, format: str, stream: TextIO) -> None:
+def show_against(found: PaperComparison, format: str, stream: TextIO) -> None:
     """Print to a stream, as wide, coloured and plain as it can show. Raises as render_against."""
     write(render_against(found, format, width_of(stream), color_of(stream), unicode_of(stream)), stream)
 
 
-def _terminal(found: Against, width: int, color: bool) -> str:
+def _terminal(found: PaperComparison, width: int, color: bool) -> str:
     console = Console(
         file=io.StringIO(),
         width=width,
@@ -91,7 +89,7 @@ def _checks(block: Block) -> Table:
     return table
 
 
-def _markdown(found: Against, width: int, color: bool) -> str:
+def _markdown(found: PaperComparison, width: int, color: bool) -> str:
     lines = [f"**{safe(line)}**  " for line in titles(found)]
     lines += ["", *(f"- {safe(note)}" for note in found.notes)] if found.notes else []
     for block in found.blocks:
@@ -102,7 +100,7 @@ def _markdown(found: Against, width: int, color: bool) -> str:
     return "\n".join([*lines, "", *(f"- {safe(line)}" for line in summary(found))]) + "\n"
 
 
-def _csv(found: Against, width: int, color: bool) -> str:
+def _csv(found: PaperComparison, width: int, color: bool) -> str:
     """A line for each number of both sides with its sign's check; reasons and orders are in the JSON."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -115,14 +113,14 @@ def _csv(found: Against, width: int, color: bool) -> str:
     return out.getvalue()
 
 
-def _json(found: Against, width: int, color: bool) -> str:
+def _json(found: PaperComparison, width: int, color: bool) -> str:
     return (
         json.dumps({"schema_version": SCHEMA_VERSION, **dataclasses.asdict(found)}, indent=2, allow_nan=False)
         + "\n"
     )
 
 
-FORMATS: dict[str, Callable[[Against, int, bool], str]] = {
+FORMATS: dict[str, Callable[[PaperComparison, int, bool], str]] = {
     "table": _terminal,
     "markdown": _markdown,
     "csv": _csv,
@@ -130,7 +128,7 @@ FORMATS: dict[str, Callable[[Against, int, bool], str]] = {
 }
 
 
-def titles(found: Against) -> list[str]:
+def titles(found: PaperComparison) -> list[str]:
     """The settings of both sides, a line each."""
     theirs, ours = found.published, found.measured
     arxiv = f" (arXiv {theirs['arxiv']})" if theirs["arxiv"] else ""
@@ -187,7 +185,7 @@ def check_lines(checks: Sequence[Check]) -> Iterator[tuple[str, str]]:
             yield outcome, visible(f"{'; '.join(whats)}: {reason}")
 
 
-def summary(found: Against) -> list[str]:
+def summary(found: PaperComparison) -> list[str]:
     """How many directions agree, and what the numbers are."""
     counts = Counter(check.outcome for check in found.checks)
     return [

@@ -11,9 +11,8 @@ from typing import Any
 
 from posenc.report.escape import csv_text
 from posenc.report.summary import summary_sentence
-from posenc.results.columns import Column
-from posenc.results.comparison import Comparison, Row
-from posenc.results.records import SCHEMA_VERSION
+from posenc.results.comparison import Column, Comparison, Row
+from posenc.results.schema import SCHEMA_VERSION
 
 FIELDS = [
     "protocol",

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 
 from posenc.report.words import length
-from posenc.results.baseline import Against
 from posenc.results.cells import Cell
-from posenc.results.columns import Column
-from posenc.results.numbers import printed, printed_change
-from posenc.results.ranking import Mark
-from posenc.results.verdicts import short
+from posenc.results.comparison import Column
+from posenc.results.ranking import AgainstBaseline, Mark, short_verdict
+from posenc.results.schema import printed, printed_change
 
 
 @dataclass
@@ -42,7 +40,7 @@ def entry(cell: Cell, metric: str, of: str | None, sign: str, baseline: bool = F
         elif cell.change is not None and (cell.multiple != 1 or cell.change != 0) and not baseline:
             lines.append(printed_change(cell.change, metric) + _change_spread(cell, metric, of, sign))
         if cell.verdict is not None and not baseline:
-            lines.append(short(cell.verdict))
+            lines.append(short_verdict(cell.verdict))
     if cell.note is not None and cell.mean is not None:  # the reason stands below the table
         lines.append(f"only {cell.seeds} seed" + ("s" if cell.seeds > 1 else ""))
     elif cell.note is not None:
@@ -56,7 +54,7 @@ def head(column: Column) -> str:
     return name if column.window is None else f"{name}\n{column.window}"
 
 
-def _difference(against: Against, metric: str, sign: str) -> str:
+def _difference(against: AgainstBaseline, metric: str, sign: str) -> str:
     half = "" if against.ci95 is None else sign + printed((against.ci95[1] - against.ci95[0]) / 2, metric)
     return printed_change(against.difference, metric) + half
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 from posenc.core.errors import visible
+from posenc.results.cells import Probe
 from posenc.results.comparison import Comparison
-from posenc.results.probes import Probe
-from posenc.results.verdicts import EFFECTIVE
+from posenc.results.ranking import EFFECTIVE
 
 PROBE_NOTES = {
     "induction": "induction: the loss on the second copy of a random sequence, which only copying lowers.",

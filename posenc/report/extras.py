@@ -5,12 +5,9 @@ from __future__ import annotations
 from posenc.core.errors import visible
 from posenc.report.entries import Entry, entry
 from posenc.report.words import length, spread_is_of
-from posenc.results.cells import Cell
+from posenc.results.cells import Cell, CurveSummary, EffectiveContext, Probe, UsesContext
 from posenc.results.comparison import Comparison
-from posenc.results.context import EffectiveContext, UsesContext
-from posenc.results.curves import CurveSummary
-from posenc.results.numbers import printed, printed_change
-from posenc.results.probes import Probe
+from posenc.results.schema import printed, printed_change
 
 NOTHING = ["-"]
 

@@ -15,8 +15,8 @@ from rich.text import Text
 from posenc.core.console import clock
 from posenc.core.errors import visible
 from posenc.report.words import length
-from posenc.results.again import command_again
-from posenc.results.glance import Glance
+from posenc.results.resume_command import resume_command
+from posenc.results.run_summary import RunSummary
 
 STYLES = {"finished": "green", "running": "cyan", "interrupted": "yellow", "dead": "red", "failed": "red"}
 ORDER = ("finished", "running", "interrupted", "failed", "diverged", "dead", "damaged", "unknown")
@@ -43,7 +43,7 @@ def count(number: int) -> str:
     return str(number)
 
 
-def progress(run: Glance) -> str:
+def progress(run: RunSummary) -> str:
     """Tokens trained on, and of how many where that is not all."""
     if run.tokens is None:
         return "-"
@@ -52,7 +52,7 @@ def progress(run: Glance) -> str:
     return count(run.tokens)
 
 
-def summary(runs: Sequence[Glance]) -> str:
+def summary(runs: Sequence[RunSummary]) -> str:
     """`25 runs: 20 finished, 5 failed`."""
     found = Counter(run.state for run in runs)
     states = sorted(found, key=lambda state: ORDER.index(state) if state in ORDER else len(ORDER))
@@ -60,12 +60,12 @@ def summary(runs: Sequence[Glance]) -> str:
     return f"{len(runs)} run{'s' if len(runs) != 1 else ''}" + (f": {counts}" if counts else "")
 
 
-def table(runs: Sequence[Glance], width: int, now: float) -> RenderableType:
+def table(runs: Sequence[RunSummary], width: int, now: float) -> RenderableType:
     """A row a run: where `width` is too small without the columns of LESS, then as lines for each run.
 
     The directory is shown as its path where that fits, else as its name, else as the end of its hash.
     """
-    columns: dict[str, Callable[[Glance], str]] = {
+    columns: dict[str, Callable[[RunSummary], str]] = {
         "status": lambda run: visible(run.state),
         "encoding": lambda run: visible(run.encoding or "-"),
         "seed": lambda run: "-" if run.run.seed is None else str(run.run.seed),
@@ -88,7 +88,7 @@ def table(runs: Sequence[Glance], width: int, now: float) -> RenderableType:
     return Group(*(_block(cells, i, name, width) for i, name in enumerate(fitting)))
 
 
-def notes(runs: Sequence[Glance], now: float) -> list[str]:
+def notes(runs: Sequence[RunSummary], now: float) -> list[str]:
     """Lines for every run that is not finished: where it stands, why it stopped, what continues it."""
     lines = []
     for run in runs:
@@ -104,7 +104,7 @@ def notes(runs: Sequence[Glance], now: float) -> list[str]:
     return lines
 
 
-def document(runs: Sequence[Glance]) -> str:
+def document(runs: Sequence[RunSummary]) -> str:
     """One JSON document with everything that is known of each run."""
     found = Counter(run.state for run in runs)
     return json.dumps(
@@ -112,7 +112,7 @@ def document(runs: Sequence[Glance]) -> str:
     )
 
 
-def _names(runs: Sequence[Glance]) -> list[list[str]]:
+def _names(runs: Sequence[RunSummary]) -> list[list[str]]:
     """What tells the directories apart beside their encoding and seed, the longest first."""
     names = [visible(run.run.name) for run in runs]
     beside = [(run.encoding, run.run.seed) for run in runs]
@@ -153,7 +153,7 @@ def _widest(*texts: str) -> int:
     return max(map(cell_len, texts), default=0)
 
 
-def _plain(run: Glance) -> dict[str, Any]:
+def _plain(run: RunSummary) -> dict[str, Any]:
     longest = run.longest
     return {
         "path": str(run.run.path),
@@ -177,7 +177,7 @@ def _plain(run: Glance) -> dict[str, Any]:
     }
 
 
-def _says(run: Glance, now: float) -> str:
+def _says(run: RunSummary, now: float) -> str:
     if run.state == "running":
         parts = [f"running, process {run.run.status.get('pid', '?')} on {run.run.status.get('host', '?')}"]
         if run.training_loss is not None:
@@ -190,8 +190,8 @@ def _says(run: Glance, now: float) -> str:
     return run.state + (f", {run.reason}" if run.reason else "")
 
 
-def _continued(run: Glance, *flags: str) -> str:
-    found = command_again(run.run.config, run.run.path) if run.run.config else None
+def _continued(run: RunSummary, *flags: str) -> str:
+    found = resume_command(run.run.config, run.run.path) if run.run.config else None
     begun = "the command that began it"
     why = " (its encoding or corpus is a YAML of your own)"
     return " ".join((found or begun, *flags)) + ("" if found else why)

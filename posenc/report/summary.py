@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from posenc.core.errors import visible
 from posenc.report.words import INDEPENDENT, label, length
 from posenc.results.cells import Cell
-from posenc.results.columns import Column
-from posenc.results.comparison import Comparison, Row
-from posenc.results.numbers import printed, printed_change
-from posenc.results.verdicts import BETTER, COLLAPSED_WORD, SAME_WORD, WORSE, short
+from posenc.results.comparison import Column, Comparison, Row
+from posenc.results.ranking import BETTER, COLLAPSED_WORD, SAME_WORD, WORSE, short_verdict
+from posenc.results.schema import printed, printed_change
 
 MOST_NAMED = 5  # rows; of more their number is told
 UNITS = {"nats": "nats", "bpb": "bits per byte", "ppl": "perplexity"}
@@ -51,7 +50,9 @@ def _changes(comparison: Comparison, at: int) -> str:
         if found:
             size = "" if word == SAME_WORD else _sizes([cell for _, cell in found], metric)
             clauses.append(f"{_names([row for row, _ in found])} {verbs[len(found) > 1]}{size}")
-    unclear = [(row, cell) for row, cell in cells if cell.verdict and short(cell.verdict) not in VERBS]
+    unclear = [
+        (row, cell) for row, cell in cells if cell.verdict and short_verdict(cell.verdict) not in VERBS
+    ]
     if unclear:
         sizes = _sizes([cell for _, cell in unclear], metric)
         clauses.append(f"unclear for {_names([row for row, _ in unclear])}{sizes}")

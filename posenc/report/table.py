@@ -13,7 +13,7 @@ from posenc.report.markdown import markdown
 from posenc.report.terminal import ASCII, terminal
 from posenc.results.comparison import Comparison, compare, metric_for, tables_of
 from posenc.results.load import Run
-from posenc.results.records import Metric
+from posenc.results.schema import Metric
 
 FORMATS: dict[str, Callable[[Sequence[Comparison], int, bool, bool], str]] = {
     "table": terminal,

@@ -9,10 +9,10 @@ from posenc.core.errors import visible
 from posenc.report.extra_words import PROBE_NOTES, extra_captions, over_seeds_and_documents
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
-from posenc.results.numbers import printed
-from posenc.results.rows import full_label
+from posenc.results.ranking import MORE_DOCUMENTS, MORE_SEEDS
+from posenc.results.row_groups import full_label
+from posenc.results.schema import printed
 from posenc.results.settings import as_text
-from posenc.results.verdicts import MORE_DOCUMENTS, MORE_SEEDS
 
 INDEPENDENT = {"induction": "sequence"}  # what intervals are over, where it is no document
 MARKS = {"lowest": "*", "tie": "=", "unclear": "?"}

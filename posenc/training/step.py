@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc.model.decoder import Decoder
-from posenc.model.loss import next_token_loss
+from posenc.model.fused import next_token_loss
 from posenc.training.precision import autocast
 
 

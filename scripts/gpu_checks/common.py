@@ -10,14 +10,13 @@ from unittest.mock import patch
 
 import torch
 
-from posenc.cli.bench_rate import wait_for
+from posenc.cli.bench_cell import wait_for
 from posenc.core.errors import UserError
 from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.options import Offset, Randomized, Window
 from posenc.model import flex, kernels
-from posenc.model.decoder import Decoder, ModelShape
-from posenc.model.init import initialize
+from posenc.model.decoder import Decoder, ModelShape, initialize
 
 VOCABULARY = 260
 OPTIONS: dict[str, Callable[[Shape], list[Encoding]]] = {

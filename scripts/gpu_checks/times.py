@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 import torch
 
 from gpu_checks.common import REPEATS, WARM_UP, decoder_of, seconds, tell, tokens_of
-from posenc.cli.bench_rate import measured_rate
+from posenc.cli.bench_cell import measured_rate
 from posenc.core.seeds import generator_for
-from posenc.model.decoder import Decoder, ModelShape
-from posenc.model.flops import training_flops
+from posenc.model.decoder import Decoder, ModelShape, training_flops
 from posenc.training.optimizer import Optimization, build_optimizer
 from posenc.training.precision import autocast
 from posenc.training.step import NextTokenLoss, gradients, update

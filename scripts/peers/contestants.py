@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from posenc.core.seeds import generator_for
 from posenc.encodings import build_encoding
-from posenc.model.decoder import Decoder, ModelShape
-from posenc.model.init import initialize
+from posenc.model.decoder import Decoder, ModelShape, initialize
 from posenc.training.compiling import compiled_blocks
 from posenc.training.optimizer import Optimization, build_optimizer
 from posenc.training.precision import autocast

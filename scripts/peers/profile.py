@@ -15,7 +15,7 @@ from rich.table import Table
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from posenc.cli.bench_rate import wait_for
+from posenc.cli.bench_cell import wait_for
 from posenc.data import Split, TokenStore, WindowSampler
 from posenc.model.decoder import ModelShape
 

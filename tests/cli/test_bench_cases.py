@@ -8,13 +8,19 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from posenc.cli.bench_case import Case, base_name, cases, with_bases
+from posenc.cli.bench import Case, base_name, cases, with_bases
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine
 from posenc.core.errors import UserError
 from posenc.core.seeds import generator_for
-from posenc.model.decoder import Decoder, ModelShape, count_parameters
-from posenc.model.flops import forward_flops, product_weights, training_flops
+from posenc.model.decoder import (
+    Decoder,
+    ModelShape,
+    count_parameters,
+    forward_flops,
+    product_weights,
+    training_flops,
+)
 from posenc.running.build import build_model
 from posenc.training.step import NextTokenLoss, gradients
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import tiny
 
-from posenc.cli.doctor import places, software
-from posenc.cli.doctor.finding import Finding, guarded
+from posenc.cli import doctor
+from posenc.cli.doctor import Finding, guarded
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
 NOWHERE = {"HF_ENDPOINT": "http://127.0.0.1:9", "WANDB_BASE_URL": "http://127.0.0.1:9"}
@@ -110,11 +110,11 @@ def test_an_installed_encoding_that_is_broken_is_named_with_its_reason(place: Pa
 
 def test_a_full_disk_and_other_versions(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
     usage = type("Usage", (), {"free": 1e6})
-    monkeypatch.setattr(places.shutil, "disk_usage", lambda _: usage)
-    levels = {one.name: one.level for one in places.runs()}
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: usage)
+    levels = {one.name: one.level for one in doctor.runs()}
     assert levels["disk"] == "problem"
-    monkeypatch.setattr(software, "requirements", lambda: [("numpy>=99", None), ("not_there_at_all", None)])
-    found = {one.name: one for one in software.packages()}
+    monkeypatch.setattr(doctor, "requirements", lambda: [("numpy>=99", None), ("not_there_at_all", None)])
+    found = {one.name: one for one in doctor.packages()}
     assert found["numpy"].level == "note" and found["not_there_at_all"].level == "problem"
 
 

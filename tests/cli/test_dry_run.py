@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import tiny
 
-from posenc.cli.stand_in import store_for
+from posenc.cli.dry_run import store_for
 from posenc.data import inspect
 from posenc.results.load import load_run
 

@@ -13,7 +13,7 @@ import tiny
 import typer
 
 from posenc.cli import app
-from posenc.cli.help import help_text
+from posenc.cli.train import help_text
 from posenc.config.conf_text import choices, groups
 
 Posenc = Callable[..., tiny.Result]

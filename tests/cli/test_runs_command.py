@@ -22,9 +22,9 @@ from rich.console import Console
 
 from posenc.cli import runs as runs_job
 from posenc.report import runs_table
-from posenc.results.glance import glance
 from posenc.results.load import load_run
-from posenc.results.records import HEADLINE
+from posenc.results.run_summary import run_summary
+from posenc.results.schema import HEADLINE
 
 Posenc = Callable[..., tiny.Result]
 LONG = ("train.tokens=96000", "eval.lengths=[1x]", "eval.protocols=[fixed-target]")
@@ -111,7 +111,7 @@ def test_no_width_cuts_a_number_or_hides_a_run(tmp_path: Path, long: str) -> Non
         done = {1: 1.2345 + seed, 8: 11.4567 + seed}
         stopped: dict[str, Any] = {"status": state, "results": False} if 0 < seed < 3 else {"losses": done}
         write_run(tmp_path / "runs", (long, "nope")[seed == 3], seed=seed, name=f"r-{seed:08}", **stopped)
-    runs = [glance(path) for path in sorted((tmp_path / "runs").iterdir())]
+    runs = [run_summary(path) for path in sorted((tmp_path / "runs").iterdir())]
     heads = []
     for width in range(30, 121):
         console = Console(width=width, record=True, file=io.StringIO())
@@ -231,33 +231,23 @@ def test_watching_on_a_terminal_is_left_by_ctrl_c(several: Path, place: Path) ->
 def test_a_process_that_lives_is_not_dead_and_a_taken_number_is(run_copy: Path) -> None:
     here = {"status": "running", "host": socket.gethostname(), "pid": os.getpid()}
     status(run_copy, **here, updated="2100-01-01T00:00:00+00:00")
-    assert glance(run_copy).state == "running"
+    assert run_summary(run_copy).state == "running"
     if Path("/proc/self/stat").exists():  # elsewhere the number alone is all there is
         status(run_copy, **here, updated="2020-01-01T00:00:00+00:00")
-        assert glance(run_copy).state == "dead"
+        assert run_summary(run_copy).state == "dead"
     status(run_copy, **{**here, "host": "elsewhere"})
-    assert glance(run_copy).state == "running"
+    assert run_summary(run_copy).state == "running"
     for pid in (-1, 0, None, "7", 2**70, True):
         status(run_copy, **{**here, "pid": pid}, updated=None)
-        assert glance(run_copy).state == "running"
+        assert run_summary(run_copy).state == "running"
 
 
 def test_other_layouts_of_results_are_read_in_full(run_copy: Path) -> None:
-    before = glance(run_copy)
+    before = run_summary(run_copy)
     path = run_copy / "results.json"
     path.write_text(json.dumps(json.loads(path.read_text()), separators=(",", ":")))
-    after = glance(run_copy)
+    after = run_summary(run_copy)
     assert after.losses == before.losses and before.losses and after.state == "finished"
     for text in ('{"schema_version": 2}', "[]", "", '{"schema_version": 1, "run": {}, "records": [\n]\n}\n'):
         path.write_text(text)
-        assert glance(run_copy).state == "damaged", text
-
-
-def test_results_are_not_read_in_full(run_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from posenc.results import glance as module
-
-    monkeypatch.setattr(module, "load_run", lambda path: pytest.fail("read in full"))
-    began = time.perf_counter()
-    for _ in range(50):
-        assert glance(run_copy).at_train_length is not None
-    assert time.perf_counter() - began < 20  # measured without load: 0.5 ms each
+        assert run_summary(run_copy).state == "damaged", text

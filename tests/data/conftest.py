@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from streams import Repository, story
+from corpora import files, story
 
-from posenc.data import registry, streamed
+from posenc.data import registry
 
 
 @pytest.fixture(autouse=True)
@@ -27,53 +27,31 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def files_data(tmp_path: Path, settings: Callable[[Any], dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """Settings of data=files over a folder of `n` documents of different lengths and scripts."""
-
-    def make(n: int = 30, folder: str = "texts") -> dict[str, Any]:
-        (tmp_path / folder).mkdir()
-        for i in range(n):
-            text = f"document {i} naïve 🙂👩‍👧\r\n" * (i % 7 + 1)
-            (tmp_path / folder / f"{i:03d}.txt").write_bytes(text.encode())
-        return settings(tmp_path / folder)
-
-    return make
-
-
-@pytest.fixture(name="settings")
-def settings_of_files() -> Callable[[Any], dict[str, Any]]:
-    """Settings of data=files over one path or a list."""
-
-    def make(paths: Any) -> dict[str, Any]:
-        return {
-            "name": "files",
-            "source": "files",
-            "paths": [str(p) for p in paths] if isinstance(paths, list) else str(paths),
-            "text_field": "text",
-            "split": {"validation": 0.2, "test": 0.2},
-        }
-
-    return make
+def texts(tmp_path: Path) -> dict[str, Any]:
+    """Settings of data=files over 30 documents of different lengths and scripts."""
+    (tmp_path / "texts").mkdir()
+    for i in range(30):
+        text = f"document {i} naïve 🙂👩‍👧\r\n" * (i % 7 + 1)
+        (tmp_path / "texts" / f"{i:03d}.txt").write_bytes(text.encode())
+    return files(tmp_path / "texts")
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Repository:
-    """A data set of parquet files as it lies on the hub, in several row groups and shards."""
+def repository(tmp_path: Path) -> Callable[..., Path]:
+    """Make a data set of parquet files as it lies on the hub, in several row groups and shards."""
 
     def make(name: str = "repository", rows: dict[str, list[Any]] | None = None, group: int = 10) -> Path:
         rows = rows or {
             "train": [story(i) for i in range(60)],
             "validation": [story(i) for i in range(60, 80)],
         }
-        for split, texts in rows.items():
-            half = len(texts) // 2
-            for shard, some in enumerate((texts[:half], texts[half:])):
+        for split, some in rows.items():
+            half = len(some) // 2
+            for shard, part in enumerate((some[:half], some[half:])):
                 path = tmp_path / name / "data" / f"{split}-{shard:05d}-of-00002.parquet"
                 path.parent.mkdir(parents=True, exist_ok=True)
-                table = pa.table(
-                    {"title": [str(i) for i in range(len(some))], "text": pa.array(some, pa.string())}
-                )
-                pq.write_table(table, path, row_group_size=group)
+                columns = {"title": [str(i) for i in range(len(part))], "text": pa.array(part, pa.string())}
+                pq.write_table(pa.table(columns), path, row_group_size=group)
         return tmp_path / name
 
     return make
@@ -81,13 +59,15 @@ def repository(tmp_path: Path) -> Repository:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The name of every corpus that is streamed."""
+    """The name of every corpus whose source is read."""
     seen: list[str] = []
-    whole = registry.stream_documents
+    for name in ("stream_documents", "read_documents"):
+        whole = getattr(registry, name)
 
-    def counted(data: dict[str, Any]) -> Iterator[Any]:
-        seen.append(data["name"])
-        return whole(data)
+        def counted(data: dict[str, Any], whole: Any = whole) -> Iterator[Any]:
+            seen.append(data["name"])
+            result: Iterator[Any] = whole(data)
+            return result
 
-    monkeypatch.setattr(streamed, "stream_documents", counted)
+        monkeypatch.setattr(registry, name, counted)
     return seen

@@ -47,7 +47,7 @@ def product(made: Encoding, q: list[float], k: list[float], i: int, j: int) -> f
 EIGHT = [2.0**-h for h in range(1, 9)]
 PINS: dict[str, tuple[Callable[[], Any], Any]] = {
     "alibi: slopes of 8 heads": (lambda: slopes(8), EIGHT),
-    "alibi: slopes of 12 heads": (lambda: slopes(12), EIGHT + [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]),
+    "alibi: slopes of 12 heads": (lambda: slopes(12), [*EIGHT, 2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]),
     "alibi: slope of 1 head": (lambda: slopes(1), [2**-8]),
     "alibi: a penalty": (lambda: built("alibi").distance_bias(torch.tensor([3]), 0)[0].tolist(), [-0.75]),
     "rope: unit frequency at 1 and 2": (
@@ -450,7 +450,7 @@ def test_positions_past_the_end_are_refused_on_the_host(
 
 
 def test_xpos_has_no_overflow_in_its_longest_windows() -> None:
-    """z^(-j/512) alone overflows float32 from j = 36 000 on; a block of queries counts from the same middle."""
+    """z^(-j/512) alone overflows from j = 36 000 on; a block of queries counts from the same middle."""
     made, n = built("xpos", heads=1), 65_536
     pos, x = torch.arange(n), torch.randn(1, 1, n, 8, generator=torch.Generator().manual_seed(0))
     q, k = made.rotate(x, x, pos, pos, 0)

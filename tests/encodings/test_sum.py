@@ -1,4 +1,4 @@
-"""A sum of encodings: its parts' order, parameters, declarations, settings; its formula is in test_formulas."""
+"""Sums of encodings: order, parameters, declarations, settings; formulas are in test_formulas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from posenc.encodings.base import Encoding
 from posenc.encodings.options import build_options
 from posenc.encodings.sum import Sum
 from posenc.model.decoder import Decoder, ModelShape
-from posenc.model.init import initialize
+from posenc.model.decoder import initialize
 from posenc.training.optimizer import Optimization, build_optimizer
 
 SIZES: dict[str, Any] = {"d_model": 16, "n_heads": 2, "head_dim": 8, "n_layers": 2, "train_length": 16}

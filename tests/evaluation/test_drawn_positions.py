@@ -15,13 +15,11 @@ from tiny_model import SHAPE, T
 from posenc.core.seeds import generator_for
 from posenc.data import TokenStore
 from posenc.encodings import build_encoding
-from posenc.encodings.options import build_options
-from posenc.encodings.options import distance_limit, position_limit
+from posenc.encodings.options import build_options, distance_limit, position_limit
 from posenc.evaluation import fixed_target
 from posenc.evaluation.plans import Asked
 from posenc.evaluation.subject import DRAWS, NotApplicableError, Subject, window_losses
-from posenc.model.decoder import Decoder
-from posenc.model.init import initialize
+from posenc.model.decoder import Decoder, initialize
 
 COUNT, WANTED = 2 * DRAWS + 5, 4
 RANDOMIZED = {"name": "randomized", "max": None, "dense": False}

@@ -12,8 +12,7 @@ from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.options import build_options, position_limit
 from posenc.encodings.registry import default_parameters
 from posenc.laws import Subject, Verdict, judge
-from posenc.model.decoder import Decoder
-from posenc.model.init import initialize
+from posenc.model.decoder import Decoder, initialize
 
 ATTENTION: dict[str, Any] = {"name": "mha", "window": None, "scale": "none"}
 SETTINGS: dict[str, Any] = {

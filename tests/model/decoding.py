@@ -16,8 +16,7 @@ import naive
 from posenc.core.seeds import generator_for
 from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding
-from posenc.model.decoder import Decoder, ModelShape
-from posenc.model.init import initialize
+from posenc.model.decoder import Decoder, ModelShape, initialize
 
 SHAPE = ModelShape("small", d_model=16, n_layers=2, n_heads=2, mlp_ratio=2)
 T, VOCABULARY = 8, 13

@@ -1,158 +1,169 @@
-"""Forward by FlexAttention: compiled for the CPU where that says something, else by the eager stand-in."""
+"""FlexAttention against blocks of queries: by an eager stand-in, and compiled for the CPU (slow)."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch._dynamo
 from doubles import LayerWindow, OneKeyHead, Widened
-from flexing import (
-    KEYS,
-    LAYERS,
-    NAMES,
-    SERVED,
-    SHAPE,
-    by_blocks,
-    by_flex,
-    composed,
-    eager,
-    encoding,
-    filled,
-    given,
-)
 from torch import Tensor
 
-from posenc.encodings.base import Encoding
-from posenc.encodings.options import Offset, Randomized
-from posenc.encodings.options import Window
+from posenc.encodings import build_encoding
+from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.options import Offset, Randomized, Window
+from posenc.encodings.sum import Composed
 from posenc.evaluation.extend._sinks import FirstAndNear
-from posenc.model import flex
+from posenc.model import flex, kernels
+
+BATCH, HEADS, WIDTH, LAYERS, KEYS = 2, 4, 16, 2, 300  # three blocks of keys: full, partial and empty ones
+SHAPE = Shape(HEADS * WIDTH, HEADS, WIDTH, LAYERS, 64)
+NAMES = sorted(p.stem for p in (Path(__file__).parents[2] / "conf" / "encoding").glob("*.yaml"))
 
 
-def test_which_encodings_are_served() -> None:
-    q, k, v = given(64, 64)
-    pos = torch.arange(64)
-    with torch.no_grad():
-        served = {name for name in NAMES if flex.serves(encoding(name), q, k, v, pos, 0)}
-    assert served == set(SERVED)
-    assert {"alibi", "t5", "kerple_log", "dynamic_bias", "rope", "rnope_swa", "sum"} <= served
-    assert not served & {"fire", "shaw", "cope", "stick_breaking"}
+def filled(made: Encoding) -> Encoding:
+    generator = torch.Generator().manual_seed(0)
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter, generator=generator)
+    return made
 
 
-def test_what_is_not_served() -> None:
-    q, k, v = given(64, 64)
-    pos = torch.arange(64)
-    alibi = encoding("alibi")
-    assert not flex.serves(alibi, q, k, v, pos, 0)  # gradients on a CPU
-    with torch.no_grad():
-        assert flex.serves(alibi, q, k, v, pos, 0)
-        drawn = composed("alibi", Randomized(SHAPE, max=None, dense=False))
-        assert flex.serves(drawn, q, k, v, pos, 0)
-        masked = composed("alibi", Randomized(SHAPE, max=None, dense=False), Window(SHAPE, window=9))
-        assert not flex.serves(masked, q, k, v, pos, 0)
+def encoding(name: str, *options: Encoding) -> Encoding:
+    params: dict[str, Any] = {"parts": ["alibi", "t5"]} if name == "sum" else {}
+    sizes = {"d_model": HEADS * WIDTH, "n_heads": HEADS, "head_dim": WIDTH, "n_layers": LAYERS}
+    own = filled(build_encoding(name, train_length=64, **sizes, **params))
+    if not options:
+        return own
+    made = Composed(SHAPE, (own, *options))
+    made.own = own  # registers its parameters
+    return made
 
-        class Striped(Encoding):
-            def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-                return (q_pos[:, None] - k_pos) % 2 == 0
 
-        assert not flex.serves(Striped(SHAPE), q, k, v, pos, 0)  # a run for every second key
+SERVED = [name for name in NAMES if encoding(name).hooks <= flex.SERVED]
+OPTIONS: dict[str, list[Encoding]] = {
+    "none": [],
+    "window of 1": [Window(SHAPE, window=1)],
+    "window": [Window(SHAPE, window=200)],
+    "sinks": [FirstAndNear(SHAPE, first=4, near=150)],
+    "randomized": [Randomized(SHAPE, max=2000, dense=False)],
+    "offset": [Offset(SHAPE, max=2000)],
+}
+
+
+def qkv(queries: int, keys: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    drawn = torch.randn(3, BATCH, keys, HEADS, WIDTH, generator=generator).to(dtype)
+    q, k, v = drawn.transpose(2, 3).unbind(0)
+    return q[:, :, -queries:] * 2, k, v
+
+
+def attended(
+    kernel: str, e: Encoding, q: Tensor, k: Tensor, v: Tensor, pos: Tensor, layer: int = 0
+) -> Tensor:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "choose", lambda *_: kernel)
+        return kernels.attend(q, k, v, torch.zeros(BATCH, len(pos), HEADS * WIDTH), pos, e, layer)
+
+
+def eager(q: Tensor, k: Tensor, v: Tensor, score_mod: Any, blocks: Any, scale: float) -> Tensor:
+    """What the kernel is asked to compute, in plain tensors with autograd."""
+    sizes = (len(q), q.shape[1], q.shape[2], k.shape[2])
+    b, h, i, j = (torch.arange(n).view(-1, *[1] * (3 - at)) for at, n in enumerate(sizes))
+    scores = (q @ k.transpose(-1, -2)).to(torch.promote_types(q.dtype, torch.float32)) * scale
+    if score_mod is not None:
+        scores = score_mod(scores, b, h, i, j)
+    return torch.softmax(scores.masked_fill(~blocks.mask_mod(b, h, i, j), float("-inf")), -1).to(v.dtype) @ v
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flex, "_training", eager)
+    monkeypatch.setattr(flex, "_evaluation", eager)
+
+
+def test_which_encodings_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flex, "works", lambda device: True)
+    q, k, v = qkv(64, 64)
+    assert {name for name in NAMES if flex.serves(encoding(name), q, k, v)} == set(SERVED)
+    assert {"alibi", "t5", "kerple_log", "dynamic_bias", "rope", "rnope_swa", "sum"} <= set(SERVED)
+    assert not set(SERVED) & {"fire", "shaw", "cope", "stick_breaking"}
+    drawn = Randomized(SHAPE, max=None, dense=False)
+    assert flex.serves(encoding("alibi", drawn), q, k, v)
+    assert not flex.serves(encoding("alibi", drawn, Window(SHAPE, window=9)), q, k, v)
+    assert not flex.serves(encoding("alibi"), q[..., :8], k[..., :8], v)
+    monkeypatch.setattr(flex, "MAX_MASK", 64 * 64 - 1)
+    assert not flex.serves(encoding("alibi"), q, k, v)
 
 
 @pytest.mark.parametrize("queries", [KEYS, 40, 1])
-@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("which", [*SERVED, LayerWindow, OneKeyHead, Widened])
 @torch.no_grad()
-def test_every_served_encoding_gives_the_numbers_of_the_blocks(name: str, queries: int) -> None:
-    e = encoding(name)
-    pos, (q, k, v) = torch.arange(KEYS), given(queries, KEYS)
-    assert flex.serves(e, q, k, v, pos, 0)
+def test_equals_the_blocks(which: str | type[Encoding], queries: int, stand_in: None) -> None:
+    e = encoding(which) if isinstance(which, str) else filled(which(SHAPE))
+    inputs = (*qkv(queries, KEYS), torch.arange(KEYS))
     for layer in range(LAYERS):
-        want = by_blocks(e, q, k, v, pos, layer)
-        assert (by_flex(e, q, k, v, pos, layer, eager) - want).abs().max() < 1e-5
+        want = attended("blocks", e, *inputs, layer)
+        assert (attended("flex", e, *inputs, layer) - want).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("queries", [KEYS, 40])
+@pytest.mark.parametrize("queries", [150, 40])
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("name", ["t5", "kerple_log"])
+def test_gradients_of_learned_tables(name: str, option: str, queries: int, stand_in: None) -> None:
+    e = encoding(name, *OPTIONS[option])
+    pos = e.positions(150, True, torch.Generator().manual_seed(2))
+
+    def found(kernel: str) -> list[Tensor]:
+        inputs = [one.detach().requires_grad_() for one in qkv(queries, 150, torch.float64)]
+        e.zero_grad()
+        out = attended(kernel, e, *inputs, pos, 1)
+        weights = torch.randn(BATCH, HEADS, 150, WIDTH, generator=torch.Generator().manual_seed(3)).double()
+        (out * weights[:, :, -queries:]).sum().backward()
+        return [out, *(one.grad for one in (*inputs, *e.parameters()) if one.grad is not None)]
+
+    got, want = found("flex"), found("blocks")
+    assert len(got) == len(want) > 4
+    for one, other in zip(got, want, strict=True):
+        # the table is float32; a shift of all of it has no gradient, but a sum of 150 rounding errors
+        assert (one - other).abs().max() < 3e-5 * max(1.0, other.abs().max().item())
+
+
+@pytest.mark.parametrize("queries", [KEYS, 130, 5])
 @pytest.mark.parametrize(
-    "option",
-    [
-        Window(SHAPE, window=1),
-        Window(SHAPE, window=9),
-        Window(SHAPE, window=200),
-        FirstAndNear(SHAPE, first=4, near=150),
-        Randomized(SHAPE, max=2000, dense=False),
-        Offset(SHAPE, max=2000),
-    ],
-    ids=lambda option: option.name,
+    "e",
+    [Encoding(SHAPE), Window(SHAPE, window=40), FirstAndNear(SHAPE, first=3, near=30), LayerWindow(SHAPE)],
 )
-@torch.no_grad()
-def test_windows_sinks_and_drawn_positions(option: Encoding, queries: int) -> None:
-    e = composed("t5", option)
-    pos, (q, k, v) = e.positions(KEYS, True, torch.Generator().manual_seed(2)), given(queries, KEYS)
-    assert flex.serves(e, q, k, v, pos, 0)
-    assert (by_flex(e, q, k, v, pos, 0, eager) - by_blocks(e, q, k, v, pos)).abs().max() < 1e-5
+def test_masks_are_causal_and_visible_and_made_once(e: Encoding, queries: int) -> None:
+    from torch.nn.attention.flex_attention import create_mask
 
-
-@pytest.mark.parametrize("cls", [LayerWindow, OneKeyHead, Widened])
-@torch.no_grad()
-def test_hooks_that_no_shipped_encoding_uses_so(cls: type[Encoding]) -> None:
-    e = filled(cls(SHAPE))
-    pos, (q, k, v) = torch.arange(KEYS), given(KEYS, KEYS)
-    for layer in range(LAYERS):
-        want = by_blocks(e, q, k, v, pos, layer)
-        assert (by_flex(e, q, k, v, pos, layer, eager) - want).abs().max() < 1e-5
-
-
-compiled = pytest.mark.filterwarnings("error:flex_attention called without torch.compile")
-
-
-@compiled
-@pytest.mark.slow
-@torch.no_grad()
-def test_compiled_biases() -> None:
-    pos, (q, k, v) = torch.arange(KEYS), given(KEYS, KEYS)
-    names = [name for name in SERVED if encoding(name).hooks == {"distance_bias"}]
-    assert len(names) >= 6
-
-    def check(name: str) -> None:
-        e = encoding(name)
-        assert flex.serves(e, q, k, v, pos, 0)
-        assert (by_flex(e, q, k, v, pos) - by_blocks(e, q, k, v, pos)).abs().max() < 1e-5, name
-
-    check(names[0])
-    with torch._dynamo.config.patch(error_on_recompile=True):  # one kernel for all of them
-        for name in names[1:]:
-            check(name)
-
-
-@compiled
-@pytest.mark.slow
-@torch.no_grad()
-def test_compiled_in_bf16_with_sinks_and_fewer_queries_than_keys() -> None:
-    e = composed("t5", FirstAndNear(SHAPE, first=4, near=150))
     pos = torch.arange(KEYS)
-    exact = by_blocks(e, *given(140, KEYS), pos)
-    with torch.autocast("cpu", torch.bfloat16):
-        q, k, v = given(140, KEYS, torch.bfloat16)
-        rounded = by_flex(e, q.float(), k, v, pos)  # a hook may hand float32 queries on
-    assert rounded.dtype == torch.bfloat16
-    # inputs have 8 bits: outputs of size 1 to 4 are off by up to 2^-7, the root mean square by less
-    assert (rounded.float() - exact).abs().max() < 0.1
-    assert (rounded.float() - exact).square().mean().sqrt() < 0.01
+    own = pos[KEYS - queries :, None]
+    want = (pos <= own) & (e.visible(pos[KEYS - queries :], pos, 0) | (pos == own))
+    blocks = flex.block_mask(e, pos, 0, queries)
+    assert torch.equal(create_mask(blocks.mask_mod, 1, 1, queries, KEYS, device="cpu")[0, 0], want)
+    assert flex.block_mask(e, pos, 0, queries) is blocks
+    assert flex.block_mask(e, torch.arange(KEYS + 1), 0, queries) is not blocks
+    if "visible" in e.hooks:
+        assert flex.block_mask(e, pos, 1, queries) is not blocks  # a mask a layer
+        for keys in range(1, flex.KEPT_MASKS + 10):
+            flex.block_mask(e, torch.arange(keys), 0, keys)
+        assert len(flex._masks[e]) == flex.KEPT_MASKS
 
 
-@compiled
+@pytest.mark.filterwarnings("error:flex_attention called without torch.compile")
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("queries", [KEYS, 40])
 @torch.no_grad()
 def test_compiled_for_every_served_encoding(queries: int, dtype: torch.dtype) -> None:
-    pos, (q, k, v) = torch.arange(KEYS), given(queries, KEYS, dtype)
-    for name in SERVED:
-        e = encoding(name)
-        got, want = by_flex(e, q, k, v, pos), by_blocks(e, q, k, v, pos)
+    inputs = (*qkv(queries, KEYS, dtype), torch.arange(KEYS))
+    for e in [*(encoding(name) for name in SERVED), encoding("t5", *OPTIONS["sinks"])]:
+        got, want = attended("flex", e, *inputs), attended("blocks", e, *inputs)
         off = (got.float() - want.float()).abs()
         # in bf16 the blocks round their scores, of up to 20, to 8 bits as well
-        assert off.max() < (1e-5 if dtype == torch.float32 else 0.1), name
-        assert off.square().mean().sqrt() < 0.01, name
+        assert off.max() < (1e-5 if dtype == torch.float32 else 0.1), e.name
+        assert off.square().mean().sqrt() < 0.01, e.name
 
 
 @pytest.mark.parametrize("fault", [None, "raises", "wrong", "wrong gradient"])
@@ -161,22 +172,18 @@ def test_it_is_tried_before_it_is_trusted(
 ) -> None:
     """On a machine where it compiles, gives right numbers, or does not."""
 
-    def stand_in(*given: Any) -> tuple[Tensor, Tensor | None]:
+    def kernel(*inputs: Any) -> Tensor:
         if fault == "raises":
             raise RuntimeError("no C compiler found\nand more")
-        out, lse = eager(*given)
+        out = eager(*inputs)
         if fault == "wrong gradient":
             out = out.detach() + 0.5 * (out - out.detach())
-        return (out * 1.1 if fault == "wrong" else out), lse
+        return out * 1.1 if fault == "wrong" else out
 
+    trusted: Callable[..., bool] = flex.works.__wrapped__
     monkeypatch.setattr(flex.importlib.util, "find_spec", lambda name: name)
-    for name in ("_training", "_training_with_lse"):
-        monkeypatch.setattr(flex, name, stand_in)
-    flex.works.cache_clear()
-    try:
-        assert flex.works(torch.device("cpu")) == (fault is None)
-    finally:
-        flex.works.cache_clear()
+    monkeypatch.setattr(flex, "_training", kernel)
+    assert trusted(torch.device("cpu")) == (fault is None)
     if fault == "raises":
         assert "no C compiler found" in caplog.text and "and more" not in caplog.text
     elif fault:

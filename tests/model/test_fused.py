@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posenc.model import fused, loss
+from posenc.model import fused
 
 
 def drawn(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
@@ -44,7 +44,7 @@ CASES = {
     ),
     "square": (fused.squared_relu, plain_square, lambda dtype: (drawn(3, 9, dtype=dtype),)),
     "loss": (
-        loss.next_token_loss,
+        fused.next_token_loss,
         plain_loss,
         lambda dtype: (drawn(9, 8, dtype=dtype), drawn(11, 8, dtype=dtype), torch.arange(9)),
     ),
@@ -92,21 +92,21 @@ def test_a_norm_for_a_product_is_rounded_once() -> None:
 def test_blocks_of_logits(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, weight, targets = CASES["loss"][2](torch.float32)
     expected, expected_grads = gradients(plain_loss, hidden, weight, targets)
-    monkeypatch.setattr(loss, "MAX_LOGITS", most)
+    monkeypatch.setattr(fused, "MAX_LOGITS", most)
     sizes = []
     softmax = torch.softmax
     monkeypatch.setattr(torch, "softmax", lambda x, dim: (sizes.append(x.numel()), softmax(x, dim))[1])
-    out, grads = gradients(loss.next_token_loss, hidden, weight, targets)
+    out, grads = gradients(fused.next_token_loss, hidden, weight, targets)
     assert max(sizes) <= max(most, 11) and sum(sizes) == 9 * 11
     for got, wanted in zip((out, *grads), (expected, *expected_grads), strict=True):
         assert torch.allclose(got, wanted, atol=1e-6)
-    each = loss.token_losses(hidden, weight, targets)
+    each = fused.token_losses(hidden, weight, targets)
     assert each.shape == (9,) and torch.allclose(each.mean(), expected, atol=1e-6)
 
 
 def test_a_hopeless_target_has_a_finite_loss() -> None:
     """Its weight is 0 in float32, its loss 300 nats."""
     hidden, weight = torch.tensor([[300.0]]).requires_grad_(), torch.tensor([[1.0], [0.0]])
-    out = loss.next_token_loss(hidden, weight, torch.tensor([1]))
+    out = fused.next_token_loss(hidden, weight, torch.tensor([1]))
     out.backward()
     assert out.item() == pytest.approx(300) and hidden.grad.item() == pytest.approx(1)

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from posenc.core.seeds import generator_for, seed_for
 from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding, Shape
-from posenc.model.decoder import Decoder, ModelShape, count_parameters
-from posenc.model.init import initialize
+from posenc.model.decoder import Decoder, ModelShape, count_parameters, initialize
 
 SHAPE = ModelShape("test", d_model=64, n_layers=3, n_heads=4, mlp_ratio=4)
 

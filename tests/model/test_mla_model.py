@@ -30,9 +30,8 @@ from torch import Tensor
 from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding
 from posenc.model import kernels
-from posenc.model.choice import AttentionChoice
-from posenc.model.decoder import Decoder, ModelShape
-from posenc.model.init import initialize
+from posenc.model.attention import AttentionChoice
+from posenc.model.decoder import Decoder, ModelShape, initialize
 from posenc.model.mla import LatentAttention
 
 

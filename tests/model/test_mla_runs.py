@@ -14,9 +14,8 @@ from latent import CONTIGUOUS, DRAWN, RANKS, SHAPE, VOCABULARY, WIDTH, T, inputs
 
 from posenc.data import TokenStore
 from posenc.encodings import build_encoding
-from posenc.model.choice import AttentionChoice
-from posenc.model.decoder import Decoder
-from posenc.model.init import initialize
+from posenc.model.attention import AttentionChoice
+from posenc.model.decoder import Decoder, initialize
 from posenc.running.build import build_decoder
 
 

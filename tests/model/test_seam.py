@@ -11,8 +11,7 @@ from torch import Tensor
 
 from posenc.core.seeds import generator_for
 from posenc.encodings.base import HOOKS, Shape
-from posenc.model.decoder import Decoder, ModelShape
-from posenc.model.init import initialize
+from posenc.model.decoder import Decoder, ModelShape, initialize
 
 SHAPE = ModelShape("double", d_model=16, n_layers=2, n_heads=2, mlp_ratio=2)
 WINDOW, VOCABULARY = 11, 13

@@ -13,8 +13,7 @@ from fake_runs import T, record, write_run
 from posenc.core.errors import UserError
 from posenc.report.against import FORMATS, render_against, show_against
 from posenc.results import load_runs
-from posenc.results.against import Against, against
-from posenc.results.published import tables
+from posenc.results.against import PaperComparison, against, tables
 
 LOSSES = {
     "alibi": (1.20, 1.15, 1.14, 1.13),
@@ -152,7 +151,7 @@ def test_names_of_strangers_stay_text(tmp_path: Path) -> None:
             params={"base": f"{hostile}{tokens}"},
         )
     write_run(tmp_path, "alibi", records=[record(T, 1.2), record(2 * T, 1.2, note=hostile)])
-    found: Against = against(load_runs([tmp_path]), "alibi-table2", allow_mixed=True)
+    found: PaperComparison = against(load_runs([tmp_path]), "alibi-table2", allow_mixed=True)
     for format in FORMATS:
         text = render_against(found, format, 80, color=False)
         assert "\x1b" not in text and "<b>" not in (text if format == "markdown" else "")

@@ -11,8 +11,7 @@ from fake_runs import MULTIPLES, T, positions, record, write_run
 
 from posenc.report import render, render_run
 from posenc.results import load_runs
-from posenc.results.comparison import compare
-from posenc.results.view import View
+from posenc.results.comparison import View, compare
 
 LOSSES = {
     "alibi": (1.29, 1.285, 1.286, 1.29, 1.30),

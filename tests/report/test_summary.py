@@ -6,8 +6,7 @@ from fake_runs import T, positions, record, write_run
 
 from posenc.report.summary import summary_sentence
 from posenc.results import load_runs
-from posenc.results.comparison import compare
-from posenc.results.view import View
+from posenc.results.comparison import View, compare
 
 
 def said(root: Path, protocol: str = "fixed-target", metric: str = "nats", **view) -> str:

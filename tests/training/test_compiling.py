@@ -17,8 +17,7 @@ from posenc.config.overrides import parse
 from posenc.core.errors import UserError
 from posenc.encodings import build_encoding
 from posenc.encodings.registry import own_encodings
-from posenc.model.decoder import Decoder, ModelShape
-from posenc.model.init import initialize
+from posenc.model.decoder import Decoder, ModelShape, initialize
 from posenc.running.build import build_model, resolve_parts
 from posenc.training.compiling import compiled_blocks, resolve_compile
 from posenc.training.step import NextTokenLoss, gradients

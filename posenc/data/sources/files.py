@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import codecs
 import glob
 import gzip
 import json
 import os
 import zlib
 from pathlib import Path
+from typing import Any
 
-from posenc.core.errors import UserError, nearest, visible
+from posenc.core.errors import UserError, nearest
 from posenc.data.documents import Document
 
 FOLDER_SUFFIXES = (".txt", ".gz", ".jsonl")  # what a folder is searched for; other files are named or globbed
-BOM = b"\xef\xbb\xbf"
+BOM, UTF16 = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
+NAME_ONE = "data.paths=FILE, a folder or a glob"
 
 
 def read(*, paths: str | list[str], text_field: str) -> list[Document]:
-    """One document a file, or a line of a `.jsonl`; ids are paths below what all `paths` have in common.
+    """Return one document a file, or a line of a `.jsonl`; ids are paths below what all `paths` share.
 
     So a corpus keeps its ids, and with them its fingerprint and splits, when its folder moves. Raises
     UserError when something is missing, empty, not UTF-8, or not what its suffix says.
     """
     given = [paths] if isinstance(paths, str) else paths
     if not given or "???" in given:
-        raise UserError(
-            "data.paths", None, "missing: no files were named", hint="data.paths=FILE, a folder or a glob"
-        )
+        raise UserError("data.paths", None, "missing: no files were named", hint=NAME_ONE)
     found = [_expand(path) for path in given]
     for path, (_, some) in zip(given, found, strict=True):
         if not some:
@@ -40,60 +39,58 @@ def read(*, paths: str | list[str], text_field: str) -> list[Document]:
     return documents
 
 
-def check(*, paths: str | list[str], text_field: str) -> None:
-    """Raises UserError for a path that is empty, such as a variable of the shell that is not set."""
+def check(settings: dict[str, Any]) -> None:
+    """Raise UserError for a path that is empty, such as a variable of the shell that is not set."""
+    paths = settings["paths"]
     if not all(path.strip() for path in ([paths] if isinstance(paths, str) else paths)):
-        raise UserError("data.paths", None, "is empty", hint="data.paths=FILE, a folder or a glob")
+        raise UserError("data.paths", None, "is empty", hint=NAME_ONE)
 
 
 def _no_text(given: str) -> UserError:
     hint = f"folders are searched for {', '.join(FOLDER_SUFFIXES)}; other files by name or glob"
-    return UserError("data.paths", visible(given), "no text was found there", hint=hint)
+    return UserError("data.paths", given, "no text was found there", hint=hint)
+
+
+def _unreadable(path: object, error: OSError) -> UserError:
+    return UserError("data.paths", path, f"cannot be read ({error.strerror})")
 
 
 def _expand(given: str) -> tuple[str, list[Path]]:
-    """The folder that ids of this path are relative to, and its files."""
+    """Return the folder that ids of this path are relative to, and its files."""
     path = Path(os.path.abspath(os.path.expanduser(given)))  # noqa: PTH100, PTH111 (resolve() follows links)
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
-        pass  # a glob, or told below
-    except OSError as error:  # a name too long, a folder of somebody else
-        raise UserError("data.paths", visible(given), f"cannot be read ({error.strerror})") from error
+        pass  # a glob, or refused below
+    except OSError as error:  # a name too long, a folder of another user
+        raise _unreadable(given, error) from error
     if path.is_file():
         if not path.stat().st_size:
-            raise UserError("data.paths", visible(given), "is empty")
+            raise UserError("data.paths", given, "is empty")
         return str(path.parent), [path]
     if path.is_dir():
         return str(path), _in_folder(path)
     if glob.has_magic(given):
-        # What is there as it is written stays outside the pattern: folders may hold brackets of their own.
+        # the part that exists stays outside the pattern: folders may hold brackets of their own
         root, rest = path, list[str]()
         while not os.path.lexists(root):
             root, rest = root.parent, [root.name, *rest]
         hits = [root / hit for hit in glob.glob(os.path.join(*rest), root_dir=root, recursive=True)]  # noqa: PTH118, PTH207
         return str(root), [file for hit in hits for file in ([hit] if hit.is_file() else _in_folder(hit))]
     if path.exists():
-        raise UserError("data.paths", visible(given), "is neither a file nor a folder")
+        raise UserError("data.paths", given, "is neither a file nor a folder")
     beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
     close = nearest(path.name, beside)
-    raise UserError(
-        "data.paths",
-        visible(given),
-        "there is no such file or folder",
-        hint=f"did you mean: {visible(path.parent / close)}" if close else None,
-    )
+    hint = f"did you mean: {path.parent / close}" if close else None
+    raise UserError("data.paths", given, "there is no such file or folder", hint=hint)
 
 
 def _in_folder(folder: Path) -> list[Path]:
+    def refuse(error: OSError) -> None:
+        raise _unreadable(error.filename, error) from error
+
     files = []
-
-    def unreadable(error: OSError) -> None:
-        raise UserError(
-            "data.paths", visible(error.filename), f"cannot be read ({error.strerror})"
-        ) from error
-
-    for here, subfolders, names in os.walk(folder, onerror=unreadable):
+    for here, subfolders, names in os.walk(folder, onerror=refuse):
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         wanted = [n for n in names if n.lower().endswith(FOLDER_SUFFIXES) and not n.startswith(".")]
         files += [Path(here, name) for name in wanted if Path(here, name).is_file()]
@@ -102,46 +99,38 @@ def _in_folder(folder: Path) -> list[Path]:
 
 def _read(file: Path, name: str, text_field: str) -> list[Document]:
     content = _content(file)
-    stem = file.name.lower().removesuffix(".gz")
-    if stem.endswith(".jsonl"):
-        return _lines(content, file, name, text_field)
-    return [Document(name, content, None)] if content else []
+    if not file.name.lower().removesuffix(".gz").endswith(".jsonl"):
+        return [Document(name, content, None)] if content else []
+    documents = []
+    for number, line in enumerate(content.split(b"\n"), start=1):
+        if line.strip():
+            text = _text_of(line, f"{file}:{number}", text_field)
+            if text:
+                documents.append(Document(f"{name}:{number:08d}", text, None))
+    return documents
 
 
 def _content(file: Path) -> bytes:
-    """The bytes of a file without compression and byte-order mark, checked to be UTF-8."""
+    """Return the bytes of a file without compression and byte-order mark, checked to be UTF-8."""
     try:
         content = file.read_bytes()
         if file.name.lower().endswith(".gz"):
             content = gzip.decompress(content)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UserError("data.paths", visible(file), f"is not a whole gzip file ({error})") from error
+        raise UserError("data.paths", file, f"is not a whole gzip file ({error})") from error
     except OSError as error:
-        raise UserError("data.paths", visible(file), f"cannot be read ({error.strerror})") from error
+        raise _unreadable(file, error) from error
     try:
         content.decode("utf-8")
     except UnicodeDecodeError as error:
+        encoding = "UTF-16" if content.startswith(UTF16) else "LATIN1"
         raise UserError(
             "data.paths",
-            visible(file),
+            file,
             f"is not UTF-8: byte {content[error.start]:#04x} at offset {error.start}",
-            hint=f"convert it first, for example: iconv -f {_guessed(content)} -t UTF-8 FILE > NEW",
+            hint=f"convert it first, for example: iconv -f {encoding} -t UTF-8 FILE > NEW",
         ) from error
     return content.removeprefix(BOM)
-
-
-def _guessed(content: bytes) -> str:
-    return "UTF-16" if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "LATIN1"
-
-
-def _lines(content: bytes, file: Path, name: str, text_field: str) -> list[Document]:
-    documents = []
-    for number, line in enumerate(content.split(b"\n"), start=1):
-        if line.strip():
-            text = _text_of(line, f"{visible(file)}:{number}", text_field)
-            if text:
-                documents.append(Document(f"{name}:{number:08d}", text, None))
-    return documents
 
 
 def _text_of(line: bytes, where: str, text_field: str) -> bytes:
@@ -152,16 +141,10 @@ def _text_of(line: bytes, where: str, text_field: str) -> bytes:
     if not isinstance(row, dict):
         raise UserError("data.paths", where, "this line is not a JSON object")
     if text_field not in row:
-        raise UserError(
-            "data.text_field",
-            text_field,
-            f"no such field at {where}",
-            allowed=[visible(key) for key in row],
-        )
+        raise UserError("data.text_field", text_field, f"no such field at {where}", allowed=row)
     if not isinstance(row[text_field], str):
         raise UserError("data.text_field", text_field, f"does not hold text at {where}")
     try:
-        text: bytes = row[text_field].encode("utf-8")
+        return str(row[text_field]).encode("utf-8")
     except UnicodeEncodeError as error:
         raise UserError("data.paths", where, "holds half of a surrogate pair, which is no text") from error
-    return text

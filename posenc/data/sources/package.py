@@ -12,18 +12,10 @@ from posenc.data.documents import Document
 
 
 def read(*, package: str, exclude: list[str]) -> list[Document]:
-    """The `.py` files of an installed package; ids are paths inside it, with forward slashes.
+    """Return the `.py` files of an installed package; ids are paths inside it, with forward slashes.
 
     Raises UserError when no such package is installed.
     """
-    documents = [
-        document for folder in package_folders(package) for document in read_tree(folder, "", exclude)
-    ]
-    return sorted({document.id: document for document in documents}.values(), key=lambda d: d.id)
-
-
-def package_folders(package: str) -> list[Path]:
-    """The folders of a top-level package. Raises UserError when there are none."""
     # the parents of a dotted name would be imported by the search itself
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
@@ -33,15 +25,17 @@ def package_folders(package: str) -> list[Path]:
             "is not an installed Python package",
             hint="the name as in `import NAME`, without dots; install it with: python -m pip install NAME",
         )
-    return [Path(folder) for folder in spec.submodule_search_locations]
+    folders = [Path(folder) for folder in spec.submodule_search_locations]
+    documents = [document for folder in folders for document in read_tree(folder, exclude)]
+    return sorted({document.id: document for document in documents}.values(), key=lambda d: d.id)
 
 
-def read_tree(root: Path, prefix: str, exclude: list[str]) -> list[Document]:
-    """Non-empty UTF-8 `.py` files below `root`; ids are `prefix` + the path inside `root`."""
+def read_tree(root: Path, exclude: list[str]) -> list[Document]:
+    """Return the non-empty UTF-8 `.py` files below `root`; ids are paths inside it."""
     found = []
     for folder, subfolders, files in os.walk(root):
         inside = Path(folder).relative_to(root).as_posix() + "/"
-        here = prefix + ("" if inside == "./" else inside)
+        here = "" if inside == "./" else inside
         subfolders[:] = [name for name in subfolders if not excluded(f"{here}{name}/", exclude)]
         for name in sorted(files):
             if name.endswith(".py") and not excluded(here + name, exclude):
@@ -52,7 +46,7 @@ def read_tree(root: Path, prefix: str, exclude: list[str]) -> list[Document]:
 
 
 def excluded(name: str, patterns: list[str]) -> bool:
-    """Whether a pattern fits `/` + name; `*` crosses slashes, so `*/tests/*` fits at any depth.
+    """Return whether a pattern fits `/` + name; `*` crosses slashes, so `*/tests/*` fits at any depth.
 
     A folder's name ends in a slash, so that a pattern for all it holds fits the folder too.
     """
@@ -60,7 +54,7 @@ def excluded(name: str, patterns: list[str]) -> bool:
 
 
 def read_code(path: Path) -> bytes | None:
-    """A source file's bytes, or None when it cannot be read or is not UTF-8 (Latin-1 files do occur)."""
+    """Return a source file's bytes; None when it cannot be read or is not UTF-8 (Latin-1 files do occur)."""
     try:
         text = path.read_bytes()
         text.decode("utf-8")

@@ -11,7 +11,7 @@ from posenc.data.sources.package import excluded, read_code
 
 
 def read(*, exclude: list[str]) -> list[Document]:
-    """The `.py` files that installed distributions list as theirs; ids are paths as in `site-packages`.
+    """Return the `.py` files of installed distributions; ids are paths as in `site-packages`.
 
     A text that occurs more than once (vendored copies, empty `__init__` files) is kept once, under the id
     that sorts first.

@@ -11,12 +11,11 @@ from posenc.data.sources.package import read_tree
 
 
 def read(*, exclude: list[str]) -> list[Document]:
-    """The `.py` files of the standard library; ids are paths inside it.
+    """Return the `.py` files of the standard library; ids are paths inside it.
 
     Raises UserError when this Python keeps its library as bytecode or in an archive.
     """
-    folder = Path(sysconfig.get_paths()["stdlib"])
-    documents = read_tree(folder, "", exclude)
+    documents = read_tree(Path(sysconfig.get_paths()["stdlib"]), exclude)
     if not documents:
         raise UserError("data", "stdlib", "this Python comes without the source of its library")
     return documents

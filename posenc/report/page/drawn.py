@@ -7,9 +7,7 @@ from collections.abc import Sequence
 
 from posenc.report.page.charts import Axis, Chart, context_ticks
 from posenc.report.page.points import Point, short
-from posenc.report.plots.members import runs_of
-from posenc.report.plots.series import Names
-from posenc.report.plots.training import START, TYPICAL, training_series
+from posenc.report.plots.series import START, TYPICAL, Names, runs_of, training_series
 from posenc.report.words import millions
 from posenc.results.comparison import Comparison
 from posenc.results.load import Run

@@ -9,10 +9,8 @@ from typing import Any
 from posenc.core.errors import visible
 from posenc.report.words import length, spread_is_of
 from posenc.results.cells import Cell
-from posenc.results.columns import Column
-from posenc.results.comparison import Comparison
-from posenc.results.numbers import printed, printed_change
-from posenc.results.records import METRICS
+from posenc.results.comparison import Column, Comparison
+from posenc.results.schema import METRICS, printed, printed_change
 
 DIGITS = 6  # significant ones of a coordinate
 

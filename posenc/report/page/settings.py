@@ -11,7 +11,7 @@ from posenc.report.page.markup import Html, el, join, lines
 from posenc.report.page.tables import Line, plain, table
 from posenc.report.words import millions
 from posenc.results.load import Run
-from posenc.results.numbers import HUGE
+from posenc.results.schema import HUGE
 from posenc.results.settings import as_text, differing, flatten
 
 UNSET = "–"

@@ -15,8 +15,8 @@ from posenc.report.words import MARKS, spread_is_of
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
 from posenc.results.load import Run
-from posenc.results.numbers import HUGE
-from posenc.results.verdicts import BETTER, COLLAPSED_WORD, SAME_WORD, WORSE
+from posenc.results.ranking import BETTER, COLLAPSED_WORD, SAME_WORD, WORSE
+from posenc.results.schema import HUGE
 
 CHIPS = {BETTER: "better", SAME_WORD: "same", WORSE: "worse", COLLAPSED_WORD: "collapsed"}
 CHIPS |= {"unclear": "unclear", "lower": "better", "tie": "same", "higher": "worse"}

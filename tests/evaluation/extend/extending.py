@@ -19,9 +19,8 @@ import naive
 
 from posenc.encodings.base import Encoding
 from posenc.evaluation.extend import Extension, NotForThisEncodingError, build_extension
-from posenc.model.choice import AttentionChoice
-from posenc.model.decoder import Decoder
-from posenc.model.init import initialize
+from posenc.model.attention import AttentionChoice
+from posenc.model.decoder import Decoder, initialize
 
 T = decoding.T  # 8
 LONG = 4 * T

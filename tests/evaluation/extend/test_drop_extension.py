@@ -8,8 +8,7 @@ from extending import LONG, T, decoding, extension_of, logits, model_of
 from torch import Tensor
 
 from posenc.encodings.base import Encoding
-from posenc.encodings.options import LogN
-from posenc.encodings.options import Window
+from posenc.encodings.options import LogN, Window
 from posenc.evaluation.extend import NotForThisEncodingError
 
 TOKENS = list(range(13)) * 3

@@ -9,8 +9,7 @@ import torch
 from extending import BASE, LONG, T, decoding, extension_of, latent_model, logits, model_of, refused, theta_of
 
 from posenc.encodings import build_encoding
-from posenc.encodings.options import build_options
-from posenc.encodings.options import distance_limit, position_limit
+from posenc.encodings.options import build_options, distance_limit, position_limit
 from posenc.model.decoder import Decoder
 
 DISTANCES = ("rerope", "self_extend", "sinks", "lm_infinite")

@@ -10,8 +10,7 @@ import torch
 from extending import BASE, FACTORS, LONG, T, Way, by_pairs, extension_of, logits, model_of, refused, theta_of
 
 from posenc.core.errors import UserError
-from posenc.encodings.options import SCALES
-from posenc.encodings.options import Window
+from posenc.encodings.options import SCALES, Window
 from posenc.evaluation.extend import NotForThisEncodingError
 
 TOKENS = list(range(13)) * 3

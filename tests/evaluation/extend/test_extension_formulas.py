@@ -25,8 +25,7 @@ from extending import (
     xpos,
 )
 
-from posenc.encodings.options import LogN
-from posenc.encodings.options import Window
+from posenc.encodings.options import LogN, Window
 from posenc.model import kernels
 from posenc.model.decoder import Decoder
 

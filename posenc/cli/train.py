@@ -1,0 +1,80 @@
+"""`posenc train` and `posenc eval`: their help, `--cfg` and the like, a dry run, or the jobs."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Collection
+from contextlib import nullcontext
+
+from posenc.config.conf_text import choices, chosen_settings, command_tree, config_dir_of, groups
+from posenc.report.table import width_of, write
+
+WIDEST = 100  # columns of the help
+COLUMN = 34  # where comments begin at the latest; those of longer settings go below
+
+
+def run_train_or_eval(
+    command: str, arguments: list[str], own_flags: Collection[str], *, dry_run: bool, retry: bool
+) -> int:
+    """Return the exit code of `posenc train ...` or `posenc eval ...`. Raises UserError, RunError.
+
+    Under torchrun each process comes here with the same arguments.
+    """
+    if {"--help", "-h"} & set(arguments):
+        write(help_text(command, arguments, min(WIDEST, width_of(sys.stdout))), sys.stdout)
+        return 0
+    from posenc.running.env_vars import RETRY, setting
+    from posenc.training.distributed import together
+
+    with setting(RETRY, "1") if retry else nullcontext():
+        return together(lambda: _run(command, arguments, own_flags, dry_run))
+
+
+def _run(command: str, arguments: list[str], own_flags: Collection[str], dry_run: bool) -> int:
+    from posenc.config.compose import compose_jobs
+    from posenc.config.overrides import parse, refuse_unknown_flags
+    from posenc.training.distributed import alone, current
+
+    refuse_unknown_flags(command, arguments, own_flags)
+    line = parse(arguments)
+    if (line.asks_hydra or dry_run) and not current().is_first:
+        return 0
+    if line.asks_hydra:
+        from posenc.config.hydra_adapter import print_answer
+
+        if line.prints_config:
+            compose_jobs(command, line)  # wrong input is refused in posenc's words here too
+        flags = [word for word in arguments if word not in line.overrides]
+        print_answer(command, [*flags, *line.overrides])  # Hydra's parser wants them before or after
+        return 0
+    composed = compose_jobs(command, line)
+    if dry_run:
+        from posenc.cli.dry_run import print_dry_run
+
+        with alone():
+            return print_dry_run(composed)
+    from posenc.running.command import run_jobs
+
+    return run_jobs(command, line, composed)
+
+
+def help_text(command: str, arguments: list[str], width: int) -> str:
+    """Return examples, choices and settings with their comments, as the arguments choose them."""
+    overrides = [word for word in arguments if "=" in word and not word.startswith("-")]
+    config_dir, texts = config_dir_of(arguments), command_tree(command)["hydra"]["help"]
+    lines = [*texts["header"].splitlines(), "", "Choices (GROUP=CHOICE)"]
+    for group, default in groups(command).items():
+        ends = f"; default {default}" if default else ""
+        choice = f"  {group}: {', '.join(choices(group, config_dir))}{ends}"
+        lines += textwrap.wrap(choice, width, subsequent_indent="    ", break_on_hyphens=False)
+    lines += ["", "Settings (KEY=VALUE) and their defaults"]
+    shown = chosen_settings(command, overrides, config_dir)
+    words = [f"  {one.key}={one.value.replace(', ', ',').replace(': ', ':')}" for one in shown]
+    column = min(max(map(len, words)) + 2, COLUMN)
+    for word, one in zip(words, shown, strict=True):
+        comment = textwrap.wrap(one.comment, width - column)
+        beside = comment[:1] if len(word) + 2 <= column else []
+        lines.append(word.ljust(column) + beside[0] if beside else word)
+        lines += [" " * column + line for line in comment[len(beside) :]]
+    return "\n".join([*lines, "", *texts["footer"].splitlines()]) + "\n"

@@ -1,0 +1,255 @@
+"""The token cache: tokens of a corpus in one array on disk, verified when opened, replaced as a whole.
+
+`tokens/<key>/` holds `manifest.json`, `documents.json`, `tokens.bin` and, where tokens are not bytes,
+`token_bytes.bin`. It is written in a temporary folder and renamed, so a kill leaves nothing half done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from posenc.core.atomic_files import (
+    canonical,
+    digest_of,
+    file_lock,
+    read_sealed,
+    sha256_of_file,
+    sync,
+    write_sealed,
+)
+from posenc.core.errors import UserError
+from posenc.core.paths import cache_dir
+from posenc.data.documents import SPLITS
+from posenc.data.tokenizers import Tokenizer
+
+LAYOUT = 1  # raised when the files below change their meaning
+TOKENS, TOKEN_BYTES = "tokens.bin", "token_bytes.bin"
+CHUNK = 2**22  # token sizes in memory at once
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Split:
+    """The documents of a split, ordered by id: `starts` in the token array and `lengths`, in tokens."""
+
+    ids: list[str]
+    starts: Ints
+    lengths: Ints
+
+
+@dataclass(frozen=True)
+class TokenStore:
+    """A tokenised corpus. `tokens` and `token_bytes` are read-only and mapped from files."""
+
+    tokens: npt.NDArray[Any]  # uint8, uint16 or uint32, as the vocabulary needs
+    token_bytes: npt.NDArray[Any] | None  # bytes of text of each token, uint16 or uint32; None: one each
+    fingerprint: str
+    vocab_size: int
+    tokenizer: dict[str, Any]
+    splits: Mapping[str, Split]
+
+    def document(self, split: str, i: int) -> npt.NDArray[Any]:
+        """Return the tokens of a split's i-th document: a view, not a copy."""
+        documents = self.splits[split]
+        start = int(documents.starts[i])
+        return self.tokens[start : start + int(documents.lengths[i])]
+
+    def token_bytes_of(self, start: int, stop: int) -> Ints:
+        """Return the bytes of text of each token in `tokens[start:stop]`."""
+        if self.token_bytes is None:
+            return np.ones(stop - start, dtype=np.int64)
+        return self.token_bytes[start:stop].astype(np.int64)
+
+    def bytes_between(self, starts: Ints, stops: Ints) -> Ints:
+        """Return the bytes of text in each `tokens[starts[i]:stops[i]]`."""
+        if self.token_bytes is None:
+            return np.asarray(stops - starts, dtype=np.int64)
+        spans = zip(starts.tolist(), stops.tolist(), strict=True)
+        sums = [int(self.token_bytes[a:b].sum(dtype=np.int64)) for a, b in spans]
+        return np.array(sums, dtype=np.int64)
+
+
+def smallest_dtype(vocab_size: int) -> np.dtype[Any]:
+    """Return the smallest unsigned type that holds every id."""
+    return np.dtype(np.uint8 if vocab_size <= 2**8 else np.uint16 if vocab_size <= 2**16 else np.uint32)
+
+
+def tokens_dir() -> Path:
+    """Return the folder of all entries."""
+    return cache_dir() / "tokens"
+
+
+def entry_of(fingerprint: str, tokenizer: Mapping[str, Any]) -> Path:
+    """Return where the tokens of a text lie, from its fingerprint and its tokenizer's identity."""
+    return tokens_dir() / digest_of({"fingerprint": fingerprint, "tokenizer": tokenizer, "layout": LAYOUT})
+
+
+class EntryWriter:
+    """Take documents in the order of their ids within each split, then `finish`. All raise OSError."""
+
+    def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
+        self.folder, self.tokenizer = folder, tokenizer
+        self.dtype = smallest_dtype(tokenizer.vocab_size)
+        self._table: dict[str, list[tuple[str, int]]] = {name: [] for name in SPLITS}
+        self._parts: dict[str, BinaryIO] = {}
+
+    def add(self, document: str, split: str, ids: npt.NDArray[Any], sizes: npt.NDArray[Any] | None) -> None:
+        """Append a document's tokens and the bytes each stands for (None: one each)."""
+        self._part(TOKENS, split).write(ids.astype(self.dtype).tobytes())
+        if sizes is not None:
+            self._part(TOKEN_BYTES, split).write(sizes.astype(np.uint32).tobytes())
+        self._table[split].append((document, len(ids)))
+
+    def finish(self, name: str, fingerprint: str) -> None:
+        """Join the splits, write the manifest and move the folder into place. Raises UserError: no text."""
+        self.close()
+        if not sum(length for rows in self._table.values() for _, length in rows):
+            raise UserError("data", name, "holds no text")
+        self._join(TOKENS)
+        files, bytes_dtype = [TOKENS, "documents.json"], None
+        if any(part.startswith(TOKEN_BYTES) for part in self._parts):
+            self._join(TOKEN_BYTES)
+            bytes_dtype = _narrow(self.folder / TOKEN_BYTES)
+            files.append(TOKEN_BYTES)
+        (self.folder / "documents.json").write_bytes(canonical(self._table))
+        for file in files:
+            sync(self.folder / file)
+        manifest = {
+            "layout": LAYOUT,
+            "corpus": name,
+            "fingerprint": fingerprint,
+            "tokenizer": self.tokenizer.identity(),
+            "tokenizer_name": self.tokenizer.name,
+            "vocab_size": self.tokenizer.vocab_size,
+            "dtype": self.dtype.newbyteorder("<").str,
+            "bytes_dtype": bytes_dtype,
+            "files": {file: sha256_of_file(self.folder / file) for file in files},
+        }
+        write_sealed(self.folder / "manifest.json", manifest)
+        entry = entry_of(fingerprint, self.tokenizer.identity())
+        if open_entry(entry) is None:
+            shutil.rmtree(entry, ignore_errors=True)
+            self.folder.rename(entry)
+            sync(entry.parent)
+
+    def close(self) -> None:
+        for part in self._parts.values():
+            part.close()
+
+    def _part(self, file: str, split: str) -> BinaryIO:
+        name = f"{file}.{split}"
+        if name not in self._parts:
+            self._parts[name] = (self.folder / name).open("wb")
+        return self._parts[name]
+
+    def _join(self, file: str) -> None:
+        parts = [part for split in SPLITS if (part := self.folder / f"{file}.{split}").is_file()]
+        whole = parts[0].rename(self.folder / file)  # the training split, the largest, is not copied
+        with whole.open("ab") as target:
+            for part in parts[1:]:
+                with part.open("rb") as source:
+                    shutil.copyfileobj(source, target)
+                part.unlink()
+
+
+@contextlib.contextmanager
+def build_entry(key: str, tokenizer: Tokenizer) -> Iterator[EntryWriter]:
+    """Yield a writer into a temporary folder that is removed afterwards; the caller holds the lock of `key`.
+
+    Folders of killed processes are removed first: nobody holds the lock of their key. Raises OSError.
+    """
+    for stale in tokens_dir().glob(".*.*"):
+        other = stale.name.split(".")[1]
+        lock = file_lock(tokens_dir() / f"{other}.lock", timeout=0)
+        with contextlib.suppress(OSError), contextlib.nullcontext() if other == key else lock:
+            shutil.rmtree(stale, ignore_errors=True)
+    folder = tokens_dir() / f".{key}.{os.getpid()}"
+    folder.mkdir(parents=True)
+    writer = EntryWriter(folder, tokenizer)
+    try:
+        yield writer
+    finally:
+        writer.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def open_entry(entry: Path) -> TokenStore | None:
+    """Return the store in a folder, or None when it is absent or a single bit of it has changed."""
+    manifest = read_sealed(entry / "manifest.json")
+    if manifest is None or manifest.get("layout") != LAYOUT:
+        return None
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        if any(sha256_of_file(entry / name) != digest for name, digest in manifest["files"].items()):
+            return None
+        kind = manifest["bytes_dtype"]
+        return TokenStore(
+            tokens=_mapped(entry / TOKENS, manifest["dtype"]),
+            token_bytes=None if kind is None else _mapped(entry / TOKEN_BYTES, kind),
+            fingerprint=manifest["fingerprint"],
+            vocab_size=manifest["vocab_size"],
+            tokenizer=manifest["tokenizer"],
+            splits=_splits(json.loads((entry / "documents.json").read_bytes())),
+        )
+    return None
+
+
+def cached_tokens() -> list[dict[str, Any]]:
+    """Return a row for each entry, from the manifests alone."""
+    rows = []
+    for path in sorted(tokens_dir().glob("[!.]*/manifest.json")):
+        manifest = read_sealed(path)
+        with contextlib.suppress(OSError, KeyError, TypeError):
+            if manifest is None or manifest["layout"] != LAYOUT:
+                continue
+            entry = path.parent
+            rows.append(
+                {
+                    "corpus": manifest["corpus"],
+                    "fingerprint": manifest["fingerprint"],
+                    "tokenizer": manifest["tokenizer_name"],
+                    "vocab_size": manifest["vocab_size"],
+                    "tokens": (entry / TOKENS).stat().st_size // np.dtype(manifest["dtype"]).itemsize,
+                    "bytes_on_disk": sum((entry / name).stat().st_size for name in manifest["files"]),
+                    "path": str(entry),
+                }
+            )
+    return rows
+
+
+def _mapped(path: Path, dtype: str) -> npt.NDArray[Any]:
+    with path.open("rb") as file:
+        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=dtype)
+
+
+def _narrow(path: Path) -> str:
+    """Rewrite uint32 counts as uint16 where all fit, nearly always; return the dtype."""
+    counts = _mapped(path, "<u4")
+    if counts.max() >= 2**16:
+        return "<u4"
+    narrow = path.with_suffix(".narrow")
+    with narrow.open("wb") as file:
+        for start in range(0, len(counts), CHUNK):
+            file.write(counts[start : start + CHUNK].astype("<u2").tobytes())
+    narrow.replace(path)
+    return "<u2"
+
+
+def _splits(table: dict[str, list[list[Any]]]) -> dict[str, Split]:
+    splits, start = {}, 0
+    for name in SPLITS:
+        lengths = np.array([length for _, length in table[name]], dtype=np.int64)
+        starts = start + np.cumsum(lengths) - lengths
+        splits[name] = Split([document for document, _ in table[name]], starts, lengths)
+        start += int(lengths.sum())
+    return splits

@@ -1,0 +1,28 @@
+"""Settings of corpora, and stories to stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from posenc.core.paths import conf_dir
+
+BYTES = {"name": "bytes"}
+BPE = {"name": "bpe", "vocab_size": 290}
+
+
+def conf(name: str, /, **changes: Any) -> dict[str, Any]:
+    """Settings of a corpus from its YAML."""
+    data: dict[str, Any] = yaml.safe_load((conf_dir() / "data" / f"{name}.yaml").read_text())
+    return {**data, **changes}
+
+
+def files(paths: Any) -> dict[str, Any]:
+    """Settings of data=files over one path or a list."""
+    given = [str(p) for p in paths] if isinstance(paths, list) else str(paths)
+    return conf("files", paths=given, split={"validation": 0.2, "test": 0.2})
+
+
+def story(i: int) -> str:
+    return f"Story {i} naïve 🙂: " + "once upon a time " * (i % 9 + 1)

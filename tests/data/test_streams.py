@@ -1,0 +1,222 @@
+"""Streams: read once, document by document, from a local copy of a hub data set, or over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from corpora import BPE, BYTES, conf, story
+from hub_server import COMMIT, Hub, serving
+
+from posenc.core.errors import RunError, UserError
+from posenc.data import inspect, prepare, read_documents, read_facts, registry, token_cache
+from posenc.data.documents import fingerprint
+from posenc.data.sources import stream
+
+Repository = Callable[..., Path]
+
+
+@pytest.fixture
+def pinned(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Have a folder answer for any data set of the hub at its pinned commit."""
+    local = stream.load
+    monkeypatch.setattr(stream, "is_folder", lambda _: False)
+
+    def serve(folder: Path) -> None:
+        monkeypatch.setattr(stream, "load", lambda r, c, v, **more: local(str(folder), c, None, **more))
+
+    return serve
+
+
+def test_rows_become_documents_in_their_splits(repository: Repository) -> None:
+    found = read_documents(conf("tinystories", repository=str(repository())))
+    assert [d.id for d in found] == sorted(d.id for d in found)
+    train = [d for d in found if d.split == "train"]
+    assert [d.text.decode() for d in train] == [story(i) for i in range(60)]
+    assert [d.id for d in train[:2]] == ["train/000000000", "train/000000001"]
+    held_out = [d for d in found if d.split != "train"]
+    assert {d.text.decode() for d in held_out} == {story(i) for i in range(60, 80)}
+    sides = [d.split for d in held_out]
+    assert 4 <= sides.count("validation") <= 16 and sides.count("test") == 20 - sides.count("validation")
+
+
+def test_copies_are_never_on_both_sides_blank_rows_are_left_out_and_shares_are_kept(
+    repository: Repository,
+) -> None:
+    rows = {"train": [f"page {i % 4000}" for i in range(4100)] + ["", "  \n", None]}
+    folder = repository(rows=rows, group=1000)
+    found = read_documents(conf("fineweb_edu", config=None, repository=str(folder)))
+    assert len(found) == 4100 and len({(d.text, d.split) for d in found}) == 4000
+    share = {side: sum(d.split == side for d in found) / 4100 for side in ("train", "validation", "test")}
+    assert share == pytest.approx({"train": 0.9, "validation": 0.03, "test": 0.07}, abs=0.015)
+
+
+def test_limits_take_the_first_rows_of_each_split(repository: Repository) -> None:
+    data = conf("tinystories", repository=str(repository()))
+    few = read_documents({**data, "documents": 7})
+    assert [d.id for d in few] == [f"{split}/{i:09d}" for split in ("train", "validation") for i in range(7)]
+    size = len("".join(story(i) for i in range(5)).encode())
+    for limit, count in ((size, 5), (size + 1, 5), (size - 1, 4)):
+        found = [d for d in read_documents({**data, "bytes": limit}) if d.split == "train"]
+        assert len(found) == count and sum(len(d.text) for d in found) <= limit
+    assert set(few) <= set(read_documents({**data, "bytes": None}))  # a limit moves no document
+
+
+def test_it_is_streamed_once_for_all_tokenizers_with_progress(
+    repository: Repository, reads: list[str], cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = conf("tinystories", repository=str(repository()))
+    facts = read_facts(data)
+    stores = [prepare(data, tokenizer, facts) for tokenizer in (BYTES, BPE)]
+    assert reads == ["tinystories"] and facts.loaded is None and not list((cache / "tokens").glob(".*"))
+    documents = read_documents(data)
+    assert facts.fingerprint == fingerprint(documents)
+    assert facts.train_fingerprint == fingerprint(d for d in documents if d.split == "train")
+    for store in stores:
+        for split, some in store.splits.items():
+            mine = [d for d in documents if d.split == split]
+            assert some.ids == [d.id for d in mine]
+            sizes = store.bytes_between(some.starts, some.starts + some.lengths)
+            assert sizes.tolist() == [len(d.text) for d in mine]
+    train = stores[0].splits["train"]
+    start, size = int(train.starts[0]), int(train.lengths.sum())
+    whole = "".join(story(i) for i in range(60)).encode()
+    assert stores[0].tokens[start : start + size].tobytes() == whole
+    assert facts.reaching("train", 100) == sum(len(story(i).encode()) > 100 for i in range(60))
+    out, err = capsys.readouterr()
+    assert not out and "reading tinystories: train, 60 documents" in err
+    assert "validation, 20 documents" in err and "of at most 200 MB" in err
+
+
+def test_splits_of_copies_and_stories_too_short_are_refused(repository: Repository) -> None:
+    texts = [story(i) for i in range(60)]
+    data = conf("tinystories", repository=str(repository(rows={"train": texts, "validation": texts[:20]})))
+    with pytest.raises(UserError, match="same text as one of the training split"):
+        inspect(data, BYTES, split="test", needed_tokens=9, context_length=8)
+    assert inspect(data, BYTES, split="test", needed_tokens=9, context_length=None).repeats
+    data = conf("tinystories", repository=str(repository("other")))
+    facts = read_facts(data)
+    assert not facts.repeats
+    with pytest.raises(UserError, match=f"the longest that works is {facts.longest['test'] - 1}\\b"):
+        inspect(data, BYTES, split="test", needed_tokens=513, context_length=64)
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "near"),
+    [
+        ({"text_field": "story"}, "data.text_field", "title, text"),
+        ({"splits": {"train": {"train": 1}, "dev": {"validation": 0.5, "test": 0.5}}}, "data.splits", "dev"),
+        ({"config": "big"}, "data.config", "big"),
+    ],
+)
+def test_what_the_data_set_does_not_have_is_named(
+    repository: Repository, cache: Path, change: dict[str, Any], key: str, near: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        read_facts(conf("tinystories", repository=str(repository()), **change))
+    assert caught.value.key == key and near in str(caught.value)
+    assert not [path for path in (cache / "tokens").iterdir() if path.is_dir()]
+
+
+def test_a_pinned_stream_is_known_without_asking_again(
+    repository: Repository, reads: list[str], pinned: Callable[[Path], None]
+) -> None:
+    pinned(repository())
+    data = conf("tinystories")
+    first = read_facts(data)
+    store = prepare(data, BYTES)
+    again = read_facts(data)
+    assert reads == ["tinystories"] and again == first and store.fingerprint == again.fingerprint
+    assert first.identity["revision"] == data["revision"] and "fingerprint" not in first.identity
+    changes: tuple[dict[str, Any], ...] = (
+        {}, {"bytes": 1000}, {"documents": 5}, {"revision": "0" * 40}, {"splits": {"train": {"train": 1}}},
+    )  # fmt: skip
+    ids = [registry.pinned_identity({**data, **change}) for change in changes]
+    assert len({json.dumps(one, sort_keys=True) for one in ids}) == 5
+    assert registry.pinned_identity({**data, "bytes": 2e8}) == ids[0]  # however the number is written
+
+    def forget() -> None:
+        for path in token_cache.tokens_dir().glob("*/tokens.bin"):
+            path.unlink()
+
+    forget()  # the facts are kept: the text is read again, and is the same
+    assert prepare(data, BPE).fingerprint == first.fingerprint and reads == ["tinystories"] * 2
+    forget()
+    pinned(repository("other", rows={"train": ["another text"] * 9, "validation": ["and more"] * 9}))
+    with pytest.raises(RunError, match="has changed"):
+        prepare(data, BYTES, first)
+
+
+@pytest.mark.slow
+def test_memory_stays_small(repository: Repository) -> None:
+    """100 MB of text in row groups of 1 MB; the whole of it at once would show."""
+    rows = {"train": [f"{i:04d} " * 20000 for i in range(1000)], "validation": ["x" * 999] * 9}
+    code = """
+import json, resource, sys
+from posenc.data import prepare, read_facts
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+few = {**json.loads(sys.argv[1]), "documents": 20}
+prepare(few, {"name": "bytes"}, read_facts(few))
+before = peak()
+facts = read_facts(json.loads(sys.argv[1]))
+print(sum(facts.bytes.values()) / 1e6, peak() - before)
+"""
+    data = conf("tinystories", repository=str(repository(rows=rows, group=8)))
+    command = [sys.executable, "-c", code, json.dumps(data)]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    text, more = map(float, out.split())
+    assert text > 90 and more < text / 3, (text, more)
+
+
+def call(hub: Hub, *arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
+    """Run `posenc data ...` with this hub."""
+    start = f"{code}\nfrom posenc import cli\ncli.main()"
+    env = {**os.environ, "HF_ENDPOINT": hub.address, "HF_HUB_DISABLE_TELEMETRY": "1"}
+    command = [sys.executable, "-c", start, "data", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+
+
+@pytest.mark.slow
+def test_over_http_and_then_without_it(repository: Repository) -> None:
+    """`data prepare` from a hub that answers, with a branch for a revision; then info with no hub."""
+    with serving(Hub("roneneldan/TinyStories", repository())) as hub:
+        asked = ("data=tinystories", "data.revision=main", "tokenizer=bpe", "tokenizer.vocab_size=290")
+        done = call(hub, "prepare", *asked)
+        assert done.returncode == 0, done.stderr
+        assert "tokens of bpe" in done.stderr and "need no network" in done.stderr
+        assert any(f"resolve/{COMMIT}/data/train-00000" in line for line in hub.asked)
+        count = len(hub.asked)
+        info = call(hub, "info", "data=tinystories", f"data.revision={COMMIT}", "--json")
+        assert len(hub.asked) == count  # the same commit: nothing is asked
+    offline = call(hub, "info", *asked, "--json")  # the address answers no more
+    assert offline.returncode == info.returncode == 0, offline.stderr + info.stderr
+    facts = json.loads(offline.stdout)
+    assert facts == json.loads(info.stdout)
+    assert facts["identity"]["revision"] == COMMIT and facts["splits"]["train"]["documents"] == 60
+    assert {row["tokenizer"] for row in facts["cached"]} == {"bytes", "bpe"}
+
+
+@pytest.mark.slow
+def test_a_hub_that_breaks_off_or_does_not_have_it(repository: Repository, cache: Path) -> None:
+    text = {"train": [os.urandom(6000).hex() for _ in range(60)], "validation": ["x" * 99] * 9}
+    with serving(Hub("roneneldan/TinyStories", repository(rows=text, group=5), left=250_000)) as hub:
+        main = ("info", "data=tinystories", "data.revision=main")
+        done = call(hub, *main, code="import time\ntime.sleep = lambda _: None")
+        assert done.returncode == 1 and "Traceback" not in done.stderr and hub.left == 0
+        assert "could not be loaded" in done.stderr and "ways out" in done.stderr
+        assert not [path for path in (cache / "tokens").iterdir() if path.is_dir()]
+        hub.left = 10**9
+        assert call(hub, *main).returncode == 0
+        for change, key in (
+            (("data=tinystories", "data.revision=v9"), "data.revision"),
+            (("data=tinystories",), "data.revision"),
+            (("data=pg19",), "data.repository"),
+        ):
+            done = call(hub, "info", *change)
+            assert done.returncode == 2 and key in done.stderr

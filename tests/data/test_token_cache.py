@@ -1,0 +1,284 @@
+"""The token cache: whole documents, one entry a key; damaged, shared, killed, on a full disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from corpora import BPE, BYTES, conf, files
+
+from posenc.core import atomic_files
+from posenc.core.atomic_files import file_lock
+from posenc.core.errors import RunError, UserError
+from posenc.data import check_lengths, inspect, prepare, progress, read_documents, read_facts, token_cache
+from posenc.data.tokenizers import train_bpe
+
+Repository = Callable[..., Path]
+
+
+def entries(cache: Path) -> list[Path]:
+    return [path for path in (cache / "tokens").iterdir() if path.is_dir()]
+
+
+@pytest.mark.parametrize("tokenizer", [BYTES, BPE])
+def test_documents_come_back_whole_and_the_second_time_from_the_cache(
+    texts: dict[str, Any], reads: list[str], caplog: pytest.LogCaptureFixture, tokenizer: dict[str, Any]
+) -> None:
+    caplog.set_level("INFO")
+    facts = inspect(texts, tokenizer, split="test", needed_tokens=9, context_length=8)
+    store = prepare(texts, tokenizer, facts)
+    assert reads == ["files"] and facts.loaded is None  # nothing is read twice
+    documents = read_documents(texts)
+    assert sum(facts.bytes.values()) == sum(len(d.text) for d in documents)
+    assert facts.identity == {"name": "files", "fingerprint": store.fingerprint}
+    for name, split in store.splits.items():
+        mine = [d for d in documents if d.split == name]
+        assert split.ids == [d.id for d in mine] == sorted(split.ids)
+        sizes = store.bytes_between(split.starts, split.starts + split.lengths)
+        assert sizes.tolist() == [len(d.text) for d in mine]
+        for i, document in enumerate(mine):
+            start, stop = int(split.starts[i]), int(split.starts[i] + split.lengths[i])
+            assert store.token_bytes_of(start, stop).sum() == len(document.text)
+            assert tokenizer is BPE or store.document(name, i).tobytes() == document.text
+    assert sum(split.lengths.sum() for split in store.splits.values()) == len(store.tokens)
+    again = prepare(texts, tokenizer)
+    assert caplog.text.count("tokenised") == 1 and not store.tokens.flags.writeable
+    assert np.array_equal(store.tokens, again.tokens) and store.tokenizer == again.tokenizer
+
+
+def test_the_key_follows_text_and_tokenizer(texts: dict[str, Any], tmp_path: Path, cache: Path) -> None:
+    for tokenizer in (BYTES, BPE, {**BPE, "vocab_size": 280}):
+        prepare(texts, tokenizer)
+    facts = read_facts(texts)
+    facts.loaded = None
+    (tmp_path / "texts" / "000.txt").write_text("other")
+    with pytest.raises(RunError, match="has changed"):
+        prepare(texts, {**BPE, "vocab_size": 270}, facts)
+    prepare(texts, BYTES)
+    assert len(entries(cache)) == 4
+
+
+def test_corpora_that_are_too_small(texts: dict[str, Any], tmp_path: Path, cache: Path) -> None:
+    facts = inspect(texts, BYTES, split="test", needed_tokens=9, context_length=8)
+    assert not cache.exists()
+    longest = facts.longest["test"]
+    for tokenizer in (BYTES, BPE):
+        inspect(texts, tokenizer, split="test", needed_tokens=longest, context_length=8)
+    with pytest.raises(UserError, match="tokens"):  # tokens are fewer than bytes
+        check_lengths(prepare(texts, BPE), split="test", needed_tokens=longest, context_length=8)
+    store = prepare(texts, BYTES, facts)
+    for check in (partial(inspect, texts, BYTES, split="test"), partial(check_lengths, store, split="test")):
+        check(needed_tokens=longest, context_length=facts.longest["train"] - 1)
+        with pytest.raises(UserError, match=f"the longest that works is {longest - 1}$") as caught:
+            check(needed_tokens=longest + 1, context_length=8)
+        assert (caught.value.key, caught.value.value) == ("eval.lengths", longest)
+        with pytest.raises(UserError) as caught:
+            check(needed_tokens=9, context_length=facts.longest["train"])
+        assert caught.value.key == "context_length"
+    (tmp_path / "book.txt").write_text("one long book " * 100)
+    with pytest.raises(UserError, match="split is empty"):
+        inspect(files(tmp_path / "book.txt"), BYTES, split="test", needed_tokens=9, context_length=8)
+
+
+def test_windows_are_counted_with_their_last_target(tmp_path: Path) -> None:
+    rows = [{"text": "x" * n} for n in (64, 65, 129, 1000) for _ in range(9)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    facts = read_facts(files(tmp_path / "a.jsonl"))
+    sizes = [len(d.text) for d in read_documents(files(tmp_path / "a.jsonl")) if d.split == "train"]
+    prepare(facts.data, BYTES, facts)
+    for window in (3, 63, 64, 65, 100, 128, 129, 512, 999, 1000, 10**9):
+        assert facts.reaching("train", window) == sum(size > window for size in sizes), window
+
+
+@pytest.mark.parametrize("name", ["tokens.bin", "token_bytes.bin", "documents.json", "manifest.json"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
+def test_damage_is_noticed_and_repaired(
+    texts: dict[str, Any], cache: Path, caplog: pytest.LogCaptureFixture, name: str, damage: str
+) -> None:
+    good = prepare(texts, BPE).tokens.tobytes()
+    path = entries(cache)[0] / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.unlink()
+    if damage != "gone":
+        path.write_bytes(content if damage == "flip" else content[: len(content) // 2])
+    for warnings in (1, 0):
+        caplog.clear()
+        assert prepare(texts, BPE).tokens.tobytes() == good
+        assert caplog.text.count("damaged") == warnings
+
+
+@pytest.mark.parametrize("step", ["sync", "write_sealed"])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_full_disk_leaves_nothing_and_says_path_needed_and_free(
+    texts: dict[str, Any], repository: Repository, cache: Path, monkeypatch: pytest.MonkeyPatch,
+    step: str, streamed: bool,
+) -> None:  # fmt: skip
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    data = conf("tinystories", repository=str(repository())) if streamed else texts
+    with monkeypatch.context() as patch:
+        patch.setattr(token_cache, step, full)
+        with pytest.raises(RunError, match="No space left") as caught:
+            prepare(data, BYTES)
+    for part in (str(cache), "free: ", "POSENC_CACHE", *([] if streamed else ["needed: "])):
+        assert part in str(caught.value)
+    assert not entries(cache)
+    assert len(prepare(data, BYTES).tokens)
+
+
+def test_room_is_looked_for_before_anything_is_built(
+    texts: dict[str, Any], repository: Repository, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = sum(read_facts(texts).bytes.values())
+    monkeypatch.setattr(atomic_files.shutil, "disk_usage", lambda _: SimpleNamespace(free=size - 1))
+    with pytest.raises(RunError, match=f"(?s)not enough room.*needed: {size:,} bytes; free: {size - 1:,} "):
+        prepare(texts, BYTES)
+    with pytest.raises(RunError, match=r"(?s)not enough room in .* for up to 200 MB of text.*data\.bytes"):
+        read_facts(conf("tinystories", repository=str(repository())))
+    monkeypatch.setattr(atomic_files.shutil, "disk_usage", lambda _: SimpleNamespace(free=size))
+    assert prepare(texts, BYTES).tokens.nbytes == size
+    (cache.parent / "file").write_text("in the way")
+    monkeypatch.setenv("POSENC_CACHE", str(cache.parent / "file" / "cache"))
+    for tokenizer in (BYTES, BPE):
+        with pytest.raises(RunError, match="POSENC_CACHE"):
+            prepare(texts, tokenizer)
+
+
+def test_leftovers_of_killed_processes_are_removed_unless_one_is_alive(
+    texts: dict[str, Any], cache: Path
+) -> None:
+    for key in ("dead", "alive"):
+        (cache / "tokens" / f".{key}.123").mkdir(parents=True)
+    with file_lock(cache / "tokens" / "alive.lock"):
+        prepare(texts, BYTES)
+    assert [path.name for path in (cache / "tokens").glob(".*")] == [".alive.123"]
+
+
+WORKER = """
+import json, logging, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
+logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+from posenc.data import prepare, tokenizers
+from posenc.data.sources import stream
+if len(sys.argv) > 2:  # a pinned stream, from a local folder
+    local = stream.load
+    stream.load = lambda r, c, v, **more: local(sys.argv[2], c, None, **more)
+whole = tokenizers.ByteTokenizer.encode
+def encode(self, text):
+    print("x", flush=True)
+    time.sleep(0.03)
+    return whole(self, text)
+tokenizers.ByteTokenizer.encode = encode
+print(prepare(json.loads(sys.argv[1]), {"name": "bytes"}).fingerprint)
+"""
+
+
+def worker(*arguments: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", WORKER, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("streamed", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_many_processes_at_once_make_one_build(
+    texts: dict[str, Any], repository: Repository, cache: Path, streamed: bool
+) -> None:
+    stream = conf("tinystories", documents=15)
+    asked = (json.dumps(stream), str(repository())) if streamed else (json.dumps(texts),)
+    workers = [worker(*asked) for _ in range(3)]
+    ends = [one.communicate(timeout=120) for one in workers]
+    assert [one.returncode for one in workers] == [0] * 3, ends
+    lines = sorted((out.split() for out, _ in ends), key=len)
+    assert len({some[-1] for some in lines}) == 1 and [len(some) for some in lines[:2]] == [1, 1]
+    assert not list((cache / "tokens").glob(".*")) and len(entries(cache)) == 1
+
+
+@pytest.mark.parametrize(
+    ("streamed", "number"),
+    [
+        (False, signal.SIGKILL),
+        (True, signal.SIGKILL),
+        pytest.param(True, signal.SIGINT, marks=pytest.mark.slow),
+    ],
+)
+def test_an_interruption_leaves_nothing_that_is_believed(
+    texts: dict[str, Any], repository: Repository, cache: Path, streamed: bool, number: signal.Signals
+) -> None:
+    data = conf("tinystories", repository=str(repository())) if streamed else texts
+    victim = worker(json.dumps(data))
+    assert victim.stdout is not None
+    for _ in range(3):
+        assert victim.stdout.readline() == "x\n"
+    victim.send_signal(number)
+    victim.communicate()
+    assert not list((cache / "tokens").glob("[!.]*/"))
+    store = prepare(data, BYTES)
+    whole = {d.id: d.text for d in read_documents(data)}
+    for name, split in store.splits.items():
+        assert [store.document(name, i).tobytes() for i in range(len(split.ids))] == [
+            whole[i] for i in split.ids
+        ]
+    assert not list((cache / "tokens").glob(".*"))
+
+
+class StoppedError(Exception):
+    pass
+
+
+@pytest.fixture
+def stopped_soon() -> Iterator[None]:
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise StoppedError
+
+    before = signal.signal(signal.SIGUSR1, stop)
+    timer = threading.Timer(0.3, partial(os.kill, os.getpid(), signal.SIGUSR1))
+    timer.start()
+    yield
+    timer.join()
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.usefixtures("stopped_soon")
+def test_a_tokenizer_that_is_stopped_reads_no_further() -> None:
+    def endless() -> Iterator[str]:
+        while True:
+            read.append(time.monotonic())
+            time.sleep(0.01)
+            yield "a text"
+
+    read: list[float] = []
+    with pytest.raises(StoppedError):
+        train_bpe(endless(), 300, "training")
+    so_far = len(read)
+    time.sleep(0.2)
+    assert 0 < len(read) <= so_far + 1
+
+
+def test_a_second_process_says_what_it_waits_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    order = []
+
+    def second() -> None:
+        with progress.cache_lock(tmp_path / "key.lock", "tokenising prose"):
+            order.append("second")
+
+    with file_lock(tmp_path / "key.lock"):
+        thread = threading.Thread(target=second)
+        thread.start()
+        time.sleep(1.3)
+        order.append("first")
+    thread.join(30)
+    assert order == ["first", "second"]
+    assert capsys.readouterr().err == "waiting for another process that is tokenising prose\n"
