@@ -23,7 +23,13 @@ def main() -> None:
     table = Table("encoding", "against")
     table.add_column("largest difference", justify="right")
     for name, params in [*CASES, *ROW_CASES]:
-        where = "gaps" if name in ("learned", "hybrid") else "far" if name in ("xpos", "binary") else "near and far"
+        where = (
+            "gaps"
+            if name in ("learned", "hybrid")
+            else "far"
+            if name in ("xpos", "binary")
+            else "near and far"
+        )
         pos = POSITIONS[where]
         shown = " ".join([name, *(f"{key}={value}" for key, value in params.items())])
         found = differences(name, params, pos)

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import posenc.laws.dependence as depends
 from posenc.core.errors import first_line
-from posenc.laws import dependence as depends
 from posenc.laws.precision import bf16, diverged, finite, float32
 from posenc.laws.subject import Build, NotApplicableError, Subject, Verdict, ViolationError
 from posenc.laws.training import count, gradient, seeds

@@ -1,4 +1,4 @@
-"""Laws of what logits depend on: not on the future, the batch, the kernel, earlier calls or the text's length."""
+"""Laws of what logits depend on: not on the future, the batch, the kernel, past calls or the text's length."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def penalty(subject: Subject) -> Verdict:
     fallen = 0.0
     for layer in range(len(model.blocks)):
         for at in (subject.train_length - 1, near, FAR - 1):
-            bias = _by_distance(model.acting, at, near, layer)  # (H, R)
+            bias = _by_distance(model.effective_encoding, at, near, layer)  # (H, R)
             require(bool(bias.isfinite().all()), f"its bias at position {at} is not finite")
             rise = bias.diff(dim=-1) - 1e-6 * bias[:, 1:].abs()  # float32 rounds
             require(bool((rise <= 0).all()), "its bias rises with the distance", f"{bias.diff().max():.1e}")

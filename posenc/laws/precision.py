@@ -24,8 +24,8 @@ from posenc.laws.subject import (
 )
 from posenc.model.decoder import Decoder
 
-# Logits of variance 1 agree to 6e-6, at widths of 32 to 256 alike. Angles in float32 are off by 2e-4, tables in
-# bf16 by 4e-3.
+# Logits of variance 1 agree to 6e-6, at widths of 32 to 256 alike. Angles in float32 are off by 2e-4, tables
+# in bf16 by 4e-3.
 FLOAT32 = 5e-5
 # Root mean square over T tokens, logits of variance 1: 0.005 to 0.008 with two layers, at most 0.017 with
 # four; 0.04 at single tokens. A sum kept in bf16 is off by 0.15 at 8T.

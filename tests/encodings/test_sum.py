@@ -15,8 +15,7 @@ from posenc.encodings import build_encoding, resolve_encoding
 from posenc.encodings.base import Encoding
 from posenc.encodings.options import build_options
 from posenc.encodings.sum import Sum
-from posenc.model.decoder import Decoder, ModelShape
-from posenc.model.decoder import initialize
+from posenc.model.decoder import Decoder, ModelShape, initialize
 from posenc.training.optimizer import Optimization, build_optimizer
 
 SIZES: dict[str, Any] = {"d_model": 16, "n_heads": 2, "head_dim": 8, "n_layers": 2, "train_length": 16}

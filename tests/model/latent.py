@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.model.mla import LatentAttention
 from posenc.running.build import build_model
