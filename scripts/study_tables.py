@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from posenc.report.entries import entry
-from posenc.report.words import label, spread_is_of
+from posenc.report.captions import label
+from posenc.report.table import cell_text
 from posenc.results import Run, load_runs
 from posenc.results.against import against, tables
 from posenc.results.cells import Cell
@@ -97,7 +97,7 @@ def _said(table: Comparison, name: str, multiple: float) -> str:
     cells = [] if row is None else [cell for cell in row.cells if cell.multiple == multiple and cell.mean]
     if not cells:
         return "-"
-    loss, *change = entry(cells[0], "nats", spread_is_of(table), "±").lines
+    loss, *change = cell_text(cells[0], table).lines
     return loss if multiple == 1 else " ".join(change)
 
 

@@ -31,7 +31,7 @@ from posenc.evaluation import resolve_length
 from posenc.evaluation.fixed_target import block_of
 from posenc.model.decoder import training_flops
 from posenc.report.bench import FORMATS, render
-from posenc.report.table import width_of, write
+from posenc.report.writers import width_of, write
 from posenc.results.settings import spoken_name
 from posenc.running.build import build_decoder, resolve_parts
 from posenc.running.env_vars import debugging

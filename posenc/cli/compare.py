@@ -13,9 +13,9 @@ from typing import cast
 from posenc.core.console import say
 from posenc.core.errors import UserError
 from posenc.core.paths import output_file
-from posenc.report.failures import failures_lines
 from posenc.report.plots import KIND, PLOTS, WIDTH, check_plot, save_plot
-from posenc.report.table import FORMATS, show
+from posenc.report.runs_table import failures_lines
+from posenc.report.writers import FORMATS, show
 from posenc.results.cells import PROBES
 from posenc.results.comparison import Comparison, View, compare_facets, metric_for, protocols_of, tables_of
 from posenc.results.filters import where

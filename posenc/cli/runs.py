@@ -18,8 +18,9 @@ from posenc.core.atomic_files import write_bytes_atomic
 from posenc.core.console import say
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import output_file
-from posenc.report.runs_table import count, document, notes, progress, summary, table
-from posenc.report.table import color_of, unicode_of, width_of
+from posenc.report.captions import millions
+from posenc.report.runs_table import document, notes, progress, summary, table
+from posenc.report.writers import color_of, unicode_of, width_of
 from posenc.results.bundle import MOST_RUNS, SUFFIX, bundled, packed
 from posenc.results.filters import where as fitting
 from posenc.results.load import Run, load_runs
@@ -189,7 +190,7 @@ def _change(run: RunSummary) -> str:
         if run.training_loss is not None:
             parts.append(f"loss {run.training_loss:.3f}")
         if run.tokens_per_second:
-            parts.append(f"{count(round(run.tokens_per_second))} tokens/s")
+            parts.append(f"{millions(round(run.tokens_per_second))} tokens/s")
     elif run.state == "finished" and run.at_train_length is not None:
         parts.append(f"{run.at_train_length:.3f} at T")
         if run.longest is not None:

@@ -1,16 +1,15 @@
-"""A comparison for programs: CSV (a line for each encoding and window) and one JSON document."""
+"""Write a comparison for programs: CSV, a line for each row and window, and one JSON document."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from posenc.core.errors import visible
+from posenc.report.captions import summary_sentence
 from posenc.report.escape import csv_text
-from posenc.report.summary import summary_sentence
 from posenc.results.comparison import Column, Comparison, Row
 from posenc.results.schema import SCHEMA_VERSION
 
@@ -34,40 +33,33 @@ FIELDS += ["effective_context", "uses_context", "uses_context_low", "uses_contex
 FIELDS += ["slope", "breaks_at", "targets", "documents", "note"]
 
 
-def csv_lines(comparisons: Sequence[Comparison], width: int, color: bool, unicode: bool) -> str:
-    """Unrounded numbers; empty where there is none; `inf` for a perplexity that overflows.
+def csv_lines(comparisons: Sequence[Comparison]) -> str:
+    """Return unrounded numbers, empty where there is none, `inf` for a perplexity that overflows.
 
-    `above_lowest` is the row minus the lowest of its length; all pairs of rows are in the JSON. What belongs
-    to a row (context, probes, slope) stands on each of its lines.
+    `above_lowest` is the row minus the lowest of its length; the JSON has all pairs of rows. What belongs to
+    a row (context, probes, slope) is repeated on each of its lines.
     """
     mixed = sorted({key for one in comparisons for key in (*_mixed(one.header["mixed"]), *_facet(one))})
     probes = list(dict.fromkeys(name for comparison in comparisons for name in _probe_names(comparison)))
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*FIELDS[:4], *mixed, *FIELDS[4:-3], *probes, *FIELDS[-3:]])
+    head, tail = FIELDS[:4], [*FIELDS[4:-3], *probes, *FIELDS[-3:]]
+    lines: list[list[object]] = [[*head, *mixed, *tail]]
     for comparison in comparisons:
         for row in comparison.rows:
-            shared = _of_row(comparison, row)
-            lines = [shared | _of_cell(comparison, row, i) for i in range(len(comparison.columns))]
+            own, shared = _mixed(row.mixed) | _facet(comparison), _of_row(comparison, row)
+            cells = [_of_cell(comparison, row, i) for i in range(len(comparison.columns))]
             # without columns a row without a number keeps its reason
-            for values in lines or [shared | {"note": "; ".join(row.notes)}]:
-                fields = [values.get(name) for name in (*FIELDS[4:-3], *probes, *FIELDS[-3:])]
-                line = [
-                    *(values[name] for name in FIELDS[:4]),
-                    *((_mixed(row.mixed) | _facet(comparison)).get(key) for key in mixed),
-                    *fields,
-                ]
-                writer.writerow([_field(value) for value in line])
-    return out.getvalue()
+            for values in (shared | cell for cell in cells or [{"note": "; ".join(row.notes)}]):
+                between = (own.get(key) for key in mixed)
+                lines.append([*(values[key] for key in head), *between, *(values.get(key) for key in tail)])
+    return csv_text(lines)
 
 
-def json_document(comparisons: Sequence[Comparison], width: int, color: bool, unicode: bool) -> str:
-    """A document as docs/schema.md describes it; of several tables a list of them as `comparisons`.
+def json_document(comparisons: Sequence[Comparison]) -> str:
+    """Return the document of docs/schema.md; of several tables a list of them as `comparisons`.
 
-    Numbers are unrounded; each column has the `pairs` of its rows. A perplexity that overflows is null, with
-    the note `>1e30`.
+    A perplexity that overflows is null, with the note `>1e30`.
     """
-    documents = [{"summary": summary_sentence(one)} | _finite(one.to_dict()) for one in comparisons]
+    documents = [{"summary": visible(summary_sentence(one))} | _finite(one.to_dict()) for one in comparisons]
     single = len(documents) == 1 and not _facet(comparisons[0])
     whole = documents[0] if single else {"schema_version": SCHEMA_VERSION, "comparisons": documents}
     return json.dumps(whole, indent=2, allow_nan=False) + "\n"
@@ -140,10 +132,6 @@ def _probe_names(comparison: Comparison) -> list[str]:
     names = [f"{probe.protocol} {probe.multiple:g}x" for probe in comparison.probes]
     names += [f"{one.name} {one.multiple:g}x" for one in comparison.extensions]
     return [column for name in names for column in (name, f"{name} change")]
-
-
-def _field(value: object) -> object:
-    return csv_text(value) if isinstance(value, str) else value
 
 
 def _finite(value: Any) -> Any:

@@ -82,7 +82,7 @@ def _log(directory: Path | None, reason: str) -> None:
 
 def show_run(directory: Path, records: list[Record] | None) -> None:
     """Print the run's table: of these records, or of all; beside an extension what was measured without."""
-    from posenc.report.table import show_run as show
+    from posenc.report.writers import show_run as show
     from posenc.results.load import load_run
     from posenc.results.selection import target_set
 

@@ -34,7 +34,7 @@ from posenc.config.schema import register_schemas
 from posenc.core.console import say
 from posenc.core.errors import RunError, UserError, first_line, visible
 from posenc.core.paths import expanded
-from posenc.report.failures import failures_lines
+from posenc.report.runs_table import failures_lines
 from posenc.running.env_vars import debugging
 from posenc.running.jobs import requested_targets, state_of, validated
 from posenc.running.run_job import run_job

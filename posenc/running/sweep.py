@@ -139,7 +139,7 @@ def _label(given: Mapping[str, str], telling: Sequence[str], settings: Mapping[s
 
 def _losses(job: Job, targets: Targets) -> dict[str, float]:
     """Return a job's losses by length, by fixed-target or the first protocol that was measured instead."""
-    from posenc.report.words import length
+    from posenc.report.captions import length
 
     settings, run, hashes = job.settings, load_run(job.place), targets.get(job.place)
     extend = (settings.get("extend") or {}).get("name", "none")
@@ -159,12 +159,12 @@ def _losses(job: Job, targets: Targets) -> dict[str, float]:
 
 def throughput(jobs: Sequence[Job], at_once: int, seconds: float) -> str:
     """Return `4 jobs, 2 at once: 16M tokens in 3:20, 80,000 tokens/s in all, ...`."""
-    from posenc.report.runs_table import count
+    from posenc.report.captions import millions
 
     tokens, ran = sum(job.tokens for job in jobs), sum(job.began > 0 for job in jobs)
     together = f", {at_once} at once" if at_once > 1 else ""
     rate = f"{tokens / max(seconds, 1e-9):,.0f} tokens/s in all, starts and evaluation included"
-    return f"\n{ran} job{'s' * (ran > 1)}{together}: {count(tokens)} tokens in {clock(seconds)}, {rate}"
+    return f"\n{ran} job{'s' * (ran > 1)}{together}: {millions(tokens)} tokens in {clock(seconds)}, {rate}"
 
 
 def failures(jobs: Sequence[Job]) -> list[str]:
@@ -195,7 +195,7 @@ def show_tables(places: Sequence[Path], targets: Targets) -> list[Run]:
     runs = load_runs([path for path in dict.fromkeys(places) if path.is_dir()])
     if not runs:
         return []
-    from posenc.report.table import show
+    from posenc.report.writers import show
     from posenc.results.comparison import compare, tables_of
     from posenc.results.schema import REFERENCE_PROTOCOL
 

@@ -29,7 +29,7 @@ from posenc.running.run_state import finished_config, forget_diverged, is_done, 
 from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.running.train_job import TrainJob
 from posenc.tracking import Tracker, build_tracker
-from posenc.tracking.none import NoTracker
+from posenc.tracking.base import NoTracker
 from posenc.training.compiling import compiled_blocks, compiler_works
 from posenc.training.distributed import current
 from posenc.training.loop import Progress, Trained, train
@@ -100,7 +100,7 @@ def _run(job: TrainJob, store: TokenStore, trained_bytes: TokenStore | None, sto
     folder.write_config(directory, settings)
     model = build_model(settings, job.shape, store.vocab_size)
     left_out = left_out_of_training(store, settings["context_length"])
-    for warning in [*model.acting.warnings(), *([left_out] if left_out else [])]:
+    for warning in [*model.effective_encoding.warnings(), *([left_out] if left_out else [])]:
         log.warning("%s", warning)
     tracker = _tracker(job)
     status = "failed"

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from posenc.core.errors import UserError
+from posenc.report.captions import millions
 from posenc.report.plots.canvas import (
     NAME_STEP,
     TICKS,
@@ -45,7 +46,6 @@ from posenc.report.plots.series import (
     source,
     training_series,
 )
-from posenc.report.words import millions
 from posenc.results.cells import PROBES
 from posenc.results.comparison import Column, Comparison
 from posenc.results.load import Run

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from posenc.core.errors import UserError, visible
+from posenc.report.captions import millions
 from posenc.report.colors import Style, styles_of
-from posenc.report.words import millions
 from posenc.results.bundle import losses_of
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row, View, compare

@@ -1,0 +1,157 @@
+"""Small trained-looking models, and each extension a second time: from raw queries and keys, pair by pair."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+sys.path.append(str(Path(__file__).parents[2] / "encodings"))
+import decoding
+import naive
+
+from posenc.encodings.base import Encoding
+from posenc.evaluation.extensions import Extension, NotForThisEncodingError, build_extension
+from posenc.model.attention import AttentionChoice
+from posenc.model.decoder import Decoder, initialize
+
+T = decoding.T  # 8
+LONG = 4 * T
+BASE = 100.0  # turns 1.3, 0.4, 0.13 and 0.04 times within T
+WIDTH = decoding.SHAPE.head_dim  # 8
+HEADS = decoding.SHAPE.n_heads
+FACTORS = [1.0, 1.5, 3.0, 4.5]  # longrope's, one for each of four pairs
+
+
+def model_of(name: str, *options: Encoding, **params: Any) -> Decoder:
+    """Of decoding.SHAPE at T; `rope` with BASE. Attention is sharp, so that a wrong score shows."""
+    if name == "rope":
+        params = {"base": BASE, **params}
+    model = decoding.model_of(decoding.encoding(name, **params), *options)
+    with torch.no_grad():
+        for block in model.blocks:
+            block.attention.qkv.weight.mul_(1.5)
+    return model
+
+
+def outline_of(name: str) -> Decoder:
+    """Without numbers, as a stored run's settings are checked."""
+    with torch.device("meta"):
+        return Decoder(decoding.SHAPE, decoding.VOCABULARY, decoding.encoding(name))
+
+
+def latent_model(name: str, **params: Any) -> Decoder:
+    """The same with decoupled rotary parts of width 4."""
+    own = decoding.build_encoding(
+        name, d_model=16, n_heads=2, head_dim=4, n_layers=2, train_length=T, **params
+    )
+    choice = AttentionChoice("mla", {"kv_rank": None, "q_rank": None, "rope_dim": None})
+    model = Decoder(decoding.SHAPE, decoding.VOCABULARY, own, (), choice)
+    initialize(model, 3)
+    return model.eval()
+
+
+def extension_of(model: Decoder, name: str, **knobs: Any) -> Extension:
+    built = build_extension({"name": name, **knobs}, model)
+    assert built is not None
+    return built
+
+
+def refused(model: Decoder, name: str, **knobs: Any) -> str:
+    with pytest.raises(NotForThisEncodingError) as caught:
+        extension_of(model, name, **knobs)
+    return caught.value.problem
+
+
+def theta_of(encoding: Encoding) -> torch.Tensor:
+    """Frequencies of the one part that rotates."""
+    part = next(p for p in getattr(encoding, "parts", [encoding]) if "rotate" in p.hooks)
+    found: torch.Tensor = part.frequencies(torch.device("cpu"))
+    return found
+
+
+@torch.no_grad()
+def logits(
+    model: Decoder, tokens: Sequence[int], acting: Encoding | None = None, wanted: int | None = None
+) -> Tensor:
+    """(T, V) of one text at 0, 1, 2, ..."""
+    out: Tensor = model(torch.tensor([list(tokens)]), torch.arange(len(tokens)), wanted, acting)
+    return out[0]
+
+
+@dataclass
+class Way:
+    """What an extension does to rotated queries and keys, in plain numbers."""
+
+    theta: Sequence[float] = tuple(BASE ** (-k / 4) for k in range(4))
+    distance: Callable[[int, int], float] = lambda i, j: i - j
+    seen: Callable[[int, int], bool] = lambda i, j: True
+    times: Callable[[int], float] = lambda visible: 1.0  # of the logits, by the number of visible keys
+
+
+def turned_product(q: list[float], k: list[float], r: float, theta: Sequence[float]) -> float:
+    """Interleaved pairs as complex numbers: the real part of q conj(k) e^(i r theta)."""
+    return sum(
+        (complex(*q[2 * n : 2 * n + 2]) * complex(*k[2 * n : 2 * n + 2]).conjugate() * rotor).real
+        for n, angle in enumerate(theta)
+        for rotor in [complex(math.cos(r * angle), math.sin(r * angle))]
+    )
+
+
+def alibi(r: float, head: int) -> float:
+    return -(2.0 ** (-8 * (head + 1) / HEADS)) * r
+
+
+Law = Callable[[list[float], list[float], float, int, Sequence[float]], float]
+
+
+def rope(q: list[float], k: list[float], r: float, head: int, theta: Sequence[float]) -> float:
+    return turned_product(q, k, r, theta) / math.sqrt(len(q))
+
+
+def alibi_and_rope(q: list[float], k: list[float], r: float, head: int, theta: Sequence[float]) -> float:
+    return rope(q, k, r, head, theta) + alibi(r, head)
+
+
+def xpos(q: list[float], k: list[float], r: float, head: int, theta: Sequence[float]) -> float:
+    """With scale_base 16."""
+    faded = 0.0
+    for n, angle in enumerate(theta):
+        z = (2 * n / len(q) + 0.4) / 1.4
+        pair = slice(2 * n, 2 * n + 2)
+        faded += z ** (r / 16) * turned_product(q[pair], k[pair], r, [angle])
+    return faded / math.sqrt(len(q))
+
+
+class ByPairs(naive.Naive):
+    """Scores by a law of the raw query, the raw key and the distance that the extension gives them."""
+
+    def __init__(self, model: Decoder, way: Way, law: Law) -> None:
+        super().__init__(model.encoding)
+        self.model, self.way, self.law = model, way, law
+
+    def score(self, s: Tensor, q: Tensor, i: int, j: int, at: naive.Place) -> Tensor:
+        weight = self.model.blocks[at.layer].attention.qkv.weight.chunk(3)[1]
+        key = (weight @ at.x[j]).split(len(q))[at.head]
+        r = self.way.distance(at.pos[i], at.pos[j])
+        value = self.law(q.tolist(), key.tolist(), r, at.head, self.way.theta)
+        return torch.tensor(value, dtype=torch.float64)
+
+    def visible(self, i: int, j: int, layer: int) -> bool:
+        return self.way.seen(i, j)
+
+    def weights(self, scores: list[Tensor], at: naive.Place) -> list[Tensor]:
+        times = self.way.times(len(scores))
+        return super().weights([s * times for s in scores], at)
+
+
+def by_pairs(model: Decoder, tokens: list[int], way: Way, law: Law = rope) -> Tensor:
+    """The logits (T, V) in float64."""
+    return decoding.exactly(model, tokens, lambda wide: ByPairs(wide, way, law))

@@ -1,0 +1,196 @@
+"""What each extension takes, what it refuses, and what its knobs come to."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from extending import BASE, FACTORS, LONG, T, Way, by_pairs, extension_of, logits, model_of, refused, theta_of
+
+from posenc.core.errors import UserError
+from posenc.encodings.options import SCALES, Window
+from posenc.evaluation.extensions import NotForThisEncodingError
+
+TOKENS = list(range(13)) * 3
+FREQUENCIES = ("pi", "ntk", "dynamic_ntk", "ntk_by_parts", "yarn", "longrope")
+DISTANCES = ("rerope", "self_extend", "sinks", "lm_infinite")
+
+
+@pytest.mark.parametrize(
+    "name, knobs, key",
+    [
+        ("pi", {"factor": 0.5}, "factor"),
+        ("pi", {"factor": math.inf}, "factor"),
+        ("ntk", {"factor": math.nan}, "factor"),
+        ("dynamic_ntk", {"factor": 0}, "factor"),
+        ("ntk_by_parts", {"beta_slow": -1.0}, "beta_slow"),
+        ("yarn", {"beta_slow": 4.0, "beta_fast": 4.0}, "beta_fast"),
+        ("longrope", {"factors": [1.0, 2.0]}, "factors"),
+        ("longrope", {"factors": [1.0, 2.0, 0.0, 3.0]}, "factors[2]"),
+        ("rerope", {"window": 0}, "window"),
+        ("rerope", {"window": "0.3x"}, "window"),
+        ("rerope", {"leak": 0.5}, "leak"),
+        ("self_extend", {"window": T}, "window"),
+        ("self_extend", {"group": 0}, "group"),
+        ("window", {"window": 0}, "window"),
+        ("sinks", {"sinks": 0}, "sinks"),
+        ("sinks", {"sinks": T}, "sinks"),
+        ("lm_infinite", {"sinks": 0}, "sinks"),
+        ("scale", {"temperature": 0.0}, "temperature"),
+    ],
+)
+def test_a_knob_out_of_range_is_named(name: str, knobs: dict[str, Any], key: str) -> None:
+    with pytest.raises(UserError) as caught:
+        extension_of(model_of("rope"), name, **knobs)
+    assert caught.value.key == f"extend.{key}"
+    assert not isinstance(caught.value, NotForThisEncodingError)
+
+
+def test_a_number_is_used_at_every_window_and_auto_grows_with_it() -> None:
+    fixed, auto = (extension_of(model_of("rope"), "pi", factor=f) for f in (2, "auto"))
+    assert [fixed.resolved(w)["factor"] for w in (4, T, 64)] == [2, 2, 2]
+    assert [auto.resolved(w)["factor"] for w in (4, T, 64)] == [1, 1, 8]
+    one = extension_of(model_of("rope"), "ntk", factor=1)
+    assert one.effective_encoding(LONG) is one.model.effective_encoding
+    dynamic = extension_of(model_of("rope"), "dynamic_ntk", factor=4.0)
+    assert [dynamic.resolved(w)["factor"] for w in (4, T, 2 * T, 64)] == [1, 1, 5, 29]
+
+
+def test_lengths_may_be_multiples_of_the_training_length() -> None:
+    model = model_of("rope")
+    assert extension_of(model, "rerope", window="0.5x").resolved(LONG) == {"window": 4}
+    assert extension_of(model, "window").resolved(LONG) == {"window": T}
+    assert extension_of(model, "sinks", sinks=3).resolved(LONG) == {"sinks": 3, "window": 5}
+
+
+def test_a_group_is_as_small_as_training_allows() -> None:
+    extension = extension_of(model_of("rope"), "self_extend", window=5)
+    for window in (T, T + 1, 2 * T, LONG, 8 * T):
+        g = extension.resolved(window)["group"]
+        reached = [
+            max([(window - 1) // size + 5 - 5 // size] if window > 5 else [0]) for size in range(1, g + 1)
+        ]
+        assert reached[-1] < T
+        assert all(far >= T for far in reached[:-1])
+    assert extension_of(model_of("rope"), "self_extend", group=3).resolved(T)["group"] == 3
+
+
+def test_pairs_of_partial_rotary_and_dropped_ones() -> None:
+    """D' = 4 of 8 numbers; of 4 pairs the last two still."""
+    partial = extension_of(model_of("rope", fraction=0.5), "ntk").effective_encoding(LONG)
+    base = BASE * 4 ** (4 / 2)
+    assert torch.allclose(theta_of(partial), torch.tensor([1.0, base**-0.5], dtype=torch.float64))
+    dropped = extension_of(model_of("rope", drop_low=0.5), "ntk").effective_encoding(LONG)
+    base = BASE * 4 ** (8 / 6)
+    assert torch.allclose(theta_of(dropped), torch.tensor([1, base**-0.25, 0, 0], dtype=torch.float64))
+    for name in ("pi", "ntk_by_parts", "yarn"):
+        slower = theta_of(extension_of(model_of("rope", drop_low=0.5), name).effective_encoding(LONG))
+        assert (slower[:2] > 0).all() and not slower[2:].any()
+    assert "single pair" in refused(model_of("rope", fraction=0.25), "ntk")
+
+
+def test_the_temperature_of_partial_rotary_is_of_all_logits() -> None:
+    model = model_of("rope", fraction=0.5, base=BASE)
+    knobs = {"factor": 4, "beta_slow": 100.0, "beta_fast": 101.0}  # nothing kept
+    expected = by_pairs(
+        model,
+        TOKENS[:20],
+        Way([0.25, BASE**-0.5 / 4, 0, 0], times=lambda n: (0.1 * math.log(4) + 1) ** 2),
+    )
+    acting = extension_of(model, "yarn", **knobs).effective_encoding(20)
+    assert (logits(model, TOKENS[:20], acting) - expected).abs().max() < 2e-5
+
+
+def test_layout_half_is_kept() -> None:
+    model = model_of("rope", layout="half")
+    acting = extension_of(model, "pi", factor=2).effective_encoding(6)
+    far_apart = model(torch.tensor([TOKENS[:6]]), torch.arange(6), None, acting)
+    twice = model(torch.tensor([TOKENS[:6]]), 2 * torch.arange(6), None, acting)
+    plain = model(torch.tensor([TOKENS[:6]]), torch.arange(6))
+    assert torch.allclose(twice, plain, atol=1e-5)
+    assert not torch.allclose(far_apart, plain, atol=1e-2)
+
+
+def test_layers_without_positions_stay_so() -> None:
+    """RNoPE: the last layer is free, the first one has a window."""
+    model = model_of("rnope_swa", base=BASE, every=2, window=LONG)
+    acting = extension_of(model, "pi").effective_encoding(LONG)
+    q, k = torch.randn(2, 1, 2, 6, 8, generator=torch.Generator().manual_seed(0))
+    pos = torch.arange(6)
+    assert torch.equal(acting.rotate(q, k, pos, pos, 1)[0], q)
+    turned = acting.rotate(q, k, 4 * pos, 4 * pos, 0)[1]
+    assert torch.allclose(turned, model.encoding.rotate(q, k, pos, pos, 0)[1], atol=1e-6)
+    assert "window" in extension_of(model, "rerope").warnings()[0]
+    assert extension_of(model_of("rope"), "rerope").warnings() == []
+
+
+@pytest.mark.parametrize("name", ["ntk_by_parts", "yarn"])
+def test_a_warning_where_no_frequency_is_kept(name: str) -> None:
+    model = model_of("rope")
+    assert "turns 1.3 times within 8 tokens" in extension_of(model, name).warnings()[0]
+    assert extension_of(model, name, beta_fast=1.2).warnings() == []
+
+
+@pytest.mark.parametrize("name", FREQUENCIES)
+def test_frequencies_are_those_of_pairs_that_only_turn(name: str) -> None:
+    assert "no frequencies" in refused(model_of("alibi"), name)
+    assert "does more by position" in refused(model_of("xpos"), name)
+    assert "does not turn pairs" in refused(model_of("pope"), name)
+
+
+def test_longrope_needs_its_divisors() -> None:
+    assert "extend.factors, a list of 4" in refused(model_of("rope"), "longrope")
+    assert extension_of(model_of("rope"), "longrope", factors=FACTORS)
+
+
+def test_leaky_distances_are_no_rows_of_a_bias() -> None:
+    assert "no bias at the broken distances" in refused(model_of("alibi"), "rerope", leak=2)
+    assert extension_of(model_of("alibi"), "rerope")
+    one = extension_of(model_of("rope"), "rerope", leak=1)
+    assert one.effective_encoding(LONG) is one.model.effective_encoding
+
+
+@pytest.mark.parametrize("name", DISTANCES)
+def test_distances_are_of_what_acts_by_distance(name: str) -> None:
+    for encoding in ("sinusoidal", "fire", "shaw", "transformer_xl", "dape", "scale_invariant"):
+        assert "does not act by distance alone" in refused(model_of(encoding), name)
+    absolute = model_of("alibi")
+    absolute.encoding.relative = False
+    assert "alibi does not act by distance alone" in refused(absolute, name)
+    mixed = model_of("sum", parts=["alibi", "learned"])
+    assert "learned does not act by distance alone" in refused(mixed, name)
+
+
+@pytest.mark.parametrize("name", ["sinks", "lm_infinite"])
+def test_sinks_are_of_a_softmax_without_counts_or_windows(name: str) -> None:
+    assert extension_of(model_of("nope"), name)
+    assert "no softmax" in refused(model_of("stick_breaking"), name)
+    assert "counts along all of the text" in refused(model_of("fox"), name)
+    own = model_of("rope").encoding
+    assert "window hides" in refused(model_of("rope", Window(own.shape, window=4)), name)
+
+
+def test_sinks_without_distances_are_a_mask() -> None:
+    model = model_of("nope")
+    expected = by_pairs(model, TOKENS[:LONG], Way([0.0] * 4, seen=lambda i, j: j < 2 or i - j < 6))
+    acting = extension_of(model, "sinks", sinks=2).effective_encoding(LONG)
+    assert "prepare" not in acting.hooks
+    assert (logits(model, TOKENS[:LONG], acting) - expected).abs().max() < 2e-5
+
+
+@pytest.mark.parametrize("name", ["yarn", "longrope", "logn", "scale", "drop"])
+def test_a_temperature_needs_a_softmax(name: str) -> None:
+    knobs = {"factors": FACTORS} if name == "longrope" else {}
+    model = model_of("sum", parts=["rope", "stick_breaking"])
+    model.encoding.parts[1].refuses = {}  # its own word on attention.scale
+    assert "softmax" in refused(model, name, **knobs)
+    assert extension_of(model, "pi").effective_encoding(LONG) is not model.effective_encoding
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_logits_are_not_scaled_by_the_number_of_keys_twice(scale: str) -> None:
+    own = model_of("rope").encoding
+    assert "already" in refused(model_of("rope", SCALES[scale](own.shape, counted=(own,))), "logn")
+    assert "already" in refused(model_of("scale_invariant"), "logn")

@@ -1,0 +1,219 @@
+"""Every extension against its paper's formula, by pairs in float64, in several blocks of queries."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from extending import (
+    BASE,
+    FACTORS,
+    HEADS,
+    LONG,
+    WIDTH,
+    Law,
+    T,
+    Way,
+    alibi_and_rope,
+    by_pairs,
+    extension_of,
+    logits,
+    model_of,
+    rope,
+    xpos,
+)
+
+from posenc.encodings.options import LogN, Window
+from posenc.model import kernels
+from posenc.model.decoder import Decoder
+
+CLOSE = 2e-5  # of logits around 1, float32 against float64; measured 5e-6 at most
+THETA = [BASE ** (-2 * k / WIDTH) for k in range(WIDTH // 2)]
+S = LONG / T
+
+
+def by_parts(slow: float, fast: float) -> list[float]:
+    """Section 3.2 of YaRN."""
+    out = []
+    for theta in THETA:
+        wavelength = 2 * math.pi / theta
+        turns = T / wavelength
+        share = 0.0 if turns < slow else 1.0 if turns > fast else (turns - slow) / (fast - slow)
+        out.append((1 - share) * theta / S + share * theta)
+    return out
+
+
+def based(base: float) -> list[float]:
+    return [base ** (-2 * k / WIDTH) for k in range(WIDTH // 2)]
+
+
+def grouped(w: int, g: int) -> Any:
+    return lambda i, j: i - j if i - j < w else i // g - j // g + w - w // g
+
+
+def in_cache(sinks: int, size: int) -> Any:
+    """Places in the list of the keys that are there."""
+
+    def distance(i: int, j: int) -> int:
+        there = [m for m in range(i + 1) if m < sinks or i - m < size - sinks]
+        return there.index(i) - there.index(j)
+
+    return distance
+
+
+# name, knobs, and what it is; T = 8, W = 32, s = 4
+ROTARY: dict[str, tuple[str, dict[str, Any], Way]] = {
+    "pi": ("pi", {}, Way(distance=lambda i, j: i / S - j / S)),
+    "pi-2": ("pi", {"factor": 2}, Way(distance=lambda i, j: i / 2 - j / 2)),
+    "ntk": ("ntk", {}, Way(based(BASE * S ** (WIDTH / (WIDTH - 2))))),
+    "dynamic_ntk": ("dynamic_ntk", {}, Way(based(BASE * S ** (WIDTH / (WIDTH - 2))))),
+    "dynamic_ntk-2": (
+        "dynamic_ntk",
+        {"factor": 2.0},
+        Way(based(BASE * (2 * LONG / T - 1) ** (WIDTH / (WIDTH - 2)))),
+    ),
+    "ntk_by_parts": ("ntk_by_parts", {"beta_slow": 0.1, "beta_fast": 1.0}, Way(by_parts(0.1, 1.0))),
+    "yarn": (
+        "yarn",
+        {"beta_slow": 0.1, "beta_fast": 2.0},
+        Way(by_parts(0.1, 2.0), times=lambda n: (0.1 * math.log(S) + 1) ** 2),
+    ),
+    "longrope": (
+        "longrope",
+        {"factors": FACTORS},
+        Way(
+            [theta / divisor for theta, divisor in zip(THETA, FACTORS, strict=True)],
+            times=lambda n: math.sqrt(1 + math.log(S) / math.log(T)) ** 2,
+        ),
+    ),
+    "logn": ("logn", {}, Way(times=lambda n: max(1.0, math.log(n) / math.log(T)))),
+    "scale": ("scale", {"temperature": 0.7}, Way(times=lambda n: 1 / 0.7)),
+    "drop": ("drop", {}, Way([0.0] * 4)),
+}
+DISTANCE: dict[str, tuple[str, dict[str, Any], Way]] = {
+    "rerope": ("rerope", {}, Way(distance=lambda i, j: min(i - j, T - 1))),
+    "rerope-3": ("rerope", {"window": 3}, Way(distance=lambda i, j: min(i - j, 3))),
+    "self_extend": ("self_extend", {}, Way(distance=grouped(4, 8))),
+    "self_extend-3": ("self_extend", {"window": "0.25x", "group": 3}, Way(distance=grouped(2, 3))),
+    "self_extend-5": ("self_extend", {"window": 5, "group": 2}, Way(distance=grouped(5, 2))),
+    "window": ("window", {"window": 5}, Way(seen=lambda i, j: i - j < 5)),
+    "sinks": ("sinks", {"sinks": 2}, Way(distance=in_cache(2, T), seen=lambda i, j: j < 2 or i - j < 6)),
+    "sinks-4": (
+        "sinks",
+        {"sinks": 1, "window": 4},
+        Way(distance=in_cache(1, 5), seen=lambda i, j: j < 1 or i - j < 4),
+    ),
+    "lm_infinite": (
+        "lm_infinite",
+        {"sinks": 3},
+        Way(distance=lambda i, j: min(i - j, T - 1), seen=lambda i, j: j < 3 or i - j < T - 1),
+    ),
+}
+LEAKY = (
+    "rerope",
+    {"window": 3, "leak": 2.5},
+    Way(distance=lambda i, j: i - j if i - j < 3 else 3 + (i - j - 3) / 2.5),
+)
+
+
+def agrees(model: Decoder, name: str, knobs: dict[str, Any], way: Way, law: Law) -> None:
+    torch.manual_seed(1)
+    tokens = torch.randint(13, (LONG,)).tolist()
+    acting = extension_of(model, name, **knobs).effective_encoding(LONG)
+    expected = by_pairs(model, tokens, way, law)
+    assert (logits(model, tokens, acting) - expected).abs().max() < CLOSE
+    assert (logits(model, tokens, acting, wanted=3) - expected[-3:]).abs().max() < CLOSE
+    plain = by_pairs(model, tokens, Way(), law)
+    assert (plain - expected).abs().max() > 100 * CLOSE  # it changes something
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five queries of a full window."""
+    monkeypatch.setattr(kernels, "MAX_SCORES", 5 * HEADS * LONG)
+
+
+@pytest.mark.parametrize("case", [*ROTARY, *DISTANCE, "leaky"])
+def test_rope(case: str) -> None:
+    agrees(model_of("rope"), *({**ROTARY, **DISTANCE, "leaky": LEAKY}[case]), rope)
+
+
+@pytest.mark.parametrize("case", DISTANCE)
+def test_a_bias_is_looked_up_at_the_new_distance(case: str) -> None:
+    model = model_of("sum", parts=[{"name": "rope", "base": BASE}, "alibi"])
+    agrees(model, *DISTANCE[case], alibi_and_rope)
+
+
+@pytest.mark.parametrize("case", [*DISTANCE, "leaky"])
+def test_pairs_that_fade_do_so_by_the_new_distance(case: str) -> None:
+    model = model_of("xpos", base=BASE, scale_base=16.0)
+    agrees(model, *({**DISTANCE, "leaky": LEAKY}[case]), xpos)
+
+
+def test_a_rotation_that_widens_the_head_keeps_its_scale() -> None:
+    """Lengths from the content, D angles for D numbers; its learned angles at zero."""
+    model = model_of("pope", base=BASE)
+    with torch.no_grad():
+        model.encoding.delta.zero_()
+
+    def pope(q: list[float], k: list[float], r: float, head: int, theta: Any) -> float:
+        lengths = [math.log1p(math.exp(a)) * math.log1p(math.exp(b)) for a, b in zip(q, k, strict=True)]
+        turned = [math.cos(r * BASE ** (-c / WIDTH)) for c in range(WIDTH)]
+        return sum(a * b for a, b in zip(lengths, turned, strict=True)) / math.sqrt(WIDTH)
+
+    agrees(model, *DISTANCE["rerope-3"], pope)
+
+
+def test_frequencies_of_one_part_of_a_sum() -> None:
+    """The bias keeps the true distance."""
+    model = model_of("sum", parts=["alibi", {"name": "rope", "base": BASE}])
+    agrees(model, "ntk", {}, ROTARY["ntk"][2], alibi_and_rope)
+
+
+def test_the_temperature_is_of_the_biased_logits() -> None:
+    model = model_of("sum", parts=["alibi", {"name": "rope", "base": BASE}])
+    agrees(model, *ROTARY["yarn"], alibi_and_rope)
+
+
+@pytest.mark.parametrize("name", ["window", "sinks", "lm_infinite"])
+def test_a_trained_scale_counts_the_keys_that_are_left(name: str) -> None:
+    own = model_of("rope").encoding
+    model = model_of("rope", LogN(own.shape, counted=(own,)))
+    model.encoding.load_state_dict(own.state_dict())
+    _, knobs, way = DISTANCE[name]
+    counting = Way(distance=way.distance, seen=way.seen, times=lambda n: math.log(n) / math.log(T))
+    tokens = list(range(13)) * 2
+    acting = extension_of(model, name, **knobs).effective_encoding(len(tokens))
+    assert (logits(model, tokens, acting) - by_pairs(model, tokens, counting)).abs().max() < CLOSE
+    assert model.options[0].masking == ()  # the trained one still counts all keys
+
+
+def test_a_trained_window_stays() -> None:
+    own = model_of("rope").encoding
+    model = model_of("rope", Window(own.shape, window=6))
+    for name, knobs, w in (("window", {"window": 4}, 4), ("window", {"window": 7}, 6)):
+        tokens = list(range(13)) * 2
+        acting = extension_of(model, name, **knobs).effective_encoding(len(tokens))
+        expected = by_pairs(model, tokens, Way(seen=lambda i, j, w=w: i - j < w))
+        assert (logits(model, tokens, acting) - expected).abs().max() < CLOSE
+    acting = extension_of(model, "rerope", window=3).effective_encoding(26)
+    way = Way(distance=lambda i, j: min(i - j, 3), seen=lambda i, j: i - j < 6)
+    assert (logits(model, tokens, acting) - by_pairs(model, tokens, way)).abs().max() < CLOSE
+
+
+def test_blocks_in_any_order() -> None:
+    """The turned queries and keys are made at the first block, whichever that is."""
+    model = model_of("rope")
+    acting = extension_of(model, "self_extend").effective_encoding(LONG)
+    q, k = torch.randn(2, 1, HEADS, LONG, WIDTH, generator=torch.Generator().manual_seed(0))
+    pos, x = torch.arange(LONG), torch.zeros(1, LONG, 16)
+    s = torch.zeros(1, HEADS, LONG, LONG)
+    whole = acting.scores(s, q, k, pos, pos, acting.prepare(x, q, k, 0), 0)
+    state = acting.prepare(x, q, k, 0)
+    for stop in (10, 20, LONG):
+        got = acting.scores(
+            s[..., stop - 10 : stop, :stop], q, k, pos[stop - 10 : stop], pos[:stop], state, 0
+        )
+        assert torch.allclose(got, whole[..., stop - 10 : stop, :stop], atol=1e-6)

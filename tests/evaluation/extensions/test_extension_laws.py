@@ -1,0 +1,175 @@
+"""What holds for every YAML of conf/extend, and for each of them with every encoding."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from extending import FACTORS, LONG, T, extension_of, logits, model_of, outline_of
+
+from posenc.core.errors import UserError
+from posenc.core.paths import conf_dir
+from posenc.core.signature import parameters_of
+from posenc.encodings import list_encodings
+from posenc.evaluation.extensions import (
+    Extension,
+    NotForThisEncodingError,
+    build_extension,
+    list_extensions,
+    resolve_extend,
+)
+
+PATHS = sorted((conf_dir() / "extend").glob("*.yaml"))
+NAMES = [path.stem for path in PATHS if path.stem != "none"]
+TOKENS = list(range(13)) * 3
+every_extension = pytest.mark.parametrize("name", NAMES)
+# what cannot have a default: found for each model
+NEEDED: dict[str, dict[str, Any]] = {"longrope": {"factors": FACTORS}}
+
+
+def settings(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return found
+
+
+def on_rope(name: str, **knobs: Any) -> Extension:
+    return extension_of(model_of("rope"), name, **NEEDED.get(name, {}), **knobs)
+
+
+def test_every_yaml_is_an_extension_and_the_other_way_round() -> None:
+    assert list_extensions() == NAMES
+    assert len(NAMES) >= 14
+
+
+@pytest.mark.parametrize("path", PATHS, ids=[path.stem for path in PATHS])
+def test_yaml_and_signature_have_the_same_knobs(path: Path) -> None:
+    assert settings(path)["name"] == path.stem
+    assert resolve_extend(settings(path)) == settings(path)
+    if path.stem == "none":
+        return
+    cls = type(on_rope(path.stem))
+    assert cls.name == path.stem
+    assert set(settings(path)) - {"name"} == set(parameters_of(cls))
+    for parameter in inspect.signature(cls).parameters.values():
+        assert parameter.default is inspect.Parameter.empty, f"{parameter}: the YAML is the default's home"
+
+
+@every_extension
+def test_says_what_it_is(name: str) -> None:
+    extension = on_rope(name)
+    for text in (extension.paper, extension.formula, extension.applies):
+        assert text and "\n" not in text
+    assert inspect.getmodule(type(extension)).__doc__
+    assert all(isinstance(text, str) for text in extension.warnings())
+    assert extension.settings == {**settings(conf_dir() / "extend" / f"{name}.yaml"), **NEEDED.get(name, {})}
+
+
+@every_extension
+def test_its_grid_is_of_its_knobs_and_each_choice_can_be_built(name: str) -> None:
+    extension = on_rope(name)
+    assert set(extension.grid) <= set(extension.settings) - {"name"}
+    candidates = [(knob, value) for knob, values in extension.grid.items() for value in values]
+    assert len(candidates) in (0, 2, 3, 4)
+    for knob, value in candidates:
+        assert on_rope(name, **{knob: value}).settings[knob] == value
+
+
+@every_extension
+def test_up_to_the_training_length_nothing_changes(name: str) -> None:
+    extension = on_rope(name)
+    if name in ("scale", "drop"):  # a number used at every window, and what is gone at every window
+        assert extension.effective_encoding(T) is not extension.model.effective_encoding
+        return
+    for window in (1, T // 2, T):
+        assert extension.effective_encoding(window) is extension.model.effective_encoding
+    plain = logits(extension.model, TOKENS[:T])
+    assert torch.equal(logits(extension.model, TOKENS[:T], extension.effective_encoding(T)), plain)
+
+
+@every_extension
+def test_beyond_it_changes_finite_logits_and_never_the_model(name: str) -> None:
+    extension = on_rope(name)
+    model = extension.model
+    before = copy.deepcopy(model.state_dict())
+    plain, acting = logits(model, TOKENS[:LONG]), model.effective_encoding
+    extended = logits(model, TOKENS[:LONG], extension.effective_encoding(LONG))
+    assert extended.isfinite().all()
+    assert (extended - plain).abs().max() > 1e-2
+    assert model.effective_encoding is acting
+    assert torch.equal(logits(model, TOKENS[:LONG]), plain)
+    assert [*model.state_dict()] == [*before]
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    own = {id(parameter) for parameter in model.parameters()}
+    assert {
+        id(parameter) for parameter in extension.effective_encoding(LONG).parameters()
+    } <= own  # shared, not copied
+
+
+@every_extension
+def test_what_it_comes_to_is_plain_data(name: str) -> None:
+    for window in (T // 2, T, LONG):
+        resolved = on_rope(name).resolved(window)
+        assert all(type(value) in (int, float) for value in resolved.values())
+
+
+@every_extension
+def test_a_wrong_knob_is_refused(name: str) -> None:
+    own = settings(conf_dir() / "extend" / f"{name}.yaml")
+    with pytest.raises(UserError, match=r"extend\.no_such_knob"):
+        resolve_extend({**own, "no_such_knob": 1})
+    for knob in set(own) - {"name"}:
+        with pytest.raises(UserError, match=rf"extend\.{knob}"):
+            resolve_extend({**own, knob: {"a": 1}})
+        with pytest.raises(UserError, match=rf"extend\.{knob}"):
+            resolve_extend({key: value for key, value in own.items() if key != knob})
+
+
+def test_names() -> None:
+    with pytest.raises(UserError, match="did you mean: yarn"):
+        resolve_extend({"name": "yarm"})
+    with pytest.raises(UserError, match="no such extension"):
+        resolve_extend({"name": "_base"})
+    with pytest.raises(UserError, match="no such extension"):
+        resolve_extend({"name": ["pi"]})
+    with pytest.raises(UserError, match=r"extend\.factor"):
+        resolve_extend({"name": "none", "factor": 2})
+    assert resolve_extend({"name": "pi", "factor": 2}) == {"name": "pi", "factor": 2.0}
+    assert build_extension({"name": "none"}, model_of("rope")) is None
+
+
+@pytest.mark.parametrize("encoding", list_encodings())
+def test_with_every_encoding_it_is_refused_with_a_reason_or_gives_numbers(encoding: str) -> None:
+    model = model_of(encoding)
+    outline = outline_of(encoding)
+    applied = []
+    for name in NAMES:
+        needed = {} if encoding == "scale_invariant" else NEEDED.get(name, {})  # it has other pairs
+        try:
+            extension = extension_of(model, name, **needed)
+        except NotForThisEncodingError as error:
+            assert error.key == "extend" and error.value == name
+            assert f"encoding={encoding}: " in error.problem and error.nearest is None
+            assert name not in error.allowed
+            with pytest.raises(NotForThisEncodingError):
+                build_extension({"name": name, **needed}, outline)
+            continue
+        applied.append(name)
+        assert build_extension({"name": name, **needed}, outline) is not None
+        assert logits(model, TOKENS[: 2 * T], extension.effective_encoding(2 * T)).isfinite().all()
+    assert "window" in applied
+
+
+@every_extension
+def test_the_refusal_lists_what_applies(name: str) -> None:
+    model = model_of("stick_breaking")
+    if name == "window":
+        assert extension_of(model, name)
+        return
+    with pytest.raises(NotForThisEncodingError) as caught:
+        extension_of(model, name)
+    assert caught.value.allowed == ["window"]
