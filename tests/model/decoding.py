@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-sys.path.append(str(Path(__file__).parents[1] / "model"))
+sys.path.append(str(Path(__file__).parent))
 import naive
 
 from posenc.core.seeds import generator_for
