@@ -1,4 +1,4 @@
-"""`posenc bench`: cases, counts of operations, and a document that is really measured; no times are judged."""
+"""`posenc bench`: cases, counts of operations, and a document that is measured; no times are judged."""
 
 from __future__ import annotations
 
@@ -21,6 +21,13 @@ from posenc.config.overrides import CommandLine
 from posenc.core.errors import UserError
 from posenc.core.seeds import generator_for
 from posenc.model.decoder import (
+    Decoder,
+    ModelShape,
+    count_parameters,
+    forward_flops,
+    product_weights,
+    training_flops,
+)
 from posenc.report.bench import FORMATS, render
 from posenc.running.build import build_model
 from posenc.training.step import NextTokenLoss, gradients

@@ -8,15 +8,19 @@ from pathlib import Path
 
 import pytest
 import tiny
-from test_show import mine  # noqa: F401 (a fixture: a plug-in with a bias)
+from test_show import own_encoding
 
 from posenc.laws import LAWS
 
 Posenc = Callable[..., tiny.Result]
 
 
+@pytest.fixture
+def mine(place: Path) -> list[str]:
+    return own_encoding(place)
+
+
 def only(monkeypatch: pytest.MonkeyPatch, *laws: str) -> None:
-    import posenc.cli.check  # noqa: F401
 
     monkeypatch.setattr("posenc.cli.check.LAWS", {law: LAWS[law] for law in laws})
 
@@ -38,7 +42,7 @@ def test_a_good_one(place: Path) -> None:
 def test_a_broken_plug_in_is_named_with_its_law(
     posenc: Posenc,
     mine: list[str],
-    monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     only(monkeypatch, "shift", "penalty")
     broken = posenc("check", *mine, "encoding.strength=-1.0", "--json")

@@ -47,7 +47,8 @@ def test_every_command_knows_both_words_for_help(posenc: Posenc, command: tuple[
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["show", "--help"]], ids=" ".join)
 def test_help_imports_nothing_heavy(place: Path, arguments: list[str]) -> None:
     code = (
-        "import sys; from posenc.cli import main\ntry: main()\nexcept SystemExit as end: assert not end.code\n"
+        "import sys; from posenc.cli import main\n"
+        "try: main()\nexcept SystemExit as end: assert not end.code\n"
         "heavy = {'torch', 'hydra', 'omegaconf', 'numpy', 'pandas', 'matplotlib', 'wandb', 'datasets'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )

@@ -36,13 +36,17 @@ class Mine(Encoding):
 '''
 
 
-@pytest.fixture
-def mine(place: Path) -> list[str]:
-    """Arguments that make the plug-in known."""
+def own_encoding(place: Path) -> list[str]:
+    """Write a plug-in with a bias; the arguments that make it known."""
     (place / "my_bias.py").write_text(PLUGIN)
     (place / "conf" / "encoding").mkdir(parents=True)
     (place / "conf" / "encoding" / "mine.yaml").write_text("name: mine\nstrength: 1.0\n")
     return ["plugins=[my_bias]", "--config-dir", "conf", "encoding=mine"]
+
+
+@pytest.fixture
+def mine(place: Path) -> list[str]:
+    return own_encoding(place)
 
 
 @pytest.mark.parametrize(
