@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import importlib.util
+import io
 import json
 import statistics
 import warnings
@@ -27,9 +28,12 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
-from peers.contestants import COMPILED, OURS, VOCABULARY, Contestant, contestant, makers
-from peers.shown import text
+from peers import COMPILED, OURS, VOCABULARY, Contestant, contestant, makers
+from rich import box
+from rich.console import Console
+from rich.table import Table
 from torch import Tensor
+from torch.profiler import profile
 
 from posenc.cli.bench_cell import machine, wait_for
 from posenc.config.checks import check_model
@@ -40,6 +44,8 @@ from posenc.training.precision import resolve_device
 
 ENCODINGS = ["nope", "learned", "rope", "alibi", "t5"]
 PEERS = ("x-transformers", "transformers", "nano-gpt")
+WIDTH = 110
+HEADS = ("parameters", "ms a step", "tokens/s", "x best peer", "x same", "first loss", "last loss")
 LAST = 10  # steps whose mean loss is shown
 
 
@@ -51,12 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     shape = _shape(asked.model)
     lengths, precisions = [int(n) for n in asked.lengths.split(",")], asked.precision.split(",")
     if asked.profile:
-        from peers.profile import print_profile
-
         for length in lengths:
             for precision in precisions:
-                stream = _batches(length, asked.batch_tokens // length, asked.steps * asked.rounds, device)
-                print_profile(shape, length, precision, list(stream), device, asked.encodings.split(",")[0])
+                print_profile(asked, shape, length, precision, device)
         return
     torch._dynamo.config.recompile_limit = 512  # one function serves the models of a package
     document = {
@@ -69,6 +72,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "tables": [_table(asked, shape, length, precisions, device) for length in lengths],
     }
     print(json.dumps(document, indent=2) if asked.format == "json" else text(document, asked.format))
+
+
+def print_profile(asked: Any, shape: ModelShape, length: int, precision: str, device: torch.device) -> None:
+    """Print the operators in which posenc's own step spends its time, by torch.profiler."""
+    maker = next(makers(asked.encodings.split(",")))
+    step = contestant(maker, shape, length, precision, device, asked.compile).step
+    batches = list(_batches(length, asked.batch_tokens // length, 3 + asked.steps * asked.rounds, device))
+    for batch in batches[:3]:
+        step(*batch)
+    with profile() as found:
+        for batch in batches[3:]:
+            step(*batch)
+        wait_for(device)
+    order = "self_cuda_time_total" if device.type == "cuda" else "self_cpu_time_total"
+    print(f"{maker.name} {precision}, T = {length}, {len(batches) - 3} steps")
+    print(found.key_averages().table(sort_by=order, row_limit=15, max_name_column_width=40))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -193,6 +212,56 @@ def _batches(length: int, windows: int, count: int, device: torch.device) -> Ite
         starts = random.integers(len(text) - length - 1, size=windows)
         both = torch.from_numpy(np.stack([text[i : i + length + 1] for i in starts])).to(device)
         yield both[:, :-1].contiguous(), both[:, 1:].contiguous()
+
+
+def text(document: dict[str, Any], format: str) -> str:
+    """A table for each length, fastest first, with what was left out and the ratio that matters."""
+    out = io.StringIO()
+    console = Console(file=out, width=WIDTH, highlight=False, markup=False, emoji=False)
+    machine = document["machine"]
+    packages = ", ".join(f"{name} {version}" for name, version in document["peers"].items())
+    console.print(
+        f"{machine['device_name'] or machine['cpu']}, {machine['threads']} of {machine['cores']} cores, "
+        f"torch {machine['versions']['torch']}; {packages}"
+    )
+    compiled = "compiled" if document["compile"] else "not compiled"
+    for one in document["tables"]:
+        windows = document["batch_tokens"] // one["length"]
+        title = (
+            f"{document['model']}, T = {one['length']}, {windows} x {one['length']} tokens a step, {compiled}"
+        )
+        console.print(
+            f"\n{title}; {document['rounds']} rounds; losses at the first and last of {one['steps']} steps"
+        )
+        table = Table(
+            "contestant",
+            box=box.MARKDOWN if format == "markdown" else box.SIMPLE_HEAD,
+            pad_edge=format == "markdown",
+        )
+        for head in HEADS:
+            table.add_column(head, justify="right", no_wrap=True)
+        for row in sorted(one["rows"], key=lambda row: row["seconds"]):
+            table.add_row(
+                row["name"],
+                f"{row['parameters']:,}",
+                f"{1e3 * row['seconds']:.1f}",
+                f"{row['tokens_per_second']:,.0f}",
+                _times(row["against_best_peer"]),
+                _times(row["against_same"]),
+                f"{row['first_loss']:.2f}",
+                f"{row['last_loss']:.2f}",
+            )
+        console.print(table)
+        for name, reason in one["left_out"].items():
+            console.print(f"left out: {name}: {reason}")
+    clock = "CPU seconds of the process" if document["clock"] == "cpu" else "wall-clock time"
+    console.print(f"\n{clock}, medians; x best peer: times as fast as the best setting of any peer,")
+    console.print("x same: as the best peer with the same encoding; medians of the rounds' ratios")
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def _times(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}"
 
 
 if __name__ == "__main__":

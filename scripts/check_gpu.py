@@ -1,4 +1,4 @@
-"""Checks and times the attention kernels on a CUDA machine: one command, no corpus.
+"""Check and time the attention kernels on a CUDA machine: one command, no corpus.
 
     python scripts/check_gpu.py [NAME ...] [--part numbers times] [--model small base] [--json FILE]
 
@@ -6,29 +6,220 @@ numbers  logits and gradients of every encoding (all without names), also with a
          positions, T = 64 to 2048: by the chosen kernels and by blocks of queries, each against the blocks in
          float32. A kernel may be off by 2.5 times what the blocks are in its precision, or by rounding.
 times    training at T = 1024 and evaluation at T and 8T in turns with the base encoding: ms, tokens/s, their
-         ratio to the base's, seconds of the first call (compilation), peak memory with both models, MFU.
-A line is printed as it is found. Exit code 1 on a mismatch or failure, 2 without CUDA.
+         ratio to the base's, seconds of the first call (compilation), peak memory with both models.
+Exit code 1 on a mismatch or failure, 2 without CUDA.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import torch
-from gpu_checks import common, numbers, times
+from torch import Tensor
 
-from posenc.cli.bench_cell import machine
-from posenc.encodings import list_encodings
-from posenc.model.decoder import ModelShape
+from posenc.cli.bench_cell import machine, wait_for
+from posenc.core.errors import UserError
+from posenc.core.seeds import generator_for
+from posenc.encodings import build_encoding, list_encodings
+from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.options import Offset, Randomized, Window
+from posenc.model import flex, kernels
+from posenc.model.decoder import Decoder, ModelShape, initialize
+from posenc.training.optimizer import Optimization, build_optimizer
+from posenc.training.precision import autocast
+from posenc.training.step import NextTokenLoss, gradients, update
 
-PARTS = ("numbers", "times")
 MODELS = {
     "small": ModelShape("small", d_model=512, n_layers=10, n_heads=8, mlp_ratio=4),
     "base": ModelShape("base", d_model=768, n_layers=12, n_heads=12, mlp_ratio=4),
 }
+CHECKED = ModelShape("checked", d_model=256, n_layers=2, n_heads=4, mlp_ratio=4)
+OPTIONS: dict[str, Callable[[Shape], list[Encoding]]] = {
+    "plain": lambda shape: [],
+    "window": lambda shape: [Window(shape, window=shape.train_length // 3)],
+    "randomized": lambda shape: [Randomized(shape, max=None, dense=False)],
+    "offset": lambda shape: [Offset(shape, max=None)],
+}
+GROUPS = {"plain": "-", "window": "attention.window", "randomized": "positions", "offset": "positions"}
+LENGTHS = (64, 192, 1000, 2048)
+VOCABULARY = 260
+LAST = 48  # tokens whose logits are asked for alone
+WORSE = 2.5  # times as far off as the blocks in the same precision
+ROUNDING = {"fp32": 2e-5, "bf16": 1e-2}  # relative to the norm of a tensor; less is no mismatch
+LENGTH, TOKENS = 1024, 32768  # of training; tokens a batch, of an evaluation too
+EXTENDED = (1, 8)  # windows of an evaluation in T
+WARM_UP, REPEATS = 3, 10
+PLAN = Optimization(1e-4, (0.9, 0.95), 1e-8, 0.1, 1.0, 0.0, 1.0)
+Call = Callable[[], object]
+found: list[dict[str, Any]] = []
+
+
+def report(part: str, bad: bool = False, **facts: Any) -> None:
+    """Print one line and keep it for the JSON file."""
+    found.append({"part": part, "bad": bad, **facts})
+    shown = (f"{key}={x:.4g}" if isinstance(x, float) else f"{key}={x}" for key, x in facts.items())
+    print("MISMATCH" if bad else "ok      ", part, *shown, flush=True)
+
+
+@contextmanager
+def flex_calls() -> Iterator[list[int]]:
+    """Yield a list that gets the layer of each attention that FlexAttention computes."""
+    layers: list[int] = []
+    own = flex.attend_flex
+
+    def counted(*given: Any) -> Tensor:
+        layers.append(given[5])
+        return own(*given)
+
+    with patch.object(flex, "attend_flex", counted):
+        yield layers
+
+
+def decoder_of(
+    name: str, shape: ModelShape, length: int, device: torch.device, option: str = "plain"
+) -> Decoder | None:
+    """Build a model whose encoding has moved off its start; None where encoding and option do not combine."""
+    options = OPTIONS[option](Shape(shape.d_model, shape.n_heads, shape.head_dim, shape.n_layers, length))
+    sizes = {"d_model": shape.d_model, "n_heads": shape.n_heads, "head_dim": shape.head_dim}
+    with suppress(UserError, ValueError):
+        encoding = build_encoding(
+            name,
+            **sizes,
+            n_layers=shape.n_layers,
+            train_length=length,
+            position_limit=getattr(options[0], "limit", None) if options else None,
+        )
+        if any(refused.startswith(GROUPS[option]) for refused in encoding.refuses):
+            return None
+        decoder = Decoder(shape, VOCABULARY, encoding, options)
+        initialize(decoder, 0)
+        generator = torch.Generator().manual_seed(1)
+        for parameter in encoding.parameters():
+            parameter.data += 0.2 * torch.randn(parameter.shape, generator=generator)
+        return decoder.to(device)
+    return None
+
+
+def tokens_of(batch: int, length: int, device: torch.device) -> Tensor:
+    """Return (B, T) int64, the same each time."""
+    return torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(2)).to(device)
+
+
+def check_numbers(decoder: Decoder, tokens: Tensor, case: dict[str, object]) -> None:
+    """Compare the chosen kernels and the blocks, in each precision, with the blocks in float32."""
+    blocks_alone = patch.object(kernels, "choose", lambda *given: "blocks")
+    with blocks_alone:
+        exact = outcome(decoder, tokens, "fp32")
+    for precision, rounding in ROUNDING.items():
+        with blocks_alone:
+            blocks = distances(outcome(decoder, tokens, precision), exact)
+        try:
+            with flex_calls() as layers:
+                off = distances(outcome(decoder, tokens, precision), exact)
+        except Exception as failure:  # one kernel that does not compile must not hide the others
+            report("numbers", True, **case, precision=precision, failure=repr(failure)[:500])
+            continue
+        over = {part: off[part] / max(WORSE * blocks[part], rounding) for part in off}
+        worst = max(over, key=lambda part: over[part] if over[part] == over[part] else float("inf"))
+        bad = not over[worst] <= 1  # nan is bad as well
+        facts = {"worst": worst, "off": off[worst], "blocks": blocks[worst], "flex_calls": len(layers)}
+        report("numbers", bad, **case, precision=precision, **facts)
+
+
+def outcome(decoder: Decoder, tokens: Tensor, precision: str) -> dict[str, Tensor]:
+    """Return logits, logits of the last tokens, and the gradient of every parameter, named "d ..."."""
+    length = tokens.shape[1]
+    pos = decoder.train().positions(length, generator_for(0, "check"))
+    decoder.zero_grad(set_to_none=True)
+    gradients(NextTokenLoss(decoder), tokens, tokens, pos, precision=precision, grad_clip=1e9)
+    made = {f"d {name}": p.grad.clone() for name, p in decoder.named_parameters() if p.grad is not None}
+    pos = decoder.eval().positions(length, generator_for(0, "check"))
+    with torch.no_grad(), autocast(precision, tokens.device):
+        made["logits"] = decoder(tokens, pos).float()
+        made["last logits"] = decoder(tokens, pos, LAST).float()
+    return made
+
+
+def distances(made: dict[str, Tensor], exact: dict[str, Tensor]) -> dict[str, float]:
+    """Return each tensor's distance relative to its norm; a gradient below 1/1000 of all counts as that."""
+    least = 1e-3 * sum(float(t.norm()) ** 2 for name, t in exact.items() if name.startswith("d ")) ** 0.5
+    return {
+        name: float((made[name] - t).norm()) / max(float(t.norm()), least if name.startswith("d ") else 0.0)
+        for name, t in exact.items()
+    }
+
+
+def training(decoder: Decoder, device: torch.device) -> Call:
+    loss_of, optimizer = NextTokenLoss(decoder), build_optimizer(decoder, PLAN)
+    tokens = tokens_of(TOKENS // LENGTH, LENGTH, device)
+
+    def step() -> None:
+        pos = decoder.train().positions(LENGTH, generator_for(0, "times"))
+        gradients(loss_of, tokens, tokens, pos, precision="bf16", grad_clip=1.0)
+        update(optimizer, 1e-4)
+
+    return step
+
+
+def evaluation(decoder: Decoder, window: int, device: torch.device) -> Call:
+    tokens = tokens_of(max(1, TOKENS // window), window, device)
+
+    @torch.no_grad()
+    def score() -> None:
+        pos = decoder.eval().positions(window, generator_for(0, "times"))
+        with autocast("bf16", device):
+            decoder(tokens, pos, LENGTH // 4)
+
+    return score
+
+
+def seconds(call: Call, device: torch.device) -> float:
+    wait_for(device)
+    began = time.perf_counter()
+    call()
+    wait_for(device)
+    return time.perf_counter() - began
+
+
+def compare_times(case: dict[str, object], calls: list[Call], device: torch.device) -> None:
+    """Time two calls in turns: the base's, then the encoding's own."""
+    try:
+        seconds(calls[0], device)
+        first = seconds(calls[1], device)
+        torch.cuda.reset_peak_memory_stats(device)
+        seconds(calls[1], device)
+        peak = torch.cuda.max_memory_allocated(device)
+        turns = [[seconds(call, device) for call in calls] for _ in range(WARM_UP + REPEATS)][WARM_UP:]
+    except Exception as failure:  # out of memory, or a kernel that does not compile: the others go on
+        torch.cuda.empty_cache()
+        report("times", not isinstance(failure, torch.OutOfMemoryError), **case, failure=repr(failure)[:500])
+        return
+    own = statistics.median(turn[1] for turn in turns)
+    ratio = statistics.median(turn[0] / turn[1] for turn in turns)
+    facts = {"ms": 1e3 * own, "tokens_per_s": TOKENS / own, "of_base": ratio, "first_s": first}
+    report("times", **case, **facts, peak_gib=peak / 2**30)
+
+
+def time_encoding(shape: ModelShape, name: str, base: str, device: torch.device) -> None:
+    # a base of its own each time: what an optimizer holds is memory that the next one would miss
+    pair = [one for each in (base, name) if (one := decoder_of(each, shape, LENGTH, device)) is not None]
+    if len(pair) == 2:
+        case = {"model": shape.name, "encoding": name}
+        compare_times({"what": "training", **case}, [training(one, device) for one in pair], device)
+        for times in EXTENDED:
+            calls = [evaluation(one, times * LENGTH, device) for one in pair]
+            compare_times({"what": f"evaluation at {times}T", **case}, calls, device)
+    del pair
+    torch.cuda.empty_cache()
 
 
 def main() -> int:
@@ -36,9 +227,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="encodings; all without names")
-    parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--part", nargs="+", choices=("numbers", "times"), default=("numbers", "times"))
     parser.add_argument("--model", nargs="+", choices=MODELS, default=list(MODELS), help="shapes to time")
-    parser.add_argument("--lengths", nargs="+", type=int, default=numbers.LENGTHS, help="T of the numbers")
+    parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS, help="T of the numbers")
     parser.add_argument("--base", default="rope", help="the encoding that the others are timed in turns with")
     parser.add_argument("--device", default="cuda", help="cpu tries the script itself, numbers only")
     parser.add_argument("--json", type=Path, help="a file for all lines and the machine")
@@ -46,19 +237,25 @@ def main() -> int:
     if asked.device != "cpu" and not torch.cuda.is_available():
         print("check_gpu: PyTorch sees no CUDA device here; nothing was checked.", file=sys.stderr)
         return 2
-    device = torch.device(asked.device)
-    names = asked.names or list_encodings()
-    shapes = [MODELS[name] for name in asked.model]
+    device, names = torch.device(asked.device), asked.names or list_encodings()
     try:
         if "numbers" in asked.part:
-            numbers.check(names, device, asked.lengths)
+            for name in names:
+                for option in OPTIONS:
+                    for length in asked.lengths:
+                        decoder = decoder_of(name, CHECKED, length, device, option)
+                        case: dict[str, object] = {"encoding": name, "option": option, "T": length}
+                        if decoder is not None:
+                            check_numbers(decoder, tokens_of(2, length, device), case)
         if "times" in asked.part and device.type == "cuda":
-            times.time_all(names, asked.base, shapes, device)
+            for model in asked.model:
+                for name in dict.fromkeys([asked.base, *names]):
+                    time_encoding(MODELS[model], name, asked.base, device)
     finally:
         if asked.json:
-            asked.json.write_text(json.dumps({"machine": machine(device), "found": common.found}, indent=1))
-    bad = [one for one in common.found if one["bad"]]
-    print(f"check_gpu: {len(common.found)} checks, {len(bad)} bad", file=sys.stderr)
+            asked.json.write_text(json.dumps({"machine": machine(device), "found": found}, indent=1))
+    bad = [one for one in found if one["bad"]]
+    print(f"check_gpu: {len(found)} checks, {len(bad)} bad", file=sys.stderr)
     return 1 if bad else 0
 
 

@@ -14,7 +14,6 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -26,7 +25,7 @@ from posenc.data import prepare
 from posenc.evaluation import fixed_target
 from posenc.evaluation.plans import Asked
 from posenc.results.ranking import compare_pairs, holm
-from posenc.results.statistics import difference
+from posenc.results.statistics import Sample, difference
 
 EXPERIMENTS = 1000
 TRAIN_LENGTH = 64
@@ -57,14 +56,15 @@ def shapes(sizes: np.ndarray) -> dict[str, Effects]:
     }
 
 
-def scores(nats: np.ndarray, sizes: np.ndarray) -> dict[str, Any]:
-    """`per_document` of a record, from bits per byte of each document."""
-    return {"document": np.arange(len(sizes)), "nats": nats * sizes * math.log(2), "bytes": sizes}
+def scores(nats: np.ndarray, sizes: np.ndarray) -> Sample:
+    """Make the sums of a record from bits per byte of each document."""
+    documents = list(range(len(sizes)))
+    return Sample({"document": documents, "nats": nats * sizes * math.log(2), "bytes": sizes})
 
 
 def seeds_of(
     rng: np.random.Generator, effect: np.ndarray, sizes: np.ndarray, seeds: int, seed_noise: float
-) -> list[dict[str, Any]]:
+) -> list[Sample]:
     """What each seed scores in documents of this effect; a single seed is the model that is meant."""
     found = []
     for _ in range(seeds):

@@ -19,13 +19,12 @@ from posenc.results.ranking import Mark, Word
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "schema.md"
 RESULTS = ["RunFacts", "Record", "PerDocument", "Curve"]
-COMPARISON = ["comparison.Comparison", "columns.Column", "ranking.Pair", "comparison.Row", "cells.Cell"]
-COMPARISON += ["baseline.Against", "context.EffectiveContext", "context.UsesContext", "curves.CurveSummary"]
-COMPARISON += ["probes.ProbeColumn", "probes.Probe", "extensions.ExtensionColumn"]
+COMPARISON = ["comparison.Comparison", "comparison.Column", "ranking.Pair", "comparison.Row", "cells.Cell"]
+COMPARISON += ["ranking.AgainstBaseline", "cells.EffectiveContext", "cells.UsesContext", "cells.CurveSummary"]
+COMPARISON += ["cells.ProbeColumn", "cells.Probe", "comparison.ExtensionColumn"]
 HEADER = """# The JSON that posenc writes
 
-Written by `python scripts/schema_page.py` from the types in `posenc/results/`
-and `posenc/results/`. `schema_version` is
+Written by `python scripts/schema_page.py` from the types in `posenc/results/`. `schema_version` is
 {version}; it rises when a field goes or changes its meaning, not when one is added. Losses are in nats
 per token unless `unit` or `metric` says otherwise, lengths in tokens, intervals `[low, high]`. A number
 that does not exist is `null`, never NaN; then `note` says why.
@@ -72,14 +71,14 @@ def main() -> None:
 
 def page() -> str:
     """The page's text."""
-    from posenc.results.records import SCHEMA_VERSION
+    from posenc.results.schema import SCHEMA_VERSION
 
     parts = [
         HEADER.format(version=SCHEMA_VERSION),
         ON_DISK,
-        *(table(f"results.records.{one}") for one in RESULTS),
+        *(table(f"results.schema.{one}") for one in RESULTS),
     ]
-    return "\n".join([*parts, PRINTED, *(table(f"comparison.{one}") for one in COMPARISON), CSV])
+    return "\n".join([*parts, PRINTED, *(table(f"results.{one}") for one in COMPARISON), CSV])
 
 
 def table(name: str) -> str:
@@ -117,7 +116,12 @@ def _split(text: str) -> tuple[str, str]:
 def _json(kind: str) -> str:
     """A type of Python as one says it of JSON."""
     kind = re.sub(r"NotRequired\[(.+)\]$", r"\1, may be missing", kind)
+    kind = kind.replace("Annotated[Number, Gt(0)]", "Number")
     for python, json in (
+        ("Count", "whole number"),
+        ("Positive", "whole number"),
+        ("Number", "number"),
+        ("Interval", "list of number"),
         ("dict[str, Any]", "object"),
         ("str", "text"),
         ("int", "whole number"),

@@ -24,7 +24,7 @@ from posenc.evaluation import fixed_target
 from posenc.evaluation.plans import Asked
 from posenc.evaluation.subject import Subject
 from posenc.running.build import build_model
-from posenc.running.stored_run import StoredRun, stored_run
+from posenc.running.eval_job import StoredRun, stored_run
 from posenc.training.checkpoint import load_weights
 
 TARGETS = 8000

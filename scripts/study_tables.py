@@ -9,16 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from posenc.report.entries import entry
-from posenc.report.words import label, spread_is_of
+from posenc.report.captions import label
+from posenc.report.table import cell_text
 from posenc.results import Run, load_runs
-from posenc.results.against import against
+from posenc.results.against import against, tables
 from posenc.results.cells import Cell
-from posenc.results.comparison import Comparison, compare
+from posenc.results.comparison import Comparison, View, compare
 from posenc.results.filters import where
-from posenc.results.published import tables
-from posenc.results.verdicts import short
-from posenc.results.view import View
+from posenc.results.ranking import short_verdict
 
 ROOT = Path(__file__).parents[1]
 
@@ -99,7 +97,7 @@ def _said(table: Comparison, name: str, multiple: float) -> str:
     cells = [] if row is None else [cell for cell in row.cells if cell.multiple == multiple and cell.mean]
     if not cells:
         return "-"
-    loss, *change = entry(cells[0], "nats", spread_is_of(table), "±").lines
+    loss, *change = cell_text(cells[0], table).lines
     return loss if multiple == 1 else " ".join(change)
 
 
@@ -133,7 +131,7 @@ def seeds(words: str) -> str:
         view = View(rows=(first, second), columns=(float(length.rstrip("x")),), baseline=first)
         table = compare(some, "fixed-target", "nats", allow_mixed=False, view=view)
         cells = [row.cells[0] for row in table.rows]
-        told = [f"{cell.mean:.3f} ({cell.change:+.3f}, {short(str(cell.verdict))})" for cell in cells]
+        told = [f"{cell.mean:.3f} ({cell.change:+.3f}, {short_verdict(str(cell.verdict))})" for cell in cells]
         against_first = cells[1].against
         assert against_first is not None
         told += [f"{against_first.difference:+.3f}", against_first.word]
@@ -161,7 +159,7 @@ def repeated(words: str) -> str:
     lines.append(f"| --- |{' ---: |' * (len(listed.split(',')))}")
     alike = 0
     for name in order:
-        told = {seed: short(str(cell.verdict)) for seed, cell in several[name].items()}
+        told = {seed: short_verdict(str(cell.verdict)) for seed, cell in several[name].items()}
         alike += len(set(told.values())) == 1
         cells = [
             f"{several[name][s].change:+.3f}, {told[s]}" if s in told else "-" for s in listed.split(",")

@@ -84,7 +84,7 @@ def as_a_new_process(arguments: list[str]) -> Iterator[None]:
     """What a fresh process has and a second call in one process would not; put back afterwards."""
     from hydra.core.global_hydra import GlobalHydra
 
-    from posenc.running.validated import _validated
+    from posenc.running.jobs import _validated
 
     root = logging.getLogger()
     before, environment = (sys.argv, root.handlers[:], root.level), dict(os.environ)

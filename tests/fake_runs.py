@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from posenc.core.atomic_files import write_json_atomic
-from posenc.results.records import Curve, Record, make_record
+from posenc.results.schema import Curve, Record, make_record
 from posenc.results.store import assemble_results, write_record
 
 T = 64

@@ -418,10 +418,10 @@ def _run(arguments: list[str], debug: bool, stop: StopFlag) -> None:
     try:
         app(arguments, prog_name="posenc")
     except (InterruptedRunError, Exception) as error:
-        from posenc.running.exits import told_exit_code
+        from posenc.running.run_job import report_error
 
         if debug and isinstance(error, UserError | RunError):
             traceback.print_exc()  # and the exit code of the error
         elif debug and isinstance(error, Exception):
             raise
-        sys.exit(told_exit_code(error, stop))
+        sys.exit(report_error(error, stop))

@@ -31,11 +31,11 @@ from posenc.evaluation import resolve_length
 from posenc.evaluation.fixed_target import block_of
 from posenc.model.decoder import training_flops
 from posenc.report.bench import FORMATS, render
-from posenc.report.table import width_of, write
+from posenc.report.writers import width_of, write
 from posenc.results.settings import spoken_name
 from posenc.running.build import build_decoder, resolve_parts
+from posenc.running.env_vars import debugging
 from posenc.running.signals import InterruptedRunError, StopFlag
-from posenc.running.told import debugging
 from posenc.training.compiling import resolve_compile
 from posenc.training.precision import resolve_device, resolve_precision
 

@@ -24,15 +24,15 @@ import torch
 import torch.nn.functional as F
 from torch.utils.benchmark import Timer
 
+from posenc.core.machine import usable_cores
 from posenc.core.memory_meter import LiveTensors, peak_of
 from posenc.core.seeds import generator_for, seed_for
 from posenc.data import Split, TokenStore
 from posenc.evaluation.subject import DRAWS, NotApplicableError, OutOfMemoryError, Subject, window_losses
 from posenc.model.decoder import ModelShape, count_parameters, product_weights, training_flops
 from posenc.running.build import build_model
+from posenc.running.env_vars import debugging
 from posenc.running.run_directory import versions
-from posenc.running.slots import usable_cores
-from posenc.running.told import debugging
 from posenc.training.compiling import compiled_blocks, works
 from posenc.training.memory import keep_freed_memory
 from posenc.training.optimizer import Optimization, build_optimizer, moments_of

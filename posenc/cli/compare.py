@@ -13,17 +13,15 @@ from typing import cast
 from posenc.core.console import say
 from posenc.core.errors import UserError
 from posenc.core.paths import output_file
-from posenc.report.failures import failures_lines
 from posenc.report.plots import KIND, PLOTS, WIDTH, check_plot, save_plot
-from posenc.report.table import FORMATS, show
-from posenc.results.comparison import Comparison, metric_for, protocols_of, tables_of
-from posenc.results.facets import compare_facets
+from posenc.report.runs_table import failures_lines
+from posenc.report.writers import FORMATS, show
+from posenc.results.cells import PROBES
+from posenc.results.comparison import Comparison, View, compare_facets, metric_for, protocols_of, tables_of
 from posenc.results.filters import where
 from posenc.results.load import Run, load_runs
-from posenc.results.probes import PROBES
-from posenc.results.records import HEADLINE, METRICS, REFERENCE_PROTOCOL, Metric
+from posenc.results.schema import HEADLINE, METRICS, REFERENCE_PROTOCOL, Metric
 from posenc.results.selection import only, parse_multiple
-from posenc.results.view import View
 
 OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")  # commas; a row of a mixed table has some in its name
 

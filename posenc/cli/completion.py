@@ -63,7 +63,7 @@ def complete_protocol(incomplete: str) -> list[str]:
 
 
 def complete_table(incomplete: str) -> list[str]:
-    from posenc.results.published import tables
+    from posenc.results.against import tables
 
     return _fitting(tables(), incomplete)
 

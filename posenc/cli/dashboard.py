@@ -10,7 +10,7 @@ from posenc.core.console import say
 from posenc.core.errors import UserError
 from posenc.core.paths import conf_dir, output_file
 from posenc.evaluation import PROTOCOLS
-from posenc.report import words
+from posenc.report import captions
 from posenc.results.selection import parse_multiple
 from posenc.tracking.copy import refuse_without
 from posenc.tracking.wandb_server import configured
@@ -33,7 +33,7 @@ def make_dashboard(
     the server refuses it.
     """
     refuse_without("wandb_workspaces", "dashboard", None, "dashboard")
-    multiple = words.length(parse_multiple(length))
+    multiple = captions.length(parse_multiple(length))
     _check_protocol(protocol)
     place = None if out is None else output_file("--out", out)
     from posenc.tracking import workspace as views

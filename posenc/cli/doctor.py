@@ -114,7 +114,7 @@ def _size(count: float) -> str:
 def _print(found: list[tuple[str, Finding]], problems: list[Finding]) -> None:
     options: dict[str, Any] = {}
     try:
-        from posenc.report.table import color_of, unicode_of, width_of
+        from posenc.report.writers import color_of, unicode_of, width_of
 
         color = "auto" if color_of(sys.stdout) else None
         options = {
@@ -241,7 +241,7 @@ def torch_and_devices() -> Iterator[Finding]:
     cuda, hip = torch.version.cuda, torch.version.hip
     build = f"CUDA {cuda}" if cuda else f"ROCm {hip}" if hip else f"CPU{mps}"
     yield Finding("torch", "ok", f"{torch.__version__}, built for {build}")
-    from posenc.running.slots import usable_cores
+    from posenc.core.machine import usable_cores
     from posenc.training.precision import has_hardware_bf16, resolve_device, resolve_precision
 
     if cuda and not torch.cuda.is_available():

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from posenc.cli.estimate import SECONDS, Estimate, estimate
 from posenc.config.compose import ComposedJob, Jobs
-from posenc.core.console import say
+from posenc.core.console import clock, say
 from posenc.core.errors import RunError, UserError, visible
 from posenc.core.memory_meter import resident
 from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer
@@ -27,16 +27,14 @@ from posenc.data.registry import is_streamed, needs_network, pinned_identity
 from posenc.data.sources.hub import go_offline
 from posenc.data.token_cache import cached_tokens, entry_of, open_entry, smallest_dtype
 from posenc.evaluation.subject import OutOfMemoryError
-from posenc.report.failures import DIVERGED, FINISHED
-from posenc.report.live import clock
-from posenc.report.runs_table import count
-from posenc.report.table import color_of, width_of
+from posenc.report.captions import millions
+from posenc.report.runs_table import DIVERGED, FINISHED
+from posenc.report.writers import color_of, width_of
+from posenc.running.env_vars import RETRY
+from posenc.running.jobs import each_once, validated
 from posenc.running.run_directory import read_status
-from posenc.running.standing import is_finished
-from posenc.running.sweep_jobs import each_once
-from posenc.running.told import RETRY
+from posenc.running.run_state import is_finished
 from posenc.running.train_job import TrainJob
-from posenc.running.validated import validated
 from posenc.training.checkpoint import KEPT
 
 # Jobs that differ in these, or in train.lr, alone share one estimate.
@@ -220,7 +218,7 @@ def _print_one(console: Console, one: Planned) -> None:
     training = f"{facts.bytes['train'] / 1e6:,.1f} MB to train on"
     corpus = f"{facts.name}: {total:,} documents, {size:,.1f} MB, of them {training}; "
     there = "cached" if one.real_tokens else "not tokenised yet (the real run does it first)"
-    seen = f"tokens of {tokenizer}: {there}; trained on {count(tokens)}"
+    seen = f"tokens of {tokenizer}: {there}; trained on {millions(tokens)}"
     if tokenizer == "bytes":
         seen += f", {tokens / max(1, facts.bytes['train']):.2f} of the training text"
     rows.append(("corpus", [f"{corpus}fingerprint {facts.fingerprint[:8]}", seen]))
@@ -284,7 +282,7 @@ def _print_all(console: Console, planned: Sequence[Planned]) -> None:
         numbers = ["-"] * 4
         if one.found is not None:
             times = clock(one.training_seconds), clock(one.evaluation_seconds)
-            numbers = [count(one.found.parameters["total"]), *times, _mb(max(_peaks(one, one.found)))]
+            numbers = [millions(one.found.parameters["total"]), *times, _mb(max(_peaks(one, one.found)))]
         table.add_row(Text(one.job.directory.name), *numbers, Text(visible(one.problem or one.state)))
     console.print(table)
     seconds = sum(one.training_seconds + one.evaluation_seconds for one in planned)

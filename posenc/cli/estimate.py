@@ -19,7 +19,7 @@ from posenc.evaluation.evaluate import Cell, plan_cells
 from posenc.evaluation.subject import NotApplicableError, OutOfMemoryError
 from posenc.model.decoder import Decoder, count_parameters
 from posenc.running.build import build_model
-from posenc.running.measure import subject_and_asked
+from posenc.running.measure import subject_and_request
 from posenc.running.train_job import TrainJob
 from posenc.training.memory import keep_freed_memory
 from posenc.training.optimizer import build_optimizer, moments_of
@@ -123,7 +123,7 @@ def _evaluation(
     job: TrainJob, model: Decoder, store: TokenStore, step_seconds: float, budget: float
 ) -> dict[str, Any]:
     """Time every cell of the evaluation on a share of its targets; its peak is that of the longest window."""
-    subject, asked = subject_and_asked(job.settings, model, store, job.evaluation, job.device)
+    subject, asked = subject_and_request(job.settings, model, store, job.evaluation, job.device)
     cells = plan_cells(subject, asked, job.evaluation.protocols)
     batch_tokens = job.batch_windows * job.settings["context_length"]
     expected = sum(map(_tokens, cells)) * step_seconds * FORWARD_SHARE / batch_tokens

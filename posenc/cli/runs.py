@@ -18,12 +18,14 @@ from posenc.core.atomic_files import write_bytes_atomic
 from posenc.core.console import say
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import output_file
-from posenc.report.runs_table import count, document, notes, progress, summary, table
-from posenc.report.table import color_of, unicode_of, width_of
+from posenc.report.captions import millions
+from posenc.report.runs_table import document, notes, progress, summary, table
+from posenc.report.writers import color_of, unicode_of, width_of
 from posenc.results.bundle import MOST_RUNS, SUFFIX, bundled, packed
 from posenc.results.filters import where as fitting
-from posenc.results.glance import Glance, bundles, glance, run_directories
-from posenc.results.load import Run, load_runs, run_names
+from posenc.results.load import Run, load_runs
+from posenc.results.run import run_names
+from posenc.results.run_summary import RunSummary, bundles, run_directories, run_summary
 from posenc.running.signals import InterruptedRunError, StopFlag
 
 FORMATS = ("table", "json")
@@ -37,7 +39,7 @@ SUMMARIZED = (
     "config.yaml",
     "records",
 )  # what a row is read from
-SORTS: dict[str, Callable[[Glance], Any]] = {
+SORTS: dict[str, Callable[[RunSummary], Any]] = {
     "path": lambda run: str(run.run.path),
     "status": lambda run: run.state,
     "encoding": lambda run: run.encoding,
@@ -89,10 +91,10 @@ class RunReader:
     def __init__(self, paths: Sequence[str], where: Sequence[str], sort: str, reverse: bool) -> None:
         self.paths, self.where, self.reverse = paths, list(where), reverse
         self.key = SORTS[sort]
-        self._known: dict[Path, tuple[Any, Glance]] = {}
+        self._known: dict[Path, tuple[Any, RunSummary]] = {}
         self._fitted = False  # whether `where` ever found any
 
-    def runs(self) -> list[Glance]:
+    def runs(self) -> list[RunSummary]:
         """Return all that fit `where`, in order; those without a value come last. Raises UserError."""
         found = []
         for path, problem in run_directories(self.paths):
@@ -115,11 +117,11 @@ class RunReader:
         without = [one for one in found if self.key(one) is None]
         return [*sorted(with_value, key=self.key, reverse=self.reverse), *without]
 
-    def _read(self, path: Path, problem: str | None) -> Glance:
+    def _read(self, path: Path, problem: str | None) -> RunSummary:
         if problem is None:
-            return glance(path, config=bool(self.where))
+            return run_summary(path)
         run = Run(path, problem=problem)
-        return Glance(run, run.state, None, None, None, None, None, None, {}, None, problem)
+        return RunSummary(run, run.state, None, None, None, None, None, None, {}, None, problem)
 
 
 def _changed(path: Path) -> float:
@@ -129,7 +131,9 @@ def _changed(path: Path) -> float:
         return -1.0
 
 
-def _view(runs: Sequence[Glance], width: int, now: float, rows: int | None = None) -> list[RenderableType]:
+def _view(
+    runs: Sequence[RunSummary], width: int, now: float, rows: int | None = None
+) -> list[RenderableType]:
     """Return table, notes and summary; with `rows` only the newest so many, and notes of what is running."""
     shown = list(runs)
     if rows is not None and len(shown) > rows:
@@ -179,14 +183,14 @@ def _watch_lines(reader: RunReader) -> None:
         time.sleep(EVERY)
 
 
-def _change(run: Glance) -> str:
+def _change(run: RunSummary) -> str:
     parts = [f"{run.run.path}: {run.state}"]
     if run.state == "running":
         parts.append(progress(run))
         if run.training_loss is not None:
             parts.append(f"loss {run.training_loss:.3f}")
         if run.tokens_per_second:
-            parts.append(f"{count(round(run.tokens_per_second))} tokens/s")
+            parts.append(f"{millions(round(run.tokens_per_second))} tokens/s")
     elif run.state == "finished" and run.at_train_length is not None:
         parts.append(f"{run.at_train_length:.3f} at T")
         if run.longest is not None:

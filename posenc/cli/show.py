@@ -26,7 +26,7 @@ from posenc.report.pictures.sampling import FAR
 from posenc.report.pictures.text import text_plot
 from posenc.results.settings import spoken_name
 from posenc.running.build import build_decoder, build_model, resolve_parts
-from posenc.running.stored_run import stored_run
+from posenc.running.eval_job import stored_run
 from posenc.training.checkpoint import check_weights, load_weights
 
 VOCABULARY = 17  # of a model that reads no text

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from contextlib import nullcontext
 
 from posenc.config.conf_text import choices, chosen_settings, command_tree, config_dir_of, groups
-from posenc.report.table import width_of, write
+from posenc.report.writers import width_of, write
 
 WIDEST = 100  # columns of the help
 COLUMN = 34  # where comments begin at the latest; those of longer settings go below
@@ -24,7 +24,7 @@ def run_train_or_eval(
     if {"--help", "-h"} & set(arguments):
         write(help_text(command, arguments, min(WIDEST, width_of(sys.stdout))), sys.stdout)
         return 0
-    from posenc.running.told import RETRY, setting
+    from posenc.running.env_vars import RETRY, setting
     from posenc.training.distributed import together
 
     with setting(RETRY, "1") if retry else nullcontext():

@@ -13,7 +13,7 @@ from posenc.config.overrides import key_of, quoted
 from posenc.core.console import say
 from posenc.core.errors import UserError, visible
 from posenc.results.bundle import SUFFIX as BUNDLE
-from posenc.results.load import load_run, places, run_directories_below
+from posenc.results.load import load_run, run_places
 from posenc.training.intact import checkpoint_paths
 
 
@@ -23,13 +23,6 @@ def with_each_run(overrides: list[str], parser: OverridesParser) -> list[str]:
     Runs that are not finished are left out and named. Raises UserError where nothing is left.
     """
     return [_expanded(override, parser) if key_of(override) == "run" else override for override in overrides]
-
-
-def refuse_several(given: str) -> None:
-    """Raise UserError for a folder of runs or a glob, where one run is meant."""
-    if _is_several(given):
-        hint = "every run below: posenc eval -m run=..."
-        raise UserError("run", given, "not a run directory: it has no config.yaml", hint=hint)
 
 
 def _expanded(override: str, parser: OverridesParser) -> str:
@@ -58,7 +51,7 @@ def _is_several(given: str) -> bool:
 def _runs_below(given: str) -> list[str]:
     try:
         pattern = os.path.expanduser(given)  # noqa: PTH111
-        below = [one for place in places(pattern) for one in run_directories_below(place)]
+        below = run_places([pattern])
     except UserError as error:
         raise UserError("run", given, "nothing is there by that name") from error
     kept = []

@@ -14,7 +14,7 @@ from posenc.evaluation import PROTOCOLS
 from posenc.evaluation.passes import Passes
 from posenc.evaluation.plans import Asked, Planned, ProtocolModule, windows_of
 from posenc.evaluation.subject import NotApplicableError, OutOfMemoryError, Subject, stopped_never
-from posenc.results.records import UNIT, Record, make_record
+from posenc.results.schema import UNIT, Record, make_record
 from posenc.results.store import find_record, write_record
 from posenc.training.memory import keep_freed_memory
 

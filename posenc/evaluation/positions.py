@@ -23,7 +23,7 @@ import numpy as np
 from posenc.evaluation.passes import text_losses
 from posenc.evaluation.plans import Asked, Spans, plan_spans
 from posenc.evaluation.subject import NotApplicableError, Subject, Sums, stopped_never, sums_by_document
-from posenc.results.records import BREAK, Curve
+from posenc.results.schema import BREAK, Curve
 from posenc.results.statistics import ratio_interval
 
 NAME = "positions"

@@ -17,7 +17,7 @@ from posenc.evaluation.extend import Extension
 from posenc.evaluation.memory import OutOfMemoryError, check_memory
 from posenc.model.decoder import Decoder
 from posenc.model.fused import token_losses
-from posenc.results.records import Curve
+from posenc.results.schema import Curve
 from posenc.training.distributed import current
 from posenc.training.memory import is_out_of_memory
 from posenc.training.precision import autocast

@@ -18,7 +18,7 @@ import numpy as np
 from posenc.data import TokenStore
 from posenc.evaluation.fixed_target import Plan
 from posenc.evaluation.subject import Sums, sums_by_document
-from posenc.results.records import REFERENCE_PROTOCOL
+from posenc.results.schema import REFERENCE_PROTOCOL
 
 NAME = REFERENCE_PROTOCOL
 ORDER = 3

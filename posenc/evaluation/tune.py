@@ -16,7 +16,7 @@ from posenc.evaluation.extend import Extension, build_extension, default_knobs, 
 from posenc.evaluation.plans import Asked
 from posenc.evaluation.subject import Subject
 from posenc.model.decoder import Decoder
-from posenc.results.records import Record
+from posenc.results.schema import Record
 
 TARGETS = 8000  # validation targets for each candidate and length
 SPLIT = "validation"

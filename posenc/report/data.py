@@ -1,4 +1,4 @@
-"""A comparison for programs: CSV (a line for each encoding and window) and one JSON document."""
+"""Write a comparison for programs: CSV, a line for each row and window, and one JSON document."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from posenc.report.escape import csv_text
-from posenc.report.summary import summary_sentence
-from posenc.results.columns import Column
-from posenc.results.comparison import Comparison, Row
-from posenc.results.records import SCHEMA_VERSION
+from posenc.core.errors import visible
+from posenc.report.captions import summary_sentence
+from posenc.report.escape import csv_field
+from posenc.results.comparison import Column, Comparison, Row
+from posenc.results.schema import SCHEMA_VERSION
 
 FIELDS = [
     "protocol",
@@ -35,11 +35,11 @@ FIELDS += ["effective_context", "uses_context", "uses_context_low", "uses_contex
 FIELDS += ["slope", "breaks_at", "targets", "documents", "note"]
 
 
-def csv_lines(comparisons: Sequence[Comparison], width: int, color: bool, unicode: bool) -> str:
-    """Unrounded numbers; empty where there is none; `inf` for a perplexity that overflows.
+def csv_lines(comparisons: Sequence[Comparison]) -> str:
+    """Return unrounded numbers, empty where there is none, `inf` for a perplexity that overflows.
 
-    `above_lowest` is the row minus the lowest of its length; all pairs of rows are in the JSON. What belongs
-    to a row (context, probes, slope) stands on each of its lines.
+    `above_lowest` is the row minus the lowest of its length; the JSON has all pairs of rows. What belongs to
+    a row (context, probes, slope) is repeated on each of its lines.
     """
     mixed = sorted({key for one in comparisons for key in (*_mixed(one.header["mixed"]), *_facet(one))})
     probes = list(dict.fromkeys(name for comparison in comparisons for name in _probe_names(comparison)))
@@ -58,17 +58,16 @@ def csv_lines(comparisons: Sequence[Comparison], width: int, color: bool, unicod
                     *((_mixed(row.mixed) | _facet(comparison)).get(key) for key in mixed),
                     *fields,
                 ]
-                writer.writerow([_field(value) for value in line])
+                writer.writerow([csv_field(value) for value in line])
     return out.getvalue()
 
 
-def json_document(comparisons: Sequence[Comparison], width: int, color: bool, unicode: bool) -> str:
-    """A document as docs/schema.md describes it; of several tables a list of them as `comparisons`.
+def json_document(comparisons: Sequence[Comparison]) -> str:
+    """Return the document of docs/schema.md; of several tables a list of them as `comparisons`.
 
-    Numbers are unrounded; each column has the `pairs` of its rows. A perplexity that overflows is null, with
-    the note `>1e30`.
+    A perplexity that overflows is null, with the note `>1e30`.
     """
-    documents = [{"summary": summary_sentence(one)} | _finite(one.to_dict()) for one in comparisons]
+    documents = [{"summary": visible(summary_sentence(one))} | _finite(one.to_dict()) for one in comparisons]
     single = len(documents) == 1 and not _facet(comparisons[0])
     whole = documents[0] if single else {"schema_version": SCHEMA_VERSION, "comparisons": documents}
     return json.dumps(whole, indent=2, allow_nan=False) + "\n"
@@ -141,10 +140,6 @@ def _probe_names(comparison: Comparison) -> list[str]:
     names = [f"{probe.protocol} {probe.multiple:g}x" for probe in comparison.probes]
     names += [f"{one.name} {one.multiple:g}x" for one in comparison.extensions]
     return [column for name in names for column in (name, f"{name} change")]
-
-
-def _field(value: object) -> object:
-    return csv_text(value) if isinstance(value, str) else value
 
 
 def _finite(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Names of other people as plain text in each format."""
+"""Escape other people's text where it leaves for a format. Terminals get `core.names.visible`."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textascii
 LATEX |= {character: "\\" + character for character in "&%$#_{}"}
 LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''"}
 LATEX |= {"±": r"$\pm$", "×": r"$\times$", "−": "$-$"}
+FORMULA = "=+-@＝＋－＠"  # what a spreadsheet takes for the beginning of a formula
 
 
 def markdown(text: object) -> str:
-    """Text that Markdown and its HTML leave as it is, on one line, also inside a pipe table."""
+    """Return one line that Markdown and its HTML leave as it is, also inside a pipe table."""
     return re.sub(r"([\\`*_{}\[\]<>|#~!$&])", r"\\\1", visible(text))
 
 
-def csv_text(text: object) -> str:
-    """Text that no spreadsheet takes for a formula: a quote in front of `= + - @` and the like."""
-    shown = visible(text)
-    return (
-        f"'{shown}"
-        if shown.lstrip()[:1] in ("=", "+", "-", "@", "＝", "＋", "－", "＠") and shown.strip()
-        else shown
-    )
+def csv_field(value: object) -> object:
+    """Return a field for the csv module: text that no spreadsheet takes for a formula, else the value."""
+    if not isinstance(value, str):
+        return value
+    shown = visible(value)
+    return f"'{shown}" if shown.strip() and shown.lstrip()[0] in FORMULA else shown
 
 
 def latex(text: object) -> str:
-    """Text that LaTeX prints as it is, in any font encoding: minus signs before numbers, no Unicode."""
+    """Return what LaTeX prints as it is, in any font encoding: minus signs before numbers, no Unicode."""
     shown = re.sub(r"(?<![\w.)])-(?=\d)", "−", visible(text))
     out = [LATEX.get(character, character) for character in shown]
     return "".join(c if c.isascii() else f"[U+{ord(c):04X}]" for c in out).replace("--", "-{}-")

@@ -1,10 +1,12 @@
-"""What is on disk, for `posenc runs`: what fits the width, notes on what did not finish, or JSON."""
+"""Write what is on disk, for `posenc runs`, and what did not finish, for every command."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.cells import cell_len
@@ -14,69 +16,53 @@ from rich.text import Text
 
 from posenc.core.console import clock
 from posenc.core.errors import visible
-from posenc.report.words import length
-from posenc.results.again import command_again
-from posenc.results.glance import Glance
+from posenc.report.captions import length, millions
+from posenc.results.load import Run
+from posenc.results.resume_command import resume_command
+from posenc.results.run_summary import RunSummary
 
-STYLES = {"finished": "green", "running": "cyan", "interrupted": "yellow", "dead": "red", "failed": "red"}
-ORDER = ("finished", "running", "interrupted", "failed", "diverged", "dead", "damaged", "unknown")
-AGAIN = ("dead", "interrupted", "failed")  # what the same command may still finish
+FINISHED, DIVERGED, NOT_STARTED = "finished", "diverged", "not started"
+STYLES = {FINISHED: "green", "running": "cyan", "interrupted": "yellow"}  # all others are red
+ORDER = (FINISHED, "running", "interrupted", "failed", DIVERGED, "dead", "damaged", "unknown")
+RESUMABLE = ("dead", "interrupted", "failed")  # by the same command
 GAP = 2
 LEFT = ("status", "encoding")
-LESS = ("age", "tok/s", "T", "tokens")  # left out in this order where the width is too small
+LESS = ("age", "tok/s", "T", "tokens")  # columns left out, in this order, where the width is too small
 UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
-def age(seconds: float) -> str:
-    """`3d`, `12m`: the largest unit that fits."""
-    for size, unit in UNITS:
-        if seconds >= size:
-            return f"{int(seconds // size)}{unit}"
-    return "now"
+# --- all runs
 
 
-def count(number: int) -> str:
-    """Tokens in short: `4M`, `1.25M`, `60k`, `512`."""
-    for size, unit in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
-        if number >= size * 0.9995:
-            return f"{number / size:.3g}{unit}"
-    return str(number)
-
-
-def progress(run: Glance) -> str:
-    """Tokens trained on, and of how many where that is not all."""
-    if run.tokens is None:
-        return "-"
-    if run.tokens_asked and run.tokens < 0.999 * run.tokens_asked:
-        return f"{count(run.tokens)}/{count(run.tokens_asked)}"
-    return count(run.tokens)
-
-
-def summary(runs: Sequence[Glance]) -> str:
-    """`25 runs: 20 finished, 5 failed`."""
+def summary(runs: Sequence[RunSummary]) -> str:
+    """Return `25 runs: 20 finished, 5 failed`."""
     found = Counter(run.state for run in runs)
     states = sorted(found, key=lambda state: ORDER.index(state) if state in ORDER else len(ORDER))
     counts = ", ".join(f"{found[state]} {visible(state)}" for state in states)
     return f"{len(runs)} run{'s' if len(runs) != 1 else ''}" + (f": {counts}" if counts else "")
 
 
-def table(runs: Sequence[Glance], width: int, now: float) -> RenderableType:
-    """A row a run: where `width` is too small without the columns of LESS, then as lines for each run.
+def table(runs: Sequence[RunSummary], width: int, now: float) -> RenderableType:
+    """Return a row a run; without the columns of LESS where `width` is too small, then a few lines a run.
 
     The directory is shown as its path where that fits, else as its name, else as the end of its hash.
     """
-    columns: dict[str, Callable[[Glance], str]] = {
-        "status": lambda run: visible(run.state),
-        "encoding": lambda run: visible(run.encoding or "-"),
-        "seed": lambda run: "-" if run.run.seed is None else str(run.run.seed),
-        "T": lambda run: "-" if run.context_length is None else str(run.context_length),
+    columns: dict[str, Callable[[RunSummary], str | None]] = {
+        "status": lambda run: run.state,
+        "encoding": lambda run: run.encoding,
+        "seed": lambda run: None if run.run.seed is None else str(run.run.seed),
+        "T": lambda run: None if run.context_length is None else str(run.context_length),
         "tokens": progress,
-        "tok/s": lambda run: _or_dash(run.tokens_per_second, lambda rate: count(round(rate))),
-        "age": lambda run: _or_dash(run.written, lambda at: age(now - at)),
-        "at T": lambda run: _or_dash(run.at_train_length, _loss),
-        "longest": lambda run: _or_dash(run.longest, lambda one: f"{_loss(one[1])} {length(one[0])}"),
+        "tok/s": lambda run: (
+            None if run.tokens_per_second is None else millions(round(run.tokens_per_second))
+        ),
+        "age": lambda run: None if run.written is None else age(now - run.written),
+        "at T": lambda run: None if run.at_train_length is None else f"{run.at_train_length:.3f}",
+        "longest": lambda run: (
+            None if run.longest is None else f"{run.longest[1]:.3f} {length(run.longest[0])}"
+        ),
     }
-    cells = {head: [text(run) for run in runs] for head, text in columns.items()}
+    cells = {head: [visible(text(run) or "-") for run in runs] for head, text in columns.items()}
     names = _names(runs)
     for dropped in range(len(LESS) + 1):
         kept = {head: texts for head, texts in cells.items() if head not in LESS[:dropped]}
@@ -88,37 +74,50 @@ def table(runs: Sequence[Glance], width: int, now: float) -> RenderableType:
     return Group(*(_block(cells, i, name, width) for i, name in enumerate(fitting)))
 
 
-def notes(runs: Sequence[Glance], now: float) -> list[str]:
-    """Lines for every run that is not finished: where it stands, why it stopped, what continues it."""
+def notes(runs: Sequence[RunSummary], now: float) -> list[str]:
+    """Return lines for every run that is not finished: its state, why it stopped, what resumes it."""
     lines = []
     for run in runs:
-        if run.state == "finished":
+        if run.state == FINISHED:
             continue
-        lines.append(visible(f"{run.run.path}: {_says(run, now)}"))
-        if run.state not in ("running", "damaged") and (run.run.path / "log.txt").is_file():
-            lines.append(visible(f"  log: {run.run.path / 'log.txt'}"))
-        if run.state in AGAIN:
-            lines.append(visible(f"  continue: {_continued(run)}"))
-        elif run.state == "diverged":  # which is final
-            lines.append(visible(f"  again from the start: {_continued(run, '--retry')}"))
-    return lines
+        log = run.run.path / "log.txt"
+        lines.append(f"{run.run.path}: {_state_of(run, now)}")
+        if run.state not in ("running", "damaged") and log.is_file():
+            lines.append(f"  log: {log}")
+        if run.state in RESUMABLE:
+            lines.append(f"  continue: {_command(run)}")
+        elif run.state == DIVERGED:
+            lines.append(f"  again from the start: {_command(run, '--retry')}")
+    return [visible(line) for line in lines]
 
 
-def document(runs: Sequence[Glance]) -> str:
-    """One JSON document with everything that is known of each run."""
-    found = Counter(run.state for run in runs)
-    return json.dumps(
-        {"schema_version": 1, "counts": dict(found), "runs": [_plain(run) for run in runs]}, indent=2
-    )
+def document(runs: Sequence[RunSummary]) -> str:
+    """Return one JSON document with everything that is known of each run."""
+    counts = dict(Counter(run.state for run in runs))
+    return json.dumps({"schema_version": 1, "counts": counts, "runs": [*map(_plain, runs)]}, indent=2)
 
 
-def _names(runs: Sequence[Glance]) -> list[list[str]]:
-    """What tells the directories apart beside their encoding and seed, the longest first."""
-    names = [visible(run.run.name) for run in runs]
+def progress(run: RunSummary) -> str:
+    """Return the tokens trained on, and of how many where that is not all."""
+    if run.tokens is None:
+        return "-"
+    if run.tokens_asked and run.tokens < 0.999 * run.tokens_asked:
+        return f"{millions(run.tokens)}/{millions(run.tokens_asked)}"
+    return millions(run.tokens)
+
+
+def age(seconds: float) -> str:
+    """Return `3d`, `12m`: the largest unit that fits."""
+    return next((f"{int(seconds // size)}{unit}" for size, unit in UNITS if seconds >= size), "now")
+
+
+def _names(runs: Sequence[RunSummary]) -> list[list[str]]:
+    """Return paths, names, ends of names: those that tell the runs apart beside encoding and seed."""
+    names = [run.run.name for run in runs]
     beside = [(run.encoding, run.run.seed) for run in runs]
     shorter = [names, [name[-8:] for name in names]]
     apart = [some for some in shorter if len(set(zip(beside, some, strict=True))) == len(some)]
-    return [[visible(run.run.path) for run in runs], *apart]
+    return [[visible(name) for name in some] for some in ([str(run.run.path) for run in runs], *apart)]
 
 
 def _grid(cells: dict[str, list[str]], names: list[str]) -> Table:
@@ -132,7 +131,7 @@ def _grid(cells: dict[str, list[str]], names: list[str]) -> Table:
 
 
 def _block(cells: dict[str, list[str]], i: int, name: str, width: int) -> Text:
-    """The directory and below it all that is known, broken only between two facts where each fits a line."""
+    """Return the directory and below it all that is known, broken only between facts that fit a line."""
     state = cells["status"][i]
     lines = [state]
     for head, texts in cells.items():
@@ -153,8 +152,8 @@ def _widest(*texts: str) -> int:
     return max(map(cell_len, texts), default=0)
 
 
-def _plain(run: Glance) -> dict[str, Any]:
-    longest = run.longest
+def _plain(run: RunSummary) -> dict[str, Any]:
+    longest_multiple, nats_at_longest = run.longest or (None, None)
     return {
         "path": str(run.run.path),
         "status": run.state,
@@ -171,35 +170,84 @@ def _plain(run: Glance) -> dict[str, Any]:
         "host": run.run.status.get("host"),
         "pid": run.run.status.get("pid"),
         "nats_at_train_length": run.at_train_length,
-        "longest_multiple": None if longest is None else longest[0],
-        "nats_at_longest": None if longest is None else longest[1],
-        "continue": _continued(run) if run.state in AGAIN else None,
+        "longest_multiple": longest_multiple,
+        "nats_at_longest": nats_at_longest,
+        "continue": _command(run) if run.state in RESUMABLE else None,
     }
 
 
-def _says(run: Glance, now: float) -> str:
-    if run.state == "running":
-        parts = [f"running, process {run.run.status.get('pid', '?')} on {run.run.status.get('host', '?')}"]
-        if run.training_loss is not None:
-            parts.append(f"training loss {_loss(run.training_loss)}")
-        if run.seconds_left:
-            parts.append(f"about {clock(run.seconds_left)} of training left")
-        if run.written is not None and now - run.written > 600:
-            parts.append(f"nothing written for {age(now - run.written)}")
-        return ", ".join(parts)
-    return run.state + (f", {run.reason}" if run.reason else "")
+def _state_of(run: RunSummary, now: float) -> str:
+    if run.state != "running":
+        return run.state + (f", {run.reason}" if run.reason else "")
+    parts = [f"running, {_process(run.run)}"]
+    if run.training_loss is not None:
+        parts.append(f"training loss {run.training_loss:.3f}")
+    if run.seconds_left:
+        parts.append(f"about {clock(run.seconds_left)} of training left")
+    if run.written is not None and now - run.written > 600:
+        parts.append(f"nothing written for {age(now - run.written)}")
+    return ", ".join(parts)
 
 
-def _continued(run: Glance, *flags: str) -> str:
-    found = command_again(run.run.config, run.run.path) if run.run.config else None
-    begun = "the command that began it"
-    why = " (its encoding or corpus is a YAML of your own)"
-    return " ".join((found or begun, *flags)) + ("" if found else why)
+def _command(run: RunSummary, *flags: str) -> str:
+    found = resume_command(run.run.config, run.run.path) if run.run.config else None
+    if found:
+        return " ".join((found, *flags))
+    began = " ".join(("the command that began it", *flags))
+    return f"{began} (its encoding or corpus is a YAML of your own)"
 
 
-def _loss(nats: float) -> str:
-    return f"{nats:.3f}"
+def _process(run: Run) -> str:
+    return f"process {run.status.get('pid', '?')} on {run.status.get('host', '?')}"
 
 
-def _or_dash(value: Any, text: Callable[[Any], str]) -> str:
-    return "-" if value is None else text(value)
+# --- what did not finish
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a job of a sweep ended: `failed`, `killed by SIGKILL`, `not started`, or as a run's status."""
+
+    name: str
+    state: str
+    reason: str | None = None
+    log: Path | None = None
+
+
+def failures_lines(runs: Sequence[Run]) -> list[str]:
+    """Return a line for every run that is not finished: name, state, reason, log."""
+    lines = []
+    for run in runs:
+        if run.state == FINISHED:
+            continue
+        reason = run.reason
+        if run.state == "running" and not reason:
+            reason = f"by {_process(run)}"
+        words = (
+            reason
+            if reason and reason.startswith(run.state)
+            else ", ".join(filter(None, [run.state, reason]))
+        )
+        log = f" (log: {run.path / 'log.txt'})" if (run.path / "log.txt").is_file() else ""
+        lines.append(visible(f"{run.name}: {words}{log}"))
+    return lines
+
+
+def sweep_lines(jobs: Sequence[Ended]) -> list[str]:
+    """Return every job that is not finished, counts of all, and what to do about the rest; [] if all are."""
+    open_jobs = [job for job in jobs if job.state != FINISHED]
+    if not open_jobs:
+        return []
+    lines = []
+    for job in open_jobs:
+        lines.append(f"{job.name}: {job.state}" + (f", {job.reason}" if job.reason else ""))
+        if job.log is not None:
+            lines.append(f"  log: {job.log}")
+    counts = Counter(job.state for job in jobs)
+    total = f"{len(jobs)} job{'s' * (len(jobs) > 1)}"
+    lines.append(f"{total}: " + ", ".join(f"{count} {state}" for state, count in counts.items()))
+    if any(job.state != DIVERGED for job in open_jobs):
+        lines.append("the same command goes on with what is not finished")
+    if counts[DIVERGED]:
+        lines.append("diverged is final; with --retry the same command trains those again from the start")
+    return [visible(line) for line in lines]

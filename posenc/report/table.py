@@ -1,91 +1,168 @@
-"""Printing comparisons: one function a format, in one place."""
+"""Turn a comparison into what every format prints: title, answer, tables of text, notes.
+
+This is the only place beside `captions` that reads a Comparison for a table; the writers know only Report.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from typing import TextIO
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from posenc.core.errors import UserError, visible
-from posenc.report.data import csv_lines, json_document
-from posenc.report.latex import latex
-from posenc.report.markdown import markdown
-from posenc.report.terminal import ASCII, terminal
-from posenc.results.comparison import Comparison, compare, metric_for, tables_of
-from posenc.results.load import Run
-from posenc.results.records import Metric
+from posenc.report.captions import captions, label, length, spread_is_of, summary_sentence, title
+from posenc.results.cells import Cell, CurveSummary
+from posenc.results.comparison import Column, Comparison, Row
+from posenc.results.ranking import Mark, short_verdict
+from posenc.results.schema import printed, printed_change
 
-FORMATS: dict[str, Callable[[Sequence[Comparison], int, bool, bool], str]] = {
-    "table": terminal,
-    "markdown": markdown,
-    "csv": csv_lines,
-    "latex": latex,
-    "json": json_document,
-}
-PIPED_WIDTH = 200  # a pipe has no width: wide enough for eight lengths in one block
+MARKS = {"lowest": "*", "tie": "=", "unclear": "?"}
 
 
-def render(comparison: Comparison, format: str, width: int, color: bool, unicode: bool = True) -> str:
-    """A comparison as text that ends with a newline. `width` in terminal columns; only the table uses it.
+@dataclass
+class CellText:
+    """The text of a cell in lines (loss, change, verdict, or why there is none), and its mark."""
 
-    Without `unicode` our own signs are ASCII (`+/-`). Raises UserError for a format that is not in FORMATS.
-    """
-    return _renderer(format)([comparison], width, color, unicode)
-
-
-def render_run(run: Run, format: str, metric: Metric, width: int, color: bool, unicode: bool = True) -> str:
-    """One run's own tables, by each protocol of `tables_of`. Raises as render and compare."""
-    comparisons = [compare([run], name, metric_for([run], name, metric), False) for name in tables_of([run])]
-    return _renderer(format)(comparisons, width, color, unicode)
+    lines: list[str]
+    mark: Mark | None = None
 
 
-def show(comparisons: Sequence[Comparison], format: str, stream: TextIO) -> None:
-    """Print comparisons to a stream, as wide, coloured and plain as that stream can show."""
-    text = _renderer(format)(comparisons, width_of(stream), color_of(stream), unicode_of(stream))
-    write(text, stream)
+@dataclass
+class Table:
+    """Rows of cells, `cells[row][column]`; a head is a list of lines."""
+
+    heads: list[list[str]]
+    names: list[str]
+    cells: list[list[CellText]]
+    title: str = ""
+    stub: str = "encoding"  # head of the names
+    notes: list[tuple[str, str]] = field(default_factory=list)  # a word (pass, fail, a name) and its text
 
 
-def show_run(run: Run, format: str, metric: Metric, stream: TextIO) -> None:
-    """Print one run's own table to a stream."""
-    text = render_run(run, format, metric, width_of(stream), color_of(stream), unicode_of(stream))
-    write(text, stream)
+@dataclass
+class Report:
+    """What a reader gets: titles, the answer, tables, notes. Plain text, which the writers escape."""
+
+    titles: list[str]
+    answer: str
+    tables: list[Table]
+    notes: list[str]
 
 
-def write(text: str, stream: TextIO) -> None:
-    """Write text; characters that the stream's encoding lacks become escapes."""
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+def report_of(comparison: Comparison, marks: Mapping[str, str] = MARKS) -> Report:
+    """Return the tables of a comparison; `marks` is how the format marks its cells."""
+    side = side_table(comparison)
+    return Report(
+        titles=[title(comparison)],
+        answer=summary_sentence(comparison),
+        tables=[main_table(comparison)] + ([side] if side is not None else []),
+        notes=captions(comparison, marks),
+    )
 
 
-def width_of(stream: TextIO) -> int:
-    """Columns to print for: COLUMNS, the terminal's own width, or 200 for a pipe."""
-    named = os.environ.get("COLUMNS", "")
-    if named.isdecimal() and int(named) > 0:
-        return int(named)
-    try:
-        return os.get_terminal_size(stream.fileno()).columns or PIPED_WIDTH
-    except (OSError, ValueError, AttributeError):
-        return PIPED_WIDTH
+def main_table(comparison: Comparison) -> Table:
+    """Return the losses by length, those of hidden columns left out."""
+    shown = [i for i, column in enumerate(comparison.columns) if column.shown]
+    return Table(
+        heads=[_head(comparison.columns[i]) for i in shown],
+        names=[label(row) for row in comparison.rows],
+        cells=[[cell_text(row.cells[i], comparison) for i in shown] for row in comparison.rows],
+    )
 
 
-def color_of(stream: TextIO) -> bool:
-    """Whether styles belong on this stream: a capable terminal, or FORCE_COLOR. NO_COLOR leaves bold."""
-    from rich.console import Console
+def side_table(comparison: Comparison) -> Table | None:
+    """Return how rows use their context, slopes, probes and extensions; None where no row has any."""
+    rows, metric, of = comparison.rows, comparison.header["metric"], spread_is_of(comparison)
+    columns: list[tuple[list[str], list[list[str]]]] = [
+        (["effective", "context"], [_effective(row) for row in rows]),
+        (["T against", "T/2"], [_uses(row) for row in rows]),
+        (["slope", "past T"], [_slope(row.curve, of) for row in rows]),
+        (["breaks", "at"], [_breaks(row.curve) for row in rows]),
+    ]
+    for i, probe in enumerate(comparison.probes):
+        texts = [_cell_text(row.probes[i].cell, "nats", of).lines for row in rows]
+        columns.append(([probe.protocol, length(probe.multiple)], texts))
+    for i, extension in enumerate(comparison.extensions):
+        cells = [row.extensions[i] for row in rows]
+        texts = [[] if cell is None else _cell_text(cell, metric, of).lines for cell in cells]
+        columns.append(([extension.name, length(extension.multiple)], texts))
+    columns = [(head, texts) for head, texts in columns if any(texts)]
+    if not columns:
+        return None
+    entries = [[CellText(texts[i] or ["-"]) for _, texts in columns] for i in range(len(rows))]
+    return Table([head for head, _ in columns], [label(row) for row in rows], entries)
 
-    console = Console(file=stream)
-    return console.is_terminal and not console.is_dumb_terminal
+
+def cell_text(cell: Cell, comparison: Comparison) -> CellText:
+    """Return a cell as text: loss, change or difference to the baseline, verdict, or why there is none."""
+    h = comparison.header
+    return _cell_text(cell, h["metric"], spread_is_of(comparison), h["baseline"] is not None)
 
 
-def unicode_of(stream: TextIO) -> bool:
-    """Whether the stream's encoding has the signs that a table uses."""
-    try:
-        "".join(ASCII).encode(getattr(stream, "encoding", None) or "utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+def _cell_text(cell: Cell, metric: str, of: str | None, baseline: bool = False) -> CellText:
+    """`of` is what the table's ± is over; with a `baseline` no change against 1x is shown."""
+    lines = []
+    if cell.mean is not None:
+        lines.append(printed(cell.mean, metric) + _plus_minus(cell.spread if of == "seeds" else None, metric))
+        if cell.against is not None:
+            half = _half(cell.against.ci95)
+            lines.append(printed_change(cell.against.difference, metric) + _plus_minus(half, metric))
+            lines.append(cell.against.word)
+        elif cell.change is not None and (cell.multiple != 1 or cell.change != 0) and not baseline:
+            half = _over(of, cell.change_spread, cell.change_ci95)
+            lines.append(printed_change(cell.change, metric) + _plus_minus(half, metric))
+        if cell.verdict is not None and not baseline:
+            lines.append(short_verdict(cell.verdict))
+    if cell.note is not None and cell.mean is not None:  # the reason is in the notes
+        lines.append(f"only {cell.seeds} seed" + ("s" if cell.seeds > 1 else ""))
+    elif cell.note is not None:
+        lines += cell.note.split(", ")
+    return CellText(lines or ["-"], cell.mark)
 
 
-def _renderer(format: str) -> Callable[[Sequence[Comparison], int, bool, bool], str]:
-    if format not in FORMATS:
-        raise UserError("--format", visible(format), "no such format", allowed=list(FORMATS))
-    return FORMATS[format]
+def _head(column: Column) -> list[str]:
+    """`4x` over its tokens; the training length is marked."""
+    name = length(column.multiple) + (" (T)" if column.multiple == 1 else "")
+    return [name] if column.window is None else [name, str(column.window)]
+
+
+def _plus_minus(half: float | None, metric: str) -> str:
+    return "" if half is None else f"±{printed(half, metric)}"
+
+
+def _half(interval: Sequence[float] | None) -> float | None:
+    return None if interval is None else (interval[1] - interval[0]) / 2
+
+
+def _over(of: str | None, spread: float | None, interval: Sequence[float] | None) -> float | None:
+    """Return what the table's ± is over: the deviation over seeds, or half the interval over documents."""
+    return spread if of == "seeds" else _half(interval) if of == "documents" else None
+
+
+def _effective(row: Row) -> list[str]:
+    context = row.effective_context
+    return [] if context is None else [length(context.multiple) + ("+" if context.longest else "")]
+
+
+def _uses(row: Row) -> list[str]:
+    uses = row.uses_context
+    return (
+        [] if uses is None else [printed_change(uses.change, "nats") + _plus_minus(_half(uses.ci95), "nats")]
+    )
+
+
+def _slope(curve: CurveSummary | None, of: str | None) -> list[str]:
+    if curve is None or curve.slope is None:
+        return []
+    half = _over(of, curve.slope_spread, curve.slope_ci95)
+    return [f"{curve.slope:+.1e}" + ("" if half is None else f"±{half:.0e}")]
+
+
+def _breaks(curve: CurveSummary | None) -> list[str]:
+    """Return the first and the last position over the seeds, and how many of the seeds break."""
+    if curve is None:
+        return []
+    broken = sorted(position for position in curve.breaks_at if position is not None)
+    if not broken:
+        return ["no break" if all(curve.holds) else "unclear"]
+    ends = dict.fromkeys(length(round(end / curve.train_length, 2)) for end in (broken[0], broken[-1]))
+    part = [] if len(broken) == len(curve.breaks_at) else [f"{len(broken)} of {len(curve.breaks_at)} seeds"]
+    return [" to ".join(ends), *part]

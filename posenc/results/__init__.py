@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from posenc.results.load import Run, load_runs
+from posenc.results.load import load_runs
+from posenc.results.run import Run
 
 __all__ = ["Run", "load_runs"]

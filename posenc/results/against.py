@@ -1,28 +1,87 @@
-"""A comparison beside a paper's table: both sides with their settings, and checks of direction."""
+"""A comparison beside a paper's table: both sides with their settings, and checks of direction, not of size.
+
+`published.csv` beside this file has a row for each printed number. Sign: does the loss rise or fall from T
+on? Order: which of two encodings has the lower loss at a length? A check passes or fails only where both
+sides are clear; else it cannot tell, and says why.
+"""
 
 from __future__ import annotations
 
+import csv
+import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
-from posenc.core.errors import visible
-from posenc.results.cells import NOT_MEASURED, Cell, record_of, samples_of
-from posenc.results.comparison import Comparison, compare, protocols_of
-from posenc.results.directions import Check, Outcome, Scores, is_clear, order, sign
-from posenc.results.load import Run
-from posenc.results.mixing import mixed_values
-from posenc.results.published import TRANSCRIBED, Published, table_rows
-from posenc.results.records import HEADLINE, INFLATED
-from posenc.results.rows import Group, group_runs
-from posenc.results.selection import select
+from posenc.core.errors import UserError
+from posenc.results.cells import NOT_MEASURED, Cell, samples_of
+from posenc.results.comparison import EVERYTHING, Comparison, check_request, compare_groups, protocols_of
+from posenc.results.ranking import CONFIDENCE
+from posenc.results.row_groups import RowGroup
+from posenc.results.run import Run
+from posenc.results.schema import HEADLINE, INFLATED
+from posenc.results.statistics import Sample, difference, same_targets
 
+# Taken from other people's copies of these tables.
+TRANSCRIBED = frozenset({"kerple-table3", "scale-invariant-table1", "kazemnejad-appendixF"})
+# 2% of the perplexity, in nats: a smaller published change is flat, a smaller difference no order; of what is
+# measured, where the whole interval is smaller. The spreads that papers give are 0.6 to 3% at T.
+FLAT = math.log(1.02)
 # The published length nearest to one of ours stands beside it up to this ratio: alibi-table2 goes from 3 to 5
 # times 512 tokens, and 2512 is its length for our 4x. Each such pair is printed with both multiples.
 NEAR = math.log(1.25)
 PROTOCOLS = (HEADLINE, "sliding", INFLATED)  # that score text in windows of a length, as the papers do
+Outcome = Literal["pass", "fail", "cannot tell"]
+Pairs = Sequence[tuple[Sample, Sample]]  # both sides of each seed
+
+
+@dataclass(frozen=True)
+class Published:
+    """One number of a paper's table, as printed."""
+
+    table: str
+    paper: str
+    arxiv: str
+    parameters: str
+    corpus: str
+    protocol: str
+    train_length: int  # tokens
+    eval_length: int  # tokens
+    encoding: str
+    metric: str  # ppl or nats
+    value: float
+    spread: float | None  # the paper's own standard deviation
+
+    @property
+    def multiple(self) -> float:
+        """The evaluation length as a multiple of the training length."""
+        return self.eval_length / self.train_length
+
+    @property
+    def nats(self) -> float:
+        """Per token of that paper's tokenizer."""
+        return math.log(self.value) if self.metric == "ppl" else self.value
+
+    @property
+    def spread_nats(self) -> float:
+        """The paper's standard deviation in nats per token; 0 where it gives none."""
+        return (self.spread or 0.0) / (self.value if self.metric == "ppl" else 1.0)
+
+
+@dataclass
+class Check:
+    """One direction that the paper states; differences are in nats per token."""
+
+    kind: Literal["sign", "order"]
+    what: str
+    outcome: Outcome
+    reason: str
+    published: float  # of a sign the change from T on, of an order the lower one minus the higher one
+    measured: float | None = None
+    interval: list[float] | None = None  # of `measured`, over seeds and documents; of one seed: documents
 
 
 @dataclass
@@ -52,7 +111,7 @@ class Block:
 
 
 @dataclass
-class Against:
+class PaperComparison:
     """Both sides with their settings."""
 
     table: str
@@ -68,76 +127,90 @@ class Against:
 
 
 @dataclass
-class _Ours:
-    """What was measured, and where each published name is in it."""
+class _Measured:
+    """Our side, and the row of each published name."""
 
     comparison: Comparison
-    groups: list[Group]  # in the order of the comparison's rows
+    groups: list[RowGroup]  # in the order of the comparison's rows
     at: dict[str, int]
 
     def cell(self, name: str, multiple: float) -> Cell | None:
-        cells = self.comparison.rows[self.at[name]].cells if name in self.at else []
-        return next((cell for cell in cells if cell.multiple == multiple and cell.seeds), None)
+        """Return an encoding's cell at a length, if it has a number."""
+        return next((one for one in self._cells(name) if one.multiple == multiple and one.seeds), None)
+
+    def samples(self, name: str, multiple: float) -> dict[int, Sample] | str:
+        """Return an encoding's sums by document of each seed; or why it cannot be judged there."""
+        cell = self.cell(name, multiple)
+        if cell is not None and cell.rankable:
+            return samples_of(self.groups[self.at[name]], multiple)
+        note = next((one.note for one in self._cells(name) if one.multiple == multiple), None)
+        protocol = self.comparison.header["protocol"]
+        return note if note not in (None, NOT_MEASURED) else f"{NOT_MEASURED} by {protocol}"
+
+    def _cells(self, name: str) -> list[Cell]:
+        return self.comparison.rows[self.at[name]].cells if name in self.at else []
 
 
-def against(runs: Sequence[Run], table: str, allow_mixed: bool = False) -> Against:
-    """The runs beside a published table, by the protocol that comes nearest to the paper's.
+@functools.cache
+def published() -> tuple[Published, ...]:
+    """Return every published number, in the order of the file."""
+    numbers = {"train_length": int, "eval_length": int, "value": float}
+    with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as file:
+        rows: list[dict[str, Any]] = list(csv.DictReader(file))
+    fields = Published.__dataclass_fields__
+    for row in rows:
+        row |= {name: kind(row[name]) for name, kind in numbers.items()}
+        row["spread"] = float(row["spread"]) if row["spread"] else None
+    return tuple(Published(**{name: row[name] for name in fields}) for row in rows)
+
+
+def tables() -> list[str]:
+    """Return the names of the tables."""
+    return list(dict.fromkeys(row.table for row in published()))
+
+
+def against(runs: Sequence[Run], table: str, allow_mixed: bool = False) -> PaperComparison:
+    """Compare the runs with a published table, by the protocol that comes nearest to the paper's.
 
     Where no run was measured by that one, by the next of PROTOCOLS, and a note says so. Raises UserError for
     an unknown table, and as `compare` does.
     """
-    rows = table_rows(table)
-    wanted = protocol_like(rows[0].protocol)
+    rows = [row for row in published() if row.table == table]
+    if not rows:
+        raise UserError("--against", table, "there is no such table", allowed=tables())
+    theirs = rows[0].protocol
+    nearest = next((name for name in PROTOCOLS if theirs.startswith(name)), HEADLINE)
     there = protocols_of(runs)
-    protocol = next((name for name in (wanted, *PROTOCOLS) if name in there), HEADLINE)
-    comparison = compare(runs, protocol, "nats", allow_mixed)
-    selected = select(runs, protocol)
-    groups = group_runs(runs, selected, mixed_values(selected))
+    protocol = next((name for name in (nearest, *PROTOCOLS) if name in there), HEADLINE)
+    check_request(runs, protocol, "nats")
+    comparison, groups = compare_groups(runs, protocol, "nats", allow_mixed, EVERYTHING)
     names = list(dict.fromkeys(row.encoding for row in rows))
-    ours = _Ours(comparison, groups, _find(names, groups))
+    # a row with options of its own, or with one of several settings, is called otherwise
+    bare = [group.label.split(" (beyond")[0] for group in groups]
+    ours = _Measured(comparison, groups, {name: bare.index(name) for name in names if bare.count(name) == 1})
     keys = ("paper", "arxiv", "parameters", "corpus", "protocol", "metric")
-    return Against(
+    lengths = sorted({row.train_length for row in rows})
+    return PaperComparison(
         table=table,
-        published={key: _shared(getattr(row, key) for row in rows) for key in keys},
+        published={key: " | ".join(dict.fromkeys(getattr(row, key) for row in rows)) for key in keys},
         measured=comparison.header,
-        notes=[*_protocol_notes(rows[0].protocol, wanted, ours), *_notes(table, names, ours)],
-        blocks=[
-            _block([row for row in rows if row.train_length == length], ours)
-            for length in sorted({row.train_length for row in rows})
-        ],
+        notes=[*_protocol_notes(theirs, nearest, ours), *_notes(table, names, ours)],
+        blocks=[_block([row for row in rows if row.train_length == length], ours) for length in lengths],
     )
 
 
-def protocol_like(published: str) -> str:
-    """The protocol here that measures as a paper's does, or comes nearest."""
-    return next((name for name in PROTOCOLS if published.startswith(name)), HEADLINE)
-
-
-def _find(names: Sequence[str], groups: Sequence[Group]) -> dict[str, int]:
-    """The index of the one row that is called as the paper calls it, for each name that has one.
-
-    A row with options of its own, or with one of several settings, is called otherwise.
-    """
-    found = {}
-    for name in names:
-        rows = [i for i, group in enumerate(groups) if group.label.split(" (beyond")[0] == name]
-        if len(rows) == 1:
-            found[name] = rows[0]
-    return found
-
-
-def _protocol_notes(published: str, wanted: str, ours: _Ours) -> list[str]:
+def _protocol_notes(theirs: str, nearest: str, ours: _Measured) -> list[str]:
     protocol, stride = ours.comparison.header["protocol"], ours.comparison.header["stride"]
-    if protocol != wanted:
+    if protocol != nearest:
         return [
-            f"protocols differ: no run has measured {wanted}, so {protocol} stands beside it, and the "
-            f"protocol alone can turn a curve round: posenc eval run=DIR eval.protocols=[{wanted}]"
+            f"protocols differ: no run has measured {nearest}, so {protocol} stands beside it, and the "
+            f"protocol alone can turn a curve round: posenc eval run=DIR eval.protocols=[{nearest}]"
         ]
     here = protocol if stride is None else f"{protocol} stride={stride}"
-    return [] if published.startswith(here) else [f"protocols differ: {published} there, {here} here"]
+    return [] if theirs.startswith(here) else [f"protocols differ: {theirs} there, {here} here"]
 
 
-def _notes(table: str, names: Sequence[str], ours: _Ours) -> list[str]:
+def _notes(table: str, names: Sequence[str], ours: _Measured) -> list[str]:
     notes, missing = [], []
     if table in TRANSCRIBED:
         notes.append("published numbers from a transcription: check the paper before quoting them")
@@ -150,11 +223,10 @@ def _notes(table: str, names: Sequence[str], ours: _Ours) -> list[str]:
             notes.append(f"{name} has no one row to hold against the paper: {', '.join(labels)}")
         else:
             missing.append(name)
-    notes += [f"published and not measured: {', '.join(missing)}"] if missing else []
-    return [visible(note) for note in notes]
+    return notes + ([f"published and not measured: {', '.join(missing)}"] if missing else [])
 
 
-def _block(rows: Sequence[Published], ours: _Ours) -> Block:
+def _block(rows: Sequence[Published], ours: _Measured) -> Block:
     places = _places(rows, [column.multiple for column in ours.comparison.columns])
     bases = {row.encoding: row for row in rows if row.multiple == 1}
     shown = [row for row in rows if row.eval_length in places]
@@ -171,30 +243,30 @@ def _block(rows: Sequence[Published], ours: _Ours) -> Block:
         pairs = list(combinations(sorted(both, key=lambda row: row.nats), 2))
         of = sum(is_clear(*pair) for pair in pairs)
         for lower, higher in pairs:
-            scores = _between(ours, lower.encoding, higher.encoding, multiple)
-            checks.append(order(lower, higher, multiple, scores, of))
+            between = _between(ours, lower.encoding, higher.encoding, multiple)
+            checks.append(order(lower, higher, multiple, between, of))
     return Block(rows[0].train_length, entries, checks, len(rows) - len(shown))
 
 
 def _places(rows: Sequence[Published], measured: Sequence[float]) -> dict[int, float]:
-    """The published lengths to show, and the multiple of T here that each stands beside.
+    """Return the published lengths to show, and the multiple of T here that each stands beside.
 
     Those nearest to the lengths measured; where nobody measured, those nearest to powers of two.
     """
+
+    def apart(a: float, b: float) -> float:
+        return abs(math.log(a / b))
+
     lengths = {row.eval_length: row.multiple for row in sorted(rows, key=lambda row: row.eval_length)}
     octaves = [2.0**k for k in range(round(math.log2(max(lengths.values()))) + 1)]
-    wanted = [*measured, *(o for o in octaves if all(_apart(o, one) > NEAR for one in measured))]
+    wanted = [*measured, *(o for o in octaves if all(apart(o, one) > NEAR for one in measured))]
     places = {}
     for length, multiple in lengths.items():
-        place = min(wanted, key=lambda one: _apart(one, multiple))
-        closest = min(lengths.values(), key=lambda other: _apart(other, place))
-        if closest == multiple and _apart(place, multiple) <= NEAR:
+        place = min(wanted, key=lambda one: apart(one, multiple))
+        closest = min(lengths.values(), key=lambda other: apart(other, place))
+        if closest == multiple and apart(place, multiple) <= NEAR:
             places[length] = place if place in measured else multiple
     return places
-
-
-def _apart(a: float, b: float) -> float:
-    return abs(math.log(a / b))
 
 
 def _entry(row: Published, multiple: float, cell: Cell | None, check: Check | None) -> Entry:
@@ -213,40 +285,109 @@ def _entry(row: Published, multiple: float, cell: Cell | None, check: Check | No
     )
 
 
-def _from_t(ours: _Ours, name: str, multiple: float) -> Scores | str:
-    """Each seed's scores at a length and as trained at T; or why there are none."""
-    cell = ours.cell(name, multiple)
-    if cell is None or not cell.rankable:
-        return _why(ours, name, multiple)
-    group, scores = ours.groups[ours.at[name]], []
-    for member in group.members:
-        here, there = record_of(member, group.extend, multiple), record_of(member, None, 1.0)
-        if here is not None and here["per_document"] is not None:
-            if there is None or there["per_document"] is None:
+def _from_t(ours: _Measured, name: str, multiple: float) -> Pairs | str:
+    """Return each seed's sums at a length and as trained at T; or why there are none."""
+    here = ours.samples(name, multiple)
+    if isinstance(here, str):
+        return here
+    pairs = []
+    for member in ours.groups[ours.at[name]].members:
+        base = member.record(None, 1.0)
+        there = None if base is None else member.sample(base)
+        if member.run.seed in here:
+            if there is None:
                 return "not measured at 1x"
-            scores.append((here["per_document"], there["per_document"]))
-    return scores
+            pairs.append((here[member.run.seed], there))
+    return pairs
 
 
-def _between(ours: _Ours, a: str, b: str, multiple: float) -> Scores | str:
-    """The scores of two encodings at one length, of the seeds that both have; or why there are none."""
-    for name in (a, b):
-        cell = ours.cell(name, multiple)
-        if cell is None or not cell.rankable:
-            return f"{name}: {_why(ours, name, multiple)}"
+def _between(ours: _Measured, a: str, b: str, multiple: float) -> Pairs | str:
+    """Return the sums of two encodings at one length, of the seeds that both have; or why there are none."""
+    ones, others = ours.samples(a, multiple), ours.samples(b, multiple)
+    if isinstance(ones, str):
+        return f"{a}: {ones}"
+    if isinstance(others, str):
+        return f"{b}: {others}"
     hashes = {cell.targets_hash for name in (a, b) if (cell := ours.cell(name, multiple))}
     if len(hashes) != 1 or None in hashes:
         return "measured on different targets"
-    ones, others = (samples_of(ours.groups[ours.at[name]], multiple) for name in (a, b))
     return [(ones[seed], others[seed]) for seed in sorted(ones) if seed in others]
 
 
-def _why(ours: _Ours, name: str, multiple: float) -> str:
-    """What an encoding's row says of a length at which it cannot be judged."""
-    cells = ours.comparison.rows[ours.at[name]].cells if name in ours.at else []
-    note = next((cell.note for cell in cells if cell.multiple == multiple), None) or NOT_MEASURED
-    return visible(note) + (f" by {ours.comparison.header['protocol']}" if note == NOT_MEASURED else "")
+def sign(base: Published, row: Published, multiple: float, pairs: Pairs | str) -> Check:
+    """Check whether the loss moves from T on as in the paper. `pairs` at `multiple` and at T, or why none.
+
+    Flat is a published change of less than 2% of the perplexity, and a measured 95% interval within 2%.
+    """
+    published = row.nats - base.nats
+    flat = abs(published) < FLAT
+    word = "stays flat" if flat else ("rises" if published > 0 else "falls")
+    check = Check("sign", f"{row.encoding} {word} from 1x to {multiple:.3g}x", "cannot tell", "", published)
+    _measure(check, pairs, CONFIDENCE)
+    if abs(published) < math.hypot(base.spread_nats, row.spread_nats):
+        check.reason = "published within its own spread"
+    elif check.interval is not None and flat:
+        low, high = check.interval
+        if low > FLAT or high < -FLAT:
+            check.outcome = "fail"
+        elif low >= -FLAT and high <= FLAT:
+            check.outcome = "pass"
+        else:
+            check.reason += f": partly beyond {FLAT:.2f}, so flat or not"
+    else:
+        _judge(check, rises=published > 0)
+    return check
 
 
-def _shared(values: Iterable[str]) -> str:
-    return " | ".join(dict.fromkeys(values))
+def order(lower: Published, higher: Published, multiple: float, pairs: Pairs | str, of: int) -> Check:
+    """Check whether the same one of two encodings has the lower loss. `pairs` of the lower and the higher.
+
+    `of` is how many orders are checked at this length; their intervals hold together in 95% of cases
+    (Bonferroni), as a ranking's do.
+    """
+    what = f"{lower.encoding} below {higher.encoding} at {multiple:.3g}x"
+    check = Check("order", what, "cannot tell", "", lower.nats - higher.nats)
+    if not is_clear(lower, higher):
+        check.reason = "published within 2%, or their spread"
+        return check
+    _measure(check, pairs, 1 - (1 - CONFIDENCE) / of)
+    _judge(check, rises=False)
+    return check
+
+
+def is_clear(a: Published, b: Published) -> bool:
+    """Return whether two published numbers differ by 2% of the perplexity and by their spread."""
+    return abs(a.nats - b.nats) >= max(FLAT, math.hypot(a.spread_nats, b.spread_nats))
+
+
+def _measure(check: Check, pairs: Pairs | str, confidence: float) -> None:
+    """Set the measured difference and its interval, or why there is none."""
+    if isinstance(pairs, str):
+        check.reason = pairs
+    elif not pairs:
+        check.reason = "no seed in common"
+    elif not all(same_targets(a, b) for a, b in pairs):
+        check.reason = "measured on different targets"
+    else:
+        estimate = difference(pairs, "targets")
+        interval = estimate.interval(confidence)
+        check.measured = estimate.value
+        check.reason = f"measured {estimate.value:+.3f}"
+        if interval is None:
+            check.reason += ": no interval below 30 documents"
+        else:
+            check.interval = list(interval)
+            check.reason += f" [{interval[0]:+.3f}, {interval[1]:+.3f}]"
+
+
+def _judge(check: Check, rises: bool) -> None:
+    """Pass or fail where the interval lies on one side of zero and not all within what is flat."""
+    if check.interval is None:
+        return
+    low, high = check.interval
+    if low <= 0 <= high:
+        check.reason += ": holds zero"
+    elif max(-low, high) <= FLAT:
+        check.reason += f": within {FLAT:.2f}, no direction"
+    else:
+        check.outcome = "pass" if (low > 0) == rises else "fail"

@@ -3,32 +3,88 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
+import math
+import re
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from posenc.core.errors import UserError, visible
-from posenc.results.baseline import against_baseline, find_baseline
-from posenc.results.cells import NOT_MEASURED, Cell, make_cell, record_of, samples_of, value_of
-from posenc.results.columns import Column, bin_columns, single, window_columns, window_multiples
-from posenc.results.context import EffectiveContext, UsesContext, effective_context, uses_context
-from posenc.results.curves import CurveSummary, has_curves, make_bin_cell, summary
-from posenc.results.extensions import ExtensionColumn, extension_columns, fold, notes_of
-from posenc.results.header import header_of, parameters_of
-from posenc.results.load import Run
-from posenc.results.mixing import mixed_values, refuse_mixed
-from posenc.results.probes import PROBES, Probe, ProbeColumn, probe_columns
-from posenc.results.ranking import Pair, compare_pairs, marks, surely_below
-from posenc.results.records import HEADLINE, INFLATED, METRICS, REFERENCE_PROTOCOL, SCHEMA_VERSION, Metric
-from posenc.results.reference import undertrained
-from posenc.results.rows import Group, full_label, group_runs, names_of, relabel, shown_of
-from posenc.results.selection import multiple_of, select
+from posenc.core.errors import UserError
+from posenc.results.cells import (
+    NOT_MEASURED,
+    PROBES,
+    Cell,
+    CurveSummary,
+    EffectiveContext,
+    Probe,
+    ProbeColumn,
+    UsesContext,
+    bins_of,
+    effective_context,
+    has_curves,
+    make_bin_cell,
+    make_cell,
+    probe_columns,
+    reference_of,
+    samples_of,
+    single,
+    summarise_curves,
+    undertrained,
+    uses_context,
+    value_of,
+)
+from posenc.results.filters import facets_of
+from posenc.results.ranking import (
+    COLLAPSED,
+    CONFIDENCE,
+    SAME,
+    Pair,
+    against_baseline,
+    compare_pairs,
+    marks,
+    surely_below,
+)
+from posenc.results.row_groups import CODE, RowGroup, extends, fold, group_runs, relabel, shown_of
+from posenc.results.run import Run
+from posenc.results.schema import (
+    HEADLINE,
+    INFLATED,
+    METRICS,
+    REFERENCE_PROTOCOL,
+    SCHEMA_VERSION,
+    UNIT,
+    Metric,
+    Record,
+    multiple_of,
+)
+from posenc.results.selection import Selected, mixed_values, refuse_mixed, select, tokens_trained
+from posenc.results.settings import as_text, differing, is_option
 from posenc.results.statistics import mean_and_spread
-from posenc.results.view import View, choose, choose_multiples, sort_rows
 
-EVERYTHING = View()
 MOST_PAIRED = 40  # rows; of more only the pairs with the lowest are made, and corrected for all
+SHORTEST_SHOWN = 1 / 8  # of T: a table shows the bins of a curve that end at powers of two from here
+
+
+@dataclass
+class Column:
+    """A window length, or a bin of positions. Counts are null where the rows differ in them."""
+
+    multiple: float  # of T; of a bin its last position
+    window: int | None  # tokens; of a bin its last position
+    targets: int | None
+    documents: int | None
+    shown: bool = True  # in tables; programs get all
+    pairs: list[Pair] = field(default_factory=list)  # of rows that may be ranked
+
+
+@dataclass
+class ExtensionColumn:
+    """An extension with its knobs, at the longest window that is shown."""
+
+    name: str  # `yarn`, or with knobs that are not the usual ones `window window=32`
+    multiple: float  # of T
 
 
 @dataclass
@@ -64,8 +120,22 @@ class Comparison:
     extensions: list[ExtensionColumn] = field(default_factory=list)  # where they are columns, not rows
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; perplexities may still be infinite."""
+        """Return plain data; perplexities may still be infinite."""
         return {"schema_version": SCHEMA_VERSION, **dataclasses.asdict(self)}
+
+
+@dataclass(frozen=True)
+class View:
+    """Which rows and columns are shown; empty and None choose nothing: everything, in the order of names."""
+
+    rows: Sequence[str] = ()  # names of rows or encodings, globs; shown in this order
+    columns: Sequence[float] = ()  # multiples of T
+    sort: str | None = None  # name, 8x (the loss there), change or change@8x; `-` in front reverses it
+    baseline: str | None = None  # the row that is subtracted from the others
+    extensions: Literal["rows", "columns"] = "rows"  # a row of its own for each, or columns of its row
+
+
+EVERYTHING = View()
 
 
 def compare(
@@ -79,32 +149,78 @@ def compare(
     metric is unknown or not the protocol's (curves are in nats), the view asks for what is not there, or the
     runs do not belong in one ranking and `allow_mixed` is off.
     """
-    check_asked(runs, protocol, metric)
-    return compare_checked(runs, protocol, metric, allow_mixed, view)
+    return compare_facets(runs, None, protocol, metric, allow_mixed, view)[0]
 
 
-def check_asked(runs: Sequence[Run], protocol: str, metric: Metric) -> None:
+def compare_facets(
+    runs: Sequence[Run],
+    key: str | None,
+    protocol: str,
+    metric: Metric,
+    allow_mixed: bool,
+    view: View = EVERYTHING,
+) -> list[Comparison]:
+    """Return a comparison for each value of `key`, named in its header; one of all runs without a key.
+
+    Raises UserError as `compare` and `facets_of` do, and for a facet that lacks what the view asks for.
+    """
+    check_request(runs, protocol, metric)
+    if key is None:
+        return [compare_groups(runs, protocol, metric, allow_mixed, view)[0]]
+    comparisons = []
+    for value, some in facets_of(runs, key):
+        try:
+            comparison, _ = compare_groups(some, protocol, metric, allow_mixed, view)
+        except UserError as error:
+            raise error.within(f"where {key} is {value}") from None
+        comparison.header["facet"] = {"key": key, "value": value}
+        comparisons.append(comparison)
+    return comparisons
+
+
+def protocols_of(runs: Sequence[Run]) -> list[str]:
+    """Return the protocols that any of the runs has records of; the headline first, no reference."""
+    names = {record["protocol"] for run in runs for record in run.records}
+    names = names.union(*(run.unread for run in runs)) - {REFERENCE_PROTOCOL}
+    return sorted(names, key=lambda name: (name != HEADLINE, name))
+
+
+def tables_of(runs: Sequence[Run]) -> list[str]:
+    """Return the protocols with a table of their own: probes are columns of the headline's."""
+    names = protocols_of(runs) or [HEADLINE]
+    return [name for name in names if name not in PROBES] if HEADLINE in names else names
+
+
+def metric_for(runs: Sequence[Run], protocol: str, metric: Metric) -> Metric:
+    """Return `metric`, or nats where the protocol has nothing else."""
+    return "nats" if has_curves(select(runs, protocol)) else metric
+
+
+def check_request(runs: Sequence[Run], protocol: str, metric: str) -> None:
     """Raise UserError for an unknown metric, no runs, or a protocol that nobody measured."""
     if metric not in METRICS:
-        raise UserError("--metric", visible(metric), "no such metric", allowed=list(METRICS))
+        raise UserError("--metric", metric, "no such metric", allowed=list(METRICS))
     if not runs:
         raise UserError("DIRS", None, "no runs found", hint="train one first: posenc train encoding=rope")
     measured = protocols_of(runs)
     if measured and protocol not in measured:
-        name, hint = visible(protocol), "one that there is: posenc eval run=DIR 'eval.protocols=[...]'"
-        raise UserError("--protocol", name, "no run has measured it", allowed=measured, hint=hint)
+        hint = "one that there is: posenc eval run=DIR 'eval.protocols=[...]'"
+        raise UserError("--protocol", protocol, "no run has measured it", allowed=measured, hint=hint)
 
 
-def compare_checked(
+def compare_groups(
     runs: Sequence[Run], protocol: str, metric: Metric, allow_mixed: bool, view: View
-) -> Comparison:
-    """As `compare`, of runs none of which need have measured the protocol: a part of those asked for."""
+) -> tuple[Comparison, list[RowGroup]]:
+    """Compare checked runs, none of which need have measured the protocol; also return the runs of each row.
+
+    The groups are in the order of the rows before `view.sort`.
+    """
     selected = select(runs, protocol)
     curves = has_curves(selected)
     if curves and metric != "nats":
-        raise UserError("--metric", metric, f"{visible(protocol)} is in nats per token", allowed=["nats"])
-    groups = choose(group_runs(runs, selected, mixed_values(selected)), view.rows, names_of, "--rows")
-    folded: list[Group] = []
+        raise UserError("--metric", metric, f"{protocol} is in nats per token", allowed=["nats"])
+    groups = _choose_rows(group_runs(runs, selected, mixed_values(selected)), view.rows)
+    folded: list[RowGroup] = []
     if view.extensions == "columns":
         groups, folded = fold(groups)
     selected = shown_of(selected, [*groups, *folded])
@@ -112,64 +228,41 @@ def compare_checked(
     if not allow_mixed:
         refuse_mixed(selected, mixed)
     relabel(selected, mixed, [*groups, *folded])
-    baseline = None if view.baseline is None else find_baseline(groups, view.baseline)
-    columns = bin_columns(selected) if curves else window_columns(selected)
-    of_protocol = (record for run in runs for record in run.records if record["protocol"] == protocol)
-    every = sorted({multiple_of(record) for record in of_protocol}) if view.columns else []
-    multiples = choose_multiples([column.multiple for column in columns], view.columns, every)
-    if curves and view.columns:
-        columns = [replace(one, shown=one.multiple in multiples) for one in columns]
-    columns = [one for one in columns if one.multiple in multiples]
-    rows = [_row(group, columns, metric, curves) for group in groups]
-    unlike = list(mixed[0]) if mixed else []
+    baseline = None if view.baseline is None else _find_baseline(groups, view.baseline)
+    every = _bin_columns(selected) if curves else _window_columns(selected)
+    columns = _choose_columns(every, view.columns, runs, protocol)
+
+    def cell_of(group: RowGroup, multiple: float) -> Cell:
+        return make_bin_cell(group, multiple) if curves else make_cell(group, multiple, metric)
+
+    rows = [_row(group, [cell_of(group, one.multiple) for one in columns], metric) for group in groups]
+    for row, group in zip(rows, groups, strict=True):
+        if curves:
+            row.curve = summarise_curves(group)
+        elif protocol not in (*PROBES, INFLATED):  # of these, the loss says nothing of context
+            row.effective_context = effective_context(group, [one.multiple for one in every])
+            row.uses_context = uses_context(group, metric)
     if not curves:
-        measured = window_multiples(selected)
-        for row, group in zip(rows, groups, strict=True):
-            if protocol not in (*PROBES, INFLATED):  # of these, the loss says nothing of context
-                row.effective_context = effective_context(group, measured)
-                row.uses_context = uses_context(group, metric)
-        for i in range(len(columns)):
-            _rank(columns[i], i, rows, groups, metric, unlike, baseline)
+        for i, column in enumerate(columns):
+            _rank(column, i, rows, groups, metric, list(mixed[0]) if mixed else [], baseline)
     probes, by_row = probe_columns(runs, groups, protocol)
-    extensions, extended = extension_columns(groups, folded, multiples, metric, curves)
-    for row, group, of_probes, of_extensions in zip(rows, groups, by_row, extended, strict=True):
-        row.probes, row.extensions = of_probes, of_extensions
-        row.notes += notes_of(group, folded)
-    header = header_of(selected, groups, protocol, metric, mixed)
-    header["baseline"] = None if baseline is None else full_label(rows[baseline].label, rows[baseline].mixed)
-    order = sort_rows(rows, view.sort)
-    for column in columns:
-        _renumber(column.pairs, order)
-    return Comparison(header, columns, probes, [rows[i] for i in order], extensions)
+    extensions = _add_extensions(rows, groups, folded, columns, cell_of)
+    header = _header(selected, groups, protocol, metric, mixed)
+    header["baseline"] = None if baseline is None else groups[baseline].full_label
+    order = _sorted_rows(rows, view.sort)
+    for row, of_row in zip(rows, by_row, strict=True):
+        row.probes = of_row
+    place = {old: new for new, old in enumerate(order)}
+    for pair in (pair for column in columns for pair in column.pairs):
+        pair.a, pair.b = place[pair.a], place[pair.b]
+    return Comparison(header, columns, probes, [rows[i] for i in order], extensions), groups
 
 
-def protocols_of(runs: Sequence[Run]) -> list[str]:
-    """The protocols that any of the runs has records of; the headline first, then by name. No reference."""
-    names = {record["protocol"] for run in runs for record in run.records}
-    names = names.union(*(run.unread for run in runs)) - {REFERENCE_PROTOCOL}
-    return sorted(names, key=lambda name: (name != HEADLINE, name))
-
-
-def tables_of(runs: Sequence[Run]) -> list[str]:
-    """The protocols with a table of their own at the end of a job: probes are columns of the headline's."""
-    names = protocols_of(runs) or [HEADLINE]
-    return [name for name in names if name not in PROBES] if HEADLINE in names else names
-
-
-def metric_for(runs: Sequence[Run], protocol: str, metric: Metric) -> Metric:
-    """`metric`, or nats where the protocol has nothing else."""
-    return "nats" if has_curves(select(runs, protocol)) else metric
-
-
-def _row(group: Group, columns: Sequence[Column], metric: Metric, curves: bool) -> Row:
-    if curves:
-        cells = [make_bin_cell(group, column.multiple) for column in columns]
-    else:
-        cells = [make_cell(group, column.multiple, metric) for column in columns]
-    bases = [record_of(member, None, 1.0) for member in group.members]
-    values = [value for base in bases if base and (value := value_of(base, metric)) is not None]
+def _row(group: RowGroup, cells: list[Cell], metric: Metric) -> Row:
+    bases = [base for m in group.members if (base := m.record(None, 1.0)) is not None]
+    bases = [base for base in bases if "curve" not in base]
+    values = [value for base in bases if (value := value_of(base, metric)) is not None]
     crop = dict(zip(("mean", "spread"), mean_and_spread(values), strict=True)) if values else None
-    counts = {n for m in group.members if isinstance(n := parameters_of(m.run), int)}
     return Row(
         label=group.label,
         encoding=group.encoding,
@@ -178,63 +271,90 @@ def _row(group: Group, columns: Sequence[Column], metric: Metric, curves: bool) 
         mixed=group.mixed,
         seeds=group.seeds,
         runs=[str(member.run.path) for member in group.members],
-        parameters=single(counts),
-        crop=None if curves else crop,
+        parameters=single(n for m in group.members if (n := _parameters(m.run)) is not None),
+        crop=crop,
         cells=cells,
         notes=_notes(group),
-        curve=summary(group) if curves else None,
     )
 
 
-def _notes(group: Group) -> list[str]:
+def _parameters(run: Run) -> int | None:
+    total = (run.facts or {}).get("parameters", {}).get("total")
+    return total if isinstance(total, int) else None
+
+
+def _notes(group: RowGroup) -> list[str]:
+    """Return what is missing or weak: seeds, runs, training, cells."""
     notes = list(group.notes)
     for member in group.members:
-        if member.selected is None or member.run.state != "finished":
-            reason = member.run.reason
-            seed = "" if member.run.seed is None else f"seed {member.run.seed} "
-            state = NOT_MEASURED if member.run.state == "finished" else member.run.state
-            notes.append(f"{seed}{state}" + (f": {reason}" if reason else ""))
-    weak = undertrained(group)
-    return [*notes, *([weak] if weak and group.extend is None else []), *_record_notes(group)]
-
-
-def _record_notes(group: Group) -> list[str]:
+        run = member.run
+        if not member.cells or run.state != "finished":
+            seed = "" if run.seed is None else f"seed {run.seed} "
+            state = NOT_MEASURED if run.state == "finished" else run.state
+            notes.append(f"{seed}{state}" + (f": {run.reason}" if run.reason else ""))
+    if group.extend is None and (weak := undertrained(group)):
+        notes.append(weak)
     found: dict[str, list[str]] = {}
     for member in group.members:
-        cells = member.selected.cells.get(group.extend, {}) if member.selected else {}
-        for multiple, record in sorted(cells.items()):
+        for multiple, record in sorted(member.cells.get(group.extend, {}).items()):
             if record["note"] is not None:
-                places = found.setdefault(record["note"], [])
-                places += [f"{multiple:g}x"] if f"{multiple:g}x" not in places else []
-    return [f"{', '.join(places)}: {note}" for note, places in found.items()]
+                found.setdefault(record["note"], []).append(f"{multiple:g}x")
+    return notes + [f"{', '.join(dict.fromkeys(places))}: {note}" for note, places in found.items()]
+
+
+def _window_columns(selected: Sequence[Selected]) -> list[Column]:
+    """Return a column for each window length that any run was measured at."""
+    by_multiple: dict[float, list[Record]] = defaultdict(list)
+    for one in selected:
+        for cells in one.cells.values():
+            for multiple, record in cells.items():
+                by_multiple[multiple].append(record)
+    columns = []
+    for multiple, records in sorted(by_multiple.items()):
+        window = single(record["window"] for record in records)
+        targets = single(record["targets"] for record in records if record["targets"])
+        documents = single(record["documents"] for record in records if record["targets"])
+        columns.append(Column(multiple, window, targets, documents))
+    return columns
+
+
+def _bin_columns(selected: Sequence[Selected]) -> list[Column]:
+    """Return a column for each bin of the runs' curves; those of powers of two and the last one are shown."""
+    found: dict[float, list[tuple[int, int, int]]] = defaultdict(list)
+    for one in selected:
+        for record in one.records:
+            for multiple, end, targets in bins_of(record):
+                found[multiple].append((end, targets, record["documents"]))
+    columns = []
+    for multiple, facts in sorted(found.items()):
+        end, targets, documents = (single(values) for values in zip(*facts, strict=True))
+        octave = math.log2(multiple)
+        is_power = abs(octave - round(octave)) < 0.02  # up to the rounding to whole positions
+        shown = multiple == max(found) or (multiple >= SHORTEST_SHOWN and is_power)
+        columns.append(Column(multiple, end, targets, documents, shown))
+    return columns
 
 
 def _rank(
     column: Column,
     at: int,
     rows: Sequence[Row],
-    groups: Sequence[Group],
+    groups: Sequence[RowGroup],
     metric: Metric,
     unlike: Sequence[str],
     baseline: int | None,
 ) -> None:
     """Compare the rows of a column that may be compared, pair by pair, and mark those near the lowest."""
     cells = [row.cells[at] for row in rows]
-    ranked = [cell for cell in cells if cell.rankable and cell.mean is not None]
-    by_tokenizer: dict[str | None, set[str | None]] = defaultdict(set)
-    for row, cell in zip(rows, cells, strict=True):
-        if cell in ranked:
-            by_tokenizer[row.mixed.get("tokenizer")].add(cell.targets_hash)
-    if len(ranked) < 2 or not _comparable(list(by_tokenizer.values()), metric, unlike):
+    means = {i: cell.mean for i, cell in enumerate(cells) if cell.rankable and cell.mean is not None}
+    if len(means) < 2 or not _comparable(rows, means, at, metric, unlike):
         return
     samples = [
-        samples_of(group, column.multiple) if cell.rankable else None
-        for group, cell in zip(groups, cells, strict=True)
+        samples_of(groups[i], column.multiple) if cells[i].rankable else None for i in range(len(rows))
     ]
-    if not all(any(one["bytes"]) for sample in samples if sample for one in sample.values()):
+    if not all(any(one.columns["bytes"]) for some in samples if some for one in some.values()):
         return  # the margin is in bits per byte, and a probe of random tokens has no bytes
     labels = [row.label for row in rows]
-    means = {i: cell.mean for i, cell in enumerate(cells) if cell.rankable and cell.mean is not None}
     lowest, seen = min(means, key=lambda i: means[i]), set[int]()
     while lowest not in seen:  # of other seeds a mean may be lower, and on the shared ones clearly higher
         seen.add(lowest)
@@ -244,29 +364,189 @@ def _rank(
     for i, mark in marks(column.pairs, lowest).items():
         cells[i].mark = mark
     if baseline is not None:
-        pairs = compare_pairs(labels, samples, baseline, chosen=True)
-        for i, against in against_baseline(pairs, baseline, samples, metric).items():
+        for i, against in against_baseline(labels, samples, baseline, metric).items():
             cells[i].against = against
 
 
-def _renumber(pairs: Sequence[Pair], order: Sequence[int]) -> None:
-    place = {old: new for new, old in enumerate(order)}
-    for pair in pairs:
-        pair.a, pair.b = place[pair.a], place[pair.b]
+def _comparable(
+    rows: Sequence[Row], ranked: dict[int, float], at: int, metric: Metric, unlike: Sequence[str]
+) -> bool:
+    """Return whether the same targets were scored, or in bits per byte the same text by two tokenizers.
 
-
-def _comparable(hashes: Sequence[set[str | None]], metric: Metric, unlike: Sequence[str]) -> bool:
-    """Whether one text was scored: the same targets, or in bits per byte another tokenizer's of that text.
-
-    `hashes` are those of the targets, by tokenizer: of one tokenizer they must be the same.
-
-    With as much before each target: the stride says how much that is, and which targets there are does not.
-
-    Perplexities never rank: their means over seeds are not those of the losses.
+    With as much before each target: the stride decides how much that is. Perplexities never rank: their means
+    over seeds are not those of the losses.
     """
     if metric == "ppl" or "stride" in unlike or (metric != "bpb" and "tokenizer" in unlike):
         return False
+    by_tokenizer: dict[str | None, set[str | None]] = defaultdict(set)
+    for i in ranked:
+        by_tokenizer[rows[i].mixed.get("tokenizer")].add(rows[i].cells[at].targets_hash)
+    hashes = list(by_tokenizer.values())
     if any(len(of_one) != 1 or None in of_one for of_one in hashes):
         return False
     same_text = not {"evaluated on", "split", "context length", "targets"} & set(unlike)
     return len(set.union(*hashes)) == 1 or (metric == "bpb" and "tokenizer" in unlike and same_text)
+
+
+def _add_extensions(
+    rows: Sequence[Row],
+    groups: Sequence[RowGroup],
+    folded: Sequence[RowGroup],
+    columns: Sequence[Column],
+    cell_of: Callable[[RowGroup, float], Cell],
+) -> list[ExtensionColumn]:
+    """Add the extended rows as cells beside the rows as trained; return their columns."""
+    title = {id(one): " ".join([str(one.extend_name), *one.knobs]) for one in folded}
+    names = list(dict.fromkeys(title.values()))
+    longest = max((column.multiple for column in columns), default=1.0)
+    for row, group in zip(rows, groups, strict=True):
+        own = {title[id(one)]: one for one in folded if extends(one, group)}
+        row.extensions = [cell_of(own[name], longest) if name in own else None for name in names]
+        row.notes += [
+            f"+{name} {note}" for name, one in own.items() for note in one.notes if note not in group.notes
+        ]
+    return [ExtensionColumn(name, longest) for name in names]
+
+
+def _header(
+    selected: Sequence[Selected],
+    groups: Sequence[RowGroup],
+    protocol: str,
+    metric: Metric,
+    mixed: Sequence[dict[str, str]],
+) -> dict[str, Any]:
+    """Return what the rows share; a value is null where the runs differ in it (`mixed` says how)."""
+
+    def shared(value: Callable[[Selected], Any]) -> Any:
+        found = {as_text(value(one)): value(one) for one in selected}
+        return next(iter(found.values())) if len(found) == 1 else None
+
+    def shared_fact(name: str) -> Any:
+        return shared(lambda one: (one.run.facts or {}).get(name))
+
+    def shared_field(name: str) -> Any:
+        return shared(lambda one: one.records[0].get(name))
+
+    def ends(values: Sequence[int]) -> list[int] | None:
+        return [min(values), max(values)] if values else None
+
+    units = single(record["unit"] for one in selected for record in one.records)
+    scored = [record for one in selected for record in one.records if record["targets"]]
+    settings = [group.settings for group in groups if group.settings]
+    several = len({group.encoding for group in groups}) > 1
+    others = [
+        key
+        for key in (differing(settings) if several else [])
+        if not (key.startswith("encoding.") or is_option(key) or key == CODE)
+    ]
+    return {
+        "protocol": protocol,
+        "metric": metric,
+        "unit": (units or UNIT) if metric == "nats" else METRICS[metric],
+        "corpus": shared_field("corpus"),
+        "fingerprint": shared_field("fingerprint"),
+        "split": shared_field("split"),
+        "stride": shared_field("stride"),
+        "tokenizer": shared_fact("tokenizer"),
+        "context_length": shared_fact("context_length"),
+        "model": shared_fact("model"),
+        "parameters": ends([n for one in selected if (n := _parameters(one.run)) is not None]),
+        "tokens": shared(tokens_trained),
+        "seeds": sorted({seed for group in groups for seed in group.seeds}),
+        "documents": ends([record["documents"] for record in scored]),
+        "targets": ends([record["targets"] for record in scored]),
+        "beyond": {group.label: group.beyond for group in groups if group.beyond},
+        "mixed": {key: sorted({row[key] for row in mixed}) for key in (mixed[0] if mixed else {})},
+        "also_differs": {key: sorted({own.get(key, "unset") for own in settings}) for key in others},
+        "reference": reference_of(selected, metric),
+        "margins": {"unit": METRICS["bpb"], "same": SAME, "collapsed": COLLAPSED, "confidence": CONFIDENCE},
+        "left_out": sum(one.left_out for one in selected),
+        "facet": None,
+        "baseline": None,
+    }
+
+
+def _choose_rows(groups: Sequence[RowGroup], patterns: Sequence[str]) -> list[RowGroup]:
+    """Return the rows with a name that a pattern fits, in the order of the patterns; all without patterns.
+
+    Raises UserError for a pattern that fits nothing.
+    """
+    if not patterns:
+        return list(groups)
+    chosen: dict[int, RowGroup] = {}
+    for pattern in patterns:
+        fits = re.compile(fnmatch.translate(pattern)).match
+        found = [one for one in groups if pattern in one.names or any(map(fits, one.names))]
+        if not found:
+            there = sorted({name for one in groups for name in one.names})
+            raise UserError("--rows", pattern, "there is no such row", allowed=there)
+        chosen |= {id(one): one for one in found}
+    return list(chosen.values())
+
+
+def _find_baseline(groups: Sequence[RowGroup], asked: str) -> int:
+    """Return the index of the row that `asked` names, or its encoding with one row. Raises UserError."""
+    readings: list[Callable[[RowGroup], set[str]]] = [
+        lambda group: {group.full_label},
+        lambda group: {group.label},
+        lambda group: group.names,
+    ]
+    for names in readings:
+        found = [i for i, group in enumerate(groups) if asked in names(group)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            labels = [groups[i].full_label for i in found]
+            raise UserError("--baseline", asked, "stands for several rows", allowed=labels)
+    labels = [group.full_label for group in groups]
+    hint = "it must be one of the rows that are shown: --rows and --where may have left it out"
+    raise UserError("--baseline", asked, "there is no such row", allowed=labels, hint=hint)
+
+
+def _choose_columns(
+    columns: Sequence[Column], asked: Sequence[float], runs: Sequence[Run], protocol: str
+) -> list[Column]:
+    """Return the columns that are asked for; all if nothing is. Raises UserError for what nobody measured."""
+    if not asked:
+        return list(columns)
+    there = [column.multiple for column in columns]
+    for multiple in asked:
+        if not any(_close(multiple, one) for one in there):
+            hint = "lengths are multiples of T, not tokens" if multiple > 4 * max(there, default=0) else None
+            elsewhere = [multiple_of(r) for run in runs for r in run.records if r["protocol"] == protocol]
+            if any(_close(multiple, one) for one in elsewhere):
+                hint = f"it was measured on other targets: --length {multiple:g}x"
+            allowed = ", ".join(f"{one:g}x" for one in there)
+            raise UserError("--columns", f"{multiple:g}x", "nobody measured it", allowed=allowed, hint=hint)
+    chosen = [column for column in columns if any(_close(one, column.multiple) for one in asked)]
+    return [dataclasses.replace(column, shown=True) for column in chosen]
+
+
+def _close(a: float, b: float) -> bool:
+    return math.isclose(a, b, rel_tol=1e-4)
+
+
+def _sorted_rows(rows: Sequence[Row], order: str | None) -> list[int]:
+    """Return indices of the rows in the order asked for; rows without that number last. Raises UserError."""
+    if order is None:
+        return list(range(len(rows)))
+    reverse, key = order.startswith("-"), order.removeprefix("-")
+    if key == "name":
+        return sorted(range(len(rows)), key=lambda i: rows[i].label, reverse=reverse)
+    multiples = [cell.multiple for cell in rows[0].cells] if rows else []
+    found = re.fullmatch(r"(change(?:@(?=\d))?)?(?:(\d+\.?\d*|\.\d+)x?)?", key)
+    at = len(multiples) - 1  # the longest
+    if found and found[2]:
+        at = next((i for i, one in enumerate(multiples) if _close(one, float(found[2]))), -1)
+    if not key or found is None or (at < 0 and multiples):
+        allowed = ["name", *(f"{one:g}x" for one in multiples), "change"]
+        allowed += [f"change@{one:g}x" for one in multiples]
+        raise UserError("--sort", order, "cannot sort by this", allowed=allowed)
+    cells = [row.cells[at] if row.cells else None for row in rows]
+    numbers = {
+        i: number
+        for i, cell in enumerate(cells)
+        if cell is not None and (number := cell.change if found[1] else cell.mean) is not None
+    }
+    lacking = [i for i in range(len(rows)) if i not in numbers]
+    return sorted(numbers, key=lambda i: numbers[i], reverse=reverse) + lacking

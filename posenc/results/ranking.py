@@ -1,7 +1,8 @@
-"""Which rows of a column differ: every pair, paired by seed and by document, Holm-corrected.
+"""Words for differences: the verdict on a change, and which rows of a column differ.
 
-A pair is ranked only where its corrected interval lies beyond the margin of "same" (comparison.verdicts): a
-difference that nobody should choose by is no rank, however sure it is.
+Margins are in bits per byte, so that a word means the same for every tokenizer, and were set before any
+encoding was measured. Two rows are paired by seed and by document, and Holm-corrected; they are ranked only
+where the corrected interval lies beyond the margin of "same".
 """
 
 from __future__ import annotations
@@ -9,14 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Literal
+from typing import Literal
 
-from posenc.results.statistics import Estimate, Ratio, difference_of, on_shared_documents, p_beyond, ratio
-from posenc.results.verdicts import CONFIDENCE, SAME
+from posenc.results.schema import Metric
+from posenc.results.statistics import Estimate, Sample, difference, on_shared_documents, p_beyond
 
+CONFIDENCE = 0.95
+SAME = 0.02  # bits per byte: nobody should choose an encoding for less
+COLLAPSED = 0.5  # bits per byte
+REFERENCE = 0.1  # bits per byte: a trained model is at least so much below the trigram reference
+EFFECTIVE = 0.02  # nats per token: a loss so near its best is not harmed by its window
+
+BETTER, SAME_WORD, WORSE, COLLAPSED_WORD = "better", "same", "worse", "collapsed"
+MORE_SEEDS = "unclear (needs more seeds)"
+MORE_DOCUMENTS = "unclear (needs more documents)"
 Word = Literal["lower", "higher", "tie", "unclear"]
 Mark = Literal["lowest", "tie", "unclear"]
-Sample = Mapping[int, Mapping[str, Any]]  # `per_document` of a row by seed
+Samples = Mapping[int, Sample]  # of a row by seed
 
 
 @dataclass
@@ -30,28 +40,73 @@ class Pair:
     difference: float | None = None  # null where they share no seed
     interval: list[float] | None = None  # at the level that Holm's correction leaves this pair
     p: float | None = None  # corrected; of the hypothesis that the truth is within the margin
-    word: Word = "unclear"  # a is lower, higher, tied, or neither can be said
+    word: Word = "unclear"  # a is lower, higher, tied, or neither is certain
+
+
+@dataclass
+class AgainstBaseline:
+    """A row minus the baseline at one window, on the same targets, over the seeds that both have."""
+
+    difference: float  # in the comparison's metric
+    ci95: list[float] | None  # of it, over seeds and documents (one seed: documents); not corrected
+    seeds: list[int]
+    word: Word  # the row is lower, higher, tied, or neither is certain; Holm-corrected over the column
+
+
+def verdict(change: Estimate) -> str:
+    """Return the word for a change against the crop line, in bits per byte; lower is better.
+
+    Where the interval crosses a margin, `unclear`, with what would narrow it: documents for one seed and
+    below 30 documents (then there is no interval), else whichever of the two is the wider.
+    """
+    interval = change.interval(CONFIDENCE)
+    if interval is None:
+        return MORE_DOCUMENTS
+    low, high = interval
+    if low > COLLAPSED:
+        return COLLAPSED_WORD
+    if low > SAME:
+        return WORSE
+    if high < -SAME:
+        return BETTER
+    if low >= -SAME and high <= SAME:
+        return SAME_WORD
+    seeds, documents = change.halves(1 - CONFIDENCE) or (0.0, 0.0)
+    return MORE_SEEDS if seeds > documents else MORE_DOCUMENTS
+
+
+def short_verdict(word: str) -> str:
+    """Return the word without its reason, as it fits a cell."""
+    return word.partition(" ")[0]
+
+
+def interval_of(estimate: Estimate) -> list[float] | None:
+    """Return the 95% interval as JSON holds it."""
+    interval = estimate.interval(CONFIDENCE)
+    return None if interval is None else list(interval)
 
 
 def compare_pairs(
-    labels: Sequence[str], samples: Sequence[Sample | None], only: int | None = None, chosen: bool = False
+    labels: Sequence[str], samples: Sequence[Samples | None], only: int | None = None, chosen: bool = False
 ) -> list[Pair]:
-    """Every pair of a column, in order; with `only` those with that row. None in `samples`: not ranked.
+    """Return every pair of a column, or those with the row `only`. None in `samples`: not ranked.
 
     Holm (1979) over all pairs of the column that have an interval: the smallest p is held against
     0.05 / m, the next against 0.05 / (m - 1), until one fails; the rest keep that one's level. A tie is an
     interval at that level that lies within the margin. m counts all pairs also where only some are asked
     for, unless the row was `chosen` before anybody looked at the numbers.
     """
-    ratios = [{seed: ratio(one, "bytes") for seed, one in (sample or {}).items()} for sample in samples]
+    have = {i: sample for i, sample in enumerate(samples) if sample is not None}
+    indices = list(combinations(have, 2))
+    if only is not None:
+        indices = [(min(only, i), max(only, i)) for i in have if i != only and only in have]
     pairs, estimates = [], []
-    have = [i for i, sample in enumerate(samples) if sample is not None]
-    with_it = [(min(only, i), max(only, i)) for i in have if i != only] if only in have else []
-    for a, b in combinations(have, 2) if only is None else with_it:
-        ours, theirs = ratios[a], ratios[b]
+    for a, b in indices:
+        ours, theirs = have[a], have[b]
         seeds = sorted(set(ours) & set(theirs))
-        shared = [_shared(samples[a], samples[b], ours, theirs, seed) for seed in seeds]
-        estimate = difference_of([one for one in shared if one]) if all(shared) and seeds else None
+        shared = [on_shared_documents(ours[seed], theirs[seed]) for seed in seeds]
+        both = [one for one in shared if one is not None]
+        estimate = difference(both, "bytes") if both and len(both) == len(seeds) else None
         value = None if estimate is None else estimate.value
         pairs.append(Pair(a, b, [labels[a], labels[b]], seeds, value))
         estimates.append(estimate)
@@ -60,47 +115,8 @@ def compare_pairs(
     return pairs
 
 
-def _shared(
-    a: Sample | None, b: Sample | None, ours: Mapping[int, Ratio], theirs: Mapping[int, Ratio], seed: int
-) -> tuple[Ratio, Ratio] | None:
-    """The ratios of a seed over the documents that both rows have (two tokenizers may reach others)."""
-    assert a is not None and b is not None
-    shared = on_shared_documents(a[seed], b[seed])
-    if shared is None:
-        return None
-    if shared[0] is a[seed]:
-        return ours[seed], theirs[seed]
-    return ratio(shared[0], "bytes"), ratio(shared[1], "bytes")
-
-
-def surely_below(pairs: Sequence[Pair], row: int) -> list[int]:
-    """The rows that are clearly lower than this one."""
-    below = [pair.b for pair in pairs if pair.a == row and pair.word == "higher"]
-    return below + [pair.a for pair in pairs if pair.b == row and pair.word == "lower"]
-
-
-def marks(pairs: Sequence[Pair], lowest: int) -> dict[int, Mark]:
-    """The mark of each row that is not clearly above the row `lowest`; rows that are above have none."""
-    found: dict[int, Mark] = {lowest: "lowest"}
-    for pair in pairs:
-        if lowest in (pair.a, pair.b):
-            other, above = (pair.b, "lower") if pair.a == lowest else (pair.a, "higher")
-            if pair.word != above:
-                found[other] = "tie" if pair.word == "tie" else "unclear"
-    return found
-
-
-def holm(p: Sequence[float], unseen: int = 0) -> list[float]:
-    """Holm's corrected p, in the order given; `unseen` more were not computed and count as the largest."""
-    corrected, so_far = [0.0] * len(p), 0.0
-    for rank, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
-        so_far = max(so_far, min(1.0, (len(p) + unseen - rank) * p[i]))
-        corrected[i] = so_far
-    return corrected
-
-
 def _judge(pairs: Sequence[Pair], estimates: Sequence[Estimate | None], unseen: int) -> None:
-    """Corrected p, interval and word of each pair, in place."""
+    """Set corrected p, interval and word of each pair."""
     have = [(pair, one) for pair, one in zip(pairs, estimates, strict=True) if one is not None]
     found = p_beyond([estimate for _, estimate in have], SAME)
     tested = [(p, *one) for p, one in zip(found, have, strict=True) if p is not None]
@@ -117,3 +133,50 @@ def _judge(pairs: Sequence[Pair], estimates: Sequence[Estimate | None], unseen: 
             pair.word = "lower" if estimate.value < 0 else "higher"
         elif low >= -SAME and high <= SAME:
             pair.word = "tie"
+
+
+def holm(p: Sequence[float], unseen: int = 0) -> list[float]:
+    """Return Holm's corrected p, in the order given; `unseen` more, not computed, count as the largest."""
+    corrected, so_far = [0.0] * len(p), 0.0
+    for rank, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
+        so_far = max(so_far, min(1.0, (len(p) + unseen - rank) * p[i]))
+        corrected[i] = so_far
+    return corrected
+
+
+def word_for(row: int, pair: Pair) -> Word:
+    """Return the word of a pair as seen from one of its rows."""
+    turned: dict[Word, Word] = {"lower": "higher", "higher": "lower"}
+    return pair.word if pair.a == row else turned.get(pair.word, pair.word)
+
+
+def surely_below(pairs: Sequence[Pair], row: int) -> list[int]:
+    """Return the rows that are clearly lower than this one."""
+    below = [pair.b for pair in pairs if pair.a == row and pair.word == "higher"]
+    return below + [pair.a for pair in pairs if pair.b == row and pair.word == "lower"]
+
+
+def marks(pairs: Sequence[Pair], lowest: int) -> dict[int, Mark]:
+    """Return the mark of each row that is not clearly above the row `lowest`; the others have none."""
+    found: dict[int, Mark] = {lowest: "lowest"}
+    for pair in pairs:
+        if lowest in (pair.a, pair.b) and (word := word_for(lowest, pair)) != "lower":
+            found[pair.b if pair.a == lowest else pair.a] = "tie" if word == "tie" else "unclear"
+    return found
+
+
+def against_baseline(
+    labels: Sequence[str], samples: Sequence[Samples | None], baseline: int, metric: Metric
+) -> dict[int, AgainstBaseline]:
+    """Return the difference of each row that may be compared with the baseline."""
+    found = {}
+    for pair in compare_pairs(labels, samples, baseline, chosen=True):
+        other = pair.b if pair.a == baseline else pair.a
+        ours, theirs = samples[other] or {}, samples[baseline] or {}
+        shared = [on_shared_documents(ours[seed], theirs[seed]) for seed in pair.seeds]
+        both = [one for one in shared if one is not None]
+        if both and len(both) == len(pair.seeds):
+            estimate = difference(both, "bytes" if metric == "bpb" else "targets")
+            word = word_for(other, pair)
+            found[other] = AgainstBaseline(estimate.value, interval_of(estimate), list(pair.seeds), word)
+    return found

@@ -36,7 +36,7 @@ class Estimate:
     document_freedom: float  # effective number of documents - 1
 
     def halves(self, error: float) -> tuple[float, float] | None:
-        """Half the intervals of the seeds alone (0 for one seed) and of the documents alone, Student's t.
+        """Return half the intervals of seeds alone (0 for one seed) and of documents alone, Student's t.
 
         `error` is how often they may miss the truth: 0.05 for 95% intervals. None below 30 documents.
         """
@@ -50,7 +50,7 @@ class Estimate:
         return -float(stdtrit(self.seeds - 1, error / 2)) * math.sqrt(self.seed_variance), document
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float] | None:
-        """The root of the sum of both halves' squares to either side; None below 30 documents.
+        """Return the value +- the root of the halves' sum of squares; None below 30 documents.
 
         Banerjee (1960): at least the confidence asked for, whatever the share of the seeds. One t with
         Satterthwaite's degrees of freedom promises too much, as few seeds tell little of their own variance:
@@ -64,7 +64,7 @@ class Estimate:
         return self.value - half, self.value + half
 
     def p_beyond(self, margin: float) -> float | None:
-        """Two-sided p of the hypothesis that the truth lies within +-margin; None below 30 documents.
+        """Return two-sided p of the hypothesis that the truth is within +-margin; None below 30 documents.
 
         The interval with 1 - p confidence just touches the margin. Not below SMALLEST_P.
         """
@@ -72,7 +72,7 @@ class Estimate:
 
 
 def p_beyond(estimates: Sequence[Estimate], margin: float) -> list[float | None]:
-    """`Estimate.p_beyond` of many at once: thousands of pairs of rows cost what one does."""
+    """Return `Estimate.p_beyond` of many at once: thousands of pairs cost what one does."""
     import numpy as np
     from scipy.special import stdtrit
 
@@ -98,7 +98,7 @@ def p_beyond(estimates: Sequence[Estimate], margin: float) -> list[float | None]
 def ratio_interval(
     sums: Sequence[float], counts: Sequence[float], confidence: float = 0.95
 ) -> tuple[float, float] | None:
-    """The interval of sum(sums) / sum(counts) over documents; None below 30 documents.
+    """Return the interval of sum(sums) / sum(counts) over documents; None below 30 documents.
 
     A jackknife-t: leave one document out at a time, Student's t. The degrees of freedom are those of the
     effective number of documents, (sum c)^2 / sum c^2 - 1, as a few long documents carry most of the counts:
@@ -130,16 +130,29 @@ class Ratio:
     freedom: float  # effective number of documents - 1
 
 
-def ratio(one: Mapping[str, Any], per: Per) -> Ratio:
-    """Of `per_document`. Units: nats per token, or with per="bytes" bits per byte.
+class Sample:
+    """Sums and counts by document of one record (its `per_document`), and the ratios made from them."""
 
-    Raises ValueError without documents, or where there is nothing to divide by (no bytes).
-    """
+    def __init__(self, columns: Mapping[str, Any]) -> None:
+        self.columns = columns
+        self._ratios: dict[Per, Ratio] = {}
+
+    def ratio(self, per: Per) -> Ratio:
+        """Return the loss in nats per token, or with per="bytes" in bits per byte; computed once.
+
+        Raises ValueError where there is nothing to divide by (no bytes).
+        """
+        if per not in self._ratios:
+            self._ratios[per] = _ratio(self.columns, per)
+        return self._ratios[per]
+
+
+def _ratio(columns: Mapping[str, Any], per: Per) -> Ratio:
     import numpy as np
 
-    documents = np.asarray(one["document"])
-    sums = np.asarray(one["nats"], dtype=np.float64)
-    counts = np.asarray(one[per], dtype=np.float64) * (1.0 if per == "targets" else math.log(2))
+    documents = np.asarray(columns["document"])
+    sums = np.asarray(columns["nats"], dtype=np.float64)
+    counts = np.asarray(columns[per], dtype=np.float64) * (1.0 if per == "targets" else math.log(2))
     if (documents[1:] < documents[:-1]).any():  # posenc writes them in order
         order = np.argsort(documents)
         documents, sums, counts = documents[order], sums[order], counts[order]
@@ -154,16 +167,8 @@ def ratio(one: Mapping[str, Any], per: Per) -> Ratio:
     return Ratio(documents, float(total / size), left_out, _freedom(counts))
 
 
-def difference(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], per: Per) -> Estimate:
-    """a - b, averaged over seeds: `pairs` has (a, b) of each seed, both `per_document` of a record.
-
-    Units as of `ratio`. Raises ValueError without pairs, and as `ratio` does.
-    """
-    return difference_of([(ratio(a, per), ratio(b, per)) for a, b in pairs])
-
-
-def difference_of(pairs: Sequence[tuple[Ratio, Ratio]]) -> Estimate:
-    """a - b, averaged over seeds.
+def difference(pairs: Sequence[tuple[Sample, Sample]], per: Per) -> Estimate:
+    """Return a - b, averaged over seeds: `pairs` has (a, b) of each seed. Units and errors as Sample.ratio.
 
     A document is left out of a and b at once, so what they share in it cancels. Where both scored the same
     targets this is the paired difference; where they did not (two tokenizers) it is the difference of two
@@ -173,12 +178,13 @@ def difference_of(pairs: Sequence[tuple[Ratio, Ratio]]) -> Estimate:
 
     if not pairs:
         raise ValueError("no seeds to take a difference of")
-    every = [one for pair in pairs for one in pair]
+    ratios = [(a.ratio(per), b.ratio(per)) for a, b in pairs]
+    every = [one for pair in ratios for one in pair]
     documents, lists = every[0].documents, [one.documents for one in every]
     if any(one is not documents and not np.array_equal(one, documents) for one in lists):
         documents = np.unique(np.concatenate(lists))
-    a, b = (np.array([_over(pair[i], documents) for pair in pairs]).mean(axis=0) for i in (0, 1))
-    mean, spread = mean_and_spread([a.value - b.value for a, b in pairs])
+    a, b = (np.array([_over(pair[i], documents) for pair in ratios]).mean(axis=0) for i in (0, 1))
+    mean, spread = mean_and_spread([a.value - b.value for a, b in ratios])
     return Estimate(
         value=mean,
         seeds=len(pairs),
@@ -190,7 +196,7 @@ def difference_of(pairs: Sequence[tuple[Ratio, Ratio]]) -> Estimate:
 
 
 def _over(one: Ratio, documents: np.ndarray) -> np.ndarray:
-    """The values without one of these documents each; those that it does not have change nothing."""
+    """Return the values without one of these documents each; those that it does not have change nothing."""
     import numpy as np
 
     if len(one.documents) == len(documents):
@@ -200,33 +206,33 @@ def _over(one: Ratio, documents: np.ndarray) -> np.ndarray:
     return left_out
 
 
-def on_shared_documents(
-    a: Mapping[str, Any], b: Mapping[str, Any]
-) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
-    """Two `per_document` cut to the documents that both have, in their order; None where there is none."""
-    if list(a["document"]) == list(b["document"]):
+def on_shared_documents(a: Sample, b: Sample) -> tuple[Sample, Sample] | None:
+    """Return both cut to the documents that both have; None where there is none."""
+    documents = a.columns["document"], b.columns["document"]
+    if documents[0] == documents[1]:
         return a, b
-    shared = set(a["document"]) & set(b["document"])
+    shared = set(documents[0]) & set(documents[1])
     if not shared:
         return None
 
-    def cut(one: Mapping[str, Any]) -> Mapping[str, Any]:
-        kept = [i for i, document in enumerate(one["document"]) if document in shared]
-        return {key: [values[i] for i in kept] for key, values in one.items()}
+    def cut(one: Sample) -> Sample:
+        kept = [i for i, document in enumerate(one.columns["document"]) if document in shared]
+        return Sample({key: [values[i] for i in kept] for key, values in one.columns.items()})
 
     return cut(a), cut(b)
 
 
-def same_targets(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    """Whether two `per_document` count the same targets and bytes of the same documents."""
-    if all(a[key] == b[key] for key in ("document", "targets", "bytes")):
+def same_targets(a: Sample, b: Sample) -> bool:
+    """Return whether two samples count the same targets and bytes of the same documents."""
+    if all(a.columns[key] == b.columns[key] for key in ("document", "targets", "bytes")):
         return True
-    counts = [{d: tb for d, *tb in zip(x["document"], x["targets"], x["bytes"], strict=True)} for x in (a, b)]
+    keys = ("document", "targets", "bytes")
+    counts = [sorted(zip(*(one.columns[key] for key in keys), strict=True)) for one in (a, b)]
     return counts[0] == counts[1]
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:
-    """The mean and the sample standard deviation (n - 1) of one number a seed; None for a single seed.
+    """Return the mean and the sample standard deviation (n - 1) of one number a seed; None for a single seed.
 
     The spread is of the seeds, not of their mean. Raises ValueError without values.
     """
@@ -239,11 +245,11 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def _jackknife(left_out: np.ndarray) -> float:
-    """The variance of an estimate from its values without one document each: (D,)."""
+    """Return the jackknife variance of an estimate from its values without one document each: (D,)."""
     n = len(left_out)
     return float((n - 1) / n * ((left_out - left_out.mean()) ** 2).sum())
 
 
 def _freedom(counts: np.ndarray) -> float:
-    """Effective number of documents - 1, from the counts (D,); at least 1."""
+    """Return the effective number of documents - 1, from the counts (D,); at least 1."""
     return max(float(counts.sum() ** 2 / (counts**2).sum()) - 1, 1.0)

@@ -1,4 +1,4 @@
-"""Writing results: atomic files, one small record a finished cell, results.json put together from them."""
+"""Write results: atomic files, one small record a finished cell, results.json assembled from them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import Any
 
 from posenc.core.atomic_files import write_json_atomic, write_text_atomic
 from posenc.core.errors import RunError, safe_name
-from posenc.results.check import check_record
-from posenc.results.own_files import LARGEST, read_own_file
-from posenc.results.records import SCHEMA_VERSION, Record, RunFacts
+from posenc.results.safe_read import read_file
+from posenc.results.schema import SCHEMA_VERSION, Record, RunFacts, check_record
 
 CELL = ("protocol", "window", "extend", "stride", "fingerprint", "split", "targets_hash", "checkpoint_step")
 
 
 def record_path(run_dir: Path, cell: Mapping[str, Any]) -> Path:
-    """`records/<protocol>-W<window>[-S<stride>][-<extend>]-step<N>-<hash>.json`.
+    """Return `records/<protocol>-W<window>[-S<stride>][-<extend>]-step<N>-<hash>.json`.
 
     `cell` is a record, or the eight fields that identify one (CELL); the hash is of all eight.
     """
@@ -33,7 +32,7 @@ def record_path(run_dir: Path, cell: Mapping[str, Any]) -> Path:
 
 
 def write_record(run_dir: Path, record: Record) -> Path:
-    """Write one finished cell, replacing the same cell; returns its path. Raises as write_json_atomic."""
+    """Write one finished cell, replacing the same cell; return its path. Raises as write_json_atomic."""
     path = record_path(run_dir, record)
     write_text_atomic(path, json.dumps(record, allow_nan=False) + "\n")
     return path
@@ -51,54 +50,44 @@ def find_record(
     targets_hash: str,
     checkpoint_step: int,
 ) -> Record | None:
-    """The stored record of this cell, or None where there is none, or only a damaged one."""
-    cell = {
-        "protocol": protocol,
-        "window": window,
-        "extend": extend,
-        "stride": stride,
-        "fingerprint": fingerprint,
-        "split": split,
-        "targets_hash": targets_hash,
-        "checkpoint_step": checkpoint_step,
-    }
+    """Return the stored record of this cell, or None where there is none, or only a damaged one."""
+    cell = dict(zip(CELL, (protocol, window, extend, stride, fingerprint, split), strict=False))
+    cell |= {"targets_hash": targets_hash, "checkpoint_step": checkpoint_step}
     try:
-        record = _record_in(Path(run_dir), record_path(run_dir, cell).name)
-    except (OSError, ValueError, RecursionError):
+        record = _read_record(record_path(run_dir, cell))
+    except (OSError, ValueError):
         return None
     return record if all(record.get(key) == value for key, value in cell.items()) else None
 
 
 def read_records(run_dir: Path) -> list[Record]:
-    """All records of a run, sorted by protocol, extension, stride, window and step.
+    """Return all records of a run, sorted by protocol, extension, stride, window and step.
 
     Raises RunError that names a damaged file.
     """
     records = []
     for path in sorted((Path(run_dir) / "records").glob("[!.]*.json")):
         try:
-            records.append(_record_in(Path(run_dir), path.name))
-        except (OSError, ValueError, RecursionError) as error:
+            records.append(_read_record(path))
+        except (OSError, ValueError) as error:
             hint = "delete this file and run the same command again: only that cell is evaluated anew"
             raise RunError(f"damaged record {path}: {error}", hint=hint) from error
     return sorted(records, key=_order)
 
 
-def _record_in(run_dir: Path, name: str) -> Record:
-    """A record of this run, whoever wrote it. Raises OSError, ValueError, RecursionError."""
-    text = read_own_file(run_dir, f"records/{name}", LARGEST)
-    if text is None:
-        raise FileNotFoundError(name)
-    return check_record(json.loads(text))
-
-
 def assemble_results(run_dir: Path, run_facts: RunFacts) -> Path:
-    """Put results.json together from records/, a record a line; returns its path. Raises as read_records.
+    """Write results.json from records/, a record a line; return its path. Raises as read_records.
 
-    The curves of the protocol `positions` stand in positions.json as well.
+    The curves of the protocol `positions` are written to positions.json as well.
     """
     records = read_records(run_dir)
-    if curves := [_curve(record) for record in records if "curve" in record]:
+    named = (*CELL, "corpus", "multiple", "documents")
+    curves = [
+        {**{key: value for key, value in record.items() if key in named}, **record["curve"]}
+        for record in records
+        if "curve" in record
+    ]
+    if curves:
         write_json_atomic(
             Path(run_dir) / "positions.json", {"schema_version": SCHEMA_VERSION, "curves": curves}
         )
@@ -110,20 +99,15 @@ def assemble_results(run_dir: Path, run_facts: RunFacts) -> Path:
     return path
 
 
-def _curve(record: Record) -> dict[str, Any]:
-    """A curve with what identifies it."""
-    identity = {key: record[key] for key in (*CELL, "corpus", "multiple", "documents")}  # type: ignore[literal-required]
-    return {**identity, **record["curve"]}
+def _read_record(path: Path) -> Record:
+    """Return the record in a file. Raises OSError, ValueError."""
+    text = read_file(path.parent, path.name)
+    if text is None:
+        raise FileNotFoundError(path.name)
+    return check_record(text)
 
 
 def _order(record: Record) -> tuple[Any, ...]:
     extend = "" if record["extend"] is None else json.dumps(record["extend"], sort_keys=True)
-    text = (record["fingerprint"], record["split"], record["targets_hash"])
-    return (
-        record["protocol"],
-        extend,
-        record["stride"] or 0,
-        record["window"],
-        record["checkpoint_step"],
-        *text,
-    )
+    place = (record["protocol"], extend, record["stride"] or 0, record["window"], record["checkpoint_step"])
+    return (*place, record["fingerprint"], record["split"], record["targets_hash"])

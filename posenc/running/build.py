@@ -1,4 +1,4 @@
-"""From settings to the objects of a job: the model, and what is known about a run."""
+"""Build a run's model from its settings, and the facts that results.json gives of it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from posenc.encodings.registry import part_parameters
 from posenc.encodings.sum import Composed
 from posenc.model.attention import attention_choice, resolve_attention
 from posenc.model.decoder import Decoder, ModelShape, count_parameters, initialize
-from posenc.results.records import RunFacts
+from posenc.results.schema import RunFacts
 from posenc.running.run_directory import versions
 
 
 def resolve_parts(settings: dict[str, Any], context_length: int) -> dict[str, Any]:
-    """What a decoder is made of beside its sizes and its seed: encoding, attention, positions, T, plug-ins.
+    """Return encoding, attention, positions, T and plug-ins as a run stores them, names and types checked.
 
-    As a run stores it, names and types checked. Raises UserError.
+    Raises UserError.
     """
     plugins = settings["plugins"]
     return {
@@ -43,16 +43,16 @@ def resolve_parts(settings: dict[str, Any], context_length: int) -> dict[str, An
 
 
 def build_model(settings: dict[str, Any], shape: ModelShape, vocab_size: int) -> Decoder:
-    """The decoder of these settings with its initial values."""
+    """Return the decoder of these settings with its initial values."""
     model = build_decoder(settings, shape, vocab_size)
     initialize(model, settings["seed"])
     return model
 
 
 def build_decoder(settings: dict[str, Any], shape: ModelShape, vocab_size: int) -> Decoder:
-    """The same, its parameters not filled yet.
+    """Return the decoder, its parameters not yet filled.
 
-    Raises UserError for what is out of range and for parts that make no sense together.
+    Raises UserError for values out of range and for parts that make no sense together.
     """
     choice = attention_choice(settings["attention"])
     length, positions = settings["context_length"], settings["positions"]
@@ -95,7 +95,7 @@ def _decoupling() -> list[str]:
 
 
 def code_of(settings: dict[str, Any], model: Decoder) -> dict[str, Any]:
-    """Which code the numbers depend on; part of a run's identity, and kept beside its weights."""
+    """Return which code the numbers depend on: part of a run's hash, and kept beside its weights."""
     code = sources_of(settings["encoding"], settings["plugins"])
     options = [f"{getattr(option, 'name', '')} {option.revision}" for option in model.options]
     return {**code, **({"options": options} if options else {})}
@@ -106,7 +106,7 @@ def _digest(code: dict[str, Any]) -> str:
 
 
 def _written_out(settings: dict[str, Any], part: Encoding) -> dict[str, Any]:
-    """Settings of an encoding with the numbers that its nulls came to; of a sum in its parts, too."""
+    """Return an encoding's settings with the numbers that its nulls came to; for a sum, in its parts too."""
     found = {**settings, **part.derived}
     parts = part.parts if isinstance(part, Composed) else ()
     for key in part_parameters(type(part)):
@@ -129,9 +129,9 @@ def run_facts(
     final_loss: float | None,
     peak_memory_bytes: int | None,
 ) -> RunFacts:
-    """The `run` object of results.json; `seconds` is the training time, and the peak is the training's.
+    """Return the `run` object of results.json; `seconds` and the peak are the training's.
 
-    What was null has its number here.
+    Settings that were null have their number here.
     """
     attention: Any = model.blocks[0].attention
     drawn: dict[str, Any] = {}

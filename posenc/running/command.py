@@ -1,24 +1,22 @@
-"""Run the composed jobs of a command line: validate all of them first, then run, then show the table."""
+"""Run the composed jobs of `posenc train` or `posenc eval`: one here, or a sweep."""
 
 from __future__ import annotations
 
-import functools
-
-from posenc.config.compose import Jobs
+from posenc.config.compose import Jobs, initialized, plain_settings
+from posenc.config.hydra_adapter import run_as_hydra
 from posenc.config.overrides import CommandLine
-from posenc.core.errors import UserError
-from posenc.running.sweep import fails_fast, named_sweep, run_sweep
-from posenc.running.sweep_jobs import applicable, asked_of, each_once
-from posenc.running.sweep_jobs import stands as stands_now
-from posenc.running.validated import validated
+from posenc.core.errors import UserError, first_line
+from posenc.running.jobs import applicable, each_once
 from posenc.training.distributed import current
 
 
 def run_jobs(command: str, line: CommandLine, composed: Jobs) -> int:
-    """Validate all jobs of `posenc train` or `posenc eval`, then run them. Raises UserError, RunError.
+    """Validate all jobs, then run them; return the exit code. Raises UserError, RunError.
 
-    Under torchrun each process comes here with the same jobs.
+    Under torchrun each process comes here with the same job.
     """
+    from posenc.running.sweep import fails_fast, named_sweep, run_sweep
+
     group = current()
     if composed.sweep and group.size > 1:
         hint = "one torchrun for each run; or -m without torchrun, several at once: hydra/launcher=joblib"
@@ -27,17 +25,32 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs) -> int:
         fails_fast(composed)
     composed = group.in_turn(lambda: applicable(command, composed))
     if composed.config is not None:
-        from posenc.running.one_job import run_composed
-
-        return run_composed(command, line, composed.config)
+        return _run_one(command, line, composed)
     if command == "train":
         composed = each_once(composed)
-    places = [validated(command, job.settings).directory for job in composed.jobs]
     with named_sweep(composed.jobs):
-        asked = asked_of(command, composed.jobs)
-        stands = functools.partial(stands_now, command, composed.jobs)
         if composed.launcher is None:
-            return run_sweep(command, line, composed, places, stands, asked)
-        from posenc.running.launchers import run_launched
+            return run_sweep(command, line, composed)
+        from posenc.running.slurm import run_launched
 
-        return run_launched(command, line, composed, places, stands, asked)
+        return run_launched(command, line, composed)
+
+
+def _run_one(command: str, line: CommandLine, composed: Jobs) -> int:
+    """Run the one job as `hydra.main` does. Raises UserError for what Hydra cannot do."""
+    from hydra.errors import HydraException
+    from omegaconf import DictConfig
+
+    from posenc.running.run_job import run_job
+
+    def task(settings: DictConfig) -> int:
+        return run_job(command, plain_settings(command, settings), in_sweep=False)
+
+    assert composed.config is not None
+    with initialized(line.config_dir):
+        try:
+            done = run_as_hydra(command, composed.config, task)
+        except (HydraException, OSError, ValueError) as error:  # the job's own are in `done`
+            raise UserError("hydra", None, first_line(error), hint="see --cfg hydra") from error
+    code: int = done.return_value  # raises what the job raised
+    return code

@@ -1,11 +1,13 @@
-"""`posenc eval`: measure a run again, at other lengths, by other protocols or on another corpus.
+"""Read a run on disk as plain data and validate an evaluation of it (`posenc eval`, `posenc show run=`).
 
-The run's config.yaml is read as plain data. Nothing that it names is imported: its encoding must be one of
-posenc's, an installed one, or in a plug-in named on this command line.
+Nothing that the run's config.yaml names is imported: its encoding must be one of posenc's, an installed one,
+or in a plug-in named on this command line.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,20 +15,101 @@ from typing import Any
 import torch
 
 from posenc.config.checks import (
+    LONGEST_CONTEXT,
     EvalPlan,
     check_evaluation,
+    check_model,
     check_name,
     check_positions_reach,
     default_evaluation,
+    whole,
 )
-from posenc.config.eval_runs import refuse_several
-from posenc.core.errors import UserError
+from posenc.core.errors import UserError, visible
+from posenc.core.paths import expanded
 from posenc.data import CorpusFacts, absolute_data, check_tokenizer, inspect, stored_tokenizer
 from posenc.evaluation.extend import build_extension
-from posenc.model.decoder import ModelShape
-from posenc.running.stored_run import not_ours, stored_run
+from posenc.model.decoder import Decoder, ModelShape
+from posenc.results.load import load_run
+from posenc.results.settings import as_text
+from posenc.running.build import build_decoder, code_of, resolve_parts
+from posenc.running.run_directory import refuse_links
 from posenc.tracking import check_tracking
+from posenc.training.checkpoint import Checkpoint, newest_checkpoint
 from posenc.training.precision import resolve_device
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run whose settings hold together; `outline` is its model on the meta device."""
+
+    directory: Path
+    settings: dict[str, Any]
+    shape: ModelShape
+    outline: Decoder
+    checkpoint: Checkpoint
+
+
+def stored_run(run: str, plugins: list[str]) -> StoredRun:
+    """Return the run in the directory `run`. Raises UserError; RunError for damaged files."""
+    directory = _directory_of(run)
+    refuse_links(directory)
+    loaded = load_run(directory)
+    if loaded.config is None:
+        raise UserError("run", run, loaded.problem or "config.yaml cannot be read")
+    settings = {**loaded.config, "plugins": plugins}
+    try:
+        whole("seed", settings["seed"], least=0)
+        shape = check_model(settings["model"])
+        settings.update(_parts_of(settings, loaded.config.get("plugins")))
+        with torch.device("meta"):
+            outline = build_decoder(settings, shape, vocab_size=2)
+        source = code_of(settings, outline)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _not_ours(run, error) from error
+    checkpoint = newest_checkpoint(directory / "checkpoints")
+    if checkpoint is None:
+        raise UserError("run", run, "has no checkpoint yet; train it first")
+    if checkpoint.state.get("encoding") != source:
+        problem = f"was trained by other code of its encoding {settings['encoding']['name']}"
+        hint = "its weights mean nothing to the changed one; train it again"
+        raise UserError("run", run, problem, hint=hint)
+    return StoredRun(directory, settings, shape, outline, checkpoint)
+
+
+def _directory_of(run: str) -> Path:
+    """Return the run directory that a user names by its path, or by its hash for one below runs/."""
+    directory = expanded(run)
+    if re.fullmatch(r"[0-9a-f]{8}", run) and not os.path.exists(run):  # noqa: PTH110
+        found = [path.parent for path in Path("runs").glob(f"*/*-{run}/config.yaml")]
+        if len(found) > 1:
+            raise UserError("run", run, "stands for several runs", allowed=sorted(map(str, found)))
+        directory = found[0] if found else directory
+    if not directory.name or directory.name == "..":  # the folder's name ends in the hash of its settings
+        directory = Path(os.path.abspath(directory))  # noqa: PTH100 (resolve() follows links)
+    if not os.path.isfile(directory / "config.yaml"):  # noqa: PTH113 (is_file raises for names too long)
+        there = os.path.exists(directory)  # noqa: PTH110
+        problem = "not a run directory: it has no config.yaml" if there else "there is no such folder"
+        hint = "a run directory, or its hash for one below runs/ (posenc runs lists them)\n"
+        hint += "every run below a folder, or of a glob: posenc eval -m run=..."
+        raise UserError("run", run, problem, hint=hint)
+    return directory
+
+
+def _not_ours(run: str, error: Exception) -> UserError:
+    return UserError("run", run, f"its config.yaml is not one of posenc's ({error!r})")
+
+
+def _parts_of(settings: dict[str, Any], plugins: object) -> dict[str, Any]:
+    """Return what the run is made of, resolved. Plug-ins that it names are told the user, never imported."""
+    length = whole("context_length", settings["context_length"], least=2, most=LONGEST_CONTEXT)
+    try:
+        return resolve_parts(settings, length)
+    except UserError as error:
+        if error.key != "encoding" or settings["plugins"] or not plugins:
+            raise
+        named = visible(as_text(plugins).replace('"', "").replace(" ", ""))
+        hint = f"it was trained with plugins={named}: if you trust that code, say so here too"
+        raise UserError(error.key, error.value, error.problem, hint=hint) from error
 
 
 @dataclass(frozen=True)
@@ -45,14 +128,13 @@ class EvalJob:
 
 
 def eval_job(settings: dict[str, Any]) -> EvalJob:
-    """The validated job of a composed `eval` configuration. Raises UserError; RunError for damaged files."""
-    refuse_several(str(settings["run"]))
-    stored = stored_run(settings["run"], settings["plugins"])
+    """Return the validated job of composed `eval` settings. Raises UserError; RunError for damaged files."""
+    stored = stored_run(str(settings["run"]), settings["plugins"])
     trained, checkpoint = stored.settings, stored.checkpoint
     try:
         check_name("experiment_name", trained["experiment_name"])
         asked = {key: value for key, value in settings["eval"].items() if value is not None}
-        # a run from before a setting existed has the default of it
+        # a run from before a setting existed has its default
         evaluation = check_evaluation(
             {**default_evaluation(), **trained["eval"], **asked},
             trained["context_length"],
@@ -62,7 +144,7 @@ def eval_job(settings: dict[str, Any]) -> EvalJob:
         check_tokenizer(trained["tokenizer"])
         precision = trained["train"]["precision"]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise not_ours(settings["run"], error) from error
+        raise _not_ours(settings["run"], error) from error
     check_positions_reach(stored.outline, max(evaluation.windows))
     build_extension(evaluation.extend, stored.outline)  # refused now, if it does not apply
     if evaluation.tune and max(evaluation.windows) <= trained["context_length"]:
@@ -84,13 +166,13 @@ def eval_job(settings: dict[str, Any]) -> EvalJob:
             hint=f"to measure on it all the same say data={facts.name}",
         )
     return EvalJob(
-        stored.directory,
-        trained,
-        data,
-        tokenizer,
-        settings["tracking"],
-        facts,
-        stored.shape,
-        device,
-        evaluation,
+        directory=stored.directory,
+        trained=trained,
+        data=data,
+        tokenizer=tokenizer,
+        tracking=settings["tracking"],
+        facts=facts,
+        shape=stored.shape,
+        device=device,
+        evaluation=evaluation,
     )

@@ -1,4 +1,4 @@
-"""One evaluation from a validated job to its records: load the weights, measure, put results together."""
+"""Run one evaluation from a validated job to its records: load weights, measure, write results.json."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from posenc.results.settings import spoken_name
 from posenc.running import run_directory as folder
 from posenc.running.build import build_decoder, build_model, run_facts
 from posenc.running.eval_job import EvalJob
-from posenc.running.holding import is_held, locked
-from posenc.running.measure import Outcome, asked_of, byte_store, measure
+from posenc.running.measure import Outcome, byte_store, measure, request_of
+from posenc.running.run_lock import is_held, locked
 from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.tracking import build_tracker
 from posenc.training.checkpoint import check_weights, load_weights, newest_checkpoint
 from posenc.training.distributed import current
 
 
-def asked_targets(job: EvalJob) -> set[tuple[str, str]]:
-    """(protocol, hash of its targets) of everything that the job measures."""
+def targets_of(job: EvalJob) -> set[tuple[str, str]]:
+    """Return the (protocol, hash of its targets) of everything that the job measures."""
     store = prepare(job.data, job.tokenizer, facts=job.facts)
-    asked = asked_of(job.trained, store, job.evaluation)
-    return {(name, protocol_module(name).plan(asked).hash) for name in job.evaluation.protocols}
+    request = request_of(job.trained, store, job.evaluation)
+    return {(name, protocol_module(name).plan(request).hash) for name in job.evaluation.protocols}
 
 
 def run_eval(job: EvalJob) -> Outcome:
-    """Measure what is not measured yet and put results.json together."""
+    """Measure what is not measured yet and write results.json."""
     with StopFlag() as stop, current().watched():
         current().on_stop = stop.asked_elsewhere
         try:
@@ -42,7 +42,7 @@ def run_eval(job: EvalJob) -> Outcome:
 
 
 def _checked_checkpoint(job: EvalJob, vocab_size: int) -> tuple[str, int, dict[str, Any]]:
-    """Folder, step and state of the newest one, its weights of the right shapes. Raises RunError."""
+    """Return folder, step and state of the newest checkpoint, its shapes checked. Raises RunError."""
     checkpoint = newest_checkpoint(job.directory / "checkpoints")  # a running training may have moved on
     if checkpoint is None:
         raise RunError(f"the checkpoints of {job.directory} are gone")
@@ -65,7 +65,7 @@ def _run(job: EvalJob, stop: StopFlag) -> Outcome:
             load_weights(Path(path), model)
         group.same_weights(model)
         own = job.facts.fingerprint == state.get("fingerprint")
-        in_bytes = byte_store(store, job.data, job.facts, job.evaluation) if own else None
+        trained_bytes = byte_store(store, job.data, job.facts, job.evaluation) if own else None
         records = measure(
             trained,
             model,
@@ -76,7 +76,7 @@ def _run(job: EvalJob, stop: StopFlag) -> Outcome:
             device=job.device,
             step=step,
             stop=stop,
-            trained_bytes=in_bytes,
+            trained_bytes=trained_bytes,
         )
         facts = run_facts(
             trained,
@@ -94,7 +94,7 @@ def _run(job: EvalJob, stop: StopFlag) -> Outcome:
         folder.put_together(job.directory, facts, newer=False)
     if not group.is_first:
         return Outcome(0, records)
-    if job.tracking["name"] != "none" and is_held(job.directory, "run"):  # it sends all there is at its end
+    if job.tracking["name"] != "none" and is_held(job.directory, "run"):  # which sends all at its end
         say("this run is being trained: its own process tells the tracker of these numbers")
         return Outcome(0, records)
     tracker = build_tracker(

@@ -1,4 +1,4 @@
-"""The evaluation that `train` and `eval` share: progress shown, cells stored, stops obeyed."""
+"""Measure a model on all cells of a plan, for `train` and `eval`: show progress, store cells, stop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from posenc.evaluation.plans import Asked
 from posenc.evaluation.subject import Subject
 from posenc.evaluation.tune import candidates, tune
 from posenc.model.decoder import Decoder
-from posenc.results.records import Record, make_record
+from posenc.results.schema import Record, make_record
 from posenc.results.store import find_record, write_record
 from posenc.running.signals import StopFlag
 from posenc.training.distributed import current
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended: its exit code, and the records it was asked for (None: whatever is stored)."""
+    """How a job ended: its exit code, and the records to show (None: all that are stored)."""
 
     exit_code: int
     records: list[Record] | None = None
@@ -55,13 +55,13 @@ def measure(
     stop: StopFlag,
     trained_bytes: TokenStore | None,
 ) -> list[Record]:
-    """Records of every cell of the plan for a model trained by `settings` up to `step`.
+    """Return the records of every cell of the plan, for a model trained by `settings` up to `step`.
 
-    `trained_bytes` are the bytes of the corpus it was trained on, where that is the one measured: then
-    fixed-target comes with its reference, the loss of a byte trigram. Raises InterruptedRunError once a
-    stop was asked for; what was finished before is stored. Several processes share the windows of each cell.
+    `trained_bytes`: the corpus it was trained on, as bytes, if that is the one measured; then fixed-target
+    comes with its reference, the loss of a byte trigram. Several processes share the windows of each cell.
+    Raises InterruptedRunError once a stop was asked for; finished cells are stored.
     """
-    subject, asked = subject_and_asked(settings, model, store, plan, device)
+    subject, request = subject_and_request(settings, model, store, plan, device)
     extension = build_extension(plan.extend, model)
     for warning in [] if extension is None else extension.warnings():
         log.warning("%s", warning)
@@ -69,12 +69,12 @@ def measure(
     grid = candidates(extension, model) if plan.tune else []
     if plan.tune and not grid:
         say(f"extend={plan.extend['name']}: no knob to choose, measured as it is")
-    if extension is not None and all(extension.acting(w) is model.acting for w in asked.windows):
+    if extension is not None and all(extension.acting(w) is model.acting for w in request.windows):
         log.warning("%s changes nothing at these lengths", extension.name)
-    cells = plan_cells(subject, asked, plan.protocols)
+    cells = plan_cells(subject, request, plan.protocols)
     done = 0
-    total = len(cells) + len(grid) * len(asked.extrapolating)
-    alone = current().size == 1  # others may be waiting for this one's part of a cell
+    total = len(cells) + len(grid) * len(request.extrapolating)
+    alone = current().size == 1  # of several, others may wait for this one's part
     with (
         _records_of(directory, step) as (place, publish),
         stop.at_once() if alone else contextlib.nullcontext(),
@@ -101,24 +101,24 @@ def measure(
             )
 
         if grid:
-            chosen = tune(subject, asked, grid, evaluated)
+            chosen = tune(subject, request, grid, evaluated)
             say(f"chosen on validation documents: {chosen.words}")
             cells = plan_cells(
-                dataclasses.replace(subject, extension=chosen.extension), asked, plan.protocols
+                dataclasses.replace(subject, extension=chosen.extension), request, plan.protocols
             )
         records = evaluated(cells)
         if "fixed-target" in plan.protocols and trained_bytes is not None:
-            reference = current().first(lambda: _reference(asked, trained_bytes, directory, corpus, step))
+            reference = current().first(lambda: _reference(request, trained_bytes, directory, corpus, step))
             records.append(reference)
     return records
 
 
 @contextmanager
 def _records_of(directory: Path, step: int) -> Iterator[tuple[Path, Callable[[], None]]]:
-    """A run directory to evaluate in, and what brings its new records to the run's own.
+    """Yield a directory to evaluate in, and a function that publishes its new records in the run's own.
 
-    It is the run's own for one process. Each of several has a copy of what is stored for `step`, so that all
-    find the same cells done whatever another command adds meanwhile; the first one's are published.
+    For one process it is the run's own. Each of several has a copy of the records of `step`, so that all find
+    the same cells done whatever another command adds meanwhile; the first process publishes.
     """
     group = current()
     if group.size == 1:
@@ -146,10 +146,10 @@ def _records_of(directory: Path, step: int) -> Iterator[tuple[Path, Callable[[],
         yield Path(copy), publish
 
 
-def subject_and_asked(
+def subject_and_request(
     settings: dict[str, Any], model: Decoder, store: TokenStore, plan: EvalPlan, device: torch.device
 ) -> tuple[Subject, Asked]:
-    """The model as trained by `settings`, and what its protocols are asked for."""
+    """Return the model as trained by `settings`, and what its protocols measure."""
     subject = Subject(
         model=model,
         train_length=settings["context_length"],
@@ -160,11 +160,11 @@ def subject_and_asked(
         split=plan.split,
         batch_tokens=plan.batch_tokens,
     )
-    return subject, asked_of(settings, store, plan)
+    return subject, request_of(settings, store, plan)
 
 
-def asked_of(settings: dict[str, Any], store: TokenStore, plan: EvalPlan) -> Asked:
-    """What the protocols of a run trained by `settings` are asked for."""
+def request_of(settings: dict[str, Any], store: TokenStore, plan: EvalPlan) -> Asked:
+    """Return what the protocols measure for a run trained by `settings`."""
     return Asked(
         store=store,
         split=plan.split,
@@ -179,9 +179,9 @@ def asked_of(settings: dict[str, Any], store: TokenStore, plan: EvalPlan) -> Ask
 def byte_store(
     store: TokenStore, data: dict[str, Any], facts: CorpusFacts, plan: EvalPlan
 ) -> TokenStore | None:
-    """The same documents with bytes for tokens, where the plan needs them for its reference.
+    """Return the same documents with bytes for tokens, if the plan needs them for its reference.
 
-    Made before anything is trained or measured: the text may be out of reach, or another one, hours later.
+    Made before anything is trained or measured: hours later the text may be out of reach, or changed.
     """
     if "fixed-target" not in plan.protocols:
         return None
@@ -190,24 +190,24 @@ def byte_store(
     return current().in_turn(lambda: prepare(data, {"name": "bytes"}, facts=facts))
 
 
-def _reference(asked: Asked, trained_bytes: TokenStore, directory: Path, corpus: str, step: int) -> Record:
-    """The byte trigram's loss on the fixed targets, stored like any cell."""
-    plan, store, began = fixed_target.plan(asked), asked.store, time.monotonic()
+def _reference(request: Asked, trained_bytes: TokenStore, directory: Path, corpus: str, step: int) -> Record:
+    """Return the byte trigram's loss on the fixed targets, stored like any cell."""
+    plan, store, began = fixed_target.plan(request), request.store, time.monotonic()
     identity: dict[str, Any] = {
         "protocol": trigram.NAME,
-        "window": asked.train_length,
+        "window": request.train_length,
         "fingerprint": store.fingerprint,
-        "split": asked.split,
+        "split": request.split,
         "targets_hash": plan.hash,
         "checkpoint_step": step,
     }
     stored = find_record(directory, **identity, extend=None, stride=None)
     if stored is not None:
         return stored
-    sums = trigram.trigram_sums(trained_bytes, store, asked.split, plan)
+    sums = trigram.trigram_sums(trained_bytes, store, request.split, plan)
     record = make_record(
         **identity,
-        train_length=asked.train_length,
+        train_length=request.train_length,
         corpus=corpus,
         seconds=round(time.monotonic() - began, 3),
         documents=sums.documents.tolist(),

@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM, SIGHUP and SIGUSR1 (Slurm) ask a command to stop: it ends its step, saves and exits."""
+"""Stop at SIGINT, SIGTERM, SIGHUP and SIGUSR1 (Slurm): end the step, save, exit with 130 or 143."""
 
 from __future__ import annotations
 
@@ -16,30 +16,23 @@ CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 if hasattr(signal, "SIGUSR1"):  # not on Windows
     CODES[signal.SIGUSR1] = 143
     CODES[signal.SIGHUP] = 143  # the terminal is gone
-ONE_WISH = 1.0  # seconds in which signals are one: a terminal, a sweep and a cluster may all pass it on
+ONE_WISH = 1.0  # seconds in which signals count as one: a terminal, a sweep and a cluster may all send it
 
 
 def to_take_over() -> list[int]:
-    """The signals of CODES, but for a hangup that nohup or a shell's disown has switched off."""
+    """Return the signals of CODES, without a hangup that nohup or a shell's disown has switched off."""
     hangup = getattr(signal, "SIGHUP", None)
     return [one for one in CODES if one != hangup or signal.getsignal(one) != signal.SIG_IGN]
 
 
 def leave_at_a_signal(code: int) -> None:
-    """Everything is done, and Python clears up, which takes torch half a second: a signal ends that at once.
-
-    The exit code stays the one that was decided; else a run that is complete would end as killed.
-    """
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        leave_at_once(code)
-
+    """Let a signal end the process at once with `code`: all is done, and torch takes 0.5 s to clear up."""
     for number in to_take_over():
-        signal.signal(number, leave)
+        signal.signal(number, lambda *_: leave_at_once(code))
 
 
 def leave_at_once(code: int) -> None:
-    """Without Python's clearing up, which takes away what another thread uses: it ended in SIGSEGV."""
+    """Exit without Python's clearing up: with a library still at work in a thread, that is a SIGSEGV."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
@@ -47,23 +40,23 @@ def leave_at_once(code: int) -> None:
 
 
 def ignore_signals() -> None:
-    """For the very last, when handlers are not called any more and libraries are unloaded."""
+    """Ignore signals at the very end, when handlers are no longer called."""
     for number in CODES:
         signal.signal(number, signal.SIG_IGN)
 
 
 class InterruptedRunError(BaseException):
-    """Raised where a stop was asked for and everything finished so far is on disk.
+    """A stop was asked for, and what is finished so far is on disk.
 
-    Not an Exception: it strikes anywhere, and what it strikes (a compiler, a library) must not keep it.
+    Not an Exception: it is raised anywhere, and a compiler or a library must not swallow it.
     """
 
 
 class StopFlag:
     """Set by the first signal; a second one changes nothing, so that a save is never cut short.
 
-    As a context manager it takes the signals over and gives them back. Until `guard` is called there is
-    nothing to save, and a signal raises InterruptedRunError where it strikes (tokenising, waiting).
+    As a context manager it takes over the signals. Until `guard` is called there is nothing to save, and a
+    signal raises InterruptedRunError wherever it strikes (tokenising, waiting).
     """
 
     def __init__(self) -> None:
@@ -76,7 +69,7 @@ class StopFlag:
     def __enter__(self) -> StopFlag:
         if threading.current_thread() is threading.main_thread():  # only there may handlers be set
             self._before = {number: signal.signal(number, self._handle) for number in to_take_over()}
-            for handler in self._before.values():  # one that struck where Python swallows what is raised
+            for handler in self._before.values():  # a signal that struck where Python swallows exceptions
                 outer = getattr(handler, "__self__", None)
                 if isinstance(outer, StopFlag):
                     self.received = self.received or outer.received
@@ -100,7 +93,7 @@ class StopFlag:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Inside nothing is lost that was finished: a signal raises where it strikes, as before `guard`."""
+        """Inside, all that is finished is saved: a signal raises where it strikes, as before `guard`."""
         before, self.guarded = self.guarded, False
         try:
             self.check()
@@ -109,10 +102,11 @@ class StopFlag:
             self.guarded = before
 
     def asked_elsewhere(self) -> None:
-        """Another process of this run was asked to stop."""
+        """Note that another process of this run was asked to stop."""
         self.elsewhere = True
 
     def requested(self) -> bool:
+        """Tell whether a stop was asked for."""
         return self.received is not None or self.elsewhere
 
     def check(self) -> None:

@@ -1,6 +1,6 @@
-"""Check a composed configuration completely and turn it into the plain arguments of a training job.
+"""Validate composed settings and turn them into the plain arguments of a training job.
 
-Everything that can be wrong is found here: before data is tokenised, before anything is written.
+All that can be wrong is found here, before anything is tokenised or written.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TrainJob:
     settings: dict[str, Any]
     directory: Path
     hash: str
-    source: dict[str, Any]  # what the encoding's code was, for checkpoints
+    source: dict[str, Any]  # the code of its encoding, for checkpoints
     facts: CorpusFacts
     shape: ModelShape
     optimization: Optimization
@@ -66,7 +66,7 @@ class TrainJob:
 
 
 def train_job(settings: dict[str, Any]) -> TrainJob:
-    """The validated job of a composed `train` configuration. Raises UserError."""
+    """Return the validated job of composed `train` settings. Raises UserError."""
     seed = whole("seed", settings["seed"], least=0)
     context_length = whole("context_length", settings["context_length"], least=2, most=LONGEST_CONTEXT)
     train = settings["train"]
@@ -155,7 +155,7 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
 
 
 def _directory(folder: Path, readable: str, digest: str) -> Path:
-    """The run is found again by its hash, under whatever name it was started; of copies the namesake."""
+    """Return the run directory with this hash, whatever its name; of copies the one with this name."""
     named = folder / f"{readable}-{digest}"
     there = sorted(path for path in folder.glob(f"*-{digest}") if path.is_dir())
     begun = [path for path in there if (path / "status.json").is_file()]
@@ -163,7 +163,7 @@ def _directory(folder: Path, readable: str, digest: str) -> Path:
 
 
 def run_hash(settings: dict[str, Any], facts: CorpusFacts, source: dict[str, Any]) -> str:
-    """Eight hex digits of what defines a run; not device, compile, tracking, evaluation or names."""
+    """Return eight hex digits of what defines a run; not device, compile, tracking, evaluation or names."""
     train = {key: settings["train"][key] for key in ("tokens", "batch_tokens", "lr", "precision")}
     model = {key: value for key, value in settings["model"].items() if key != "name"}
     tokenizer = settings["tokenizer"]

@@ -1,10 +1,10 @@
-"""One training run from validated settings to its table: prepare, train, evaluate, put results together."""
+"""Run one training from a validated job to its results: tokenise, train, evaluate, write results.json."""
 
 from __future__ import annotations
 
 import logging
 import os
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 
 from posenc.core.console import say, shown
 from posenc.core.errors import RunError
@@ -18,16 +18,15 @@ from posenc.data import (
     prepare,
 )
 from posenc.model.decoder import Decoder, count_parameters
-from posenc.results.records import RunFacts
+from posenc.results.schema import RunFacts
 from posenc.results.settings import spoken_name
 from posenc.running import run_directory as folder
 from posenc.running.build import build_model, run_facts
-from posenc.running.holding import locked
-from posenc.running.job_log import crashes
+from posenc.running.env_vars import SWEEP
 from posenc.running.measure import Outcome, byte_store, measure
+from posenc.running.run_lock import locked
+from posenc.running.run_state import finished_config, forget_diverged, is_done, write_end
 from posenc.running.signals import InterruptedRunError, StopFlag
-from posenc.running.standing import finished_before, forget_diverged, is_done, write_end
-from posenc.running.told import SWEEP
 from posenc.running.train_job import TrainJob
 from posenc.tracking import Tracker, build_tracker
 from posenc.tracking.none import NoTracker
@@ -39,13 +38,13 @@ log = logging.getLogger(__name__)
 
 
 class DivergedRunError(RunError):
-    """Loss or gradient are not finite any more; status.json says so, which is final without --retry."""
+    """Loss or gradient are no longer finite; status.json says `diverged`, which is final without --retry."""
 
 
 def run_train(job: TrainJob) -> Outcome:
-    """Train and evaluate, or continue, or recognise that it is all there.
+    """Train and evaluate, or continue, or find that all is there.
 
-    Raises UserError if the tokenised corpus is too short, RunError if it is held: nothing is written.
+    Raises UserError if the corpus is too short, RunError if the run is held: nothing is written.
     """
     if current().first(lambda: is_done(job)):
         say(f"already finished: {job.directory}")
@@ -55,15 +54,15 @@ def run_train(job: TrainJob) -> Outcome:
     with StopFlag() as stop:
         current().on_stop = stop.asked_elsewhere
         try:
-            return _held(job, stop)
+            return _locked(job, stop)
         except InterruptedRunError:
             if not stop.guarded:
                 say(f"{stop.name}: stopped before the first step; the same command begins again")
             return Outcome(stop.exit_code)
 
 
-def _held(job: TrainJob, stop: StopFlag) -> Outcome:
-    """Tokens ready, directory locked: then run, and write down how it ended."""
+def _locked(job: TrainJob, stop: StopFlag) -> Outcome:
+    """Tokenise, lock the directory, run, and write how it ended to status.json."""
     settings, directory, group = job.settings, job.directory, current()
     store = group.in_turn(lambda: prepare(settings["data"], settings["tokenizer"], facts=job.facts))
     check_lengths(
@@ -72,17 +71,17 @@ def _held(job: TrainJob, stop: StopFlag) -> Outcome:
         needed_tokens=max(job.evaluation.windows) + 1,
         context_length=settings["context_length"],
     )
-    in_bytes = byte_store(store, settings["data"], job.facts, job.evaluation)
+    trained_bytes = byte_store(store, settings["data"], job.facts, job.evaluation)
     folder.refuse_links(directory)
     with locked(directory), folder.log_file(directory):
         if group.first(lambda: is_done(job)):  # by another process, meanwhile
             return Outcome(0)
-        before = finished_before(directory)
+        before = finished_config(directory)
         try:
             stop.guard()
             group.first(lambda: forget_diverged(directory))
-            with group.watched(), crashes(directory) if group.is_first else nullcontext():
-                return _run(job, store, in_bytes, stop)
+            with group.watched():
+                return _run(job, store, trained_bytes, stop)
         except InterruptedRunError:
             write_end(directory, before, "interrupted", stop.name)
             say(f"{stop.name}: everything finished so far is saved; the same command continues")
@@ -95,9 +94,9 @@ def _held(job: TrainJob, stop: StopFlag) -> Outcome:
             raise
 
 
-def _run(job: TrainJob, store: TokenStore, in_bytes: TokenStore | None, stop: StopFlag) -> Outcome:
+def _run(job: TrainJob, store: TokenStore, trained_bytes: TokenStore | None, stop: StopFlag) -> Outcome:
     settings, directory = job.settings, job.directory
-    folder.write_status(directory, "running")  # first: new settings beside "finished" would be believed
+    folder.write_status(directory, "running")  # first: else new settings lie beside "finished"
     folder.write_config(directory, settings)
     model = build_model(settings, job.shape, store.vocab_size)
     left_out = left_out_of_training(store, settings["context_length"])
@@ -128,7 +127,7 @@ def _run(job: TrainJob, store: TokenStore, in_bytes: TokenStore | None, stop: St
             device=job.device,
             step=trained.step,
             stop=stop,
-            trained_bytes=in_bytes,
+            trained_bytes=trained_bytes,
         )
         folder.put_together(directory, facts, newer=trained.here)
         tracker.evaluation(folder.records_at(directory, trained.step))
@@ -143,7 +142,7 @@ def _run(job: TrainJob, store: TokenStore, in_bytes: TokenStore | None, stop: St
 
 
 def _tracker(job: TrainJob) -> Tracker:
-    """Of several processes the first one's is told everything."""
+    """Return the tracker of the first process, a no-op on the others."""
     if not current().is_first:
         return NoTracker()
     settings = job.settings

@@ -1,4 +1,4 @@
-"""A sweep by a launcher of Hydra's plug-ins; the real Slurm is scripts/cluster_check.sh."""
+"""Sweeps by a launcher of Hydra's plug-ins; the real Slurm is scripts/cluster_check.sh."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 import tiny
 from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 
-from posenc.config.compose import compose_jobs, of_the_job
+from posenc.config.compose import ComposedJob, compose_jobs, of_the_job
 from posenc.config.overrides import parse
-from posenc.core.errors import UserError
-from posenc.running.launchers import _code
+from posenc.running import slurm
+from posenc.running.slurm import END, GO_ON, _code, run_launched
 
 Posenc = Callable[..., tiny.Result]
-LOCAL = ("-m", "hydra/launcher=submitit_local")
 
 
 @pytest.mark.parametrize(
@@ -38,27 +38,6 @@ def test_without_the_plug_in_it_says_what_to_install(
     assert result.code == 2 and f"pip install {package}" in result.err and not list(place.iterdir())
 
 
-def test_a_launcher_needs_a_sweep() -> None:
-    with pytest.raises(UserError, match="sweep") as caught:
-        compose_jobs("train", parse(["hydra/launcher=joblib", "seed=0"]))
-    assert caught.value.hint == "add -m"
-    assert not compose_jobs("train", parse(["hydra/launcher=joblib", "seed=0", "hydra.mode=RUN"])).sweep
-
-
-def test_the_jobs_of_another_launcher_are_expanded_each_once() -> None:
-    pytest.importorskip("submitit")
-    composed = compose_jobs("train", parse(["-m", "hydra/launcher=slurm", "+hydra.x=1", "seed=0,1,0"]))
-    assert composed.launcher == "slurm"
-    assert [of_the_job(job) for job in composed.jobs] == [["seed=0"], ["seed=1"]]
-    assert compose_jobs("train", parse(["-m", "seed=0,1"])).launcher is None
-
-
-def test_a_job_that_raised_counts_as_failed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert _code(JobReturn(status=JobStatus.COMPLETED, _return_value=143)) == 143
-    failed = JobReturn(overrides=["seed=1"], status=JobStatus.FAILED, _return_value=OSError("gone"))
-    assert _code(failed) == 1 and "seed=1: OSError: gone" in capsys.readouterr().err
-
-
 def test_without_slurm_nothing_is_submitted(
     train: Posenc, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,32 +47,106 @@ def test_without_slurm_nothing_is_submitted(
     assert result.code == 2 and "sbatch" in result.err and not (place / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("before", "codes", "after", "launched", "code", "said"),
+    [
+        (["finished", "open"], [0], ["finished", "finished"], 1, 0, "[1/2] seed=0: already finished"),
+        (["diverged", "open"], [0], ["diverged", "finished"], 1, 1, "[1/2] seed=0: diverged before"),
+        (["open", "open"], [0, 1], ["finished", "finished"], 2, 0, "[2/2] seed=1: its run is finished"),
+        (["open", "open"], [0, 0], ["finished", "open"], 2, 1, "[2/2] seed=1: its job ended with 0, but"),
+        (["open", "open"], [0, 1], ["finished", "diverged"], 2, 1, "nothing on disk, see above"),
+        ([None, None], [0, 1], [None, None], 2, 1, ""),
+    ],
+)
+def test_the_run_directory_decides_what_is_launched_and_how_it_ended(
+    before: list[str | None],
+    codes: list[int],
+    after: list[str | None],
+    launched: int,
+    code: int,
+    said: str,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = parse(["-m", "seed=0,1"])
+    state, sent = list(before), list[str]()
+
+    def launch(command: str, line: object, jobs: list[ComposedJob]) -> list[int]:
+        sent.extend(word for job in jobs for word in of_the_job(job))
+        state[:] = after
+        return codes
+
+    monkeypatch.setattr(slurm, "_launch", launch)
+    monkeypatch.setattr(slurm, "state_of", lambda command, settings: state[settings["seed"]])
+    monkeypatch.setattr(slurm, "SEEN_WITHIN", 0.0)
+    assert run_launched("train", line, compose_jobs("train", line)) == code
+    assert sent == ["seed=0", "seed=1"][2 - launched :]
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("launcher", "told"), [("slurm", GO_ON), ("submitit_local", END)])
+def test_after_a_signal_it_says_whether_the_jobs_go_on(
+    launcher: str,
+    told: str,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Processes of this machine end with the one who waits for them."""
+    pytest.importorskip("submitit")
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Launcher:
+        def launch(self, overrides: object, first: int) -> None:
+            started.append(subprocess.Popen(["sleep", "60"]))
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+
+    monkeypatch.setattr(Plugins, "instantiate_launcher", lambda *_: Launcher())
+    monkeypatch.setattr(slurm.shutil, "which", lambda _: "/bin/true")
+    line = parse(["-m", f"hydra/launcher={launcher}", "seed=0"])
+    assert run_launched("train", line, compose_jobs("train", line)) == 143
+    assert f"SIGTERM: {told}\n" in capsys.readouterr().err
+    assert (started[0].poll() is None) == (launcher == "slurm")
+    started[0].kill()
+    started[0].wait()
+
+
+def test_a_job_without_a_result_counts_as_failed(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("submitit")
+    from submitit.local.local import LocalJob
+
+    assert _code(JobReturn(status=JobStatus.COMPLETED, _return_value=143)) == 143
+    failed = JobReturn(overrides=["seed=1"], status=JobStatus.FAILED, _return_value=OSError("gone"))
+    assert _code(failed) == 1 and "seed=1: OSError: gone" in capsys.readouterr().err
+    job = LocalJob(place, "7")
+    job.paths.result_pickle.write_bytes(b"half a file")
+    with slurm.waiting_for_each():
+        assert [_code(done) for done in job.results()] == [1]
+    assert "job 7 of submitit left a result that cannot be read" in capsys.readouterr().err
+
+
 def test_the_queue_is_asked_and_says_when_it_has_changed(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("submitit")
-    from posenc.running.submitit_jobs import Queue
-
-    squeue = place / "squeue"
     monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
+    queue = slurm.queue_watcher()
 
     def answers(text: str) -> None:
-        squeue.write_text(f"#!/bin/sh\n{text}\n")
-        squeue.chmod(0o755)
+        (place / "squeue").write_text(f"#!/bin/sh\n{text}\n")
+        (place / "squeue").chmod(0o755)
+        queue._last_status_check = 0
 
-    queue = Queue()
     for job in ("7_0", "7_1", "8"):
         queue.register_job(job)
-    answers(
-        "echo '7_0|RUNNING|None'; echo '7_1|PENDING|Priority'; echo '8|CONFIGURING|None'; echo '9|FAILED|x'"
-    )
+    answers("echo '7_0|RUNNING|None'; echo '7_1|PENDING|Priority'; echo '8|CONFIGURING|None'")
     assert [queue.is_done(job, mode="force") for job in ("7_0", "7_1", "8")] == [False] * 3
     assert "Slurm: 1 configuring, 1 pending (Priority), 1 running\n" in capsys.readouterr().err
     answers("exit 1")  # the controller does not answer: nothing is known, nothing is over
-    queue._last_status_check = 0
     assert not queue.is_done("7_0", mode="force")
     answers("echo; echo slurm says; echo '7_0|COMPLETING|None'; echo '7_1|CANCELLED|None'")
-    queue._last_status_check = 0
     assert not queue.is_done("7_0", mode="force")
     assert queue.is_done("7_1", mode="cache") and queue.is_done("8", mode="cache")  # forgotten is over
 
@@ -102,7 +155,7 @@ REQUEUED = """
 import os, signal, sys
 os.environ["SLURM_JOB_ID"] = "5"
 from posenc.running.signals import StopFlag
-from posenc.running.submitit_jobs import preemptible
+from posenc.running.slurm import preemptible
 
 def requeue(number, frame):
     print("requeued", flush=True)
@@ -119,17 +172,17 @@ def run():
         print("saved", flush=True)
         return stop.exit_code
 
-print(preemptible(run) if sys.argv[1] != "none" else preemptible(lambda: 1))
+print(preemptible(run))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sent", "state", "said", "code"),
     [
         ("SIGUSR2", "RUNNING", "saved requeued", 255),
         ("SIGTERM", "RUNNING", "saved requeued", 255),
         ("SIGTERM", "CANCELLED", "saved", 143),
-        ("none", "RUNNING", "1", 0),
     ],
 )
 def test_what_is_stopped_is_saved_then_put_back_unless_slurm_has_decided(
@@ -138,31 +191,33 @@ def test_what_is_stopped_is_saved_then_put_back_unless_slurm_has_decided(
     pytest.importorskip("submitit")
     (place / "scontrol").write_text(f"#!/bin/sh\necho JobId=5 JobState={state} Reason=None\n")
     (place / "scontrol").chmod(0o755)
-    path = f"{place}{os.pathsep}{os.environ['PATH']}"
     ask = [sys.executable, "-c", REQUEUED, sent]
-    done = subprocess.run(
-        ask, capture_output=True, text=True, timeout=120, env={**os.environ, "PATH": path}, check=False
-    )
+    path = {**os.environ, "PATH": f"{place}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(ask, capture_output=True, text=True, timeout=120, env=path, check=False)
     assert (done.stdout.split(), done.returncode) == (said.split(), code), done.stderr
 
 
 @pytest.mark.slow
-def test_a_killed_job_of_submitit_is_told_and_the_other_one_finished(place: Path, corpus: Path) -> None:
+@pytest.mark.parametrize("kills", [True, False])
+def test_a_sweep_of_submitit_local_is_killed_or_stopped_and_continues(
+    kills: bool, place: Path, corpus: Path
+) -> None:
     pytest.importorskip("submitit")
-    words = ["train", *LOCAL, *tiny.TINY, f"data.paths={corpus}", "train.tokens=64000", "seed=0,1"]
-    process = tiny.start(*words, cwd=place)
-    victims: list[Path] = []
-    end = time.monotonic() + 200
-    while not victims and time.monotonic() < end:
-        victims = [p for p in place.glob("runs/default/*-s0-*/.run.holder") if p.read_text()]
+    sweep = ["train", "-m", "hydra/launcher=submitit_local", "seed=0,1"]
+    words = [*sweep, *tiny.TINY, f"data.paths={corpus}", "train.tokens=64000"]
+    process, end = tiny.start(*words, cwd=place), time.monotonic() + 200
+    while len(list(place.glob("runs/default/*/metrics.jsonl"))) < 2 and time.monotonic() < end:
         time.sleep(0.05)
-    os.kill(int(victims[0].read_text().split()[1]), signal.SIGKILL)
+    if kills:
+        (holder,) = place.glob("runs/default/*-s0-*/.run.holder")
+        os.kill(int(holder.read_text().split()[1]), signal.SIGKILL)
+    else:
+        process.send_signal(signal.SIGTERM)
     result = tiny.finished(process, 300)
-    assert result.code == 1 and "ended without a result" in result.err, result.err
-    assert "Traceback" not in result.err and "(log: " in result.err
-    assert [line for line in result.out.splitlines() if line.startswith("rope")]
+    assert result.code == (1 if kills else 143) and "Traceback" not in result.err, result.err
+    assert ("ended without a result" if kills else f"SIGTERM: {END}\n") in result.err
     again = tiny.spawn(*words, cwd=place)
-    assert again.code == 0 and again.err.count("already finished") == 1, again.err
+    assert again.code == 0 and again.err.count("already finished") == int(kills), again.err
 
 
 @pytest.mark.cluster

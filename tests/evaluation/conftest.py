@@ -14,7 +14,7 @@ from posenc.evaluation import PROTOCOLS, induction
 from posenc.evaluation.evaluate import evaluate, plan_cells
 from posenc.evaluation.plans import Asked
 from posenc.evaluation.subject import Subject
-from posenc.results.records import Record
+from posenc.results.schema import Record
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from posenc.evaluation import PROTOCOLS
 from posenc.evaluation import subject as subject_module
 from posenc.evaluation.subject import Subject
 from posenc.model import kernels
-from posenc.results.records import Record
+from posenc.results.schema import Record
 
 Measured = Callable[..., dict[tuple[str, int], Record]]
 SubjectOf = Callable[..., Subject]

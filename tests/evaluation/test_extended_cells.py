@@ -17,7 +17,7 @@ from posenc.evaluation.extend import build_extension
 from posenc.evaluation.plans import Asked
 from posenc.evaluation.subject import Subject
 from posenc.evaluation.tune import candidates, tune
-from posenc.results.records import Record
+from posenc.results.schema import Record
 
 SubjectOf = Callable[..., Subject]
 AskedOf = Callable[..., Asked]

@@ -20,7 +20,7 @@ from posenc.evaluation import subject as subject_module
 from posenc.evaluation.memory import OutOfMemoryError, check_memory, free_memory, needed
 from posenc.evaluation.subject import Subject
 from posenc.model.decoder import Decoder, ModelShape, initialize
-from posenc.results.records import Record
+from posenc.results.schema import Record
 
 Measured = Callable[..., dict[tuple[str, int], Record]]
 SubjectOf = Callable[..., Subject]

@@ -20,7 +20,7 @@ from posenc.evaluation.extend import build_extension
 from posenc.evaluation.passes import Passes, text_losses
 from posenc.evaluation.plans import Asked
 from posenc.evaluation.subject import Subject
-from posenc.results.records import Record
+from posenc.results.schema import Record
 
 Measured = Callable[..., dict[tuple[str, int], Record]]
 SubjectOf = Callable[..., Subject]

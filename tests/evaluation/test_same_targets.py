@@ -20,7 +20,7 @@ from posenc.evaluation import PROTOCOLS, far_copy, fixed_target, nonoverlapping,
 from posenc.evaluation.evaluate import protocol_module
 from posenc.evaluation.plans import Asked, windows_of
 from posenc.evaluation.subject import Subject
-from posenc.results.records import Record
+from posenc.results.schema import Record
 
 Measured = Callable[..., dict[tuple[str, int], Record]]
 SubjectOf = Callable[..., Subject]

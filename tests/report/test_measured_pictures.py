@@ -13,11 +13,10 @@ from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.options import Offset, Randomized, Window
 from posenc.encodings.sum import Composed
-from posenc.report.pictures.absolute import added
 from posenc.report.pictures.measure import measure
 from posenc.report.pictures.panels import Arrows, Curves, Map, Panel
-from posenc.report.pictures.recorder import attention, by_distance, mean_weights
-from posenc.report.pictures.rotation import scores_with_itself
+from posenc.report.pictures.positions import added, scores_with_itself
+from posenc.report.pictures.scores import attention, by_distance, mean_weights
 
 T, D, HEADS, LAYERS = 12, 8, 3, 2
 

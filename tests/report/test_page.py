@@ -1,4 +1,4 @@
-"""The page as text: what is in it, that other people's text stays text, that it asks nobody for anything."""
+"""The page: what is in it, that strangers' text stays text, that it loads nothing; and in a real browser."""
 
 from __future__ import annotations
 
@@ -7,20 +7,60 @@ import hashlib
 import html
 import json
 import re
+import shutil
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fake_runs import T, record, write_run
-from paged import EVIL, page_of, write_runs
+from fake_runs import T, positions, record, write_run
 
 from posenc.core.errors import RunError
-from posenc.report.entries import entry
+from posenc.report.captions import captions
 from posenc.report.page import write_page
-from posenc.report.page.markup import Html, el, json_text
-from posenc.report.words import captions, spread_is_of
-from posenc.results.comparison import compare
+from posenc.report.table import MARKS, main_table, side_table
+from posenc.results.comparison import compare, metric_for, tables_of
 from posenc.results.load import load_runs
+
+EVIL = "</script><img src=x onerror=alert(1)>{{ 7 * 7 }}"
+LOSSES = {
+    "rope": {0.5: 1.35, 1: 1.30, 2: 2.1, 4: 2.9, 8: 3.4},
+    "alibi": {0.5: 1.37, 1: 1.33, 2: 1.331, 4: 1.332, 8: 1.333},
+    "nope": {0.5: 1.41, 1: 1.45, 2: 1.9, 4: 2.4, 8: 2.8},
+}
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def page_of(root: Path, path: Path) -> str:
+    runs = load_runs([root])
+    shown = [compare(runs, name, metric_for(runs, name, "nats"), True) for name in tables_of(runs)]
+    write_page(path, runs, shown)
+    return path.read_text()
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three encodings x two seeds with curves; one that failed at 8x, one without a number; hostile text."""
+    root = tmp_path_factory.mktemp("runs")
+    for name, losses in LOSSES.items():
+        for seed in (0, 1):
+            records = [record(int(m * T), loss + seed / 100) for m, loss in losses.items()]
+            params = {"base": 10000.0} if name == "rope" else {}
+            run = write_run(
+                root, name, seed=seed, records=[*records, positions(shift=seed / 50)], params=params
+            )
+            steps = [{"step": i, "tokens": 2048 * i, "loss": 1.2 + 3 / i} for i in range(1, 61)]
+            (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, steps)))
+    records = [record(T, 1.5), record(8 * T, 9.9, note=f"oom {EVIL}")]
+    write_run(root, f"x{EVIL}", records=records, config={"train": {"tokens": 3_276_800, "lr": EVIL}})
+    write_run(root, "fire", results=False, status="failed", reason=EVIL, config={EVIL: EVIL})
+    return root
+
+
+@pytest.fixture(scope="module")
+def page(root: Path) -> str:
+    return page_of(root, root.parent / f"{root.name}.html")
 
 
 class Elements(HTMLParser):
@@ -45,157 +85,157 @@ class Elements(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_runs(tmp_path_factory.mktemp("paged"))
-
-
-@pytest.fixture(scope="module")
-def page(root: Path) -> str:
-    path = root.parent / f"{root.name}.html"
-    page_of(root, path)
-    return path.read_text()
-
-
-@pytest.fixture(scope="module")
 def elements(page: str) -> Elements:
     return Elements(page)
 
 
-def test_every_number_of_the_table_and_every_caption_is_in_the_page(root: Path, elements: Elements) -> None:
+def test_all_that_the_tables_say_is_in_the_page(root: Path, elements: Elements) -> None:
     comparison = compare(load_runs([root]), "fixed-target", "nats", True)
-    of = spread_is_of(comparison)
-    shown = [
-        line for row in comparison.rows for cell in row.cells for line in entry(cell, "nats", of, "±").lines
-    ]
+    side = side_table(comparison)
+    assert side is not None
+    tables = [main_table(comparison), side]
+    shown = [line for one in tables for row in one.cells for cell in row for line in cell.lines]
     assert len(shown) > 30 and all(line in elements.text for line in shown)
-    assert all(
-        line in elements.text for line in captions(comparison, {"lowest": "*", "tie": "=", "unclear": "?"})
-    )
-
-
-def test_runs_that_failed_and_missing_cells_keep_their_reason(elements: Elements) -> None:
+    assert all(line in elements.text for line in captions(comparison, MARKS))
     assert re.search(r"fire-nano-T64-s0-\w+: failed, " + re.escape(EVIL), elements.text)
-    assert "oom" in elements.text and "not measured" in elements.text
+    settings = ("train.lr = 0.003", "encoding.base = 10000", f"{EVIL} = {EVIL}")
+    assert all(text in elements.text for text in (*settings, *(path.name for path in root.iterdir())))
 
 
-def test_text_of_run_directories_makes_no_element(page: str, elements: Elements) -> None:
-    assert page.count(EVIL) == 0 and EVIL in elements.text
-    assert [tag for tag, attributes in elements.found if "onerror" in attributes] == []
-    assert {a["src"][:9] for tag, a in elements.found if tag == "img" and a["src"]} == {"data:imag"}
-    assert sum(tag == "script" for tag, _ in elements.found) == 4
-
-
-def test_embedded_data_has_no_markup(page: str) -> None:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    assert found and not set("<>&") & set(found[1])
-    data = json.loads(found[1])
-    assert any(EVIL in name for name in data["rows"])
-    assert EVIL not in json.dumps(data["charts"]), "the specifications hold no text of other people"
-
-
-def test_the_policy_allows_the_pages_own_scripts_and_styles_only(page: str) -> None:
+def test_strangers_text_makes_no_element_and_nothing_is_loaded(page: str, elements: Elements) -> None:
+    assert EVIL not in page and EVIL in elements.text  # nor is it a template
+    tags = {tag for tag, _ in elements.found}
+    assert not tags & {"img", "link", "iframe", "object", "embed", "base", "form"}
+    places = [a[key] or "" for _, a in elements.found for key in ("src", "href", "action") if key in a]
+    targets = {a["id"] for _, a in elements.found if a.get("id")}
+    assert len(places) > 8 and {place[:1] for place in places} == {"#"}
+    assert {place[1:] for place in places} <= targets
+    charts = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.DOTALL)
+    assert charts and not set("<>&") & set(charts[1])
+    specs = json.loads(charts[1])
+    rows = {point["row"] for spec in specs for point in spec["data"]["values"]}
+    assert any(EVIL[:20] in row for row in rows) and len(specs) == 5
+    for spec in specs:  # what is data elsewhere is part of no expression
+        assert EVIL[:20] not in re.sub(r'"(row|text)": "[^"]*"', "", json.dumps(spec["encoding"]))
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
     assert policy and policy[1].startswith("default-src 'none';") and "unsafe" not in policy[1]
     inline = re.findall(r"<script>(.*?)</script>|<style>(.*?)</style>", page, re.DOTALL)
-    assert len(inline) == 4
     for script, style in inline:
         digest = base64.b64encode(hashlib.sha256((script or style).encode()).digest()).decode()
         assert f"'sha256-{digest}'" in policy[1]
+    assert len(inline) == 3
 
 
-def test_nothing_points_outside(elements: Elements) -> None:
-    places = [a[key] or "" for _, a in elements.found for key in ("src", "href", "action") if key in a]
-    assert len(places) > 8 and all(place.startswith(("#", "data:image/")) for place in places)
-    assert not {tag for tag, _ in elements.found} & {"link", "iframe", "object", "embed", "base", "form"}
-    targets = {a["id"] for _, a in elements.found if a.get("id")}
-    assert {place[1:] for place in places if place.startswith("#")} <= targets
+def test_charts_hold_losses_changes_and_bands(page: str) -> None:
+    found = re.search(r'id="charts">(.*?)</script>', page, re.DOTALL)
+    assert found
+    loss, change, training, *_ = json.loads(found[1])
+    at_8x = {p["row"]: p for p in loss["data"]["values"] if p["x"] == 8}
+    rope = at_8x["rope"]
+    assert (rope["y"], rope["low"], rope["high"]) == (3.405, 3.39793, 3.41207)
+    assert rope["text"].startswith("rope\n8x = 512 tokens\nloss 3.405 ± 0.007 (2 seeds)\nchange +2.100")
+    moved = {p["row"]: p["y"] for p in change["data"]["values"] if p["x"] == 8}
+    assert moved == {"alibi": 0.003, "nope": 1.35, "rope": 2.1}
+    assert max(p["x"] for p in training["data"]["values"]) == 2048 * 58  # the middle of the last five
 
 
-def test_it_is_small_and_the_same_runs_give_the_same_bytes(root: Path, page: str, tmp_path: Path) -> None:
-    page_of(root, tmp_path / f"{root.name}.html")
-    assert (tmp_path / f"{root.name}.html").read_text() == page
-    assert len(page.encode()) < 2_000_000
-
-
-def test_a_page_that_cannot_be_written_leaves_the_old_one(root: Path, tmp_path: Path) -> None:
+def test_the_same_runs_give_the_same_bytes_and_a_failure_leaves_the_old_page(
+    root: Path, page: str, tmp_path: Path
+) -> None:
+    assert page_of(root, tmp_path / f"{root.name}.html") == page and len(page.encode()) < 2_000_000
     folder = tmp_path / "page.html"
     folder.mkdir()
     with pytest.raises(RunError):
         page_of(root, folder)
-    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+    assert folder.is_dir() and len(list(tmp_path.iterdir())) == 2
 
 
-def test_only_settings_that_differ_are_shown_as_differences(tmp_path: Path) -> None:
+def test_differences_facets_and_commands(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     write_run(runs, "rope", params={"base": 10000.0})
     write_run(runs, "rope", params={"base": 500.0})
     write_run(runs, "alibi", seed=1)
-    path = tmp_path / "page.html"
-    page_of(runs, path)
-    part = re.search(
-        r'<section id="settings">.*?</section>|<section[^>]*id="settings".*?</section>', path.read_text()
-    )
-    assert part
-    text = Elements(part[0]).text
-    assert "encoding.base" in text and "500" in text and "10000" in text
-    assert "seed" not in text and "train.lr" not in text
-
-
-def test_full_settings_of_every_run_are_in_the_page(page: str, root: Path) -> None:
-    text = html.unescape(page)
-    assert "train.lr = 0.003" in text and "encoding.base = 10000" in text and f"{EVIL} = {EVIL}" in text
-    assert all(path.name in text for path in root.iterdir())
-
-
-def test_facets_are_sections(tmp_path: Path) -> None:
-    runs = tmp_path / "runs"
-    for length, name in ((64, "a"), (128, "b")):
-        records = [record(m * length, 1.0 + m / 10, train_length=length) for m in (1, 2)]
-        write_run(
-            runs,
-            "rope",
-            name=name,
-            records=records,
-            facts={"context_length": length},
-            config={"context_length": length},
-        )
+    part = re.search(r'<section id="settings">.*?</section>', page_of(runs, tmp_path / "a.html"), re.DOTALL)
+    text = Elements(part[0]).text if part else ""
+    assert "encoding.base" in text and "500" in text and "seed" not in text and "train.lr" not in text
     loaded = load_runs([runs])
-    comparisons = [compare([one], "fixed-target", "nats", False) for one in loaded]
-    for comparison, length in zip(comparisons, (64, 128), strict=True):
-        comparison.header["facet"] = {"key": "context_length", "value": str(length)}
-    write_page(tmp_path / "page.html", loaded, comparisons)
-    text = (tmp_path / "page.html").read_text()
-    assert (
-        "<h2>context_length 64</h2>" in text
-        and "<h2>context_length 128</h2>" in text
-        and "--facet context_length" in text
-    )
-
-
-def test_the_command_that_was_given_is_shown(root: Path, tmp_path: Path) -> None:
-    runs = load_runs([root])
-    comparisons = [compare(runs, "fixed-target", "nats", True)]
-    write_page(
-        tmp_path / "page.html", runs, comparisons, ["posenc", "compare", "my runs", "--html", "x.html"]
-    )
-    assert "posenc compare &#x27;my runs&#x27; --html x.html" in (tmp_path / "page.html").read_text()
+    comparisons = [compare(loaded, "fixed-target", "nats", False) for _ in range(2)]
+    for comparison, length in zip(comparisons, ("64", "128"), strict=True):
+        comparison.header["facet"] = {"key": "context_length", "value": length}
+    write_page(tmp_path / "b.html", loaded, comparisons)
+    text = html.unescape((tmp_path / "b.html").read_text())
+    assert "<h2>context_length 64</h2>" in text and "--facet context_length" in text
+    write_page(tmp_path / "c.html", loaded, comparisons, ["posenc", "compare", "my runs"])
+    assert "posenc compare 'my runs'" in html.unescape((tmp_path / "c.html").read_text())
 
 
 def test_runs_without_any_number_make_a_page(tmp_path: Path) -> None:
     write_run(tmp_path / "runs", "rope", results=False, status="failed", reason="disk full")
-    page_of(tmp_path / "runs", tmp_path / "page.html")
-    text = (tmp_path / "page.html").read_text()
+    text = page_of(tmp_path / "runs", tmp_path / "page.html")
     assert "disk full" in text and "no run has a number yet" in text
 
 
-def test_children_and_attributes_are_escaped_unless_markup() -> None:
-    assert el("p", "<b>&\n", title='"x"') == '<p title="&quot;x&quot;">&lt;b&gt;&amp;\\n</p>'
-    assert el("p", Html("<br>"), hidden=True, id=None) == "<p hidden><br></p>"
-    assert json_text({"a": "</Script>&"}) == '{"a":"\\u003c/Script\\u003e\\u0026"}'
+# --- in a browser
 
 
-def test_widths_of_the_fake_runs(root: Path) -> None:
-    """The runs behind these tests are what they claim to be."""
-    runs = load_runs([root])
-    assert sorted({run.state for run in runs}) == ["failed", "finished"] and len(runs) == 8
-    assert {record["window"] for run in runs for record in run.records} >= {T // 2, T, 8 * T}
+@pytest.fixture
+def tab(root: Path, page: str) -> Iterator[Any]:
+    """The page at the size of a desk; nothing may have been requested, asked or printed on the console."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on the PATH")
+    file, seen = root.parent / f"{root.name}.html", []
+    with sync_api.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
+        tab.on("console", lambda message: seen.append(message.text))
+        tab.on("pageerror", lambda error: seen.append(str(error)))
+        tab.on("dialog", lambda dialog: (seen.append("dialog"), dialog.dismiss()))
+        tab.on("request", lambda one: one.url == file.as_uri() or seen.append(one.url[:80]))
+        tab.goto(file.as_uri())
+        tab.wait_for_selector("html[data-ready=charts]")
+        yield tab
+        browser.close()
+    assert [one for one in seen if "data:,x" not in one and "Fetch API" not in one] == []  # refused below
+
+
+@pytest.mark.slow
+def test_the_page_in_chromium(tab: Any) -> None:
+    titles = tab.locator(".chart h3").all_inner_texts()
+    assert titles[:3] == ["Loss against context", "Change against T", "Training loss"] and len(titles) == 5
+    assert tab.locator(".plot svg").count() == 5 and tab.locator("img").count() == 0
+    plot, lines = tab.locator(".plot").first, tab.locator(".plot").first.locator(".mark-line path")
+    assert lines.count() == 4
+    box = plot.bounding_box()
+    tab.mouse.move(box["x"] + box["width"] - 25, box["y"] + 25)  # the highest point at the right end
+    assert tab.locator("#tip").inner_text().startswith("rope\n8x = 512 tokens\nloss 3.405 ± 0.007 (2 seeds)")
+    plot.locator(".role-legend-label text", has_text="rope").click()
+    tab.wait_for_timeout(200)
+    assert sorted(line.get_attribute("opacity") for line in lines.all()) == ["0.12", "0.12", "0.12", "1"]
+    ticks = plot.locator(".role-axis-label text")
+    before = ticks.all_text_contents()
+    plot.locator(".vega-bindings input").click()
+    tab.wait_for_timeout(200)
+    assert ticks.all_text_contents() != before
+
+    table = tab.locator("#c0 .table").first
+    names = table.locator("tbody th:visible")
+    head = table.locator("thead th").nth(5)
+    head.locator("button").click()
+    assert [n.strip() for n in names.all_inner_texts()][:3] == ["alibi", "nope", "rope"]
+    head.locator("button").press("Enter")
+    assert [n.strip() for n in names.all_inner_texts()][:3] == ["rope", "nope", "alibi"]  # no number: last
+    assert head.get_attribute("aria-sort") == "descending"
+    table.locator(".filter").fill("COLLAPSED")
+    assert sorted(n.strip() for n in names.all_inner_texts()) == ["nope", "rope"]
+
+    def ground() -> str:
+        return str(tab.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+    assert ground() == "rgb(255, 255, 255)"
+    tab.locator("#theme").press("Enter")
+    assert ground() != "rgb(255, 255, 255)"
+    refused = tab.evaluate("fetch('data:,x').then(() => 'loaded', () => 'refused')")
+    assert refused == "refused"
+    tab.set_viewport_size({"width": 390, "height": 844})
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390

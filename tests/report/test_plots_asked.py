@@ -14,10 +14,8 @@ from posenc.core.errors import UserError
 from posenc.report.plots import PLOTS, check_plot, figure_of, plot_bytes, save_plot
 from posenc.report.plots.series import panel_titles
 from posenc.results import load_runs
-from posenc.results.comparison import Comparison
-from posenc.results.facets import compare_facets
+from posenc.results.comparison import Comparison, View, compare_facets
 from posenc.results.load import Run
-from posenc.results.view import View
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 
 from posenc.core.console import say, shown
 from posenc.running.signals import StopFlag, to_take_over
-from posenc.running.sweep import show_sweep
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -52,11 +50,3 @@ def test_a_hangup_saves_unless_nohup_has_switched_it_off() -> None:
             assert stop.requested() and (stop.name, stop.exit_code) == ("SIGHUP", 143)
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-def test_a_sweep_of_which_nothing_is_on_disk_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    show_sweep([tmp_path / "rope"], [1], {})
-    said = capsys.readouterr()
-    assert said.out == "" and said.err == "rope: nothing on disk, see above\n"

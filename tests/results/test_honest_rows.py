@@ -11,13 +11,10 @@ from fake_runs import T, positions, record, write_run
 
 from posenc.core.errors import UserError
 from posenc.report import render
-from posenc.report.plots.members import measured
-from posenc.report.plots.series import Names
-from posenc.report.plots.training import training_series
+from posenc.report.plots.series import Names, measured, training_series
 from posenc.results import load_runs
-from posenc.results.comparison import Comparison, compare
-from posenc.results.records import Record
-from posenc.results.view import View
+from posenc.results.comparison import Comparison, View, compare
+from posenc.results.schema import Record
 
 YARN = {"name": "yarn", "factor": 2.0}
 BPE = {"name": "bpe", "vocab_size": 512}

@@ -117,7 +117,7 @@ def test_strange_facts_do_not_stop_a_comparison(tmp_path: Path) -> None:
         run / "results.json", run={"encoding": {"name": "x", "y": deep}, "context_length": 64, "seed": 0}
     )
     (found,) = load_runs([run])
-    assert "deep" in found.problem
+    assert "recursion" in found.problem
     odd = {
         "parameters": {"total": [1]},
         "corpus": {"name": {"a": 1}},

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from posenc.results.processes import is_dead
+from posenc.results.run import is_dead
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="only Linux tells the state of a process")

@@ -7,10 +7,8 @@ from fake_runs import MULTIPLES, T, positions, record, write_run
 
 from posenc.core.errors import UserError
 from posenc.results import load_runs
-from posenc.results.comparison import Comparison, compare
-from posenc.results.facets import compare_facets
-from posenc.results.statistics import difference
-from posenc.results.view import View
+from posenc.results.comparison import Comparison, View, compare, compare_facets
+from posenc.results.statistics import Sample, difference
 
 LOSSES = {"nope": 2.0, "rope": 1.2, "alibi": 1.3}
 
@@ -106,7 +104,7 @@ def test_baseline_interval_is_that_of_the_statistics(tmp_path: Path) -> None:
         write_run(tmp_path, "rope", seed=seed, records=[record(T, 1.0 + 0.1 * seed, wiggle=0.3)])
         write_run(tmp_path, "alibi", seed=seed, records=[record(T, 1.2, wiggle=0.1)])
     runs = load_runs([tmp_path])
-    sums = {(run.facts["encoding"]["name"], run.seed): run.records[0]["per_document"] for run in runs}
+    sums = {(r.facts["encoding"]["name"], r.seed): Sample(r.records[0]["per_document"]) for r in runs}
     pairs = [(sums["alibi", seed], sums["rope", seed]) for seed in range(2)]
     for metric, per in (("nats", "targets"), ("bpb", "bytes")):
         comparison = compare(runs, "fixed-target", metric, False, View(baseline="rope"))

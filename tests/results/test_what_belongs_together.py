@@ -12,9 +12,8 @@ from fake_runs import T, positions, record, write_run
 from posenc.report import render
 from posenc.results import load_runs
 from posenc.results.against import against
-from posenc.results.comparison import Comparison, compare
-from posenc.results.glance import glance
-from posenc.results.view import View
+from posenc.results.comparison import Comparison, View, compare
+from posenc.results.run_summary import run_summary
 
 SMALL = {"model": {"name": "small", "d_model": 512}, "context_length": 256}
 SCALE = {"name": "scale", "factor": 2.0}
@@ -133,4 +132,4 @@ def test_a_glance_takes_the_same_targets_as_the_table(tmp_path: Path) -> None:
     run = write_run(tmp_path, "rope", records=[record(T // 2, 1.3), record(T, 1.2), refused, *other])
     (row,) = compared(tmp_path).rows
     shown = {cell.multiple: cell.mean for cell in row.cells if cell.mean is not None}
-    assert glance(run).losses == pytest.approx(shown) and shown[1.0] == pytest.approx(1.2)
+    assert run_summary(run).losses == pytest.approx(shown) and shown[1.0] == pytest.approx(1.2)

@@ -99,7 +99,7 @@ def test_a_run_without_checkpoint_is_refused(posenc: Posenc, run_copy: Path) -> 
 
 
 def test_the_working_folder_may_be_the_run(trained_once: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from posenc.running.stored_run import stored_run
+    from posenc.running.eval_job import stored_run
 
     (config,) = trained_once.rglob("config.yaml")
     monkeypatch.chdir(config.parent)

@@ -14,7 +14,7 @@ import pytest
 import tiny
 
 from posenc.core.errors import RunError
-from posenc.running.holding import locked
+from posenc.running.run_lock import locked
 
 Posenc = Callable[..., tiny.Result]
 LONG = ("train.tokens=256000", "eval.lengths=[1x]", "eval.protocols=[fixed-target]")  # 2000 updates

@@ -1,100 +1,157 @@
-"""Sweeps: every job a process of its own, the comparison at the end, failures listed."""
+"""Whole sweeps: jobs in processes of their own, the comparison at the end, failures listed."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import signal
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import tiny
 
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
-from posenc.report.live import VARIABLE
-from posenc.running.job_end import OUT_OF_MEMORY
+from posenc.core.machine import usable_cores
+from posenc.running.sweep import job_command
+from posenc.running.worker_pool import OUT_OF_MEMORY
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "cli"))
+from pseudo_terminal import Terminal
 
 Posenc = Callable[..., tiny.Result]
-
+TWO = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+ONE_LENGTH = ("eval.lengths=[1x]", "eval.protocols=[fixed-target]")
 PLUGIN = """
-import os
+import os, sys, torch
 from posenc.encodings.base import Encoding
 
-class Raises(Encoding):
-    name, paper, formula, acts_on, past_training = "raises", "none", "none", "nothing", "none"
+class Own(Encoding):
+    paper, formula, acts_on, past_training = "none", "none", "nothing", "none"
 
+class Raises(Own):
+    name = "raises"
     def embed(self, x, pos, layer):
         raise KeyError("boom")
 
-class Dies(Encoding):
-    name, paper, formula, acts_on, past_training = "dies", "none", "none", "nothing", "none"
+class Leaves(Own):
+    name = "leaves"
+    def embed(self, x, pos, layer):
+        sys.exit(7)
 
+class Dies(Own):
+    name = "dies"
     def embed(self, x, pos, layer):
         os.kill(os.getpid(), 9)
 
-class Explodes(Encoding):
-    name, paper, formula, acts_on, past_training = "explodes", "none", "none", "nothing", "none"
-
+class Explodes(Own):
+    name = "explodes"
     def embed(self, x, pos, layer):
         return x * float("inf")
+
+class Talks(Own):
+    name = "talks"
+    def embed(self, x, pos, layer):
+        if self.training:
+            print("threads", torch.get_num_threads())
+        return x
 """
+
+
+def statuses(runs: Path) -> dict[str, str]:
+    return {
+        path.parent.name.split("-")[0]: json.loads(path.read_text())["status"]
+        for path in runs.glob("default/*/status.json")
+    }
+
+
+def weights(runs: Path) -> dict[str, str]:
+    """sha256 of the last weights, by run."""
+    found = {}
+    for run in sorted((runs / "default").iterdir()):
+        last = max((run / "checkpoints").iterdir())
+        found[run.name] = hashlib.sha256((last / "model.safetensors").read_bytes()).hexdigest()
+    return found
 
 
 def test_a_sweep_ends_with_the_comparison_and_skips_what_is_there(
     run_copy: Path, place: Path, corpus: Path
 ) -> None:
-    """Rope with seed 0 is trained already. On a pipe, so that each job has a line and no table follows it."""
-    weights = {p: p.stat().st_mtime_ns for p in run_copy.rglob("model.safetensors")}
-    sweep = ["train", "-m", *tiny.TINY, f"data.paths={corpus}", "encoding=rope,alibi", "seed=0,1,0"]
-    result = tiny.finished(tiny.start(*sweep, cwd=place), 600)
+    """Rope with seed 0 is trained already."""
+    before = {p: p.stat().st_mtime_ns for p in run_copy.rglob("model.safetensors")}
+    sweep = ["train", "-m", *tiny.TINY, f"data.paths={corpus}", "encoding=rope", "seed=0,1,0"]
+    result = tiny.spawn(*sweep, cwd=place)
     assert result.code == 0, result.err
-    assert result.err.count("already finished") == 1 and result.err.count("training 40/40") == 3
-    assert "[4/4]" in result.err  # seed=0 twice is one job
-    assert {p: p.stat().st_mtime_ns for p in weights} == weights
-    assert len(list((place / "runs" / "default").iterdir())) == 4
-    lines = result.err.splitlines()
-    ends = r"\[\d/4\] (rope|alibi).*: 1x \d\.\d{3}, 2x \d\.\d{3}, 4x \d\.\d{3} nats per token; \d:\d\d$"
-    assert len([line for line in lines if re.match(ends, line)]) == 3, result.err
-    assert any("job 2 of 4, at least " in line and "in all" in line for line in lines)
-    assert any("job 4 of 4, 0:" in line for line in lines)
-    assert "nats per token  " not in result.err and "\x1b" not in result.err and VARIABLE not in result.err
-    out = result.out
-    assert out.count("fixed-target: nats per token") == out.count("nonoverlapping: nats per token") == 1
-    assert "±" in out and "2 seeds" in out
-    rows = [line.split()[0] for line in out.splitlines() if line.split()[:1] in (["rope"], ["alibi"])]
-    assert sorted(rows) == ["alibi"] * 5 + ["rope"] * 5  # loss, context; by windows; by position, slope
-    left = sorted(p.name for p in place.iterdir())
-    assert left == ["runs"]  # Hydra left nothing beside it
+    assert "[1/2] seed=0: already finished\n[2/2] seed=1: begins\n" in result.err  # seed=0 twice is one job
+    ends = r"\[2/2\] seed=1: 1x \d\.\d{3}, 2x \d\.\d{3}, 4x \d\.\d{3} nats per token; \d:\d\d\n"
+    assert re.search(ends, result.err) and "1 job: 5.12k tokens in" in result.err
+    assert {p: p.stat().st_mtime_ns for p in before} == before and "\x1b" not in result.err
+    assert len(list((place / "runs" / "default").iterdir())) == 2
+    assert sorted(p.name for p in place.iterdir()) == ["runs"]  # Hydra left nothing beside it
+    assert [line for line in result.out.splitlines() if line.startswith("rope")]
 
 
-def test_a_failing_job_takes_nothing_with_it(place: Path, corpus: Path) -> None:
+@pytest.mark.slow
+def test_the_death_of_a_job_is_its_own(place: Path, corpus: Path) -> None:
     (place / "odd.py").write_text(PLUGIN)
     (place / "conf" / "encoding").mkdir(parents=True)
-    for name in ("raises", "dies", "explodes"):
+    names = ("raises", "leaves", "dies", "explodes", "talks")
+    for name in names:
         (place / "conf" / "encoding" / f"{name}.yaml").write_text(f"name: {name}\n")
-    sweep = [*tiny.TINY, f"data.paths={corpus}", "plugins=[odd]", "encoding=raises,dies,explodes,nope"]
-    words = ("train", "--config-dir", "conf", *sweep, "-m")
-    result = tiny.finished(tiny.start(*words, cwd=place, PYTHONPATH=str(place)), 600)
-    assert result.code == 1
-    assert "Traceback" not in result.err
+    sweep = [*tiny.TINY, *ONE_LENGTH, f"data.paths={corpus}", "plugins=[odd]", f"encoding={','.join(names)}"]
+    words = ("train", "--config-dir", "conf", *TWO, *sweep, "-m")
+    result = tiny.spawn(*words, cwd=place, PYTHONPATH=str(place), OMP_NUM_THREADS="")
+    assert result.code == 1 and "Traceback" not in result.err
     lines = result.err.splitlines()
-    logs = {k: line.removeprefix("  log: ") for k, line in enumerate(lines) if line.startswith("  log: ")}
-    listed = [lines[k - 1] for k in logs]
-    assert listed == [
-        "[1/4] raises: failed, KeyError: 'boom'",
-        f"[2/4] dies: killed by SIGKILL, {OUT_OF_MEMORY}",
-        "[3/4] explodes: diverged, non-finite loss at step 1",
+    logs = {i: line.removeprefix("  log: ") for i, line in enumerate(lines) if line.startswith("  log: ")}
+    assert [lines[i - 1] for i in logs] == [
+        "[1/5] raises: failed, KeyError: 'boom'",
+        "[2/5] leaves: failed, SystemExit: 7",
+        f"[3/5] dies: killed by SIGKILL, {OUT_OF_MEMORY}",
+        "[4/5] explodes: diverged, non-finite loss at step 1",
     ]
-    told = [(place / log).read_text() for log in logs.values()]
-    assert "KeyError: 'boom'" in told[0] and "killed by SIGKILL" in told[1] and "non-finite loss" in told[2]
-    assert "4 jobs: 1 failed, 1 killed by SIGKILL, 1 diverged, 1 finished" in lines
-    assert "--retry" in lines[-1]
-    rows = [line for line in result.out.splitlines() if line.startswith("nope ")]
-    assert len(rows) == 5 and rows[0].count("3.") == 3  # loss, context; by windows; by position, slope
-    states = {
-        p.parent.name.split("-")[0]: json.loads(p.read_text())["status"] for p in place.rglob("status.json")
-    }
-    assert states["nope"] == "finished" and states["raises"] == "failed" and states["explodes"] == "diverged"
+    assert all((place / log).read_text() for log in logs.values())
+    assert "5 jobs: 2 failed, 1 killed by SIGKILL, 1 diverged, 1 finished" in lines
+    assert "--retry" in lines[-1] and "[5/5] talks: 1x " in result.err  # its losses
+    assert f"threads {max(1, usable_cores() // 2)}\n" in result.out
+    assert [line for line in result.out.splitlines() if line.startswith("talks ")]
+    states = statuses(place / "runs")
+    assert (states["talks"], states["raises"], states["explodes"]) == ("finished", "failed", "diverged")
+
+
+@pytest.mark.slow
+def test_stopped_and_continued_a_sweep_ends_with_the_weights_of_single_runs(
+    train: Posenc, place: Path, corpus: Path
+) -> None:
+    """Stopped on a pipe, continued on a terminal."""
+    long = ("train.tokens=64000", "train.log_every=5", *ONE_LENGTH)  # 500 updates
+    for seed in (0, 1):
+        assert train(*long, f"seed={seed}", "runs_dir=whole").code == 0
+    sweep = ["train", "-m", *TWO, *tiny.TINY, f"data.paths={corpus}", *long, "seed=0,1,2"]
+    process, runs = tiny.start(*sweep, cwd=place), place / "runs"
+    end = time.monotonic() + 200
+    while len(list(runs.glob("default/*/metrics.jsonl"))) < 2 and time.monotonic() < end:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    result = tiny.finished(process, 600)
+    assert result.code == 130, result.err
+    left = [json.loads(path.read_text())["status"] for path in runs.glob("default/*/status.json")]
+    assert left == ["interrupted"] * 2 and len(weights(runs)) == 2
+    assert result.err.count(": begins") == 2 and "Traceback" not in result.err  # the third never began
+    command = [sys.executable, "-m", "posenc", *sweep[:-1], "seed=0,1"]
+    terminal = Terminal(command, place, tiny.environment(), columns=100)
+    try:
+        assert terminal.wait(300) == 0, terminal.seen
+    finally:
+        terminal.close()
+    assert weights(runs) == weights(place / "whole")
+    assert re.search(r"\[1/2\] seed=0: continuing at step", terminal.seen)
+    assert re.search(r"sweep +\S+ +0/2", terminal.seen)
+    assert re.search(r"nats per token +runs +1x", terminal.seen)
 
 
 def test_an_eval_sweep_with_a_failing_job_ends_with_1(run_copy: Path, place: Path) -> None:
@@ -102,41 +159,27 @@ def test_an_eval_sweep_with_a_failing_job_ends_with_1(run_copy: Path, place: Pat
     (record,) = (run_copy / "records").glob("nonoverlapping-W16-*")
     record.write_text("{}")
     words = ("eval", "-m", f"run={run_copy}", "eval.lengths=[1x,2x]", "eval.protocols=[fixed-target]")
-    result = tiny.finished(tiny.start(*words, cwd=place), 600)
+    result = tiny.spawn(*words, cwd=place)
     assert result.code == 1 and "damaged record" in result.err
     assert f"  log: {run_copy}/log.txt" in result.err
     assert "damaged record" in (run_copy / "log.txt").read_text()
     assert json.loads((run_copy / "status.json").read_text())["status"] == "finished"
 
 
-def test_a_sweep_is_a_grid(posenc: Posenc, place: Path) -> None:
-    (place / "conf" / "hydra" / "sweeper").mkdir(parents=True)
-    (place / "conf" / "hydra" / "sweeper" / "finds.yaml").write_text("_target_: nowhere.Finds\n")
-    refused = posenc("train", "--config-dir", "conf", "-m", "hydra/sweeper=finds", "seed=0,1")
-    assert refused.code == 2 and "hydra/sweeper=finds: sweeps are grids" in refused.err, refused.err
-
-
-def test_flags_may_stand_anywhere(place: Path) -> None:
-    for arguments in (["-m", "seed=0,1"], ["seed=0,1", "-m"], ["device=cpu", "--multirun", "seed=0,1"]):
-        composed = compose_jobs("train", parse(arguments))
-        assert [job.settings["seed"] for job in composed.jobs] == [0, 1] and composed.sweep
-
-
-def test_a_preset_may_ask_for_a_sweep_and_its_values_be_replaced(place: Path) -> None:
-    composed = compose_jobs("train", parse(["experiment=headline"]))
-    names = [job.settings["encoding"]["name"] for job in composed.jobs]
-    assert names == ["nope", "learned", "sinusoidal", "rope", "alibi", "t5"] and composed.sweep
-    fewer = compose_jobs("train", parse(["-m", "experiment=headline", "encoding=rope,alibi"]))
-    assert [job.settings["encoding"]["name"] for job in fewer.jobs] == ["rope", "alibi"]
-    assert len(compose_jobs("train", parse([])).jobs) == 1
+def test_a_job_keeps_the_folder_of_yaml_and_is_no_sweep(place: Path) -> None:
+    (place / "conf").mkdir()
+    line = parse(["--config-dir", "conf", "-m", "seed=0,1"])
+    jobs = compose_jobs("train", line).jobs
+    words = job_command("train", line, jobs[1])
+    assert words[1:] == ["-P", "-m", "posenc", "train", "--config-dir", "conf", "seed=1", "hydra.mode=RUN"]
 
 
 def test_one_run_under_two_names_is_done_once(train: Posenc, place: Path) -> None:
-    done = train("-m", "name=z,b", "encoding=rope")
+    done = train("-m", "name=z,b", "encoding=rope", *ONE_LENGTH)
     assert done.code == 0 and "the same run as" in done.err, done.err
     (run,) = (place / "runs" / "default").glob("*-*")
     assert run.name.startswith("z-")
     (run.parent / f"a-{run.name[2:]}").mkdir()  # as an older posenc left it: empty, and first by name
-    again = train("name=b", "encoding=rope")
+    again = train("name=b", "encoding=rope", *ONE_LENGTH)
     assert again.code == 0 and "rope" in again.out
     assert {path.name[0] for path in run.parent.glob("*-*")} == {"z", "a"}

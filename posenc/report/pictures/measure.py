@@ -1,4 +1,4 @@
-"""Numbers of an encoding, taken through its hooks: which panels there are follows from `encoding.hooks`."""
+"""Measure an encoding through its hooks: which panels there are follows from `encoding.hooks`."""
 
 from __future__ import annotations
 
@@ -10,49 +10,45 @@ from torch import nn
 
 from posenc.encodings.base import Encoding
 from posenc.encodings.sum import Composed
-from posenc.report.pictures.absolute import embed_panels, positions_panels
-from posenc.report.pictures.attention import uniform_panels, weight_panels
-from posenc.report.pictures.bias import bias_panels
-from posenc.report.pictures.masks import mask_panels
 from posenc.report.pictures.panels import Panel
-from posenc.report.pictures.recorder import attention
-from posenc.report.pictures.rotation import rotation_panels
+from posenc.report.pictures.positions import drawn_panels, embed_panels, rotation_panels
 from posenc.report.pictures.sampling import MOST_LINES, MOST_ROWS, chance, steps
+from posenc.report.pictures.scores import attention, bias_panels, mask_panels, uniform_panels, weight_panels
 
 FEW_LINES = 2  # of random values, which make a tangle
 SILENT = "it starts at zero, where it changes nothing: drawn with random values in place of the zeros"
 INPUTS = "attention in layer 1; its queries, keys and inputs are random, of unit variance"
 ATTENDING = {"scores", "weights", "values"}  # hooks that meet the inputs: measured inside the attention
+BIASES = {"bias", "distance_bias"}
 
 
 @torch.no_grad()
 def measure(encoding: Encoding, before: Encoding | None = None) -> tuple[list[Panel], list[str]]:
-    """The panels of an encoding (with its options, as the attention sees it), and what to know of them.
+    """Return the panels of an encoding (with its options, as the attention sees it), and notes on them.
 
     `before` is the one that was trained, where this one is a test-time extension of it: frequencies and
     scores of rotations are drawn beside those of it.
     """
-    if is_silent(encoding):
-        with _stirred(encoding):
-            panels, remarks = _panels(encoding, FEW_LINES, before), [SILENT]
+    if _is_silent(encoding):
+        with _random_for_zeros(encoding):
+            panels, notes = _panels(encoding, FEW_LINES, before), [SILENT]
     else:
-        panels, remarks = _panels(encoding, MOST_LINES, before), []
+        panels, notes = _panels(encoding, MOST_LINES, before), []
     if encoding.hooks & ATTENDING or not panels:
-        remarks.append(INPUTS)
-    return panels or uniform_panels(encoding), remarks
+        notes.append(INPUTS)
+    return panels or uniform_panels(encoding), notes
 
 
 def _panels(encoding: Encoding, heads: int, before: Encoding | None) -> list[Panel]:
-    """None where no hook does anything."""
     hooks = encoding.hooks
     panels: list[Panel] = []
     if "positions" in hooks:
-        panels += positions_panels(encoding)
+        panels += drawn_panels(encoding)
     if "embed" in hooks:
         panels += embed_panels(encoding)
     if "rotate" in hooks:
         panels += rotation_panels(encoding, before)
-    if hooks & {"bias", "distance_bias"}:
+    if hooks & BIASES:
         panels += bias_panels(encoding, heads)
     if "visible" in hooks:
         panels += mask_panels(encoding)
@@ -61,13 +57,13 @@ def _panels(encoding: Encoding, heads: int, before: Encoding | None) -> list[Pan
     return panels
 
 
-def is_silent(encoding: Encoding) -> bool:
-    """Whether parameters that are all zero keep it from changing any score."""
+def _is_silent(encoding: Encoding) -> bool:
+    """Tell whether parameters that are all zero keep it from changing any score."""
     hooks = encoding.hooks
-    if not _zeros(encoding) or not hooks <= {"bias", "distance_bias", "scores", "prepare"}:
+    if not _zeros(encoding) or not hooks <= {*BIASES, "scores", "prepare"}:
         return False
     few = steps(encoding.shape.train_length - 1, MOST_ROWS)
-    biased = hooks & {"bias", "distance_bias"} and bool(encoding.bias(few, few, 0).any())
+    biased = hooks & BIASES and bool(encoding.bias(few, few, 0).any())
     changed = attention(encoding, encoding.shape, len(few), 1, 0)[1]
     return not biased and (changed is None or not bool(changed.any()))
 
@@ -79,12 +75,12 @@ def _zeros(encoding: Encoding) -> list[nn.Parameter]:
 
 
 @contextmanager
-def _stirred(encoding: Encoding) -> Iterator[None]:
-    """Random values in the parameters that are all zero; put back afterwards."""
+def _random_for_zeros(encoding: Encoding) -> Iterator[None]:
+    """Put random values in the parameters that are all zero; zeros again afterwards."""
     zeros = _zeros(encoding)
-    for number, parameter in enumerate(zeros):
+    for index, parameter in enumerate(zeros):
         std = parameter.shape[-1] ** -0.5 if parameter.ndim > 1 else 1.0
-        nn.init.normal_(parameter, std=std, generator=chance("zeros", number))
+        nn.init.normal_(parameter, std=std, generator=chance("zeros", index))
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""What a picture is made of: numpy arrays and words, no torch and no matplotlib."""
+"""What a picture of an encoding is made of: numpy arrays and words, no torch and no matplotlib."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ Scale = Literal["linear", "symlog", "log"]
 
 FORMATS = ("png", "svg", "pdf")
 LOG_RANGE = 1e7  # of a logarithmic axis: weights below that share of the largest are not shown
-LEAST_SHARE = 1e-4  # of a logarithmic map: less than that of the largest is drawn as that
 
 
 @dataclass(frozen=True)
 class Line:
-    """One curve: y over x, (n,) each; nan where there is nothing. `low` and `high` bound a shaded band."""
+    """One curve: y over x, (n,) each. `low` and `high` bound a shaded band."""
 
     label: str
     x: Numbers

@@ -1,14 +1,13 @@
-"""Plots of results: one kind a file, drawn with matplotlib from runs and their comparisons."""
+"""Plot results: a figure of one kind, drawn with matplotlib from runs and their comparisons."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from posenc.core.atomic_files import write_bytes_atomic
-from posenc.core.errors import UserError, visible
+from posenc.core.errors import UserError
 from posenc.core.paths import output_file
 from posenc.results.comparison import Comparison
 from posenc.results.load import Run
@@ -33,7 +32,7 @@ NARROWEST, WIDEST = 1.0, 40.0  # inches
 def figure_of(
     kind: str, runs: Sequence[Run], comparisons: Sequence[Comparison], width: float = WIDTH
 ) -> Figure:
-    """The figure of a kind (a key of PLOTS), `width` inches wide: a panel for each comparison, rows as lines.
+    """Make the figure of a kind (a key of PLOTS), `width` inches wide: a panel for each comparison.
 
     `runs` are what the comparisons were made of. Raises UserError for an unknown kind, where nobody has
     measured what it shows, and for a width that it does not fit.
@@ -47,7 +46,7 @@ def figure_of(
 def plot_bytes(
     format: str, kind: str, runs: Sequence[Run], comparisons: Sequence[Comparison], width: float = WIDTH
 ) -> bytes:
-    """A file's content, the same bytes for the same runs; `format` is one of FORMATS. Raises as figure_of."""
+    """Return a file's content, the same bytes for the same runs; `format` is one of FORMATS."""
     from posenc.report.plots.canvas import file_bytes, styled
 
     with styled(width):
@@ -63,14 +62,13 @@ def save_plot(
 
 
 def check_plot(path: Path, kind: str, width: float = WIDTH) -> Path:
-    """Where the figure will be, links followed.
+    """Return where the figure will be, links followed. It needs no runs, so it can be asked before the work.
 
-    Raises UserError for another suffix, a folder that is not there, an unknown kind, no width in inches. It
-    needs no runs, so it can be asked before the work.
+    Raises UserError for another suffix, a folder that is not there, an unknown kind, no width in inches.
     """
     if path.suffix[1:].lower() not in FORMATS:
         allowed = ", ".join(f".{name}" for name in FORMATS)
-        raise UserError("--plot", visible(path), "its ending names the format", allowed=allowed)
+        raise UserError("--plot", path, "its ending names the format", allowed=allowed)
     place = output_file("--plot", path)
     _check_kind(kind)
     if not NARROWEST <= width <= WIDEST:  # nan, too
@@ -81,11 +79,14 @@ def check_plot(path: Path, kind: str, width: float = WIDTH) -> Path:
 
 def _check_kind(kind: str) -> None:
     if kind not in PLOTS:
-        raise UserError("--plot-kind", visible(kind), "no such plot", allowed=list(PLOTS))
+        raise UserError("--plot-kind", kind, "no such plot", allowed=list(PLOTS))
 
 
 def _draw(kind: str, runs: Sequence[Run], comparisons: Sequence[Comparison], width: float) -> Figure:
+    from posenc.report.plots.curves import change, context, positions, probes, training
+    from posenc.report.plots.heatmap import heatmap
+
     _check_kind(kind)
-    module: Any = importlib.import_module(f"posenc.report.plots.{kind}")
-    figure: Figure = getattr(module, kind)(runs, comparisons, width)
-    return figure
+    draw = {"context": context, "change": change, "positions": positions, "heatmap": heatmap}
+    draw |= {"training": training, "probes": probes}
+    return draw[kind](runs, comparisons, width)

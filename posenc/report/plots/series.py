@@ -1,25 +1,33 @@
-"""What plots show of comparisons: numbers by row, short names, and what is missing with its reason."""
+"""Prepare what plots show of comparisons: lines by row, short names, and what is missing with its reason."""
 
 from __future__ import annotations
 
 import math
 import re
+import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from posenc.core.errors import visible
+from posenc.core.errors import UserError, visible
+from posenc.report.captions import millions
 from posenc.report.colors import Style, styles_of
-from posenc.report.words import label, length, millions
+from posenc.results.bundle import losses_of
 from posenc.results.cells import Cell
-from posenc.results.comparison import Comparison, Row
-from posenc.results.records import METRICS
+from posenc.results.comparison import Comparison, Row, View, compare
+from posenc.results.load import Run
+from posenc.results.row_groups import full_label
+from posenc.results.schema import HEADLINE, METRICS
 from posenc.results.settings import as_text
 
 LONGEST_NAME = 44  # characters
 LONGEST_REASON = 120
-MOST_REASONS = 14  # lines below a plot
+MOST_REASONS = 14  # rows named below a plot
 MOST_BANDS = 12  # lines: the bands of more would hide each other
+SMOOTHED = 5  # logged steps, of which a point of a training curve is the mean
+TYPICAL = 0.75  # of the points of training: those get the fine part of the scale
+START = 0.05  # of a run's tokens: what lies higher than all that follows may leave the axes at the top
+BEYOND = re.compile(r" \(beyond: ([^()]*)\)")
 NAN = math.nan
 
 
@@ -33,62 +41,59 @@ class Series:
     y: list[float] = field(default_factory=list)
     low: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
-    crop: float | None = None
+    crop: float | None = None  # the loss at T of the same row: what one has who cuts the context
 
     @property
     def drawn(self) -> bool:
-        """Whether there is anything to draw."""
+        """Tell whether there is anything to draw."""
         return any(map(math.isfinite, self.y))
 
-    @property
-    def end(self) -> tuple[float, float]:
-        """The last point that has a number."""
-        return next(
-            (x, y) for x, y in zip(reversed(self.x), reversed(self.y), strict=True) if math.isfinite(y)
-        )
+    def add(self, x: float, y: float, low: float = NAN, high: float = NAN) -> None:
+        """Append a point."""
+        self.x.append(x)
+        self.y.append(y)
+        self.low.append(low)
+        self.high.append(high)
 
-
-def has_bands(series: Sequence[Series]) -> bool:
-    """Whether the lines are few enough for bands."""
-    return sum(one.drawn for one in series) <= MOST_BANDS
+    def values(self, start: float = -math.inf) -> list[float]:
+        """Return all finite numbers, those of the band too, from `start` on."""
+        points = zip(self.x, self.y, self.low, self.high, strict=True)
+        return [value for x, *some in points if x >= start for value in some if math.isfinite(value)]
 
 
 class Names:
     """A short name and a style for each row of the comparisons of a figure."""
 
     def __init__(self, comparisons: Iterable[Comparison]) -> None:
-        full = list(dict.fromkeys(label(row) for one in comparisons for row in one.rows))
-        self._styles = styles_of(full)
-        bare = {name: re.sub(r" \(beyond: [^()]*\)", "", name) for name in full}
-        count = Counter(bare.values())
-        self._short: dict[str, str] = {}
-        shorts = {name: cut(bare[name] if count[bare[name]] == 1 else name) for name in full}
-        alike, seen = Counter(shorts.values()), Counter[str]()
-        for name, short in shorts.items():
-            seen[short] += 1
-            self._short[name] = f"{short} ({seen[short]})" if alike[short] > 1 else short
-        self.policies = [
-            f"{self._short[name]}: {cut(found.group(1))} past T"
-            for name in full
-            if self._short[name] != name and (found := re.search(r" \(beyond: ([^()]*)\)", name))
-        ]
-        self.policies += [
-            f"{self._short[name]}: {cut(name, LONGEST_REASON)}"
-            for name, short in shorts.items()
-            if alike[short] > 1
-        ]
+        labels = list(dict.fromkeys(_label(row) for one in comparisons for row in one.rows))
+        self._styles = styles_of(labels)
+        short = {label: cut(BEYOND.sub("", label)) for label in labels}
+        count = Counter(short.values())
+        self._names = {label: name if count[name] == 1 else label for label, name in short.items()}
+        policies = {name: BEYOND.search(label) for label, name in self._names.items() if name != label}
+        self.policies = [f"{name}: {found.group(1)} past T" for name, found in policies.items() if found]
 
     def of(self, row: Row) -> str:
-        """What to call a row: its label, without the policy past T where nothing else has that name."""
-        return self._short[label(row)]
+        """Return what to call a row: its label, without the policy past T where that names one row."""
+        return self._names[_label(row)]
 
     def style(self, row: Row) -> Style:
-        """What it looks like."""
-        return self._styles[label(row)]
+        """Return what it looks like."""
+        return self._styles[_label(row)]
+
+
+def _label(row: Row) -> str:
+    return visible(full_label(row.label, row.mixed))  # here: ticks get their texts only when drawn
+
+
+def cut(text: str, longest: int = LONGEST_NAME) -> str:
+    """Take the middle out of a long text."""
+    half = (longest - 1) // 2
+    return text if len(text) <= longest else f"{text[:half]}…{text[-half:]}"
 
 
 def series_of(comparison: Comparison, names: Names, change: bool = False) -> list[Series]:
-    """The rows' means by multiple of T, or their changes against T; in the order of the rows.
+    """Return the rows' means by multiple of T, or their changes against T; in the order of the rows.
 
     The band is the standard deviation over seeds; for one seed the 95% interval over documents of the change
     against T, drawn around the number.
@@ -97,97 +102,9 @@ def series_of(comparison: Comparison, names: Names, change: bool = False) -> lis
     for row in comparison.rows:
         one = Series(names.of(row), names.style(row), crop=(row.crop or {}).get("mean"))
         for column, cell in zip(comparison.columns, row.cells, strict=True):
-            y, low, high = _point(cell, change)
-            one.x.append(column.multiple)
-            one.y.append(y)
-            one.low.append(low)
-            one.high.append(high)
+            one.add(column.multiple, *_point(cell, change))
         found.append(one)
     return found
-
-
-def legend_of(comparisons: Sequence[Comparison], names: Names) -> list[tuple[str, Style]]:
-    """Every row that has a line somewhere, once."""
-    return list(
-        {
-            names.of(row): (names.of(row), names.style(row))
-            for one in comparisons
-            for row in one.rows
-            if any(cell.mean is not None for cell in row.cells)
-        }.values()
-    )
-
-
-def panel_titles(comparisons: Sequence[Comparison]) -> list[str]:
-    """The facet, and what else sets the comparisons apart; empty for a single one that is no facet."""
-    facets = [_facet(one) for one in comparisons]
-    if len(comparisons) < 2:
-        return facets
-    facts = [_facts(one) for one in comparisons]
-    keys = [key for key in facts[0] if len({one[key] for one in facts}) > 1 and not _said(key, comparisons)]
-    parts = [[facet, *(one[key] for key in keys)] for facet, one in zip(facets, facts, strict=True)]
-    titles = [", ".join(filter(None, some)) for some in parts]
-    return [cut(title or f"{i + 1}") for i, title in enumerate(titles)]
-
-
-def source(comparisons: Sequence[Comparison], skip: Sequence[str] = ()) -> str:
-    """What all of them were measured on, as a sentence."""
-    facts = [_facts(one) for one in comparisons]
-    same = {key: text for key, text in facts[0].items() if len({one[key] for one in facts}) == 1}
-    text = ", ".join(text for key, text in same.items() if text and key not in skip)
-    return f"{text}." if text else ""
-
-
-def band_is(comparisons: Sequence[Comparison], every: Sequence[Sequence[Series]]) -> str:
-    """What the bands are, in words, or that they are left out."""
-    if not all(has_bands(series) for series in every):
-        return f"Without bands, as there are more than {MOST_BANDS} lines."
-    cells = [cell for one in comparisons for row in one.rows for cell in row.cells]
-    counts = sorted({cell.seeds for cell in cells if cell.spread is not None})
-    parts = []
-    if counts:
-        seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-        parts.append(f"standard deviation over {seeds} seeds")
-    if any(cell.spread is None and cell.change_ci95 is not None for cell in cells):
-        parts.append("95% interval of the change against T over documents (one seed)")
-    name = "Bars" if all(len(one.columns) == 1 for one in comparisons) else "Bands"
-    return f"{name}: {'; '.join(parts)}." if parts else ""
-
-
-def missing(comparisons: Sequence[Comparison], names: Names) -> list[str]:
-    """A sentence that names each row that lacks a number, with the reasons; none where none does."""
-    lines: list[str] = []
-    titles = panel_titles(comparisons)
-    for comparison, title in zip(comparisons, titles, strict=True):
-        for row in comparison.rows:
-            places: dict[str, list[str]] = {}
-            for column, cell in zip(comparison.columns, row.cells, strict=True):
-                if cell.note is not None or (cell.mean is not None and not math.isfinite(cell.mean)):
-                    places.setdefault(cell.note or ">1e30", []).append(length(column.multiple))
-            reasons = [_where(note, at, len(row.cells)) for note, at in places.items()]
-            if not reasons and not any(cell.mean is not None for cell in row.cells):
-                reasons = [visible(note) for note in row.notes] or ["no number"]
-            if reasons:
-                where = f" ({title})" if title else ""
-                lines.append(cut(f"{names.of(row)}{where} {', '.join(reasons)}", LONGEST_REASON))
-    if len(lines) > MOST_REASONS:
-        more = len(lines) - MOST_REASONS + 1
-        lines = [*lines[: MOST_REASONS - 1], f"and {more} more rows that lack numbers, see the table"]
-    return [f"Missing: {'; '.join(lines)}."] if lines else []
-
-
-def short_unit(comparison: Comparison) -> tuple[str, str]:
-    """The unit as it fits an axis, and a sentence with all of it where that is longer."""
-    unit = visible(comparison.header["unit"])
-    for short in METRICS.values():
-        if unit.startswith(short) and unit != short:
-            return short, f"{visible(comparison.header['protocol'])}: {unit}."
-    return cut(unit), ""
-
-
-def _where(note: str, places: list[str], columns: int) -> str:
-    """`4x, 8x oom`; `1 of 3 diverged` where it is so everywhere."""
-    return visible(note) if len(places) == columns else f"{', '.join(places)} {visible(note)}"
 
 
 def _point(cell: Cell, change: bool) -> tuple[float, float, float]:
@@ -202,39 +119,200 @@ def _point(cell: Cell, change: bool) -> tuple[float, float, float]:
     return value, NAN, NAN
 
 
-def _facet(comparison: Comparison) -> str:
-    facet = comparison.header["facet"]
-    return "" if facet is None else cut(f"{visible(facet['key'])} {visible(facet['value'])}")
+def has_bands(series: Sequence[Series]) -> bool:
+    """Tell whether the lines are few enough for bands."""
+    return sum(one.drawn for one in series) <= MOST_BANDS
 
 
-def _said(key: str, comparisons: Sequence[Comparison]) -> bool:
-    """Whether the facets' values stand in a fact: it would be named twice."""
+# Words around a plot
+
+
+def panel_titles(comparisons: Sequence[Comparison]) -> list[str]:
+    """Name the facet, and what else sets the comparisons apart; empty for one that is no facet."""
+    facts = [_facts(one) for one in comparisons]
     facets = [one.header["facet"] for one in comparisons]
-    return all(
-        facet is not None and visible(facet["value"]) in _facts(one)[key].split()
-        for facet, one in zip(facets, comparisons, strict=True)
-    )
+    named = [set() if facet is None else {str(facet["value"])} for facet in facets]
+    differ = [key for key in facts[0] if len({one[key] for one in facts}) > 1]
+    twice = [key for key in differ if all(n & {*f[key].split()} for n, f in zip(named, facts, strict=True))]
+    titles = []
+    for i, (facet, fact) in enumerate(zip(facets, facts, strict=True)):
+        parts = [] if facet is None else [f"{facet['key']} {facet['value']}"]
+        parts += [fact[key] for key in differ if key not in twice]
+        titles.append(cut(", ".join(filter(None, parts)) or (f"{i + 1}" if len(facts) > 1 else "")))
+    return titles
+
+
+def source(comparisons: Sequence[Comparison], skip: Sequence[str] = ()) -> str:
+    """Say in a sentence what all of them were measured on."""
+    facts = [_facts(one) for one in comparisons]
+    same = [
+        text for key, text in facts[0].items() if all(one[key] == text for one in facts) and key not in skip
+    ]
+    return ", ".join(filter(None, same)) + "." if any(same) else ""
 
 
 def _facts(comparison: Comparison) -> dict[str, str]:
     h = comparison.header
-    split = f" ({h['split']})" if h["split"] else ""
-    return {
-        "protocol": visible(h["protocol"]),
-        "stride": "" if h["stride"] is None else f"stride {h['stride']}",
-        "corpus": "" if h["corpus"] is None else cut(visible(h["corpus"])) + split,
-        "context": "" if h["context_length"] is None else f"T = {visible(h['context_length'])}",
-        "model": "" if h["model"] is None else f"model {_named(h['model'])}",
-        "tokenizer": "" if h["tokenizer"] is None else f"tokenizer {_named(h['tokenizer'])}",
-        "tokens": "" if h["tokens"] is None else f"trained on {millions(h['tokens'])} tokens",
+    words: dict[str, Callable[[object], str]] = {
+        "protocol": str,
+        "stride": lambda stride: f"stride {stride}",
+        "corpus": lambda corpus: cut(str(corpus)) + (f" ({h['split']})" if h["split"] else ""),
+        "context_length": lambda length: f"T = {length}",
+        "model": lambda model: f"model {_named(model)}",
+        "tokenizer": lambda tokenizer: f"tokenizer {_named(tokenizer)}",
+        "tokens": lambda tokens: f"trained on {millions(tokens)} tokens",
     }
+    return {key: "" if h[key] is None else in_words(h[key]) for key, in_words in words.items()}
 
 
 def _named(value: object) -> str:
-    return cut(visible(value.get("name", as_text(value)) if isinstance(value, dict) else as_text(value)))
+    return cut(str(value.get("name", as_text(value)) if isinstance(value, dict) else as_text(value)))
 
 
-def cut(text: str, longest: int = LONGEST_NAME) -> str:
-    """Long texts lose their middle."""
-    half = (longest - 1) // 2
-    return text if len(text) <= longest else f"{text[:half]}…{text[-half:]}"
+def short_unit(comparison: Comparison) -> tuple[str, str]:
+    """Return the unit as it fits an axis, and a sentence with all of it where that is longer."""
+    unit = comparison.header["unit"]
+    for short in METRICS.values():
+        if unit.startswith(short) and unit != short:
+            return short, f"{comparison.header['protocol']}: {unit}."
+    return cut(unit), ""
+
+
+def band_is(comparisons: Sequence[Comparison], every: Sequence[Sequence[Series]]) -> str:
+    """Say what the bands are, or that they are left out."""
+    if not all(has_bands(series) for series in every):
+        return f"Without bands, as there are more than {MOST_BANDS} lines."
+    cells = [cell for one in comparisons for row in one.rows for cell in row.cells]
+    parts = []
+    if counts := sorted({cell.seeds for cell in cells if cell.spread is not None}):
+        parts.append(
+            f"standard deviation over {' to '.join(map(str, sorted({counts[0], counts[-1]})))} seeds"
+        )
+    if any(cell.spread is None and cell.change_ci95 is not None for cell in cells):
+        parts.append("95% interval of the change against T over documents (one seed)")
+    name = "Bars" if all(len(one.columns) == 1 for one in comparisons) else "Bands"
+    return f"{name}: {'; '.join(parts)}." if parts else ""
+
+
+def missing(comparisons: Sequence[Comparison], names: Names) -> list[str]:
+    """Name each row that lacks a number, with the reasons, in one sentence; none where none does."""
+    lines: list[str] = []
+    for comparison, title in zip(comparisons, panel_titles(comparisons), strict=True):
+        for row in comparison.rows:
+            places: dict[str, list[str]] = {}
+            for column, cell in zip(comparison.columns, row.cells, strict=True):
+                if cell.note is not None or (cell.mean is not None and not math.isfinite(cell.mean)):
+                    places.setdefault(cell.note or ">1e30", []).append(f"{column.multiple:g}x")
+            whole = len(row.cells)  # a reason that holds everywhere needs no places
+            reasons = [note if len(at) == whole else f"{', '.join(at)} {note}" for note, at in places.items()]
+            if not reasons and all(cell.mean is None for cell in row.cells):
+                reasons = row.notes or ["no number"]
+            if reasons:
+                name = names.of(row) + (f" ({title})" if title else "")
+                lines.append(cut(f"{name} {', '.join(reasons)}", LONGEST_REASON))
+    if len(lines) > MOST_REASONS:
+        more = len(lines) - MOST_REASONS + 1
+        lines = [*lines[: MOST_REASONS - 1], f"and {more} more rows that lack numbers, see the table"]
+    return [f"Missing: {'; '.join(lines)}."] if lines else []
+
+
+# The runs behind a comparison
+
+
+def runs_of(comparison: Comparison, runs: Sequence[Run]) -> list[Run]:
+    """Return those of `runs` that stand in its rows."""
+    paths = {path for row in comparison.rows for path in row.runs}
+    return [run for run in runs if str(run.path) in paths]
+
+
+def measured(
+    kind: str, protocol: str, runs: Sequence[Run], comparisons: Sequence[Comparison]
+) -> list[Comparison]:
+    """Compare the same runs by another protocol, in nats, where they have it; rows and their order stay.
+
+    Raises UserError where none has.
+    """
+    found = []
+    for one in comparisons:
+        members = runs_of(one, runs)
+        if (one.header["protocol"], one.header["metric"]) == (protocol, "nats"):
+            found.append(one)
+        elif any(record["protocol"] == protocol for run in members for record in run.records):
+            every = compare(members, protocol, "nats", allow_mixed=True)
+            labels = [
+                _label(row)
+                for shown in one.rows
+                for row in every.rows
+                if row.extend == shown.extend and set(row.runs) & set(shown.runs)
+            ]
+            view = View(rows=tuple(dict.fromkeys(labels)))
+            other = compare(members, protocol, "nats", allow_mixed=True, view=view)
+            other.header["facet"] = one.header["facet"]
+            found.append(other)
+    if not found:
+        hint = f"measure it: posenc eval run=DIR 'eval.protocols=[{HEADLINE},{protocol}]'"
+        raise UserError("--plot-kind", kind, f"no run has measured {protocol}", hint=hint)
+    return found
+
+
+def per_bit(comparison: Comparison, runs: Sequence[Run]) -> float | None:
+    """Return what one bit per byte is in the comparison's metric; None for perplexities or unknown."""
+    metric, protocol = comparison.header["metric"], comparison.header["protocol"]
+    if metric != "nats":
+        return 1.0 if metric == "bpb" else None
+    ratios = [
+        record["nats"] / record["bpb"]
+        for run in runs_of(comparison, runs)
+        for record in run.records
+        if record["protocol"] == protocol and record["nats"] and record["bpb"]
+    ]
+    ratios = [ratio for ratio in ratios if math.isfinite(ratio) and ratio > 0]
+    return statistics.median(ratios) if ratios else None
+
+
+def training_series(
+    comparison: Comparison, runs: Sequence[Run], names: Names
+) -> tuple[list[Series], list[str]]:
+    """Return the training loss of each set of runs (as trained, where rows share them), and notes."""
+    by_path = {str(run.path): run for run in runs}
+    trained = {path for row in comparison.rows if row.extend is None for path in row.runs}
+    drawn: set[tuple[str, ...]] = set()
+    found, notes = [], []
+    for row in comparison.rows:
+        if (row.extend is not None and set(row.runs) <= trained) or tuple(row.runs) in drawn:
+            continue
+        drawn.add(tuple(row.runs))
+        members = [by_path[path] for path in row.runs if path in by_path]
+        logs = {run.path: log for run in members if (log := losses_of(run))}
+        found.append(_mean(Series(names.of(row), names.style(row)), [smoothed(log) for log in logs.values()]))
+        for run in members:
+            seed = "" if run.seed is None else f" seed {run.seed}"
+            if run.path not in logs:
+                notes.append(f"No curve: {names.of(row)}{seed} ({run.state})")
+            elif run.state != "finished":
+                last = millions(round(max(logs[run.path])))
+                notes.append(f"{names.of(row)}{seed}: {run.state} after {last} tokens")
+    return found, notes
+
+
+def _mean(one: Series, logs: Sequence[dict[float, float]]) -> Series:
+    """Add the mean over the seeds that have logged a number of tokens; a band where all of them have."""
+    for at in sorted({tokens for log in logs for tokens in log}):
+        here = [log[at] for log in logs if at in log]
+        if len(here) < len(logs) and any(max(log) >= at for log in logs if at not in log):
+            continue  # logged at other steps: no mean of some seeds among means of all
+        mean = statistics.fmean(here)
+        spread = statistics.stdev(here) if len(here) == len(logs) > 1 else NAN
+        one.add(at, mean, mean - spread, mean + spread)
+    return one
+
+
+def smoothed(log: dict[float, float]) -> dict[float, float]:
+    """Average SMOOTHED logged losses at the middle one; keep them where there are fewer."""
+    steps, half = sorted(log), SMOOTHED // 2
+    if len(steps) < SMOOTHED:
+        return log
+    return {
+        steps[i]: statistics.fmean(log[step] for step in steps[i - half : i + half + 1])
+        for i in range(half, len(steps) - half)
+    }

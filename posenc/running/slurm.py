@@ -1,0 +1,307 @@
+"""Run a sweep through a launcher of Hydra's plug-ins: Slurm and local processes by submitit, Ray.
+
+The launcher starts the jobs that are open, waits, and returns their exit codes; how a training ended is read
+from its run directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from posenc.config.compose import ComposedJob, Jobs, initialized, of_the_job, of_the_sweep, plain_settings
+from posenc.config.hydra_adapter import hydra_context
+from posenc.config.overrides import CommandLine, quoted
+from posenc.config.schema import register_schemas
+from posenc.core.console import say
+from posenc.core.errors import RunError, UserError, first_line, visible
+from posenc.core.paths import expanded
+from posenc.report.runs_table import failures_lines
+from posenc.running.env_vars import debugging
+from posenc.running.jobs import requested_targets, state_of, validated
+from posenc.running.run_job import run_job
+from posenc.running.run_state import DIVERGED, FINISHED, OPEN
+from posenc.running.signals import CODES, InterruptedRunError, StopFlag
+from posenc.running.sweep import show_tables
+
+register_schemas()  # a launcher's process comes here first
+SUBMITIT = "SUBMITIT_EXECUTOR"  # environment: set where submitit runs a job
+GO_ON = "what was launched goes on (posenc runs --watch); when it has ended, the same command continues"
+END = "the jobs end with this command; the same command continues from their checkpoints"
+NONE_RUN = "no job was running; the same command continues"
+SEEN_WITHIN = 15.0  # seconds in which what another machine wrote is visible here; submitit waits as long
+QUEUE_SECONDS = 60  # between two looks at Slurm's queue
+AGAIN = 10.0  # seconds to the next SIGTERM: a process that is starting ignores it
+OVER = {
+    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"),
+    "GONE",
+}
+
+
+def run_launched(command: str, line: CommandLine, composed: Jobs) -> int:
+    """Launch the jobs that are open, wait, show what there is, list what failed; return the exit code.
+
+    0, 1 if anything is not finished, 130 or 143 after a signal, which ends the waiting.
+    """
+    jobs = composed.jobs
+    targets = requested_targets(command, jobs)
+    places = [validated(command, job.settings).directory for job in jobs]
+    names = [f"[{i}/{len(jobs)}] {visible(' '.join(of_the_job(job)))}" for i, job in enumerate(jobs, 1)]
+    codes: list[int] = []
+    waiting: list[int] = []
+    for i, name in enumerate(names):
+        state = state_of(command, jobs[i].settings)
+        if state == FINISHED:
+            say(f"{name}: already finished")
+        elif state == DIVERGED:
+            say(f"{name}: diverged before, which is final without --retry")
+            codes.append(1)
+        else:
+            waiting.append(i)
+    with StopFlag() as stop:
+        try:
+            while waiting:
+                first: dict[Path, int] = {}  # two jobs of one directory go one after the other
+                for i in waiting:
+                    first.setdefault(places[i], i)
+                now = list(first.values())
+                waiting = [i for i in waiting if i not in now]
+                ended = _launch(command, line, [jobs[i] for i in now])
+                for i, code in zip(now, ended, strict=True):
+                    codes.append(_code_by_run(command, jobs[i], names[i], code))
+        except InterruptedRunError as interrupted:
+            say(f"{stop.name}: {str(interrupted) or NONE_RUN}")
+            return stop.exit_code
+        except UserError:
+            raise
+        except Exception as error:  # the launcher's own: sbatch refused the job, no Ray to connect to
+            if debugging():
+                raise
+            hint = "said by the launcher; --debug shows where"
+            say(RunError(f"{type(error).__name__}: {error}", hint=hint).text())
+            codes.append(1)
+    for text in failures_lines(show_tables(places, targets)):
+        say(text)
+    for path in dict.fromkeys(places):
+        if not path.is_dir():
+            say(f"{path.name}: nothing on disk" + (", see above" if any(codes) else ""))
+    return 1 if any(codes) else 0
+
+
+def _code_by_run(command: str, job: ComposedJob, name: str, code: int) -> int:
+    """Return a job's exit code by how its run stands; an evaluation's own, as nothing else tells.
+
+    A job's result may be lost, or be visible on a network disk before or after what is in the run directory.
+    """
+    end = time.monotonic() + SEEN_WITHIN
+    while (state := state_of(command, job.settings)) == OPEN and code == 0 and time.monotonic() < end:
+        time.sleep(0.5)
+    if state is None:
+        return code
+    if state == FINISHED:
+        if code != 0:
+            say(f"{name}: its run is finished")
+        return 0
+    if code == 0:
+        say(f"{name}: its job ended with 0, but its run is not finished")
+    return code or 1
+
+
+def _launch(command: str, line: CommandLine, jobs: Sequence[ComposedJob]) -> list[int]:
+    """Launch composed jobs as Hydra's basic sweeper does; return their exit codes once all have ended."""
+    with initialized(line.config_dir) as search:
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        runs = jobs[0].settings.get("runs_dir")  # of trainings; the launcher's files go there
+        folder = [f"runs_dir={quoted(str(expanded(runs)))}"] if runs is not None else []
+        overrides = [*search, *of_the_sweep(line), *folder]
+        config = hydra.compose_config(command, overrides, RunMode.MULTIRUN, with_log_configuration=True)
+        chosen, kind = config.hydra.runtime.choices["hydra/launcher"], config.hydra.launcher._target_
+        slurm = kind.endswith(".SlurmLauncher")
+        if slurm and shutil.which("sbatch") is None:
+            hint = "give the command where Slurm's commands are; "
+            hint += "hydra/launcher=joblib runs several at once here"
+            raise UserError("hydra/launcher", chosen, "there is no sbatch on this machine", hint=hint)
+        launcher = Plugins.instance().instantiate_launcher(hydra_context(config), JOBS[command], config)
+        by_submitit = kind.endswith((".SlurmLauncher", ".LocalLauncher"))
+        try:
+            with waiting_for_each() if by_submitit else contextlib.nullcontext():
+                returns = launcher.launch([of_the_job(job) for job in jobs], 0)
+        except InterruptedRunError:
+            if not slurm:
+                _stop_children()
+            raise InterruptedRunError(GO_ON if slurm else END) from None
+    return [_code(done) for done in returns]
+
+
+def _code(done: JobReturn) -> int:
+    if done.status == JobStatus.COMPLETED and isinstance(done._return_value, int):
+        return done._return_value
+    error = done._return_value
+    reason = done.status.name
+    if isinstance(error, BaseException):
+        reason = f"{type(error).__name__}: {first_line(error)}"
+    say(f"{' '.join(done.overrides or [])}: {reason}")
+    return 1
+
+
+def train_job(config: DictConfig) -> int:
+    """Run one training job in a process of the launcher's."""
+    return _job("train", config)
+
+
+def eval_job(config: DictConfig) -> int:
+    """Run one evaluation job in a process of the launcher's."""
+    return _job("eval", config)
+
+
+JOBS: dict[str, Callable[[Any], Any]] = {"train": train_job, "eval": eval_job}
+
+
+def _job(command: str, config: DictConfig) -> int:
+    settings = plain_settings(command, config)
+    if os.environ.get(SUBMITIT) != "slurm":
+        return run_job(command, settings, in_sweep=True)
+    return preemptible(lambda: run_job(command, settings, in_sweep=True))
+
+
+@contextmanager
+def waiting_for_each() -> Iterator[None]:
+    """Wait for every job of a launch; one without a readable result is named and counts as 1.
+
+    submitit raises for the first such job and leaves the others alone; and it asks Slurm's accounting, which
+    a cluster may lack: then it waits for ever for a job that was killed.
+    """
+    from submitit.core.core import Job
+    from submitit.slurm.slurm import SlurmJob
+
+    job_class: Any = Job
+    wait, watcher = job_class.results, SlurmJob.watcher
+
+    def results(job: Any) -> list[Any]:
+        try:
+            return list(wait(job))
+        except Exception as error:  # whatever the file of the result makes of it
+            _say_lost(job, error)
+            return [JobReturn(status=JobStatus.COMPLETED, _return_value=1)]
+
+    job_class.results, SlurmJob.watcher = results, queue_watcher()
+    try:
+        yield
+    finally:
+        job_class.results, SlurmJob.watcher = wait, watcher
+
+
+def queue_watcher() -> Any:
+    """Return a watcher that asks Slurm's queue how jobs are, and says so when it changes."""
+    from submitit.slurm.slurm import SlurmInfoWatcher
+
+    class Queue(SlurmInfoWatcher):
+        _said = ""
+
+        def _make_command(self) -> list[str] | None:
+            if not self._registered - self._finished:
+                return None
+            flags = ["--noheader", "--array", "--states=all", f"--user={os.getuid()}", "--format=%i|%T|%r"]
+            return ["squeue", *flags]
+
+        def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
+            """Return states by job; Slurm forgets a job minutes after its end: GONE."""
+            text = string if isinstance(string, str) else string.decode()
+            rows = [line.strip().split("|", 2) for line in text.splitlines()]
+            found = {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}
+            ours = {job: found.get(job, ("GONE", "None")) for job in self._registered - self._finished}
+            self._say([(state, reason) for state, reason in ours.values() if state not in OVER])
+            return {job: {"State": state} for job, (state, _) in ours.items()}
+
+        def _say(self, left: list[tuple[str, str]]) -> None:
+            states = Counter(
+                state.lower() + (f" ({reason})" if state == "PENDING" and reason != "None" else "")
+                for state, reason in left
+            )
+            line = ", ".join(f"{n} {state}" for state, n in sorted(states.items()))
+            if line and line != self._said:
+                say(f"Slurm: {line}")  # some reasons of a pending job mean for ever
+            self._said = line
+
+        def is_done(self, job_id: str, mode: str = "standard") -> bool:
+            return self.get_state(job_id, mode=mode) in OVER
+
+    return Queue(delay_s=QUEUE_SECONDS)
+
+
+def _say_lost(job: Any, error: Exception) -> None:
+    from submitit.core.utils import FailedJobError, UncompletedJobError
+
+    lines = [visible(line) for line in str(error).strip().splitlines()]
+    if isinstance(error, FailedJobError | UncompletedJobError):
+        problem = "ended without a result"
+        last = lines[-1:] if isinstance(error, FailedJobError) else []  # of its traceback
+    else:
+        problem = "left a result that cannot be read"
+        last = [f"{type(error).__name__}: {''.join(lines[:1])}"]
+    text = f"job {job.job_id} of submitit {problem}, state {job.state}; what it printed: {job.paths.stderr}"
+    say("\n  ".join([text, *last]))
+
+
+def _stop_children() -> None:
+    """Send SIGTERM to the launcher's processes of this machine until they have saved and ended."""
+    left = psutil.Process().children()
+    if left:
+        say(f"{len(left)} jobs of this machine save and stop" if len(left) > 1 else "a job saves and stops")
+    while left:
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.terminate()
+        _, left = psutil.wait_procs(left, timeout=AGAIN)
+
+
+def preemptible(run: Callable[[], int]) -> int:
+    """Run in a Slurm job that saves and goes back into the queue near its time limit, or when pre-empted.
+
+    submitit's signal (USR2) is turned into one that the run saves on; submitit's handler does the rest. A job
+    that Slurm itself requeues or that was cancelled leaves no result: for who waits, that would be the end.
+    """
+    from submitit.core.job_environment import JobEnvironment
+
+    asked = JobEnvironment._usr_sig()
+    requeue = signal.getsignal(asked)
+    assert callable(requeue)
+    if asked not in CODES:
+        signal.signal(signal.SIGUSR1, requeue)  # while there is no run to save
+        signal.signal(asked, lambda *_: signal.raise_signal(signal.SIGUSR1))
+    code = run()
+    if code not in CODES.values():
+        return code
+    if _slurm_state() == "RUNNING":
+        requeue(asked, None)  # exits; raises if it was put back too often
+    sys.exit(code)
+
+
+def _slurm_state() -> str:
+    """Return the state of this job as Slurm sees it."""
+    ask = ["scontrol", "--oneliner", "show", "job", os.environ.get("SLURM_JOB_ID", "")]
+    try:
+        answer = subprocess.run(ask, capture_output=True, text=True, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError):
+        return "UNKNOWN"
+    found = re.search(r"\bJobState=(\w+)", answer)
+    return found[1] if found else "UNKNOWN"

@@ -1,0 +1,53 @@
+"""Real processes of posenc that are struck, and what they left."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import tiny
+from tiny_model import sha256
+
+SHORT = ("eval.lengths=[1x]", "eval.max_targets=100", "eval.protocols=[fixed-target]")
+LONG_STEPS = 400
+LONG = (*SHORT, f"train.tokens={LONG_STEPS * 128}", "train.checkpoint_seconds=0.3")
+SAVES = (*SHORT, "train.checkpoint_seconds=0")  # a save after each of 40 steps
+
+
+def command(corpus: Path, *words: str) -> tuple[str, ...]:
+    return ("train", *tiny.TINY, f"data.paths={corpus}", *words)
+
+
+def run_in(runs: Path) -> Path:
+    """Return the only run directory below a `runs_dir`."""
+    (run,) = (path for path in (runs / "default").iterdir() if not path.name.startswith("."))
+    return run
+
+
+def weights(runs: Path) -> dict[str, str]:
+    """Return sha256 of weights and optimizer in each run's newest checkpoint."""
+    found = {}
+    for run in (runs / "default").glob("[!.]*"):
+        newest = max((run / "checkpoints").glob("step-*"))
+        found |= {f"{run.name}/{newest.name}/{p.name}": sha256(p) for p in newest.glob("*.safetensors")}
+    return found
+
+
+def statuses(runs: Path) -> list[str]:
+    return sorted(json.loads(p.read_text())["status"] for p in runs.glob("default/*/status.json"))
+
+
+def wait_until(true: Callable[[], object], process: subprocess.Popen[str], seconds: float = 120) -> None:
+    """Wait for a moment in the life of a process; it must not end before."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert process.poll() is None and time.monotonic() < end, process.communicate()
+        time.sleep(0.005)
+
+
+def logged(runs: Path) -> int:
+    """Count the lines of the training logs."""
+    return sum(len(path.read_bytes().splitlines()) for path in runs.glob("default/*/metrics.jsonl"))

@@ -1,0 +1,180 @@
+"""Run directories from somebody else: nothing in them is executed, nothing outside is written or told."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import pickle
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import yaml
+from battery import SHORT, command
+
+from posenc.core.errors import RunError, UserError
+
+Posenc = Callable[..., tiny.Result]
+SECRET = "m4deUp5ecret"
+CALL = {"_target_": "os.system", "_args_": ["touch executed"]}
+
+
+class Payload:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("touch executed",)
+
+
+def change_settings(run: Path, change: dict[str, Any]) -> None:
+    """Set keys of config.yaml; dots reach into groups."""
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    for key, value in change.items():
+        *above, last = key.split(".")
+        functools.reduce(lambda at, name: at[name], above, config)[last] = value
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+
+
+def replace_sealed(run: Path, name: str, content: bytes) -> None:
+    """Replace a file of the checkpoint, with a manifest that fits: whoever changes one changes both."""
+    checkpoint = next((run / "checkpoints").iterdir())
+    (checkpoint / name).write_bytes(content)
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    manifest[name] = hashlib.sha256(content).hexdigest()
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+
+
+WEIGHTS = [pickle.dumps(Payload()), b"", (10**15).to_bytes(8, "little") + b"{}", b"\xff" * 64]
+
+
+@pytest.mark.parametrize("content", WEIGHTS, ids=["a pickle", "empty", "a header of 1 PB", "noise"])
+def test_weights_that_are_no_weights(run_copy: Path, place: Path, posenc: Posenc, content: bytes) -> None:
+    replace_sealed(run_copy, "model.safetensors", content)
+    for words in (["show", f"run={run_copy}"], ["eval", f"run={run_copy}", "eval.lengths=[1x,8x]"]):
+        result = posenc(*words)
+        assert result.code in (1, 2) and result.out == "", result
+        assert "Traceback" not in result.err and "fault of posenc" not in result.err, result.err
+    assert not (place / "executed").exists()
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "status.json", "results.json"])
+def test_a_file_beyond_the_size_cap_is_not_read(run_copy: Path, posenc: Posenc, name: str) -> None:
+    with (run_copy / name).open("wb") as file:
+        file.truncate(10**12)  # bytes that are only declared
+    for words in (["runs"], ["compare"]):
+        result = posenc(*words)
+        assert result.code == 0 and "Traceback" not in result.err, result
+    assert "too large" in result.err
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["n_layers: 1000000000", "d_model: 2000000000", "mlp_ratio: 100000000000", f"n_heads: {10**30}"],
+)
+def test_a_model_of_a_size_that_nobody_has_is_not_built(run_copy: Path, posenc: Posenc, change: str) -> None:
+    config = (run_copy / "config.yaml").read_text()
+    key = change.partition(":")[0]
+    (run_copy / "config.yaml").write_text(re.sub(rf"^  {key}: .*$", f"  {change}", config, flags=re.M))
+    result = posenc("eval", f"run={run_copy}", "eval.lengths=[1x,8x]")
+    assert result.code == 2 and f"model.{key}=" in result.err and "too large" in result.err, result
+
+
+def test_foreign_text_is_printed_as_text(run_copy: Path, posenc: Posenc) -> None:
+    status = json.loads((run_copy / "status.json").read_text())
+    (run_copy / "status.json").write_text(json.dumps({**status, "status": "\u202efinished\x1b[2J"}))
+    for words in (["compare"], ["runs"]):
+        result = posenc(*words)
+        assert (result.out + result.err).replace("\n", "").isprintable(), result
+    said = UserError("a\x1b[2J", "b\x1b[31m\nerror: none", "c\x07", allowed="d\x9b", hint="e\x1b\nf").text()
+    assert said.replace("\n", "").isprintable()
+    assert said.splitlines()[0] == r"error: a\x1b[2J=b\x1b[31m\nerror: none: c\x07"
+    assert RunError("x\x1b", hint="y\r").text() == "error: x\\x1b\n  y\\r"
+    assert len(UserError("encoding", "x" * 10**5, "y" * 10**5, allowed=["z" * 5000] * 50).text()) < 2000
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {"encoding._target_": "evil.Evil"},
+    {"encoding": {"name": "rope", **CALL}},
+    {"model._target_": "evil.Evil"},
+    {"tracking": {"name": "evil", **CALL}},
+    CALL,
+    {"hydra": {"run": {"dir": "../../../up"}, "launcher": CALL, "searchpath": ["pkg://evil"]}},
+    {"defaults": ["evil", {"encoding": "evil"}]},
+    {"plugins": ["evil"], "encoding": {"name": "evil"}},
+    {"encoding": {"name": "../evil"}},
+    {"encoding": {"name": "sum", "parts": ["rope", {"name": "evil", "_target_": "evil.Evil"}]}},
+    {"data.source": "../../evil"},
+    {"data": {"name": "x", "source": "package", "package": "evil.inner", "exclude": []}},
+    {"tokenizer": {"name": "hf", "path": "evil"}},
+    {"eval.protocols": ["../evil"]},
+    {"positions": {"name": "evil"}},
+    {"runs_dir": "../../up", "experiment_name": "../../up"},
+    {"encoding.base": "${oc.env:MADE_UP}"},
+    {"encoding": {"name": "${oc.env:MADE_UP}"}},
+    {"data.paths": ["${oc.env:MADE_UP}"]},
+    {"experiment_name": "${oc.env:MADE_UP}"},
+    {"model.name": "${oc.create:{_target_:evil.Evil}}"},
+]
+YAMLS = [
+    "!!python/object/apply:os.system ['touch executed']",
+    "encoding: !!python/name:evil.Evil ''",
+    "a: !!python/object/apply:subprocess.check_output [['touch', 'executed']]",
+    "encoding: !include ../../../secret.txt",
+    "seed: " + "9" * 5000,
+    "\x00\x01",
+    "",
+]
+
+
+def write_pickles(run: Path) -> None:
+    """Put pickles and modules beside the files, where careless code would look."""
+    for name in ("model.pt", "config.pkl", "checkpoints/latest.pt", "records/a.json", "positions.json"):
+        (run / name).write_bytes(pickle.dumps(Payload()))
+    for name in ("sitecustomize", "posenc", "torch", "rope", "__init__"):
+        (run / f"{name}.py").write_text("open('executed', 'w')\n")
+    for name in ("optimizer.safetensors", "state.json", "tokenizer.json"):
+        replace_sealed(run, name, pickle.dumps(Payload()))
+
+
+ATTACKS: dict[str, Callable[[Path], object]] = {
+    **{str(c)[:60]: functools.partial(change_settings, change=c) for c in SETTINGS},
+    **{t[:60]: lambda run, t=t: (run / "config.yaml").write_text(t) for t in YAMLS},  # type: ignore[misc]
+    "pickles": write_pickles,
+}
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_nothing_is_executed_written_outside_or_told(
+    trained_once: Path, place: Path, corpus: Path, attack: str
+) -> None:
+    """Every command that reads a run directory, in a process that could import the evil module."""
+    (place / "outside").mkdir()
+    (place / "outside" / "evil.py").write_text(f"open({str(place / 'executed')!r}, 'w')\nclass Evil: ...\n")
+    (place / "secret.txt").write_text(SECRET)
+    work = place / "work"
+    name = next((trained_once / "default").iterdir()).name
+    for words in (
+        ("eval", f"run=runs/default/{name}", "eval.lengths=[1x,4x]"),
+        command(corpus, "encoding=rope"),
+        command(corpus, "encoding=rope", *SHORT, "tracking=tensorboard"),
+        ("compare", "--html", "page.html"),
+        ("show", f"run=runs/default/{name}"),
+        ("runs", "--format", "json"),
+    ):
+        shutil.rmtree(work, ignore_errors=True)
+        shutil.copytree(trained_once, work / "runs")
+        ATTACKS[attack](work / "runs" / "default" / name)
+        env = {"PYTHONPATH": f"{tiny.ROOT}{os.pathsep}{place / 'outside'}", "MADE_UP": SECRET}
+        result = tiny.spawn(*words, cwd=work, **env)
+        assert result.code in (0, 1, 2) and "Traceback" not in result.err, result
+        assert "fault of posenc" not in result.err, result.err
+        assert not list(place.rglob("executed")) and SECRET not in result.out + result.err, result
+        assert {p.name for p in place.iterdir() if p.name != "cache"} == {"outside", "secret.txt", "work"}
+        assert {p.name for p in work.iterdir()} <= {"runs", "page.html"}
+        written = [p for p in work.rglob("*") if p.is_file() and p.stat().st_size < 10**8]
+        assert not [p for p in written if SECRET.encode() in p.read_bytes()]

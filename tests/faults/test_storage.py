@@ -1,0 +1,280 @@
+"""Locks, the order of fsync and rename, damaged checkpoints, full disks."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import tiny
+from battery import SAVES, SHORT, command, run_in, weights
+
+from posenc.core.atomic_files import this_host
+from posenc.core.errors import RunError
+from posenc.running import run_directory as folder
+from posenc.running.run_lock import WAIT, HeldRunError, locked, results_lock
+
+Posenc = Callable[..., tiny.Result]
+HOLD = """
+import os, subprocess, sys, time
+from pathlib import Path
+from posenc.running.run_lock import locked, results_lock
+
+def program():  # with every handle that may be inherited
+    code = "import time; print('alive', flush=True); time.sleep(600)"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    started = subprocess.Popen([sys.executable, "-c", code], close_fds=False, text=True, **pipes)
+    started.stdout.readline()
+    return started.pid
+
+def fork():
+    pid = os.fork()
+    if not pid:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        time.sleep(600)
+        os._exit(0)
+    return pid
+
+with locked(Path(sys.argv[1])), locked(Path(sys.argv[1]), "evaluation"), results_lock(Path(sys.argv[1])):
+    print({"program": program, "fork": fork}[sys.argv[2]](), flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(params=["program", "fork"])
+def holder(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds `tmp_path` and has a child that outlives it."""
+    command = [sys.executable, "-c", HOLD, str(tmp_path), request.param]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    yield process
+    os.kill(child, signal.SIGKILL)  # it is still there
+    process.kill()
+    process.communicate()
+
+
+def test_a_second_process_is_refused_and_a_killed_holder_is_in_nobodys_way(
+    holder: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    for name in ("run", "evaluation"):
+        began = time.monotonic()
+        with pytest.raises(HeldRunError) as caught, locked(tmp_path, name):
+            pass
+        assert f"pid {holder.pid} on {os.uname().nodename}" in caught.value.text()
+        assert WAIT in caught.value.text() and time.monotonic() - began < 2
+    holder.kill()
+    holder.wait()
+    with locked(tmp_path), locked(tmp_path, "evaluation"), results_lock(tmp_path):
+        assert (tmp_path / ".run.holder").read_text().startswith(f"pid {os.getpid()} ")
+
+
+@pytest.mark.parametrize("holder", ["fork"], indirect=True)
+def test_it_waits_when_asked(
+    holder: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(text: str) -> None:
+        assert "waiting for another process" in text and f"pid {holder.pid}" in text
+        holder.kill()
+        holder.wait()
+
+    monkeypatch.setenv(WAIT, "1")
+    monkeypatch.setattr("posenc.running.run_lock.say", killed)
+    with locked(tmp_path):
+        assert holder.returncode == -signal.SIGKILL
+
+
+def test_leftovers_of_the_dead_are_removed_and_those_of_the_living_kept(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    (tmp_path / "records").mkdir()
+    living = f"records/.a.json.{os.getppid()}-{this_host()}-01234567.tmp"
+    names = {
+        f".status.json.{dead.pid}-{this_host()}-01234567.tmp": False,
+        f"records/.a.json.{dead.pid}-{this_host()}-01234567.tmp": False,
+        living: True,
+        f".status.json.{dead.pid}-fedcba98-01234567.tmp": True,
+        ".mine.tmp": True,
+    }
+    for name in names:
+        (tmp_path / name).write_text("")
+    with locked(tmp_path):
+        assert {name: (tmp_path / name).exists() for name in names} == names
+    os.utime(tmp_path / living, (time.time() - 3600,) * 2)
+    with locked(tmp_path):
+        assert not (tmp_path / living).exists()
+
+
+CALL = re.compile(r"^\d+ +(fsync|fdatasync)\(\d+<(.+?)>\) += 0|^\d+ +(rename)\w*\((.*)\) += 0", re.M)
+TWO_CHECKPOINTS = """
+import sys
+from pathlib import Path
+from posenc.core.atomic_files import write_sealed
+from posenc.encodings import build_encoding
+from posenc.model.decoder import Decoder, ModelShape
+from posenc.results.store import write_json_atomic
+from posenc.training.checkpoint import save_checkpoint
+from posenc.training.optimizer import Optimization, build_optimizer
+
+place = Path(sys.argv[1])
+shape = ModelShape("nano", d_model=16, n_layers=1, n_heads=2, mlp_ratio=2)
+sizes = {"d_model": 16, "n_heads": 2, "head_dim": 8, "n_layers": 1, "train_length": 8}
+model = Decoder(shape, 32, build_encoding("rope", **sizes))
+optimizer = build_optimizer(model, Optimization(1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0, 0.1, 0.0))
+state = {"tokens": 0, "seconds": 0.0, "final_loss": None}
+for step in (1, 2):
+    save_checkpoint(place / "checkpoints", step, model, optimizer, state, {"tokenizer.json": "{}"})
+write_json_atomic(place / "results.json", {"a": 1})
+write_sealed(place / "facts.json", {"a": 1})
+"""
+Calls = list[tuple[str, Path, Path | None]]  # fsync(path, None) and rename(from, to), in order
+
+
+def unsynced(calls: Calls, below: Path) -> list[str]:
+    """Return what was renamed without fsync of its files before, or of its folder after."""
+    wrong = []
+    for i, (call, old, new) in enumerate(calls):
+        if call != "rename" or new is None or not new.is_relative_to(below):
+            continue
+        if new.parent.name.startswith(".tmp-"):  # safetensors' own, in a folder that is renamed as a whole
+            continue
+        before = {path for name, path, _ in calls[:i] if name != "rename"}
+        after = [path for name, path, _ in calls[i:] if name != "rename"]
+        files = [old / path.name for path in new.iterdir()] if new.is_dir() else [old]
+        wrong += [f"{file} before the rename" for file in files if file not in before]
+        wrong += [f"{old}, the folder, before the rename"] if new.is_dir() and old not in before else []
+        wrong += [f"{new.parent} after the rename of {new.name}"] if new.parent not in after else []
+    return wrong
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+def test_every_file_is_synced_before_its_rename_and_the_folder_after(tmp_path: Path) -> None:
+    place, out = (tmp_path / "place").resolve(), tmp_path / "strace"
+    place.mkdir()
+    trace = ["-e", "trace=fsync,fdatasync,rename,renameat,renameat2", sys.executable, "-c", TWO_CHECKPOINTS]
+    done = subprocess.run(
+        ["strace", "-f", "-y", "-qq", "-s", "4096", "-o", str(out), *trace, str(place)],
+        env=tiny.environment(), cwd=tiny.ROOT, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    if "PTRACE" in done.stderr:
+        pytest.skip("strace may not trace here")
+    assert done.returncode == 0, done.stderr
+    calls: Calls = []
+    for sync, path, rename, arguments in CALL.findall(out.read_text()):
+        old, new = re.findall(r'"([^"]*)"', arguments) if rename else (path, None)
+        calls.append((rename or sync, Path(old), new and Path(new)))
+    renamed = {new.name for _, _, new in calls if new is not None}
+    assert {"step-00000001", "step-00000002", "results.json", "facts.json"} <= renamed
+    assert len(list((place / "checkpoints" / "step-00000002").iterdir())) == 5
+    assert not unsynced(calls, place)
+    last = [i for i, (name, path, _) in enumerate(calls) if name != "rename" and "step-00000002" in str(path)]
+    assert len(last) >= 6  # five files and their folder; each of them missing would be noticed
+    assert all(unsynced(calls[:i] + calls[i + 1 :], place) for i in last)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.safetensors",
+        *(pytest.param(n, marks=pytest.mark.faults) for n in ("optimizer.safetensors", "state.json")),
+        pytest.param("manifest.json", marks=pytest.mark.faults),
+    ],
+)
+def test_a_damaged_checkpoint_falls_back_and_is_named(train: Posenc, place: Path, name: str) -> None:
+    words = (*SHORT, "train.checkpoint_seconds=0")
+    assert train(*words).code == 0
+    whole, run = weights(place / "runs"), run_in(place / "runs")
+    (run / "status.json").write_text('{"status": "running"}')
+    shutil.copytree(run, place / "kept")
+    for damaged in (1, 2):
+        shutil.rmtree(run)
+        shutil.copytree(place / "kept", run)
+        newest = sorted((run / "checkpoints").iterdir())[-damaged:]
+        for checkpoint in newest:
+            content = bytearray((checkpoint / name).read_bytes())
+            content[len(content) // 2] ^= 1
+            (checkpoint / name).write_bytes(content)
+        again = train(*words)
+        assert all(checkpoint.name in again.err for checkpoint in newest), again.err
+        if damaged == 1:
+            assert again.code == 0 and "tokens" in again.err and weights(place / "runs") == whole
+    assert again.code == 1 and not again.out  # none is good: it stops, and never begins afresh
+    assert sorted((run / "checkpoints").iterdir())[-2:] == newest
+
+
+full_device = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+
+
+@full_device
+def test_logs_on_a_full_disk(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for name in ("metrics.jsonl", "log.txt"):
+        (tmp_path / name).symlink_to("/dev/full")
+    with pytest.raises(RunError) as caught:
+        folder.append_metrics(tmp_path, {"step": 1})
+    for part in (str(tmp_path / "metrics.jsonl"), "No space left", "needed: ", "free: ", "continues"):
+        assert part in caught.value.text()
+    with pytest.raises(KeyError, match="the first reason"), folder.log_file(tmp_path):
+        logging.getLogger("posenc").warning("to be lost")
+        raise KeyError("the first reason")
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_line_that_was_cut_is_dropped_where_the_run_goes_on(tmp_path: Path) -> None:
+    folder.append_metrics(tmp_path, {"step": 1})
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 2, "lo\n{"step": 1, "x": "\xff"}\n')
+    folder.drop_metrics_after(tmp_path, 1)
+    folder.append_metrics(tmp_path, {"step": 2})
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2]
+
+
+@pytest.mark.faults
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+@pytest.mark.parametrize("error", ["ENOSPC", "EIO", "EROFS"])
+@pytest.mark.parametrize("call", ["fsync", "rename", "mkdir"])
+def test_a_call_that_fails_is_said_and_the_last_checkpoint_is_intact(
+    train: Posenc, place: Path, corpus: Path, call: str, error: str
+) -> None:
+    assert train(*SAVES, "runs_dir=whole").code == 0
+    inject = f"inject={call}:error={error}:when=12+"
+    strace = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", inject]
+    words = [sys.executable, "-m", "posenc", *command(corpus, *SAVES)]
+    done = subprocess.run(
+        [*strace, *words], cwd=place, env=tiny.environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert error != "ENOSPC" or all(part in done.stderr for part in ("No space left", "free: ")), done.stderr
+    again = train(*SAVES)
+    assert again.code == 0 and "damaged" not in again.err, again.err
+    assert weights(place / "runs") == weights(place / "whole")
+
+
+@pytest.mark.faults
+def test_too_small_a_disk_is_refused_before_step_1(place: Path, corpus: Path) -> None:
+    small = place / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1200k", "posenc", str(small)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("may not mount here")
+    try:
+        done = tiny.spawn(*command(corpus, f"runs_dir={small}/runs"), cwd=place)
+        assert done.code == 1 and not list(small.rglob("metrics.jsonl"))
+        for part in ("not enough room", str(small), "needed: ", "free: "):
+            assert part in done.err
+        subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True)
+        done = tiny.spawn(*command(corpus, f"runs_dir={small}/other"), cwd=place)
+        assert done.code in (1, 2) and "Traceback" not in done.err and "Read-only" in done.err, done.err
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
