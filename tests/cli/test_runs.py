@@ -21,9 +21,9 @@ from pseudo_terminal import Terminal
 from rich.console import Console
 
 from posenc.report import runs_table
-from posenc.results.glance import glance
 from posenc.results.load import load_run
-from posenc.results.records import HEADLINE
+from posenc.results.run_summary import run_summary
+from posenc.results.schema import HEADLINE
 
 Posenc = Callable[..., tiny.Result]
 
@@ -97,7 +97,7 @@ def test_no_width_cuts_a_number_or_hides_a_run(tmp_path: Path, long: str) -> Non
         done = {1: 1.2345 + seed, 8: 11.4567 + seed}
         stopped: dict[str, Any] = {"status": state, "results": False} if 0 < seed < 3 else {"losses": done}
         write_run(tmp_path / "runs", (long, "nope")[seed == 3], seed=seed, name=f"r-{seed:08}", **stopped)
-    runs = [glance(path) for path in sorted((tmp_path / "runs").iterdir())]
+    runs = [run_summary(path) for path in sorted((tmp_path / "runs").iterdir())]
     for width in range(30, 121, 3):
         console = Console(width=width, record=True, file=io.StringIO())
         console.print(runs_table.table(runs, width, 1e9))
@@ -204,20 +204,20 @@ def test_watching_on_a_terminal_is_left_by_ctrl_c(several: Path, place: Path) ->
 def test_a_process_that_lives_is_not_dead_and_a_reused_number_is(run_copy: Path) -> None:
     here = {"status": "running", "host": socket.gethostname(), "pid": os.getpid()}
     status(run_copy, **here, updated="2100-01-01T00:00:00+00:00")
-    assert glance(run_copy).state == "running"
+    assert run_summary(run_copy).state == "running"
     status(run_copy, **here, updated="2020-01-01T00:00:00+00:00")
-    assert glance(run_copy).state == "dead"
+    assert run_summary(run_copy).state == "dead"
     status(run_copy, **{**here, "host": "elsewhere"})
-    assert glance(run_copy).state == "running"
+    assert run_summary(run_copy).state == "running"
 
 
 def test_results_are_not_read_in_full_unless_they_have_another_layout(
     run_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = run_copy / "results.json"
-    before = glance(run_copy)
+    before = run_summary(run_copy)
     path.write_text(json.dumps(json.loads(path.read_text()), separators=(",", ":")))
-    assert glance(run_copy).losses == before.losses and before.losses
+    assert run_summary(run_copy).losses == before.losses and before.losses
     for text in ('{"schema_version": 2}', "[]", "", '{"schema_version": 1, "run": {}, "records": [\n]\n}\n'):
         path.write_text(text)
-        assert glance(run_copy).state == "damaged", text
+        assert run_summary(run_copy).state == "damaged", text
