@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -67,6 +68,7 @@ def test_the_table_fits_and_names_a_broken_installed_encoding(place: Path, broke
 
 def test_a_torch_that_cannot_be_imported_is_a_line(place: Path, broken: Path) -> None:
     (broken / "torch.py").write_text("raise OSError('libtorch_cpu.so: [red]cannot open\\nmore')")
+    shutil.rmtree(broken / "odd_package-1.0.dist-info")
     found = findings(place, 1, **path_with(broken))
     assert found["torch"]["level"] == "problem"
     assert "libtorch_cpu.so: [red]cannot open)" in found["torch"]["text"]
