@@ -39,7 +39,7 @@ from posenc.cli.bench_cell import machine, wait_for
 from posenc.config.checks import check_model
 from posenc.core.paths import conf_dir
 from posenc.model.decoder import ModelShape
-from posenc.training.memory import keep_freed_memory
+from posenc.training.oom import keep_freed_memory
 from posenc.training.precision import resolve_device
 
 ENCODINGS = ["nope", "learned", "rope", "alibi", "t5"]

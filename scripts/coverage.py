@@ -23,7 +23,7 @@ from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.data import prepare
 from posenc.evaluation import fixed_target
-from posenc.evaluation.plans import Asked
+from posenc.evaluation.plans import EvalRequest
 from posenc.results.ranking import compare_pairs, holm
 from posenc.results.statistics import Sample, difference
 
@@ -38,7 +38,7 @@ def sizes_of(corpus: str) -> np.ndarray:
     (job,) = compose_jobs("train", parse([f"data={corpus}"])).jobs
     store = prepare(job.settings["data"], job.settings["tokenizer"])
     windows = [TRAIN_LENGTH * multiple // 2 for multiple in (1, 2, 4, 8, 16)]
-    asked = Asked(store, "test", windows, TRAIN_LENGTH, 0.25, max_targets=50_000, stride=TRAIN_LENGTH)
+    asked = EvalRequest(store, "test", windows, TRAIN_LENGTH, 0.25, max_targets=50_000, stride=TRAIN_LENGTH)
     plan = fixed_target.plan(asked)
     stops = store.splits["test"].starts[plan.documents] + plan.ends
     sizes = np.bincount(plan.documents, weights=store.bytes_between(stops - plan.block, stops))

@@ -15,7 +15,7 @@ from typing import Any
 from posenc.cli.catalogue import PLACES, entry, yaml_text
 from posenc.encodings import list_encodings, options
 from posenc.encodings.options import POSITIONS, SCALES, Window
-from posenc.evaluation.extend import default_knobs, extension_class, list_extensions
+from posenc.evaluation.extensions import default_knobs, extension_class, list_extensions
 from posenc.laws import LAWS
 from posenc.model import mla
 

@@ -21,8 +21,8 @@ from torch import Tensor
 from posenc.data import prepare
 from posenc.encodings.registry import default_parameters
 from posenc.evaluation import fixed_target
-from posenc.evaluation.plans import Asked
-from posenc.evaluation.subject import Subject
+from posenc.evaluation.forward_cache import EvalContext
+from posenc.evaluation.plans import EvalRequest
 from posenc.running.build import build_model
 from posenc.running.eval_job import StoredRun, stored_run
 from posenc.training.checkpoint import load_weights
@@ -182,9 +182,11 @@ def losses(run: StoredRun, alter: Callable[[Any], None]) -> list[float]:
     load_weights(run.checkpoint.path, model)
     alter(model.encoding)
     windows = [multiple * train_length for multiple in MULTIPLES]
-    asked = Asked(store, "test", windows, train_length, target_fraction=0.25, max_targets=TARGETS, stride=16)
+    asked = EvalRequest(
+        store, "test", windows, train_length, target_fraction=0.25, max_targets=TARGETS, stride=16
+    )
     plan = fixed_target.plan(asked)
-    subject = Subject(
+    subject = EvalContext(
         model.eval(), train_length, 0, "fp32", torch.device("cpu"), store, "test", batch_tokens=4096
     )
     sums = [fixed_target.measure(subject, plan, window) for window in windows]

@@ -28,15 +28,16 @@ from posenc.core.machine import usable_cores
 from posenc.core.memory_meter import LiveTensors, peak_of
 from posenc.core.seeds import generator_for, seed_for
 from posenc.data import Split, TokenStore
-from posenc.evaluation.subject import DRAWS, NotApplicableError, OutOfMemoryError, Subject, window_losses
+from posenc.evaluation.eval_memory import OutOfMemoryError
+from posenc.evaluation.forward_cache import DRAWS, EvalContext, NotApplicableError, window_losses
 from posenc.model.decoder import ModelShape, count_parameters, product_weights, training_flops
 from posenc.running.build import build_model
 from posenc.running.env_vars import debugging
 from posenc.running.run_directory import versions
 from posenc.training.compiling import compiled_blocks, works
-from posenc.training.memory import keep_freed_memory
+from posenc.training.loop import NextTokenLoss, gradients, update
+from posenc.training.oom import keep_freed_memory
 from posenc.training.optimizer import Optimization, build_optimizer, moments_of
-from posenc.training.step import NextTokenLoss, gradients, update
 
 SHORTEST = 0.05  # seconds of a sample: several calls, where one is shorter
 WARM_UP = 2  # calls before anything is timed
@@ -110,7 +111,7 @@ class Worker:
         tokens = np.random.default_rng(0).integers(asked["vocab_size"], size=2 * window + 1)
         split = Split(["random"], np.array([0]), np.array([len(tokens)]))
         store = TokenStore(tokens, None, "", asked["vocab_size"], {"name": "random"}, {"test": split})
-        subject = Subject(
+        subject = EvalContext(
             model=self.model,
             train_length=self.settings["context_length"],
             seed=self.settings["seed"],
@@ -121,7 +122,7 @@ class Worker:
             batch_tokens=asked["eval_batch_tokens"],
         )
         count = max(1, asked["eval_batch_tokens"] // window)
-        if "positions" in self.model.acting.hooks:
+        if "positions" in self.model.effective_encoding.hooks:
             count *= DRAWS  # windows with positions of their own go in batches of their own
 
         def tokens_of(i: int) -> np.ndarray:

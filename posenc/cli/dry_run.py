@@ -26,7 +26,7 @@ from posenc.data.documents import SPLITS
 from posenc.data.registry import is_streamed, needs_network, pinned_identity
 from posenc.data.sources.hub import go_offline
 from posenc.data.token_cache import cached_tokens, entry_of, open_entry, smallest_dtype
-from posenc.evaluation.subject import OutOfMemoryError
+from posenc.evaluation.eval_memory import OutOfMemoryError
 from posenc.report.captions import millions
 from posenc.report.runs_table import DIVERGED, FINISHED
 from posenc.report.writers import color_of, width_of

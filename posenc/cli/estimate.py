@@ -15,15 +15,16 @@ import torch
 from posenc.core.memory_meter import peak_of
 from posenc.core.seeds import generator_for
 from posenc.data import TokenStore, WindowSampler
+from posenc.evaluation.eval_memory import OutOfMemoryError
 from posenc.evaluation.evaluate import Cell, plan_cells
-from posenc.evaluation.subject import NotApplicableError, OutOfMemoryError
+from posenc.evaluation.forward_cache import NotApplicableError
 from posenc.model.decoder import Decoder, count_parameters
 from posenc.running.build import build_model
 from posenc.running.measure import subject_and_request
 from posenc.running.train_job import TrainJob
-from posenc.training.memory import keep_freed_memory
+from posenc.training.loop import NextTokenLoss, gradients, update
+from posenc.training.oom import keep_freed_memory
 from posenc.training.optimizer import build_optimizer, moments_of
-from posenc.training.step import NextTokenLoss, gradients, update
 
 SECONDS = 7.0  # of steps and of the evaluation, about
 STEPS_SHARE = 0.45  # of them

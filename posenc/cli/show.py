@@ -18,7 +18,7 @@ from posenc.core.errors import RunError, UserError, visible
 from posenc.core.paths import expanded, output_file
 from posenc.encodings.base import Encoding
 from posenc.encodings.sum import Composed
-from posenc.evaluation.extend import build_extension, resolve_extend
+from posenc.evaluation.extensions import build_extension, resolve_extend
 from posenc.model.decoder import Decoder
 from posenc.report.pictures.measure import measure
 from posenc.report.pictures.panels import FORMATS, Picture
@@ -98,7 +98,7 @@ def _of_run(line: CommandLine) -> Picture:
         return _picture(model, settings, facts)
     window = FAR * settings["context_length"]
     facts.append(f"extended by {extension.name} for a window of {window}: {extension.formula}")
-    return _picture(model, settings, facts, extension.acting(window), f"+{extension.name}")
+    return _picture(model, settings, facts, extension.effective_encoding(window), f"+{extension.name}")
 
 
 def _only_job(command: str, line: CommandLine, problem: str) -> ComposedJob:
@@ -136,7 +136,7 @@ def _picture(
     ]
     if model.encoding.beyond:
         facts.append(f"past T: {model.encoding.beyond}")
-    trained = model.eval().acting
+    trained = model.eval().effective_encoding
     panels, remarks = measure(extended or trained, None if extended is None else trained)
     notes = [*_formulas(model.encoding), ", ".join(facts), *remarks]
     lines = [line for note in notes for line in textwrap.wrap(visible(note), NOTE_WIDTH)]

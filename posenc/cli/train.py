@@ -25,10 +25,10 @@ def run_train_or_eval(
         write(help_text(command, arguments, min(WIDEST, width_of(sys.stdout))), sys.stdout)
         return 0
     from posenc.running.env_vars import RETRY, setting
-    from posenc.training.distributed import together
+    from posenc.training.distributed import run_distributed
 
     with setting(RETRY, "1") if retry else nullcontext():
-        return together(lambda: _run(command, arguments, own_flags, dry_run))
+        return run_distributed(lambda: _run(command, arguments, own_flags, dry_run))
 
 
 def _run(command: str, arguments: list[str], own_flags: Collection[str], dry_run: bool) -> int:

@@ -17,7 +17,7 @@ import yaml
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file, conf_dir
 from posenc.evaluation import PROTOCOLS, resolve_length, resolve_lengths
-from posenc.evaluation.extend import resolve_extend
+from posenc.evaluation.extensions import resolve_extend
 from posenc.evaluation.fixed_target import block_of, check_block
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.training.optimizer import Optimization

@@ -14,7 +14,7 @@ from posenc.core.console import say
 from posenc.core.errors import UserError, visible
 from posenc.results.bundle import SUFFIX as BUNDLE
 from posenc.results.load import load_run, run_places
-from posenc.training.intact import checkpoint_paths
+from posenc.training.checkpoint import checkpoint_paths
 
 
 def with_each_run(overrides: list[str], parser: OverridesParser) -> list[str]:

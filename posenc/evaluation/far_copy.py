@@ -18,9 +18,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from posenc.evaluation.passes import text_losses
-from posenc.evaluation.plans import Asked, blocks_by_document, spread
-from posenc.evaluation.subject import NotApplicableError, Subject, Sums, stopped_never, sums_by_document
+from posenc.evaluation.forward_cache import (
+    EvalContext,
+    LossSums,
+    NotApplicableError,
+    never_stopped,
+    sums_by_document,
+    text_losses,
+)
+from posenc.evaluation.plans import EvalRequest, blocks_by_document, spread
 
 NAME = "far-copy"
 UNIT = "nats per token (far copies)"
@@ -46,36 +52,36 @@ class Plan:
         return len(self.documents) * window
 
 
-def plan(asked: Asked) -> Plan:
+def plan(request: EvalRequest) -> Plan:
     """Find the targets in the documents' tokens; none where no text comes again that far back.
 
     At most the median number a document, spread evenly over all that it has, and about `max_targets` / 80.
     """
-    cue = cue_tokens(asked)
-    count = len(asked.lengths)
+    cue = cue_tokens(request)
+    count = len(request.lengths)
     found = [
-        far_copies(asked.store.document(asked.split, i), cue, asked.train_length, asked.longest)
+        far_copies(request.store.document(request.split, i), cue, request.train_length, request.longest)
         for i in range(count)
     ]
     candidates = np.array([len(places) for places in found], dtype=np.int64)
-    chosen = blocks_by_document(candidates, max(1, asked.max_targets // TARGETS_SHARE))
+    chosen = blocks_by_document(candidates, max(1, request.max_targets // TARGETS_SHARE))
     documents = np.repeat(np.arange(count), chosen)
     taken = [places[spread(len(places), take)] for places, take in zip(found, chosen, strict=True) if take]
     places = np.concatenate([np.zeros(0, dtype=np.int64), *taken])
     return Plan(
         documents,
         places,
-        asked.train_length,
-        asked.longest,
-        asked.digest(NAME, cue, documents, places),
+        request.train_length,
+        request.longest,
+        request.digest(NAME, cue, documents, places),
     )
 
 
-def cue_tokens(asked: Asked) -> int:
+def cue_tokens(request: EvalRequest) -> int:
     """How many tokens of the split make about 8 bytes."""
-    split = asked.store.splits[asked.split]
+    split = request.store.splits[request.split]
     tokens = int(split.lengths.sum())
-    text_bytes = int(asked.store.bytes_between(split.starts, split.starts + split.lengths).sum())
+    text_bytes = int(request.store.bytes_between(split.starts, split.starts + split.lengths).sum())
     return max(2, math.ceil(CUE_BYTES * tokens / max(1, text_bytes)))
 
 
@@ -101,8 +107,8 @@ def far_copies(tokens: np.ndarray, cue: int, near: int, longest: int) -> np.ndar
 
 
 def measure(
-    subject: Subject, plan: Plan, window: int, check_stop: Callable[[], None] = stopped_never
-) -> Sums:
+    context: EvalContext, plan: Plan, window: int, check_stop: Callable[[], None] = never_stopped
+) -> LossSums:
     """Sum the loss of every target, each the last of a window of `window` tokens.
 
     Raises NotApplicableError where there is no target.
@@ -110,8 +116,8 @@ def measure(
     if len(plan.places) == 0:
         reach = f"between {plan.near} and {plan.longest} tokens back"
         raise NotApplicableError(f"n/a: no text comes again from {reach}")
-    store = subject.store
-    targets = store.splits[subject.split].starts[plan.documents] + plan.places  # in the store's tokens
-    nats = text_losses(subject, targets + 1, window, 1, check_stop)
+    store = context.store
+    targets = store.splits[context.split].starts[plan.documents] + plan.places  # in the store's tokens
+    nats = text_losses(context, targets + 1, window, 1, check_stop)
     byte_counts = store.bytes_between(targets, targets + 1)
     return sums_by_document(plan.documents, nats[:, 0], np.ones(len(targets)), byte_counts)

@@ -14,9 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from posenc.core.errors import UserError
-from posenc.evaluation.passes import text_losses
-from posenc.evaluation.plans import Asked, blocks_by_document, spread
-from posenc.evaluation.subject import Subject, Sums, stopped_never, sums_by_document
+from posenc.evaluation.forward_cache import (
+    EvalContext,
+    LossSums,
+    never_stopped,
+    sums_by_document,
+    text_losses,
+)
+from posenc.evaluation.plans import EvalRequest, blocks_by_document, spread
 
 NAME = "fixed-target"
 
@@ -35,22 +40,22 @@ class Plan:
         return len(self.documents) * window
 
 
-def plan(asked: Asked) -> Plan:
+def plan(request: EvalRequest) -> Plan:
     """Choose the blocks from the documents' lengths; they do not depend on model or seed.
 
     At most the median number of blocks a document, spread evenly over it, and about `max_targets` targets
     in all. Raises UserError for a window shorter than the block.
     """
-    block = block_of(asked.target_fraction, asked.train_length)
-    check_block(min(asked.windows), block)
-    first = asked.longest + 1  # the earliest end
-    candidates = np.maximum(0, (asked.lengths - first) // block + 1)  # blocks that fit, by document
-    chosen = blocks_by_document(candidates, max(1, asked.max_targets // block))
+    block = block_of(request.target_fraction, request.train_length)
+    check_block(min(request.windows), block)
+    first = request.longest + 1  # the earliest end
+    candidates = np.maximum(0, (request.lengths - first) // block + 1)  # blocks that fit, by document
+    chosen = blocks_by_document(candidates, max(1, request.max_targets // block))
     documents = np.repeat(np.arange(len(candidates)), chosen)
     ends = np.concatenate(
         [first + block * spread(have, take) for have, take in zip(candidates, chosen, strict=True)]
     )
-    return Plan(documents, ends, block, asked.digest(NAME, block, documents, ends))
+    return Plan(documents, ends, block, request.digest(NAME, block, documents, ends))
 
 
 def block_of(target_fraction: float, train_length: int) -> int:
@@ -70,12 +75,12 @@ def check_block(shortest: int, block: int) -> None:
 
 
 def measure(
-    subject: Subject, plan: Plan, window: int, check_stop: Callable[[], None] = stopped_never
-) -> Sums:
+    context: EvalContext, plan: Plan, window: int, check_stop: Callable[[], None] = never_stopped
+) -> LossSums:
     """Sum the loss of every target, each seen at the end of a window of `window` tokens."""
-    store, split = subject.store, subject.store.splits[subject.split]
+    store, split = context.store, context.store.splits[context.split]
     stops = split.starts[plan.documents] + plan.ends  # in the store's tokens
-    nats = text_losses(subject, stops, window, plan.block, check_stop)
+    nats = text_losses(context, stops, window, plan.block, check_stop)
     targets = np.full(len(stops), plan.block)
     byte_counts = store.bytes_between(stops - plan.block, stops)
     return sums_by_document(plan.documents, nats.sum(axis=1), targets, byte_counts)

@@ -27,8 +27,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from posenc.data import TokenStore
-from posenc.evaluation.plans import Asked
-from posenc.evaluation.subject import NotApplicableError, Subject, Sums, stopped_never, window_losses
+from posenc.evaluation.forward_cache import (
+    EvalContext,
+    LossSums,
+    NotApplicableError,
+    never_stopped,
+    window_losses,
+)
+from posenc.evaluation.plans import EvalRequest
 
 NAME = "induction"
 
@@ -60,20 +66,20 @@ class Plan:
         return f"nats per token of the second copy (chance {self.chance:.2f})"
 
 
-def plan(asked: Asked) -> Plan:
+def plan(request: EvalRequest) -> Plan:
     """Draw the sequences: they depend on the training split's tokens and on T alone.
 
     The hash does not depend on the windows either: a longer window adds filler and changes no target.
     """
-    symbols = frequent(asked.store)
-    size = max(2, asked.train_length // 4)  # m
-    length = max(2 * size, asked.longest + 1) - size  # of a copy and the filler before the other one
+    symbols = frequent(request.store)
+    size = max(2, request.train_length // 4)  # m
+    length = max(2 * size, request.longest + 1) - size  # of a copy and the filler before the other one
     # raw Philox output is fixed by its definition; numpy's distributions may change between versions
     keys = [np.array([SEED, i], dtype=np.uint64) for i in range(COUNT)]
     raw = np.stack([np.random.Philox(key=key).random_raw(length) for key in keys])
     drawn = symbols[(raw % np.uint64(len(symbols))).astype(np.int64)]  # (N, length)
     copies, filler = drawn[:, :size], drawn[:, size:][:, ::-1]  # filler is drawn from its end backwards
-    return Plan(copies, filler, len(symbols), asked.digest(NAME, symbols, copies))
+    return Plan(copies, filler, len(symbols), request.digest(NAME, symbols, copies))
 
 
 def frequent(store: TokenStore) -> np.ndarray:
@@ -89,8 +95,8 @@ def frequent(store: TokenStore) -> np.ndarray:
 
 
 def measure(
-    subject: Subject, plan: Plan, window: int, check_stop: Callable[[], None] = stopped_never
-) -> Sums:
+    context: EvalContext, plan: Plan, window: int, check_stop: Callable[[], None] = never_stopped
+) -> LossSums:
     """Sum the loss of the second copies by sequence; they stand for no text, so they have no bytes.
 
     Raises NotApplicableError for a window that does not hold two copies.
@@ -101,8 +107,8 @@ def measure(
         raise NotApplicableError(f"n/a: two copies of {size} tokens do not fit into {window}")
     between = plan.filler[:, plan.filler.shape[1] - gap :]
     windows = np.concatenate([plan.copies, between, plan.copies], axis=1)  # (N, W + 1)
-    nats = window_losses(subject, windows.__getitem__, count, window, size - 1, check_stop)
-    return Sums(
+    nats = window_losses(context, windows.__getitem__, count, window, size - 1, check_stop)
+    return LossSums(
         documents=np.arange(count),
         nats=nats.sum(axis=1),
         targets=np.full(count, size - 1),

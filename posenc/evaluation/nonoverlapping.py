@@ -11,19 +11,24 @@ from collections.abc import Callable
 
 import numpy as np
 
-from posenc.evaluation.passes import text_losses
+from posenc.evaluation.forward_cache import (
+    EvalContext,
+    LossSums,
+    never_stopped,
+    sums_by_document,
+    text_losses,
+)
 from posenc.evaluation.plans import Spans, plan_spans
-from posenc.evaluation.subject import Subject, Sums, stopped_never, sums_by_document
 
 NAME = "nonoverlapping"
 plan = plan_spans
 
 
 def measure(
-    subject: Subject, plan: Spans, window: int, check_stop: Callable[[], None] = stopped_never
-) -> Sums:
+    context: EvalContext, plan: Spans, window: int, check_stop: Callable[[], None] = never_stopped
+) -> LossSums:
     """Sum the loss of every target of every span, in windows of `window` tokens (the last may be shorter)."""
-    store, split = subject.store, subject.store.splits[subject.split]
+    store, split = context.store, context.store.splits[context.split]
     begins = split.starts[plan.documents] + plan.starts  # in the store's tokens
     nats = np.zeros(len(begins))
     whole, rest = divmod(plan.span, window)
@@ -31,7 +36,7 @@ def measure(
         if length == 0 or len(offsets) == 0:
             continue
         stops = (begins[:, None] + offsets[None, :] + length + 1).ravel()  # (spans * windows,)
-        losses = text_losses(subject, stops, length, length, check_stop)
+        losses = text_losses(context, stops, length, length, check_stop)
         nats += losses.sum(axis=1).reshape(len(begins), len(offsets)).sum(axis=1)
     targets = np.full(len(begins), plan.span)
     byte_counts = store.bytes_between(begins + 1, begins + 1 + plan.span)

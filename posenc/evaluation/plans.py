@@ -1,4 +1,4 @@
-"""What a protocol is asked for, and the text it scores: chosen from the documents, never from a model."""
+"""The request to a protocol and its plan: which text is scored, chosen from documents, never from a model."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Protocol
 import numpy as np
 
 from posenc.data import TokenStore
-from posenc.evaluation.subject import Subject, Sums
+from posenc.evaluation.forward_cache import EvalContext, LossSums
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What every protocol makes its plan from. Lengths in tokens."""
+class EvalRequest:
+    """What every protocol makes its plan from; lengths in tokens."""
 
     store: TokenStore
     split: str
@@ -27,12 +27,12 @@ class Asked:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Of the split's documents: (N,) int64."""
+        """Lengths of the split's documents: (N,) int64."""
         return self.store.splits[self.split].lengths
 
     @property
     def longest(self) -> int:
-        """The longest window: it decides which text can be scored."""
+        """The longest window, which decides what text can be scored."""
         return max(self.windows)
 
     @property
@@ -41,7 +41,7 @@ class Asked:
         return [window for window in self.windows if window > self.train_length]
 
     def digest(self, *parts: object) -> str:
-        """A hash of the text, what its tokens are, and of what was chosen: 16 hex digits."""
+        """Hash the text, its tokenizer and what was chosen: 16 hex digits."""
         tokenizer = hashlib.sha256(repr(self.store.tokenizer).encode()).hexdigest()[:16]
         digest = hashlib.sha256(f"{self.store.fingerprint} {self.split} {tokenizer}".encode())
         for part in parts:
@@ -51,34 +51,32 @@ class Asked:
 
 
 class Planned(Protocol):
-    """A plan: whatever a protocol needs to know, and the hash of its targets."""
+    """A protocol's plan: the targets and their hash."""
 
     @property
     def hash(self) -> str: ...
 
     def tokens(self, window: int) -> int:
-        """How many go through the model for a cell at this window, about: what its time goes with."""
+        """Estimate the tokens that go through the model for a cell at this window."""
         ...
 
 
 class ProtocolModule(Protocol):
-    """What a protocol's module offers; it may also have UNIT (of its nats; or `unit` in
-    its plan) and windows_of(asked).
-    """
+    """What a protocol's module has; optional: UNIT (or `unit` in its plan), windows_of(request)."""
 
     NAME: str
 
-    def plan(self, asked: Asked) -> Planned: ...
+    def plan(self, request: EvalRequest) -> Planned: ...
 
     def measure(
-        self, subject: Subject, plan: Planned, window: int, check_stop: Callable[[], None]
-    ) -> Sums: ...
+        self, context: EvalContext, plan: Planned, window: int, check_stop: Callable[[], None]
+    ) -> LossSums: ...
 
 
-def windows_of(module: ProtocolModule, asked: Asked) -> list[int]:
-    """The windows that a protocol measures: all that are asked for, unless it has a word of its own."""
+def windows_of(module: ProtocolModule, request: EvalRequest) -> list[int]:
+    """Return the windows that a protocol measures: all, unless its module has a `windows_of`."""
     own = getattr(module, "windows_of", None)
-    return list(asked.windows) if own is None else list(own(asked))
+    return list(request.windows) if own is None else list(own(request))
 
 
 @dataclass(frozen=True)
@@ -91,34 +89,34 @@ class Spans:
     hash: str
 
     def tokens(self, window: int) -> int:
-        """Each once, whatever the window."""
+        """Count each token once, whatever the window."""
         return len(self.documents) * self.span
 
 
-def plan_spans(asked: Asked) -> Spans:
-    """Stretches as long as the longest window, about `max_targets` targets in all, the same for all protocols
-    that score text in one piece, so that nothing but their windows tells them apart.
+def plan_spans(request: EvalRequest) -> Spans:
+    """Choose stretches as long as the longest window, about `max_targets` targets in all.
 
-    They have a longest window of text before them where the document is long enough. At most the median
+    The protocols that score text in one piece share them, so that they differ by their windows alone. A
+    stretch has a longest window of text before it where the document is long enough. At most the median
     number a document, spread evenly over it.
     """
-    span = asked.longest
-    pieces = np.maximum(0, (asked.lengths - 1) // span)
+    span = request.longest
+    pieces = np.maximum(0, (request.lengths - 1) // span)
     candidates = np.where(pieces > 1, pieces - 1, pieces)  # without the first, where there is another
-    chosen = blocks_by_document(candidates, max(1, asked.max_targets // span))
+    chosen = blocks_by_document(candidates, max(1, request.max_targets // span))
     documents = np.repeat(np.arange(len(pieces)), chosen)
     starts = [
         span * (spread(have, take) + int(all_ > 1))
         for all_, have, take in zip(pieces, candidates, chosen, strict=True)
     ]
     begins = np.concatenate([np.zeros(0, dtype=np.int64), *starts])
-    return Spans(documents, begins, span, asked.digest("spans", span, documents, begins))
+    return Spans(documents, begins, span, request.digest("spans", span, documents, begins))
 
 
 def blocks_by_document(candidates: np.ndarray, most: int) -> np.ndarray:
-    """How many blocks of each document are scored: (N,) int64, at most their median and `most` in all.
+    """Choose how many blocks of each document are scored: (N,) int64, at most their median and `most` in all.
 
-    No document may dominate, or the interval over documents would say little.
+    The median, since the interval over documents says little when one dominates.
     """
     eligible = candidates[candidates > 0]
     if len(eligible) == 0:
@@ -136,5 +134,5 @@ def blocks_by_document(candidates: np.ndarray, most: int) -> np.ndarray:
 
 
 def spread(have: int, take: int) -> np.ndarray:
-    """`take` of the indices 0..have-1, evenly spaced, ends included: (take,) int64."""
+    """Choose `take` of the indices 0..have-1, evenly spaced, ends included: (take,) int64."""
     return np.round(np.linspace(0, max(0, have - 1), take)).astype(np.int64)

@@ -20,9 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from posenc.evaluation.passes import text_losses
-from posenc.evaluation.plans import Asked, Spans, plan_spans
-from posenc.evaluation.subject import NotApplicableError, Subject, Sums, stopped_never, sums_by_document
+from posenc.evaluation.forward_cache import (
+    EvalContext,
+    LossSums,
+    NotApplicableError,
+    never_stopped,
+    sums_by_document,
+    text_losses,
+)
+from posenc.evaluation.plans import EvalRequest, Spans, plan_spans
 from posenc.results.schema import BREAK, Curve
 from posenc.results.statistics import ratio_interval
 
@@ -32,34 +38,34 @@ plan = plan_spans
 BINS_AN_OCTAVE = 4
 
 
-def windows_of(asked: Asked) -> list[int]:
+def windows_of(request: EvalRequest) -> list[int]:
     """One long context."""
-    return [asked.longest]
+    return [request.longest]
 
 
 def measure(
-    subject: Subject, plan: Spans, window: int, check_stop: Callable[[], None] = stopped_never
-) -> Sums:
+    context: EvalContext, plan: Spans, window: int, check_stop: Callable[[], None] = never_stopped
+) -> LossSums:
     """Loss of every target of every span, each span one pass, with its curve over positions.
 
     Raises NotApplicableError for a window below T: there is no level at T then.
     """
-    if window < subject.train_length:
-        raise NotApplicableError(f"n/a: positions need a window of T = {subject.train_length} tokens or more")
-    store, split = subject.store, subject.store.splits[subject.split]
+    if window < context.train_length:
+        raise NotApplicableError(f"n/a: positions need a window of T = {context.train_length} tokens or more")
+    store, split = context.store, context.store.splits[context.split]
     begins = split.starts[plan.documents] + plan.starts
-    length = subject.train_length
-    nats = text_losses(subject, begins + window + 1, window, window, check_stop)  # (N, W)
+    length = context.train_length
+    nats = text_losses(context, begins + window + 1, window, window, check_stop)  # (N, W)
     level = None
-    if subject.extension is not None:  # it may change what comes before T as well: the crop line does not
-        plain = dataclasses.replace(subject, extension=None)
+    if context.extension is not None:  # it may change what comes before T as well: the crop line does not
+        plain = dataclasses.replace(context, extension=None)
         level = text_losses(plain, begins + length + 1, length, length, check_stop)[:, length // 2 :]
     targets = np.full(len(begins), window)
     byte_counts = store.bytes_between(begins + 1, begins + 1 + window)
     sums = sums_by_document(plan.documents, nats.sum(axis=1), targets, byte_counts)
     finite = np.isfinite(nats).all() and (level is None or np.isfinite(level).all())
     curve = curve_of(nats, plan.documents, length, level) if finite else None
-    return Sums(sums.documents, sums.nats, sums.targets, sums.bytes, curve=curve)
+    return LossSums(sums.documents, sums.nats, sums.targets, sums.bytes, curve=curve)
 
 
 def curve_of(

@@ -12,9 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from posenc.evaluation.passes import text_losses
-from posenc.evaluation.plans import Asked, Spans, plan_spans
-from posenc.evaluation.subject import Subject, Sums, stopped_never, sums_by_document
+from posenc.evaluation.forward_cache import (
+    EvalContext,
+    LossSums,
+    never_stopped,
+    sums_by_document,
+    text_losses,
+)
+from posenc.evaluation.plans import EvalRequest, Spans, plan_spans
 
 NAME = "sliding"
 
@@ -36,28 +41,28 @@ class Plan:
         return self.spans.tokens(window) // self.stride * window
 
 
-def plan(asked: Asked) -> Plan:
+def plan(request: EvalRequest) -> Plan:
     """The spans of `plan_spans`, in steps of `stride`."""
-    return Plan(plan_spans(asked), asked.stride)
+    return Plan(plan_spans(request), request.stride)
 
 
 def measure(
-    subject: Subject, plan: Plan, window: int, check_stop: Callable[[], None] = stopped_never
-) -> Sums:
+    context: EvalContext, plan: Plan, window: int, check_stop: Callable[[], None] = never_stopped
+) -> LossSums:
     """Sum the loss of every target of every span; a step's window ends at the last token it scores."""
-    spans, store = plan.spans, subject.store
-    origins = store.splits[subject.split].starts[spans.documents]  # of the documents, in the store's tokens
+    spans, store = plan.spans, context.store
+    origins = store.splits[context.split].starts[spans.documents]  # of the documents, in the store's tokens
     before = np.arange(0, spans.span, plan.stride)  # targets of a span before each step
     scored = np.minimum(plan.stride, spans.span - before)  # (steps,)
     ends = spans.starts[:, None] + 1 + before + scored  # (spans, steps), exclusive, in tokens of the document
-    contexts = np.minimum(window, ends - 1)  # W, or all there is
+    inputs_of = np.minimum(window, ends - 1)  # W, or all there is
     stops, nats = (origins[:, None] + ends).ravel(), np.zeros(ends.size)
     # Steps of one length together, or a batch would hold no more windows than there are spans.
-    kinds = np.stack(np.broadcast_arrays(contexts, scored), axis=-1).reshape(-1, 2)
+    kinds = np.stack(np.broadcast_arrays(inputs_of, scored), axis=-1).reshape(-1, 2)
     lengths, kind, counts = np.unique(kinds, axis=0, return_inverse=True, return_counts=True)
     alike = np.split(np.argsort(kind.ravel(), kind="stable"), np.cumsum(counts)[:-1])
-    for (context, count), steps in zip(lengths.tolist(), alike, strict=True):
-        nats[steps] = text_losses(subject, stops[steps], context, count, check_stop).sum(axis=1)
+    for (inputs, count), steps in zip(lengths.tolist(), alike, strict=True):
+        nats[steps] = text_losses(context, stops[steps], inputs, count, check_stop).sum(axis=1)
     begins = origins + spans.starts
     targets = np.full(len(begins), spans.span)
     byte_counts = store.bytes_between(begins + 1, begins + 1 + spans.span)

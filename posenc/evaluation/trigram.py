@@ -17,7 +17,7 @@ import numpy as np
 
 from posenc.data import TokenStore
 from posenc.evaluation.fixed_target import Plan
-from posenc.evaluation.subject import Sums, sums_by_document
+from posenc.evaluation.forward_cache import LossSums, sums_by_document
 from posenc.results.schema import REFERENCE_PROTOCOL
 
 NAME = REFERENCE_PROTOCOL
@@ -27,7 +27,7 @@ CHUNK = 1 << 21  # bytes of a document counted at once
 _fitted: dict[str, Trigram] = {}  # of the last training text, by its fingerprint: jobs of a sweep share it
 
 
-def trigram_sums(byte_store: TokenStore, store: TokenStore, split: str, plan: Plan) -> Sums:
+def trigram_sums(byte_store: TokenStore, store: TokenStore, split: str, plan: Plan) -> LossSums:
     """The trigram's loss on the targets of a fixed-target plan, by document.
 
     `byte_store` holds the corpus of `store` with bytes for tokens (`store` itself where they are). A token's

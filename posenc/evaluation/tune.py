@@ -1,4 +1,4 @@
-"""Choosing an extension's knobs on validation documents, never on the ones that are reported."""
+"""Choose an extension's parameters on validation documents, never on those that are reported."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from posenc.core.errors import UserError
 from posenc.evaluation.evaluate import Cell, plan_cells
-from posenc.evaluation.extend import Extension, build_extension, default_knobs, resolve_extend
-from posenc.evaluation.plans import Asked
-from posenc.evaluation.subject import Subject
+from posenc.evaluation.extensions import Extension, build_extension, default_knobs, resolve_extend
+from posenc.evaluation.forward_cache import EvalContext
+from posenc.evaluation.plans import EvalRequest
 from posenc.model.decoder import Decoder
 from posenc.results.schema import Record
 
@@ -24,21 +23,24 @@ SPLIT = "validation"
 
 @dataclass(frozen=True)
 class Chosen:
-    """The candidate with the lowest loss; `words` say what it is, for a person."""
+    """The candidate with the lowest loss, and what it is in words."""
 
     extension: Extension
     words: str
 
 
 def candidates(extension: Extension | None, model: Decoder) -> list[Extension]:
-    """Every combination of the values that the extension offers for its knobs; [] where it offers none.
+    """Build every combination of the extension's `grid`; [] where it has none.
 
-    A knob that is not as in the extension's YAML was given by the user, and stays. Values that make no sense
-    with this model, or with another knob, are left out.
+    A knob that differs from the extension's YAML was given by the user, and stays. Combinations that the
+    extension refuses for this model are left out.
     """
     if extension is None:
         return []
-    grid = _open(extension)
+    usual = resolve_extend({"name": extension.name, **default_knobs(extension.name)})
+    grid = {
+        knob: values for knob, values in extension.grid.items() if extension.settings[knob] == usual[knob]
+    }
     found: list[Extension] = []
     for values in itertools.product(*grid.values()) if grid else ():
         with contextlib.suppress(UserError):
@@ -47,41 +49,33 @@ def candidates(extension: Extension | None, model: Decoder) -> list[Extension]:
     return found
 
 
-def _open(extension: Extension) -> dict[str, Sequence[Any]]:
-    """The knobs to choose: those that are as in the extension's YAML."""
-    usual = resolve_extend({"name": extension.name, **default_knobs(extension.name)})
-    return {
-        knob: values for knob, values in extension.grid.items() if extension.settings[knob] == usual[knob]
-    }
-
-
 def tune(
-    subject: Subject,
-    asked: Asked,
+    context: EvalContext,
+    request: EvalRequest,
     grid: Sequence[Extension],
     evaluated: Callable[[Sequence[Cell]], list[Record]],
 ) -> Chosen:
-    """The candidate with the lowest mean fixed-target loss beyond T, on validation documents.
+    """Return the candidate with the lowest mean fixed-target loss beyond T, on validation documents.
 
     `evaluated(cells)` measures and stores. A candidate without a number somewhere (diverged, out of memory)
-    is never chosen; where none has one, it is the first, and nothing was chosen. Else the chosen one's
-    settings say `tuned_on`, so that its row does too.
+    is never chosen; where none has one, the first is returned as it is. Otherwise the chosen one's settings
+    get `tuned_on`, which its records show.
     """
-    validation = dataclasses.replace(asked, split=SPLIT, max_targets=min(TARGETS, asked.max_targets))
+    validation = dataclasses.replace(request, split=SPLIT, max_targets=min(TARGETS, request.max_targets))
     losses = []
     for extension in grid:
-        on_validation = dataclasses.replace(subject, extension=extension, split=SPLIT)
+        on_validation = dataclasses.replace(context, extension=extension, split=SPLIT)
         cells = plan_cells(on_validation, validation, ["fixed-target"])
-        beyond = [c for c in cells if c.subject.extension is not None and c.window in asked.extrapolating]
+        beyond = [c for c in cells if c.context.extension is not None and c.window in request.extrapolating]
         nats = [record["nats"] for record in evaluated(beyond)]
         losses.append(math.inf if None in nats else sum(n for n in nats if n is not None))
     best = grid[losses.index(min(losses))]
     if not math.isfinite(min(losses)):
         return Chosen(best, f"{best.name}: none of {len(grid)} candidates has a number, knobs as given")
-    usual = grid[0].settings
-    tuned = sorted(key for key in best.grid if any(one.settings[key] != usual[key] for one in grid))
+    first = grid[0].settings
+    tuned = sorted(key for key in best.grid if any(one.settings[key] != first[key] for one in grid))
     knobs = ", ".join(f"{key}={best.settings[key]}" for key in tuned)
     best.settings = {**best.settings, "tuned_on": SPLIT, "tuned": tuned}
-    lost = losses.count(math.inf)
-    left = f" ({lost} of {len(grid)} candidates without a number)" if lost else ""
-    return Chosen(best, f"{best.name} {knobs}{left}")
+    failed = losses.count(math.inf)
+    left_out = f" ({failed} of {len(grid)} candidates without a number)" if failed else ""
+    return Chosen(best, f"{best.name} {knobs}{left_out}")

@@ -80,7 +80,7 @@ def penalty(subject: Subject) -> Verdict:
     fallen = 0.0
     for layer in range(len(model.blocks)):
         for at in (subject.train_length - 1, near, FAR - 1):
-            bias = _by_distance(model.acting, at, near, layer)  # (H, R)
+            bias = _by_distance(model.effective_encoding, at, near, layer)  # (H, R)
             require(bool(bias.isfinite().all()), f"its bias at position {at} is not finite")
             rise = bias.diff(dim=-1) - 1e-6 * bias[:, 1:].abs()  # float32 rounds
             require(bool((rise <= 0).all()), "its bias rises with the distance", f"{bias.diff().max():.1e}")

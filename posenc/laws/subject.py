@@ -60,7 +60,7 @@ class Subject:
     @property
     def declared(self) -> Encoding:
         """The encoding together with its options: whose declarations the laws hold it to."""
-        return self._model.acting
+        return self._model.effective_encoding
 
     @cached_property
     def bounded(self) -> str | None:
@@ -86,9 +86,9 @@ class Subject:
         """
         if self.bounded:
             raise NotApplicableError(self.bounded)
-        acting = model.acting
+        acting = model.effective_encoding
         if "positions" not in acting.hooks:
-            model._acting = (Composed(acting.shape, (acting, Given(acting.shape))),)
+            model._effective = (Composed(acting.shape, (acting, Given(acting.shape))),)
         return model
 
     def _reaches(self, n: int) -> bool:

@@ -96,8 +96,6 @@ class Decoder(nn.Module):
         """The encoding with its options: what the attention sees."""
         return self._effective[0]
 
-    acting = effective_encoding
-
     def forward(
         self, tokens: Tensor, pos: Tensor, n_targets: int | None = None, encoding: Encoding | None = None
     ) -> Tensor:

@@ -27,7 +27,7 @@ from posenc.config.checks import (
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import expanded
 from posenc.data import CorpusFacts, absolute_data, check_tokenizer, inspect, stored_tokenizer
-from posenc.evaluation.extend import build_extension
+from posenc.evaluation.extensions import build_extension
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.load import load_run
 from posenc.results.settings import as_text

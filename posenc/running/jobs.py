@@ -51,7 +51,7 @@ def applicable(command: str, composed: Jobs) -> Jobs:
 
     In a sweep an extension that does not apply to a run's encoding is left out and named, unless all are.
     """
-    from posenc.evaluation.extend import NotForThisEncodingError
+    from posenc.evaluation.extensions import NotForThisEncodingError
 
     count, kept, refused = len(composed.jobs), [], []
     for number, job in enumerate(composed.jobs, 1):

@@ -21,9 +21,9 @@ from posenc.core.console import say, shown
 from posenc.data import CorpusFacts, TokenStore, prepare
 from posenc.evaluation import fixed_target, trigram
 from posenc.evaluation.evaluate import evaluate, plan_cells
-from posenc.evaluation.extend import build_extension
-from posenc.evaluation.plans import Asked
-from posenc.evaluation.subject import Subject
+from posenc.evaluation.extensions import build_extension
+from posenc.evaluation.forward_cache import EvalContext
+from posenc.evaluation.plans import EvalRequest
 from posenc.evaluation.tune import candidates, tune
 from posenc.model.decoder import Decoder
 from posenc.results.schema import Record, make_record
@@ -69,7 +69,9 @@ def measure(
     grid = candidates(extension, model) if plan.tune else []
     if plan.tune and not grid:
         say(f"extend={plan.extend['name']}: no knob to choose, measured as it is")
-    if extension is not None and all(extension.acting(w) is model.acting for w in request.windows):
+    if extension is not None and all(
+        extension.effective_encoding(w) is model.effective_encoding for w in request.windows
+    ):
         log.warning("%s changes nothing at these lengths", extension.name)
     cells = plan_cells(subject, request, plan.protocols)
     done = 0
@@ -148,9 +150,9 @@ def _records_of(directory: Path, step: int) -> Iterator[tuple[Path, Callable[[],
 
 def subject_and_request(
     settings: dict[str, Any], model: Decoder, store: TokenStore, plan: EvalPlan, device: torch.device
-) -> tuple[Subject, Asked]:
+) -> tuple[EvalContext, EvalRequest]:
     """Return the model as trained by `settings`, and what its protocols measure."""
-    subject = Subject(
+    subject = EvalContext(
         model=model,
         train_length=settings["context_length"],
         seed=settings["seed"],
@@ -163,9 +165,9 @@ def subject_and_request(
     return subject, request_of(settings, store, plan)
 
 
-def request_of(settings: dict[str, Any], store: TokenStore, plan: EvalPlan) -> Asked:
+def request_of(settings: dict[str, Any], store: TokenStore, plan: EvalPlan) -> EvalRequest:
     """Return what the protocols measure for a run trained by `settings`."""
-    return Asked(
+    return EvalRequest(
         store=store,
         split=plan.split,
         windows=plan.windows,
@@ -190,7 +192,9 @@ def byte_store(
     return current().in_turn(lambda: prepare(data, {"name": "bytes"}, facts=facts))
 
 
-def _reference(request: Asked, trained_bytes: TokenStore, directory: Path, corpus: str, step: int) -> Record:
+def _reference(
+    request: EvalRequest, trained_bytes: TokenStore, directory: Path, corpus: str, step: int
+) -> Record:
     """Return the byte trigram's loss on the fixed targets, stored like any cell."""
     plan, store, began = fixed_target.plan(request), request.store, time.monotonic()
     identity: dict[str, Any] = {

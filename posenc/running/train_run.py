@@ -100,7 +100,7 @@ def _run(job: TrainJob, store: TokenStore, trained_bytes: TokenStore | None, sto
     folder.write_config(directory, settings)
     model = build_model(settings, job.shape, store.vocab_size)
     left_out = left_out_of_training(store, settings["context_length"])
-    for warning in [*model.acting.warnings(), *([left_out] if left_out else [])]:
+    for warning in [*model.effective_encoding.warnings(), *([left_out] if left_out else [])]:
         log.warning("%s", warning)
     tracker = _tracker(job)
     status = "failed"

@@ -7,9 +7,11 @@ checkpoints/step-NNNNNNNN/  model.safetensors  optimizer.safetensors  state.json
 from __future__ import annotations
 
 import contextlib
-import itertools
+import errno
+import hashlib
 import json
 import logging
+import math
 import os
 import re
 import shutil
@@ -20,24 +22,25 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as serialize
 from torch import Tensor
 
 from posenc.core.atomic_files import CONTINUES, cannot_write, check_room, sha256_of_file, sync
 from posenc.core.errors import RunError
 from posenc.model.decoder import Decoder
-from posenc.training.intact import checkpoint_paths, number_of, problem_of
-from posenc.training.machine import made_by, warn_of_changes
+from posenc.training.distributed import current
 
 log = logging.getLogger(__name__)
+
+KEPT = 2  # the newest and the one before it, to fall back on
+RECORDS = 2**20  # bytes of a run beside its checkpoints, about
+LARGEST = 1_000_000  # bytes of a manifest or a state
+DAMAGED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO)
 
 
 class NonFiniteWeightsError(Exception):
     """The weights are not finite: no checkpoint of them is ever written."""
-
-
-KEPT = 2  # the newest and the one before it, to fall back on
-RECORDS = 2**20  # bytes of a run beside its checkpoints, about
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ def save_checkpoint(
     state: dict[str, Any],
     files: Mapping[str, str],
 ) -> Path:
-    """Write step-NNNNNNNN atomically and read it back, then drop all but it and the good one before it.
+    """Write step-NNNNNNNN atomically, then drop all but it and the newest intact one before it.
 
     `files` are texts that belong to the weights, by name. Raises NonFiniteWeightsError; RunError when it
     cannot be written, which leaves the earlier ones as they are.
@@ -66,47 +69,77 @@ def save_checkpoint(
     broken = [name for name, value in weights.items() if not bool(torch.isfinite(value).all())]
     if broken:
         raise NonFiniteWeightsError(f"non-finite weights after step {step} ({broken[0]})")
-    tensors = {"model.safetensors": weights, "optimizer.safetensors": _optimizer_tensors(model, optimizer)}
-    texts = {"state.json": json.dumps({**state, "step": step, "made_by": made_by(model)}, indent=1), **files}
+    moments = {
+        f"{key}/{name}": value.detach().cpu().contiguous()
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+    contents: dict[str, str | dict[str, Tensor]] = {
+        "model.safetensors": weights,
+        "optimizer.safetensors": moments,
+        "state.json": json.dumps({**state, "step": step, "made_by": made_by(model)}, indent=1),
+        **files,
+    }
     final = folder / f"step-{step:08d}"
     temporary = folder / f".tmp-{final.name}-{os.getpid()}"
     try:
         _clear(folder)
-        _write(temporary, tensors, texts)
-        if final.exists():  # it did not verify
+        _write(temporary, contents)
+        if final.exists():  # it was damaged, or training would have begun from it
             _drop(final)
         temporary.rename(final)
         sync(folder)
-    except (OSError, SafetensorError) as error:
-        needed = sum(_size(part) for part in tensors.values())
-        raise cannot_write(final, _os_error(error), needed=needed, hint=CONTINUES) from error
+    except OSError as error:
+        needed = sum(value.nbytes for part in (weights, moments) for value in part.values())
+        raise cannot_write(final, error, needed=needed, hint=CONTINUES) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    others = [path for path in checkpoint_paths(folder) if path != final]
-    before = [path for path in others if number_of(path) < step]
-    intact = (path for path in reversed(before) if problem_of(path) is None)
-    try:
-        good = list(itertools.islice(intact, KEPT - 1))
-    except RunError:  # cannot be told now: nothing goes
-        return final
-    for path in others:  # newer ones did not verify: training continued from before them
-        if path not in good:
-            _drop(path)
+    _drop_others(folder, final)
     return final
+
+
+def _write(folder: Path, contents: Mapping[str, str | dict[str, Tensor]]) -> None:
+    """Write and sync every file, and a manifest with their sha256. Raises OSError."""
+    new = not folder.parent.exists()
+    folder.mkdir(parents=True)
+    if new:
+        sync(folder.parent.parent)
+    manifest = {}
+    for name, content in sorted(contents.items()):
+        data = content.encode() if isinstance(content, str) else serialize(content)
+        (folder / name).write_bytes(data)
+        manifest[name] = hashlib.sha256(data).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+    for path in folder.iterdir():
+        sync(path)
+    sync(folder)
+
+
+def _drop_others(folder: Path, newest: Path) -> None:
+    """Remove all checkpoints but the newest and the intact one before it."""
+    others = [path for path in checkpoint_paths(folder) if path != newest]
+    try:
+        before = (path for path in reversed(others) if step_of(path) < step_of(newest))
+        fallback = next((path for path in before if problem_of(path) is None), None)
+    except RunError:  # unreadable for now: nothing goes
+        return
+    for path in others:  # newer ones are damaged: training continued from before them
+        if path != fallback:
+            _drop(path)
 
 
 def resume(
     folder: Path, model: Decoder, optimizer: torch.optim.Optimizer, steps: int
 ) -> tuple[int, dict[str, Any]]:
-    """Step and state of the newest intact checkpoint, weights and moments loaded; step 0 for a fresh run.
+    """Load the newest intact checkpoint and return its step and state; step 0 for a fresh run.
 
     Raises RunError where none is intact, or where those of the rest up to `steps` would not fit on the disk.
     """
     _clear(folder)
     found = newest_checkpoint(folder)
     if found is None or found.step < steps:
-        weights = sum(p.numel() * p.element_size() for p in model.parameters())
-        moments = 2 * sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+        weights = sum(p.nbytes for p in model.parameters())
+        moments = 2 * sum(p.nbytes for p in model.parameters() if p.requires_grad)
         there = sum(file.stat().st_size for path in checkpoint_paths(folder) for file in path.iterdir())
         needed = (KEPT + 1) * (weights + moments) + RECORDS - there
         check_room(folder, needed, f"{KEPT + 1} checkpoints and the results", hint=CONTINUES)
@@ -119,10 +152,9 @@ def resume(
 
 
 def newest_checkpoint(folder: Path) -> Checkpoint | None:
-    """The newest one that verifies, or None if there is none at all.
+    """Return the newest intact checkpoint, or None if there is none at all.
 
-    A damaged newer one is named in a warning, with what is lost. Raises RunError if there are some and all
-    are damaged.
+    Warns of a damaged newer one and what is lost. Raises RunError if there are some and all are damaged.
     """
     damaged: list[str] = []
     paths = checkpoint_paths(folder)
@@ -132,27 +164,78 @@ def newest_checkpoint(folder: Path) -> Checkpoint | None:
             state = json.loads((path / "state.json").read_text(encoding="utf-8"))
             step = int(state["step"])
             if damaged:
-                lost = (number_of(paths[-1]) - step) * int(state["tokens"]) // max(1, step)
-                log.warning(
-                    "damaged checkpoint skipped: %s; back to step %d: %s tokens of training are lost",
-                    ", ".join(damaged),
-                    step,
-                    f"{lost:,}",
-                )
+                lost = (step_of(paths[-1]) - step) * int(state["tokens"]) // max(1, step)
+                names = ", ".join(damaged)
+                text = "damaged checkpoint skipped: %s; back to step %d: %s tokens of training are lost"
+                log.warning(text, names, step, f"{lost:,}")
             return Checkpoint(path, step, state)
         damaged.append(f"{path.name} ({problem})")
     if not all(path.exists() for path in paths):  # replaced meanwhile, by a training that goes on
         return newest_checkpoint(folder)
     if damaged:
-        raise RunError(
-            f"no checkpoint in {folder} is intact: {', '.join(damaged)}",
-            hint="remove the run directory to train afresh",
-        )
+        problem = f"no checkpoint in {folder} is intact: {', '.join(damaged)}"
+        raise RunError(problem, hint="remove the run directory to train afresh")
     return None
 
 
+def checkpoint_paths(folder: Path) -> list[Path]:
+    """List checkpoints by step, oldest first."""
+    if not folder.is_dir():
+        return []
+    found = [p for p in folder.iterdir() if re.fullmatch(r"step-\d{8,}", p.name) and not p.is_symlink()]
+    return sorted(found, key=step_of)
+
+
+def step_of(path: Path) -> int:
+    """Read the step from a checkpoint's name."""
+    return int(path.name.removeprefix("step-"))
+
+
+def problem_of(path: Path) -> str | None:
+    """Say why a checkpoint is not what was written, every bit of every file; None if it is.
+
+    Raises RunError where it cannot be read now (too many open files, a network disk away): that is no damage.
+    """
+    try:
+        manifest = json.loads(_small(path / "manifest.json"))
+        missing = {"model.safetensors", "optimizer.safetensors", "state.json"} - manifest.keys()
+        if missing:
+            return f"{min(missing)} is not in its manifest"
+        if (path / "tokenizer.json").exists() and "tokenizer.json" not in manifest:
+            return "tokenizer.json is not in its manifest"
+        text = _small(path / "state.json")  # first: what is no state need not be hashed
+        for name, digest in manifest.items():
+            if Path(name).name != name or not (path / name).is_file():
+                return f"{name} is no file of a checkpoint"
+            if sha256_of_file(path / name) != digest:
+                return f"{name} differs from its sha256"
+        state = json.loads(text)
+        numbers = [state[key] for key in ("step", "tokens", "seconds")]
+        if not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
+            return "state.json lacks its numbers"
+        if state["step"] != step_of(path):
+            return f"it is of step {state['step']}"
+    except OSError as error:
+        if error.errno not in DAMAGED:
+            problem = f"cannot read {error.filename or path}: {error.strerror}"
+            raise RunError(problem, hint="nothing was changed; the same command tries again") from error
+        return f"{type(error).__name__}: {error}"
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _small(path: Path) -> bytes:
+    """Read a file of numbers or names. Raises ValueError where it is none, or too large."""
+    if path.exists() and not path.is_file():  # a pipe would never end
+        raise ValueError(f"{path.name} is no file")
+    if path.stat().st_size > LARGEST:
+        raise ValueError(f"{path.name} is too large")
+    return path.read_bytes()
+
+
 def check_weights(path: Path, model: Decoder) -> None:
-    """RunError if the weights are of another shape than the model's (which may be on the meta device)."""
+    """Raise RunError if the weights do not have the model's shapes; it may be on the meta device."""
     try:
         with safe_open(path / "model.safetensors", framework="pt") as file:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
@@ -165,7 +248,7 @@ def check_weights(path: Path, model: Decoder) -> None:
 
 
 def load_weights(path: Path, model: Decoder) -> None:
-    """Weights of a verified checkpoint into the model. RunError if they are of another shape."""
+    """Copy a verified checkpoint's weights into the model. Raises RunError if they have another shape."""
     check_weights(path, model)
     tensors = load_file(path / "model.safetensors")
     with torch.no_grad():
@@ -174,7 +257,7 @@ def load_weights(path: Path, model: Decoder) -> None:
 
 
 def load_optimizer(path: Path, model: Decoder, optimizer: torch.optim.Optimizer) -> None:
-    """AdamW's moments and step counts of a verified checkpoint."""
+    """Load AdamW's moments and step counts of a verified checkpoint."""
     tensors = load_file(path / "optimizer.safetensors")
     for name, parameter in model.named_parameters():
         optimizer.state[parameter] = {
@@ -184,65 +267,42 @@ def load_optimizer(path: Path, model: Decoder, optimizer: torch.optim.Optimizer)
         }
 
 
-def _optimizer_tensors(model: Decoder, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def made_by(model: Decoder) -> dict[str, Any]:
+    """Return what the bits of a training depend on beside the run's settings, as plain JSON."""
+    device = model.embedding.weight.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    compiled = any(getattr(module, "_compiled_call_impl", None) is not None for module in model.modules())
     return {
-        f"{key}/{name}": value.detach().cpu().contiguous()
-        for name, parameter in model.named_parameters()
-        for key, value in optimizer.state.get(parameter, {}).items()
+        "torch": torch.__version__,
+        "device": name,
+        "threads": torch.get_num_threads() if device.type == "cpu" else None,
+        "processes": current().size,
+        "compiled": compiled,
     }
 
 
-def _write(folder: Path, tensors: Mapping[str, dict[str, Tensor]], texts: Mapping[str, str]) -> None:
-    """Every file, read back, named in the manifest with its sha256 and taken by the disk. Raises OSError."""
-    new = not folder.parent.exists()
-    folder.mkdir(parents=True)
-    if new:
-        sync(folder.parent.parent)
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    mode = (folder / "state.json").stat().st_mode
-    for name, part in tensors.items():
-        save_file(part, folder / name)
-        (folder / name).chmod(mode)  # safetensors leaves it to its owner alone
-        if not _same(load_file(folder / name), part):
-            raise OSError(f"{name} does not read back the same")
-    manifest = {path.name: sha256_of_file(path) for path in sorted(folder.iterdir())}
-    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-    for path in folder.iterdir():
-        sync(path)
-    sync(folder)
-
-
-def _same(found: Mapping[str, Tensor], meant: Mapping[str, Tensor]) -> bool:
-    """Bit for bit: NaN is NaN."""
-    return found.keys() == meant.keys() and all(
-        torch.equal(found[name].reshape(-1).view(torch.uint8), value.reshape(-1).view(torch.uint8))
-        for name, value in meant.items()
-    )
-
-
-def _size(tensors: Mapping[str, Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+def warn_of_changes(before: Any, now: Mapping[str, Any]) -> None:
+    """Warn of what differs from the checkpoint's `made_by`; silent where it has none."""
+    known = before if isinstance(before, dict) else {}
+    changed = [f"{key} {known[key]} -> {now[key]}" for key in now if known.get(key, now[key]) != now[key]]
+    if changed:
+        log.warning(
+            "continued with another setting than before: %s; "
+            "the weights will not be, bit for bit, those of a run without a stop",
+            ", ".join(changed),
+        )
 
 
 def _clear(folder: Path) -> None:
-    """Remove what a save that was killed left."""
+    """Remove what a killed save left."""
     for left in folder.glob(".tmp-step-*"):
         shutil.rmtree(left, ignore_errors=True)
 
 
 def _drop(path: Path) -> None:
-    """Gone under its name at once: a kill half-way leaves no half of a checkpoint to be found."""
+    """Rename a checkpoint, then remove it: a kill half-way leaves no half of a checkpoint."""
     away = path.with_name(f".tmp-{path.name}-dropped")
     shutil.rmtree(away, ignore_errors=True)
     with contextlib.suppress(OSError):
         path.rename(away)
         shutil.rmtree(away)
-
-
-def _os_error(error: OSError | SafetensorError) -> OSError:
-    """What the system said to safetensors, which passes it on as text."""
-    if isinstance(error, OSError):
-        return error
-    found = re.search(r"os error (\d+)", str(error))
-    return OSError(int(found[1]), os.strerror(int(found[1]))) if found else OSError(str(error))

@@ -31,9 +31,9 @@ PAYS_FROM_SECONDS = 200.0
 
 
 def resolve_compile(setting: object, device: torch.device, *, flops: float) -> bool:
-    """What `train.compile` asks for: decided from the run's size and the device, before it starts.
+    """Decide `train.compile` from the run's size and the device, before it starts.
 
-    `flops` are the operations of the whole training. Raises UserError for anything but auto, true and false.
+    `flops` are those of the whole training. Raises UserError for anything but auto, true and false.
     """
     word = str(setting).lower()
     if word not in CHOICES:
@@ -45,7 +45,7 @@ def resolve_compile(setting: object, device: torch.device, *, flops: float) -> b
 
 
 def compiler_works(device: torch.device, stop: Stop) -> bool:
-    """Of several processes the first one's answer. A signal need not wait for it: seconds, the first time."""
+    """Return `works` of the first process; a signal need not wait for it (seconds, the first time)."""
     group = current()
     with stop.at_once() if group.size == 1 else nullcontext():
         return group.first(lambda: works(device))
@@ -53,7 +53,7 @@ def compiler_works(device: torch.device, stop: Stop) -> bool:
 
 @cache
 def works(device: torch.device) -> bool:
-    """Whether torch.compile makes code for the device here: tried once. If not, a warning says why."""
+    """Whether torch.compile makes right code for the device here: tried once. If not, a warning says why."""
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "compiled"))
     x = torch.tensor([-1.0, 2.0], device=device)
     try:
@@ -73,9 +73,9 @@ def _tried(x: Tensor) -> Tensor:
 
 @contextmanager
 def compiled_blocks(model: Decoder, enabled: bool) -> Iterator[None]:
-    """Blocks compiled inside, plain again outside: an evaluation has a shape for every window it measures.
+    """Compile the blocks inside, not outside: an evaluation has a shape for every window it measures.
 
-    What the compiler made is kept beside posenc's other caches, so that the runs of a sweep share it.
+    Compiled code is kept beside posenc's other caches, so that the runs of a sweep share it.
     """
     if not enabled:
         yield

@@ -1,21 +1,25 @@
 """One run by several processes: what `torchrun` starts, with PyTorch's DDP on gloo (CPU) or nccl (CUDA).
 
-The first process (rank 0) decides, writes and speaks. What it decides goes to the others as JSON through the
-store that torchrun keeps, where a wait may take as long as it takes and a signal is still heard; numbers go
-through collectives. A batch, its order, its drawn positions and its gradient do not depend on how many there
-are. PyTorch is imported where there are several, so that asking costs nothing.
+The first process (rank 0) decides, writes and prints. A batch, its order, its drawn positions and its
+gradient do not depend on how many there are. Each holds the whole model; gradients are averaged. PyTorch is
+imported where there are several, so that a single process pays nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import itertools
+import math
 import os
 import sys
+import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -25,10 +29,18 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from posenc.training.process_group import Several
-
 T = TypeVar("T")
-HEARD = 20_000  # characters of what a process would have said
+
+# Longer than the first process may tokenise while the others wait. One that dies ends them at once (gloo), or
+# when torchrun kills them, 30 s after it asked them to end (nccl).
+TIMEOUT = timedelta(hours=2)
+OWN_FAILURE = timedelta(
+    seconds=5
+)  # for the first process to end of the same reason, before another one prints
+LAST_WORDS = 1.0  # seconds the first one has to say why: torchrun kills it when another one goes
+PRINTED = 20_000  # characters of what another process printed, where it fails alone
+ENDED = "ended"
+_runs = itertools.count()  # of this process
 
 
 class Stop(Protocol):
@@ -37,116 +49,311 @@ class Stop(Protocol):
     def requested(self) -> bool: ...
 
     def at_once(self) -> AbstractContextManager[None]:
-        """Inside, a stop is asked for by an exception: there is nothing to save."""
+        """Inside, a stop raises immediately: there is nothing to save."""
 
 
 class AnotherProcessFailedError(RunError):
-    """The reason stands with another process of this run."""
+    """Another process of this run has the reason."""
 
     def __init__(self) -> None:
-        hint = "what it said stands above; the same command continues from the last checkpoint"
+        hint = "its error stands above; the same command continues from the last checkpoint"
         super().__init__("another process of this run has failed or was killed", hint=hint)
 
 
-class Group:
-    """The processes of a run: this one alone. Every question is answered without a message."""
+class ProcessGroup:
+    """The processes of a run. With one process every method answers without a message."""
 
-    rank, size = 0, 1
-    on_stop: Callable[[], None] = staticmethod(lambda: None)  # told when another process was asked to stop
+    def __init__(self, rank: int = 0, size: int = 1) -> None:
+        """Connect to the other processes, if there are any. Raises RunError when they cannot be reached."""
+        self.rank, self.size = rank, size
+        self.on_stop: Callable[[], None] = lambda: None  # called when another process was asked to stop
+        self._stopping = False
+        self._alike = False  # what ends this process ends the others too
+        if size == 1:
+            return
+        import torch
+        import torch.distributed as dist
+
+        try:
+            root, _, _ = next(dist.rendezvous("env://", rank, size, timeout=TIMEOUT))
+            self._store = dist.PrefixStore(f"posenc/{next(_runs)}", root)
+            backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+            dist.init_process_group(backend, store=self._store, rank=rank, world_size=size, timeout=TIMEOUT)
+        except (ValueError, RuntimeError) as error:
+            raise RunError(f"the processes of this run do not find each other: {error}") from error
 
     @property
     def is_first(self) -> bool:
         return self.rank == 0
 
     def connect(self, device: torch.device, run: str, batch_windows: int | None) -> None:
-        """Once it is known what is to be done, and before anything is: open the way to the others.
+        """Check, before anything is done, that all processes can do the same `run`, each on its own device.
 
-        `batch_windows` of a training. Raises UserError where so many processes make no sense, RunError where
-        they are not about to do the same `run`.
+        `batch_windows` is a training's. Raises UserError where so many processes make no sense, RunError
+        where they are not about to do the same.
         """
+        if self.size == 1:
+            return
+        if batch_windows is not None and self.size > batch_windows:
+            problem = f"{self.size} processes share batches of {batch_windows} windows"
+            hint = "fewer processes, or a larger train.batch_tokens"
+            raise UserError("train.batch_tokens", None, problem, hint=hint)
+        _take_own_device(device)
+        if (firsts := self.first(lambda: run)) != run:
+            hint = "the same versions, settings, texts and train.precision are needed on every node"
+            raise RunError(f"this process would do {run}, the first one {firsts}", hint=hint)
 
     def rows(self, count: int) -> slice:
-        """This process's windows of a batch of `count`."""
+        """Return this process's windows of a batch of `count`."""
         return slice(self.rank * count // self.size, (self.rank + 1) * count // self.size)
 
     def batches(self, rows: np.ndarray, size: int) -> np.ndarray:
-        """This process's share of an evaluation's rows, in whole batches of `size`."""
-        return rows
+        """Return this process's share of an evaluation's rows, in whole batches of `size`.
 
-    def wrap(self, loss_of: nn.Module, batch_windows: int) -> nn.Module:
-        """The loss whose gradient is that of the mean over all windows of a batch."""
-        return loss_of
+        Whole batches, so that the numbers are bit for bit those of one process.
+        """
+        if self.size == 1 or len(rows) == 0:
+            return rows
+        parts = [rows[start : start + size] for start in range(0, len(rows), size)]
+        turn = (self.rank - int(rows[0])) % self.size  # rows of 16 position draws come one by one
+        return np.concatenate([rows[:0], *parts[turn :: self.size]])
+
+    def loss_weight(self, batch_windows: int) -> float:
+        """Return this process's share of a batch over the mean share, by which DDP's mean is right."""
+        rows = self.rows(batch_windows)
+        return self.size * (rows.stop - rows.start) / batch_windows
+
+    def data_parallel(self, loss_of: nn.Module) -> nn.Module:
+        """Wrap a loss so that its gradient is averaged over the processes."""
+        if self.size == 1:
+            return loss_of
+        import torch._dynamo
+        from torch.nn.parallel import DistributedDataParallel
+
+        # What is compiled is a block or less, so gradients are sent while others are computed as it is; the
+        # cuts that Dynamo would make for that do not go with FlexAttention.
+        torch._dynamo.config.optimize_ddp = False
+        with warnings.catch_warnings():  # its new name is not in every version that we support
+            warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+            return DistributedDataParallel(loss_of, broadcast_buffers=False, gradient_as_bucket_view=True)
 
     def same_weights(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """The first process's weights and moments for all."""
+        """Give every process the first one's weights, and moments with an optimizer."""
+        if self.size == 1:
+            return
+        import torch
+        import torch.distributed as dist
+
+        parameters = dict(model.named_parameters())
+        with torch.no_grad():
+            for parameter in parameters.values():
+                dist.broadcast(parameter, 0)
+        if optimizer is None:
+            return
+        kept = self.first(
+            lambda: [
+                (name, key, list(value.shape))
+                for name, parameter in parameters.items()
+                for key, value in optimizer.state.get(parameter, {}).items()
+            ]
+        )
+        for name, key, shape in kept:
+            moments = optimizer.state[parameters[name]]
+            if not self.is_first:
+                moments[key] = torch.zeros(shape, device=parameters[name].device)
+            dist.broadcast(moments[key], 0)
 
     def agree(self, loss: Tensor, norm: Tensor, stop: Stop) -> tuple[float, float]:
-        """The loss of the whole batch and the norm of its gradient; nats per token."""
-        return loss.item(), norm.item()
+        """Return the loss of the whole batch, nats per token, and the norm of its gradient."""
+        if self.size == 1:
+            return loss.item(), norm.item()
+        import torch
+        import torch.distributed as dist
+
+        sums = torch.stack([loss, norm, torch.full_like(loss, float(stop.requested()))]).double()
+        dist.all_reduce(sums)
+        loss_sum, norm_sum, stops = sums.tolist()
+        self._stopping = stops > 0
+        self._alike = self._stopping or not (math.isfinite(loss_sum) and math.isfinite(norm_sum))
+        if self._stopping:
+            self.on_stop()
+        return loss_sum / self.size, norm_sum / self.size
 
     def stopping(self, stop: Stop) -> bool:
         """Whether all stop after this step."""
-        return stop.requested()
+        return stop.requested() if self.size == 1 else self._stopping
 
     def first(self, do: Callable[[], T]) -> T:
-        """Done by the first process; its result, plain JSON, for all. If it fails, all do."""
-        return do()
+        """Do something in the first process and return its result in all. If it fails, all fail."""
+        if self.size == 1:
+            return do()
+        result: list[Any] = [None, True]
+        try:
+            if self.is_first:
+                result = [do(), False]
+        finally:
+            with contextlib.suppress(RuntimeError) if self.is_first else self.watched():
+                self._broadcast(result)
+        if result[1]:
+            raise self._another_failed()
+        value: T = result[0]
+        return value
 
     def in_turn(self, do: Callable[[], T]) -> T:
-        """Done by the first process, then by the others, which find what it left in the caches."""
-        return do()
+        """Do something in the first process, then in the others, which find what it left in the caches."""
+        if not self.is_first:
+            self.first(lambda: None)
+            return do()
+        done: list[T] = []
+        self.first(lambda: done.append(do()))
+        return done[0]
 
+    @contextmanager
     def sharing(
         self, losses: np.ndarray, check_stop: Callable[[], None], refused: type[Exception]
-    ) -> AbstractContextManager[None]:
-        """Inside, each fills in its part of `losses`; at the end all have the whole, or all raise alike.
+    ) -> Iterator[None]:
+        """Let each process fill in its part of `losses`; at the end all have the whole, or all raise alike.
 
         `refused` is what one process raises for all, such as that memory ran out.
         """
-        return contextlib.nullcontext()
+        if self.size == 1:
+            yield
+            return
+        import torch
+        import torch.distributed as dist
 
-    def watched(self) -> AbstractContextManager[None]:
-        """What PyTorch says when another process is gone becomes an AnotherProcessFailedError."""
-        return contextlib.nullcontext()
+        losses[...] = 0  # the others' part
+        own: BaseException | None = None
+        try:
+            yield
+        except BaseException as error:  # also a stop
+            own = error
+        how = _outcome(own, check_stop, refused)
+        outcomes: list[Any] = [None] * self.size
+        dist.all_gather_object(outcomes, (how, str(own)))
+        ended = {how for how, _ in outcomes}
+        if "failed" in ended:
+            raise own if own is not None and how == "failed" else self._another_failed()
+        if "stopped" in ended:
+            self._alike = True
+            self.on_stop()
+            check_stop()
+        if "refused" in ended:
+            raise own or refused(next(text for how, text in outcomes if how == "refused"))
+        dist.all_reduce(torch.from_numpy(losses))
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Turn what PyTorch says when another process is gone into an AnotherProcessFailedError."""
+        try:
+            yield
+        except RuntimeError as error:
+            words = ("gloo", "nccl", "connection closed", "connection reset")
+            if self.size == 1 or not any(word in str(error).lower() for word in words):
+                raise
+            raise self._another_failed() from error
+
+    def end(self) -> None:
+        """Tell the others that the first process is done, well or not, and has written all that there is."""
+        import torch.distributed as dist
+
+        with contextlib.suppress(dist.DistError):
+            self._store.set(ENDED, "")
+        dist.destroy_process_group()
+
+    def fails_alone(self, code: int) -> bool:
+        """Wait for the first process. Whether this one failed (`code` is not 0) of a reason of its own."""
+        import torch.distributed as dist
+
+        alike = code == 0 or self._alike
+        try:
+            self._store.wait([ENDED], TIMEOUT if alike else OWN_FAILURE)
+            alike = True
+        except dist.DistNetworkError:
+            alike = True  # the store went with its process
+        except dist.DistStoreError:  # not in time
+            pass
+        if 0 < code < 128 and alike:
+            time.sleep(LAST_WORDS)
+        dist.destroy_process_group()
+        return not alike and code < 128  # a signal is no reason of its own
+
+    def _broadcast(self, values: list[Any]) -> None:
+        import torch
+        import torch.distributed as dist
+
+        dist.broadcast_object_list(values, 0, device=torch.device("cpu"))
+
+    def _another_failed(self) -> AnotherProcessFailedError:
+        self._alike = True
+        return AnotherProcessFailedError()
 
 
-_current = Group()
+def _outcome(own: BaseException | None, check_stop: Callable[[], None], refused: type[Exception]) -> str:
+    """Name how a share of an evaluation ended."""
+    try:
+        check_stop()
+    except BaseException:  # the caller's own
+        return "stopped"
+    if own is None:
+        return "done"
+    return "refused" if isinstance(own, refused) else "failed"
 
 
-def current() -> Group:
-    """The processes that this one belongs to."""
+def _take_own_device(device: torch.device) -> None:
+    """Choose this process's GPU of the node. Raises UserError."""
+    import torch
+
+    if device.type == "cpu":
+        return
+    processes, devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+    if device.type != "cuda" or device.index is not None:
+        hint = "each process takes the device of its number"
+        raise UserError("device", device, "is one device", allowed=("auto", "cpu", "cuda"), hint=hint)
+    if processes > devices:
+        hint = f"torchrun --nproc-per-node {devices}; or device=cpu"
+        raise UserError(
+            "device", device, f"{processes} processes for {devices} devices of this node", hint=hint
+        )
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+
+
+_current = ProcessGroup()
+
+
+def current() -> ProcessGroup:
+    """Return the processes that this one belongs to."""
     return _current
-
-
-def together(run: Callable[[], int]) -> int:
-    """The exit code of `run`, in this process alone or as one of those that torchrun started.
-
-    Of several only the first is heard; another one is when it fails and the first does not. Raises UserError.
-    """
-    size = _number("WORLD_SIZE", 1)
-    if size == 1:
-        return run()
-    from posenc.training.process_group import Several
-
-    group = Several(_number("RANK", None), size)
-    return _as_first(run, group) if group.is_first else _as_another(run, group)
 
 
 def alone() -> AbstractContextManager[None]:
     """Inside, what this process does is not shared with the others."""
-    return _belonging_to(Group())
+    return _belonging_to(ProcessGroup())
 
 
-def _as_first(run: Callable[[], int], group: Several) -> int:
+def run_distributed(run: Callable[[], int]) -> int:
+    """Return the exit code of `run`, in this process alone or as one of those that torchrun started.
+
+    Of several only the first one's output is shown; another one's when it fails and the first does not.
+    Raises UserError.
+    """
+    size = _number("WORLD_SIZE", 1)
+    if size == 1:
+        return run()
+    group = ProcessGroup(_number("RANK", None), size)
     with _belonging_to(group):
+        if not group.is_first:
+            return _run_unseen(run, group)
         try:
             return run()
         finally:
             group.end()
 
 
-def _as_another(run: Callable[[], int], group: Several) -> int:
-    with _belonging_to(group), _unheard() as held:
+def _run_unseen(run: Callable[[], int], group: ProcessGroup) -> int:
+    """Return the exit code of `run`; print what it printed only where it failed alone."""
+    held = io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(held):
         try:
             code = run()
         except (UserError, RunError) as error:
@@ -156,17 +363,17 @@ def _as_another(run: Callable[[], int], group: Several) -> int:
             traceback.print_exc()
             code = 1
         except BaseException:  # asked to stop
-            group.ended_alike(128)
+            group.fails_alone(128)
             raise
-        own = not group.ended_alike(code) and code < 128  # a signal is no reason of its own
-    if own:
-        for line in held.getvalue()[-HEARD:].splitlines():
+        prints = group.fails_alone(code)
+    if prints:
+        for line in held.getvalue()[-PRINTED:].splitlines():
             print(f"process {group.rank}: {line}", file=sys.stderr, flush=True)
     return code
 
 
 @contextmanager
-def _belonging_to(group: Group) -> Iterator[None]:
+def _belonging_to(group: ProcessGroup) -> Iterator[None]:
     global _current
     before, _current = _current, group
     try:
@@ -175,32 +382,12 @@ def _belonging_to(group: Group) -> Iterator[None]:
         _current = before
 
 
-@contextmanager
-def _unheard() -> Iterator[io.StringIO]:
-    """What Python prints is kept."""
-    held = _Latest()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(held):
-        yield held
-
-
-class _Latest(io.StringIO):
-    """The last of what was written."""
-
-    def write(self, text: str) -> int:
-        if self.tell() > 2 * HEARD:
-            kept = self.getvalue()[-HEARD:]
-            self.seek(0)
-            self.truncate()
-            super().write(kept)
-        return super().write(text)
-
-
 def _number(name: str, default: int | None) -> int:
-    """A whole number that torchrun put into the environment. Raises UserError."""
-    said = os.environ.get(name, "")
-    if not said and default is not None:
+    """Read a whole number that torchrun put into the environment. Raises UserError."""
+    text = os.environ.get(name, "")
+    if not text and default is not None:
         return default
-    if not said.isdecimal() or (name == "WORLD_SIZE" and said == "0"):
+    if not text.isdecimal() or (name == "WORLD_SIZE" and text == "0"):
         hint = "several processes are started by torchrun: torchrun --nproc-per-node 2 train.py encoding=rope"
-        raise UserError(name, said or None, "is not what torchrun sets", allowed="a whole number", hint=hint)
-    return int(said)
+        raise UserError(name, text or None, "is not what torchrun sets", allowed="a whole number", hint=hint)
+    return int(text)

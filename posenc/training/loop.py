@@ -2,6 +2,7 @@
 
 The same seed gives the same batches and the same initial values of the shared parts whatever the encoding,
 and a run that stopped continues bit for bit on a CPU: batches and positions depend on (seed, step) alone.
+B windows, T tokens.
 """
 
 from __future__ import annotations
@@ -15,20 +16,54 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from posenc.core.errors import RunError
 from posenc.core.seeds import generator_for
 from posenc.data import WindowSampler
 from posenc.model.decoder import Decoder
-from posenc.training.checkpoint import (
-    NonFiniteWeightsError,
-    resume,
-    save_checkpoint,
-)
+from posenc.model.fused import next_token_loss
+from posenc.training.checkpoint import NonFiniteWeightsError, resume, save_checkpoint
 from posenc.training.distributed import Stop, current
-from posenc.training.memory import is_out_of_memory, keep_freed_memory
+from posenc.training.oom import is_out_of_memory, keep_freed_memory
 from posenc.training.optimizer import Optimization, build_optimizer, learning_rate
-from posenc.training.step import NextTokenLoss, gradients, update
+from posenc.training.precision import autocast
+
+
+class NextTokenLoss(nn.Module):
+    """The mean loss in nats per token of inputs and targets (B, T), times `weight`: what DDP wraps."""
+
+    def __init__(self, model: Decoder, weight: float = 1.0) -> None:
+        super().__init__()
+        self.model, self.weight = model, weight
+
+    def forward(self, inputs: Tensor, targets: Tensor, pos: Tensor) -> Tensor:
+        """Return a scalar float32. Products in the precision of the autocast around, softmax in float32."""
+        hidden = self.model.hidden(inputs, pos)  # (B, T, d_model)
+        weight = self.model.embedding.weight.to(hidden.dtype)  # (V, d_model)
+        loss = next_token_loss(hidden.flatten(0, 1), weight, targets.flatten())
+        return loss if self.weight == 1 else loss * self.weight
+
+
+def gradients(
+    loss_of: nn.Module, inputs: Tensor, targets: Tensor, pos: Tensor, *, precision: str, grad_clip: float
+) -> tuple[Tensor, Tensor]:
+    """Return a batch's loss and the norm of its gradient, both scalar; the parameters get it clipped.
+
+    `loss_of` is a NextTokenLoss, or a wrapper of one.
+    """
+    with autocast(precision, inputs.device):
+        loss: Tensor = loss_of(inputs, targets, pos)
+    loss.backward()
+    return loss.detach(), torch.nn.utils.clip_grad_norm_(loss_of.parameters(), grad_clip)
+
+
+def update(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Move the weights along the gradients at learning rate `lr`, and drop the gradients."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
 
 
 @dataclass(frozen=True)
@@ -44,7 +79,7 @@ class Progress:
     tokens_per_second: float
 
     def metrics(self) -> dict[str, float]:
-        """What `metrics.jsonl` and the trackers get."""
+        """Return the values for `metrics.jsonl` and the trackers."""
         return {
             "step": self.step,
             "tokens": self.tokens,
@@ -91,9 +126,9 @@ def train(
     """Train up to update `steps`, from the newest intact checkpoint if there is one.
 
     Every update sees `batch_windows` windows of `context_length` tokens. A checkpoint is written every
-    `checkpoint_seconds`, when stopped and at the end; its state carries `provenance` (plain JSON: what text,
-    what tokenizer), its folder `files`, texts by name. `on_resume(step)` is told once where it begins.
-    Each of several processes computes a part of every batch; the first alone reads and writes checkpoints.
+    `checkpoint_seconds`, when stopped and at the end; its state has `provenance` (plain JSON: text and
+    tokenizer), its folder `files`, texts by name. `on_resume(step)` is called once with the first step.
+    Of several processes each computes a part of every batch; the first alone reads and writes checkpoints.
     """
     group = current()
     keep_freed_memory()
@@ -101,16 +136,16 @@ def train(
     optimizer = build_optimizer(model, optimization)
     step, state = group.first(lambda: resume(checkpoints, model, optimizer, steps))
     group.same_weights(model, optimizer)
-    loss_of = group.wrap(NextTokenLoss(model), batch_windows)
+    loss_of = group.data_parallel(NextTokenLoss(model, group.loss_weight(batch_windows)))
     rows = group.rows(batch_windows)
     on_resume(step)
     first_step, seconds_before = step, float(state["seconds"])
     batch_tokens = batch_windows * context_length
-    began = saved = logged_at = time.monotonic()
+    started = saved = logged_at = time.monotonic()
     logged_step = step
     recent: list[float] = []
 
-    def ended(status: str, reason: str | None = None) -> Trained:
+    def result(status: str, reason: str | None = None) -> Trained:
         here = step > first_step
         return Trained(status, step, step * batch_tokens, final_loss(), seconds_so_far(), reason, here)
 
@@ -119,7 +154,7 @@ def train(
         return sum(tail) / len(tail) if tail else state["final_loss"]
 
     def seconds_so_far() -> float:
-        return seconds_before + (time.monotonic() - began if step > first_step else 0.0)
+        return seconds_before + (time.monotonic() - started if step > first_step else 0.0)
 
     def save() -> None:
         if not group.is_first:
@@ -134,17 +169,17 @@ def train(
                 torch.from_numpy(part[rows]).to(device, non_blocking=True) for part in batch
             )  # (B, T)
             pos = model.positions(context_length, generator_for(seed, "positions", step))  # (T,)
-            # The first step may compile for a minute, and there is nothing new to save yet. Not where other
-            # processes wait for this one's part.
+            # The first step may compile for a minute, and there is nothing to save yet; but other processes
+            # may wait for this one's part.
             at_once = step == first_step and group.size == 1
             with stop.at_once() if at_once else contextlib.nullcontext():
-                found = gradients(
+                loss_and_norm = gradients(
                     loss_of, inputs, targets, pos, precision=precision, grad_clip=optimization.grad_clip
                 )
-            loss, norm = group.agree(*found, stop)
+            loss, norm = group.agree(*loss_and_norm, stop)
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 what = "gradient" if math.isfinite(loss) else "loss"
-                return ended("diverged", f"non-finite {what} at step {step + 1}")
+                return result("diverged", f"non-finite {what} at step {step + 1}")
             lr = learning_rate(step, steps, optimization)
             update(optimizer, lr)
             step += 1
@@ -159,15 +194,15 @@ def train(
                 logged_at, logged_step = now, step
             if group.stopping(stop) and step < steps:
                 save()
-                return ended("interrupted", "asked to stop")
+                return result("interrupted", "asked to stop")
             if now - saved >= checkpoint_seconds and step < steps:
                 save()
                 saved = time.monotonic()
         if step > first_step:
             save()
-        return ended("finished")
+        return result("finished")
     except NonFiniteWeightsError as error:
-        return ended("diverged", str(error))
+        return result("diverged", str(error))
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise

@@ -26,7 +26,7 @@ class Optimization:
 
 
 def learning_rate(step: int, steps: int, optimization: Optimization) -> float:
-    """Learning rate of update `step` (from 0) of `steps`: linear warm-up, then linear decay.
+    """Return the learning rate of update `step` (from 0) of `steps`: linear warm-up, then linear decay.
 
     It would reach `final_lr_fraction` of the peak one update after the last, so that none is wasted at zero.
     """
@@ -38,7 +38,7 @@ def learning_rate(step: int, steps: int, optimization: Optimization) -> float:
 
 
 def build_optimizer(model: Decoder, optimization: Optimization) -> torch.optim.AdamW:
-    """AdamW, fused. Decayed: the matrices of the shared parts, and an encoding's own if it says so.
+    """Build a fused AdamW that decays the shared matrices, and an encoding's own parameters if it says so.
 
     Norms are not decayed, and neither are an encoding's slopes and tables by default: decay would pull them
     towards another encoding.
@@ -61,6 +61,6 @@ def build_optimizer(model: Decoder, optimization: Optimization) -> torch.optim.A
 
 
 def moments_of(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
-    """Everything that it keeps for the parameters, step counts among it."""
+    """Yield the optimizer's state tensors: moments and step counts."""
     values = (value for state in optimizer.state.values() for value in state.values())
     return (value for value in values if isinstance(value, Tensor))

@@ -10,7 +10,7 @@ PRECISIONS = ("auto", "fp32", "bf16")
 
 
 def resolve_device(name: str) -> torch.device:
-    """`auto` is the first CUDA device, then Apple's MPS, then the CPU. UserError if it is not there."""
+    """Resolve `auto` to the first CUDA device, MPS or the CPU. Raises UserError if it is not there."""
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -36,7 +36,7 @@ def has_hardware_bf16(device: torch.device) -> bool:
 
 
 def resolve_precision(name: str, device: torch.device) -> str:
-    """`auto` is bf16 where the hardware has it, else fp32."""
+    """Resolve `auto` to bf16 where the hardware has it, else fp32. Raises UserError."""
     if name not in PRECISIONS:
         raise UserError("train.precision", name, "there is no such precision", allowed=PRECISIONS)
     if name == "auto":
@@ -45,5 +45,5 @@ def resolve_precision(name: str, device: torch.device) -> str:
 
 
 def autocast(precision: str, device: torch.device) -> torch.autocast:
-    """Products in bf16 for `bf16`; parameters, norms, scores and losses stay float32."""
+    """Run products in bf16 for `bf16`; parameters, norms, scores and losses stay float32."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")

@@ -30,7 +30,7 @@ from posenc.model.decoder import (
 )
 from posenc.report.bench import FORMATS, render
 from posenc.running.build import build_model
-from posenc.training.step import NextTokenLoss, gradients
+from posenc.training.loop import NextTokenLoss, gradients
 
 LENGTH, WINDOWS, VOCABULARY = 16, 3, 97
 SHAPE = ModelShape("small", d_model=32, n_layers=2, n_heads=2, mlp_ratio=3)

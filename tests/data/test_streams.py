@@ -1,24 +1,25 @@
-"""Streams: read once, document by document, from a local copy of a hub data set, or over HTTP."""
+"""Streams: read once, document by document, from a local copy of a hub data set."""
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from corpora import BPE, BYTES, conf, story
-from hub_server import COMMIT, Hub, serving
 
 from posenc.core.errors import RunError, UserError
 from posenc.data import inspect, prepare, read_documents, read_facts, registry, token_cache
 from posenc.data.documents import fingerprint
 from posenc.data.sources import stream
 
+COMMIT = "c0ffee00" * 5
 Repository = Callable[..., Path]
 
 
@@ -174,49 +175,47 @@ print(sum(facts.bytes.values()) / 1e6, peak() - before)
     assert text > 90 and more < text / 3, (text, more)
 
 
-def call(hub: Hub, *arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
-    """Run `posenc data ...` with this hub."""
-    start = f"{code}\nfrom posenc import cli\ncli.main()"
-    env = {**os.environ, "HF_ENDPOINT": hub.address, "HF_HUB_DISABLE_TELEMETRY": "1"}
-    command = [sys.executable, "-c", start, "data", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+def test_a_branch_is_asked_for_once_and_remembered_without_a_hub(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch, pinned: Callable[[Path], None]
+) -> None:
+    from huggingface_hub import HfApi
+
+    pinned(repository())
+    asked: list[str] = []
+
+    def dataset_info(self: HfApi, name: str, revision: str) -> Any:
+        asked.append(revision)
+        return SimpleNamespace(sha=COMMIT)
+
+    monkeypatch.setattr(HfApi, "dataset_info", dataset_info)
+    monkeypatch.setattr(stream, "reachable", lambda: True)
+    branch, commit = (conf("tinystories", revision=revision) for revision in ("main", COMMIT))
+    assert read_facts(branch).identity == read_facts(commit).identity
+    assert read_facts(branch).identity["revision"] == COMMIT and asked == ["main"]
+    stream._commit.cache_clear()  # another process, without network
+    monkeypatch.setattr(stream, "reachable", lambda: False)
+    assert read_facts(branch).identity["revision"] == COMMIT and asked == ["main"]
+    with pytest.raises(RunError, match=r"what revision v9 of .* is is not cached"):
+        read_facts(conf("tinystories", revision="v9"))
 
 
-@pytest.mark.slow
-def test_over_http_and_then_without_it(repository: Repository) -> None:
-    """`data prepare` from a hub that answers, with a branch for a revision; then info with no hub."""
-    with serving(Hub("roneneldan/TinyStories", repository())) as hub:
-        asked = ("data=tinystories", "data.revision=main", "tokenizer=bpe", "tokenizer.vocab_size=290")
-        done = call(hub, "prepare", *asked)
-        assert done.returncode == 0, done.stderr
-        assert "tokens of bpe" in done.stderr and "need no network" in done.stderr
-        assert any(f"resolve/{COMMIT}/data/train-00000" in line for line in hub.asked)
-        count = len(hub.asked)
-        info = call(hub, "info", "data=tinystories", f"data.revision={COMMIT}", "--json")
-        assert len(hub.asked) == count  # the same commit: nothing is asked
-    offline = call(hub, "info", *asked, "--json")  # the address answers no more
-    assert offline.returncode == info.returncode == 0, offline.stderr + info.stderr
-    facts = json.loads(offline.stdout)
-    assert facts == json.loads(info.stdout)
-    assert facts["identity"]["revision"] == COMMIT and facts["splits"]["train"]["documents"] == 60
-    assert {row["tokenizer"] for row in facts["cached"]} == {"bytes", "bpe"}
+def test_a_connection_that_breaks_off_leaves_nothing(
+    repository: Repository, cache: Path, monkeypatch: pytest.MonkeyPatch, pinned: Callable[[Path], None]
+) -> None:
+    pinned(repository())
+    local = stream.load
 
+    class Breaks:
+        def __init__(self, rows: Any) -> None:
+            self.rows = rows
 
-@pytest.mark.slow
-def test_a_hub_that_breaks_off_or_does_not_have_it(repository: Repository, cache: Path) -> None:
-    text = {"train": [os.urandom(6000).hex() for _ in range(60)], "validation": ["x" * 99] * 9}
-    with serving(Hub("roneneldan/TinyStories", repository(rows=text, group=5), left=250_000)) as hub:
-        main = ("info", "data=tinystories", "data.revision=main")
-        done = call(hub, *main, code="import time\ntime.sleep = lambda _: None")
-        assert done.returncode == 1 and "Traceback" not in done.stderr and hub.left == 0
-        assert "could not be loaded" in done.stderr and "ways out" in done.stderr
-        assert not [path for path in (cache / "tokens").iterdir() if path.is_dir()]
-        hub.left = 10**9
-        assert call(hub, *main).returncode == 0
-        for change, key in (
-            (("data=tinystories", "data.revision=v9"), "data.revision"),
-            (("data=tinystories",), "data.revision"),
-            (("data=pg19",), "data.repository"),
-        ):
-            done = call(hub, "info", *change)
-            assert done.returncode == 2 and key in done.stderr
+        def iter(self, batch_size: int) -> Iterator[Any]:
+            yield from itertools.islice(self.rows.iter(batch_size=batch_size), 2)
+            raise ConnectionError("reset by peer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stream, "load", lambda *given, **more: Breaks(local(*given, **more)))
+        with pytest.raises(RunError, match=r"(?s)could not be loaded .*reset by peer.*ways out"):
+            read_facts(conf("tinystories"))
+    assert not [path for path in (cache / "tokens").iterdir() if path.is_dir()]
+    assert read_facts(conf("tinystories")).documents["train"] == 60

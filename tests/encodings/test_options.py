@@ -165,7 +165,7 @@ def test_windows_by_layer_leave_the_prefix_alone(scale: str) -> None:
 def _is_prefix_stable(model: Decoder) -> None:
     tokens = text(200)
     whole = logits(model, tokens)
-    assert model.acting.prefix_stable
+    assert model.effective_encoding.prefix_stable
     for n in (1, 2, T, 50):
         assert apart(whole[:n], logits(model, tokens[:n])) < CLOSE
     changed = [*tokens[:50], *((token + 1) % VOCABULARY for token in tokens[50:])]

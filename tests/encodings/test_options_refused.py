@@ -17,7 +17,7 @@ def test_nothing_asked_for_is_no_option() -> None:
     own = encoding("rope")
     assert options(own) == []
     assert [type(option) for option in options(own, RANDOMIZED, 5, "ssmax")] == [Randomized, Window, SSMax]
-    assert model_of(own).acting is own
+    assert model_of(own).effective_encoding is own
 
 
 def ways() -> list[tuple[str, dict[str, Any]]]:

@@ -146,8 +146,8 @@ def test_embeddings_come_in_the_order_of_the_parts() -> None:
     x, pos = torch.zeros(1, T, SHAPE.d_model), torch.arange(T)
     rows = first.encoding.members[0].table[0]
     waves = first.encoding.members[1].embed(x, pos, 0)
-    assert torch.allclose(first.acting.embed(x, pos, 0), rows * math.sqrt(SHAPE.d_model) + waves)
-    assert torch.allclose(last.acting.embed(x, pos, 0), rows + waves)
+    assert torch.allclose(first.effective_encoding.embed(x, pos, 0), rows * math.sqrt(SHAPE.d_model) + waves)
+    assert torch.allclose(last.effective_encoding.embed(x, pos, 0), rows + waves)
     assert apart(logits(first, tokens), logits(last, tokens)) > 1e-3
 
 

@@ -12,8 +12,8 @@ from tiny_model import T
 from posenc.data import TokenStore
 from posenc.evaluation import PROTOCOLS, induction
 from posenc.evaluation.evaluate import evaluate, plan_cells
-from posenc.evaluation.plans import Asked
-from posenc.evaluation.subject import Subject
+from posenc.evaluation.forward_cache import EvalContext
+from posenc.evaluation.plans import EvalRequest
 from posenc.results.schema import Record
 
 
@@ -29,12 +29,12 @@ def few_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def subject_of(store: TokenStore) -> Callable[..., Subject]:
+def subject_of(store: TokenStore) -> Callable[..., EvalContext]:
     """A model with its initial values, as the subject of a measurement."""
 
     def make(
         encoding: str, *, batch_tokens: int = 1024, tokens: TokenStore | None = None, **params: Any
-    ) -> Subject:
+    ) -> EvalContext:
         chosen = tokens or store
         model = tiny_model.build(encoding, chosen, **params)
         with torch.no_grad():
@@ -42,16 +42,16 @@ def subject_of(store: TokenStore) -> Callable[..., Subject]:
             for name, parameter in model.named_parameters():
                 if "attention" in name and parameter.ndim == 2:
                     parameter.mul_(3)
-        return Subject(model, T, 0, "fp32", torch.device("cpu"), chosen, "test", batch_tokens)
+        return EvalContext(model, T, 0, "fp32", torch.device("cpu"), chosen, "test", batch_tokens)
 
     return make
 
 
 @pytest.fixture
-def asked_of(store: TokenStore) -> Callable[..., Asked]:
+def asked_of(store: TokenStore) -> Callable[..., EvalRequest]:
     """What protocols are asked for, of the tiny corpus at its T."""
 
-    def make(windows: list[int], **changes: Any) -> Asked:
+    def make(windows: list[int], **changes: Any) -> EvalRequest:
         wanted: dict[str, Any] = {
             "store": store,
             "split": "test",
@@ -61,18 +61,18 @@ def asked_of(store: TokenStore) -> Callable[..., Asked]:
             "stride": T // 4,
             **changes,
         }
-        return Asked(windows=windows, **wanted)
+        return EvalRequest(windows=windows, **wanted)
 
     return make
 
 
 @pytest.fixture
 def measured(
-    tmp_path: Path, asked_of: Callable[..., Asked], few_sequences: None
+    tmp_path: Path, asked_of: Callable[..., EvalRequest], few_sequences: None
 ) -> Callable[..., dict[tuple[str, int], Record]]:
     """Records of a subject by (protocol, window), of all protocols unless some are named."""
 
-    def go(subject: Subject, windows: list[int], **changes: Any) -> dict[tuple[str, int], Record]:
+    def go(subject: EvalContext, windows: list[int], **changes: Any) -> dict[tuple[str, int], Record]:
         of_evaluate = {key: changes.pop(key) for key in ("on_cell", "check_stop") if key in changes}
         step, protocols = changes.pop("checkpoint_step", 1), changes.pop("protocols", list(PROTOCOLS))
         folder = changes.pop("folder", None) or tmp_path / f"cells-{len(list(tmp_path.iterdir()))}"

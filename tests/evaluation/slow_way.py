@@ -13,27 +13,27 @@ from typing import Any
 import torch
 
 from posenc.evaluation import far_copy, fixed_target, induction, nonoverlapping, positions, sliding
-from posenc.evaluation.subject import Subject, Sums
+from posenc.evaluation.forward_cache import EvalContext, LossSums
 
 Losses = dict[int, list[float]]  # by document
 
 
 @torch.no_grad()
-def loss_of(subject: Subject, inputs: list[int], target: int, length: int) -> float:
+def loss_of(subject: EvalContext, inputs: list[int], target: int, length: int) -> float:
     """Nats of the target after `inputs`, the earlier part of a window of `length` tokens."""
     model, extension = subject.model.eval(), subject.extension
-    acting = None if extension is None else extension.acting(length)
-    logits = model(torch.tensor([inputs]), torch.arange(len(inputs)), acting=acting)[0, -1].double()
+    acting = None if extension is None else extension.effective_encoding(length)
+    logits = model(torch.tensor([inputs]), torch.arange(len(inputs)), encoding=acting)[0, -1].double()
     shifted = logits - logits.max()
     return float(torch.log(torch.exp(shifted).sum()) - shifted[target])
 
 
-def text_of(subject: Subject, document: int) -> list[int]:
+def text_of(subject: EvalContext, document: int) -> list[int]:
     tokens: list[int] = subject.store.document(subject.split, document).tolist()
     return tokens
 
 
-def fixed(subject: Subject, plan: fixed_target.Plan, window: int) -> Losses:
+def fixed(subject: EvalContext, plan: fixed_target.Plan, window: int) -> Losses:
     """The window of W inputs ends at the last target of a block."""
     losses: Losses = {}
     for document, end in zip(plan.documents.tolist(), plan.ends.tolist(), strict=True):
@@ -44,7 +44,7 @@ def fixed(subject: Subject, plan: fixed_target.Plan, window: int) -> Losses:
     return losses
 
 
-def slid(subject: Subject, plan: sliding.Plan, window: int) -> Losses:
+def slid(subject: EvalContext, plan: sliding.Plan, window: int) -> Losses:
     """A target is in the first window whose end, a stride apart from the last one's, reaches it."""
     losses: Losses = {}
     spans = plan.spans
@@ -59,7 +59,7 @@ def slid(subject: Subject, plan: sliding.Plan, window: int) -> Losses:
     return losses
 
 
-def cut(subject: Subject, plan: nonoverlapping.Spans, window: int) -> Losses:
+def cut(subject: EvalContext, plan: nonoverlapping.Spans, window: int) -> Losses:
     """A target sees what came before it in its own window; the last window of a span may be shorter."""
     losses: Losses = {}
     for document, start in zip(plan.documents.tolist(), plan.starts.tolist(), strict=True):
@@ -71,7 +71,7 @@ def cut(subject: Subject, plan: nonoverlapping.Spans, window: int) -> Losses:
     return losses
 
 
-def one_pass(subject: Subject, plan: positions.Spans, window: int) -> Losses:
+def one_pass(subject: EvalContext, plan: positions.Spans, window: int) -> Losses:
     """Position p is the target after the first p tokens of the span."""
     losses: Losses = {}
     for document, start in zip(plan.documents.tolist(), plan.starts.tolist(), strict=True):
@@ -81,7 +81,7 @@ def one_pass(subject: Subject, plan: positions.Spans, window: int) -> Losses:
     return losses
 
 
-def copied(subject: Subject, plan: induction.Plan, window: int) -> Losses:
+def copied(subject: EvalContext, plan: induction.Plan, window: int) -> Losses:
     """W inputs and a last target: both copies at the ends."""
     losses: Losses = {}
     for i, copy in enumerate(plan.copies.tolist()):
@@ -95,7 +95,7 @@ def copied(subject: Subject, plan: induction.Plan, window: int) -> Losses:
     return losses
 
 
-def far(subject: Subject, plan: far_copy.Plan, window: int) -> Losses:
+def far(subject: EvalContext, plan: far_copy.Plan, window: int) -> Losses:
     """Each target after the W tokens before it."""
     losses: Losses = {}
     for document, place in zip(plan.documents.tolist(), plan.places.tolist(), strict=True):
@@ -105,7 +105,7 @@ def far(subject: Subject, plan: far_copy.Plan, window: int) -> Losses:
     return losses
 
 
-def furthest(sums: Sums, slow: Losses) -> float:
+def furthest(sums: LossSums, slow: Losses) -> float:
     """The largest difference between two means by document, in nats a target; the counts must be equal."""
     assert dict(zip(sums.documents.tolist(), sums.targets.tolist(), strict=True)) == {
         document: len(losses) for document, losses in slow.items()

@@ -12,13 +12,13 @@ from tiny_model import T
 
 from posenc.encodings.base import Encoding
 from posenc.evaluation import PROTOCOLS
-from posenc.evaluation import subject as subject_module
-from posenc.evaluation.subject import Subject
+from posenc.evaluation import forward_cache as subject_module
+from posenc.evaluation.forward_cache import EvalContext
 from posenc.model import kernels
 from posenc.results.schema import Record
 
 Measured = Callable[..., dict[tuple[str, int], Record]]
-SubjectOf = Callable[..., Subject]
+SubjectOf = Callable[..., EvalContext]
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def forwards(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     forward = subject_module._forward
 
     def counted(
-        subject: Subject, batch: torch.Tensor, pos: torch.Tensor, acting: Encoding, wanted: int
+        subject: EvalContext, batch: torch.Tensor, pos: torch.Tensor, acting: Encoding, wanted: int
     ) -> torch.Tensor:
         made.append((len(batch), batch.shape[1] - 1))
         return forward(subject, batch, pos, acting, wanted)
@@ -122,7 +122,7 @@ def out_of_memory(most: int, error: Exception) -> Callable[..., Any]:
     forward = subject_module._forward
 
     def limited(
-        subject: Subject, batch: torch.Tensor, pos: torch.Tensor, acting: Encoding, wanted: int
+        subject: EvalContext, batch: torch.Tensor, pos: torch.Tensor, acting: Encoding, wanted: int
     ) -> torch.Tensor:
         if batch.numel() > most:
             raise error

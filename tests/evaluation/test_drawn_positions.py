@@ -17,8 +17,8 @@ from posenc.data import TokenStore
 from posenc.encodings import build_encoding
 from posenc.encodings.options import build_options, distance_limit, position_limit
 from posenc.evaluation import fixed_target
-from posenc.evaluation.plans import Asked
-from posenc.evaluation.subject import DRAWS, NotApplicableError, Subject, window_losses
+from posenc.evaluation.forward_cache import DRAWS, EvalContext, NotApplicableError, window_losses
+from posenc.evaluation.plans import EvalRequest
 from posenc.model.decoder import Decoder, initialize
 
 COUNT, WANTED = 2 * DRAWS + 5, 4
@@ -26,7 +26,7 @@ RANDOMIZED = {"name": "randomized", "max": None, "dense": False}
 POSITIONS = [RANDOMIZED, {**RANDOMIZED, "dense": True}, {"name": "offset", "max": None}]
 
 
-def subject(store: TokenStore, name: str, positions: dict[str, Any], *, batch: int = 10**6) -> Subject:
+def subject(store: TokenStore, name: str, positions: dict[str, Any], *, batch: int = 10**6) -> EvalContext:
     own = build_encoding(
         name,
         d_model=SHAPE.d_model,
@@ -44,10 +44,10 @@ def subject(store: TokenStore, name: str, positions: dict[str, Any], *, batch: i
         for key, parameter in model.named_parameters():  # attention that matters
             if "attention" in key and parameter.ndim == 2:
                 parameter.mul_(3)
-    return Subject(model, T, 0, "fp32", torch.device("cpu"), store, "test", batch)
+    return EvalContext(model, T, 0, "fp32", torch.device("cpu"), store, "test", batch)
 
 
-def losses(of: Subject, window: int, count: int = COUNT) -> np.ndarray:
+def losses(of: EvalContext, window: int, count: int = COUNT) -> np.ndarray:
     def read(i: int) -> np.ndarray:
         return of.store.tokens[7 * i : 7 * i + window + 1]
 
@@ -55,7 +55,7 @@ def losses(of: Subject, window: int, count: int = COUNT) -> np.ndarray:
 
 
 @torch.no_grad()
-def loss_by_hand(of: Subject, window: int, i: int, target: int, pos: torch.Tensor) -> float:
+def loss_by_hand(of: EvalContext, window: int, i: int, target: int, pos: torch.Tensor) -> float:
     tokens = torch.from_numpy(of.store.tokens[7 * i : 7 * i + window + 1].astype(np.int64))
     logits = of.model(tokens[None, : target + 1], pos[: target + 1])[0, -1].double()
     return math.log(sum(math.exp(x) for x in logits.tolist())) - logits[tokens[target + 1]].item()
@@ -121,7 +121,7 @@ def test_dense_and_offset_are_measured_from_zero(store: TokenStore, positions: d
     assert np.abs(losses(of, 2 * T) - losses(plain, 2 * T)).max() < 2e-5
 
 
-def test_by_protocol(store: TokenStore, asked_of: Callable[..., Asked]) -> None:
+def test_by_protocol(store: TokenStore, asked_of: Callable[..., EvalRequest]) -> None:
     results = []
     for batch in (1, 3 * T, 10**6):
         of = subject(store, "rope", RANDOMIZED, batch=batch)
@@ -135,6 +135,6 @@ def test_by_protocol(store: TokenStore, asked_of: Callable[..., Asked]) -> None:
 def test_positions_that_cannot_be_encoded_are_a_note(store: TokenStore) -> None:
     of = subject(store, "xpos", {**RANDOMIZED, "max": 600})
     of.model.encoding.ends_at = 500
-    of.model._acting[0].ends_at = 500
+    of.model._effective[0].ends_at = 500
     with pytest.raises(NotApplicableError, match="no encoding of positions from 500 on"):
         losses(of, 4 * T)

@@ -11,16 +11,16 @@ import pytest
 from tiny_model import T
 
 from posenc.evaluation import PROTOCOLS
-from posenc.evaluation import subject as subject_module
-from posenc.evaluation.evaluate import as_trained, evaluate, plan_cells
-from posenc.evaluation.extend import build_extension
-from posenc.evaluation.plans import Asked
-from posenc.evaluation.subject import Subject
+from posenc.evaluation import forward_cache as subject_module
+from posenc.evaluation.evaluate import evaluate, plan_cells, without_extension
+from posenc.evaluation.extensions import build_extension
+from posenc.evaluation.forward_cache import EvalContext
+from posenc.evaluation.plans import EvalRequest
 from posenc.evaluation.tune import candidates, tune
 from posenc.results.schema import Record
 
-SubjectOf = Callable[..., Subject]
-AskedOf = Callable[..., Asked]
+SubjectOf = Callable[..., EvalContext]
+AskedOf = Callable[..., EvalRequest]
 WINDOWS = [T // 2, T, 2 * T, 4 * T]
 
 
@@ -30,7 +30,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     made: list[int] = []
     forward = subject_module._forward
 
-    def counted(subject: Subject, batch: Any, pos: Any, acting: Any, wanted: int) -> Any:
+    def counted(subject: EvalContext, batch: Any, pos: Any, acting: Any, wanted: int) -> Any:
         made.append(len(pos))
         return forward(subject, batch, pos, acting, wanted)
 
@@ -41,17 +41,17 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.fixture
 def records_of(
     tmp_path: Path, asked_of: AskedOf, few_sequences: None
-) -> Callable[[Subject, list[str]], list[Record]]:
+) -> Callable[[EvalContext, list[str]], list[Record]]:
     """Records of the cells in their order, stored in one folder."""
 
-    def go(subject: Subject, protocols: list[str]) -> list[Record]:
+    def go(subject: EvalContext, protocols: list[str]) -> list[Record]:
         cells = plan_cells(subject, asked_of(WINDOWS), protocols)
         return evaluate(cells, tmp_path / "run", corpus="files", checkpoint_step=1)
 
     return go
 
 
-def extended(subject: Subject, **settings: Any) -> Subject:
+def extended(subject: EvalContext, **settings: Any) -> EvalContext:
     return dataclasses.replace(subject, extension=build_extension(settings, subject.model))
 
 
@@ -59,10 +59,10 @@ def numbers(record: Record) -> dict[str, Any]:
     return {key: value for key, value in record.items() if key not in ("extend", "seconds")}
 
 
-def test_the_crop_line_is_the_model_as_trained(subject_of: SubjectOf, asked_of: AskedOf) -> None:
+def test_the_crop_line_is_the_model_without_extension(subject_of: SubjectOf, asked_of: AskedOf) -> None:
     subject = extended(subject_of("rope"), name="yarn")
     cells = plan_cells(subject, asked_of(WINDOWS), ["fixed-target", "positions"])
-    assert [(c.module.NAME, c.subject.extension is not None, c.window) for c in cells] == [
+    assert [(c.module.NAME, c.context.extension is not None, c.window) for c in cells] == [
         ("fixed-target", False, T),
         *(("fixed-target", True, window) for window in WINDOWS),
         ("positions", True, 4 * T),
@@ -92,7 +92,7 @@ def test_where_nothing_is_extended_one_measurement_serves_both(
     counts = {window: passes.count(window) for window in WINDOWS}
     passes.clear()
 
-    plain = records_of(as_trained(subject), ["fixed-target"])
+    plain = records_of(without_extension(subject), ["fixed-target"])
     assert set(passes) == {2 * T, 4 * T}  # T/2 was stored on the way
     for record in plain:
         same = numbers(record) == numbers(records[record["window"], True])
@@ -102,7 +102,7 @@ def test_where_nothing_is_extended_one_measurement_serves_both(
     }
 
 
-def test_a_model_measured_as_trained_is_not_measured_again_up_to_t(
+def test_a_model_measured_without_extension_is_not_measured_again_up_to_t(
     subject_of: SubjectOf, records_of: Any, passes: list[int]
 ) -> None:
     subject = subject_of("rope")

@@ -14,16 +14,15 @@ from tiny_model import T
 from token_stores import store_of
 
 from posenc.encodings.base import Encoding
-from posenc.evaluation import passes as passes_module
-from posenc.evaluation import subject as subject_module
-from posenc.evaluation.extend import build_extension
-from posenc.evaluation.passes import Passes, text_losses
-from posenc.evaluation.plans import Asked
-from posenc.evaluation.subject import Subject
+from posenc.evaluation import forward_cache as passes_module
+from posenc.evaluation import forward_cache as subject_module
+from posenc.evaluation.extensions import build_extension
+from posenc.evaluation.forward_cache import EvalContext, ForwardCache, text_losses
+from posenc.evaluation.plans import EvalRequest
 from posenc.results.schema import Record
 
 Measured = Callable[..., dict[tuple[str, int], Record]]
-SubjectOf = Callable[..., Subject]
+SubjectOf = Callable[..., EvalContext]
 WINDOWS = [T // 2, T, 4 * T]
 
 
@@ -34,7 +33,7 @@ def windows_passed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     forward = subject_module._forward
 
     def counted(
-        subject: Subject, batch: torch.Tensor, pos: torch.Tensor, acting: Encoding, wanted: int
+        subject: EvalContext, batch: torch.Tensor, pos: torch.Tensor, acting: Encoding, wanted: int
     ) -> torch.Tensor:
         made.extend([batch.shape[1] - 1] * len(batch))
         return forward(subject, batch, pos, acting, wanted)
@@ -72,7 +71,7 @@ def test_sharing_changes_no_number_and_saves_passes(
     shared = measured(subject, WINDOWS, **changes)
     with_sharing = sorted(windows_passed)
     windows_passed.clear()
-    monkeypatch.setattr(Passes, "get", lambda self, key: None)
+    monkeypatch.setattr(ForwardCache, "get", lambda self, key: None)
     alone = measured(subject, WINDOWS, **changes)
     assert without_seconds(shared) == without_seconds(alone)
     fewer = {window for window in windows_passed if windows_passed.count(window) > with_sharing.count(window)}
@@ -106,7 +105,7 @@ def test_stored_cells_stay_as_they_are(
 
 
 def test_an_extension_shares_where_it_changes_nothing(subject_of: SubjectOf) -> None:
-    plain = dataclasses.replace(subject_of("rope"), passes=Passes())
+    plain = dataclasses.replace(subject_of("rope"), cache=ForwardCache())
     extended = dataclasses.replace(plain, extension=build_extension({"name": "dynamic_ntk"}, plain.model))
     other = dataclasses.replace(plain, extension=build_extension({"name": "pi", "factor": 3}, plain.model))
     stops = np.array([5 * T, 6 * T])
@@ -116,27 +115,27 @@ def test_an_extension_shares_where_it_changes_nothing(subject_of: SubjectOf) -> 
     assert all(np.abs(a - b).max() > 1e-3 for a, b in ((apart[0], apart[1]), (apart[1], apart[2])))
 
 
-@pytest.mark.parametrize("change", ["stops", "window", "wanted", "store", "model"])
+@pytest.mark.parametrize("change", ["stops", "window", "n_targets", "store", "model"])
 def test_another_pass_is_another(subject_of: SubjectOf, change: str) -> None:
-    subject = dataclasses.replace(subject_of("rope"), passes=Passes())
-    asked = {"stops": np.array([5 * T, 6 * T]), "window": 2 * T, "wanted": 4}
+    subject = dataclasses.replace(subject_of("rope"), cache=ForwardCache())
+    asked = {"stops": np.array([5 * T, 6 * T]), "window": 2 * T, "n_targets": 4}
     first = text_losses(subject, **asked)
     if change == "store":
         subject = dataclasses.replace(subject, store=store_of([bytes(range(30, 200))]))
     elif change == "model":
         subject = dataclasses.replace(subject, model=subject_of("alibi").model)
     else:
-        asked[change] = {"stops": np.array([5 * T, 6 * T + 1]), "window": T, "wanted": 3}[change]
-    assert not np.array_equal(text_losses(subject, **asked)[:, -1], first[:, -1]) or change == "wanted"
-    assert text_losses(subject, **asked).shape == (2, asked["wanted"])
+        asked[change] = {"stops": np.array([5 * T, 6 * T + 1]), "window": T, "n_targets": 3}[change]
+    assert not np.array_equal(text_losses(subject, **asked)[:, -1], first[:, -1]) or change == "n_targets"
+    assert text_losses(subject, **asked).shape == (2, asked["n_targets"])
 
 
 def test_what_is_kept_is_bounded_and_read_only(
     subject_of: SubjectOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = Passes()
-    subject = dataclasses.replace(subject_of("rope"), passes=kept)
-    monkeypatch.setattr(passes_module, "MOST_BYTES", 3 * 2 * 4 * 8)  # three passes of 2 x 4 targets
+    kept = ForwardCache()
+    subject = dataclasses.replace(subject_of("rope"), cache=kept)
+    monkeypatch.setattr(passes_module, "MAX_BYTES", 3 * 2 * 4 * 8)  # three passes of 2 x 4 targets
     stops = [np.array([5 * T, 6 * T]) + i for i in range(4)]
     losses = [text_losses(subject, one, T, 4) for one in stops]
     assert text_losses(subject, stops[1], T, 4) is losses[1]
@@ -149,7 +148,7 @@ def test_what_is_kept_is_bounded_and_read_only(
 
 
 def test_a_measurement_by_itself_shares_nothing(
-    subject_of: SubjectOf, asked_of: Callable[..., Asked], windows_passed: list[int]
+    subject_of: SubjectOf, asked_of: Callable[..., EvalRequest], windows_passed: list[int]
 ) -> None:
     """A stopwatch that measures twice must see the work twice."""
     from posenc.evaluation import nonoverlapping

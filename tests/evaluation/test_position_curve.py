@@ -13,13 +13,13 @@ from token_stores import ask, store_of
 
 from posenc.data import TokenStore
 from posenc.evaluation import positions
+from posenc.evaluation.forward_cache import EvalContext, LossSums, NotApplicableError
 from posenc.evaluation.positions import bin_edges, curve_of
-from posenc.evaluation.subject import NotApplicableError, Subject, Sums
 
 LONG = 8 * T
 AT = np.arange(1, LONG + 1)  # positions
 DOCUMENTS = 40
-SubjectOf = Callable[..., Subject]
+SubjectOf = Callable[..., EvalContext]
 
 
 def bumpy(spread: float, rows: int = DOCUMENTS) -> np.ndarray:
@@ -27,14 +27,14 @@ def bumpy(spread: float, rows: int = DOCUMENTS) -> np.ndarray:
     return np.linspace(-spread, spread, rows)[:, None]
 
 
-def measured(subject_of: SubjectOf, monkeypatch: pytest.MonkeyPatch, nats: np.ndarray) -> Sums:
+def measured(subject_of: SubjectOf, monkeypatch: pytest.MonkeyPatch, nats: np.ndarray) -> LossSums:
     """The protocol with these losses (N, 8T) in place of the model's."""
     store = store_of([bytes(2 * LONG + 1)] * len(nats))
     plan = positions.plan(ask(store, [T, LONG], max_targets=10**9))
     assert len(plan.starts) == len(nats)
     asked: list[Any] = []
 
-    def planted(subject: Subject, stops: np.ndarray, window: int, wanted: int, check: Any) -> np.ndarray:
+    def planted(subject: EvalContext, stops: np.ndarray, window: int, wanted: int, check: Any) -> np.ndarray:
         asked.append((len(stops), window, wanted))
         return nats
 

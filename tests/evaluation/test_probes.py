@@ -16,12 +16,12 @@ from token_stores import ask, store_of
 
 from posenc.data import TokenStore
 from posenc.evaluation import far_copy, fixed_target, induction
-from posenc.evaluation import subject as subject_module
-from posenc.evaluation.plans import Asked
-from posenc.evaluation.subject import NotApplicableError, Subject
+from posenc.evaluation import forward_cache as subject_module
+from posenc.evaluation.forward_cache import EvalContext, NotApplicableError
+from posenc.evaluation.plans import EvalRequest
 
-SubjectOf = Callable[..., Subject]
-AskedOf = Callable[..., Asked]
+SubjectOf = Callable[..., EvalContext]
+AskedOf = Callable[..., EvalRequest]
 
 
 def far_copies_by_hand(text: list[int], cue: int, near: int, longest: int) -> list[int]:
@@ -118,11 +118,11 @@ def test_windows_up_to_the_training_length_hold_no_far_copy(asked_of: AskedOf) -
     assert len(far_copy.plan(asked_of([T // 2, T], max_targets=10**6)).places) == 0
 
 
-def shown_to(subject: Subject, plan: induction.Plan, window: int, monkeypatch: pytest.MonkeyPatch) -> Any:
+def shown_to(subject: EvalContext, plan: induction.Plan, window: int, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Windows (N, W + 1) of the induction probe, and how many targets each has."""
     seen: list[Any] = []
 
-    def kept(subject: Subject, read: Any, count: int, window: int, wanted: int, *rest: Any) -> np.ndarray:
+    def kept(subject: EvalContext, read: Any, count: int, window: int, wanted: int, *rest: Any) -> np.ndarray:
         seen.append((np.stack([read(i) for i in range(count)]), wanted))
         return np.zeros((count, wanted))
 
@@ -196,7 +196,9 @@ def test_a_model_that_copies_is_seen(
     """Logits by hand: all weight on the token that followed the last two, the last time they came."""
     subject = subject_of("nope")
 
-    def copying(subject: Subject, batch: torch.Tensor, pos: Any, acting: Any, wanted: int) -> torch.Tensor:
+    def copying(
+        subject: EvalContext, batch: torch.Tensor, pos: Any, acting: Any, wanted: int
+    ) -> torch.Tensor:
         logits = torch.zeros(len(batch), batch.shape[1] - 1, subject.store.vocab_size)
         for row, text in enumerate(batch[:, :-1].tolist()):
             follows = {}

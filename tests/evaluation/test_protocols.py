@@ -13,12 +13,12 @@ import slow_way
 from tiny_model import T
 
 from posenc.evaluation import far_copy, fixed_target, induction, nonoverlapping, positions, sliding
-from posenc.evaluation.extend import build_extension
-from posenc.evaluation.plans import Asked, windows_of
-from posenc.evaluation.subject import Subject
+from posenc.evaluation.extensions import build_extension
+from posenc.evaluation.forward_cache import EvalContext
+from posenc.evaluation.plans import EvalRequest, windows_of
 
-SubjectOf = Callable[..., Subject]
-AskedOf = Callable[..., Asked]
+SubjectOf = Callable[..., EvalContext]
+AskedOf = Callable[..., EvalRequest]
 
 WINDOWS = [T // 2, T, 3 * T]
 SUBJECTS = ["learned", "sinusoidal", "rope", "alibi", "fox", "cope", "rope+dynamic_ntk"]
@@ -37,7 +37,7 @@ CASES: list[tuple[Any, dict[str, Any]]] = [
 NAMES = [f"{module.NAME}-{changes.get('stride', len(changes))}" for module, changes in CASES]
 
 
-def subject_named(subject_of: SubjectOf, name: str, **more: Any) -> Subject:
+def subject_named(subject_of: SubjectOf, name: str, **more: Any) -> EvalContext:
     """`encoding`, or `encoding+extension`."""
     encoding, _, extension = name.partition("+")
     subject = subject_of(encoding, **more)
@@ -135,7 +135,7 @@ def test_sliding_gives_every_target_more_text_the_smaller_its_stride(
     """From W - S + 1 to W tokens; with S = 1 all W of them."""
     contexts: list[int] = []
 
-    def counted(subject: Subject, stops: np.ndarray, window: int, wanted: int, *rest: Any) -> np.ndarray:
+    def counted(subject: EvalContext, stops: np.ndarray, window: int, wanted: int, *rest: Any) -> np.ndarray:
         contexts.extend([window - i for i in range(wanted)] * len(stops))
         return np.zeros((len(stops), wanted))
 

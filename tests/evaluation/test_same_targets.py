@@ -18,13 +18,13 @@ from token_stores import ask, store_of
 from posenc.encodings.registry import own_encodings
 from posenc.evaluation import PROTOCOLS, far_copy, fixed_target, nonoverlapping, positions, sliding
 from posenc.evaluation.evaluate import protocol_module
-from posenc.evaluation.plans import Asked, windows_of
-from posenc.evaluation.subject import Subject
+from posenc.evaluation.forward_cache import EvalContext
+from posenc.evaluation.plans import EvalRequest, windows_of
 from posenc.results.schema import Record
 
 Measured = Callable[..., dict[tuple[str, int], Record]]
-SubjectOf = Callable[..., Subject]
-AskedOf = Callable[..., Asked]
+SubjectOf = Callable[..., EvalContext]
+AskedOf = Callable[..., EvalRequest]
 
 
 def test_every_encoding_and_length_scores_the_same_targets(subject_of: SubjectOf, measured: Measured) -> None:
@@ -52,7 +52,7 @@ def test_a_plan_is_the_same_for_every_seed_and_every_time(
     assert plans[0].hash == plans[1].hash
     a, b = (vars(plan.spans) if isinstance(plan, sliding.Plan) else vars(plan) for plan in plans)
     assert all(np.array_equal(a[key], b[key]) for key in a)
-    assert {"model", "seed", "encoding"}.isdisjoint(field.name for field in dataclasses.fields(Asked))
+    assert {"model", "seed", "encoding"}.isdisjoint(field.name for field in dataclasses.fields(EvalRequest))
 
 
 def test_sums_stay_with_their_document(subject_of: SubjectOf, asked_of: AskedOf) -> None:

@@ -17,9 +17,9 @@ from token_stores import ask, store_of
 
 from posenc.data import TokenStore
 from posenc.evaluation import fixed_target, trigram
-from posenc.evaluation.plans import Asked
+from posenc.evaluation.plans import EvalRequest
 
-AskedOf = Callable[..., Asked]
+AskedOf = Callable[..., EvalRequest]
 TRAIN = [b"abracadabra abracadabra", b"banana", b"", b"x", b"cab"]
 
 

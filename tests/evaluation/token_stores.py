@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from posenc.data import Split, TokenStore
-from posenc.evaluation.plans import Asked
+from posenc.evaluation.plans import EvalRequest
 
 Document = bytes | Sequence[int]
 
@@ -41,7 +41,7 @@ def store_of(
     )
 
 
-def ask(store: TokenStore, windows: list[int], **changes: Any) -> Asked:
+def ask(store: TokenStore, windows: list[int], **changes: Any) -> EvalRequest:
     """With T = 16 unless another is given."""
     wanted: dict[str, Any] = {
         "split": "test",
@@ -51,4 +51,4 @@ def ask(store: TokenStore, windows: list[int], **changes: Any) -> Asked:
         "stride": 4,
         **changes,
     }
-    return Asked(store=store, windows=windows, **wanted)
+    return EvalRequest(store=store, windows=windows, **wanted)

@@ -13,8 +13,8 @@ import tiny
 import torch
 
 from posenc.core.errors import RunError
-from posenc.evaluation import memory, subject
-from posenc.training.memory import is_out_of_memory
+from posenc.evaluation import eval_memory, forward_cache
+from posenc.training.oom import is_out_of_memory
 
 Posenc = Callable[..., tiny.Result]
 PROTOCOLS = "eval.protocols=[fixed-target,sliding,nonoverlapping,positions]"
@@ -32,7 +32,7 @@ def notes(place: Path) -> dict[tuple[str, int], str | None]:
 
 def beyond(limit: int, do: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
     """The forward pass, with something done to the losses of longer windows."""
-    real = subject._forward
+    real = forward_cache._forward
 
     def forward(*given: Any) -> torch.Tensor:
         losses = real(*given)
@@ -45,7 +45,7 @@ def beyond(limit: int, do: Callable[[torch.Tensor], torch.Tensor]) -> Callable[.
 def test_a_loss_that_is_not_finite_at_a_length_is_noted_there_and_is_no_number_anywhere(
     train: Posenc, posenc: Posenc, place: Path, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
-    monkeypatch.setattr(subject, "_forward", beyond(32, lambda losses: losses * float(value)))
+    monkeypatch.setattr(forward_cache, "_forward", beyond(32, lambda losses: losses * float(value)))
     result = train("encoding=rope", PROTOCOLS)
     assert result.code == 0, result.err
     found = notes(place)
@@ -77,7 +77,7 @@ def test_memory_that_runs_out_at_a_length_is_noted_there_and_measured_again(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(subject, "_forward", beyond(32, refuse))
+        patch.setattr(forward_cache, "_forward", beyond(32, refuse))
         result = train("encoding=rope")
         assert result.code == 0 and "oom" in result.out, result.err
     assert str(notes(place)["fixed-target", 64]).startswith("oom at 64 tokens, batch 1: ")
@@ -110,7 +110,7 @@ def test_the_limit_of_the_process_counts_as_memory(tmp_path: Path, monkeypatch: 
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/meminfo").write_text("MemAvailable: 8000000 kB\n")
     (tmp_path / "proc/self/status").write_text("Name: python\nVmSize:\t  1000000 kB\n")
-    monkeypatch.setattr(memory, "address_limit", lambda: None)
-    assert memory.free_memory(tmp_path) == 8000000 * 1024
-    monkeypatch.setattr(memory, "address_limit", lambda: 3000000 * 1024)
-    assert memory.free_memory(tmp_path) == 2000000 * 1024
+    monkeypatch.setattr(eval_memory, "address_limit", lambda: None)
+    assert eval_memory.free_memory(tmp_path) == 8000000 * 1024
+    monkeypatch.setattr(eval_memory, "address_limit", lambda: 3000000 * 1024)
+    assert eval_memory.free_memory(tmp_path) == 2000000 * 1024

@@ -53,7 +53,7 @@ def test_before_there_is_anything_to_save_a_signal_ends_the_command(
     ("module", "name", "calls", "more"),
     [
         ("posenc.training.loop", "gradients", 1, ()),  # the first step may compile for a minute
-        ("posenc.evaluation.subject", "token_losses", 3, ("eval.batch_tokens=64",)),
+        ("posenc.evaluation.forward_cache", "token_losses", 3, ("eval.batch_tokens=64",)),
     ],
 )
 def test_a_long_call_is_not_waited_for(

@@ -152,5 +152,7 @@ class Exactly:
 @torch.no_grad()
 def output(model: Decoder, x: Tensor, pos: list[int], wanted: int | None = None, layer: int = 0) -> Tensor:
     at = torch.tensor(pos)
-    out: Tensor = attention_of(model, layer)(x.float()[None], at, model.acting, wanted or len(pos))
+    out: Tensor = attention_of(model, layer)(
+        x.float()[None], at, model.effective_encoding, wanted or len(pos)
+    )
     return out[0]

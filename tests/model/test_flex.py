@@ -14,7 +14,7 @@ from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.options import Offset, Randomized, Window
 from posenc.encodings.sum import Composed
-from posenc.evaluation.extend._sinks import FirstAndNear
+from posenc.evaluation.extensions.distances import FirstAndNear
 from posenc.model import flex, kernels
 
 BATCH, HEADS, WIDTH, LAYERS, KEYS = 2, 4, 16, 2, 300  # three blocks of keys: full, partial and empty ones

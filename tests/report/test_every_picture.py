@@ -42,7 +42,7 @@ def model_of(name: str) -> Decoder:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_encoding_is_drawn(name: str) -> None:
-    panels, remarks = measure(model_of(name).acting)
+    panels, remarks = measure(model_of(name).effective_encoding)
     picture = Picture(name, panels, ["T = 8", *remarks])
     assert panels and any(panel.brief for panel in panels)
     text = text_plot(picture)

@@ -13,7 +13,7 @@ import pytest
 import tiny
 
 from posenc.evaluation import PROTOCOLS
-from posenc.evaluation.extend import list_extensions
+from posenc.evaluation.extensions import list_extensions
 
 Posenc = Callable[..., tiny.Result]
 

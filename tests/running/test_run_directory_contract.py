@@ -152,15 +152,15 @@ def test_the_same_command_recognises_the_run(train: Posenc, run_copy: Path) -> N
 def test_other_lengths_measure_only_what_is_missing(
     train: Posenc, run_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from posenc.evaluation import subject
+    from posenc.evaluation import forward_cache
 
-    windows, forward = set(), subject._forward
+    windows, forward = set(), forward_cache._forward
 
     def watched(*args: Any) -> Any:
         windows.add(args[1].shape[1] - 1)
         return forward(*args)
 
-    monkeypatch.setattr(subject, "_forward", watched)
+    monkeypatch.setattr(forward_cache, "_forward", watched)
     weights = run_copy / "checkpoints" / f"step-{tiny.STEPS:08d}" / "model.safetensors"
     before, metrics = weights.stat().st_mtime_ns, (run_copy / "metrics.jsonl").read_text()
     old = {path.name: path.read_text() for path in (run_copy / "records").iterdir()}

@@ -88,9 +88,9 @@ def test_signals_stop_a_run_that_continues_to_the_same_weights(
 def test_a_signal_during_evaluation_keeps_the_finished_cells(
     train: Posenc, place: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
 ) -> None:
-    from posenc.evaluation import subject
+    from posenc.evaluation import forward_cache
 
-    forward, made = subject._forward, []
+    forward, made = forward_cache._forward, []
 
     def interrupted(*args: Any) -> Any:
         made.append(args[1].shape[1] - 1)
@@ -98,7 +98,7 @@ def test_a_signal_during_evaluation_keeps_the_finished_cells(
             os.kill(os.getpid(), number)
         return forward(*args)
 
-    monkeypatch.setattr(subject, "_forward", interrupted)
+    monkeypatch.setattr(forward_cache, "_forward", interrupted)
     result = train("encoding=rope", "eval.batch_tokens=64")
     assert (result.code, result.out) == (code, "")
     run = only_run(place / "runs")
@@ -108,7 +108,7 @@ def test_a_signal_during_evaluation_keeps_the_finished_cells(
     }
     made.clear()
     monkeypatch.setattr(
-        subject, "_forward", lambda *args: (made.append(args[1].shape[1] - 1), forward(*args))[1]
+        forward_cache, "_forward", lambda *args: (made.append(args[1].shape[1] - 1), forward(*args))[1]
     )
     assert train("encoding=rope", "eval.batch_tokens=64", "eval.protocols=[fixed-target]").code == 0
     assert set(made) == {64}
@@ -118,9 +118,9 @@ def test_a_signal_during_evaluation_keeps_the_finished_cells(
 def test_what_was_finished_stays_so_when_more_is_asked_of_it(
     train: Posenc, run_copy: Path, monkeypatch: pytest.MonkeyPatch, stops: bool, code: int
 ) -> None:
-    from posenc.evaluation import subject
+    from posenc.evaluation import forward_cache
 
-    forward = subject._forward
+    forward = forward_cache._forward
     kept = {name: (run_copy / name).read_bytes() for name in ("config.yaml", "results.json")}
     asked = ("encoding=rope", "eval.lengths=[0.5x,1x,2x,3x]")
 
@@ -130,12 +130,12 @@ def test_what_was_finished_stays_so_when_more_is_asked_of_it(
         os.kill(os.getpid(), signal.SIGTERM)
         return forward(*args)
 
-    monkeypatch.setattr(subject, "_forward", ended)
+    monkeypatch.setattr(forward_cache, "_forward", ended)
     result = train(*asked)
     assert (result.code, result.out) == (code, ""), result.err
     assert status_of(run_copy)["status"] == "finished"
     assert {name: (run_copy / name).read_bytes() for name in kept} == kept
-    monkeypatch.setattr(subject, "_forward", forward)
+    monkeypatch.setattr(forward_cache, "_forward", forward)
     assert train(*asked).code == 0  # only now the longer length is there
     assert (run_copy / "results.json").read_bytes() != kept["results.json"]
 

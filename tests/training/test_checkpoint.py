@@ -17,7 +17,7 @@ from two_checkpoints import FILES, STATE, save, write_two
 from posenc.core import atomic_files
 from posenc.core.errors import RunError
 from posenc.data import TokenStore
-from posenc.training import checkpoint, machine
+from posenc.training import checkpoint
 from posenc.training.checkpoint import (
     NonFiniteWeightsError,
     checkpoint_paths,
@@ -162,8 +162,8 @@ def test_what_changed_since_is_named(
     model = build("rope", store)
     resume(two, model, build_optimizer(model, OPTIMIZATION), STEPS)
     assert not caplog.text
-    monkeypatch.setattr(machine.torch, "get_num_threads", lambda: 7)
-    monkeypatch.setattr(machine.torch, "__version__", "9.9.0")
+    monkeypatch.setattr(checkpoint.torch, "get_num_threads", lambda: 7)
+    monkeypatch.setattr(checkpoint.torch, "__version__", "9.9.0")
     resume(two, model, build_optimizer(model, OPTIMIZATION), STEPS)
     assert "threads 1 -> 7" in caplog.text and "-> 9.9.0" in caplog.text and "bit for bit" in caplog.text
     assert "device" not in caplog.text

@@ -56,7 +56,9 @@ def test_a_state_of_gigabytes_is_refused_before_anything_is_hashed(
 ) -> None:
     for path in checkpoint_paths(two):
         os.truncate(path / "state.json", 20_000_000_000)  # of nothing: it takes no room
-    monkeypatch.setattr("posenc.training.intact.sha256_of_file", lambda path: pytest.fail(f"hashed {path}"))
+    monkeypatch.setattr(
+        "posenc.training.checkpoint.sha256_of_file", lambda path: pytest.fail(f"hashed {path}")
+    )
     with pytest.raises(RunError, match=r"state\.json is too large"):
         newest_checkpoint(two)
 

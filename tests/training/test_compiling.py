@@ -20,7 +20,7 @@ from posenc.encodings.registry import own_encodings
 from posenc.model.decoder import Decoder, ModelShape, initialize
 from posenc.running.build import build_model, resolve_parts
 from posenc.training.compiling import compiled_blocks, resolve_compile
-from posenc.training.step import NextTokenLoss, gradients
+from posenc.training.loop import NextTokenLoss, gradients
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 needs_a_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on a CPU")

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,12 @@ from tiny_model import OPTIMIZATION, T, build, tokens_of
 
 from posenc.core.errors import RunError
 from posenc.data import TokenStore, WindowSampler
-from posenc.evaluation import subject as evaluation
+from posenc.evaluation import forward_cache as evaluation
 from posenc.model.decoder import Decoder
 from posenc.running.signals import InterruptedRunError, StopFlag
-from posenc.training import process_group
-from posenc.training.distributed import alone, current, together
-from posenc.training.loop import Progress, train
-from posenc.training.step import NextTokenLoss
+from posenc.training import distributed
+from posenc.training.distributed import alone, current, run_distributed
+from posenc.training.loop import NextTokenLoss, Progress, train
 
 STEPS, WINDOWS, CPU = 30, 6, torch.device("cpu")  # 6 windows are 1, 2, 1, 2 for four processes
 
@@ -91,7 +91,7 @@ def outcome(do: Callable[[], Any]) -> Any:
 def evaluated(model: Decoder, store: TokenStore) -> dict[str, Any]:
     """Losses shared out, and what one process's trouble does to all."""
     split = store.splits["test"]
-    subject = evaluation.Subject(model, T, 0, "fp32", CPU, store, "test", batch_tokens=96)
+    subject = evaluation.EvalContext(model, T, 0, "fp32", CPU, store, "test", batch_tokens=96)
     real, rank, size = evaluation._forward, current().rank, current().size
     passes: list[int] = []
 
@@ -99,7 +99,7 @@ def evaluated(model: Decoder, store: TokenStore) -> dict[str, Any]:
         return store.tokens[split.starts[i % 5] + i : split.starts[i % 5] + i + 33]
 
     def losses(stop: StopFlag | None = None) -> Any:
-        check = evaluation.stopped_never if stop is None else stop.check
+        check = evaluation.never_stopped if stop is None else stop.check
         return evaluation.window_losses(subject, read, 37, 32, 8, check).tolist()
 
     def counted(*given: Any) -> Any:
@@ -174,9 +174,9 @@ def commands(folder: Path, corpus: Path) -> dict[str, Any]:
         "many": posenc(*run, "train.batch_tokens=16"),
         "diverged": posenc(*run, "train.lr=1e12", "runs_dir=elsewhere"),
     }
-    err, process_group.OWN_FAILURE = io.StringIO(), 1.0
+    err, distributed.OWN_FAILURE = io.StringIO(), timedelta(seconds=1)
     with contextlib.redirect_stderr(err):
-        failed = outcome(lambda: together(failing))
+        failed = outcome(lambda: run_distributed(failing))
     return {**said, "failing": [failed, err.getvalue()]}
 
 
@@ -192,10 +192,13 @@ def shared(folder: Path, corpus: Path, report: dict[str, Any]) -> int:
 
 def main(what: str, folder: Path, corpus: Path) -> None:
     torch.set_num_threads(1)
-    process_group.OWN_FAILURE, process_group.LAST_WORDS = 60.0, 0.0  # torchrun ends nobody between commands
+    distributed.OWN_FAILURE, distributed.LAST_WORDS = (
+        timedelta(seconds=60),
+        0.0,
+    )  # torchrun ends nobody between commands
     report: dict[str, Any] = {}
     os.chdir(folder)
-    if together(lambda: shared(folder, corpus, report)):
+    if run_distributed(lambda: shared(folder, corpus, report)):
         sys.exit(1)
     if what == "all":
         report.update(commands(folder, corpus))

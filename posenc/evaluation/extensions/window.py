@@ -1,9 +1,4 @@
-"""A window: each token sees its nearest keys alone, which is what a recency bias comes to.
-
-Formula: key j is seen where i - j < w, w = `window`, T by default, in every layer; a window that the model
-was trained with stays as well. Through the layers a token still hears of older ones.
-Paper: Beltagy, Peters, Cohan 2020 (Longformer), arXiv 2004.05150.
-"""
+"""A sliding window at test time: each token sees its nearest keys alone."""
 
 from __future__ import annotations
 
@@ -11,13 +6,16 @@ from typing import Any, ClassVar
 
 from posenc.encodings.base import Encoding
 from posenc.encodings.options import Window
-from posenc.evaluation.extend._base import Extension, Length
-from posenc.evaluation.extend._parts import together
+from posenc.evaluation.extensions.base import Extension, Length
 from posenc.model.decoder import Decoder
 
 
 class SlidingWindow(Extension):
-    """The last `window` keys."""
+    """Key j is seen where i - j < w, w = `window`, T by default, in every layer.
+
+    A window that the model was trained with stays as well. Through the layers a token still depends on older
+    ones.
+    """
 
     name = "window"
     paper = "Beltagy, Peters, Cohan 2020 (Longformer), arXiv 2004.05150"
@@ -29,11 +27,10 @@ class SlidingWindow(Extension):
         super().__init__(model)
         self.window = self.reach if window is None else self.tokens("window", window)
 
-    def acting(self, window: int) -> Encoding:
+    def effective_encoding(self, window: int) -> Encoding:
         if self.span(window) <= self.window:
-            return self.model.acting
-        shape = self.model.acting.shape
-        return together(shape, [*self.parts, Window(shape, window=self.window)])
+            return self.trained
+        return self.together([*self.parts, Window(self.shape, window=self.window)])
 
     def resolved(self, window: int) -> dict[str, Any]:
         return {"window": self.window}

@@ -16,7 +16,7 @@ from posenc.core.errors import UserError
 from posenc.core.paths import conf_dir
 from posenc.core.signature import parameters_of
 from posenc.encodings import list_encodings
-from posenc.evaluation.extend import (
+from posenc.evaluation.extensions import (
     Extension,
     NotForThisEncodingError,
     build_extension,
@@ -53,7 +53,7 @@ def test_yaml_and_signature_have_the_same_knobs(path: Path) -> None:
     if path.stem == "none":
         return
     cls = type(on_rope(path.stem))
-    assert (cls.name, cls.__module__) == (path.stem, f"posenc.evaluation.extend.{path.stem}")
+    assert cls.name == path.stem
     assert set(settings(path)) - {"name"} == set(parameters_of(cls))
     for parameter in inspect.signature(cls).parameters.values():
         assert parameter.default is inspect.Parameter.empty, f"{parameter}: the YAML is the default's home"
@@ -83,12 +83,12 @@ def test_its_grid_is_of_its_knobs_and_each_choice_can_be_built(name: str) -> Non
 def test_up_to_the_training_length_nothing_changes(name: str) -> None:
     extension = on_rope(name)
     if name in ("scale", "drop"):  # a number used at every window, and what is gone at every window
-        assert extension.acting(T) is not extension.model.acting
+        assert extension.effective_encoding(T) is not extension.model.effective_encoding
         return
     for window in (1, T // 2, T):
-        assert extension.acting(window) is extension.model.acting
+        assert extension.effective_encoding(window) is extension.model.effective_encoding
     plain = logits(extension.model, TOKENS[:T])
-    assert torch.equal(logits(extension.model, TOKENS[:T], extension.acting(T)), plain)
+    assert torch.equal(logits(extension.model, TOKENS[:T], extension.effective_encoding(T)), plain)
 
 
 @every_extension
@@ -96,16 +96,18 @@ def test_beyond_it_changes_finite_logits_and_never_the_model(name: str) -> None:
     extension = on_rope(name)
     model = extension.model
     before = copy.deepcopy(model.state_dict())
-    plain, acting = logits(model, TOKENS[:LONG]), model.acting
-    extended = logits(model, TOKENS[:LONG], extension.acting(LONG))
+    plain, acting = logits(model, TOKENS[:LONG]), model.effective_encoding
+    extended = logits(model, TOKENS[:LONG], extension.effective_encoding(LONG))
     assert extended.isfinite().all()
     assert (extended - plain).abs().max() > 1e-2
-    assert model.acting is acting
+    assert model.effective_encoding is acting
     assert torch.equal(logits(model, TOKENS[:LONG]), plain)
     assert [*model.state_dict()] == [*before]
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     own = {id(parameter) for parameter in model.parameters()}
-    assert {id(parameter) for parameter in extension.acting(LONG).parameters()} <= own  # shared, not copied
+    assert {
+        id(parameter) for parameter in extension.effective_encoding(LONG).parameters()
+    } <= own  # shared, not copied
 
 
 @every_extension
@@ -158,7 +160,7 @@ def test_with_every_encoding_it_is_refused_with_a_reason_or_gives_numbers(encodi
             continue
         applied.append(name)
         assert build_extension({"name": name, **needed}, outline) is not None
-        assert logits(model, TOKENS[: 2 * T], extension.acting(2 * T)).isfinite().all()
+        assert logits(model, TOKENS[: 2 * T], extension.effective_encoding(2 * T)).isfinite().all()
     assert "window" in applied
 
 

@@ -121,7 +121,7 @@ LEAKY = (
 def agrees(model: Decoder, name: str, knobs: dict[str, Any], way: Way, law: Law) -> None:
     torch.manual_seed(1)
     tokens = torch.randint(13, (LONG,)).tolist()
-    acting = extension_of(model, name, **knobs).acting(LONG)
+    acting = extension_of(model, name, **knobs).effective_encoding(LONG)
     expected = by_pairs(model, tokens, way, law)
     assert (logits(model, tokens, acting) - expected).abs().max() < CLOSE
     assert (logits(model, tokens, acting, wanted=3) - expected[-3:]).abs().max() < CLOSE
@@ -185,7 +185,7 @@ def test_a_trained_scale_counts_the_keys_that_are_left(name: str) -> None:
     _, knobs, way = DISTANCE[name]
     counting = Way(distance=way.distance, seen=way.seen, times=lambda n: math.log(n) / math.log(T))
     tokens = list(range(13)) * 2
-    acting = extension_of(model, name, **knobs).acting(len(tokens))
+    acting = extension_of(model, name, **knobs).effective_encoding(len(tokens))
     assert (logits(model, tokens, acting) - by_pairs(model, tokens, counting)).abs().max() < CLOSE
     assert model.options[0].masking == ()  # the trained one still counts all keys
 
@@ -195,10 +195,10 @@ def test_a_trained_window_stays() -> None:
     model = model_of("rope", Window(own.shape, window=6))
     for name, knobs, w in (("window", {"window": 4}, 4), ("window", {"window": 7}, 6)):
         tokens = list(range(13)) * 2
-        acting = extension_of(model, name, **knobs).acting(len(tokens))
+        acting = extension_of(model, name, **knobs).effective_encoding(len(tokens))
         expected = by_pairs(model, tokens, Way(seen=lambda i, j, w=w: i - j < w))
         assert (logits(model, tokens, acting) - expected).abs().max() < CLOSE
-    acting = extension_of(model, "rerope", window=3).acting(26)
+    acting = extension_of(model, "rerope", window=3).effective_encoding(26)
     way = Way(distance=lambda i, j: min(i - j, 3), seen=lambda i, j: i - j < 6)
     assert (logits(model, tokens, acting) - by_pairs(model, tokens, way)).abs().max() < CLOSE
 
@@ -206,7 +206,7 @@ def test_a_trained_window_stays() -> None:
 def test_blocks_in_any_order() -> None:
     """The turned queries and keys are made at the first block, whichever that is."""
     model = model_of("rope")
-    acting = extension_of(model, "self_extend").acting(LONG)
+    acting = extension_of(model, "self_extend").effective_encoding(LONG)
     q, k = torch.randn(2, 1, HEADS, LONG, WIDTH, generator=torch.Generator().manual_seed(0))
     pos, x = torch.arange(LONG), torch.zeros(1, LONG, 16)
     s = torch.zeros(1, HEADS, LONG, LONG)

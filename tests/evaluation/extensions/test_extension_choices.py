@@ -11,7 +11,7 @@ from extending import BASE, FACTORS, LONG, T, Way, by_pairs, extension_of, logit
 
 from posenc.core.errors import UserError
 from posenc.encodings.options import SCALES, Window
-from posenc.evaluation.extend import NotForThisEncodingError
+from posenc.evaluation.extensions import NotForThisEncodingError
 
 TOKENS = list(range(13)) * 3
 FREQUENCIES = ("pi", "ntk", "dynamic_ntk", "ntk_by_parts", "yarn", "longrope")
@@ -53,7 +53,7 @@ def test_a_number_is_used_at_every_window_and_auto_grows_with_it() -> None:
     assert [fixed.resolved(w)["factor"] for w in (4, T, 64)] == [2, 2, 2]
     assert [auto.resolved(w)["factor"] for w in (4, T, 64)] == [1, 1, 8]
     one = extension_of(model_of("rope"), "ntk", factor=1)
-    assert one.acting(LONG) is one.model.acting
+    assert one.effective_encoding(LONG) is one.model.effective_encoding
     dynamic = extension_of(model_of("rope"), "dynamic_ntk", factor=4.0)
     assert [dynamic.resolved(w)["factor"] for w in (4, T, 2 * T, 64)] == [1, 1, 5, 29]
 
@@ -79,14 +79,14 @@ def test_a_group_is_as_small_as_training_allows() -> None:
 
 def test_pairs_of_partial_rotary_and_dropped_ones() -> None:
     """D' = 4 of 8 numbers; of 4 pairs the last two still."""
-    partial = extension_of(model_of("rope", fraction=0.5), "ntk").acting(LONG)
+    partial = extension_of(model_of("rope", fraction=0.5), "ntk").effective_encoding(LONG)
     base = BASE * 4 ** (4 / 2)
     assert torch.allclose(theta_of(partial), torch.tensor([1.0, base**-0.5], dtype=torch.float64))
-    dropped = extension_of(model_of("rope", drop_low=0.5), "ntk").acting(LONG)
+    dropped = extension_of(model_of("rope", drop_low=0.5), "ntk").effective_encoding(LONG)
     base = BASE * 4 ** (8 / 6)
     assert torch.allclose(theta_of(dropped), torch.tensor([1, base**-0.25, 0, 0], dtype=torch.float64))
     for name in ("pi", "ntk_by_parts", "yarn"):
-        slower = theta_of(extension_of(model_of("rope", drop_low=0.5), name).acting(LONG))
+        slower = theta_of(extension_of(model_of("rope", drop_low=0.5), name).effective_encoding(LONG))
         assert (slower[:2] > 0).all() and not slower[2:].any()
     assert "single pair" in refused(model_of("rope", fraction=0.25), "ntk")
 
@@ -99,13 +99,13 @@ def test_the_temperature_of_partial_rotary_is_of_all_logits() -> None:
         TOKENS[:20],
         Way([0.25, BASE**-0.5 / 4, 0, 0], times=lambda n: (0.1 * math.log(4) + 1) ** 2),
     )
-    acting = extension_of(model, "yarn", **knobs).acting(20)
+    acting = extension_of(model, "yarn", **knobs).effective_encoding(20)
     assert (logits(model, TOKENS[:20], acting) - expected).abs().max() < 2e-5
 
 
 def test_layout_half_is_kept() -> None:
     model = model_of("rope", layout="half")
-    acting = extension_of(model, "pi", factor=2).acting(6)
+    acting = extension_of(model, "pi", factor=2).effective_encoding(6)
     far_apart = model(torch.tensor([TOKENS[:6]]), torch.arange(6), None, acting)
     twice = model(torch.tensor([TOKENS[:6]]), 2 * torch.arange(6), None, acting)
     plain = model(torch.tensor([TOKENS[:6]]), torch.arange(6))
@@ -116,7 +116,7 @@ def test_layout_half_is_kept() -> None:
 def test_layers_without_positions_stay_so() -> None:
     """RNoPE: the last layer is free, the first one has a window."""
     model = model_of("rnope_swa", base=BASE, every=2, window=LONG)
-    acting = extension_of(model, "pi").acting(LONG)
+    acting = extension_of(model, "pi").effective_encoding(LONG)
     q, k = torch.randn(2, 1, 2, 6, 8, generator=torch.Generator().manual_seed(0))
     pos = torch.arange(6)
     assert torch.equal(acting.rotate(q, k, pos, pos, 1)[0], q)
@@ -149,7 +149,7 @@ def test_leaky_distances_are_no_rows_of_a_bias() -> None:
     assert "no bias at the broken distances" in refused(model_of("alibi"), "rerope", leak=2)
     assert extension_of(model_of("alibi"), "rerope")
     one = extension_of(model_of("rope"), "rerope", leak=1)
-    assert one.acting(LONG) is one.model.acting
+    assert one.effective_encoding(LONG) is one.model.effective_encoding
 
 
 @pytest.mark.parametrize("name", DISTANCES)
@@ -175,7 +175,7 @@ def test_sinks_are_of_a_softmax_without_counts_or_windows(name: str) -> None:
 def test_sinks_without_distances_are_a_mask() -> None:
     model = model_of("nope")
     expected = by_pairs(model, TOKENS[:LONG], Way([0.0] * 4, seen=lambda i, j: j < 2 or i - j < 6))
-    acting = extension_of(model, "sinks", sinks=2).acting(LONG)
+    acting = extension_of(model, "sinks", sinks=2).effective_encoding(LONG)
     assert "prepare" not in acting.hooks
     assert (logits(model, TOKENS[:LONG], acting) - expected).abs().max() < 2e-5
 
@@ -186,7 +186,7 @@ def test_a_temperature_needs_a_softmax(name: str) -> None:
     model = model_of("sum", parts=["rope", "stick_breaking"])
     model.encoding.parts[1].refuses = {}  # its own word on attention.scale
     assert "softmax" in refused(model, name, **knobs)
-    assert extension_of(model, "pi").acting(LONG) is not model.acting
+    assert extension_of(model, "pi").effective_encoding(LONG) is not model.effective_encoding
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -18,7 +18,7 @@ import decoding
 import naive
 
 from posenc.encodings.base import Encoding
-from posenc.evaluation.extend import Extension, NotForThisEncodingError, build_extension
+from posenc.evaluation.extensions import Extension, NotForThisEncodingError, build_extension
 from posenc.model.attention import AttentionChoice
 from posenc.model.decoder import Decoder, initialize
 

@@ -43,14 +43,14 @@ def test_a_drawn_start_shows_no_larger_distance() -> None:
 def test_positions_drawn_with_gaps_show_distances_up_to_their_limit(dense: bool) -> None:
     model = drawn_model("randomized", dense=dense)  # below 16 T
     extension = extension_of(model, "pi")
-    assert extension.acting(16 * T) is model.acting
-    assert extension_of(model, "rerope").acting(16 * T) is model.acting
+    assert extension.effective_encoding(16 * T) is model.effective_encoding
+    assert extension_of(model, "rerope").effective_encoding(16 * T) is model.effective_encoding
     if dense:  # evaluated at 0, 1, 2, ...
         assert extension.resolved(32 * T) == {"factor": 2}
         assert extension_of(model, "sinks").resolved(T) == {"sinks": 4, "window": 16 * T - 4}
         return
     assert (
-        extension_of(model, "window", window=4).acting(2) is not model.acting
+        extension_of(model, "window", window=4).effective_encoding(2) is not model.effective_encoding
     )  # two tokens may be far apart
     for name in ("sinks", "lm_infinite"):
         assert "gaps" in refused(model, name)
@@ -61,9 +61,12 @@ def test_decoupled_rotary_parts() -> None:
     model = latent_model("rope", base=BASE)
     for name in DISTANCES:
         assert "turns a part of each head" in refused(model, name)
-    assert theta_of(extension_of(model, "pi", factor=2).acting(LONG)).tolist() == [0.5, BASE**-0.5 / 2]
+    assert theta_of(extension_of(model, "pi", factor=2).effective_encoding(LONG)).tolist() == [
+        0.5,
+        BASE**-0.5 / 2,
+    ]
     free = latent_model("nope")
-    acting = extension_of(free, "sinks", sinks=2).acting(LONG)
+    acting = extension_of(free, "sinks", sinks=2).effective_encoding(LONG)
     assert logits(free, TOKENS[:LONG], acting).isfinite().all()
 
 
@@ -76,7 +79,7 @@ def test_a_temperature_is_of_the_whole_query(make: Any) -> None:
             attention = block.attention
             weight = attention.q_up.weight if hasattr(attention, "q_up") else attention.qkv.weight[:16]
             weight.div_(0.5)
-    acting = extension_of(model, "scale", temperature=0.5).acting(LONG)
+    acting = extension_of(model, "scale", temperature=0.5).effective_encoding(LONG)
     found = logits(model, TOKENS[:LONG], acting)
     assert torch.allclose(found, logits(longer, TOKENS[:LONG]), atol=2e-5)
     assert not torch.allclose(found, logits(model, TOKENS[:LONG]), atol=1e-2)
@@ -84,6 +87,6 @@ def test_a_temperature_is_of_the_whole_query(make: Any) -> None:
 
 def test_the_decoupled_part_can_be_dropped() -> None:
     model = latent_model("rope")
-    acting = extension_of(model, "drop").acting(LONG)
+    acting = extension_of(model, "drop").effective_encoding(LONG)
     still = logits(latent_model("nope"), TOKENS[:LONG])  # the same initial values
     assert torch.equal(logits(model, TOKENS[:LONG], acting), still)

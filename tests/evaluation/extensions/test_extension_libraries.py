@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from posenc.encodings import build_encoding
-from posenc.evaluation.extend import build_extension
+from posenc.evaluation.extensions import build_extension
 from posenc.model.decoder import Decoder, ModelShape
 
 T, WIDTH, BASE = 2048, 64, 10000.0
@@ -42,7 +42,7 @@ def ours(name: str, **knobs: Any) -> tuple[Tensor, float]:
     )
     built = build_extension({"name": name, **knobs}, Decoder(SHAPE, 2, own))
     assert built is not None
-    acting: Any = built.acting(LONG)
+    acting: Any = built.effective_encoding(LONG)
     turning = next(part for part in acting.parts if "rotate" in part.hooks)
     return turning.frequencies(torch.device("cpu")), built.resolved(LONG).get("logits", 1.0)
 

@@ -1,7 +1,7 @@
 """The encoding removed, at every window; options (a window, drawn positions, a scale) stay.
 
-Formula: rotations, biases and laws of the scores are left out; the vectors of an absolute encoding are zero,
-while its factor on the token embeddings and the map of `combine: concat` stay.
+Formula: rotations, biases and changes of the scores are left out; the vectors of an absolute encoding are
+zero, while its factor on the token embeddings and the map of `combine: concat` stay.
 This is the first step of DroPE alone: the paper then trains on for a while so that the model learns to do
 without, which is no part of a measurement.
 Paper: Gelberg, Eguchi, Akiba, Cetin 2025 (DroPE), arXiv 2512.12167.
@@ -16,13 +16,19 @@ from torch import Tensor
 
 from posenc.encodings.base import Encoding
 from posenc.encodings.families.absolute import Absolute
-from posenc.evaluation.extend._base import Extension, RefusedError
-from posenc.evaluation.extend._parts import leaves, moves, name_of, together, with_random_numbers
+from posenc.evaluation.extensions.base import (
+    Extension,
+    RefusedError,
+    leaves,
+    moves,
+    name_of,
+    with_random_numbers,
+)
 from posenc.model.decoder import Decoder
 
 
 class Drop(Extension):
-    """What is left of a model without its positions."""
+    """The trained model without its encoding; its options stay."""
 
     name = "drop"
     paper = "Gelberg, Eguchi, Akiba, Cetin 2025 (DroPE), arXiv 2512.12167"
@@ -39,12 +45,12 @@ class Drop(Extension):
             raise RefusedError("there is nothing to remove")
         self.kept = [one for part in own for one in _left_of(part)] + list(self.parts[len(own) :])
 
-    def acting(self, window: int) -> Encoding:
-        return together(self.model.acting.shape, self.kept)
+    def effective_encoding(self, window: int) -> Encoding:
+        return self.together(self.kept)
 
 
 def _left_of(part: Encoding) -> list[Encoding]:
-    """What stays of a removed encoding. Raises RefusedError where more than positions would go."""
+    """Return what stays of a removed encoding. Raises RefusedError where more than positions would go."""
     name = name_of(part)
     if "weights" in part.hooks:
         raise RefusedError(f"{name} stands in the place of the softmax, which would come back")

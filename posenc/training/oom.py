@@ -1,4 +1,4 @@
-"""Memory of the process: freed memory is kept, which is less work for every step; was there too little?"""
+"""Recognise that memory ran out, and keep freed memory in the process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LARGEST = 32 * 1024 * 1024  # bytes; glibc takes no larger threshold
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Tell glibc not to hand freed tensors back to the kernel; elsewhere this does nothing.
+    """Tell glibc not to return freed tensors to the kernel; elsewhere do nothing.
 
     Measured at the nano shape on two CPU cores: 3400 to 7700 page faults a step without, 13 with, and the
     step 10-20% shorter.
@@ -30,7 +30,7 @@ def keep_freed_memory() -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out: torch says so in an exception of its own, or in words that differ by device."""
+    """Whether memory ran out: torch has an exception for it, or words that differ by device."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     words = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from posenc.encodings.base import Encoding
 from posenc.encodings.options import LogN, Window
-from posenc.evaluation.extend import NotForThisEncodingError
+from posenc.evaluation.extensions import NotForThisEncodingError
 
 TOKENS = list(range(13)) * 3
 
@@ -18,7 +18,7 @@ def dropped(name: str, *options: Encoding, **params: object) -> tuple[Tensor, Te
     """Logits of the model without its encoding, and of a model with the same weights that has none."""
     model, plain = model_of(name, *options, **params), model_of("nope", *options)
     plain.load_state_dict(model.state_dict(), strict=False)
-    acting = extension_of(model, "drop").acting(LONG)
+    acting = extension_of(model, "drop").effective_encoding(LONG)
     return logits(model, TOKENS[:LONG], acting), logits(plain, TOKENS[:LONG])
 
 
@@ -50,8 +50,10 @@ def test_the_factor_on_token_embeddings_stays() -> None:
         def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
             return factor * x if layer == 0 else x
 
-    found = logits(model, TOKENS[:LONG], extension_of(model, "drop").acting(LONG))
-    assert torch.allclose(found, logits(plain, TOKENS[:LONG], Larger(model.acting.shape)), atol=1e-5)
+    found = logits(model, TOKENS[:LONG], extension_of(model, "drop").effective_encoding(LONG))
+    assert torch.allclose(
+        found, logits(plain, TOKENS[:LONG], Larger(model.effective_encoding.shape)), atol=1e-5
+    )
 
 
 def test_the_map_of_joined_embeddings_stays() -> None:
@@ -60,15 +62,15 @@ def test_the_map_of_joined_embeddings_stays() -> None:
     emptied.load_state_dict(model.state_dict())
     with torch.no_grad():
         emptied.encoding.table.zero_()
-    found = logits(model, TOKENS[:T], extension_of(model, "drop").acting(T))
+    found = logits(model, TOKENS[:T], extension_of(model, "drop").effective_encoding(T))
     assert torch.allclose(found, logits(emptied, TOKENS[:T]), atol=1e-5)
 
 
 @pytest.mark.parametrize("beyond", ["truncate", "refuse", "clamp"])
 def test_without_a_table_no_window_is_too_long(beyond: str) -> None:
     model = model_of("learned", beyond=beyond)
-    acting = extension_of(model, "drop").acting(LONG)
-    assert acting.beyond is None and model.acting.beyond == beyond
+    acting = extension_of(model, "drop").effective_encoding(LONG)
+    assert acting.beyond is None and model.effective_encoding.beyond == beyond
     assert logits(model, TOKENS[:LONG], acting).isfinite().all()
 
 
@@ -84,7 +86,7 @@ def test_a_scale_counts_keys_without_the_windows_that_are_gone() -> None:
     model = decoding.model_of(own, LogN(own.shape, counted=(own,)))
     plain = model_of("nope", LogN(own.shape, counted=()))
     plain.load_state_dict(model.state_dict(), strict=False)
-    found = logits(model, TOKENS[:LONG], extension_of(model, "drop").acting(LONG))
+    found = logits(model, TOKENS[:LONG], extension_of(model, "drop").effective_encoding(LONG))
     assert torch.allclose(found, logits(plain, TOKENS[:LONG]), atol=1e-5)
 
 

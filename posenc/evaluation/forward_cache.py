@@ -1,0 +1,262 @@
+"""Forward passes over windows of text: the losses that every protocol sums, each made once in an evaluation.
+
+What a pass gives is decided by the model, the text, its windows in their order and the targets scored in
+them. A protocol that asks for the same pass again gets the same numbers, bit for bit: `positions` asks for
+the longest windows of `nonoverlapping`, as does `sliding` with a stride of a whole window; windows that begin
+where a document does come again at every longer window of `sliding`; an encoding that truncates sees one text
+at all windows beyond T.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posenc.core.seeds import generator_for
+from posenc.data import TokenStore
+from posenc.encodings.base import Encoding
+from posenc.evaluation.eval_memory import OutOfMemoryError, check_memory
+from posenc.evaluation.extensions import Extension
+from posenc.model.decoder import Decoder
+from posenc.model.fused import token_losses
+from posenc.results.schema import Curve
+from posenc.training.distributed import current
+from posenc.training.oom import is_out_of_memory
+from posenc.training.precision import autocast
+
+# Where positions are drawn: how many draws the windows of one length share, window i having number i % DRAWS.
+DRAWS = 16
+MAX_BYTES = 1 << 26  # of losses kept: 8 million targets
+
+
+class ForwardCache:
+    """Losses of the latest passes of one evaluation, by a key that names a model by its address."""
+
+    def __init__(self) -> None:
+        self._losses: OrderedDict[Hashable, np.ndarray] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, key: Hashable) -> np.ndarray | None:
+        """Return the losses of a key, read-only, or None."""
+        return self._losses.get(key)
+
+    def put(self, key: Hashable, losses: np.ndarray) -> None:
+        """Store losses, and drop the oldest beyond MAX_BYTES."""
+        losses.setflags(write=False)
+        self._losses[key] = losses
+        self._bytes += losses.nbytes
+        while self._bytes > MAX_BYTES:
+            _, oldest = self._losses.popitem(last=False)
+            self._bytes -= oldest.nbytes
+
+
+@dataclass(frozen=True)
+class EvalContext:
+    """A trained model and the documents it is measured on."""
+
+    model: Decoder
+    train_length: int  # T
+    seed: int  # for positions that are drawn
+    precision: str
+    device: torch.device
+    store: TokenStore
+    split: str
+    batch_tokens: int  # tokens in one forward pass
+    extension: Extension | None = None  # what is done to the trained model beyond T
+    cache: ForwardCache | None = None  # shared by the protocols of one evaluation; None: every pass is made
+
+    def effective_encoding(self, window: int) -> Encoding:
+        """Return what the attention sees when the model is given `window` tokens at once."""
+        if self.extension is None:
+            return self.model.effective_encoding
+        return self.extension.effective_encoding(window)
+
+
+@dataclass(frozen=True)
+class LossSums:
+    """Nats, targets and bytes summed by document (an index in the split)."""
+
+    documents: np.ndarray  # (N,) int64
+    nats: np.ndarray  # (N,) float64
+    targets: np.ndarray  # (N,) int64
+    bytes: np.ndarray  # (N,) int64
+    curve: Curve | None = None  # loss by position, from the protocol that makes one
+
+
+class NotApplicableError(Exception):
+    """This window cannot be measured with this encoding; the message is the record's note."""
+
+
+def never_stopped() -> None:
+    """Do nothing: the default of `check_stop`, which raises when a stop was asked for."""
+
+
+def text_losses(
+    context: EvalContext,
+    stops: np.ndarray,
+    window: int,
+    n_targets: int,
+    check_stop: Callable[[], None] = never_stopped,
+) -> np.ndarray:
+    """Return the loss in nats of the last targets of windows of text: (count, n_targets) float64, read-only.
+
+    Window i has `window` inputs; its last target is the token before stops[i] (count,) of the store. Raises
+    what `window_losses` raises.
+    """
+    cache, tokens = context.cache, context.store.tokens
+
+    def read(i: int) -> np.ndarray:
+        return tokens[stops[i] - window - 1 : stops[i]]
+
+    if cache is None:
+        return window_losses(context, read, len(stops), window, n_targets, check_stop)
+    key = _key(context, stops, window, n_targets)
+    losses = cache.get(key)
+    if losses is None:
+        losses = window_losses(context, read, len(stops), window, n_targets, check_stop)
+        cache.put(key, losses)
+    return losses
+
+
+def _key(context: EvalContext, stops: np.ndarray, window: int, n_targets: int) -> Hashable:
+    """Name all that the losses depend on and that may differ within an evaluation."""
+    encoding = context.effective_encoding(window)
+    inputs = n_inputs(encoding, window, n_targets)
+    extended = encoding is not context.model.effective_encoding
+    drawn = "positions" in encoding.hooks  # by the window's length, whatever is kept of it
+    return (
+        id(context.model),
+        id(context.store),
+        (id(context.extension), window) if extended else None,
+        hashlib.sha256(stops.astype(np.int64).tobytes()).digest(),
+        window if drawn else inputs,
+        inputs,
+        n_targets,
+    )
+
+
+def n_inputs(encoding: Encoding, window: int, n_targets: int) -> int:
+    """Return how many tokens of a window the model is given: fewer than `window` if the encoding truncates.
+
+    Raises NotApplicableError where the encoding refuses the length, or drops tokens that are to be scored.
+    """
+    beyond = encoding.beyond
+    trained = encoding.shape.positions  # more than T where training positions are drawn
+    if window <= trained or beyond not in ("truncate", "refuse"):
+        return window
+    if beyond == "refuse":
+        raise NotApplicableError(f"refused: {beyond=} past {trained} tokens")
+    if n_targets > trained:
+        raise NotApplicableError(
+            f"n/a: beyond=truncate keeps {trained} tokens, {n_targets} were to be scored"
+        )
+    return trained
+
+
+@torch.no_grad()
+def window_losses(
+    context: EvalContext,
+    read: Callable[[int], np.ndarray],
+    count: int,
+    window: int,
+    n_targets: int,
+    check_stop: Callable[[], None] = never_stopped,
+) -> np.ndarray:
+    """Return the loss in nats of the last `n_targets` of `count` windows: (count, n_targets) float64.
+
+    `read(i)` gives a window's inputs and its last target: (window + 1,) tokens. Drawn positions depend on the
+    seed, the window's length and i, never on the batch. Batches hold about `batch_tokens` tokens, and halve
+    when memory runs out; OutOfMemoryError when one window does not fit. Of several processes each makes a
+    part of the batches, and all get all losses.
+    """
+    model = context.model.to(context.device).eval()
+    encoding = context.effective_encoding(window)
+    inputs = n_inputs(encoding, window, n_targets)
+    losses = np.empty((count, n_targets))
+    draws = DRAWS if "positions" in encoding.hooks else 1
+    drawn = [
+        model.positions(inputs, generator_for(context.seed, "evaluation", window, draw), encoding)  # (S,)
+        for draw in range(draws)
+    ]
+    limit = encoding.ends_at
+    if limit is not None and any(int(pos[-1]) >= limit for pos in drawn):
+        raise NotApplicableError(f"n/a: no encoding of positions from {limit} on")
+    with current().sharing(losses, check_stop, OutOfMemoryError):
+        _check_fits(context, drawn[0], encoding, n_targets)
+        for draw, pos in enumerate(drawn):
+            rows = np.arange(draw, count, draws)
+            _losses_at(context, read, rows, pos, encoding, losses, check_stop)
+    return losses
+
+
+def _losses_at(
+    context: EvalContext,
+    read: Callable[[int], np.ndarray],
+    rows: np.ndarray,
+    pos: Tensor,
+    encoding: Encoding,
+    losses: np.ndarray,
+    check_stop: Callable[[], None],
+) -> None:
+    """Fill in the losses (count, n_targets) of the windows `rows`, all of them at the positions pos."""
+    inputs, n_targets = len(pos), losses.shape[1]
+    size, start = max(1, context.batch_tokens // inputs), 0
+    rows = current().batches(rows, size)
+    while start < len(rows):
+        check_stop()
+        some = rows[start : start + size]
+        batch = np.stack([read(i)[-inputs - 1 :] for i in some]).astype(np.int64)
+        try:
+            nats = _forward(context, torch.from_numpy(batch).to(context.device), pos, encoding, n_targets)
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if size == 1:
+                said = (str(error).splitlines() or [type(error).__name__])[0]  # a MemoryError has no text
+                raise OutOfMemoryError(f"oom at {inputs} tokens, batch 1: {said}") from error
+            size = max(1, size // 2)
+            continue
+        losses[some] = nats.cpu().double().numpy()
+        start += len(some)
+
+
+def _forward(context: EvalContext, batch: Tensor, pos: Tensor, encoding: Encoding, n_targets: int) -> Tensor:
+    with autocast(context.precision, context.device):
+        hidden = context.model.hidden(batch[:, :-1], pos, n_targets, encoding)  # (B, T, d_model)
+    targets = batch[:, -n_targets:]  # (B, T)
+    weight = context.model.embedding.weight.to(hidden.dtype)  # (V, d_model)
+    return token_losses(hidden.flatten(0, 1), weight, targets.flatten()).view_as(targets)
+
+
+def _check_fits(context: EvalContext, pos: Tensor, encoding: Encoding, n_targets: int) -> None:
+    """Raise OutOfMemoryError where one window at the positions pos would get the process killed."""
+
+    def make_pass(n: int) -> None:
+        tokens = torch.zeros((1, n + 1), dtype=torch.int64)
+        _forward(context, tokens, pos[:n], encoding, n if n_targets == len(pos) else min(n_targets, n))
+
+    if context.device.type == "cpu":  # a GPU raises an error in time
+        check_memory(make_pass, len(pos), context.model.shape.n_heads)
+
+
+def sums_by_document(
+    documents: np.ndarray, nats: np.ndarray, targets: np.ndarray, byte_counts: np.ndarray
+) -> LossSums:
+    """Add up rows (N,) of windows by their document."""
+    found, inverse = np.unique(documents, return_inverse=True)
+
+    def total(values: np.ndarray) -> np.ndarray:
+        return np.bincount(inverse, weights=values, minlength=len(found))
+
+    return LossSums(
+        documents=found.astype(np.int64),
+        nats=total(nats),
+        targets=total(targets).astype(np.int64),
+        bytes=total(byte_counts).astype(np.int64),
+    )
