@@ -374,21 +374,20 @@ def hub() -> Iterator[Finding]:
 
 def wandb() -> Iterator[Finding]:
     """Look for a key, and ask whether the server answers. Nothing is logged in to, no key is shown."""
-    from posenc.tracking.wandb_server import answers, credentials, host_of, requested_mode, server_url
+    from posenc.tracking.wandb import answers, has_key, host, requested_mode
 
     try:
-        url = server_url()
+        server, key, mode = host(), has_key(), requested_mode()
     except Exception:  # not installed, or too old to tell
         yield Finding("W&B", "note", "the package wandb cannot be used", "if you want it: pip install wandb")
         return
-    key = credentials(url) is not None
     text = f"key {'found' if key else 'not found'}"
-    if (mode := requested_mode()) in ("offline", "disabled"):  # then nobody is asked
+    if mode is not None:  # then nobody is asked
         writes = "writes offline runs; wandb sync sends them" if mode == "offline" else "writes nothing"
         yield Finding("W&B", "note", f"{text}; WANDB_MODE asks for {mode}: tracking=wandb {writes}")
         return
-    there = answers(url)
-    text += f"; {host_of(url)} {'answers' if there else 'does not answer'}"
+    there = answers()
+    text += f"; {server} {'answers' if there else 'does not answer'}"
     text += ": tracking=wandb goes online" if key and there else ""
     advice = "tracking=wandb writes offline runs; wandb sync sends them" + (
         "" if key else "; key: wandb login"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +10,7 @@ from typing import TextIO
 
 from posenc.core.errors import UserError, visible
 from posenc.report.captions import millions
-from posenc.report.escape import csv_field
+from posenc.report.escape import csv_text
 from posenc.report.table import CellText, Report, Table
 from posenc.report.writers import color_of, markdown, terminal, unicode_of, width_of, write
 from posenc.results.against import FLAT, Block, Check, Entry, PaperComparison
@@ -132,12 +130,10 @@ def _checks(checks: Sequence[Check]) -> list[tuple[str, str]]:
 
 def _csv(found: PaperComparison) -> str:
     """Return a line for each number of both sides with its sign's check; reasons are in the JSON."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     fields = [field.name for field in dataclasses.fields(Entry)]
-    writer.writerow(["table", "train_length", *fields])
-    for block in found.blocks:
-        for entry in block.entries:
-            values = [found.table, block.train_length, *(getattr(entry, field) for field in fields)]
-            writer.writerow([csv_field(value) for value in values])
-    return out.getvalue()
+    rows = [
+        [found.table, block.train_length, *(getattr(entry, field) for field in fields)]
+        for block in found.blocks
+        for entry in block.entries
+    ]
+    return csv_text([["table", "train_length", *fields], *rows])

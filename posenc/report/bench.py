@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from posenc.report.escape import csv_field
+from posenc.report.escape import csv_text
 from posenc.report.table import CellText, Report, Table
 from posenc.report.writers import markdown, terminal
 
@@ -124,21 +122,16 @@ def _texts(figures: dict[str, Any]) -> list[str]:
 
 def _csv(document: dict[str, Any]) -> str:
     """Return a line for each training and each evaluation window; unrounded, empty where there is nothing."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, FIELDS, lineterminator="\n")
-    writer.writeheader()
+    rows = []
     for cell in document["cells"]:
         shared = {key: cell[key] for key in FIELDS if key in cell}
         shared |= {"encoding": cell["label"], "model": cell["model"]["name"]}
         shared["parameters"] = (cell["parameters"] or {}).get("total")
-        for phase, figures in [
-            ("training", cell["training"]),
-            *(("evaluation", one) for one in cell["evaluation"]),
-        ]:
-            found = {key: figures[key] for key in FIELDS if key in figures}
-            row = {"window": cell["context_length"], **shared, "phase": phase, **found}
-            writer.writerow({key: csv_field(value) for key, value in row.items()})
-    return out.getvalue()
+        phases = [("training", cell["training"]), *(("evaluation", one) for one in cell["evaluation"])]
+        for phase, figures in phases:
+            row = {"window": cell["context_length"], **shared, "phase": phase, **figures}
+            rows.append([row.get(key) for key in FIELDS])
+    return csv_text([FIELDS, *rows])
 
 
 def _short(value: float) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +9,7 @@ from typing import Any
 
 from posenc.core.errors import visible
 from posenc.report.captions import summary_sentence
-from posenc.report.escape import csv_field
+from posenc.report.escape import csv_text
 from posenc.results.comparison import Column, Comparison, Row
 from posenc.results.schema import SCHEMA_VERSION
 
@@ -43,23 +41,17 @@ def csv_lines(comparisons: Sequence[Comparison]) -> str:
     """
     mixed = sorted({key for one in comparisons for key in (*_mixed(one.header["mixed"]), *_facet(one))})
     probes = list(dict.fromkeys(name for comparison in comparisons for name in _probe_names(comparison)))
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*FIELDS[:4], *mixed, *FIELDS[4:-3], *probes, *FIELDS[-3:]])
+    head, tail = FIELDS[:4], [*FIELDS[4:-3], *probes, *FIELDS[-3:]]
+    lines: list[list[object]] = [[*head, *mixed, *tail]]
     for comparison in comparisons:
         for row in comparison.rows:
-            shared = _of_row(comparison, row)
-            lines = [shared | _of_cell(comparison, row, i) for i in range(len(comparison.columns))]
+            own, shared = _mixed(row.mixed) | _facet(comparison), _of_row(comparison, row)
+            cells = [_of_cell(comparison, row, i) for i in range(len(comparison.columns))]
             # without columns a row without a number keeps its reason
-            for values in lines or [shared | {"note": "; ".join(row.notes)}]:
-                fields = [values.get(name) for name in (*FIELDS[4:-3], *probes, *FIELDS[-3:])]
-                line = [
-                    *(values[name] for name in FIELDS[:4]),
-                    *((_mixed(row.mixed) | _facet(comparison)).get(key) for key in mixed),
-                    *fields,
-                ]
-                writer.writerow([csv_field(value) for value in line])
-    return out.getvalue()
+            for values in (shared | cell for cell in cells or [{"note": "; ".join(row.notes)}]):
+                between = (own.get(key) for key in mixed)
+                lines.append([*(values[key] for key in head), *between, *(values.get(key) for key in tail)])
+    return csv_text(lines)
 
 
 def json_document(comparisons: Sequence[Comparison]) -> str:

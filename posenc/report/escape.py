@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
+from collections.abc import Iterable
 
 from posenc.core.errors import visible
 
@@ -18,10 +21,16 @@ def markdown(text: object) -> str:
     return re.sub(r"([\\`*_{}\[\]<>|#~!$&])", r"\\\1", visible(text))
 
 
-def csv_field(value: object) -> object:
-    """Return a field for the csv module: text that no spreadsheet takes for a formula, else the value."""
-    if not isinstance(value, str):
-        return value
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Return rows as CSV with text that no spreadsheet takes for a formula; None is an empty field."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    for row in rows:
+        writer.writerow([_csv_field(value) if isinstance(value, str) else value for value in row])
+    return out.getvalue()
+
+
+def _csv_field(value: str) -> str:
     shown = visible(value)
     return f"'{shown}" if shown.strip() and shown.lstrip()[0] in FORMULA else shown
 

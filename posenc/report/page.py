@@ -58,10 +58,9 @@ def write_page(
     """Write the page, whole or not at all; the same runs give the same bytes.
 
     `comparisons` are facets or protocols of `runs`, each a section; `command` is the command line that makes
-    the page again (without it one is put together from the comparisons). Raises RunError where the file
-    cannot be written or the chart library is not installed.
+    the page again. Raises RunError where the file cannot be written or the chart library is not installed.
     """
-    write_text_atomic(path, page(runs, comparisons, command or _command(path, runs, comparisons)))
+    write_text_atomic(path, page(runs, comparisons, command or ()))
 
 
 def page(runs: Sequence[Run], comparisons: Sequence[Comparison], command: Sequence[str]) -> str:
@@ -298,15 +297,3 @@ def _file(name: str) -> str:
 
 def _hash(content: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
-
-
-def _command(path: Path, runs: Sequence[Run], comparisons: Sequence[Comparison]) -> list[str]:
-    """Return protocol, metric, facet and baseline of the first comparison and the folders of the runs."""
-    words = ["posenc", "compare", *sorted({str(run.path.parent) for run in runs})]
-    for option in ("protocol", "metric", "baseline"):
-        value = comparisons[0].header[option] if comparisons else None
-        words += [f"--{option}", str(value)] if value is not None else []
-    facet = comparisons[0].header["facet"] if comparisons else None
-    words += ["--facet", str(facet["key"])] if facet else []
-    words += ["--allow-mixed"] if any(one.header["mixed"] for one in comparisons) and not facet else []
-    return [*words, "--html", path.name]

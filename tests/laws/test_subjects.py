@@ -8,8 +8,7 @@ from subjects import SETTINGS, named
 
 from posenc.cli.check import SHORT, subject_of
 from posenc.core.errors import UserError
-from posenc.laws.float64 import Float64
-from posenc.laws.numbers import far_positions
+from posenc.laws.precision import Float64, far_positions
 from posenc.laws.subject import FAR, logits, tokens
 
 
