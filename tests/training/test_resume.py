@@ -29,20 +29,6 @@ def test_stopped_at_the_first_middle_and_last_step_is_not_stopped(
         assert on_disk(folder) == whole, stop
 
 
-def test_several_stops_change_nothing(store: TokenStore, tmp_path: Path) -> None:
-    run(build("t5", store), store, tmp_path / "whole")
-    folder = tmp_path / "stops"
-    resumed: list[int] = []
-    for _ in range(20):
-        if (
-            run(build("t5", store), store, folder, stop_after=2, on_resume=resumed.append).status
-            == "finished"
-        ):
-            break
-    assert resumed == [0, 2, 4, 6, 8, 10]
-    assert on_disk(folder) == on_disk(tmp_path / "whole")
-
-
 def test_a_finished_run_is_not_trained_further(store: TokenStore, tmp_path: Path) -> None:
     first = run(build("rope", store), store, tmp_path)
     before = (tmp_path / f"step-{STEPS:08d}" / "model.safetensors").stat()
