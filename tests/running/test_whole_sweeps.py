@@ -16,9 +16,8 @@ import tiny
 
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
-from posenc.core.machine import usable_cores
+from posenc.running.jobs import each_once
 from posenc.running.sweep import job_command
-from posenc.running.worker_pool import OUT_OF_MEMORY
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "cli"))
 from pseudo_terminal import Terminal
@@ -26,47 +25,6 @@ from pseudo_terminal import Terminal
 Posenc = Callable[..., tiny.Result]
 TWO = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 ONE_LENGTH = ("eval.lengths=[1x]", "eval.protocols=[fixed-target]")
-PLUGIN = """
-import os, sys, torch
-from posenc.encodings.base import Encoding
-
-class Own(Encoding):
-    paper, formula, acts_on, past_training = "none", "none", "nothing", "none"
-
-class Raises(Own):
-    name = "raises"
-    def embed(self, x, pos, layer):
-        raise KeyError("boom")
-
-class Leaves(Own):
-    name = "leaves"
-    def embed(self, x, pos, layer):
-        sys.exit(7)
-
-class Dies(Own):
-    name = "dies"
-    def embed(self, x, pos, layer):
-        os.kill(os.getpid(), 9)
-
-class Explodes(Own):
-    name = "explodes"
-    def embed(self, x, pos, layer):
-        return x * float("inf")
-
-class Talks(Own):
-    name = "talks"
-    def embed(self, x, pos, layer):
-        if self.training:
-            print("threads", torch.get_num_threads())
-        return x
-"""
-
-
-def statuses(runs: Path) -> dict[str, str]:
-    return {
-        path.parent.name.split("-")[0]: json.loads(path.read_text())["status"]
-        for path in runs.glob("default/*/status.json")
-    }
 
 
 def weights(runs: Path) -> dict[str, str]:
@@ -93,34 +51,6 @@ def test_a_sweep_ends_with_the_comparison_and_skips_what_is_there(
     assert len(list((place / "runs" / "default").iterdir())) == 2
     assert sorted(p.name for p in place.iterdir()) == ["runs"]  # Hydra left nothing beside it
     assert [line for line in result.out.splitlines() if line.startswith("rope")]
-
-
-@pytest.mark.slow
-def test_the_death_of_a_job_is_its_own(place: Path, corpus: Path) -> None:
-    (place / "odd.py").write_text(PLUGIN)
-    (place / "conf" / "encoding").mkdir(parents=True)
-    names = ("raises", "leaves", "dies", "explodes", "talks")
-    for name in names:
-        (place / "conf" / "encoding" / f"{name}.yaml").write_text(f"name: {name}\n")
-    sweep = [*tiny.TINY, *ONE_LENGTH, f"data.paths={corpus}", "plugins=[odd]", f"encoding={','.join(names)}"]
-    words = ("train", "--config-dir", "conf", *TWO, *sweep, "-m")
-    result = tiny.spawn(*words, cwd=place, PYTHONPATH=str(place), OMP_NUM_THREADS="")
-    assert result.code == 1 and "Traceback" not in result.err
-    lines = result.err.splitlines()
-    logs = {i: line.removeprefix("  log: ") for i, line in enumerate(lines) if line.startswith("  log: ")}
-    assert [lines[i - 1] for i in logs] == [
-        "[1/5] raises: failed, KeyError: 'boom'",
-        "[2/5] leaves: failed, SystemExit: 7",
-        f"[3/5] dies: killed by SIGKILL, {OUT_OF_MEMORY}",
-        "[4/5] explodes: diverged, non-finite loss at step 1",
-    ]
-    assert all((place / log).read_text() for log in logs.values())
-    assert "5 jobs: 2 failed, 1 killed by SIGKILL, 1 diverged, 1 finished" in lines
-    assert "--retry" in lines[-1] and "[5/5] talks: 1x " in result.err  # its losses
-    assert f"threads {max(1, usable_cores() // 2)}\n" in result.out
-    assert [line for line in result.out.splitlines() if line.startswith("talks ")]
-    states = statuses(place / "runs")
-    assert (states["talks"], states["raises"], states["explodes"]) == ("finished", "failed", "diverged")
 
 
 @pytest.mark.slow
@@ -174,12 +104,10 @@ def test_a_job_keeps_the_folder_of_yaml_and_is_no_sweep(place: Path) -> None:
     assert words[1:] == ["-P", "-m", "posenc", "train", "--config-dir", "conf", "seed=1", "hydra.mode=RUN"]
 
 
-def test_one_run_under_two_names_is_done_once(train: Posenc, place: Path) -> None:
-    done = train("-m", "name=z,b", "encoding=rope", *ONE_LENGTH)
-    assert done.code == 0 and "the same run as" in done.err, done.err
-    (run,) = (place / "runs" / "default").glob("*-*")
-    assert run.name.startswith("z-")
-    (run.parent / f"a-{run.name[2:]}").mkdir()  # as an older posenc left it: empty, and first by name
-    again = train("name=b", "encoding=rope", *ONE_LENGTH)
-    assert again.code == 0 and "rope" in again.out
-    assert {path.name[0] for path in run.parent.glob("*-*")} == {"z", "a"}
+def test_one_run_under_two_names_is_done_once(
+    place: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = parse(["-m", *tiny.TINY, f"data.paths={corpus}", "name=z,b", "seed=0,1"])
+    kept = each_once(compose_jobs("train", line)).jobs
+    assert [(job.settings["name"], job.settings["seed"]) for job in kept] == [("z", 0), ("z", 1)]
+    assert capsys.readouterr().err.count("the same run as") == 2
