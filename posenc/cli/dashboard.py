@@ -12,8 +12,7 @@ from posenc.core.paths import conf_dir, output_file
 from posenc.evaluation import PROTOCOLS
 from posenc.report import captions
 from posenc.results.selection import parse_multiple
-from posenc.tracking.copy import refuse_without
-from posenc.tracking.wandb_server import configured
+from posenc.tracking.base import refuse_without
 
 NAME = "posenc: encodings by context"
 
@@ -37,12 +36,13 @@ def make_dashboard(
     _check_protocol(protocol)
     place = None if out is None else output_file("--out", out)
     from posenc.tracking import workspace as views
+    from posenc.tracking.wandb import settings
 
-    if project is None and (project := configured("project")) is None:
+    if project is None and (project := settings().project) is None:
         project = yaml.safe_load((conf_dir() / "tracking" / "wandb.yaml").read_text(encoding="utf-8"))[
             "project"
         ]
-    owner = entity or configured("entity")
+    owner = entity or settings().entity
     if dry_run or place is not None:
         text = views.as_json(views.build_workspace(owner or "ENTITY", project, NAME, protocol, multiple))
         if place is None:

@@ -29,7 +29,7 @@ from posenc.running.run_state import finished_config, forget_diverged, is_done, 
 from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.running.train_job import TrainJob
 from posenc.tracking import Tracker, build_tracker
-from posenc.tracking.none import NoTracker
+from posenc.tracking.base import NoTracker
 from posenc.training.compiling import compiled_blocks, compiler_works
 from posenc.training.distributed import current
 from posenc.training.loop import Progress, Trained, train

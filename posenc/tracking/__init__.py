@@ -1,29 +1,27 @@
-"""Trackers: copies of a run's numbers on a dashboard. `tracking.name` is a module of this package.
-
-Such a module has `start(run, *, ...) -> Tracker`, whose keyword-only parameters are the keys of its YAML, and
-`check(...)` with the same parameters, which raises UserError before anything runs.
-"""
+"""Track runs: copies of a run's numbers on a dashboard. The files of the run are the truth."""
 
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from posenc.core.errors import UserError
 from posenc.core.signature import check_arguments
-from posenc.tracking.base import TrackedRun, Tracker
+from posenc.tracking.base import BaseTracker, NoTracker, TrackedRun, Tracker, reason
 
-__all__ = ["TRACKERS", "TrackedRun", "Tracker", "build_tracker", "check_tracking"]
+__all__ = ["TRACKERS", "BaseTracker", "NoTracker", "TrackedRun", "Tracker", "build_tracker", "check_tracking"]
 
 TRACKERS = ("none", "several", "tensorboard", "trackio", "wandb")
+logger = logging.getLogger(__name__)
 
 
-def check_tracking(tracking: Mapping[str, Any]) -> None:
-    """Raise UserError if the config group `tracking` cannot work: name, keys, types, a missing package."""
-    check_one(tracking, "tracking")
+def check_tracking(tracking: Mapping[str, Any], prefix: str = "tracking") -> None:
+    """Raise UserError if the config group cannot work: name, keys, types, a missing package."""
+    tracker, arguments = _resolve(tracking, prefix)
+    tracker.check(prefix, **arguments)
 
 
 def build_tracker(
@@ -40,41 +38,77 @@ def build_tracker(
     Raises UserError as `check_tracking` does. Anything else that goes wrong is one warning and an object that
     does nothing.
     """
-    check_one(tracking, "tracking")
-    run = TrackedRun(name=run_name, group=group, tags=tags, config=config, directory=Path(run_dir))
-    return start_one(tracking, run, "tracking")
+    check_tracking(tracking)
+    return _start(tracking, TrackedRun(run_name, group, tags, config, Path(run_dir)), "tracking")
 
 
-def start_one(tracking: Mapping[str, Any], run: TrackedRun, prefix: str) -> Tracker:
-    """The tracker of a checked group whose keys are `prefix.key`."""
-    module, arguments = resolve_one(tracking, prefix)
-    tracker: Tracker = module.start(run, **arguments)
-    return tracker
-
-
-def check_one(tracking: Mapping[str, Any], prefix: str) -> None:
-    """Check the group whose keys are `prefix.key`. Raises UserError."""
-    module, arguments = resolve_one(tracking, prefix)
+def _start(tracking: Mapping[str, Any], run: TrackedRun, prefix: str) -> Tracker:
+    tracker, arguments = _resolve(tracking, prefix)
     try:
-        module.check(**arguments)
-    except UserError as error:
-        raise _renamed(error, prefix) from None
+        return tracker(run, **arguments)
+    except Exception as error:
+        logger.warning("%s could not start, the run goes on without it (%s)", tracker.label, reason(error))
+        return NoTracker(run)
 
 
-def resolve_one(tracking: Mapping[str, Any], prefix: str) -> tuple[ModuleType, dict[str, Any]]:
-    """The module of a tracker and its arguments, typed. Raises UserError."""
+def _resolve(tracking: Mapping[str, Any], prefix: str) -> tuple[Any, dict[str, Any]]:
+    """Return the class of a tracker and its arguments, typed: they are the keys of its YAML."""
     name = tracking.get("name")
     if name not in TRACKERS:
         raise UserError(prefix, name, "there is no such tracker", allowed=TRACKERS)
-    module = importlib.import_module(f"posenc.tracking.{name}")
+    tracker: Any = {"none": NoTracker, "several": SeveralTrackers}.get(str(name))
+    if tracker is None:
+        tracker = importlib.import_module(f"posenc.tracking.{name}").TRACKER
     given = {str(key): value for key, value in tracking.items() if key != "name"}
-    return module, check_arguments(module.start, given, prefix)
+    return tracker, check_arguments(tracker, given, prefix)
 
 
-def _renamed(error: UserError, prefix: str) -> UserError:
-    """A tracker speaks of its keys as `tracking.key`; among several they are `tracking.<its name>.key`."""
-    if prefix == "tracking" or not error.key.startswith("tracking."):
-        return error
-    hint = error.hint.replace("tracking.", f"{prefix}.") if error.hint else None
-    key = error.key.replace("tracking", prefix, 1)
-    return UserError(key, error.value, error.problem, allowed=error.allowed, hint=hint)
+class SeveralTrackers:
+    """Tell each of several trackers everything, each with its own settings, limits and failures."""
+
+    label = "several trackers"
+
+    def __init__(
+        self,
+        run: TrackedRun,
+        *,
+        trackers: list[str],
+        wandb: dict[str, Any],
+        trackio: dict[str, Any],
+        tensorboard: dict[str, Any],
+    ) -> None:
+        groups = {"wandb": wandb, "trackio": trackio, "tensorboard": tensorboard}
+        self._trackers = [
+            _start({**groups[name], "name": name}, run, f"tracking.{name}")
+            for name in dict.fromkeys(trackers)
+        ]
+
+    @staticmethod
+    def check(prefix: str, *, trackers: list[str], **groups: dict[str, Any]) -> None:
+        """Raise UserError for trackers that there are none of, and for settings that one of them refuses."""
+        if not trackers:
+            raise UserError(
+                f"{prefix}.trackers", "[]", "none is named", allowed=groups, hint="or tracking=none"
+            )
+        for name in trackers:
+            if name not in groups:
+                raise UserError(f"{prefix}.trackers", name, "there is no such tracker", allowed=groups)
+        for name, group in groups.items():
+            _resolve({**group, "name": name}, f"{prefix}.{name}")  # a misspelt key, asked for or not
+            if name in trackers:
+                check_tracking({**group, "name": name}, f"{prefix}.{name}")
+
+    def log(self, metrics: dict[str, float], step: int | None) -> None:
+        """Log a training step to each."""
+        for tracker in self._trackers:
+            tracker.log(metrics, step)
+
+    def evaluation(self, records: list[dict[str, Any]]) -> None:
+        """Log the records of an evaluation to each."""
+        for tracker in self._trackers:
+            tracker.evaluation(records)
+
+    def finish(self, status: str) -> None:
+        """End the run in each."""
+        for tracker in self._trackers:
+            tracker.finish(status)

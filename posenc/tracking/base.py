@@ -1,13 +1,29 @@
-"""The interface to a tracker, and what a tracker is told about the run."""
+"""The contract of a tracker, and what all trackers do alike: names, time limits, one warning, no doubles."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import importlib.util
+import json
+import logging
+import math
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from posenc.tracking.pictures import Pictures
+from posenc.core.atomic_files import write_json_atomic
+from posenc.core.errors import RunError, UserError, visible
+from posenc.core.threads import run_interruptible
+from posenc.tracking import metrics as figures
+
+logger = logging.getLogger(__name__)
+
+GRACE_SECONDS = 1.0  # beyond a tracker's own time-out, for its service to start or stop
 
 
 @dataclass(frozen=True)
@@ -19,23 +35,246 @@ class TrackedRun:
     tags: Sequence[str]
     config: Mapping[str, Any]
     directory: Path
-    pictures: Pictures = field(init=False)  # shared, so that several trackers draw each plot once
+    drawn: dict[str, bytes | None] = field(default_factory=dict)  # PNG: several trackers draw each plot once
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "pictures", Pictures(self.directory))
+    def png(self, kinds: Sequence[str]) -> dict[str, bytes]:
+        """Draw plots by kind (keys of `posenc.report.plots.PLOTS`), but those nothing was measured for."""
+        for kind in kinds:
+            if kind not in self.drawn:
+                self.drawn[kind] = self._draw(kind)
+        return {kind: png for kind in kinds if (png := self.drawn[kind]) is not None}
+
+    def _draw(self, kind: str) -> bytes | None:
+        logging.getLogger("matplotlib").setLevel(logging.WARNING)  # at first it says what fonts it found
+        try:
+            from posenc.report.plots import plot_bytes
+            from posenc.results.comparison import compare, protocols_of
+            from posenc.results.load import load_run
+
+            run = load_run(self.directory)
+            if not (measured := protocols_of([run])):
+                return None
+            if run.status.get("status") == "running":  # it is this very job that asks, at its end
+                run.status = {**run.status, "status": "finished"}
+            return plot_bytes("png", kind, [run], [compare([run], measured[0], "nats", allow_mixed=True)])
+        except UserError as error:
+            logger.debug("no plot %s: %s", kind, error.problem)  # nobody measured what it shows
+        except Exception as error:
+            logger.warning("the plot %s cannot be drawn for the trackers (%s)", kind, reason(error))
+        return None
 
 
 class Tracker(Protocol):
-    """A copy of the numbers elsewhere; the files of the run are the truth. No method ever raises."""
+    """A copy of the numbers elsewhere. No method ever raises."""
 
     def log(self, metrics: dict[str, float], step: int | None) -> None:
-        """Numbers of one training step. A name without a slash is shown under `train/`.
+        """Log the numbers of one training step. A name without a slash is shown under `train/`.
 
-        A step that was given before the run was stopped is not given again.
+        A step that was logged before the run was stopped is not logged again.
         """
 
     def evaluation(self, records: list[dict[str, Any]]) -> None:
-        """The records of `results.json` together, after the last step; cells given before are left out."""
+        """Log the records of `results.json`, after the last step; cells logged before are left out."""
 
     def finish(self, status: str) -> None:
         """End the tracked run. Every status but `finished` marks it as failed."""
+
+
+class NoTracker:
+    """Do nothing, so that the training loop never asks whether there is a tracker."""
+
+    label = "none"
+
+    def __init__(self, run: TrackedRun | None = None) -> None:
+        pass
+
+    @staticmethod
+    def check(prefix: str) -> None:
+        """Find nothing wrong."""
+
+    def log(self, metrics: dict[str, float], step: int | None) -> None:
+        """Do nothing."""
+
+    def evaluation(self, records: list[dict[str, Any]]) -> None:
+        """Do nothing."""
+
+    def finish(self, status: str) -> None:
+        """Do nothing."""
+
+
+@dataclass
+class Progress:
+    """What a tracker has of a run, in `tracking/<tracker>.json`: a resumed run goes on from there."""
+
+    id: str  # the tracked run's own
+    group: str | None  # the first one it had: an evaluation later does not move it
+    step: int = -1  # the last training step
+    row: int = -1  # the last row, for a tracker that counts rows by itself
+    sent: list[str] = field(default_factory=list)  # cells
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What there is to show of an evaluation."""
+
+    windows: list[dict[str, float]]  # a row a window, of the cells that were not logged before
+    positions: list[dict[str, float]]  # a row a bin of positions, likewise
+    summary: dict[str, float]
+    table: list[list[Any]]  # rows of posenc.tracking.metrics.COLUMNS
+    pictures: dict[str, bytes]  # PNG by kind
+
+
+class BaseTracker:
+    """A tracked run. The first exception is one warning and switches it off.
+
+    Subclasses connect in `__init__`, whose keyword-only parameters are the keys of their YAML, and send:
+    `send_step`, `send_evaluation`, `end`. These may raise, the last two may hang.
+    """
+
+    label = ""  # its name in messages
+
+    def __init__(self, run: TrackedRun, name: str, timeout: float, plots: Sequence[str]) -> None:
+        self.run = run
+        self.plots = plots
+        self._file = run.directory / "tracking" / f"{name}.json"
+        self._timeout = timeout
+        self._on = True
+        self._given_up = False
+        self._finished = False
+        # an id made from the directory's hash would be the same for everybody who trains the same thing, and
+        # again after the directory is deleted: two runs in one
+        self.progress = Progress(secrets.token_hex(6), run.group)
+        self.resumed = False
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            kept = json.loads(self._file.read_text(encoding="utf-8"))
+            group = None if kept["group"] is None else str(kept["group"])
+            if re.fullmatch(r"[a-z0-9]{8,64}", kept["id"]):  # it becomes a part of paths
+                steps = int(kept["step"]), int(kept["row"])
+                self.progress = Progress(kept["id"], group, *steps, [str(cell) for cell in kept["sent"]])
+                self.resumed = True
+
+    def send_step(self, row: Mapping[str, float], step: int | None) -> None:
+        """Send one training step; every name has a slash."""
+        raise NotImplementedError
+
+    def send_evaluation(self, shown: Evaluation) -> None:
+        """Send curves, summary figures, a table, pictures."""
+        raise NotImplementedError
+
+    def end(self, status: str) -> None:
+        """Flush and close."""
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """Clean up after an end that failed or hangs."""
+
+    def advice(self) -> str:
+        """Say what to do about what was not sent; starts with a space."""
+        return ""
+
+    def save(self) -> None:
+        """Keep the progress; where it cannot be written, tracking goes on without."""
+        with suppress(OSError, RunError):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            write_json_atomic(self._file, asdict(self.progress))
+
+    def log(self, metrics: dict[str, float], step: int | None) -> None:
+        """Send one row at `step`, with bare names under `train/`."""
+        if step is not None and step <= self.progress.step:
+            return
+        row = {name if "/" in name else f"train/{name}": value for name, value in metrics.items()}
+        if self._try(lambda: self.send_step(row, step)) and step is not None:
+            self.progress.step = step
+            self.save()
+
+    def evaluation(self, records: list[dict[str, Any]]) -> None:
+        """Send curves against window and position, summary figures, a table, plots."""
+        self._try(lambda: self._evaluation(records))
+
+    def _evaluation(self, records: list[dict[str, Any]]) -> None:
+        config = self.run.config
+        every = figures.apart(records, config)
+        fresh = [record for record in every if cell_key(record) not in self.progress.sent]
+        if fresh:
+            windows, positions = figures.by_window(fresh, config), figures.by_position(fresh, config)
+            summary, table = figures.summary(every, config), figures.table_rows(every, config)
+            shown = Evaluation(windows, positions, summary, table, self.run.png(self.plots))
+            self._within(lambda: self.send_evaluation(shown))
+            self.progress.sent += [cell_key(record) for record in fresh]
+            self.save()
+
+    def finish(self, status: str) -> None:
+        """End it within `timeout` seconds; once."""
+        if self._finished:
+            return
+        self._finished = True
+        if self._given_up:  # it would hang again
+            self.leave()
+            return
+        try:
+            self._within(lambda: self.end(status))
+        except Exception as error:
+            if self._on:
+                logger.warning("%s did not get everything (%s).%s", self.label, reason(error), self.advice())
+            self.leave()
+
+    def _within(self, action: Callable[[], None]) -> None:
+        """Call what may hang. W&B asks the server before it takes an artifact: 20 s where that has died."""
+        run_interruptible(lambda _: action(), limit=self._timeout + GRACE_SECONDS)
+
+    def _try(self, action: Callable[[], None]) -> bool:
+        """Tell whether it was done."""
+        if not self._on or self._finished:
+            return False
+        try:
+            action()
+        except Exception as error:
+            self._on, self._given_up = False, isinstance(error, TimeoutError)
+            words = "is switched off, the run goes on without it"
+            logger.warning("%s %s (%s).%s", self.label, words, reason(error), self.advice())
+            return False
+        return True
+
+
+def cell_key(record: Mapping[str, Any]) -> str:
+    """Return what tells one measurement from another, on whatever targets."""
+    extend = json.dumps(record.get("extend"), sort_keys=True, default=str)
+    names = ("protocol", "window", "stride", "targets_hash", "checkpoint_step", "nats")
+    return "|".join([*(str(record.get(name)) for name in names), extend])
+
+
+def reason(error: BaseException) -> str:
+    """Say what happened, on one line, without the key."""
+    key = os.environ.get("WANDB_API_KEY")
+    text = str(error).replace(key, "***") if key else str(error)
+    words = visible(text.partition("\n")[0])[:200]
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+@contextmanager
+def as_files(pictures: Mapping[str, bytes]) -> Iterator[dict[str, str]]:
+    """Write pictures for as long as it lasts, paths by kind: trackers copy files faster than they encode."""
+    with tempfile.TemporaryDirectory(prefix="posenc-") as folder:
+        paths = {kind: Path(folder) / f"{kind}.png" for kind in pictures}
+        for kind, path in paths.items():
+            path.write_bytes(pictures[kind])
+        yield {kind: str(path) for kind, path in paths.items()}
+
+
+def check_shared(prefix: str, timeout: float, plots: Sequence[str]) -> None:
+    """Raise UserError for what is no time, and for a plot that there is none of."""
+    if not (math.isfinite(timeout) and timeout > 0):
+        raise UserError(f"{prefix}.timeout", timeout, "not a time", allowed="seconds above 0")
+    if plots:
+        from posenc.report.plots import PLOTS
+
+        for plot in plots:
+            if plot not in PLOTS:
+                raise UserError(f"{prefix}.plots", plot, "no such plot", allowed=list(PLOTS))
+
+
+def refuse_without(package: str, key: str, value: str | None, extra: str) -> None:
+    """Raise UserError where a package of `posenc[extra]` is missing, with the command that installs it."""
+    if importlib.util.find_spec(package) is None:
+        hint = f"pip install 'posenc[{extra}]'   (in a clone: pip install -c constraints.txt -e '.[{extra}]')"
+        raise UserError(key, value, f"needs the package {package}, which is not installed", hint=hint)

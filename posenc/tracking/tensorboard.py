@@ -1,121 +1,112 @@
-"""TensorBoard: event files in the run directory. `tensorboard --logdir runs` shows them."""
+"""Track with TensorBoard: event files in the run directory. `tensorboard --logdir runs` shows them."""
 
 from __future__ import annotations
 
+import io
 import json
-import logging
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from posenc.tracking import metrics as figures
-from posenc.tracking.base import TrackedRun, Tracker
-from posenc.tracking.copy import Copy, Evaluation, check_timeout, refuse_without
-from posenc.tracking.guard import reason
-from posenc.tracking.memory import Memory, recall
-from posenc.tracking.none import NoTracker
-from posenc.tracking.pictures import check_plots
-from posenc.tracking.tensorboard_events import Events
-
-logger = logging.getLogger(__name__)
+from posenc.tracking.base import BaseTracker, Evaluation, Progress, TrackedRun, check_shared, refuse_without
 
 FOLDER = (
     "tensorboard"  # in the run directory; its `eval` is a run of its own, whose steps are tokens of context
 )
+SKIPPED = ("tracking.", "eval.", "data.exclude")  # settings that nobody filters runs by
 
 
-def check(*, timeout: float, plots: list[str]) -> None:
-    """Raise UserError for a missing package."""
-    refuse_without("tensorboard", "tracking", "tensorboard", "tensorboard")
-    check_timeout(timeout)
-    check_plots(plots)
-
-
-def start(run: TrackedRun, *, timeout: float, plots: list[str]) -> Tracker:
-    """Write event files, or go on where those of this run directory end. Never raises."""
-    try:
-        memory = recall(run.directory, "tensorboard", run.group)
-        folder = run.directory / FOLDER
-        if memory.known and not folder.is_dir():  # somebody deleted them
-            memory = Memory(memory.file, memory.id, memory.group)
-        tracker = TensorboardTracker(run, memory, Events(folder), Events(folder / "eval"), timeout, plots)
-        if not memory.known:
-            tracker.describe()
-        memory.save()
-        return tracker
-    except Exception as error:
-        logger.warning("TensorBoard could not start, the run goes on without it (%s)", reason(error))
-        return NoTracker()
-
-
-class TensorboardTracker(Copy):
-    """Two folders of event files: training against steps, evaluation against window and position."""
+class TensorboardTracker(BaseTracker):
+    """Write two folders of event files: training against steps, evaluation against window and position."""
 
     label = "TensorBoard"
 
-    def __init__(
-        self,
-        run: TrackedRun,
-        memory: Memory,
-        training: Events,
-        measured: Events,
-        timeout: float,
-        plots: Sequence[str],
-    ) -> None:
-        super().__init__(run, memory, timeout, plots)
-        self._training = training
-        self._measured = measured
+    def __init__(self, run: TrackedRun, *, timeout: float, plots: list[str]) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+        from torch.utils.tensorboard.summary import hparams  # `add_hparams` makes a run of its own of them
 
-    def describe(self) -> None:
-        """The configuration, as text and as hyperparameters."""
-        config = json.dumps(self.run.config, indent=2, ensure_ascii=False, default=str)
-        self._training.text("config", "\n".join(f"    {line}" for line in config.splitlines()))
-        self._training.hyperparameters(hyperparameters(self.run), self.run.name, time.time())
-        self._training.flush()
+        super().__init__(run, "tensorboard", timeout, plots)
+        folder = run.directory / FOLDER
+        if self.resumed and not folder.is_dir():  # somebody deleted them
+            self.progress, self.resumed = Progress(self.progress.id, self.progress.group), False
+        self._training: Any = SummaryWriter(str(folder))
+        self._measured: Any = SummaryWriter(str(folder / "eval"))
+        if not self.resumed:
+            config = json.dumps(run.config, indent=2, ensure_ascii=False, default=str)
+            self._training.add_text("config", "\n".join(f"    {line}" for line in config.splitlines()))
+            self._summary(hparams(settings_of(run), {})[1])
+            self._training.flush()
+        self.save()
+
+    @staticmethod
+    def check(prefix: str, *, timeout: float, plots: list[str]) -> None:
+        """Raise UserError for a missing package."""
+        refuse_without("tensorboard", "tracking", "tensorboard", "tensorboard")
+        check_shared(prefix, timeout, plots)
+
+    def _summary(self, summary: Any) -> None:
+        writer: Any = self._training.file_writer
+        writer.add_summary(summary)
 
     def send_step(self, row: Mapping[str, float], step: int | None) -> None:
-        self._training.scalars(row, step or 0)
-        self._training.flush()  # what a kill leaves behind is what `memory` says
+        for name, value in row.items():
+            self._training.add_scalar(name, value, step or 0, new_style=False)
+        self._training.flush()  # what a kill leaves behind is what the progress says
 
     def send_evaluation(self, shown: Evaluation) -> None:
+        import numpy as np
+        from PIL import Image
+
         for rows, at in ((shown.windows, "eval/window"), (shown.positions, "eval/position")):
             for row in rows:
-                self._measured.scalars({k: v for k, v in row.items() if k != at}, int(row[at]))
-        last = max(self.memory.step, 0)
-        self._training.scalars(shown.summary, last)  # beside the hyperparameters: columns of their table
+                for name in row.keys() - {at}:
+                    self._measured.add_scalar(name, row[name], int(row[at]))
+        last = max(self.progress.step, 0)
+        for name, value in shown.summary.items():  # beside the hyperparameters: columns of their table
+            self._training.add_scalar(name, value, last)
         for kind, png in shown.pictures.items():
-            self._measured.image(f"plots/{kind}", png, last)
-        self._measured.text("evaluation", markdown(shown.table), last)
+            pixels = np.asarray(Image.open(io.BytesIO(png)))
+            self._measured.add_image(f"plots/{kind}", pixels, last, dataformats="HWC")
+        self._measured.add_text("evaluation", markdown(shown.table), last)
         self._training.flush()
         self._measured.flush()
 
     def end(self, status: str) -> None:
-        self._training.end_of_session(status == "finished", time.time())
+        from tensorboard.plugins.hparams.api_pb2 import Status
+        from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+        from torch.utils.tensorboard.summary import hparams
+
+        ended = hparams({}, {})[2]  # as a success
+        plugin = ended.value[0].metadata.plugin_data
+        data = HParamsPluginData.FromString(plugin.content)
+        data.session_end_info.status = Status.Value(
+            "STATUS_SUCCESS" if status == "finished" else "STATUS_FAILURE"
+        )
+        plugin.content = data.SerializeToString()
+        self._summary(ended)
         self._training.close()
         self._measured.close()
 
 
-def hyperparameters(run: TrackedRun) -> dict[str, Any]:
-    """Flat settings that a dashboard can filter by: text, numbers, truth values."""
+TRACKER = TensorboardTracker
+
+
+def settings_of(run: TrackedRun) -> dict[str, float | str]:
+    """Return flat settings that a dashboard can filter by."""
     from posenc.results.settings import flatten
 
-    skipped = ("tracking.", "eval.", "data.exclude")
-    flat = flatten(dict(run.config))
-    found: dict[str, Any] = {}
-    for key, text in flat.items():
-        if key.startswith(skipped):
-            continue
-        try:
-            found[key] = float(text)
-        except ValueError:
-            found[key] = text
-    if run.group is not None:
-        found["group"] = run.group
-    return found
+    found: dict[str, float | str] = {}
+    for key, text in flatten(dict(run.config)).items():
+        if not key.startswith(SKIPPED):
+            try:
+                found[key] = float(text)
+            except ValueError:
+                found[key] = text
+    return found if run.group is None else {**found, "group": run.group}
 
 
 def markdown(rows: Sequence[Sequence[Any]]) -> str:
-    """The table of an evaluation."""
+    """Write the table of an evaluation."""
     lines = [figures.COLUMNS, ["---"] * len(figures.COLUMNS), *rows]
     return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
 

@@ -1,23 +1,24 @@
-"""A W&B workspace that compares encodings: built without network, saved by `save`."""
+"""Build a W&B workspace that compares encodings, without network; `save` sends it."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+from collections.abc import Callable
 from typing import Any
 
 from posenc.core.errors import RunError, UserError
-from posenc.tracking.guard import GivenUpError, one_line, reason, within
-from posenc.tracking.wandb_run import POSITION
-from posenc.tracking.wandb_server import answers, credentials, host_of, load_wandb, server_url
+from posenc.core.threads import run_interruptible
+from posenc.tracking.base import reason
+from posenc.tracking.wandb import POSITION, has_key, host, load_wandb
 
 MOST_RUNS = 200  # W&B would show ten
-SECONDS = 10.0  # saving; the probe before it needs two at most
+SECONDS = 10.0  # to ask the server
 TRAINING = {"loss": "nats per token", "lr": None, "grad_norm": None, "tokens_per_second": None}
 
 
 def build_workspace(entity: str, project: str, name: str, protocol: str, multiple: str) -> Any:
-    """The workspace `name`: curves of `protocol` against the window, bars at `multiple` (8x), by encoding.
+    """Build a workspace: curves of `protocol` against the window, bars at `multiple` (8x), by encoding.
 
     Bands and whiskers are the standard deviation over the runs of an encoding: its seeds, where nothing else
     differs.
@@ -25,62 +26,38 @@ def build_workspace(entity: str, project: str, name: str, protocol: str, multipl
     import wandb_workspaces.reports.v2 as wr
     import wandb_workspaces.workspaces as ws
 
-    by_encoding: dict[str, Any] = {
+    shown: dict[str, Any] = {"max_runs_to_show": MOST_RUNS}
+    by_encoding = shown | {
         "groupby": wr.Config("encoding.name"),
         "groupby_aggfunc": "mean",
         "groupby_rangefunc": "stddev",
-        "max_runs_to_show": MOST_RUNS,
     }
 
-    def curve(measure: str, unit: str) -> Any:
-        return wr.LinePlot(
-            title=f"{protocol}: {unit} against context",
-            x="eval/window",
-            y=[f"eval/{protocol}/{measure}"],
-            log_x=True,
-            title_x="window (tokens)",
-            title_y=unit,
-            **by_encoding,
-        )
+    def curve(x: str, y: str, title: str, title_x: str, title_y: str | None, **look: Any) -> Any:
+        return wr.LinePlot(title=title, x=x, y=[y], title_x=title_x, title_y=title_y, **look)
+
+    def by_window(measure: str, unit: str) -> Any:
+        title, y = f"{protocol}: {unit} against context", f"eval/{protocol}/{measure}"
+        return curve("eval/window", y, title, "window (tokens)", unit, log_x=True, **by_encoding)
 
     def by_position(measure: str, unit: str) -> Any:
-        return wr.LinePlot(
-            title=f"{unit} by position",
-            x=POSITION,
-            y=[f"eval/positions/{measure}-by-position"],
-            log_x=True,
-            title_x="position (tokens)",
-            title_y=unit,
-            **by_encoding,
-        )
+        y, title = f"eval/positions/{measure}-by-position", f"{unit} by position"
+        return curve(POSITION, y, title, "position (tokens)", unit, log_x=True, **by_encoding)
 
     def bars(at: str) -> Any:
-        return wr.BarPlot(
-            title=f"{protocol}: nats per token at {at}",
-            metrics=[f"eval/{protocol}/nats@{at}"],
-            orientation="h",
-            **by_encoding,
-        )
+        title = f"{protocol}: nats per token at {at}"
+        return wr.BarPlot(title=title, metrics=[f"eval/{protocol}/nats@{at}"], orientation="h", **by_encoding)
 
     def training(measure: str, unit: str | None) -> Any:
-        grouped = by_encoding if measure == "loss" else {"max_runs_to_show": MOST_RUNS}
-        return wr.LinePlot(
-            title=f"training: {measure.replace('_', ' ')}",
-            x="train/tokens",
-            y=[f"train/{measure}"],
-            title_x="tokens",
-            title_y=unit,
-            **grouped,
-        )
+        title, look = f"training: {measure.replace('_', ' ')}", by_encoding if measure == "loss" else shown
+        return curve("train/tokens", f"train/{measure}", title, "tokens", unit, **look)
 
     plots = [f"plots/{kind}" for kind in ("context", "change", "positions", "training", "probes")]
+    rise = "rise over the loss at T"
     sections = {
-        "Loss against context": [curve("nats", "nats per token"), curve("bpb", "bits per byte")],
+        "Loss against context": [by_window("nats", "nats per token"), by_window("bpb", "bits per byte")],
         f"At {multiple}": [bars(multiple), bars("1x")],
-        "By position": [
-            by_position("nats", "nats per token"),
-            by_position("rise", "rise over the loss at T"),
-        ],
+        "By position": [by_position("nats", "nats per token"), by_position("rise", rise)],
         "Training": [training(measure, unit) for measure, unit in TRAINING.items()],
         "Runs": [
             wr.RunComparer(diff_only="split"),
@@ -92,34 +69,26 @@ def build_workspace(entity: str, project: str, name: str, protocol: str, multipl
         entity=entity,
         project=project,
         name=name,
-        sections=[
-            ws.Section(name=title, panels=panels, is_open=title != "Runs")
-            for title, panels in sections.items()
-        ],
+        sections=[ws.Section(name=t, panels=panels, is_open=t != "Runs") for t, panels in sections.items()],
         settings=ws.WorkspaceSettings(max_runs=MOST_RUNS),
     )
 
 
 def as_json(workspace: Any) -> str:
-    """What would be sent to W&B."""
+    """Return what would be sent to W&B."""
     text: str = workspace._to_model().model_dump_json(by_alias=True, exclude_none=True, indent=2)
     return text
 
 
 def check_login() -> None:
     """Raise UserError where there is no key."""
-    url = server_url()
-    if credentials(url) is None:
-        raise UserError(
-            "WANDB_API_KEY",
-            None,
-            f"there is no W&B API key for {one_line(host_of(url))}",
-            hint="run `wandb login`, which says where to get one; --dry-run and --out need none",
-        )
+    if not has_key():
+        hint = "run `wandb login`, which says where to get one; --dry-run and --out need none"
+        raise UserError("WANDB_API_KEY", None, f"there is no W&B API key for {host()}", hint=hint)
 
 
 def default_entity() -> str:
-    """The account's own entity. Raises RunError."""
+    """Ask for the account's own entity. Raises RunError."""
     found = _asked(lambda: load_wandb().Api(timeout=int(SECONDS)).default_entity)
     if not found:
         raise RunError("W&B does not say which entity is yours", hint="name it: --entity NAME")
@@ -127,7 +96,7 @@ def default_entity() -> str:
 
 
 def save(workspace: Any) -> str:
-    """Add it to the project's saved views; its address. Raises RunError within seconds."""
+    """Add it to the project's saved views and return its address. Raises RunError within seconds."""
 
     def send() -> str:
         workspace.save()
@@ -136,18 +105,13 @@ def save(workspace: Any) -> str:
     return str(_asked(send))
 
 
-def _asked(action: Any) -> Any:
+def _asked(action: Callable[[], Any]) -> Any:
     """Ask the server, quietly, within limits."""
-    url = server_url()
-    host = one_line(host_of(url))
     hint = "--out FILE keeps what would be sent"
-    if not answers(url):
-        raise RunError(f"the W&B server {host} does not answer", hint=hint)
-    said = io.StringIO()
     try:
-        with contextlib.redirect_stdout(said):
-            return within(SECONDS, action)
-    except GivenUpError as error:
-        raise RunError(f"the W&B server {host} does not answer ({error})", hint=hint) from error
+        with contextlib.redirect_stdout(io.StringIO()):
+            return run_interruptible(lambda _: action(), limit=SECONDS)
+    except TimeoutError as error:
+        raise RunError(f"the W&B server {host()} does not answer ({error})", hint=hint) from error
     except Exception as error:
         raise RunError(f"W&B refuses ({reason(error)})", hint=hint) from error

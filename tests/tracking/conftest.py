@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fake_wandb_server import FakeWandb
-from shipped import shipped
+
+os.environ["TRACKIO_DIR"] = tempfile.mkdtemp(prefix="posenc-trackio-")  # read when trackio is imported
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +32,7 @@ def home(
     # set through monkeypatch, so that what posenc sets by default is undone as well
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "staging"))
     monkeypatch.setenv("HOME", str(place))
     fonts = tmp_path_factory.getbasetemp() / "matplotlib"  # listing them takes seconds
     fonts.mkdir(exist_ok=True)
@@ -39,18 +41,6 @@ def home(
     yield place
     if "wandb" in sys.modules:
         sys.modules["wandb"].teardown()
-
-
-@pytest.fixture
-def wandb_group() -> dict[str, Any]:
-    """The config group as shipped."""
-    return shipped("wandb")
-
-
-@pytest.fixture
-def several_group() -> dict[str, Any]:
-    """The config group as shipped, with the settings of each tracker."""
-    return shipped("several")
 
 
 @pytest.fixture

@@ -1,0 +1,344 @@
+"""W&B: an offline run read back with wandb's own reader, and servers that are dead, silent or fussy."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import yaml
+from fake_runs import positions, record, write_run
+from fake_wandb_server import FakeWandb
+from tracked import begin, contents, history, offline_runs, shipped
+
+from posenc.core.errors import UserError
+from posenc.tracking import check_tracking
+from posenc.tracking.wandb import answers, has_key, host, requested_mode
+
+KEY = "k" * 40
+RECORDS = [
+    {"protocol": name, "window": 64 * m, "multiple": m, "nats": nats, "bpb": nats / 2, "ppl": 3.0}
+    for name, m, nats in [("fixed-target", 1, 1.25), ("fixed-target", 8, 2.5), ("nonoverlapping", 8, 2.75)]
+]
+
+
+def test_an_offline_run_holds_everything_and_says_where_it_is(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    run = write_run(tmp_path, name="rope+alibi", records=[record(64, 1.0), positions()])
+    (run / "metrics.jsonl").write_text("{}\n")
+    for step in (25, 50):
+        checkpoint = run / "checkpoints" / f"step-{step:08d}"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "model.safetensors").write_text("weights")
+        if step == 25:
+            (checkpoint / "manifest.json").write_text("{}")  # the other one is not whole
+    tags = ("rope", "headline", "t" * 500, " ")
+    keys: dict[str, Any] = {"tags": tags, "group": "g" * 500, "artifact": "checkpoint"}
+    tracked = begin("wandb", run, **keys)
+    tracked.log({"tokens": 51200.0, "loss": 0.12}, 25)
+    tracked.evaluation([*RECORDS, dict(positions())])
+    tracked.finish("failed")
+    tracked.finish("finished")
+
+    assert capfd.readouterr() == ("", "")
+    (directory,) = offline_runs(run)
+    (line,) = [r.getMessage() for r in caplog.records if r.name.startswith("posenc")]
+    assert "no API key for" in line
+    assert f"wandb leet {directory}" in line and f"wandb sync {directory}" in line
+    lines = contents(directory)
+    text = json.dumps(lines)
+    (entry,) = [one["run"] for one in lines if one["type"] == "run"]
+    assert (entry["run_group"], entry["job_type"], entry["display_name"]) == (
+        "g" * 128,
+        "train",
+        "rope+alibi",
+    )
+    assert entry["project"] == "posenc" and entry["tags"] == ["rope", "headline", "t" * 64]
+    assert '"status"' in text and '"failed"' in text and '"eval/fixed-target/nats@8x"' in text
+    axes = {
+        one["metric"].get("name"): one["metric"].get("step_metric")
+        for one in lines
+        if one["type"] == "metric"
+    }
+    by_glob = {
+        one["metric"].get("glob_name"): one["metric"].get("step_metric")
+        for one in lines
+        if one["type"] == "metric"
+    }
+    assert {**axes, **by_glob}.items() >= {"train/*": "train/tokens", "eval/*": "eval/window"}.items()
+    assert axes["eval/positions/nats-by-position"] == "eval/position" and axes["eval/position"] is None
+    rows = history(directory)
+    (both,) = [row for row in rows if "eval/nonoverlapping/nats" in row]
+    assert (both["eval/fixed-target/nats"], both["eval/window"]) == (2.5, 512)
+    assert not any("eval/window" in row for row in rows if "eval/position" in row)
+    (table,) = directory.glob("files/media/table/*.json")
+    assert json.loads(table.read_text())["data"][1] == ["rope", "fixed-target", 512, 8, 2.5, 1.25, 3.0, 3]
+    (artifact,) = [
+        one["artifact"] for one in lines if one["type"] == "artifact" and one["artifact"]["type"] == "run"
+    ]
+    weights = [f"checkpoints/step-00000025/{name}" for name in ("manifest.json", "model.safetensors")]
+    results = ["config.yaml", "metrics.jsonl", "positions.json", "results.json"]
+    assert sorted(file["path"] for file in artifact["manifest"]["contents"]) == [*weights, *results]
+    assert artifact["name"] == "rope-alibi"
+
+
+def test_two_runs_of_one_process_are_two_and_go_where_the_user_says(tmp_path: Path) -> None:
+    first, second = begin("wandb", tmp_path / "a"), begin("wandb", tmp_path / "b", dir="elsewhere")
+    first.log({"loss": 1.0}, 1)
+    second.log({"loss": 2.0}, 1)
+    first.finish("finished")
+    second.finish("failed")
+    found = [history(offline_runs(tmp_path / name)[0])[0]["train/loss"] for name in ("a", "elsewhere")]
+    assert found == [1.0, 2.0] and not offline_runs(tmp_path / "b")
+
+
+# What the user has set
+
+
+@pytest.mark.parametrize(
+    ("where", "url", "found"),
+    [
+        ("environment", "https://wandb.example", True),
+        ("netrc", "https://wandb.example", True),
+        ("netrc", "https://wandb.example.org", False),
+        ("broken netrc", "https://wandb.example", False),
+        ("nowhere", "https://wandb.example", False),
+    ],
+)
+def test_a_key_is_found_where_wandb_finds_it_and_nobody_is_asked(
+    home: Path, monkeypatch: pytest.MonkeyPatch, where: str, url: str, found: bool
+) -> None:
+    monkeypatch.setenv("WANDB_BASE_URL", url)
+    if where == "environment":
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+    elif where != "nowhere":
+        text = "machine" if "broken" in where else f"machine wandb.example login user password {KEY}\n"
+        (home / ".netrc").write_text(text)
+    assert has_key() == found
+
+
+@pytest.mark.parametrize(
+    ("environment", "file", "meant"),
+    [
+        (None, None, None),
+        ("online", "offline", None),
+        ("offline", None, "offline"),
+        ("OFFLINE", None, "offline"),
+        ("dryrun", None, "offline"),
+        ("disabled", None, "disabled"),
+        ("", None, None),  # wandb itself raises at these two
+        ("nonsense", None, None),
+        (None, "offline", "offline"),
+    ],
+)
+def test_the_mode_that_the_user_asks_for(
+    home: Path, monkeypatch: pytest.MonkeyPatch, environment: str | None, file: str | None, meant: str | None
+) -> None:
+    if environment is not None:
+        monkeypatch.setenv("WANDB_MODE", environment)
+    if file is not None:
+        (home / ".config" / "wandb").mkdir(parents=True)
+        (home / ".config" / "wandb" / "settings").write_text(f"[default]\nmode = {file}\n")
+    assert requested_mode() == meant
+
+
+def test_online_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WANDB_BASE_URL", "http://user:word@wandb.example:8080/")
+    with pytest.raises(UserError) as caught:
+        begin("wandb", tmp_path / "run", mode="online")
+    assert caught.value.key == "tracking.mode" and "wandb login" in caught.value.text()
+    assert "no W&B API key for wandb.example:8080" in caught.value.text() and not (tmp_path / "run").exists()
+    monkeypatch.setenv("WANDB_MODE", "online")
+    with pytest.raises(UserError, match="WANDB_MODE=online"):
+        check_tracking(shipped("wandb"))
+    check_tracking({**shipped("wandb"), "mode": "offline"})
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    check_tracking({**shipped("wandb"), "mode": "online"})
+    assert host() == "wandb.example:8080"
+
+
+def test_whether_a_server_answers(
+    fake_wandb: FakeWandb, dead_port: str, silent_port: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_wandb.state = "unauthorized"  # any answer will do
+    for url, there in ((fake_wandb.url, True), (dead_port, False), (silent_port, False)):
+        monkeypatch.setenv("WANDB_BASE_URL", url)
+        sys.modules["wandb"].teardown()
+        assert answers(0.5) == there
+
+
+# Trouble
+
+PROGRAM = """
+import json, logging, pathlib, sys
+logging.basicConfig(level=logging.INFO)  # as posenc does: wandb's own log must stay out of it
+from posenc.tracking import build_tracker
+group, place = json.loads(sys.argv[1]), pathlib.Path(sys.argv[2])
+t = build_tracker(group, run_name="r", group="g", tags=[], config={"seed": 0}, run_dir=place)
+for step in range(1, 51):
+    t.log({"tokens": step, "loss": 1.0}, step)
+print("trained", flush=True)
+sys.stdin.readline()
+t.evaluation([{"protocol": "fixed-target", "window": 64, "multiple": 1, "nats": 1.0, "bpb": 1.4, "ppl": 2.7}])
+t.finish("finished")
+print("evaluated", flush=True)
+"""
+# What posenc promises to lose to a bad server is 10 s; the rest is for starting Python on a busy machine.
+# wandb by itself would wait 90 s and more, or for ever.
+LIMIT = 50.0
+
+
+def train(place: Path, url: str | None, dies: Any = None, **keys: Any) -> str:
+    """Track in a process of its own, so that what wandb does when Python exits is seen too; what it said."""
+    if not place.exists():
+        write_run(place.parent, name=place.name)  # so that there are files to send
+    group = {**shipped("wandb"), "plots": ["context"], "artifact": "results", **keys}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    address = {} if url is None else {"WANDB_BASE_URL": url}
+    begun, pipe = time.monotonic(), subprocess.PIPE
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, json.dumps(group), str(place)],
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        env={**kept, **address, "WANDB_API_KEY": KEY},
+    )
+    assert process.stdout is not None and process.stdout.readline() == "trained\n"
+    if dies is not None:
+        time.sleep(0.5)
+        dies()
+    out, said = process.communicate("\n", timeout=120)
+    assert (process.returncode, out) == (0, "evaluated\n"), said
+    assert time.monotonic() - begun < LIMIT
+    assert KEY not in said and "Traceback" not in said
+    for file in place.rglob("*"):
+        assert not file.is_file() or KEY.encode() not in file.read_bytes(), file
+    return said
+
+
+def test_the_key_goes_to_the_users_server_whatever_a_strangers_run_directory_says(
+    tmp_path: Path, home: Path, fake_wandb: FakeWandb
+) -> None:
+    """W&B has settings in folders called wandb; of a run directory's own none is read."""
+    stranger, run = FakeWandb(), write_run(tmp_path, name="run")
+    for folder, url in ((home / ".config" / "wandb", fake_wandb.url), (run / "wandb", stranger.url)):
+        folder.mkdir(parents=True)
+        (folder / "settings").write_text(f"[default]\nbase_url = {url}\nmode = online\n")
+    try:
+        said = train(run, None)
+    finally:
+        stranger.close()
+    assert stranger.requests == [] and said == ""
+    for sent in ("upsertBucket", "train/loss", "eval/fixed-target/nats"):
+        assert any(sent in body for body in fake_wandb.requests), sent
+    assert not offline_runs(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("state", "mode"),
+    [
+        pytest.param("refused key", "auto", marks=pytest.mark.slow),
+        pytest.param("dead", "auto", marks=pytest.mark.slow),
+        pytest.param("silent", "auto", marks=pytest.mark.slow),
+        pytest.param("graphql-hangs", "auto", marks=pytest.mark.slow),
+        pytest.param("graphql-hangs", "online", marks=pytest.mark.slow),
+    ],
+)
+def test_without_a_server_that_takes_the_run_it_is_offline_within_seconds(
+    tmp_path: Path, fake_wandb: FakeWandb, dead_port: str, silent_port: str, state: str, mode: str
+) -> None:
+    fake_wandb.state = "unauthorized" if state == "refused key" else state
+    url = {"dead": dead_port, "silent": silent_port}.get(state, fake_wandb.url)
+    said = train(tmp_path / "run", url, mode=mode)
+    assert said.count("\n") == 1 and "W&B is offline" in said
+    assert len(offline_runs(tmp_path / "run")) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("death", ["hanging", "closed"])
+@pytest.mark.parametrize("artifact", ["none", "results"])  # W&B asks the server before it takes one
+def test_a_server_that_dies_during_training_costs_the_time_out_at_the_end(
+    tmp_path: Path, fake_wandb: FakeWandb, death: str, artifact: str
+) -> None:
+    def dies() -> None:
+        fake_wandb.state = "hanging"
+        if death == "closed":
+            fake_wandb.server.server_close()
+            fake_wandb.release.set()
+
+    said = train(tmp_path / "run", fake_wandb.url, dies, artifact=artifact)
+    assert said.count("\n") == 1 and "Upload: wandb sync" in said, said
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs pseudo-terminals")
+def test_on_a_terminal_without_a_key_nobody_is_asked(tmp_path: Path) -> None:
+    import pty
+
+    ours, theirs = pty.openpty()
+    arguments = [
+        sys.executable,
+        "-c",
+        PROGRAM,
+        json.dumps({**shipped("wandb"), "plots": []}),
+        str(tmp_path / "run"),
+    ]
+    started = subprocess.Popen(arguments, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    try:
+        os.write(ours, b"\n")
+        assert started.wait(timeout=LIMIT) == 0
+        said = os.read(ours, 65536).decode()
+    finally:
+        started.kill()
+        os.close(ours)
+    assert "W&B is offline (no API key" in said and "evaluated" in said and "choose" not in said.lower()
+    assert len(offline_runs(tmp_path / "run")) == 1
+
+
+def test_an_installation_without_wandb_is_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "wandb", None)
+        tracked = begin("wandb", tmp_path / "run")
+        tracked.log({"loss": 1.0}, 1)
+        tracked.finish("finished")
+    (line,) = [one.getMessage() for one in caplog.records]
+    assert "W&B could not start, the run goes on without it" in line
+
+
+@pytest.mark.slow
+def test_a_sweep_is_a_group_of_runs_that_can_be_continued_and_evaluated_again(
+    tmp_path: Path, corpus: Path, shared_cache: Path
+) -> None:
+    words = ["train", "-m", *tiny.TINY, f"data.paths={corpus}", "encoding=rope,alibi", "tracking=wandb"]
+    env = {"POSENC_CACHE": str(shared_cache), "WANDB_DATA_DIR": str(tmp_path), "WANDB_MODE": "offline"}
+    done = tiny.spawn(*words, "eval.protocols=[fixed-target,positions]", cwd=tmp_path, **env)
+    assert done.code == 0, done.err
+    runs = sorted((tmp_path / "runs" / "default").iterdir())
+    groups = set()
+    for run in runs:
+        (directory,) = offline_runs(run)
+        config = yaml.safe_load((run / "config.yaml").read_text())
+        lines = contents(directory)
+        (entry,) = [line["run"] for line in lines if line["type"] == "run"]
+        assert entry["tags"] == [config["encoding"]["name"], "default"]
+        groups.add(entry["run_group"])
+        stored = json.loads((run / "results.json").read_text())["records"]
+        losses = {r["window"]: r["nats"] for r in stored if r["protocol"] == "fixed-target"}
+        rows = history(directory)
+        curve = {r["eval/window"]: r["eval/fixed-target/nats"] for r in rows if "eval/fixed-target/nats" in r}
+        assert curve == pytest.approx(losses) and sorted(curve) == [16, 32, 64]
+        assert [row["train/step"] for row in rows if "train/step" in row] == [10, 20, 30, 40]
+    assert len(runs) == 2 and len(groups) == 1 and "default-" in groups.pop()
+    other = tiny.spawn("eval", f"run={runs[0]}", "eval.protocols=[sliding]", cwd=tmp_path, **env)
+    assert other.code == 0, other.err

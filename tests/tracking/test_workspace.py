@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_wandb_server import FakeWandb
+
+from posenc.cli.dashboard import make_dashboard
+from posenc.core.errors import RunError, UserError
+
+KEY = "k" * 40
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of that package's own models
+pytest.importorskip("wandb_workspaces", reason="needs posenc[dashboard]")
+
+
+def make(entity: str | None = "someone", **changes: Any) -> None:
+    given: dict[str, Any] = {"project": "mine", "protocol": "fixed-target", "length": "8x", "dry_run": False}
+    make_dashboard(entity, **{**given, "out": None, **changes})
+
+
+def panels(view: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Settings of every panel, by its title or kind."""
+    bank = view["spec"]["section"]["panelBankConfig"]
+    found = [panel for section in bank["sections"] for panel in section["panels"]]
+    return {panel["config"].get("chartTitle") or panel["viewType"]: panel["config"] for panel in found}
+
+
+def test_the_workspace_compares_encodings_over_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    make(dry_run=True)
+    view = json.loads(capsys.readouterr().out)
+    assert (view["entity"], view["project"]) == ("someone", "mine")
+    shown = panels(view)
+    by_encoding = {"groupBy": "encoding.value.name", "groupAgg": "mean", "groupArea": "stddev"}
+    against_context = shown["fixed-target: nats per token against context"]
+    by_position = shown["nats per token by position"]
+    bars = shown["fixed-target: nats per token at 8x"]
+    loss = shown["training: loss"]
+    for panel in (against_context, by_position, bars, loss):
+        assert by_encoding.items() <= panel.items()
+    for panel, axis in ((against_context, "eval/window"), (by_position, "eval/position")):
+        assert (panel["xAxis"], panel["xLogScale"]) == (axis, True)
+    assert against_context["metrics"] == ["eval/fixed-target/nats"]
+    assert by_position["metrics"] == ["eval/positions/nats-by-position"]
+    assert bars["metrics"] == ["eval/fixed-target/nats@8x"]
+    assert (loss["xAxis"], loss["metrics"]) == ("train/tokens", ["train/loss"])
+    assert {"Run Comparer", "plots"} <= set(shown)
+
+
+def test_its_metrics_are_those_that_runs_are_tracked_with(capsys: pytest.CaptureFixture[str]) -> None:
+    from fake_runs import positions, record
+
+    from posenc.tracking.metrics import by_position, by_window, summary
+
+    make(dry_run=True, protocol="sliding", length="0.50x")
+    records = [
+        dict(record(32, 1.0, protocol="sliding")),
+        dict(record(64, 1.0, protocol="sliding")),
+        positions(),
+    ]
+    tracked = {name for row in [*by_window(records, {}), *by_position(records, {})] for name in row}
+    tracked |= set(summary(records, {})) | {f"train/{name}" for name in ("loss", "lr", "grad_norm", "tokens")}
+    for title, panel in panels(json.loads(capsys.readouterr().out)).items():
+        drawn = [*panel.get("metrics", []), *([panel["xAxis"]] if "xAxis" in panel else [])]
+        assert set(drawn) - {"train/tokens_per_second"} <= tracked, title
+
+
+def test_out_writes_the_same_to_a_file_and_sends_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, fake_wandb: FakeWandb
+) -> None:
+    monkeypatch.setenv("WANDB_BASE_URL", fake_wandb.url)
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    make(out=str(tmp_path / "view.json"))
+    assert json.loads((tmp_path / "view.json").read_text())["project"] == "mine"
+    assert capsys.readouterr().out == "" and fake_wandb.requests == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"length": "0x"}, "--length"),
+        ({"length": "xx"}, "--length"),
+        ({"out": "no/such/folder/x"}, "--out"),
+        ({"protocol": "bogus", "dry_run": True}, "--protocol"),
+        ({"protocol": "bogus+yarn", "dry_run": True}, "--protocol"),
+        ({"protocol": "fixed-target+", "dry_run": True}, "--protocol"),
+        ({"protocol": "fixed-target+none", "dry_run": True}, "--protocol"),
+    ],
+)
+def test_wrong_input_is_refused(changes: dict[str, Any], key: str) -> None:
+    with pytest.raises(UserError) as caught:
+        make(**changes)
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("given", "near"), [("slidng", "sliding"), ("fixed-target+yran", "fixed-target+yarn")]
+)
+def test_the_nearest_protocol_is_named(given: str, near: str) -> None:
+    with pytest.raises(UserError) as caught:
+        make(dry_run=True, protocol=given)
+    assert caught.value.exit_code == 2 and caught.value.nearest == near
+
+
+def test_curves_of_an_extension_can_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    make(dry_run=True, protocol="sliding+yarn")
+    bars = panels(json.loads(capsys.readouterr().out))["sliding+yarn: nats per token at 8x"]
+    assert bars["metrics"] == ["eval/sliding+yarn/nats@8x"]
+
+
+def test_without_a_key_the_user_is_told_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_BASE_URL", "http://wandb.example")
+    with pytest.raises(UserError) as caught:
+        make()
+    assert "no W&B API key for wandb.example" in caught.value.text()
+    assert "wandb login" in caught.value.text()
+
+
+@pytest.mark.parametrize("entity", ["someone", None])
+def test_it_is_saved_and_its_address_printed(
+    entity: str | None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    fake_wandb: FakeWandb,
+) -> None:
+    monkeypatch.setenv("WANDB_BASE_URL", fake_wandb.url)
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    make(entity)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "/someone/mine?nw=" in line
+    (sent,) = [json.loads(body)["variables"] for body in fake_wandb.requests if "upsertView" in body]
+    assert (sent["entityName"], sent["projectName"]) == ("someone", "mine")
+    assert "encoding.value.name" in sent["spec"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("state", ["dead", "silent", "unauthorized"])
+def test_a_server_that_is_gone_or_refuses_is_one_error_within_seconds(
+    state: str,
+    monkeypatch: pytest.MonkeyPatch,
+    fake_wandb: FakeWandb,
+    dead_port: str,
+    silent_port: str,
+) -> None:
+    fake_wandb.state = "unauthorized"
+    addresses = {"dead": dead_port, "silent": silent_port, "unauthorized": fake_wandb.url}
+    monkeypatch.setenv("WANDB_BASE_URL", addresses[state])
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    begun = time.monotonic()
+    with pytest.raises(RunError) as caught:
+        make()
+    assert time.monotonic() - begun < 15
+    assert "refuses" in caught.value.text() or "does not answer" in caught.value.text()
+    assert KEY not in caught.value.text()
