@@ -22,7 +22,7 @@ from posenc.core.console import say
 from posenc.core.errors import RunError, UserError
 from posenc.core.paths import cache_dir, expanded
 from posenc.core.signature import check_arguments
-from posenc.core.threads import run_interruptible
+from posenc.core.console import run_interruptible
 from posenc.data.documents import Document
 from posenc.data.progress import cache_lock
 from posenc.data.sources.hub import reachable, unreachable

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from posenc.core.machine import control_groups
-from posenc.core.memory_meter import LiveTensors
+from posenc.core.machine import LiveTensors
 
 # float32 numbers for each pair of tokens and each head: while even these fit, no pass is tried.
 WORST = 32
