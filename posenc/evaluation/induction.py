@@ -6,8 +6,8 @@ without its first, for which there is no cue. The second copies are the same at 
 with them, and a shorter window's filler is the end of a longer one's.
 
 Tokens are drawn evenly from the symbols: those that are at least 1 in 1000 of the training split (63 bytes of
-SymPy's source). Chance is the loss of who knows that and does not copy, ln(number of symbols); it stands in
-the record's unit. A model that takes random tokens for text lies above it: nano models of seven encodings
+SymPy's source). Chance is the loss of a model that knows this and does not copy, ln(number of symbols), given
+in the record's unit. A model that takes random tokens for text lies above it: nano models of seven encodings
 after 4M bytes are at 6.1 to 6.9 nats, with a chance of 4.1. They hardly copy at any length: there the change
 with W says nothing about the encoding.
 
@@ -53,12 +53,12 @@ class Plan:
     hash: str
 
     def tokens(self, window: int) -> int:
-        """A window for each sequence."""
+        """Count a window for each sequence."""
         return len(self.copies) * window
 
     @property
     def chance(self) -> float:
-        """The loss of who guesses evenly among the symbols, in nats per token."""
+        """The loss of guessing evenly among the symbols, in nats per token."""
         return math.log(self.symbols)
 
     @property
@@ -83,7 +83,7 @@ def plan(request: EvalRequest) -> Plan:
 
 
 def frequent(store: TokenStore) -> np.ndarray:
-    """The tokens that are at least RAREST of the training split: ascending ids, int64.
+    """Return the tokens that are at least RAREST of the training split: ascending ids, int64.
 
     The commonest where none is that frequent; the whole vocabulary where there is no such split to count.
     """

@@ -13,7 +13,7 @@ ALLOWED = "positive whole numbers of tokens, or multiples of context_length such
 
 
 def resolve_lengths(lengths: Iterable[Any], context_length: int) -> list[int]:
-    """`[0.5x, 1x, 512]` as window lengths in tokens, ascending, each once.
+    """Resolve `[0.5x, 1x, 512]` to window lengths in tokens, ascending, each once.
 
     Raises UserError for what is not a positive whole number of tokens.
     """
@@ -24,7 +24,7 @@ def resolve_lengths(lengths: Iterable[Any], context_length: int) -> list[int]:
 
 
 def resolve_length(key: str, length: Any, context_length: int) -> int:
-    """One length in tokens. Raises UserError that names `key`."""
+    """Resolve one length to tokens. Raises UserError that names `key`."""
     if isinstance(length, int) and not isinstance(length, bool):
         tokens = Fraction(length)
     elif isinstance(length, str) and (match := re.fullmatch(r"(\d+(?:\.\d+)?)(x?)", length.strip())):

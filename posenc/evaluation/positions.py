@@ -39,14 +39,14 @@ BINS_AN_OCTAVE = 4
 
 
 def windows_of(request: EvalRequest) -> list[int]:
-    """One long context."""
+    """Return the longest window alone."""
     return [request.longest]
 
 
 def measure(
     context: EvalContext, plan: Spans, window: int, check_stop: Callable[[], None] = never_stopped
 ) -> LossSums:
-    """Loss of every target of every span, each span one pass, with its curve over positions.
+    """Sum the loss of every target of every span, each span one pass, and make its curve over positions.
 
     Raises NotApplicableError for a window below T: there is no level at T then.
     """
@@ -57,7 +57,7 @@ def measure(
     length = context.train_length
     nats = text_losses(context, begins + window + 1, window, window, check_stop)  # (N, W)
     level = None
-    if context.extension is not None:  # it may change what comes before T as well: the crop line does not
+    if context.extension is not None:  # it may change what comes before T as well
         plain = dataclasses.replace(context, extension=None)
         level = text_losses(plain, begins + length + 1, length, length, check_stop)[:, length // 2 :]
     targets = np.full(len(begins), window)
@@ -71,7 +71,7 @@ def measure(
 def curve_of(
     nats: np.ndarray, documents: np.ndarray, train_length: int, at_level: np.ndarray | None = None
 ) -> Curve:
-    """The curve of losses (N, W) nats, row i from document documents[i]; position p is column p - 1.
+    """Return the curve of losses (N, W) nats, row i from document documents[i]; position p is column p - 1.
 
     `at_level` (N, T/2): the losses at T/2 < p <= T of the model as trained, if they are not these ones.
     """
@@ -109,7 +109,7 @@ def curve_of(
 
 
 def bin_edges(train_length: int, window: int) -> list[int]:
-    """Bin i holds positions edges[i] .. edges[i+1]-1, from 1 to `window`; T ends a bin, and so do T/2, 2T.
+    """Return the bins' edges: bin i holds positions edges[i] .. edges[i+1]-1; T, T/2 and 2T end bins.
 
     Four bins an octave where positions are dense enough, one a position where they are not.
     """
@@ -120,7 +120,7 @@ def bin_edges(train_length: int, window: int) -> list[int]:
 
 
 def _interval(sums: np.ndarray, counts: np.ndarray, documents: np.ndarray) -> list[float] | None:
-    """Of sums / counts over documents, from rows."""
+    """Return the interval of sums / counts over documents, from rows."""
     _, inverse = np.unique(documents, return_inverse=True)
 
     def by_document(values: np.ndarray) -> Any:

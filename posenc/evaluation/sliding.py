@@ -37,12 +37,12 @@ class Plan:
         return self.spans.hash
 
     def tokens(self, window: int) -> int:
-        """A window for each step."""
+        """Count a window for each step."""
         return self.spans.tokens(window) // self.stride * window
 
 
 def plan(request: EvalRequest) -> Plan:
-    """The spans of `plan_spans`, in steps of `stride`."""
+    """Plan the spans of `plan_spans` in steps of `stride`."""
     return Plan(plan_spans(request), request.stride)
 
 

@@ -28,7 +28,7 @@ _fitted: dict[str, Trigram] = {}  # of the last training text, by its fingerprin
 
 
 def trigram_sums(byte_store: TokenStore, store: TokenStore, split: str, plan: Plan) -> LossSums:
-    """The trigram's loss on the targets of a fixed-target plan, by document.
+    """Sum the trigram's loss on the targets of a fixed-target plan, by document.
 
     `byte_store` holds the corpus of `store` with bytes for tokens (`store` itself where they are). A token's
     loss is the sum over its bytes, each after the two bytes before it in the document. Raises ValueError
@@ -47,7 +47,7 @@ def trigram_sums(byte_store: TokenStore, store: TokenStore, split: str, plan: Pl
 
 
 def fitted(store: TokenStore) -> Trigram:
-    """The trigram of a byte store's training split; fitted once a process."""
+    """Return the trigram of a byte store's training split, fitted once a process."""
     if store.fingerprint not in _fitted:
         _fitted.clear()
         _fitted[store.fingerprint] = fit(store)
@@ -56,7 +56,7 @@ def fitted(store: TokenStore) -> Trigram:
 
 @dataclass(frozen=True)
 class Grams:
-    """The n-grams that occur, as numbers of base 256, and what follows their first n - 1 bytes."""
+    """The n-grams that occur, as numbers of base 256, and counts of what follows their first n - 1 bytes."""
 
     codes: np.ndarray  # (M,) int64, ascending
     counts: np.ndarray  # (M,) int64, N(ab...c)
@@ -64,7 +64,7 @@ class Grams:
     kinds: np.ndarray  # (256^(n-1),) int64, K(ab...)
 
     def interpolated(self, codes: np.ndarray, lower: np.ndarray) -> np.ndarray:
-        """P of the last byte of each n-gram (N,), from P one order below."""
+        """Return P of the last byte of each n-gram (N,), from P one order below."""
         at = np.minimum(np.searchsorted(self.codes, codes), len(self.codes) - 1)
         counts = np.where(self.codes[at] == codes, self.counts[at], 0)
         context = codes >> 8
@@ -80,7 +80,7 @@ class Trigram:
     grams: tuple[Grams, ...]
 
     def losses(self, text: np.ndarray, places: np.ndarray, before: np.ndarray) -> np.ndarray:
-        """Nats of text[places] (N,), of which before[i] bytes of the same document come before."""
+        """Return the nats of text[places] (N,); before[i] bytes of the same document come before each."""
         p = np.full(len(places), 1 / 256)
         codes = np.zeros(len(places), dtype=np.int64)
         for n, grams in enumerate(self.grams):
@@ -104,7 +104,7 @@ def fit(store: TokenStore) -> Trigram:
 
 
 def codes_of(text: np.ndarray, n: int) -> np.ndarray:
-    """The n-grams of a text (L,) in their order, as numbers of base 256: (L - n + 1,) int64."""
+    """Return the n-grams of a text (L,) in order, as numbers of base 256: (L - n + 1,) int64."""
     count = max(0, len(text) - n + 1)
     codes = np.zeros(count, dtype=np.int64)
     for offset in range(n):
@@ -120,7 +120,7 @@ def _grams(table: np.ndarray) -> Grams:
 
 
 def _byte_spans(store: TokenStore, split: str, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
-    """Where each block begins and ends in its document, in bytes."""
+    """Return where each block begins and ends in its document, in bytes."""
     begins, ends = plan.ends - plan.block, plan.ends
     if store.token_bytes is None:
         return begins, ends

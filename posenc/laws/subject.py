@@ -1,23 +1,60 @@
-"""What is checked: a way to make fresh models of one encoding, and the forward passes that the laws share."""
+"""What a law checks (fresh models of one encoding), what it returns, and forward passes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from posenc.core.seeds import generator_for
-from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.base import Encoding
 from posenc.encodings.sum import Composed
-from posenc.laws.verdict import NotApplicableError
 from posenc.model.decoder import Decoder
 
 LONGEST = 8  # times T, the longest window that is asked for
 FAR = 65_536  # positions below it must be as good as those near zero
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`figure` is what was measured, with its bound; `reason` why the law fails or does not apply."""
+
+    status: Literal["pass", "fail", "n/a"]
+    figure: str = ""
+    reason: str = ""
+
+
+class ViolationError(Exception):
+    """The law is broken; the message says how."""
+
+    def __init__(self, reason: str, figure: str = "") -> None:
+        super().__init__(reason)
+        self.verdict = Verdict("fail", figure, reason)
+
+
+class NotApplicableError(Exception):
+    """The law does not apply to this encoding; the message says why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.verdict = Verdict("n/a", "", reason)
+
+
+def require(holds: bool, reason: str, figure: str = "") -> None:
+    """Raise ViolationError unless it holds."""
+    if not holds:
+        raise ViolationError(reason, figure)
+
+
+def within(figure: float, bound: float, reason: str) -> str:
+    """Return the figure with its bound as text. Raises ViolationError unless it is below (nan is not)."""
+    text = f"{figure:.1e} (bound {bound:.0e})"
+    require(figure < bound, reason, text)
+    return text
 
 
 class Build(Protocol):
@@ -40,10 +77,9 @@ class Subject:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def fresh(self, seed: int = 0, **changes: Any) -> Decoder:
-        """A new model. Parameters of the encoding that start at zero get values: zero hides faults.
+        """Return a new model. Parameters of the encoding that start at zero get values: zero hides faults.
 
-        Of standard deviation 1, matrices as linear maps start: the last layer of a network of width 32 at 1
-        would make 6 of every rounding.
+        Their standard deviation is 1, of matrices fan_in^-1/2, so that rounding is not amplified.
         """
         model = self.build(seed, **changes)
         for number, parameter in enumerate(model.encoding.parameters()):
@@ -54,33 +90,34 @@ class Subject:
 
     @cached_property
     def _model(self) -> Decoder:
-        """To ask what it declares; never run."""
+        """A model whose declarations are read; it is never run."""
         return self.build(0).eval()
 
     @property
     def declared(self) -> Encoding:
-        """The encoding together with its options: whose declarations the laws hold it to."""
+        """The encoding together with its options, whose declarations are checked."""
         return self._model.effective_encoding
 
     @cached_property
     def bounded(self) -> str | None:
-        """Why no window is longer than T, where none is."""
+        """Why windows must not be longer than T; None if they may."""
         beyond = self._model.encoding.beyond
         if beyond in ("truncate", "refuse"):
             return f"{beyond=}: no number past T={self.train_length}"
         return None
 
     def windows(self, lengths: Iterable[int]) -> list[int]:
-        """Those of the lengths that the model has positions for, ascending, each once."""
-        return [n for n in sorted(set(lengths)) if self._reaches(n)]
+        """Return those of the lengths that the model has positions for, ascending, each once."""
+        allowed = [n for n in sorted(set(lengths)) if n <= self.train_length or not self.bounded]
+        return [n for n in allowed if has_positions(self._model, n)]
 
     def longest(self, times: int = LONGEST) -> int:
-        """The longest window of 1, 2, 4, ... up to `times` T that there are positions for."""
+        """Return the longest window of 1, 2, 4, ... up to `times` T that there are positions for."""
         doublings = range(times.bit_length())
         return max(self.windows(self.train_length * 2**i for i in doublings if 2**i <= times))
 
     def anywhere(self, model: Decoder) -> Decoder:
-        """The model, its attention taking positions as they come: without this it counts on 0, 1, 2, ...
+        """Make the model accept any positions; otherwise its attention assumes 0, 1, 2, ...
 
         Raises NotApplicableError where positions past T are refused.
         """
@@ -88,31 +125,23 @@ class Subject:
             raise NotApplicableError(self.bounded)
         acting = model.effective_encoding
         if "positions" not in acting.hooks:
-            model._effective = (Composed(acting.shape, (acting, Given(acting.shape))),)
+            model._effective = (Composed(acting.shape, (acting, AnyPositions(acting.shape))),)
         return model
 
-    def _reaches(self, n: int) -> bool:
-        if n > self.train_length and self.bounded:
-            return False
-        return has_positions(self._model, n)
 
-
-class Given(Encoding):
-    """Changes nothing; that it has the hook says that positions need not be 0, 1, 2, ..."""
+class AnyPositions(Encoding):
+    """Changes nothing; having the hook says that positions need not be 0, 1, 2, ..."""
 
     name = "given"
     relative = True
     uses_positions = False
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__(shape)
 
     def positions(self, n: int, training: bool, generator: torch.Generator) -> Tensor:
         return torch.arange(n)
 
 
 def has_positions(model: Decoder, n: int) -> bool:
-    """Whether a window of n tokens has positions: drawn ones end at a limit."""
+    """Tell whether a window of n tokens has positions: drawn ones end at a limit."""
     try:
         model.positions(n, generator_for(0, "law"))
     except ValueError:
@@ -121,20 +150,34 @@ def has_positions(model: Decoder, n: int) -> bool:
 
 
 def tokens(model: Decoder, n: int, batch: int = 2) -> Tensor:
-    """Random tokens (batch, n), the same for every encoding."""
+    """Return random tokens (batch, n), the same for every encoding."""
     generator = torch.Generator().manual_seed(n)
     return torch.randint(model.vocab_size, (batch, n), generator=generator)
 
 
 @torch.no_grad()
-def logits(model: Decoder, ids: Tensor, pos: Tensor | None = None, wanted: int | None = None) -> Tensor:
-    """Logits (B, T, V) as in evaluation, at the model's own positions unless they are given."""
-    model.eval()
+def logits(
+    model: Decoder, ids: Tensor, pos: Tensor | None = None, wanted: int | None = None, training: bool = False
+) -> Tensor:
+    """Return logits (B, T, V) in evaluation mode, at the model's own positions unless they are given."""
+    model.train(training)
     own = model.positions(ids.shape[1], generator_for(0, "law")) if pos is None else pos
     out: Tensor = model(ids, own, wanted)
     return out
 
 
+def changed_from(ids: Tensor, start: int, model: Decoder) -> Tensor:
+    """Return a copy of the tokens with other ones from `start` on."""
+    changed = ids.clone()
+    changed[:, start:] = (changed[:, start:] + 1) % model.vocab_size
+    return changed
+
+
 def largest(a: Tensor, b: Tensor) -> float:
-    """The largest difference; nan where one of them is not a number."""
+    """Return the largest difference; nan if one of them is not a number."""
     return (a - b).abs().max().item()
+
+
+def worst(a: float, b: float) -> float:
+    """Return the larger one; nan if one of them is nan."""
+    return b if not b < a else a

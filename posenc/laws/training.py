@@ -1,4 +1,4 @@
-"""Laws of training: gradients, how many parameters there are, and where they start."""
+"""Laws of training: gradients, number of parameters, initial values."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from torch import Tensor
 
 from posenc.core.seeds import generator_for
 from posenc.encodings.base import Encoding
-from posenc.laws.subject import Subject, tokens
-from posenc.laws.verdict import NotApplicableError, Verdict, require
+from posenc.laws.subject import NotApplicableError, Subject, Verdict, require, tokens
 from posenc.model.decoder import count_parameters, initialize
 
 ARITHMETIC = {"__builtins__": {}, "min": min, "max": max, "round": round, "int": int, "abs": abs}
 
 
 def gradient(subject: Subject) -> Verdict:
-    """A training step at T in float32 and in bf16: every parameter gets a finite gradient, not all zero."""
+    """Check the gradient of every parameter at T, in float32 and in bf16: finite, and not all zero."""
     for enabled in (False, True):
         model = subject.fresh().train()
         n, where = subject.train_length, " in bf16" if enabled else ""
@@ -39,14 +38,14 @@ def gradient(subject: Subject) -> Verdict:
 
 
 def _by_layer(name: str, grad: Tensor, layers: int) -> list[tuple[str, Tensor]]:
-    """A parameter of the encoding whose first size is the number of layers, layer by layer."""
+    """Split the gradient of an encoding's parameter whose first size is the number of layers."""
     if not name.startswith("encoding.") or grad.ndim < 2 or len(grad) != layers:
         return [(name, grad)]
     return [(f"{name}[{layer}]", one) for layer, one in enumerate(grad)]
 
 
 def count(subject: Subject) -> Verdict:
-    """What `learned` says, with the values of this model, is what it has."""
+    """Evaluate `learned` with the values of this model and compare."""
     model = subject.fresh()
     encoding = model.encoding
     declared = _declared(encoding, subject.settings)
@@ -59,7 +58,7 @@ def count(subject: Subject) -> Verdict:
 
 
 def seeds(subject: Subject) -> Verdict:
-    """Initial values depend on the seed and the parameter's name, never on the encoding or on other draws."""
+    """Initial values depend on the seed and the parameter's name, not on the encoding or on other draws."""
     for seed in (0, 1):
         model = subject.build(seed)
         for name, parameter in model.encoding.named_parameters():
@@ -68,7 +67,7 @@ def seeds(subject: Subject) -> Verdict:
                 model.encoding.initialize(name, value, generator_for(seed, name))
             require(bool(value.isfinite().all()), f"initialize leaves values of {name} as they were")
         with torch.random.fork_rng():
-            torch.manual_seed(seed + 1)  # the process's own stream must not matter
+            torch.manual_seed(seed + 1)  # the global generator must not matter
             again = dict(subject.build(seed).named_parameters())
         plain = copy.deepcopy(model)
         plain.encoding = Encoding(model.encoding.shape)
@@ -84,11 +83,11 @@ def seeds(subject: Subject) -> Verdict:
 
 
 def _declared(encoding: Encoding, settings: Mapping[str, Any]) -> int:
-    """The declared number of parameters; of a sum, of its parts together."""
+    """Return the declared number of parameters; of a sum, that of its parts together."""
     if encoding.learned is not None:
         s = encoding.shape
         sizes = {"T": s.positions, "d": s.d_model, "D": s.head_dim, "H": s.n_heads, "L": s.n_layers}
-        # The text belongs to the class, whose code runs anyway.
+        # eval: the text belongs to the class, whose code runs anyway
         return int(eval(encoding.learned, dict(ARITHMETIC), {**settings, **sizes}))
     parts = getattr(encoding, "parts", ())
     theirs = next((value for value in settings.values() if isinstance(value, list)), [])

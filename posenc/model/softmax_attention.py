@@ -1,7 +1,7 @@
-"""softmax(scale * q k^T + additive) v in blocks of queries, with its backward pass written out.
+"""Compute softmax(scale * q k^T + additive) v in blocks of queries, with its backward pass written out.
 
 Autograd makes zeros as large as k and v for every block's slice of them, and adds these up: with four blocks
-of 512 keys a third of the time. B batch, H heads, T queries, S keys, D and E head widths.
+of 512 keys that was a third of the measured time. B batch, H heads, T queries, S keys, D and E head widths.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Additive = Callable[[Block], Tensor]  # bias, and -inf where a key may not be se
 def softmax_attention(
     q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[Block], additive: Additive, scale: float, learned: bool
 ) -> Tensor:
-    """q (B, H, T, D), k (B, H or 1, S, D), v (B, H, S, E) -> (B, H, T, E), in the dtype of v.
+    """Attend q (B, H, T, D) to k (B, H or 1, S, D), v (B, H, S, E) -> (B, H, T, E), in the dtype of v.
 
     `blocks` cover every query once; the first meets all keys that any of them meets. Scores have the dtype of
     `additive`: float32 for a bias; a mask alone may have v's, in which it is exact. `learned` says
@@ -65,7 +65,7 @@ def _forward(
     batch: int,
     weights: list[Tensor] | None = None,
 ) -> Tensor:
-    """q (B * H, T, D) -> (B * H, T, E); `weights` takes every block's softmax (B * H, T block, keys)."""
+    """Map q (B * H, T, D) to (B * H, T, E); `weights` collects the softmax (B * H, T block, keys)."""
     y = v.new_empty(*q.shape[:2], v.shape[-1])
     for block in blocks:
         start, stop, keys = block
@@ -77,7 +77,7 @@ def _forward(
 
 
 def _softmax(q: Tensor, k: Tensor, additive: Tensor, scale: float, batch: int) -> Tensor:
-    """q (B * H, T, D), k (B * H, S, D) -> (B * H, T, S) in their dtype."""
+    """Return the weights of q (B * H, T, D), k (B * H, S, D): (B * H, T, S) in their dtype."""
     k = k.transpose(1, 2)
     if additive.dtype == q.dtype:  # one product with everything in it, rounded once
         everywhere = additive if len(additive) == 1 else additive.repeat(batch, 1, 1)
@@ -143,5 +143,5 @@ class _SoftmaxAttention(torch.autograd.Function):
 
 
 def _summed(d_s: Tensor, heads: int) -> Tensor:
-    """(B, H, T, S) -> (H or 1, T, S)."""
+    """Sum (B, H, T, S) over the batch -> (H or 1, T, S)."""
     return d_s.sum(0) if heads > 1 else d_s.sum((0, 1))[None]

@@ -174,10 +174,7 @@ def _note_missing_seeds(rows: Sequence[RowGroup]) -> None:
         alike = [other for other in of_encoding[row.encoding] if row.alike(other)]
         everything = measured.union(*(other.seeds for other in alike))
         there = {seed for other in alike if row.mixed == other.mixed for seed in other.seeds}
-        for words, seeds in (
-            ("no run of", everything - there),
-            ("not extended:", there - set(row.seeds)),
-        ):
+        for words, seeds in (("no run of", everything - there), ("not extended:", there - set(row.seeds))):
             if seeds and row.seeds:
                 row.notes.append(f"{words} seed " + ", ".join(map(str, sorted(seeds))))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,7 +14,8 @@ from typing import Any
 from posenc.results.bundle import SUFFIX
 from posenc.results.load import load_run, run_places
 from posenc.results.run import Run
-from posenc.results.schema import HEADLINE, Record, RunFacts, multiple_of
+from posenc.results.schema import HEADLINE, Record, RunFacts
+from posenc.results.selection import select
 from posenc.results.settings import encoding_of
 
 TAIL = 4096  # bytes; a line of metrics.jsonl has about 150
@@ -113,25 +113,17 @@ def last_metrics(path: Path) -> dict[str, Any]:
 
 
 def losses_by_multiple(records: Sequence[Record], facts: RunFacts) -> dict[float, float]:
-    """Return the losses of the last checkpoint on the run's own corpus.
+    """Return the losses of one protocol and extension, of the targets that a table of this run alone shows.
 
-    Of several sets of targets those that `selection.select` prefers for this run alone: test, then the most
-    and the longest windows, the most targets.
+    On the run's own corpus; of several sets of targets those that `select` prefers.
     """
     own = facts.get("corpus", {}).get("fingerprint")
-    measured = [r for r in records if own in (None, r["fingerprint"])]
-    step = max((r["checkpoint_step"] for r in measured), default=0)
-    sets: dict[tuple[str, str], dict[float, Record]] = defaultdict(dict)
-    for r in measured:
-        if r["checkpoint_step"] == step:
-            sets[r["split"], r["targets_hash"]][multiple_of(r)] = r
-
-    def preference(key: tuple[str, str]) -> tuple[Any, ...]:
-        windows = sets[key]
-        return key[0] == "test", len(windows), max(windows), max(r["targets"] for r in windows.values()), key
-
-    best = sets[max(sets, key=preference)] if sets else {}
-    return {m: r["nats"] for m, r in best.items() if r["nats"] is not None and r["note"] is None}
+    kept = [r for r in records if own in (None, r["fingerprint"])]
+    if not kept:
+        return {}
+    (selected,) = select([Run(Path(), facts=facts, records=kept)], kept[0]["protocol"])
+    shown = {m: r for cells in selected.cells.values() for m, r in cells.items()}
+    return {m: r["nats"] for m, r in shown.items() if r["nats"] is not None and r["note"] is None}
 
 
 def _written(path: Path, status: dict[str, Any]) -> float | None:

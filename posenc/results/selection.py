@@ -189,8 +189,8 @@ def only(
 def _refuse_choice(runs: Sequence[Run], asked: Mapping[str, Any], protocol: str | None) -> None:
     """Raise UserError for the choice that leaves no record of the protocol, though there are some."""
     there = [record for run in runs for record in run.records if protocol in (None, record["protocol"])]
-    given = {key: f"{value:g}x" if key == "--length" else str(value) for key, value in asked.items()}
-    given = {key: text for key, text in given.items() if asked[key] is not None}
+    given = {key: value for key, value in asked.items() if value is not None}
+    given = {key: f"{value:g}x" if key == "--length" else str(value) for key, value in given.items()}
     for key, text in given.items():
         name = "multiple" if key == "--length" else key.removeprefix("--")
         values = sorted({record[name] for record in there} - {None})  # type: ignore[literal-required]

@@ -1,126 +1,140 @@
-"""Commands in this process: what goes to stdout, what compare and the others print."""
+"""Commands: help, doors, configuration, catalogue, corpora, and options of training that reach the run."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
+import re
 import shutil
-from collections.abc import Callable
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
+import typer
 import yaml
 
-import posenc as package
+from posenc import __version__
+from posenc.cli import app
+from posenc.cli.catalogue import PLACES, print_catalogue, reflow
+from posenc.cli.train import help_text
+from posenc.config.compose import compose_jobs
+from posenc.config.conf_text import choices, groups
+from posenc.config.overrides import parse
 from posenc.core.paths import conf_dir
+from posenc.encodings import encoding_class, list_encodings
+from posenc.results.load import load_runs
 
 Posenc = Callable[..., tiny.Result]
 
 
-@pytest.fixture
-def two_runs(trained_once: Path, train: Posenc, place: Path) -> Path:
-    """rope and alibi below runs/."""
+def names(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The command and every one below it."""
+    yield path
+    for name, below in getattr(command, "commands", {}).items():
+        yield from names(below, (*path, name))
+
+
+@pytest.mark.parametrize("command", list(names(typer.main.get_command(app))), ids=" ".join)
+def test_every_command_knows_both_words_for_help(posenc: Posenc, command: tuple[str, ...]) -> None:
+    long, short = posenc(*command, "--help"), posenc(*command, "-h")
+    assert (short.code, short.out) == (0, long.out) and len(long.out) > 100, short
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["show", "--help"]], ids=" ".join)
+def test_help_imports_nothing_heavy(place: Path, arguments: list[str]) -> None:
+    code = (
+        "import sys; from posenc.cli import main\n"
+        "try: main()\nexcept SystemExit as end: assert not end.code\n"
+        "heavy = {'torch', 'hydra', 'omegaconf', 'numpy', 'pandas', 'matplotlib', 'wandb', 'datasets'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+    )
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, env=tiny.environment(), cwd=place, capture_output=True, text=True)
+    assert done.returncode == 0 and "posenc" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("command", ["train", "eval"])
+def test_help_has_examples_then_choices_then_settings(
+    posenc: Posenc, place: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out = posenc(command, "--help").out
+    assert out.index("Examples") < out.index("Choices") < out.index("Settings") < out.index("Options")
+    assert out.index(f"posenc {command} ") < 200
+    assert not [one for one in out.splitlines() if len(one) > 80 and not one.lstrip().startswith("posenc ")]
+    flat = " ".join(out.split())
+    assert all(name in flat for group in groups(command) for name in choices(group))
+
+
+def test_help_follows_the_choices_on_the_command_line() -> None:
+    lines = help_text("train", [], 80).splitlines()
+    assert "  context_length=64               training length T, in tokens" in lines
+    assert any(line.startswith("  eval.lengths=[0.5x,1x,2x,4x,8x]") for line in lines)
+    chosen = help_text("train", ["encoding=alibi", "--help"], 80)
+    assert "encoding.learned_slopes=false" in chosen and "encoding.base=10000.0" not in chosen
+
+
+def test_the_doors_of_the_clone_are_the_command(trained_once: Path, place: Path, corpus: Path) -> None:
     shutil.copytree(trained_once, place / "runs")
-    assert train("encoding=alibi").code == 0
-    return place / "runs"
+    arguments = [*tiny.TINY, f"data.paths={corpus}", "encoding=rope"]
+    train = tiny.spawn(*arguments, script="train.py", cwd=place)
+    assert train.code == 0 and "already finished" in train.err
+    assert train.out == (trained_once.parent / "out.txt").read_text()
+    compared = tiny.spawn("compare", "--format", "json", script="cli.py", cwd=place)
+    assert compared.code == 0 and json.loads(compared.out)["rows"][0]["label"] == "rope"
+    wrong = tiny.spawn("run=nowhere", script="eval.py", cwd=place)
+    assert wrong.code == 2 and "no such folder" in wrong.err and wrong.out == ""
+    script = Path(sysconfig.get_path("scripts")) / "posenc"
+    if script.exists():
+        done = subprocess.run([script, "--version"], cwd=place, capture_output=True, text=True)
+        assert done.stdout == f"posenc {__version__}\n"
 
 
-def test_compare_in_every_format_from_disk(posenc: Posenc, two_runs: Path) -> None:
-    results = [json.loads(p.read_text()) for p in two_runs.rglob("results.json")]
-    nats = {
-        (r["run"]["encoding"]["name"], c["window"]): c["nats"]
-        for r in results
-        for c in r["records"]
-        if c["protocol"] == "fixed-target"
-    }
-    outputs = {f: posenc("compare", "--format", f) for f in ("table", "markdown", "csv", "json")}
-    assert all(result.code == 0 and result.err == "" for result in outputs.values())
-
-    document = json.loads(outputs["json"].out)  # one document and nothing else
-    assert {row["label"] for row in document["rows"]} == {"rope", "alibi"}
-    rows = list(csv.DictReader(io.StringIO(outputs["csv"].out)))
-    assert len(rows) == 6
-    for value in nats.values():
-        assert f"{value:.3f}" in outputs["table"].out and f"{value:.3f}" in outputs["markdown"].out
-        assert str(value)[:8] in outputs["csv"].out and str(value)[:8] in outputs["json"].out
-    assert "| rope" in outputs["markdown"].out
-    assert posenc("compare").out == outputs["table"].out
-    assert posenc("compare", "runs/default", "--format", "json").out == outputs["json"].out
+@pytest.mark.slow
+def test_torchrun_with_one_process_is_the_command(place: Path, corpus: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
+    command += [str(tiny.ROOT / "train.py"), *tiny.TINY, f"data.paths={corpus}", "eval.lengths=[1x]"]
+    done = subprocess.run(command, cwd=place, env=tiny.environment(), capture_output=True, text=True)
+    assert done.returncode == 0 and len(list(place.glob("runs/default/*/results.json"))) == 1, done.stderr
 
 
-def test_compare_by_protocol_and_metric(posenc: Posenc, two_runs: Path) -> None:
-    plain = posenc("compare", "--protocol", "nonoverlapping").out
-    assert plain.startswith("nonoverlapping") and "papers only" in plain
-    bits = posenc("compare", "--metric", "bpb").out
-    assert "bits per byte" in bits
-    assert "perplexity" in posenc("compare", "--metric", "ppl").out
-
-
-def test_compare_refuses_to_mix_and_names_what_differs(posenc: Posenc, train: Posenc, two_runs: Path) -> None:
-    assert train("encoding=alibi", "context_length=32", "eval.lengths=[1x,2x]").code == 0
-    result = posenc("compare")
-    assert (result.code, result.out) == (2, "")
-    assert "context length: 16" in result.err and "--allow-mixed" in result.err
-    assert posenc("compare", "--allow-mixed").code == 0
-
-
-def test_compare_lists_what_did_not_finish_on_stderr(posenc: Posenc, two_runs: Path) -> None:
-    run = next(two_runs.glob("default/alibi-*"))
-    status = json.loads((run / "status.json").read_text())
-    (run / "status.json").write_text(json.dumps({**status, "status": "failed", "reason": "[red]no disk"}))
-    result = posenc("compare", "--format", "json")
-    json.loads(result.out)
-    assert run.name in result.err and "[red]no disk" in result.err and "log.txt" in result.err
+def test_stdout_closed_early_is_no_disaster(trained_once: Path, place: Path) -> None:
+    process = tiny.start("compare", str(trained_once), "--format", "json", cwd=place)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    err = process.stderr.read()
+    process.wait(60)
+    assert "Traceback" not in err and "fault of posenc" not in err
 
 
 def test_cfg_prints_the_configuration_and_does_nothing(posenc: Posenc, place: Path) -> None:
-    result = posenc("train", "encoding=alibi", "seed=3", "--cfg", "job")
+    result = posenc("train", "encoding=alibi", "experiment=smoke", "seed=3", "--cfg", "job")
     assert (result.code, result.err) == (0, "")
     config = yaml.safe_load(result.out)
     assert config["encoding"] == {"name": "alibi", "learned_slopes": False}
     assert config["seed"] == 3 and "hydra" not in config
+    assert config["experiment_name"] == "smoke" and config["train"]["tokens"] <= 100_000
+    assert posenc("train", "runs_dir='läufe'", "--cfg", "job").code == 0
+    assert "defaults" in posenc("train", "--info", "defaults").out.lower()
+    assert "Hydra" in posenc("eval", "--hydra-help").out
     assert not list(place.iterdir())
 
 
-def test_help_starts_with_examples(posenc: Posenc, place: Path) -> None:
-    result = posenc("train", "--help")
-    assert (result.code, result.err) == (0, "")
-    out = result.out
-    assert out.index("Examples") < out.index("Choices") < out.index("Settings")
-    assert out.index("posenc train encoding=rope") < 300
-    for group in ("encoding: alibi, binary, cable", "attention: mha, mla", "context_length=64"):
-        assert group in out
-    evaluation = posenc("eval", "--help")
-    assert evaluation.code == 0 and "posenc eval run=" in evaluation.out
-    assert not list(place.iterdir())
-
-
-def test_general_help_and_version(posenc: Posenc) -> None:
-    result = posenc("--help")
-    assert result.code == 0
-    for command in ("train", "eval", "compare", "encodings", "data"):
-        assert command in result.out
-    assert "posenc train encoding=rope" in result.out
-    assert posenc("--version").out == f"posenc {package.__version__}\n"
-
-
-def test_catalogue_and_corpora(posenc: Posenc) -> None:
-    every = json.loads(posenc("encodings", "--json").out)
-    assert {"nope", "learned", "sinusoidal", "rope", "alibi", "t5"} <= {entry["name"] for entry in every}
-    one = posenc("encodings", "rope")
-    assert one.code == 0 and "2104.09864" in one.out
-    listed = posenc("data", "list")
-    assert listed.code == 0 and "wikitext103" in listed.out and "sympy" in listed.out
-
-
-def test_data_info_and_prepare(posenc: Posenc, corpus: Path) -> None:
-    info = posenc("data", "info", "data=files", f"data.paths={corpus}")
-    assert info.code == 0 and "fingerprint" in info.out and "validation" in info.out
-    ready = posenc("data", "prepare", "data=files", f"data.paths={corpus}")
-    assert ready.code == 0 and info.out in ready.out and "tokens of bytes" in ready.err
-    assert posenc("data", "info", "data=nowhere").code == 2
+def test_the_experiment_of_the_tutorial(place: Path) -> None:
+    page = (tiny.ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"^```yaml\n(# @package _global_\n.*?)^```", page, re.S | re.M)
+    file = place / "mine" / "experiment" / "longer.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    jobs = compose_jobs("train", parse(["--config-dir", "mine", "experiment=longer", "seed=0"]))
+    assert jobs.sweep and len(jobs.jobs) == 4
+    found = [job.settings for job in jobs.jobs]
+    assert {one["encoding"]["name"] for one in found} == {"alibi", "fox", "cable", "stick_breaking"}
+    assert {(one["context_length"], one["experiment_name"]) for one in found} == {(128, "longer")}
 
 
 def test_runs_dir_experiment_and_name_choose_the_place(train: Posenc, place: Path) -> None:
@@ -130,17 +144,81 @@ def test_runs_dir_experiment_and_name_choose_the_place(train: Posenc, place: Pat
     assert run.name.startswith("mine-") and not (place / "runs").exists()
 
 
-def test_smoke_preset_is_small(posenc: Posenc, corpus: Path) -> None:
-    config = yaml.safe_load(posenc("train", "experiment=smoke", "--cfg", "job").out)
-    assert config["experiment_name"] == "smoke" and config["train"]["tokens"] <= 100_000
-    changed = yaml.safe_load(posenc("train", "experiment=smoke", "train.tokens=7", "--cfg", "job").out)
-    assert changed["train"]["tokens"] == 7
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["positions=randomized", "positions.max=64"],  # as many as the longest window has
+        ["positions=offset", "positions.max=20", "attention.window=8", "attention.scale=ssmax"],
+    ],
+    ids=" ".join,
+)
+def test_options_of_any_encoding_are_measured(train: Posenc, place: Path, overrides: list[str]) -> None:
+    assert train(*overrides).code == 0
+    [run] = load_runs([place / "runs"])
+    assert {record["window"] for record in run.records} == {16, 32, 64}
+    assert all(record["nats"] is not None for record in run.records)
 
 
-def test_a_corpus_of_ones_own_is_told_of_and_prepared(posenc: Posenc, place: Path, corpus: Path) -> None:
+def test_a_run_is_found_by_the_hash_that_is_shown(posenc: Posenc, run_copy: Path) -> None:
+    shown = posenc("runs")
+    assert run_copy.name[-8:] in shown.out
+    result = posenc("eval", f"run={run_copy.name[-8:]}", "eval.lengths=[1x,2x,4x]", "eval.max_targets=400")
+    assert result.code == 0 and "rope" in result.out, result
+
+
+def test_data_list_info_and_prepare(posenc: Posenc, place: Path, corpus: Path) -> None:
+    listed = json.loads(posenc("data", "list", "--json").out)
+    assert {"sympy", "wikitext103"} <= {row["name"] for row in listed}
+    assert "wikitext103" in posenc("data", "list").out
     mine = place / "conf" / "data" / "mine.yaml"
     mine.parent.mkdir(parents=True)
     mine.write_text((conf_dir() / "data" / "files.yaml").read_text().replace("name: files", "name: mine"))
     words = ("--config-dir", "conf", "data=mine", f"data.paths={corpus}")
-    assert "mine" in posenc("data", "info", *words).out
-    assert posenc("data", "prepare", *words).code == 0
+    info = posenc("data", "info", *words)
+    assert info.code == 0 and "fingerprint" in info.out and "validation" in info.out
+    facts = json.loads(posenc("data", "info", *words, "context_length=100", "--json").out)
+    sizes = [path.stat().st_size for path in corpus.iterdir()]
+    assert sum(split["bytes"] for split in facts["splits"].values()) == sum(sizes)
+    (fits,) = [one for one in facts["lengths"] if one["context_length"] == 100]
+    assert fits["longest_window"] <= facts["splits"]["test"]["longest"] - 1 < 2 * fits["longest_window"]
+    ready = posenc("data", "prepare", *words)
+    assert ready.code == 0 and info.out in ready.out and "tokens of bytes" in ready.err
+
+
+def test_the_catalogue_groups_by_where_encodings_act(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    print_catalogue(None, as_json=False)
+    place, found = "", {}
+    for line in capsys.readouterr().out.splitlines():
+        assert len(line) <= 80
+        if line in PLACES.values():
+            place = next(key for key, words in PLACES.items() if words == line)
+        elif line.startswith("  ") and line[2:3].strip():
+            found[line.split()[0]] = place
+    assert {name: encoding_class(name).acts_on for name in list_encodings()}.items() <= found.items()
+    print_catalogue(None, as_json=True)
+    entries = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert sorted(entries) == list_encodings()
+    assert entries["rope"]["parameters"]["base"] == 10000.0 and "2104.09864" in entries["rope"]["paper"]
+    assert entries["kerple_log"]["learned_parameters"] == "2*H"
+    for name in list_encodings():
+        print_catalogue(name, as_json=False)
+        out, cls = capsys.readouterr().out, encoding_class(name)
+        assert out.startswith(f"{name}  (acts on: {cls.acts_on})") and max(map(len, out.splitlines())) <= 80
+        words = " ".join(out.split())
+        assert all(" ".join(text.split()) in words for text in (*cls.traps, *cls.refuses.values()))
+
+
+def test_reflow_joins_what_runs_on_and_hangs_terms() -> None:
+    text = (
+        f"Title.\n\nFormula: {'a ' * 45}\nand on. Short.\nPaper: one.\n"
+        f"  term      {'word ' * 16}\n            more words\n  other     x"
+    )
+    lines = "\n".join(reflow(text, 60)).splitlines()
+    assert "Paper: one." in lines  # a new heading is never joined
+    start = lines.index("Paper: one.") + 1
+    assert lines[start].startswith("  term      word") and lines[-1] == "  other     x"
+    assert all(line.startswith(" " * 12) for line in lines[start + 1 : -1])
+    assert " ".join("\n".join(lines).split()) == " ".join(text.split())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,122 +13,148 @@ import tiny
 
 Posenc = Callable[..., tiny.Result]
 
-# overrides, what stderr must say
-WRONG: list[tuple[list[str], list[str]]] = [
-    (["-m", "name=glob(*)"], ["no job in this sweep", "glob()"]),
-    (["encoding=roppe"], ["encoding=roppe", "did you mean: rope"]),
-    (["encoding=RoPE"], ["encoding=RoPE", "did you mean: rope"]),
-    (["encoding.name=os"], ["encoding=os", "no such encoding"]),
-    (["encoding.name=../rope"], ["encoding=../rope", "no such encoding"]),
-    (["encoding.name=base"], ["encoding=base", "no such encoding"]),
-    (["encoding=[alibi,rope]"], ["encoding=[alibi,rope]", "one choice"]),
-    (["encoding=null"], ["encoding=null", "is no name of a choice", "alibi"]),
-    (["encoding={a:1}"], ["encoding.a:", "no such setting", "encoding.base"]),
-    (["encoding.base.x=3"], ["encoding.base.x=3", "no such setting", "encoding.base"]),
-    (["x" * 300 + "=1"], ["xxx", "no such setting"]),
-    (["train=null"], ["train=null", "group of settings"]),
-    (["=[1]"], ["=[1]", "cannot be read as KEY=VALUE"]),
-    (["encoding=" + "x" * 252], ["encoding=xxx", "alibi"]),
-    (["model=nan"], ["model=nan", "is no name of a choice", "did you mean: nano"]),
-    (["=1"], ["=1", "cannot be read as KEY=VALUE"]),
-    (["a.b.c.d=1"], ["a.b.c.d=1", "no such setting", "encoding"]),
-    (["train=1"], ["train=1", "group of settings", "train.tokens"]),
-    (["encoding.bse=3"], ["encoding.bse=3", "did you mean: encoding.base"]),
-    (["+encoding.bse=3"], ["encoding.bse=3", "did you mean: encoding.base"]),
-    (["encoding.base=ten"], ["encoding.base=ten", "a number"]),
-    (["encoding.layout=halff"], ["encoding.layout=halff", "did you mean: half"]),
-    (["encoding.fraction=2"], ["fraction=2", "(0, 1]"]),
-    (["encoding=learned", "encoding.beyond=clampp"], ["encoding.beyond=clampp", "did you mean: clamp"]),
-    (["encodingg=rope"], ["encodingg=rope", "did you mean: encoding"]),
-    (["model=nanoo"], ["model=nanoo", "did you mean: nano"]),
-    (["model.n_heads=3"], ["model.n_heads=3", "model.d_model=32", "1, 2, 4, 8"]),
-    (["model.d_model=6"], ["rope", "head_dim=3", "even"]),
-    (["model.n_layers=0"], ["model.n_layers=0", "from 1"]),
-    (["model.d_model=wide"], ["model.d_model=wide", "a whole number"]),
-    (["data=simpy"], ["data=simpy", "did you mean: sympy"]),
-    (["data.path=x"], ["data.path=x", "did you mean: data.paths"]),
-    (["encoding=learned", "encoding.beyon=clamp"], ["encoding.beyon=clamp", "did you mean: encoding.beyond"]),
-    (["data.text_field=3"], ["data.text_field=3", "text"]),
-    (["data.split.test=0.95"], ["data.split", "0.95", "leaves nothing"]),
-    (["tokenizer=bite"], ["tokenizer=bite", "did you mean: bytes"]),
-    (["tokenizer=hf"], ["tokenizer.path", "no default"]),
-    (["optim=sgd"], ["optim=sgd", "adamw"]),
-    (["optim.beta1=1.5"], ["optim.beta1=1.5", "0 to 0.9999"]),
-    (["-m", "experiment=headline,smoke"], ["experiment=headline,smoke", "one at a time"]),
-    (["experiment=headlines"], ["experiment=headlines", "did you mean: headline"]),
-    (["tracking=wandbb"], ["tracking=wandbb", "did you mean: wandb"]),
-    (["tracking.name=comet"], ["tracking=comet", "none, several, tensorboard, trackio, wandb"]),
-    (["eval.lengths=[0]"], ["eval.lengths=0", "multiples of context_length"]),
-    (["eval.lengths=[-1x]"], ["eval.lengths=-1x", "multiples of context_length"]),
-    (["eval.lengths=[1.5]"], ["eval.lengths=1.5", "multiples of context_length"]),
-    (["eval.lengths=2x"], ["eval.lengths=2x", "[a,b]"]),
-    (["eval.lengths=[1000x]"], ["eval.lengths=16000", "the longest that works is 3965"]),
-    (["eval.lengths=[2]"], ["eval.lengths=2", "target block of 4"]),
-    (["eval.protocols=[fixed]"], ["eval.protocols=fixed", "did you mean: fixed-target"]),
-    (["eval.protocols=[]"], ["eval.protocols", "fixed-target"]),
-    (["eval.split=train"], ["eval.split=train", "test, validation"]),
-    (["eval.target_fraction=0"], ["eval.target_fraction=0", "above 0 to 1"]),
-    (["eval.max_targets=0"], ["eval.max_targets=0", "from 1"]),
-    (["context_length=0"], ["context_length=0", "from 2"]),
-    (["context_length=9999", "train.batch_tokens=10000"], ["context_length=9999", "longest that works is"]),
-    (["train.tokns=3"], ["train.tokns=3", "did you mean: train.tokens"]),
-    (["train.tokens=many"], ["train.tokens=many", "a whole number"]),
-    (["train.tokens=1.5"], ["train.tokens=1.5", "a whole number"]),
-    (["train.tokens=nan"], ["train.tokens=nan", "a whole number"]),
-    (["train.tokens=true"], ["train.tokens=True", "a whole number"]),
-    (["train.lr=fast"], ["train.lr=fast", "a number"]),
-    (["train.lr=0"], ["train.lr=0", "above 0"]),
-    (["train.lr=nan"], ["train.lr=nan", "above 0"]),
-    (["train.batch_tokens=1"], ["train.batch_tokens=1", "context_length=16"]),
-    (["train.precision=fp16"], ["train.precision=fp16", "did you mean: bf16"]),
-    (["train.compile=maybe"], ["train.compile=maybe", "auto, true, false"]),
-    (["train.log_every=0"], ["train.log_every=0", "from 1"]),
-    (["device=cuda:77"], ["device=cuda:77", "cpu"]),
-    (["device=gpu"], ["device=gpu", "did you mean: cpu"]),
-    (["seed=lucky"], ["seed=lucky", "a whole number"]),
-    (["seed=-1"], ["seed=-1", "from 0"]),
-    (["seed=1.5"], ["seed=1.5", "a whole number"]),
-    (["seed=null"], ["seed=null"]),
-    (["seed=0,1"], ["seed=0,1", "add -m"]),
-    (["eval.lengths=1x,8x"], ["'eval.lengths=[1x,8x]'"]),
-    (["encoding=sum", "encoding.parts=alibi,rope"], ["'encoding.parts=[alibi,rope]'"]),
-    (["batch_size=32"], ["did you mean: train.batch_tokens or eval.batch_tokens"]),
-    (["base=5e5"], ["did you mean: encoding.base"]),
-    (["lr=3e-4"], ["did you mean: train.lr"]),
-    (["hydra.sweper=1"], ["did you mean: hydra.sweeper"]),
-    (["~encoding"], ["encoding.name", "is missing"]),
-    (["plugins=[nowhere_to_be_found]"], ["ModuleNotFoundError", "on PYTHONPATH"]),
-    (["plugins=[lr.py]"], ["plugins=[lr]"]),
-    (["~seed"], ["seed", "is needed"]),
-    (["+depth=3"], ["depth", "no such setting"]),
-    (["+train.warmup=3"], ["train.warmup", "no such setting"]),
-    (["name=../up"], ["name=../up", "letters, digits"]),
-    (["name=a/b"], ["name=a/b", "letters, digits"]),
-    (["name='a b'"], ["name=a b", "letters, digits"]),
-    ([f"name={'a' * 300}"], ["name=aaa", "at most 100"]),
-    (["name=.hidden"], ["name=.hidden"]),
-    (["experiment_name=../../up"], ["experiment_name=../../up", "letters, digits"]),
-    (["encoding=mine", "plugins=[nowhere_to_be_found]"], ["encoding=mine"]),
-    (["encoding.name=mine", "plugins=[nowhere_to_be_found]"], ["plugins=nowhere_to_be_found", "PYTHONPATH"]),
-    (["lonely"], ["lonely"]),
-    (["-m", "--cfg", "job"], ["--cfg=job", "--multirun"]),
-    (["--bogus"], ["--bogus"]),
-    (["--config-dir", "nowhere"], ["--config-dir=nowhere", "no such folder"]),
-    (["-m", "encoding=rope,alibi", "seed=0,-1"], ["seed=-1", "from 0", "in job 2 of 4"]),
-    (["-m", "encoding=rope,alibi,roppe"], ["encoding=roppe", "did you mean: rope"]),
-    (["runs_dir="], ["runs_dir=''", "not a folder"]),
-    (["runs_dir={file}"], ["runs_dir=", "is not a folder"]),
-    (["runs_dir={file}/below"], ["runs_dir=", "is not a folder"]),
-    ([f"runs_dir={'n' * 300}"], ["runs_dir=nnn", "too long"]),
-    (["encoding=r\x1b[31mope"], [r"r\x1b[31mope"]),
-    ([f"seed={'x' * 5000}"], ["seed=xxx", " ... "]),
-    (["-m", "encoding=nope,rope", "model.d_model=6"], ["even", "in job 2 of 2", "encoding=rope"]),
+# a command line, then what stderr must say
+WRONG: list[tuple[str, ...]] = [
+    # choices of groups
+    ("train encoding=RoPPE", "encoding=RoPPE", "did you mean: rope"),
+    ("train encoding.name=os", "encoding=os", "no such encoding"),
+    ("train encoding.name=../rope", "encoding=../rope", "no such encoding"),
+    ("train 'encoding=[alibi,rope]'", "encoding=[alibi,rope]", "one choice"),
+    ("train encoding=null", "encoding=null", "is no name of a choice", "alibi"),
+    ("train encoding=" + "x" * 252, "encoding=xxx", "alibi"),
+    ("train model=nan", "model=nan", "is no name of a choice", "did you mean: nano"),
+    ("train data=simpy", "data=simpy", "did you mean: sympy"),
+    ("train optim=sgd", "optim=sgd", "adamw"),
+    ("train tracking.name=comet", "tracking=comet", "none, several, tensorboard, trackio, wandb"),
+    ("train experiment=headlines", "experiment=headlines", "did you mean: headline"),
+    ("train ~encoding", "encoding.name", "is missing"),
+    # keys
+    ("train 'encoding={a:1}'", "encoding.a:", "no such setting", "encoding.base"),
+    ("train encoding.base.x=3", "encoding.base.x=3", "no such setting", "encoding.base"),
+    ("train " + "x" * 300 + "=1", "xxx", "no such setting"),
+    ("train '=[1]'", "=[1]", "cannot be read as KEY=VALUE"),
+    ("train rope", "did you mean: encoding=rope"),
+    ("train a.b.c.d=1", "a.b.c.d=1", "no such setting", "encoding"),
+    ("train train=1", "train=1", "group of settings", "train.tokens"),
+    ("train encoding.bse=3", "encoding.bse=3", "did you mean: encoding.base"),
+    ("train +encoding.bse=3", "encoding.bse=3", "did you mean: encoding.base"),
+    ("train encoding=learned encoding.beyon=clamp", "encoding.beyon=clamp", "did you mean: encoding.beyond"),
+    ("train encodingg=rope", "encodingg=rope", "did you mean: encoding"),
+    ("train train.tokns=3", "train.tokns=3", "did you mean: train.tokens"),
+    ("train batch_size=32", "did you mean: train.batch_tokens or eval.batch_tokens"),
+    ("train hydra.sweper=1", "did you mean: hydra.sweeper"),
+    ("train +train.warmup=3", "train.warmup", "no such setting"),
+    ("train ~seed", "seed", "is needed"),
+    # values
+    ("train encoding.base=ten", "encoding.base=ten", "a number"),
+    ("train encoding.fraction=2", "fraction=2", "(0, 1]"),
+    ("train encoding.layout=halff", "encoding.layout=halff", "did you mean: half"),
+    ("train model.n_heads=3", "model.n_heads=3", "model.d_model=32", "1, 2, 4, 8"),
+    ("train model.d_model=6", "rope", "head_dim=3", "even"),
+    ("train model.n_layers=0", "model.n_layers=0", "from 1"),
+    ("train data.split.test=0.95", "data.split", "0.95", "leaves nothing"),
+    ("train tokenizer=hf", "tokenizer.path", "no default"),
+    ("train optim.beta1=1.5", "optim.beta1=1.5", "0 to 0.9999"),
+    ("train eval.lengths=[-1x]", "eval.lengths=-1x", "multiples of context_length"),
+    ("train eval.lengths=2x", "eval.lengths=2x", "[a,b]"),
+    ("train eval.lengths=1x,8x", "'eval.lengths=[1x,8x]'"),
+    ("train eval.lengths=[1000x]", "eval.lengths=16000", "the longest that works is 3965"),
+    ("train eval.lengths=[2]", "eval.lengths=2", "target block of 4"),
+    ("train eval.protocols=[fixed]", "eval.protocols=fixed", "did you mean: fixed-target"),
+    ("train eval.protocols=[]", "eval.protocols", "fixed-target"),
+    ("train eval.split=train", "eval.split=train", "test, validation"),
+    ("train eval.target_fraction=0", "eval.target_fraction=0", "above 0 to 1"),
+    ("train context_length=0", "context_length=0", "from 2"),
+    ("train context_length=9999 train.batch_tokens=10000", "context_length=9999", "longest that works is"),
+    ("train train.tokens=1.5", "train.tokens=1.5", "a whole number"),
+    ("train train.tokens=nan", "train.tokens=nan", "a whole number"),
+    ("train train.lr=nan", "train.lr=nan", "above 0"),
+    ("train train.batch_tokens=1", "train.batch_tokens=1", "context_length=16"),
+    ("train train.precision=fp16", "train.precision=fp16", "did you mean: bf16"),
+    ("train train.compile=maybe", "train.compile=maybe", "auto, true, false"),
+    ("train device=cuda:77", "device=cuda:77", "cpu"),
+    ("train seed=-1", "seed=-1", "from 0"),
+    ("train seed=null", "seed=null"),
+    ("train seed=0,1", "seed=0,1", "add -m"),
+    ("train seed=" + "x" * 5000, "seed=xxx", " ... "),
+    ("train encoding=sum encoding.parts=[rope,xpos]", "rope and xpos cannot act together", "rotate"),
+    # options of any encoding
+    ("train positions=randomized positions.max=60", "positions.max", "64 positions", "eval.lengths"),
+    ("train positions=offset positions.max=15", "positions.max=15", "context_length=16"),
+    ("train encoding=fox positions=offset", "positions=offset", "encoding=fox", "no position"),
+    ("train encoding=stick_breaking attention.scale=logn", "attention.scale=logn", "stick_breaking"),
+    ("train encoding=rnope_swa attention.window=8", "attention.window=8", "encoding.window"),
+    ("train attention.window=0", "window=0", "at least 1"),
+    # names and places
+    ("train name=a/b", "name=a/b", "letters, digits"),
+    ("train name=.hidden", "name=.hidden"),
+    ("train name=" + "a" * 300, "name=aaa", "at most 100"),
+    ("train experiment_name=../../up", "experiment_name=../../up", "letters, digits"),
+    ("train runs_dir=", "runs_dir=''", "not a folder"),
+    ("train runs_dir={file}/below", "runs_dir=", "is not a folder"),
+    ("train runs_dir=" + "n" * 300, "runs_dir=nnn", "too long"),
+    ("train encoding.name=mine plugins=[nowhere_to_be_found]", "plugins=nowhere_to_be_found", "PYTHONPATH"),
+    ("train plugins=[lr.py]", "plugins=[lr]"),
+    ("train 'encoding=r\x1b[31mope'", r"r\x1b[31mope"),
+    ("train data.paths=caf\udce9", "not UTF-8"),
+    ("train runs_dir=läufe --cfg job", "\"runs_dir='läufe'\""),
+    # sweeps
+    ("train -m 'name=glob(*)'", "no job in this sweep", "glob()"),
+    ("train -m experiment=headline,smoke", "experiment=headline,smoke", "one at a time"),
+    ("train -m encoding=rope,alibi seed=0,-1", "seed=-1", "from 0", "in job 2 of 4"),
+    ("train -m encoding=nope,rope model.d_model=6", "even", "in job 2 of 2", "encoding=rope"),
+    ("train hydra/launcher=joblib", "launches the jobs of a sweep", "add -m"),
+    ("train -m hydra/launcher=joblib hydra.launcher.n_jobs=0", "hydra.launcher.n_jobs=0", "from 1, or -1"),
+    # flags
+    ("train -m --cfg job", "--cfg=job", "--multirun"),
+    ("train --multrun", "did you mean: --multirun"),
+    ("train --dryrun", "did you mean: --dry-run"),
+    ("train --config-dir nowhere", "--config-dir=nowhere", "no such folder"),
+    ("train encoding=roppe --dry-run", "did you mean: rope"),
+    ("train -m seed=0,-1 --dry-run", "in job 2 of 2"),
+    ("eval --dry-run", "is an option of posenc train alone"),
+    # other commands
+    ("trian", "train"),
+    ("eval", "run", "no default"),
+    ("eval run=nowhere", "run=nowhere", "no such folder"),
+    ("eval run={runs} bogus=1", "bogus=1", "no such setting"),
+    ("eval run=deadbeef", "run=deadbeef", "the hash at its end"),
+    ("eval run={runs} model=tiny", "model: is the run's own"),
+    ("eval run={runs} train.lr=3", "train.lr=3", "is the run's own"),
+    ("encodings ropee", "ropee", "did you mean: rope"),
+    ("check encoding=rope train.lr=7", "train.lr", "nothing that the laws look at"),
+    ("check encoding=rope --al", "--al", "--config-dir"),
+    ("check encoding=rope context_length=8", "context_length=8", "from 16"),
+    ("check -m encoding=alibi,rope context_length=16,0", "in the job"),
+    ("check --all encoding=rope", "--all checks every encoding"),
+    ("check --cfg job", "posenc train --cfg job"),
+    ("show encoding=rope --ot", "--ot", "--config-dir"),
+    ("show encoding=rope --out here.gif", ".png, .svg, .pdf"),
+    ("show encoding=rope --out nowhere/here.png", "there is no folder nowhere"),
+    ("show encoding=rope train.lr=7", "nothing that the picture shows"),
+    ("show encoding=alibi,rope", "one encoding at a time"),
+    ("show -m encoding=rope", "leave out -m"),
+    ("show run=nowhere encoding=rope", "is the run's own"),
+    ("bench --repeat 3", "did you mean: --repeats"),
+    ("bench encoding=rope,alibbi", "encoding=alibbi", "alibi"),
+    ("bench context_length=64,4096", "train.batch_tokens=2048", "context_length=4096"),
+    ("bench --format jsn", "--format=jsn", "did you mean: json"),
+    ("bench --repeats 0", "--repeats=0", "from 1"),
+    ("bench --eval-lengths 8y", "--eval-lengths=8y", "multiples of context_length"),
+    ("bench --eval-lengths 4", "--eval-lengths=4", "16 tokens"),
+    ("bench eval.lengths=[1x]", "eval.lengths", "--eval-lengths"),
+    ("bench encoding=alibi attention=mla", "attention=mla", "alibi"),
+    ("data info device=cuda", "device", "nothing that the corpus depends on"),
+    ("runs --wach", "--watch"),
+    ("runs --sort lost", "did you mean: loss"),
+    ("runs", "runs", "no such run directory", "posenc train"),
+    ("completion bsh", "did you mean: bash"),
+    ("export {runs} --out runs.gz", "--out=runs.gz", "runs.gz.runs.jsonl.gz"),
 ]
 
 
-def is_one_screen(result: tiny.Result, place: Path, says: list[str]) -> None:
-    assert result.code == 2, result
-    assert result.out == ""
+def is_one_screen(result: tiny.Result, place: Path, *says: str) -> None:
+    assert (result.code, result.out) == (2, ""), result
     for text in says:
         assert text in result.err, result.err
     assert len(result.err.splitlines()) <= 24
@@ -135,69 +162,90 @@ def is_one_screen(result: tiny.Result, place: Path, says: list[str]) -> None:
     assert not (place / "runs").exists()
 
 
-@pytest.mark.parametrize(("overrides", "says"), WRONG, ids=[" ".join(w[0])[:60] for w in WRONG])
-def test_wrong_overrides(train: Posenc, place: Path, overrides: list[str], says: list[str]) -> None:
-    is_one_screen(train(*(o.replace("{file}", __file__) for o in overrides)), place, says)
+@pytest.mark.parametrize("case", WRONG, ids=[case[0][:60] for case in WRONG])
+def test_wrong_input(posenc: Posenc, place: Path, corpus: Path, trained_once: Path, case: tuple[str]) -> None:
+    command, *words = shlex.split(case[0])
+    if command == "train":
+        words = [*tiny.TINY, f"data.paths={corpus}", *words]
+    words = [word.replace("{file}", __file__).replace("{runs}", str(trained_once)) for word in words]
+    is_one_screen(posenc(command, *words), place, *case[1:])
     assert not list(place.iterdir())
 
 
-def broken_files(folder: Path) -> dict[str, tuple[str, list[str]]]:
-    """Name -> (data.paths, what stderr must say)."""
-    folder.mkdir()
-    (folder / "empty.txt").write_bytes(b"")
-    (folder / "latin.txt").write_bytes(b"good until h\xe9re")
-    (folder / "short").mkdir()
-    for i in range(60):
-        (folder / "short" / f"{i}.txt").write_text(f"{i} " * 15)
-    (folder / "one.txt").write_text("all alone " * 100)
-    (folder / "same").mkdir()
-    for i in range(60):
-        (folder / "same" / f"{i}.txt").write_text("the same text in every one " * 99)
-    (folder / "rows.jsonl").write_text('{"text": "fine"}\n{"text": \n')
-    (folder / "other.jsonl").write_text('{"body": "fine"}\n')
-    (folder / "cut.txt.gz").write_bytes(gzip.compress(b"text " * 1000)[:-20])
-    (folder / "nothing").mkdir()
-    (folder / "[red]x.txt").write_bytes(b"\xff")
-    at = str(folder)
-    return {
-        "missing": (f"{at}/latn.txt", ["latn.txt", "no such file", "did you mean", "latin.txt"]),
-        "empty": (f"{at}/empty.txt", ["empty.txt", "is empty"]),
-        "undecodable": (f"{at}/latin.txt", ["latin.txt", "0xe9 at offset 12"]),
-        "too short": (f"{at}/short", ["eval.lengths", "longest that works is"]),
-        "one document": (f"{at}/one.txt", ["data=files", "split is empty"]),
-        "copies": (f"{at}/same", ["data=files", "same text"]),
-        "bad line": (f"{at}/rows.jsonl", ["rows.jsonl:2", "not JSON"]),
-        "other field": (f"{at}/other.jsonl", ["data.text_field=text", "body"]),
-        "cut gzip": (f"{at}/cut.txt.gz", ["cut.txt.gz", "gzip"]),
-        "nothing there": (f"{at}/nothing", ["no text was found"]),
-        "no hit": (f"'{at}/*.md'", ["no text was found"]),
-        "markup": (f"'{at}/[[]red]x.txt'", ["[red]x.txt", "0xff"]),
-    }
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("missing", None, ["missin", "no such file", "did you mean", "missing"]),
+        ("empty.txt", b"", ["empty.txt", "is empty"]),
+        ("latin.txt", b"good until h\xe9re", ["latin.txt", "0xe9 at offset 12"]),
+        ("[red]x.txt", b"\xff", ["[red]x.txt", "0xff"]),
+        ("one.txt", b"all alone " * 100, ["data=files", "split is empty"]),
+        ("rows.jsonl", b'{"text": "fine"}\n{"text": \n', ["rows.jsonl:2", "not JSON"]),
+        ("other.jsonl", b'{"body": "fine"}\n', ["data.text_field=text", "body"]),
+        ("cut.txt.gz", gzip.compress(b"text " * 1000)[:-20], ["cut.txt.gz", "gzip"]),
+        ("short", [f"{i} " * 15 for i in range(60)], ["eval.lengths", "longest that works is"]),
+        ("same", ["the same text in every one " * 99] * 60, ["data=files", "same text"]),
+        ("nothing", [], ["no text was found"]),
+    ],
+)
+def test_wrong_texts(
+    posenc: Posenc, place: Path, tmp_path: Path, name: str, content: bytes | list[str] | None, says: list[str]
+) -> None:
+    path = tmp_path / "broken" / name
+    path.parent.mkdir()
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        path.mkdir()
+        for i, text in enumerate(content or ()):
+            (path / f"{i}.txt").write_text(text)
+    given = path.with_name("missin") if content is None else str(path).replace("[red]", "[[]red]")
+    is_one_screen(posenc("train", *tiny.TINY, f"data.paths='{given}'"), place, *says)
 
 
-KINDS = ["missing", "empty", "undecodable", "too short", "one document", "bad line", "other field"]
+@pytest.mark.parametrize(
+    ("file", "text", "says"),
+    [
+        ("encoding/cut.yaml", "name: cut\nstart: [1.0\n", ["cut.yaml", "cannot be read as YAML in line 3"]),
+        ("encoding/nameless.yaml", "start: 1.0\n", ["encoding.name", "is missing"]),
+        ("experiment/flat.yaml", "context_length: 32\n", ["experiment/flat.yaml", "# @package _global_"]),
+        (
+            "experiment/wrong.yaml",
+            "# @package _global_\ntrian:\n  lr: 1\n",
+            ["experiment/wrong.yaml", "trian"],
+        ),
+    ],
+)
+def test_wrong_yaml_of_ones_own(posenc: Posenc, place: Path, file: str, text: str, says: list[str]) -> None:
+    path = place / "mine" / file
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    is_one_screen(posenc("train", "--config-dir", "mine", f"{path.parent.name}={path.stem}"), place, *says)
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "copies", "cut gzip", "nothing there", "no hit", "markup"])
-def test_wrong_files(posenc: Posenc, place: Path, tmp_path: Path, kind: str) -> None:
-    paths, says = broken_files(tmp_path / "broken")[kind]
-    is_one_screen(posenc("train", *tiny.TINY, f"data.paths={paths}"), place, says)
+def test_wrong_plug_ins(posenc: Posenc, place: Path) -> None:
+    lines = "from posenc.encodings.base import Encoding\n\nclass Mine(Encoding):\n    pass\n"
+    (place / "unnamed_one.py").write_text(lines)
+    (place / "unparsed_one.py").write_text("class Mine(:\n")
+    is_one_screen(posenc("train", "plugins=[unnamed_one]"), place, "its class Mine has no `name`")
+    is_one_screen(posenc("train", "plugins=[unparsed_one]"), place, "SyntaxError")
 
 
 def test_a_runs_dir_that_cannot_be_written(
     train: Posenc, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder of somebody else; as root every folder can be written, so the system's answer is replaced."""
+    """As root every folder can be written, so the system's answer is replaced."""
     (place / "theirs").mkdir()
     real = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: "theirs" not in str(path) and real(path, mode))
     result = train("runs_dir=theirs/deep/er")
-    is_one_screen(result, place, ["runs_dir=theirs/deep/er", "theirs cannot be written", "runs_dir=FOLDER"])
+    is_one_screen(result, place, "runs_dir=theirs/deep/er", "theirs cannot be written", "runs_dir=FOLDER")
     assert not list((place / "theirs").iterdir())
 
 
-def test_lengths_are_checked_on_the_split_that_is_measured(posenc: Posenc, place: Path, corpus: Path) -> None:
-    """Validation documents too short for a length that the test documents would hold."""
+def test_lengths_are_checked_on_the_split_and_in_the_tokens_that_are_measured(
+    posenc: Posenc, place: Path, corpus: Path
+) -> None:
     from posenc.data.documents import split_of
 
     texts = place / "texts"
@@ -205,77 +253,24 @@ def test_lengths_are_checked_on_the_split_that_is_measured(posenc: Posenc, place
     for source in corpus.iterdir():
         short = split_of(source.name, {"validation": 0.1, "test": 0.2}) == "validation"
         (texts / source.name).write_text(source.read_text()[: 40 if short else None])
-    arguments = ["train", *tiny.TINY, f"data.paths={texts}"]
-    is_one_screen(
-        posenc(*arguments, "eval.split=validation"), place, ["eval.lengths=64", "validation", "works is 39"]
-    )
-    assert posenc(*arguments, "eval.split=validation", "eval.lengths=[2x]", "train.tokens=256").code == 0
-
-
-def test_lengths_in_tokens_are_checked_before_the_run_directory_exists(
-    posenc: Posenc, place: Path, corpus: Path
-) -> None:
-    """With a tokenizer of several bytes a token the exact length is known only after tokenising."""
+    command = ["train", *tiny.TINY, f"data.paths={texts}"]
+    is_one_screen(posenc(*command, "eval.split=validation"), place, "eval.lengths=64", "works is 39")
+    # with several bytes a token the exact length is known only after tokenising
     bpe = ["tokenizer=bpe", "tokenizer.vocab_size=400", "eval.lengths=[3900]"]
-    is_one_screen(
-        posenc("train", *tiny.TINY, f"data.paths={corpus}", *bpe), place, ["eval.lengths=3900", "tokens"]
-    )
+    is_one_screen(posenc(*command, f"data.paths={corpus}", *bpe), place, "eval.lengths=3900", "tokens")
 
 
 def test_a_fault_of_our_own_is_one_line_and_a_traceback_with_debug(
     posenc: Posenc, monkeypatch: pytest.MonkeyPatch, place: Path
 ) -> None:
-    from posenc.cli import compare
+    from posenc.cli.runs import RunReader
 
-    def broken(*_: object, **__: object) -> None:
+    def broken(self: RunReader) -> None:
         raise KeyError("surprise")
 
-    monkeypatch.setattr(compare, "load_runs", broken)
-    result = posenc("compare")
+    monkeypatch.setattr(RunReader, "runs", broken)
+    result = posenc("runs")
     assert (result.code, len(result.err.splitlines())) == (1, 2)
     assert "KeyError: 'surprise'" in result.err and "--debug" in result.err
     with pytest.raises(KeyError, match="surprise"):
-        posenc("compare", "--debug")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["compare", "nowhere"], ["nowhere", "no such run directory"]),
-        (["compare"], ["runs", "no such run directory", "posenc train"]),
-        (["compare", "{runs}", "--format", "tabel"], ["tabel", "did you mean: table"]),
-        (["compare", "{runs}", "--metric", "bits"], ["bits", "bpb"]),
-        (["compare", "{runs}", "--protocol", "fixed"], ["fixed", "did you mean: fixed-target"]),
-        (["compare", "--formt", "json"], ["--formt"]),
-        (["eval"], ["run", "no default"]),
-        (["eval", "run=nowhere"], ["run=nowhere", "no such folder"]),
-        (["eval", "run={runs}", "bogus=1"], ["bogus=1", "no such setting"]),
-        (["eval", "run=deadbeef"], ["run=deadbeef", "the hash at its end"]),
-        (["eval", "run={runs}", "model=tiny"], ["model: is the run's own"]),
-        (["eval", "run={runs}", "train.lr=3"], ["train.lr=3", "is the run's own"]),
-        (["bench", "--repeat", "3"], ["did you mean: --repeats"]),
-        (["compare", "{runs}", "--rows", "rope", "--baseline", "alibi"], ["alibi", "--rows and --where"]),
-        (["encodings", "ropee"], ["ropee", "did you mean: rope"]),
-        (["trian"], ["trian"]),
-        (["train", "rope"], ["did you mean: encoding=rope"]),
-        (["train", "data.paths=caf\udce9"], ["not UTF-8"]),
-        (["check", "encoding=rope", "train.lr=7"], ["train.lr", "nothing that the laws look at"]),
-        (["check", "encoding=rope", "--al"], ["--al", "--config-dir"]),
-        (["check", "encoding=rope", "context_length=8"], ["context_length=8", "from 16"]),
-        (["show", "encoding=rope", "--ot"], ["--ot", "--config-dir"]),
-        (["data", "info", "device=cuda"], ["device", "nothing that the corpus depends on"]),
-        (["compare", "{runs}", "--html", "x" * 300 + ".html"], ["--html", "too long"]),
-        (["compare", "x" * 300], ["no such run directory"]),
-    ],
-)
-def test_other_commands(
-    posenc: Posenc, place: Path, trained_once: Path, arguments: list[str], says: list[str]
-) -> None:
-    result = posenc(*(a.format(runs=trained_once) for a in arguments))
-    is_one_screen(result, place, says)
-
-
-def test_a_letter_that_hydra_cannot_read_is_answered_by_the_cure(posenc: Posenc, place: Path) -> None:
-    refused = posenc("train", "runs_dir=läufe", "--cfg", "job")
-    assert refused.code == 2 and "\"runs_dir='läufe'\"" in refused.err, refused.err
-    assert posenc("train", "runs_dir='läufe'", "--cfg", "job").code == 0
+        posenc("runs", "--debug")

@@ -1,189 +1,182 @@
-"""Several encodings acting as one: through the decoder, in their order, alone and nested."""
+"""Sums of encodings: order, parameters, declarations, settings; formulas are in test_formulas."""
 
-import math
-from collections.abc import Callable
+from __future__ import annotations
+
+import re
 from typing import Any
 
-import formulas
 import pytest
 import torch
-from decoding import CLOSE, SHAPE, Paper, T, apart, encoding, exactly, logits, model_of, text
-from doubles import (
-    BothPositions,
-    Double,
-    EveryLayer,
-    Everything,
-    ForgetGate,
-    LayerWindow,
-    OneKeyHead,
-    Randomized,
-    RandomizedSlopes,
-    Shaw,
-    StickBreaking,
-    Widened,
-)
-from formulas_rotary import pope
-from naive import NAIVE, Naive, Place
-from summed import All, N, made_of, rotary
-from torch import Tensor, nn
+from naive_formulas import Example
 
+from posenc.core.errors import UserError
+from posenc.core.seeds import generator_for
+from posenc.encodings import build_encoding, resolve_encoding
+from posenc.encodings.base import Encoding
 from posenc.encodings.options import build_options
 from posenc.encodings.sum import Sum
-from posenc.model import kernels
-from posenc.model.decoder import Decoder
+from posenc.model.decoder import Decoder, ModelShape, initialize
+from posenc.training.optimizer import Optimization, build_optimizer
 
-COMBINATIONS: list[list[type[Double]]] = [
-    [ForgetGate, Shaw],
-    [Shaw, ForgetGate],  # scores that read the queries, then a law with prepare's state
-    [EveryLayer, LayerWindow, RandomizedSlopes],
-    [StickBreaking, Widened, EveryLayer],
-    [BothPositions, RandomizedSlopes],  # a bias by both positions and one by distance
-    [LayerWindow, Shaw, ForgetGate, OneKeyHead],
-    [Randomized, BothPositions, EveryLayer],
-    [ForgetGate, Everything],
-    [EveryLayer, EveryLayer, ForgetGate, ForgetGate],  # twice the same, each with parameters of its own
-]
+SIZES: dict[str, Any] = {"d_model": 16, "n_heads": 2, "head_dim": 8, "n_layers": 2, "train_length": 16}
+MODEL = ModelShape("small", 16, 2, 2, 2)
 
 
-@pytest.mark.parametrize("most", [1 << 20, 1])
-@pytest.mark.parametrize("kinds", COMBINATIONS, ids=lambda kinds: "-".join(kind.__name__ for kind in kinds))
-def test_the_whole_decoder(kinds: list[type[Double]], most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "MAX_SCORES", most)
-    model = model_of(made_of(*kinds))
-    tokens = text(N)
-    pos = [0, 1, 3, 4, 5, 9, 14, 15, 20, 33, 34, 40] if Randomized in _bases(kinds) else list(range(N))
-
-    def build(wide: Decoder) -> Naive:
-        return All(wide, [NAIVE[type(part)](part) for part in wide.encoding.members])
-
-    want = exactly(model, tokens, build, pos)
-    assert apart(logits(model, tokens, pos), want) < 2e-5
-    assert apart(logits(model, tokens, pos, wanted=2), want[-2:]) < 2e-5
+def encoding(name: str, **params: Any) -> Encoding:
+    return build_encoding(name, **SIZES, **params)
 
 
-def _bases(kinds: list[type[Double]]) -> set[type]:
-    return {base for kind in kinds for base in kind.__mro__}
-
-
-class Alibi(Naive):
-    def score(self, s: Tensor, q: Tensor, i: int, j: int, at: Place) -> Tensor:
-        return s - formulas.alibi_slope(at.head + 1, SHAPE.n_heads) * (at.pos[i] - at.pos[j])
-
-
-class T5(Naive):
-    def score(self, s: Tensor, q: Tensor, i: int, j: int, at: Place) -> Tensor:
-        bucket = formulas.t5_bucket(at.pos[i] - at.pos[j], self.e.buckets, self.e.max_distance)
-        return s + self.e.table[at.head, bucket]
-
-
-class Row(Naive):
-    def embed(self, x: Tensor, t: int, layer: int) -> Tensor:
-        return x if layer else x + self.e.table[0, t]
-
-
-class Hot(Double):
-    """Scores times 3: a law of scores that tells whether the biases were there before it."""
-
-    def scores(
-        self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
-    ) -> Tensor:
-        return 3 * s
-
-
-class NaiveHot(Naive):
-    def score(self, s: Tensor, q: Tensor, i: int, j: int, at: Place) -> Tensor:
-        return 3 * s
-
-
-def polar(wide: Decoder) -> Paper:
-    delta = wide.encoding.members[0].delta
-    return Paper(wide, lambda q, k, i, j, at: pope(q, k, i, j, delta[at.layer, at.head].tolist()))
-
-
-SHIPPED: dict[str, tuple[list[Any], Callable[[Decoder, Any], list[Naive]]]] = {
-    "alibi-rope": (["alibi", "rope"], lambda wide, parts: [rotary(wide), Alibi(parts[0])]),
-    "rope-t5-alibi": (
-        ["rope", {"name": "t5", "buckets": 4, "max_distance": 6}, "alibi"],
-        lambda wide, parts: [rotary(wide), T5(parts[1]), Alibi(parts[2])],
-    ),
-    "pope-t5": (["pope", "t5"], lambda wide, parts: [polar(wide), T5(parts[1])]),
-    "learned-alibi": (["learned", "alibi"], lambda wide, parts: [Row(parts[0]), Alibi(parts[1])]),
-    "nope-rope": (["nope", "rope"], lambda wide, parts: [rotary(wide)]),
-}
-
-
-@pytest.mark.parametrize("case", SHIPPED)
-def test_shipped_ones_through_the_decoder(case: str) -> None:
-    parts, build = SHIPPED[case]
-    model, tokens = model_of(encoding("sum", parts=parts)), text(T)
-    want = exactly(
-        model,
-        tokens,
-        lambda wide: All(wide, build(wide, wide.encoding.members)),
-    )
-    assert apart(logits(model, tokens), want) < CLOSE
-
-
-@pytest.mark.parametrize("order", [0, 1])
-def test_biases_come_before_laws_of_scores(order: int) -> None:
-    shape = encoding("nope").shape
-    parts = [Hot(shape), encoding("alibi")]
-    model, tokens = model_of(Sum(shape, parts=parts[::-1] if order else parts)), text(N)
-    want = exactly(model, tokens, lambda wide: All(wide, [NaiveHot(wide.encoding)], [Alibi(wide.encoding)]))
-    assert apart(logits(model, tokens), want) < CLOSE
-
-
-def test_embeddings_come_in_the_order_of_the_parts() -> None:
-    # sinusoidal scales the token embeddings: what was added before is scaled with them
-    tokens = text(T)
-    first, last = (
-        model_of(encoding("sum", parts=parts))
-        for parts in (["learned", "sinusoidal"], ["sinusoidal", "learned"])
-    )
-    for ours, order in ((first, (0, 1)), (last, (1, 0))):
-        rows = ours.encoding.members[order[0]].table[0]
-        nn.init.normal_(rows, generator=torch.Generator().manual_seed(0))
-    x, pos = torch.zeros(1, T, SHAPE.d_model), torch.arange(T)
-    rows = first.encoding.members[0].table[0]
-    waves = first.encoding.members[1].embed(x, pos, 0)
-    assert torch.allclose(first.effective_encoding.embed(x, pos, 0), rows * math.sqrt(SHAPE.d_model) + waves)
-    assert torch.allclose(last.effective_encoding.embed(x, pos, 0), rows + waves)
-    assert apart(logits(first, tokens), logits(last, tokens)) > 1e-3
+def sum_of(*parts: Any) -> Sum:
+    made = encoding("sum", parts=list(parts))
+    assert isinstance(made, Sum)
+    return made
 
 
 @pytest.mark.parametrize(
-    "name", ["rope", "alibi", "learned", "fox", "shaw", "stick_breaking", "rnope_swa", "fire"]
+    "name", ["rope", "fox", "shaw", "stick_breaking", "rnope_swa", "fire", "transformer_xl"]
 )
 def test_a_sum_of_one_is_that_one(name: str) -> None:
-    alone, both = encoding(name), encoding("sum", parts=[name])
-    assert both.hooks == alone.hooks
-    one, other = model_of(alone), model_of(both)
-    for mine, own in zip(one.encoding.parameters(), other.encoding.parameters(), strict=True):
-        own.data.copy_(mine.data)
-    assert torch.equal(logits(one, text(N)), logits(other, text(N)))
+    alone = Example(name, heads=2)
+    want = alone.attention()
+    alone.acting = Sum(alone.encoding.shape, parts=[alone.encoding])
+    assert alone.acting.hooks == alone.encoding.hooks
+    assert torch.equal(alone.attention(), want)
 
 
-def test_a_sum_in_a_sum_is_one_sum() -> None:
-    flat = model_of(encoding("sum", parts=["learned", "alibi", "rope"]))
-    nested = model_of(encoding("sum", parts=["learned", {"name": "sum", "parts": ["alibi", "rope"]}]))
-    nested.encoding.get_parameter("members.0.table").data.copy_(
-        flat.encoding.get_parameter("members.0.table")
+def test_embeddings_come_in_the_order_of_the_parts() -> None:
+    """sinusoidal scales what was added before it by sqrt(d)."""
+    learned, waves = encoding("learned"), encoding("sinusoidal")
+    torch.nn.init.normal_(learned.get_parameter("table"))
+    x, pos = torch.zeros(1, 16, 16), torch.arange(16)
+    rows, wave = learned.embed(x, pos, 0), waves.embed(x, pos, 0)
+    assert torch.allclose(Sum(learned.shape, parts=[learned, waves]).embed(x, pos, 0), 4 * rows + wave)
+    assert torch.allclose(Sum(learned.shape, parts=[waves, learned]).embed(x, pos, 0), rows + wave)
+
+
+def test_biases_come_before_changes_of_scores() -> None:
+    """scale_invariant scales the bias with the score, whatever the order of the parts."""
+    first, last = (
+        Example("sum", heads=2, parts=parts)
+        for parts in (["scale_invariant", "t5"], ["t5", "scale_invariant"])
     )
-    assert torch.equal(logits(flat, text(T)), logits(nested, text(T)))
+    last.encoding.members[0].table.data = first.encoding.members[1].table.data
+    last.t = first.t
+    assert torch.allclose(first.attention(), last.attention(), atol=1e-6)
 
 
-def test_options_act_beside_a_sum() -> None:
-    own = encoding("sum", parts=["alibi", "rope"])
-    options = build_options(own.shape, own, positions={"name": "contiguous"}, window=5, scale="logn")
-    model, tokens = model_of(own, *options), text(N)
+@pytest.mark.parametrize(
+    "parts, hook",
+    [
+        (["rope", "xpos"], "rotate"),
+        (["hope", "alibi", "pope"], "rotate"),
+        (["stick_breaking", "stick_breaking"], "weights"),
+        (["shaw", "shaw"], "values"),
+    ],
+)
+def test_two_parts_that_decide_alone_are_refused(parts: list[str], hook: str) -> None:
+    with pytest.raises(UserError) as caught:
+        sum_of(*parts)
+    first, second = (name for name in parts if hook in encoding(name).hooks)
+    assert f"{first} and {second} cannot act together: each decides the {hook} alone" in caught.value.text()
 
-    class Near(All):
-        def visible(self, i: int, j: int, layer: int) -> bool:
-            return i - j < 5
 
-        def weights(self, scores: list[Tensor], at: Place) -> list[Tensor]:
-            factor = math.log(len(scores)) / math.log(T)
-            return super().weights([s * factor for s in scores], at)
+def test_parts_with_different_policies_are_refused() -> None:
+    clamped = {"name": "learned", "beyond": "clamp"}
+    with pytest.raises(UserError, match=r"parts differ .*clamp.*truncate"):
+        sum_of(clamped, {"name": "hybrid", "beyond": "truncate"})
+    assert sum_of(clamped, "alibi").beyond == "clamp" and sum_of("rope", "alibi").beyond is None
 
-    want = exactly(model, tokens, lambda wide: Near(wide, [rotary(wide), Alibi(wide.encoding)]))
-    assert apart(logits(model, tokens), want) < CLOSE
+
+@pytest.mark.parametrize(
+    "parts, says",
+    [
+        ([], r"parts=\[\]"),
+        (["there is no such"] * 50_000, r"encoding.parts=50000 encodings: too many"),
+        (["alibi", "rop"], "rope"),
+        ([{"name": "rope", "bse": 3.0}], "bse"),
+        (["alibi", {"name": "rope", "base": "big"}], r"base.*parts\[1\]|parts\[1\].*base"),
+        ([{"base": 3.0}], r"parts\[0\]"),
+        ([3], r"parts\[0\]"),
+        ("alibi", "parts"),
+        ([{"name": "rope", "base": 0.5}], r"base=0\.5"),
+    ],
+)
+def test_parts_that_are_wrong_are_named(parts: Any, says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        encoding("sum", parts=parts)
+    assert re.search(says, caught.value.text(), re.S)
+
+
+def test_parts_without_parameters_have_those_of_their_yaml() -> None:
+    made = sum_of({"name": "rope", "base": 500_000, "layout": "half"}, "alibi")
+    assert (made.parts[0].base, made.parts[0].layout, made.parts[0].still) == (500_000.0, "half", 0)
+    assert resolve_encoding({"name": "sum", "parts": ["alibi", {"name": "xpos", "scale_base": 64}]}) == {
+        "name": "sum",
+        "parts": [
+            {"name": "alibi", "learned_slopes": False},
+            {"name": "xpos", "base": 10000.0, "layout": "interleaved", "scale_base": 64.0},
+        ],
+    }
+
+
+def test_each_part_fills_its_own_parameters_once() -> None:
+    made = sum_of("kerple_log", "learned", "t5", {"name": "alibi", "learned_slopes": True}, "learned")
+    model = Decoder(MODEL, 13, made)
+    initialize(model, 5)
+    names = [name for name in model.state_dict() if name.startswith("encoding")]
+    assert names == [
+        f"encoding.members.{own}" for own in ("0.a", "0.b", "1.table", "2.table", "3.slope", "4.table")
+    ]
+    for number, part in enumerate(made.parts):
+        for own, parameter in part.named_parameters():
+            want = torch.empty(parameter.shape)
+            with torch.no_grad():
+                part.initialize(own, want, generator_for(5, f"encoding.members.{number}.{own}"))
+            assert torch.equal(parameter, want), own
+    assert not torch.equal(made.parts[1].table, made.parts[4].table)
+    assert all(part.seed == 5 for part in made.parts)
+
+
+def test_weight_decay_is_each_parts_own() -> None:
+    made = sum_of("learned", "learned")
+    made.parts[0].decayed = True  # type: ignore[misc]
+    model = Decoder(MODEL, 13, Sum(made.shape, parts=[made, encoding("t5")]))
+    groups = build_optimizer(model, Optimization(1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0, 0.0, 0.0)).param_groups
+    decayed = {id(p) for group in groups if group["weight_decay"] for p in group["params"]}
+    own = {name for name, p in model.encoding.named_parameters() if id(p) in decayed}
+    assert own == {"members.0.members.0.table"}
+
+
+@pytest.mark.parametrize(
+    "parts, relative, prefix_stable, penalty, uses_positions, decouples",
+    [
+        (["alibi", "rope"], True, True, True, True, False),
+        (["alibi", "t5"], True, True, False, True, False),
+        (["alibi", "learned"], False, True, True, True, False),
+        (["rope", "normalized"], False, False, False, True, False),
+        (["nope", "fox"], True, True, False, False, False),
+        (["nope", "rope"], True, True, False, True, True),
+    ],
+)
+def test_declares_what_its_parts_do(
+    parts: list[str],
+    relative: bool,
+    prefix_stable: bool,
+    penalty: bool,
+    uses_positions: bool,
+    decouples: bool,
+) -> None:
+    made = sum_of(*parts)
+    assert (made.relative, made.prefix_stable) == (relative, prefix_stable)
+    assert (made.penalty, made.uses_positions, made.decouples) == (penalty, uses_positions, decouples)
+
+
+def test_refuses_warns_and_ends_as_its_parts_do() -> None:
+    made = sum_of("rnope_swa", "stick_breaking")
+    assert set(made.refuses) == {"attention.window", "attention.scale"}
+    with pytest.raises(UserError, match=r"attention\.window"):
+        build_options(made.shape, made, positions={"name": "contiguous"}, window=3, scale="none")
+    many = {"name": "t5", "buckets": 32, "max_distance": 128}
+    assert sum_of("rope", many).warnings() == encoding(**many).warnings() != []
+    small = {"name": "binary", "bits": 5}
+    assert sum_of("alibi", "xpos", small).ends_at == 32 and sum_of("alibi").ends_at is None

@@ -14,7 +14,6 @@ from posenc.encodings.base import Encoding
 from posenc.evaluation import PROTOCOLS
 from posenc.evaluation import forward_cache as subject_module
 from posenc.evaluation.forward_cache import EvalContext
-from posenc.model import kernels
 from posenc.results.schema import Record
 
 Measured = Callable[..., dict[tuple[str, int], Record]]
@@ -164,14 +163,6 @@ def test_a_length_that_does_not_fit_is_noted_and_the_others_go_on(
         )
 
 
-def test_another_error_is_not_taken_for_memory(
-    subject_of: SubjectOf, measured: Measured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(subject_module, "_forward", out_of_memory(0, RuntimeError("shapes do not fit")))
-    with pytest.raises(RuntimeError, match="shapes"):
-        measured(subject_of("rope"), [T])
-
-
 def test_a_loss_that_is_not_finite_is_noted_and_never_a_number(
     subject_of: SubjectOf, measured: Measured, tmp_path: Path
 ) -> None:
@@ -182,25 +173,3 @@ def test_a_loss_that_is_not_finite_is_noted_and_never_a_number(
     assert records["fixed-target", T // 2]["nats"] is not None
     assert records["fixed-target", T]["note"] == "diverged" and records["fixed-target", T]["nats"] is None
     assert "NaN" not in "".join(p.read_text() for p in (tmp_path / "run" / "records").iterdir())
-
-
-@pytest.mark.parametrize("encoding", ["nope", "rope", "alibi", "t5"])
-def test_scores_at_8t_come_in_blocks(
-    subject_of: SubjectOf, measured: Measured, monkeypatch: pytest.MonkeyPatch, encoding: str
-) -> None:
-    """Not one tensor of (heads, 8T, 8T): the largest softmax stays under MAX_SCORES."""
-    window, largest = 8 * T, [0]
-    subject = subject_of(encoding, batch_tokens=window)
-    whole = measured(subject, [T, window])
-    softmax = torch.softmax
-
-    def watched(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        largest[0] = max(largest[0], x.numel())
-        return softmax(x, *args, **kwargs)
-
-    monkeypatch.setattr(torch, "softmax", watched)
-    monkeypatch.setattr(kernels, "MAX_SCORES", 4 * 2 * window)  # four queries of two heads
-    blocks = measured(subject, [T, window])
-    assert 0 < largest[0] <= 4 * 2 * window < 2 * window * window
-    for cell, record in whole.items():
-        assert blocks[cell]["nats"] == pytest.approx(record["nats"], abs=1e-5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +15,7 @@ from posenc.core.seeds import generator_for
 from posenc.data import TokenStore
 from posenc.encodings import build_encoding
 from posenc.encodings.options import build_options, distance_limit, position_limit
-from posenc.evaluation import fixed_target
 from posenc.evaluation.forward_cache import DRAWS, EvalContext, NotApplicableError, window_losses
-from posenc.evaluation.plans import EvalRequest
 from posenc.model.decoder import Decoder, initialize
 
 COUNT, WANTED = 2 * DRAWS + 5, 4
@@ -82,54 +79,11 @@ def test_the_batch_changes_nothing(store: TokenStore, name: str, positions: dict
         assert np.abs(losses(replace(whole, batch_tokens=batch), 2 * T) - want).max() < 2e-5, batch
 
 
-def test_how_many_are_measured_changes_nothing(store: TokenStore) -> None:
-    of = subject(store, "rope", RANDOMIZED)
-    want = losses(of, 2 * T)
-    for count in (1, DRAWS - 1, DRAWS + 1):
-        assert np.abs(losses(of, 2 * T, count) - want[:count]).max() < 2e-5
-
-
-def test_a_second_measurement_is_the_first(store: TokenStore) -> None:
-    of = subject(store, "alibi", RANDOMIZED)
-    first = losses(of, T)
-    torch.manual_seed(1)
-    torch.rand(3)
-    of.model.train()  # a measurement sets the mode itself
-    assert np.array_equal(losses(of, T), first)
-    assert np.abs(losses(replace(of, seed=1), T) - first).max() > 1e-3
-
-
-def test_windows_share_no_more_than_their_draw(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    of = subject(store, "rope", RANDOMIZED)
-    shown: list[tuple[int, ...]] = []
-    hidden = of.model.hidden
-
-    def watched(tokens: Any, pos: torch.Tensor, wanted: int | None = None, acting: Any = None) -> Any:
-        shown.extend([tuple(pos.tolist())] * len(tokens))
-        return hidden(tokens, pos, wanted, acting)
-
-    monkeypatch.setattr(of.model, "hidden", watched)
-    losses(of, T)
-    assert len(shown) == COUNT and len(set(shown)) == DRAWS
-    assert all(len(pos) == T and max(pos) < 16 * T for pos in shown)
-
-
 @pytest.mark.parametrize("positions", POSITIONS[1:], ids=str)
 def test_dense_and_offset_are_measured_from_zero(store: TokenStore, positions: dict[str, Any]) -> None:
     of = subject(store, "rope", positions)
     plain = subject(store, "rope", {"name": "contiguous"})
     assert np.abs(losses(of, 2 * T) - losses(plain, 2 * T)).max() < 2e-5
-
-
-def test_by_protocol(store: TokenStore, asked_of: Callable[..., EvalRequest]) -> None:
-    results = []
-    for batch in (1, 3 * T, 10**6):
-        of = subject(store, "rope", RANDOMIZED, batch=batch)
-        plan = fixed_target.plan(asked_of([T, 4 * T], max_targets=112))
-        results.append([fixed_target.measure(of, plan, window).nats for window in (T, 4 * T)])
-    for one in results[1:]:
-        for got, want in zip(one, results[0], strict=True):
-            assert np.abs(got - want).max() < 1e-3  # nats of about 5 targets of 4 each
 
 
 def test_positions_that_cannot_be_encoded_are_a_note(store: TokenStore) -> None:

@@ -69,17 +69,6 @@ def test_the_crop_line_is_the_model_without_extension(subject_of: SubjectOf, ask
     ]
 
 
-@pytest.mark.parametrize("protocol", sorted(PROTOCOLS))
-def test_stored_cells_are_never_computed_again(
-    subject_of: SubjectOf, records_of: Any, passes: list[int], protocol: str
-) -> None:
-    subject = extended(subject_of("rope"), name="dynamic_ntk")
-    first = records_of(subject, [protocol])
-    assert passes and all(record["note"] is None for record in first)
-    passes.clear()
-    assert records_of(subject, [protocol]) == first and not passes
-
-
 def test_where_nothing_is_extended_one_measurement_serves_both(
     subject_of: SubjectOf, records_of: Any, passes: list[int]
 ) -> None:
@@ -100,24 +89,6 @@ def test_where_nothing_is_extended_one_measurement_serves_both(
     assert {window: passes.count(window) for window in (2 * T, 4 * T)} == {
         window: counts[window] for window in (2 * T, 4 * T)
     }
-
-
-def test_a_model_measured_without_extension_is_not_measured_again_up_to_t(
-    subject_of: SubjectOf, records_of: Any, passes: list[int]
-) -> None:
-    subject = subject_of("rope")
-    records_of(subject, ["fixed-target", "sliding"])
-    passes.clear()
-    records_of(extended(subject, name="dynamic_ntk"), ["fixed-target"])
-    assert set(passes) == {2 * T, 4 * T}
-
-
-def test_an_extension_that_acts_within_t_is_measured_there(subject_of: SubjectOf, records_of: Any) -> None:
-    """A fixed temperature acts at every window."""
-    subject = extended(subject_of("rope"), name="scale", temperature=0.8)
-    records = {(r["window"], r["extend"] is not None): r for r in records_of(subject, ["fixed-target"])}
-    assert records[T, True]["nats"] != records[T, False]["nats"]
-    assert records[T, True]["targets"] == records[T, False]["targets"]
 
 
 def test_knobs_make_another_cell(subject_of: SubjectOf, records_of: Any, passes: list[int]) -> None:

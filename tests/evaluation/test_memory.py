@@ -14,13 +14,11 @@ import torch
 from tiny_model import T
 
 from posenc.core.memory_meter import LiveTensors, resident
-from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding
 from posenc.evaluation import eval_memory
 from posenc.evaluation import forward_cache as subject_module
 from posenc.evaluation.eval_memory import OutOfMemoryError, check_memory, free_memory, memory_needed
 from posenc.evaluation.forward_cache import EvalContext
-from posenc.model.decoder import Decoder, ModelShape, initialize
 from posenc.results.schema import Record
 
 Measured = Callable[..., dict[tuple[str, int], Record]]
@@ -50,23 +48,6 @@ def peak_of(make_pass: Callable[[int], object], n: int) -> int:
 def test_what_a_window_needs_is_known_from_shorter_ones(make_pass: Callable[[int], None]) -> None:
     for window in (1024, 1000, 17):
         assert memory_needed(make_pass, window) == pytest.approx(peak_of(make_pass, window), rel=1e-6)
-
-
-@pytest.mark.parametrize("name", ["rope", "alibi", "fire", "fox", "cope", "transformer_xl"])
-def test_what_a_model_needs(name: str) -> None:
-    """It grows as the tokens do; blocks of scores do not grow, and are counted as if they did."""
-    shape = ModelShape("x", d_model=32, n_layers=2, n_heads=4, mlp_ratio=4)
-    encoding = build_encoding(name, d_model=32, n_heads=4, head_dim=8, n_layers=2, train_length=16)
-    model = Decoder(shape, 64, encoding).eval()
-    initialize(model, 0)
-
-    @torch.no_grad()
-    def make_pass(n: int) -> None:
-        model(torch.zeros((1, n), dtype=torch.int64), torch.arange(n), 4)
-
-    make_pass(16)
-    found, held = memory_needed(make_pass, 8192), peak_of(make_pass, 4096)
-    assert 1.5 <= found / held <= 8
 
 
 def test_a_pass_is_made_only_where_it_might_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from posenc.evaluation import forward_cache as passes_module
 from posenc.evaluation import forward_cache as subject_module
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.forward_cache import EvalContext, ForwardCache, text_losses
-from posenc.evaluation.plans import EvalRequest
 from posenc.results.schema import Record
 
 Measured = Callable[..., dict[tuple[str, int], Record]]
@@ -78,32 +76,6 @@ def test_sharing_changes_no_number_and_saves_passes(
     assert fewer == saved
 
 
-def test_a_document_from_its_beginning_is_slid_over_once(
-    subject_of: SubjectOf, measured: Measured, windows_passed: list[int]
-) -> None:
-    """Steps whose window would begin before the document do not know how long a window was asked for."""
-    text = bytes(range(97, 123)) * 4
-    subject = subject_of("rope", tokens=store_of([text[: 4 * T + 1]] * 3))
-    measured(subject, WINDOWS, protocols=["sliding"], stride=T // 4, max_targets=10 * T)
-    step = T // 4
-    for context in range(step, 4 * T, step):
-        whole = (4 * T - context) // step + 1 if context in WINDOWS else 0  # as the window asked for
-        assert windows_passed.count(context) == 2 * (whole + 1), context  # and once as all there is
-
-
-def test_stored_cells_stay_as_they_are(
-    subject_of: SubjectOf, measured: Measured, tmp_path: Path, windows_passed: list[int]
-) -> None:
-    subject, only = subject_of("rope"), {"protocols": ["nonoverlapping", "positions"]}
-    first = measured(subject, WINDOWS, folder=tmp_path / "run", **only)
-    spans = windows_passed.count(4 * T)
-    next((tmp_path / "run" / "records").glob("positions-*")).unlink()
-    windows_passed.clear()
-    again = measured(subject, WINDOWS, folder=tmp_path / "run", **only)
-    assert windows_passed == [4 * T] * spans
-    assert without_seconds(again) == without_seconds(first)
-
-
 def test_an_extension_shares_where_it_changes_nothing(subject_of: SubjectOf) -> None:
     plain = dataclasses.replace(subject_of("rope"), cache=ForwardCache())
     extended = dataclasses.replace(plain, extension=build_extension({"name": "dynamic_ntk"}, plain.model))
@@ -145,16 +117,3 @@ def test_what_is_kept_is_bounded_and_read_only(
         losses[1][0, 0] = 0
     large = text_losses(subject, np.arange(5 * T, 6 * T), T, 4)  # more than may be kept
     assert text_losses(subject, np.arange(5 * T, 6 * T), T, 4) is not large
-
-
-def test_a_measurement_by_itself_shares_nothing(
-    subject_of: SubjectOf, asked_of: Callable[..., EvalRequest], windows_passed: list[int]
-) -> None:
-    """A stopwatch that measures twice must see the work twice."""
-    from posenc.evaluation import nonoverlapping
-
-    subject = subject_of("rope")
-    plan = nonoverlapping.plan(asked_of([T, 4 * T]))
-    for _ in range(2):
-        nonoverlapping.measure(subject, plan, 4 * T)
-    assert len(windows_passed) == 2 * len(plan.starts)

@@ -11,8 +11,7 @@ from token_stores import ask, store_of
 
 from posenc.core.errors import UserError
 from posenc.evaluation import fixed_target, nonoverlapping, positions, sliding
-from posenc.evaluation.evaluate import protocol_module
-from posenc.evaluation.plans import plan_spans, windows_of
+from posenc.evaluation.plans import plan_spans
 
 LENGTHS = [50, 129, 200, 130, 1000, 5000, 128, 400]
 STORE = store_of([bytes(length) for length in LENGTHS])
@@ -90,12 +89,6 @@ def test_spans_have_a_longest_window_before_them_where_there_is_room_for_two() -
     assert (plan.starts[~room] == 0).all() and (~room).any()
 
 
-@pytest.mark.parametrize("most", [1, 200, 128 * 4, 128 * 9])
-def test_spans_in_all_stay_below_the_limit(most: int) -> None:
-    plan = planned(nonoverlapping, max_targets=most)
-    assert 0 < len(plan.starts) * plan.span <= max(128, most)
-
-
 def test_protocols_that_score_text_in_one_piece_score_the_same() -> None:
     hashes = {planned(module, stride=stride).hash for module in (nonoverlapping, positions, sliding)
               for stride in (1, 4)}  # fmt: skip
@@ -107,10 +100,3 @@ def test_no_document_is_long_enough() -> None:
         plan = planned(module, lengths=[20, 30])
         spans = getattr(plan, "spans", plan)
         assert len(spans.documents) == 0 and plan.hash
-
-
-def test_windows_that_a_protocol_measures() -> None:
-    asked = ask(STORE, [8, 16, 128])
-    for protocol in ("fixed-target", "sliding", "nonoverlapping", "induction", "far-copy"):
-        assert windows_of(protocol_module(protocol), asked) == [8, 16, 128]
-    assert windows_of(protocol_module("positions"), asked) == [128]

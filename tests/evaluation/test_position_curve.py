@@ -92,21 +92,6 @@ def test_a_break_needs_the_whole_interval() -> None:
     assert low < 0.1 < 0.3 < high
 
 
-def test_documents_are_what_counts() -> None:
-    """The same rows as of ten documents: below thirty there is no interval and no break."""
-    nats = np.where(AT > T, 5.0, 2.0) + bumpy(0.5)
-    few = curve_of(nats, np.arange(DOCUMENTS) // 4, T)
-    assert few["rise_ci95"] == [None] * len(few["rise"])
-    assert few["slope_ci95"] is None and few["breaks_at"] is None
-    assert few["rise"][-1] == pytest.approx(3)
-
-
-def test_without_a_position_past_t_there_is_no_slope() -> None:
-    curve = curve_of(np.full((DOCUMENTS, T), 2.0), np.arange(DOCUMENTS), T)
-    assert curve["slope"] is None and curve["slope_ci95"] is None and curve["breaks_at"] is None
-    assert curve["edges"][-1] == T + 1
-
-
 def test_a_loss_that_is_not_finite_has_no_curve(
     subject_of: SubjectOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:

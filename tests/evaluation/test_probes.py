@@ -15,7 +15,7 @@ from tiny_model import T
 from token_stores import ask, store_of
 
 from posenc.data import TokenStore
-from posenc.evaluation import far_copy, fixed_target, induction
+from posenc.evaluation import far_copy, induction
 from posenc.evaluation import forward_cache as subject_module
 from posenc.evaluation.forward_cache import EvalContext, NotApplicableError
 from posenc.evaluation.plans import EvalRequest
@@ -56,38 +56,6 @@ def test_far_copies_equal_the_definition(letters: int, cue: int) -> None:
     assert found > 20
 
 
-def far_copies_of_text(text: bytes, near: int, longest: int) -> list[int]:
-    """The same, searched as text, with cues of 8 bytes."""
-    found = []
-    for place in range(longest, len(text)):
-        last = text.rfind(text[place - 8 : place], 0, place - 1)  # ends before the target's cue does
-        far = last >= 0 and near < place - (last + 8) and place - last <= longest
-        if far and text[last + 8] == text[place]:
-            found.append(place)
-    return found
-
-
-def test_far_copies_of_the_text(store: TokenStore, asked_of: AskedOf) -> None:
-    plan = far_copy.plan(asked_of([T, 8 * T], max_targets=10**6))
-    documents = [store.document("test", i).tobytes() for i in range(len(store.splits["test"].ids))]
-    possible = [set(far_copies_of_text(text, T, 8 * T)) for text in documents]
-    most = int(np.median([len(places) for places in possible if places]))
-    counts = np.bincount(plan.documents, minlength=len(documents)).tolist()
-    assert counts == [min(len(places), most) for places in possible] and most > 3
-    pairs = list(zip(plan.documents.tolist(), plan.places.tolist(), strict=True))
-    assert len(set(pairs)) == len(pairs) and all(place in possible[i] for i, place in pairs)
-
-
-def test_far_copies_cost_a_fifth_of_fixed_target() -> None:
-    """At T = 64 and a quarter of it a block, where there is text enough: both in windows."""
-    chance = random.Random(1)
-    phrases = [bytes(chance.choices(range(97, 123), k=40)) for _ in range(6)]
-    store = store_of([b"".join(chance.choices(phrases, k=200)) for _ in range(40)])
-    asked = ask(store, [64, 512], train_length=64, max_targets=16000)
-    windows, places = len(fixed_target.plan(asked).ends), len(far_copy.plan(asked).places)
-    assert 0.9 * 1000 <= windows <= 1000 and 0.15 < places / windows <= 0.2 * 1000 / windows
-
-
 def test_a_cue_is_about_eight_bytes() -> None:
     text = b"some text of thirty-two bytes..."
     for size, want in ((1, 8), (2, 4), (3, 3), (5, 2), (16, 2)):
@@ -106,16 +74,6 @@ def test_without_a_far_copy_there_is_a_note(subject_of: SubjectOf, text: bytes) 
     assert len(plan.places) == 0 and plan.hash
     with pytest.raises(NotApplicableError, match=f"between {T} and {8 * T} tokens back"):
         far_copy.measure(subject, plan, T)
-
-
-def test_the_note_is_stored(subject_of: SubjectOf, measured: Callable[..., Any]) -> None:
-    subject = subject_of("nope", tokens=store_of([b"ab" * 400] * 3))
-    record = measured(subject, [T, 2 * T], protocols=["far-copy"])["far-copy", 2 * T]
-    assert record["nats"] is None and record["note"].startswith("n/a: no text comes again")
-
-
-def test_windows_up_to_the_training_length_hold_no_far_copy(asked_of: AskedOf) -> None:
-    assert len(far_copy.plan(asked_of([T // 2, T], max_targets=10**6)).places) == 0
 
 
 def shown_to(subject: EvalContext, plan: induction.Plan, window: int, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -162,11 +120,6 @@ def test_tokens_are_drawn_evenly_from_the_common_ones() -> None:
     assert np.flatnonzero(counts).tolist() == list(b"abcdf")
     assert np.abs(share - 0.2).max() < 0.01
     assert plan.chance == pytest.approx(math.log(5)) and "chance 1.61" in plan.unit
-
-
-def test_rare_tokens_alone_leave_the_commonest() -> None:
-    train = [[*range(2000), 7]]
-    assert induction.frequent(store_of([b"a"], train)).tolist() == [7]
 
 
 def test_sequences_depend_on_the_text_alone(store: TokenStore, asked_of: AskedOf) -> None:

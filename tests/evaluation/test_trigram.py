@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tiny_model
 from tiny_model import T
-from token_stores import ask, store_of
+from token_stores import store_of
 
 from posenc.data import TokenStore
 from posenc.evaluation import fixed_target, trigram
@@ -73,13 +73,6 @@ def test_probabilities_of_a_context_sum_to_one(context: bytes) -> None:
     assert p == pytest.approx([slow.p(context, byte) for byte in range(256)], rel=1e-12)
 
 
-def test_by_hand() -> None:
-    """Of `aab` alone: P(b | aa) = (1 + P(b | a)) / 2, P(b | a) = (1 + 2 P(b)) / 4, P(b) = (1 + 2/256) / 5."""
-    model = trigram.fit(store_of([b"a"], [b"aab"]))
-    p = math.exp(-model.losses(np.frombuffer(b"aab", np.uint8), np.array([2]), np.array([2]))[0])
-    assert p == pytest.approx((1 + (1 + 2 * (1 + 2 / 256) / 5) / 4) / 2)
-
-
 def test_nothing_is_counted_across_documents_or_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """A document counted in pieces gives the same."""
     chance = random.Random(0)
@@ -98,16 +91,6 @@ def test_nothing_is_counted_across_documents_or_twice(monkeypatch: pytest.Monkey
                 for byte, count in counts.items()
             }
             assert dict(zip(grams.codes.tolist(), grams.counts.tolist(), strict=True)) == want
-
-
-def test_the_first_bytes_of_a_document_have_less_before_them() -> None:
-    test = [b"cab", b"bra"]
-    store, slow = store_of(test, TRAIN, fingerprint="first bytes"), Slow(TRAIN)
-    asked = ask(store, [2], train_length=2, target_fraction=1.0, max_targets=100)
-    plan = fixed_target.plan(asked)
-    assert plan.ends.tolist() == [3, 3] and plan.block == 2
-    sums = trigram.trigram_sums(store, store, "test", plan)
-    assert sums.nats == pytest.approx([slow.nats(text, 1, 3) for text in test], rel=1e-12)
 
 
 def test_tokens_of_several_bytes_cost_what_their_bytes_cost(place: Path, asked_of: AskedOf) -> None:
@@ -130,31 +113,6 @@ def test_tokens_of_several_bytes_cost_what_their_bytes_cost(place: Path, asked_o
     assert sums.nats == pytest.approx(list(nats.values()), rel=1e-12)
     assert sums.bytes.tolist() == list(sizes.values()) and sums.targets.sum() == len(plan.ends) * plan.block
     assert sums.bytes.sum() > sums.targets.sum()
-
-
-def test_bytes_and_tokens_agree_on_the_same_text(store: TokenStore, asked_of: AskedOf) -> None:
-    """Blocks of six bytes, once as bytes and once as tokens of two, three and one."""
-    per_token = np.tile([2, 3, 1], len(store.tokens) // 3 + 1)
-    documents, bytes_of = [], []
-    for name in ("test", "train"):
-        for length in store.splits[name].lengths.tolist():
-            sizes = per_token[: 3 * (length // 6)]
-            documents.append(len(sizes))
-            bytes_of.append(sizes)
-    cut = len(store.splits["test"].ids)
-    as_tokens = store_of(
-        [bytes(n) for n in documents[:cut]],
-        [bytes(n) for n in documents[cut:]],
-        token_bytes=np.concatenate(bytes_of).astype(np.uint16),
-        fingerprint=store.fingerprint,
-    )
-    ends = np.array([30, 60, 66])  # in tokens, of which three are six bytes
-    of_tokens = fixed_target.Plan(np.array([0, 0, 4]), ends, 3, "tokens")
-    of_bytes = fixed_target.Plan(np.array([0, 0, 4]), 2 * ends, 6, "bytes")
-    a = trigram.trigram_sums(store, as_tokens, "test", of_tokens)
-    b = trigram.trigram_sums(store, store, "test", of_bytes)
-    assert a.nats == pytest.approx(b.nats, rel=1e-12) and np.array_equal(a.bytes, b.bytes)
-    assert a.targets.tolist() == [6, 3] and b.targets.tolist() == [12, 6]
 
 
 def test_it_is_fitted_once_for_a_text(
@@ -180,14 +138,3 @@ def test_stores_of_two_corpora_or_without_bytes_are_refused(store: TokenStore, a
     ):
         with pytest.raises(ValueError, match="the same corpus tokenised by bytes"):
             trigram.trigram_sums(wrong, store, "test", plan)
-
-
-def test_it_has_learned_the_text(store: TokenStore, asked_of: AskedOf) -> None:
-    """Below the best guess without any context, the entropy of the scored bytes themselves."""
-    plan = fixed_target.plan(asked_of([T, 4 * T], max_targets=4000))
-    sums = trigram.trigram_sums(store, store, "test", plan)
-    origins = store.splits["test"].starts[plan.documents]
-    scored = np.concatenate([store.tokens[s + e - plan.block : s + e] for s, e in zip(origins, plan.ends)])  # noqa: B905
-    share = np.bincount(scored) / len(scored)
-    entropy = -float(np.sum(share[share > 0] * np.log(share[share > 0])))
-    assert sums.nats.sum() / sums.targets.sum() < 0.9 * entropy

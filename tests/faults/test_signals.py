@@ -20,7 +20,7 @@ Posenc = Callable[..., tiny.Result]
 @pytest.mark.parametrize(
     ("module", "name", "number"),
     [
-        ("posenc.running.command", "compose_jobs", signal.SIGTERM),
+        ("posenc.config.compose", "compose_jobs", signal.SIGTERM),
         ("posenc.data.registry", "read_documents", signal.SIGINT),
         ("posenc.data.registry", "read_documents", signal.SIGUSR1),
         ("posenc.cli.dry_run", "estimate", signal.SIGTERM),

@@ -121,6 +121,7 @@ TWO_CHECKPOINTS = """
 import sys
 from pathlib import Path
 from posenc.core.atomic_files import write_sealed
+from posenc.data import prepare
 from posenc.encodings import build_encoding
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.store import write_json_atomic
@@ -137,36 +138,43 @@ for step in (1, 2):
     save_checkpoint(place / "checkpoints", step, model, optimizer, state, {"tokenizer.json": "{}"})
 write_json_atomic(place / "results.json", {"a": 1})
 write_sealed(place / "facts.json", {"a": 1})
+data = {"name": "n", "source": "files", "paths": sys.argv[2], "text_field": "text"}
+prepare({**data, "split": {"validation": 0.1, "test": 0.2}}, {"name": "bytes"})
 """
 Calls = list[tuple[str, Path, Path | None]]  # fsync(path, None) and rename(from, to), in order
 
 
 def unsynced(calls: Calls, below: Path) -> list[str]:
     """Return what was renamed without fsync of its files before, or of its folder after."""
-    wrong = []
+    wrong: list[str] = []
+    synced: set[Path] = set()
     for i, (call, old, new) in enumerate(calls):
-        if call != "rename" or new is None or not new.is_relative_to(below):
+        if call != "rename" or new is None:
+            synced.add(old)
             continue
-        if new.parent.name.startswith(".tmp-"):  # safetensors' own, in a folder that is renamed as a whole
+        synced |= {new} if old in synced else set()
+        if not new.is_relative_to(below) or new.parent.name.startswith("."):  # renamed again with its folder
             continue
-        before = {path for name, path, _ in calls[:i] if name != "rename"}
         after = [path for name, path, _ in calls[i:] if name != "rename"]
         files = [old / path.name for path in new.iterdir()] if new.is_dir() else [old]
-        wrong += [f"{file} before the rename" for file in files if file not in before]
-        wrong += [f"{old}, the folder, before the rename"] if new.is_dir() and old not in before else []
+        wrong += [f"{file} before the rename" for file in [*files, old] if file not in synced]
         wrong += [f"{new.parent} after the rename of {new.name}"] if new.parent not in after else []
     return wrong
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
-def test_every_file_is_synced_before_its_rename_and_the_folder_after(tmp_path: Path) -> None:
+def test_every_file_is_synced_before_its_rename_and_the_folder_after(tmp_path: Path, corpus: Path) -> None:
     place, out = (tmp_path / "place").resolve(), tmp_path / "strace"
     place.mkdir()
     trace = ["-e", "trace=fsync,fdatasync,rename,renameat,renameat2", sys.executable, "-c", TWO_CHECKPOINTS]
     done = subprocess.run(
-        ["strace", "-f", "-y", "-qq", "-s", "4096", "-o", str(out), *trace, str(place)],
-        env=tiny.environment(), cwd=tiny.ROOT, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        ["strace", "-f", "-y", "-qq", "-s", "4096", "-o", str(out), *trace, str(place), str(corpus)],
+        env=tiny.environment(POSENC_CACHE=str(place / "cache")),
+        cwd=tiny.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if "PTRACE" in done.stderr:
         pytest.skip("strace may not trace here")
     assert done.returncode == 0, done.stderr
@@ -177,6 +185,7 @@ def test_every_file_is_synced_before_its_rename_and_the_folder_after(tmp_path: P
     renamed = {new.name for _, _, new in calls if new is not None}
     assert {"step-00000001", "step-00000002", "results.json", "facts.json"} <= renamed
     assert len(list((place / "checkpoints" / "step-00000002").iterdir())) == 5
+    assert any(new.parent.name == "tokens" for _, _, new in calls if new is not None)
     assert not unsynced(calls, place)
     last = [i for i, (name, path, _) in enumerate(calls) if name != "rename" and "step-00000002" in str(path)]
     assert len(last) >= 6  # five files and their folder; each of them missing would be noticed

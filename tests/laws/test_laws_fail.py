@@ -13,7 +13,7 @@ from posenc.cli.check import SHORT
 from posenc.core.errors import UserError
 from posenc.encodings.base import Encoding, Shape
 from posenc.laws import LAWS, Verdict, judge
-from posenc.laws.numbers import far_positions
+from posenc.laws.precision import far_positions
 from posenc.laws.subject import FAR
 from posenc.model import kernels
 

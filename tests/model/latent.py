@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
+import cmath
 import math
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-
-sys.path.append(str(Path(__file__).parents[1] / "encodings"))
-
-import formulas
 
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.model.mla import LatentAttention
@@ -67,10 +62,17 @@ def inputs(n: int = T) -> Tensor:
     return torch.randn(n, SHAPE.d_model, generator=torch.Generator().manual_seed(3)).double()
 
 
+def half_rope(x: Tensor, t: int) -> Tensor:
+    """Pairs (k, k + D/2) as complex numbers times e^(i t theta_k), base 100."""
+    half = len(x) // 2
+    pairs = [complex(x[k], x[k + half]) * cmath.exp(1j * t * 100.0 ** (-k / half)) for k in range(half)]
+    return torch.tensor([z.real for z in pairs] + [z.imag for z in pairs], dtype=torch.float64)
+
+
 def turn(encoding: str) -> Turn:
     if encoding == "nope":
         return lambda x, t: x
-    return lambda x, t: torch.tensor(formulas.rope(x.tolist(), t, 100.0, "half", 1.0, 0.0)).double()
+    return half_rope
 
 
 def apart(a: Tensor, b: Tensor) -> float:

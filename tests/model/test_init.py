@@ -57,15 +57,6 @@ def test_the_same_seed_gives_the_same_values_whatever_was_drawn_before() -> None
     assert all(not torch.equal(first[name], other[name]) for name in drawn)
 
 
-def test_initializing_leaves_the_global_stream_alone() -> None:
-    model = Decoder(SHAPE, 300, Extra(shape()))
-    torch.manual_seed(1)
-    initialize(model, 0)
-    after = torch.rand(1)
-    torch.manual_seed(1)
-    assert torch.equal(after, torch.rand(1))
-
-
 @pytest.mark.parametrize(
     "ends, std",
     [
@@ -93,14 +84,6 @@ def test_norms_start_at_one_and_nothing_is_left_out() -> None:
     assert len(found) == len(norms) + 4 * SHAPE.n_layers + 1
 
 
-def test_tied_logits_start_with_unit_variance() -> None:
-    model = Decoder(SHAPE, 300, Encoding(shape()))
-    initialize(model, 0)
-    with torch.no_grad():
-        logits = model(torch.arange(300).view(10, 30), torch.arange(30))
-    assert logits.std().item() == pytest.approx(1, rel=0.1)
-
-
 def test_counts() -> None:
     encoding = build_encoding("t5", d_model=64, n_heads=4, head_dim=16, n_layers=3, train_length=8)
     model = Decoder(SHAPE, 300, encoding)
@@ -121,15 +104,6 @@ def test_seeds_differ_by_seed_and_name_and_are_pinned() -> None:
     assert seed_for(0, "embedding.weight") == 384315315084690036
     once, again = (torch.rand(3, generator=generator_for(2, "x")) for _ in range(2))
     assert torch.equal(once, again)
-
-
-def test_a_model_that_was_not_initialized_has_no_value_of_unset_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    empty = torch.empty
-    monkeypatch.setattr(torch, "empty", lambda *sizes, **how: empty(*sizes, **how).fill_(torch.nan))
-    model = Decoder(SHAPE, 300, Encoding(shape()))
-    assert all(parameter.isfinite().all() for parameter in model.parameters())
 
 
 def test_a_model_without_storage_is_made_without_the_compiler() -> None:

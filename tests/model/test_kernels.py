@@ -128,23 +128,6 @@ def test_scores_stay_under_the_limit(
     assert (blocks - whole).abs().max() < 3e-6
 
 
-def test_no_tensor_of_a_fused_window_is_square() -> None:
-    class Largest(torch.utils._python_dispatch.TorchDispatchMode):
-        numel = 0
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            out = func(*args, **(kwargs or {}))
-            for tensor in out if isinstance(out, (tuple, list)) else (out,):
-                if isinstance(tensor, Tensor):
-                    self.numel = max(self.numel, tensor.numel())
-            return out
-
-    keys = 2048
-    with torch.no_grad(), Largest() as largest:
-        attended(encoding("rope"), keys)
-    assert 0 < largest.numel <= 3 * BATCH * HEADS * WIDTH * keys < keys * keys
-
-
 @pytest.mark.parametrize("queries", [7, 4, 1])
 @pytest.mark.parametrize("block", [1, 3, 7])
 def test_alibi_strip_is_the_matrix(queries: int, block: int) -> None:
@@ -162,23 +145,6 @@ def test_alibi_strip_is_the_matrix(queries: int, block: int) -> None:
                 for j in range(seen):
                     want = -slopes(HEADS)[h] * (i - j) if j <= i else -math.inf
                     assert got[h, row - start, j].item() == want
-
-
-def test_window_and_bias_combine() -> None:
-    alibi = type(encoding("alibi"))
-
-    class WindowedAlibi(alibi):  # type: ignore[misc, valid-type]
-        def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-            return q_pos[:, None] - k_pos[None, :] < 3
-
-    e = WindowedAlibi(Shape(HEADS * WIDTH, HEADS, WIDTH, 1, 16), learned_slopes=False)
-    assert e.hooks == {"distance_bias", "visible"}
-    got = kernels.Masked(e, torch.arange(6), 0, 4).additive(1, 4, 6)  # queries 3, 4 and 5
-    for h in range(HEADS):
-        for i in (3, 4, 5):
-            for j in range(6):
-                want = -slopes(HEADS)[h] * (i - j) if 0 <= i - j < 3 else -math.inf
-                assert got[h, i - 3, j].item() == want
 
 
 @torch.no_grad()

@@ -13,9 +13,7 @@ from latent import (
     HEADS,
     RANDOMIZED,
     RANKS,
-    SHAPE,
     VOCABULARY,
-    WIDTH,
     Exactly,
     T,
     apart,
@@ -61,19 +59,6 @@ def test_the_encoding_turns_the_rotary_parts_alone_and_heads_share_the_key() -> 
         assert apart(q[0, h, 0], exact.query(x[T - 3], h, 0)[1]) < 1e-5
 
 
-@torch.no_grad()
-def test_both_latents_are_normed_and_the_rotary_key_is_not() -> None:
-    model, x = model_of(), inputs()
-    attention = attention_of(model)
-    before = output(model, x, DRAWN)
-    attention.q_down.weight.mul_(7)
-    latent, k_rotary = attention.kv_down.weight.split((RANKS["kv_rank"], RANKS["rope_dim"]))
-    latent.mul_(9)
-    assert apart(output(model, x, DRAWN), before) < 1e-5
-    k_rotary.mul_(3)
-    assert apart(output(model, x, DRAWN), before) > 1e-2
-
-
 @pytest.mark.parametrize("wanted", [1, 3, T])
 @pytest.mark.parametrize("most", [1, 60])
 def test_blocks_of_queries(wanted: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,14 +68,6 @@ def test_blocks_of_queries(wanted: int, most: int, monkeypatch: pytest.MonkeyPat
         with monkeypatch.context() as patched:
             patched.setattr(kernels, "MAX_SCORES", most)
             assert apart(output(model, x, DRAWN, wanted), whole[-wanted:]) < 1e-6
-
-
-def test_the_fused_kernel_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, x = model_of(), inputs()
-    blocks = output(model, x, DRAWN)
-    monkeypatch.setattr(kernels, "CAUSAL_FROM", 1)
-    monkeypatch.setattr(kernels, "_blockwise", None)
-    assert apart(output(model, x, DRAWN), blocks) < 1e-6
 
 
 @pytest.mark.parametrize("encoding", ["rope", "nope"])
@@ -114,32 +91,6 @@ def test_randomized_positions_reach_the_rotary_parts() -> None:
     exact = Exactly(attention_of(model), turn("rope"))
     assert apart(output(model, x, pos), exact.explicit(x, pos)) < 5e-6
     assert apart(output(model, x, pos), output(model, x, list(range(T)))) > 1e-3
-
-
-@torch.no_grad()
-def test_a_joint_shift_changes_nothing_and_the_order_does() -> None:
-    model, x = model_of(), inputs()
-    assert apart(output(model, x, [t + 1000 for t in DRAWN]), output(model, x, DRAWN)) < 1e-5
-    swapped = x[[1, 0, *range(2, T)]]
-    assert apart(output(model, swapped, DRAWN)[-1], output(model, x, DRAWN)[-1]) > 1e-4
-
-
-def test_weights() -> None:
-    d, kv, q, r = SHAPE.d_model, RANKS["kv_rank"], RANKS["q_rank"], RANKS["rope_dim"]
-    for layer in range(SHAPE.n_layers):
-        attention = attention_of(model_of(), layer)
-        count = d * q + q + q * HEADS * (WIDTH + r)  # queries: down, norm, up
-        count += d * (kv + r) + kv + kv * HEADS * 2 * WIDTH + d * d
-        assert sum(p.numel() for p in attention.parameters()) == count
-        assert all(p.requires_grad for p in attention.parameters())
-
-
-def test_every_weight_gets_a_gradient() -> None:
-    model = model_of().train()
-    tokens = torch.arange(T)[None] % VOCABULARY
-    model(tokens, torch.arange(T)).logsumexp(-1).sum().backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None and parameter.grad.abs().max() > 0, name
 
 
 def test_published_sizes() -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny
 import tiny_model
-from latent import CONTIGUOUS, DRAWN, RANKS, SHAPE, VOCABULARY, WIDTH, T, inputs, model_of, output
+from latent import CONTIGUOUS, RANKS, SHAPE, VOCABULARY, WIDTH, T
 
 from posenc.data import TokenStore
 from posenc.encodings import build_encoding
@@ -47,42 +45,6 @@ def test_stopped_and_continued_is_not_stopped(store: TokenStore, tmp_path: Path,
 
 
 Posenc = Callable[..., tiny.Result]
-CHOICES = [
-    ["encoding=rope"],
-    ["encoding=nope"],
-    ["encoding=rope", "positions=randomized"],
-    ["encoding=rope", "positions=randomized", "attention.window=8", "attention.scale=ssmax"],
-]
-
-
-SLOW = CHOICES[:-1]  # the last has the most in it
-
-
-@pytest.mark.parametrize(
-    "choices",
-    [pytest.param(one, marks=[pytest.mark.slow] if one in SLOW else []) for one in CHOICES],
-    ids=" ".join,
-)
-def test_a_run_trains_and_is_measured_again(
-    train: Posenc, posenc: Posenc, place: Path, choices: list[str]
-) -> None:
-    done = train("attention=mla", "attention.kv_rank=12", "train.precision=bf16", *choices)
-    assert done.code == 0, done.err
-    assert "UserWarning" not in done.err and "rms_norm" not in done.err
-    (run,) = (place / "runs" / "default").iterdir()
-    first = json.loads((run / "results.json").read_text())
-    logged = [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert logged[-1] < logged[0]
-    for path in (run / "results.json", *(run / "records").iterdir()):
-        path.unlink()
-    assert posenc("eval", f"run={run}").code == 0
-    again = json.loads((run / "results.json").read_text())
-
-    def measured(results: dict[str, Any]) -> dict[tuple[Any, ...], float]:
-        return {(c["protocol"], c["window"]): c["nats"] for c in results["records"]}
-
-    assert len(measured(first)) > 3
-    assert measured(again) == measured(first)
 
 
 @pytest.mark.parametrize("encoding", ["alibi", "sinusoidal", "t5", "shaw", "xpos"])
@@ -92,14 +54,6 @@ def test_encodings_without_a_part_of_their_own_are_refused(train: Posenc, place:
     for text in ("attention=mla", f"encoding={encoding}", "nope, rope"):
         assert text in refused.err
     assert len(refused.err.splitlines()) < 24 and not list(place.iterdir())
-
-
-def test_refused_in_a_process_of_its_own(place: Path, corpus: Path) -> None:
-    arguments = [*tiny.TINY, f"data.paths={corpus}", "attention=mla", "encoding=alibi"]
-    refused = tiny.spawn("train", *arguments, cwd=place)
-    assert refused.code == 2, refused
-    assert "encoding=alibi" in refused.err and "Traceback" not in refused.err
-    assert not list(place.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -129,15 +83,6 @@ def test_wrong_settings(train: Posenc, place: Path, overrides: list[str], says: 
         for text in says:
             assert text in refused.err, refused.err
         assert "Traceback" not in refused.err and not list(place.iterdir())
-
-
-def test_the_largest_ranks_and_the_smallest_work() -> None:
-    for ranks in (
-        {"kv_rank": 24, "q_rank": 24, "rope_dim": 2},
-        {"kv_rank": 1, "q_rank": 1, "rope_dim": 64},
-        {"kv_rank": None, "q_rank": None, "rope_dim": None},
-    ):
-        assert output(model_of(**ranks), inputs(), DRAWN).isfinite().all()
 
 
 def test_encodings_see_the_rotary_width() -> None:

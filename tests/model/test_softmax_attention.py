@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 
 import pytest
@@ -108,24 +107,3 @@ def test_a_bias_is_asked_for_by_block_and_not_kept() -> None:
     assert asked == IN_BLOCKS
     with torch.no_grad():
         assert torch.equal(softmax_attention(q, k, v, IN_BLOCKS, additive, SCALE, True), y)
-
-
-@pytest.mark.parametrize("gradients", [True, False])
-def test_what_is_kept_for_the_backward_pass(gradients: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without gradients one block's weights at a time."""
-    alive: list[int] = []
-    softmax = torch.softmax
-
-    made: list[weakref.ref[Tensor]] = []
-
-    def counting(x: Tensor, dim: int) -> Tensor:
-        p = softmax(x, dim=dim)
-        made.append(weakref.ref(p))
-        alive.append(sum(one() is not None for one in made))
-        return p
-
-    monkeypatch.setattr(torch, "softmax", counting)
-    q, k, v = qkv(torch.float32)
-    with torch.set_grad_enabled(gradients):
-        in_blocks(IN_BLOCKS, False)(q, k, v, mask(torch.float32))
-    assert max(alive) == (4 if gradients else 2)  # the last one, while the next is made

@@ -1,20 +1,21 @@
+"""A comparison by hand-made runs: what is averaged, paired, left out, named, ranked and shown."""
+
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fake_runs import MULTIPLES, T, record, write_run
+from fake_runs import MULTIPLES, T, compared, positions, record, rows_of, write_run
 
 from posenc.core.errors import UserError
 from posenc.results import load_runs
-from posenc.results.comparison import compare, protocols_of
+from posenc.results.comparison import View, compare, compare_facets, metric_for, protocols_of
+from posenc.results.selection import only
 
-
-def compared(tmp_path: Path, metric: str = "nats", allow_mixed: bool = False, protocol: str = "fixed-target"):
-    return compare(load_runs([tmp_path]), protocol, metric, allow_mixed)
-
-
-def row_of(comparison, label: str):
-    return next(row for row in comparison.rows if row.label == label)
+BIT = math.log(2)
+YARN = {"name": "yarn", "factor": 2.0}
+BPE = {"tokenizer": {"name": "bpe", "vocab_size": 512}}
+SMALL = {"model": {"name": "small", "d_model": 512}, "context_length": 256}
 
 
 def test_seeds_are_averaged_and_changes_paired_by_seed(tmp_path: Path) -> None:
@@ -24,28 +25,35 @@ def test_seeds_are_averaged_and_changes_paired_by_seed(tmp_path: Path) -> None:
     (row,) = comparison.rows
     at, far = row.cells
     assert (row.label, row.seeds, [c.window for c in comparison.columns]) == ("rope", [0, 1, 2], [64, 512])
-    assert (at.mean, at.spread, at.seeds) == (pytest.approx(1.1), pytest.approx(0.1), 3)
-    assert (at.change, at.change_spread) == (0.0, 0.0)
-    assert far.mean == pytest.approx(4.9 / 3)
+    assert (at.mean, at.spread, at.seeds, at.change) == (pytest.approx(1.1), pytest.approx(0.1), 3, 0.0)
+    assert (at.verdict, far.verdict, far.mark) == (None, "worse", None)
     # changes 0.5, 0.7, 0.4: mean 0.5333, sd 0.15275
-    assert far.change == pytest.approx(1.6 / 3)
+    assert (far.mean, far.change) == (pytest.approx(4.9 / 3), pytest.approx(1.6 / 3))
     assert far.change_spread == pytest.approx(0.152753, abs=1e-6)
+    half = (far.verdict_ci95[1] - far.verdict_ci95[0]) / 2
+    assert half == pytest.approx(4.3026527 * 0.152753 / math.sqrt(3) / BIT, rel=1e-5)
     assert row.crop == {"mean": pytest.approx(1.1), "spread": pytest.approx(0.1)}
-    assert far.mark is None  # alone, nothing to be better than
+    assert (row.parameters, comparison.header["parameters"]) == (803_000, [803_000] * 2)
 
 
 def test_one_seed_has_an_interval_over_documents(tmp_path: Path) -> None:
-    records = [record(64, 1.0), record(128, 1.2, wiggle=0.3), record(256, 1.2, count=20, wiggle=0)]
-    write_run(tmp_path, records=records)
+    write_run(tmp_path, records=[record(64, 1.0), record(128, 1.2, wiggle=0.3), record(256, 1.2, count=20)])
     cells = compared(tmp_path).rows[0].cells
     low, high = cells[1].change_ci95
-    assert (low + high) / 2 == pytest.approx(0.2) == cells[1].change
+    assert (low + high) / 2 == pytest.approx(0.2) == cells[1].change and cells[1].spread is None
     # differences 0.2 +- 0.2 over 40 documents: t(39) * 0.2 * sqrt(40 / 39) / sqrt(40)
     assert (high - low) / 2 == pytest.approx(2.0226909 * 0.2 / math.sqrt(39), rel=1e-6)
-    assert cells[1].spread is None
-    assert cells[2].change_ci95 is None  # the documents are not the same, whatever the hash says
+    assert (cells[2].change_ci95, cells[2].verdict) == (None, None)  # other documents, whatever the hash says
     bits = compared(tmp_path, "bpb").rows[0].cells[1].change_ci95
-    assert bits == [pytest.approx(low / math.log(2)), pytest.approx(high / math.log(2))]
+    assert bits == [pytest.approx(low / BIT), pytest.approx(high / BIT)]
+
+
+@pytest.mark.parametrize("metric", ["nats", "bpb", "ppl"])
+def test_margins_are_in_bits_per_byte_whatever_the_metric(tmp_path: Path, metric: str) -> None:
+    """A token of two bytes: 0.025 nats a token are 0.018 bits a byte."""
+    write_run(tmp_path, records=[record(w, loss, bytes=[20] * 40) for w, loss in ((64, 1.0), (128, 1.025))])
+    far = compared(tmp_path, metric).rows[0].cells[1]
+    assert (far.verdict, far.verdict_change) == ("same", pytest.approx(0.025 / 2 / BIT))
 
 
 def test_diverged_failed_and_running_runs_stay_visible(tmp_path: Path) -> None:
@@ -55,196 +63,376 @@ def test_diverged_failed_and_running_runs_stay_visible(tmp_path: Path) -> None:
     write_run(tmp_path, "rope", seed=2, losses={1: 0.1, 8: 0.1}, status="diverged", reason="nan at step 9")
     write_run(tmp_path, "t5", seed=0, status="failed", reason="boom", results=False)
     write_run(tmp_path, "alibi", seed=2, status="running", results=False)
-    comparison = compared(tmp_path)
-    rope, alibi, t5 = (row_of(comparison, name) for name in ("rope", "alibi", "t5"))
-    assert (rope.cells[0].mean, rope.cells[0].seeds) == (1.0, 2)  # the diverged 0.1 is not averaged in
-    assert rope.cells[0].note == "1 of 3 diverged"
-    assert not any(cell.mark for row in comparison.rows for cell in row.cells)  # survivors win nothing
-    assert "seed 2 diverged: nan at step 9" in rope.notes
+    rows = rows_of(compared(tmp_path))
+    rope, alibi, t5 = rows["rope"], rows["alibi"], rows["t5"]
+    assert (rope.cells[0].mean, rope.cells[0].note) == (1.0, "1 of 3 diverged")  # 0.1 is not averaged in
+    assert not any(cell.mark for row in rows.values() for cell in row.cells)  # survivors win nothing
+    assert rope.cells[1].verdict is None and alibi.cells[1].verdict == "same"
     assert (alibi.cells[0].note, alibi.cells[0].seeds) == ("1 of 3 running", 2)
     assert (t5.cells[1].mean, t5.cells[1].note) == (None, "failed")
-    assert "seed 0 failed: boom" in t5.notes
+    assert "seed 2 diverged: nan at step 9" in rope.notes and "seed 0 failed: boom" in t5.notes
     assert "no run of seed 1, 2" in t5.notes
 
 
-def test_notes_of_records_and_missing_lengths(tmp_path: Path) -> None:
-    write_run(
-        tmp_path, records=[record(64, 1.0), record(512, 0, note="oom at 512 tokens, batch 1: no memory")]
-    )
+def test_notes_of_records_duplicates_and_missing_lengths(tmp_path: Path) -> None:
+    oom = record(512, 0, note="oom at 512 tokens, batch 1: no memory")
+    write_run(tmp_path / "a", records=[record(64, 2.0, checkpoint_step=400), record(64, 1.0), oom])
+    write_run(tmp_path / "b", records=[record(64, 5.0)], name="copy")
     write_run(tmp_path, "alibi", records=[record(64, 1.0), record(128, 1.1)])
-    comparison = compared(tmp_path)
-    rope = row_of(comparison, "rope")
-    assert [cell.note for cell in rope.cells] == [None, "not measured", "oom"]
-    assert rope.notes == ["8x: oom at 512 tokens, batch 1: no memory"]
-    assert row_of(comparison, "alibi").cells[2].note == "not measured"
+    rows = rows_of(compared(tmp_path))
+    assert [cell.note for cell in rows["rope"].cells] == [None, "not measured", "oom"]
+    assert rows["rope"].cells[0].mean == pytest.approx(1.0)  # of the last checkpoint
+    assert "8x: oom at 512 tokens, batch 1: no memory" in rows["rope"].notes
+    assert any("seed 0 is there more than once" in note for note in rows["rope"].notes)
+    assert rows["alibi"].cells[2].note == "not measured"
 
 
 def test_only_failed_runs_are_a_comparison_without_columns(tmp_path: Path) -> None:
     write_run(tmp_path, "rope", status="failed", reason="boom", results=False)
-    damaged = write_run(tmp_path, "alibi", name="my run")
-    (damaged / "results.json").write_text("{")
+    (write_run(tmp_path, "alibi", name="my run") / "results.json").write_text("{")
     comparison = compared(tmp_path)
-    assert comparison.columns == []
-    assert [row.label for row in comparison.rows] == ["alibi", "rope"]
+    assert comparison.columns == [] and list(rows_of(comparison)) == ["alibi", "rope"]
     assert "damaged" in comparison.rows[0].notes[0]
 
 
-def test_rows_of_one_encoding_are_named_by_what_differs(tmp_path: Path) -> None:
-    for base in (10000, 500000):
-        for seed in (0, 1):
-            write_run(tmp_path, seed=seed, params={"base": base, "fraction": 1.0})
-    write_run(tmp_path, "learned", params={"beyond": "untrained"}, config={"device": "cuda"})
-    labels = {row.label: row.seeds for row in compared(tmp_path).rows}
-    assert labels == {
-        "rope base=10000": [0, 1],
-        "rope base=500000": [0, 1],
-        "learned (beyond: untrained)": [0],
-    }
-
-
-def test_options_are_part_of_a_rows_name_and_ordinary_ones_go_without_saying(tmp_path: Path) -> None:
-    ordinary = {
-        "attention": {"name": "mha", "window": None, "scale": "none"},
-        "positions": {"name": "contiguous"},
-    }
+def test_rows_are_named_by_what_differs(tmp_path: Path) -> None:
+    plain = {"attention": {"name": "mha", "window": None, "scale": "none"}}
     latent = {"attention": {"name": "mla", "kv_rank": 8, "window": None, "scale": "logn"}}
-    wider = {"attention": {**latent["attention"], "kv_rank": 16}}
-    drawn = {"positions": {"name": "randomized", "max": None, "dense": False}}
-    for config in (ordinary, ordinary | latent, ordinary | wider, ordinary | drawn):
+    for config in (plain, latent, {"positions": {"name": "randomized", "max": None}}):
         write_run(tmp_path, config=config)
-    parts = [{"name": "alibi"}, {"name": "rope", "base": 500.0}]
-    write_run(tmp_path, "sum", params={"parts": parts}, config=ordinary)
-    comparison = compare(load_runs([tmp_path]), "fixed-target", "nats", False)
-    assert [row.label for row in comparison.rows] == [
+    for base in (10000, 500000.0):
+        for seed in (0, 1):
+            write_run(tmp_path, "xpos", seed=seed, params={"base": base, "fraction": 1.0})
+    write_run(tmp_path, "learned", params={"beyond": "untrained"}, config={"device": "cuda"})
+    write_run(tmp_path, "sum", params={"parts": [{"name": "alibi"}, {"name": "rope", "base": 500.0}]})
+    write_run(tmp_path, "t5", config={"train": {"lr": 0.01, "tokens": 1}})
+    comparison = compared(tmp_path)
+    assert list(rows_of(comparison)) == [
         "alibi+rope",
-        "rope",
-        "rope attention=mla scale=logn kv_rank=16",
-        "rope attention=mla scale=logn kv_rank=8",
-        "rope positions=randomized",
+        "learned (beyond: untrained)",
+        *("rope", "rope attention=mla scale=logn", "rope positions=randomized"),
+        *("t5", "xpos base=10000", "xpos base=500000"),
     ]
-    assert not comparison.header["also_differs"]
+    assert rows_of(comparison)["xpos base=500000"].seeds == [0, 1]
+    assert comparison.header["also_differs"]["train.lr"] == ["0.003", "0.01"]
+    without = write_run(tmp_path / "facts", facts={"attention": {"name": "mha", "window": 16}})
+    (without / "config.yaml").unlink()
+    assert list(rows_of(compared(tmp_path / "facts"))) == ["rope window=16"]
 
 
-def test_other_settings_make_other_rows_and_are_named(tmp_path: Path) -> None:
-    write_run(tmp_path, config={"train": {"lr": 0.001}})
-    write_run(tmp_path, config={"train": {"lr": 0.01}})
-    write_run(tmp_path, "alibi", config={"train": {"lr": 0.01}})
-    comparison = compared(tmp_path)
-    assert {row.label for row in comparison.rows} == {"rope train.lr=0.001", "rope train.lr=0.01", "alibi"}
-    assert comparison.header["also_differs"] == {"train.lr": ["0.001", "0.01"]}
-
-
-def test_an_extension_is_held_against_the_crop_line(tmp_path: Path) -> None:
-    yarn = {"name": "yarn", "factor": 8}
-    records = [
-        record(64, 1.0),
-        record(512, 2.5),
-        record(512, 1.25, extend=yarn),
-        record(64, 1.5, extend=yarn),
-    ]
-    write_run(tmp_path, records=records)
-    comparison = compared(tmp_path)
-    extended = row_of(comparison, "rope+yarn factor=8")
+def test_an_extension_is_compared_with_the_crop_line(tmp_path: Path) -> None:
+    far = [record(512, 2.5), record(512, 1.25, extend=YARN), record(64, 1.5, extend=YARN)]
+    write_run(tmp_path, records=[record(64, 1.0), *far])
+    write_run(tmp_path, seed=1, records=[record(64, 1.0), record(512, 2.5)])
+    write_run(tmp_path, seed=2, records=[], status="diverged", reason="nan")
+    rows = rows_of(compared(tmp_path))
+    extended = rows["rope+yarn factor=2"]
     assert [cell.change for cell in extended.cells] == [pytest.approx(0.5), pytest.approx(0.25)]
-    assert extended.crop["mean"] == pytest.approx(1.0)
-    assert row_of(comparison, "rope").cells[1].change == pytest.approx(1.5)
+    assert extended.crop["mean"] == pytest.approx(1.0) == rows["rope"].crop["mean"]
+    assert extended.notes == ["not extended: seed 1", "seed 2 diverged: nan"]
+    assert (extended.cells[1].note, extended.cells[1].rankable) == ("1 of 2 diverged", False)
+    (folded,) = compared(tmp_path, extensions="columns").rows
+    assert (folded.label, [cell.mean for cell in folded.extensions]) == ("rope", [1.25])
+    assert "+yarn factor=2 not extended: seed 1" in folded.notes
 
 
-DIFFERENT = {
-    "corpus": {"corpus": {"name": "stdlib", "fingerprint": "e" * 64}},
-    "tokenizer": {"tokenizer": {"name": "bpe", "size": 4096}},
-    "context length": {"context_length": 128},
-    "tokens trained": {"tokens": 99},
-    "model": {"model": {"name": "tiny", "n_layers": 6}},
+def test_runs_of_other_code_or_size_are_other_rows(tmp_path: Path) -> None:
+    for seed, code in ((0, "aa"), (1, "aa"), (1, "bb"), (2, None)):
+        write_run(
+            tmp_path, "mine", seed=seed, name=f"s{seed}-{code}", facts={} if code is None else {"code": code}
+        )
+    for seed in (0, 1):
+        write_run(tmp_path, "rope", seed=seed)
+    write_run(tmp_path, "rope", seed=1, status="diverged", results=False, config=SMALL)
+    found = compared(tmp_path)
+    seeds = {row.label.partition(" [")[0]: row.seeds for row in found.rows if row.encoding == "mine"}
+    assert seeds == {"mine code=aa": [0, 1], "mine code=bb": [1], "mine code=unknown": [2]}
+    assert found.header["also_differs"] == {}
+    rope = [row for row in found.rows if row.encoding == "rope"]
+    assert [row.cells[0].note for row in rope] == [None, "diverged"] and rope[1].label.startswith(
+        "rope [rope-nano"
+    )
+    write_run(tmp_path, "rope", seed=4, status="diverged", results=False)  # of the row's own size
+    assert rows_of(compared(tmp_path))["rope"].cells[-1].note == "1 of 3 diverged"
+
+
+def differ(root: Path, **changes: Any) -> None:
+    write_run(root, "alibi")
+    write_run(root, "rope", **changes)
+
+
+MIXED: dict[str, dict[str, Any]] = {
+    "tokenizer: bytes .*bpe vocab_size=512": {"facts": BPE},
+    "model: nano .*tiny": {"facts": {"model": {"name": "tiny"}}},
+    "context length: 64 .*128": {"facts": {"context_length": 128}},
+    "corpus: sympy f{12} .*stdlib": {"facts": {"corpus": {"name": "stdlib", "fingerprint": "e" * 64}}},
+    "evaluated on: ": {"records": [record(64, 1.0, fingerprint="e" * 64)]},
+    "split: test .*validation": {"records": [record(64, 1.0, split="validation")]},
+    "targets: a+ .*b": {"records": [record(64, 1.0, targets_hash="b")]},
+    "tokens trained: 3276800 .*1638400": {"records": [record(64, 1.0, checkpoint_step=400)]},
 }
 
 
-@pytest.mark.parametrize("key", DIFFERENT)
-def test_mixed_runs_are_refused_by_name(tmp_path: Path, key: str) -> None:
-    write_run(tmp_path, "alibi")
-    write_run(tmp_path, "rope", facts=DIFFERENT[key])
-    with pytest.raises(UserError) as error:
-        compared(tmp_path)
-    text = str(error.value)
-    assert f"  {key}: " in text and "--allow-mixed" in text and "rope-nano" in text
-    assert sum(f"  {other}: " in text for other in DIFFERENT) == 1
-    comparison = compared(tmp_path, allow_mixed=True)
-    assert list(comparison.header["mixed"]) == [key]
-    assert all(list(row.mixed) == [key] for row in comparison.rows)
-
-
-def test_other_targets_are_refused_and_never_ranked(tmp_path: Path) -> None:
-    write_run(tmp_path, "alibi")
-    write_run(tmp_path, "rope", records=[record(int(m * T), 1.0, targets_hash="b") for m in MULTIPLES])
-    with pytest.raises(UserError, match=r"targets: .*eval\.lengths|targets: (.|\n)*eval\.lengths"):
+@pytest.mark.parametrize("words", MIXED)
+def test_what_does_not_belong_together_is_refused_or_labelled_and_not_ranked(
+    tmp_path: Path, words: str
+) -> None:
+    differ(tmp_path, **MIXED[words])
+    with pytest.raises(UserError, match=words):
         compared(tmp_path)
     mixed = compared(tmp_path, allow_mixed=True)
-    assert not any(cell.mark for row in mixed.rows for cell in row.cells)
+    assert list(mixed.header["mixed"]) == [words.partition(":")[0]] and all(row.mixed for row in mixed.rows)
+    assert any(c.pairs for c in mixed.columns) == (not words.startswith(("tokenizer", "targets")))
+    assert [row.mixed for row in compared(tmp_path, rows=["alibi"]).rows] == [{}]  # of what is shown
 
 
-def test_across_tokenizers_only_bits_per_byte_are_ranked(tmp_path: Path) -> None:
-    write_run(tmp_path, "alibi", losses={1: 1.2})
-    write_run(tmp_path, "rope", records=[record(64, 1.0, targets_hash="b")], facts={"tokenizer": "bpe"})
-    for metric, ranked in (("nats", False), ("ppl", False), ("bpb", True)):
-        mixed = compared(tmp_path, metric, allow_mixed=True)
-        marks = [cell.mark for row in mixed.rows for cell in row.cells]
-        assert marks == [None, "lowest" if ranked else None]
-
-
-def test_an_earlier_checkpoint_has_seen_fewer_tokens(tmp_path: Path) -> None:
-    write_run(tmp_path, "alibi")
-    write_run(tmp_path, "rope", records=[record(64, 1.0, checkpoint_step=400)])
-    with pytest.raises(UserError, match=r"tokens trained: 3276800 .*1638400"):
-        compared(tmp_path)
+def test_across_tokenizers_only_bits_per_byte_of_shared_documents_are_ranked(tmp_path: Path) -> None:
+    for shift, word in ((0, "higher"), (5, "higher"), (1000, "unclear")):
+        root = tmp_path / str(shift)
+        other = record(64, 1.2, targets_hash="b")
+        other["per_document"]["document"] = [d + shift for d in other["per_document"]["document"]]
+        write_run(root, "alibi", records=[other], facts=BPE)
+        write_run(root, "rope", records=[record(64, 1.0)])
+        (pair,) = compared(root, "bpb", allow_mixed=True).columns[0].pairs
+        assert (pair.word, pair.difference is None) == (word, shift == 1000)
+        assert not compared(root, "nats", allow_mixed=True).columns[0].pairs
+        write_run(root, "nope", records=[record(64, 1.0, targets_hash="c")])  # of bytes, on other targets
+        assert not compared(root, "bpb", allow_mixed=True).columns[0].pairs
+    for name, stride in (("rope", 16), ("alibi", 32)):
+        write_run(tmp_path / "s", name, records=[record(T, 1.0, protocol="sliding", stride=stride)])
+    assert not compared(tmp_path / "s", allow_mixed=True, protocol="sliding").columns[0].pairs
 
 
 def test_the_set_of_targets_that_most_runs_share_is_taken(tmp_path: Path) -> None:
     shared = [record(64, 1.0), record(512, 1.1)]
     more = [record(w, 3.0, targets_hash="b") for w in (64, 512, 1024)]
-    write_run(tmp_path, "rope", records=shared + more)
-    write_run(tmp_path, "alibi", records=shared)
+    tuned_on = [record(w, 9.0, split="validation", targets_hash="v") for w in (64, 128, 256, 512, 1024)]
+    write_run(tmp_path, "rope", records=shared + more + tuned_on)
+    write_run(tmp_path, "alibi", records=shared + tuned_on)
     comparison = compared(tmp_path)
     assert [column.window for column in comparison.columns] == [64, 512]
-    assert row_of(comparison, "rope").cells[0].mean == pytest.approx(1.0)
-    assert comparison.header["left_out"] == 3
-    alone = compare([r for r in load_runs([tmp_path]) if "rope" in r.name], "fixed-target", "nats", False)
-    assert [column.window for column in alone.columns] == [64, 512, 1024]  # then the longest curve
-
-
-def test_last_checkpoint_and_duplicates(tmp_path: Path) -> None:
-    both = [record(64, 2.0, checkpoint_step=400), record(64, 1.0)]
-    write_run(tmp_path / "a", records=both)
-    write_run(tmp_path / "b", records=[record(64, 5.0)], name="copy")
-    (row,) = compared(tmp_path).rows
-    assert (row.cells[0].mean, row.cells[0].seeds) == (pytest.approx(1.0), 1)
-    assert any("seed 0 is there more than once" in note for note in row.notes)
-
-
-def test_perplexity_overflows_to_infinity_not_to_an_error(tmp_path: Path) -> None:
-    write_run(tmp_path, losses={1: 1.0, 8: 800.0})
-    cell = compared(tmp_path, "ppl").rows[0].cells[1]
-    assert (cell.mean, cell.change, cell.spread) == (math.inf, None, None)
-    for seed in (1, 2, 3):  # each fits a float, their sum and their squares do not
-        write_run(tmp_path / "more", "alibi", seed=seed, losses={1: 1.0, 8: 709.5})
-    assert compared(tmp_path / "more", "ppl").rows[0].cells[1].mean == math.inf
-
-
-def test_wrong_names_are_the_users_mistake(tmp_path: Path) -> None:
-    write_run(tmp_path)
+    assert rows_of(comparison)["rope"].cells[0].mean == pytest.approx(1.0)
+    assert (comparison.header["left_out"], comparison.header["split"]) == (13, "test")
     runs = load_runs([tmp_path])
-    assert protocols_of(runs) == ["fixed-target"]
-    with pytest.raises(UserError, match="did you mean: fixed-target"):
-        compare(runs, "fixed-targets", "nats", False)
-    with pytest.raises(UserError, match="nats, bpb, ppl"):
-        compare(runs, "fixed-target", "nat", False)
+    alone = compare([r for r in runs if "rope" in r.name], "fixed-target", "nats", False)
+    assert [column.window for column in alone.columns] == [64, 512, 1024]  # then the longest curve
+    asked = only(runs, length=16.0, corpus=None, split="test")
+    assert {r["targets_hash"] for run in asked for r in run.records} == {"b"}
+    asked = only(runs, length=None, corpus="sympy", split="validation")
+    assert compare(asked, "fixed-target", "nats", False).header["split"] == "validation"
+    for choice, words in (
+        ({"length": 32.0}, "--length=32x"),
+        ({"corpus": "x"}, "allowed: sympy"),
+        ({"stride": 7}, "none"),
+    ):
+        with pytest.raises(UserError, match=words):
+            only(runs, **{"length": None, "corpus": None, "split": None, "stride": None, **choice})
+    with pytest.raises(UserError, match="other targets: --length 16x"):
+        compared(tmp_path, columns=[16.0])
+
+
+def test_two_tunings_of_an_extension_are_not_made_into_one_row(tmp_path: Path) -> None:
+    def tuned(multiple: int, loss: float, knob: int) -> Any:
+        return record(multiple * T, loss, extend={"name": "window", "window": knob, "tuned": ["window"]})
+
+    few, many = [tuned(m, 1.5, 16) for m in (1, 8)], [tuned(m, 1.4, 32) for m in (1, 2, 4, 8)]
+    write_run(tmp_path, "rope", records=[*(record(m * T, 1.3) for m in (1, 2, 4, 8)), *few, *many])
+    found = compared(tmp_path)
+    (row,) = [row for row in found.rows if row.extend]
+    assert [cell.mean for cell in row.cells] == pytest.approx([1.4] * 4) and found.header["left_out"] == 2
+
+
+def test_perplexity_overflows_to_infinity_and_a_partial_change_is_none(tmp_path: Path) -> None:
+    for seed in (1, 2, 3):  # each fits a float, their sum and their squares do not
+        write_run(tmp_path / "a", seed=seed, losses={1: 1.0, 8: 709.5})
+    cell = compared(tmp_path / "a", "ppl").rows[0].cells[1]
+    assert (cell.mean, cell.change, cell.spread, cell.note) == (math.inf, None, None, None)
+    write_run(tmp_path / "b", seed=0, losses={1: 1.2, 8: 2.0})
+    write_run(tmp_path / "b", seed=1, records=[record(T, 0, note="oom"), record(8 * T, 3.0)])
+    cell = compared(tmp_path / "b").rows[0].cells[-1]
+    assert (cell.mean, cell.seeds, cell.change, cell.note) == (2.5, 2, None, "1 of 2 with 1x")
+
+
+@pytest.mark.parametrize(
+    ("losses", "multiple", "longest"),
+    [
+        ((1.03, 1.0, 1.0199, 1.0, 1.0201), 4, False),
+        ((1.03, 1.0, 1.0, 1.0, 1.0199), 8, True),
+        ((1.03, 1.0, 1.5, 1.0, 1.5), 4, False),  # the largest, whatever lies between
+        ((1.0, 1.1, 1.1, 1.1, 1.1), 0.5, False),
+    ],
+)
+def test_effective_context(tmp_path: Path, losses: tuple, multiple: float, longest: bool) -> None:
+    write_run(tmp_path, losses=dict(zip(MULTIPLES, losses, strict=True)))
+    found = compared(tmp_path, "bpb").rows[0].effective_context  # nats, whatever the metric
+    assert (found.multiple, found.window, found.longest) == (multiple, 64 * multiple, longest)
+    for note, more in (("oom", True), ("refused: beyond", False)):  # memory says nothing of the encoding
+        root = tmp_path / note[:3]
+        write_run(root, records=[record(64, 1.0), record(128, 1.0), record(256, 0, note=note)])
+        assert compared(root).rows[0].effective_context.longest == more
+
+
+@pytest.mark.parametrize(("metric", "scale"), [("nats", 1), ("ppl", 1), ("bpb", BIT)])
+def test_uses_context_over_seeds_and_documents(tmp_path: Path, metric: str, scale: float) -> None:
+    for seed, at_t in enumerate((1.0, 0.98, 1.02)):
+        write_run(tmp_path, seed=seed, losses={0.5: 1.1, 1: at_t})
+    found = compared(tmp_path, metric).rows[0].uses_context
+    unit = "bits per byte" if metric == "bpb" else "nats per token"
+    assert (found.change, found.seeds, found.unit) == (pytest.approx(-0.1 / scale), 3, unit)
+    half = 4.3026527 * 0.02 / math.sqrt(3) / scale
+    assert found.ci95 == pytest.approx([-0.1 / scale - half, -0.1 / scale + half], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("below", "wiggle", "marked"),
+    [(0.101, 0.1, False), (0.099, 0.1, True), (0.15, 0.1, False), (0.15, 0.3, True), (-0.5, 0.1, True)],
+)
+def test_undertrained_is_not_clearly_below_the_reference(
+    tmp_path: Path, below: float, wiggle: float, marked: bool
+) -> None:
+    trigram = record(64, 1.81, protocol="trigram")
+    other = record(64, 0.1, protocol="trigram", targets_hash="else")  # of targets that are not shown
+    loss = record(64, 1.81 - below * BIT, wiggle=wiggle)
+    write_run(tmp_path, records=[loss, record(512, 1.0), record(512, 1.0, extend=YARN), trigram, other])
+    comparison = compared(tmp_path, "bpb")
+    plain, extended = (row.notes for row in comparison.rows)
+    assert [note.startswith("undertrained: at 1x") for note in plain] == [True] * marked and not extended
+    assert not marked or f"(it is at {-below:+.3f})" in plain[0]
+    assert comparison.header["reference"]["mean"] == pytest.approx(1.81 / BIT)
+    assert protocols_of(load_runs([tmp_path])) == ["fixed-target"]
+
+
+def test_probes_stand_beside_the_loss_at_their_longest_shared_window(tmp_path: Path) -> None:
+    copied = {"protocol": "induction", "unit": "nats per copied token", "bytes": [0] * 40}
+    old = record(1024, 9.0, checkpoint_step=400, **copied)  # of another model than the loss
+    for name, windows in (("rope", (64, 256, 512)), ("alibi", (64, 256)), ("t5", ())):
+        probed = [record(w, w / 100, **copied) for w in windows]
+        write_run(tmp_path, name, records=[record(64, 1.0), record(512, 1.1), *probed, old])
+    comparison = compared(tmp_path, "bpb")
+    (probe,) = comparison.probes
+    assert (probe.multiple, probe.window, probe.unit, probe.same_targets) == (4, 256, copied["unit"], True)
+    cells = {label: row.probes[0] for label, row in rows_of(comparison).items()}
+    assert (cells["rope"].cell.mean, cells["rope"].at_train_length) == (
+        pytest.approx(2.56),
+        pytest.approx(0.64),
+    )
+    assert cells["rope"].cell.change == pytest.approx(1.92) and cells["t5"].cell.note == "not measured"
+    assert compared(tmp_path, rows=["rope"]).probes[0].multiple == 8
+    alone = compared(tmp_path, protocol="induction", rows=["rope", "alibi"])
+    assert alone.header["unit"] == copied["unit"] and not alone.probes
+    assert not any(cell.mark or cell.verdict for row in alone.rows for cell in row.cells)
+    assert {
+        cell.note for cell in compared(tmp_path, "bpb", protocol="induction", rows=["rope"]).rows[0].cells
+    } == {"no bytes"}
+
+
+def test_curves_are_bins_averaged_over_seeds(tmp_path: Path) -> None:
+    flat = positions(slope=3e-3, breaks_at=None, flat=True)
+    for seed, one in enumerate((positions(), positions(shift=0.02, breaks_at=129), flat)):
+        write_run(tmp_path, seed=seed, records=[one])
+    write_run(tmp_path, "alibi", records=[record(8 * T, 0, protocol="positions", note="oom at 512 tokens")])
+    comparison = compared(tmp_path, protocol="positions")
+    assert [column.window for column in comparison.columns] == [8, 16, 32, 48, 64, 96, 128, 256, 512]
+    assert [column.window for column in comparison.columns if not column.shown] == [48, 96]
+    assert [column.targets for column in comparison.columns][:3] == [320, 320, 640]
+    row, cell = comparison.rows[1], comparison.rows[1].cells[6]
+    assert (cell.mean, cell.change) == (pytest.approx((1.6 + 1.62 + 1) / 3), pytest.approx(4.22 / 3 - 1.2))
+    assert (cell.change_ci95, cell.verdict, cell.mark, row.crop) == (None, None, None, None)
+    assert (row.curve.slope, row.curve.slope_ci95) == (pytest.approx(5e-3 / 3), None)
+    assert (row.curve.breaks_at, row.curve.holds, row.curve.train_length) == (
+        [97, 129, None],
+        [False, False, True],
+        T,
+    )
+    assert {cell.note for cell in comparison.rows[0].cells} == {"oom"}
+    write_run(
+        tmp_path / "one", records=[positions(), record(T, 1.0), {**positions(shift=0.5), "extend": YARN}]
+    )
+    one = compared(tmp_path / "one", protocol="positions", extensions="columns").rows[0]
+    assert one.cells[6].change_ci95 == [pytest.approx(0.35), pytest.approx(0.45)]
+    assert one.curve.slope_ci95 == [pytest.approx(8e-4), pytest.approx(1.2e-3)]
+    assert one.extensions[0].mean == pytest.approx(2.3)
+    with pytest.raises(UserError, match="nats per token"):
+        compared(tmp_path / "one", "bpb", protocol="positions")
+    runs = load_runs([tmp_path / "one"])
+    assert [metric_for(runs, name, "ppl") for name in ("positions", "fixed-target")] == ["nats", "ppl"]
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three encodings, three seeds; `long` lacks 8x."""
+    root = tmp_path_factory.mktemp("sweep")
+    for name, loss, grown in (("nope", 2.0, 1.0), ("rope", 1.2, 2.5), ("alibi", 1.3, 0.0)):
+        for seed in range(3):
+            write_run(root, name, seed=seed, losses={1: loss + seed / 100, 8: loss + grown + seed / 100})
+    write_run(root, "long", losses={1: 0.5, 16: 0.5})
+    return root
+
+
+@pytest.mark.parametrize(
+    ("view", "labels"),
+    [
+        ({}, "alibi long nope rope"),
+        ({"rows": ["rope", "al*"]}, "rope alibi"),
+        ({"sort": "-name"}, "rope nope long alibi"),
+        ({"sort": "1x"}, "long rope alibi nope"),
+        ({"sort": "-1"}, "nope alibi rope long"),
+        ({"sort": "8x"}, "alibi nope rope long"),
+        ({"sort": "-8x"}, "rope nope alibi long"),
+        ({"sort": "-change@8x"}, "rope nope alibi long"),
+        ({"sort": "change", "rows": ["rope", "nope", "alibi"]}, "alibi nope rope"),
+    ],
+)
+def test_rows_in_the_order_asked_for(sweep: Path, view: dict, labels: str) -> None:
+    comparison = compared(sweep, **view)
+    assert list(rows_of(comparison)) == labels.split()
+    for pair in (pair for column in comparison.columns for pair in column.pairs):
+        assert pair.rows == [comparison.rows[pair.a].label, comparison.rows[pair.b].label]
+    if "rows" in view:  # columns and ranks of the rows that are shown
+        assert next((c.multiple, len(c.pairs)) for c in comparison.columns) == (
+            1,
+            1 if len(labels) < 12 else 3,
+        )
+        assert [c.multiple for c in comparison.columns] == [1, 8]
+
+
+def test_columns_and_facets(sweep: Path, tmp_path: Path) -> None:
+    comparison = compared(sweep, columns=[8])
+    row = rows_of(comparison)["alibi"]
+    assert len(comparison.columns) == len(row.cells) == 1 and row.cells[0].change == pytest.approx(0)
+    assert row.effective_context.window == 8 * T
+    for length in (64, 512, 128):
+        config, facts = {"context_length": length}, {"context_length": length}
+        write_run(tmp_path, name=f"T{length}", config=config, facts=facts)
+    runs = load_runs([tmp_path])
+    facets = compare_facets(runs, "context_length", "fixed-target", "nats", True)
+    assert [one.header["facet"]["value"] for one in facets] == ["64", "128", "512"]
+    assert [one.rows[0].runs for one in facets] == [[str(tmp_path / f"T{n}")] for n in (64, 128, 512)]
+    with pytest.raises(UserError, match="where context_length is 64"):
+        compare_facets(runs, "context_length", "fixed-target", "nats", True, View(baseline="alibi"))
+    named = compared(tmp_path, allow_mixed=True, baseline="rope [context length 64]")
+    assert named.header["baseline"] == "rope [context length 64]"
+    with pytest.raises(UserError, match=r"several rows(.|\n)*rope \[context length 128\]"):
+        compared(tmp_path, allow_mixed=True, baseline="rope")
+
+
+@pytest.mark.parametrize(
+    ("view", "words"),
+    [
+        ({"rows": ["ropes"]}, "did you mean: rope"),
+        ({"columns": [4]}, "allowed: 1x, 8x, 16x"),
+        ({"columns": [512.0]}, "multiples of T, not tokens"),
+        ({"baseline": "nop"}, "did you mean: nope"),
+        *(
+            ({"sort": order}, "cannot sort by this")
+            for order in ("loss", "3x", "", "changes", "8y", "change@3x")
+        ),
+        ({"metric": "nat"}, "nats, bpb, ppl"),
+        ({"protocol": "fixed-targets"}, "did you mean: fixed-target"),
+    ],
+)
+def test_wrong_views_are_the_users_mistake(sweep: Path, view: dict, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        compared(sweep, **view)
     with pytest.raises(UserError, match="no runs"):
         compare([], "fixed-target", "nats", False)
-
-
-def test_of_two_sets_that_all_share_the_larger_is_shown(tmp_path: Path) -> None:
-    for encoding in ("rope", "alibi"):
-        few = [record(m * 64, 1.0, targets_hash="b" * 16, count=35) for m in (1, 2)]
-        many = [record(m * 64, 1.5, targets_hash="c" * 16, count=40) for m in (1, 2)]
-        write_run(tmp_path, encoding, records=[*few, *many])
-    cells = [cell for row in compared(tmp_path).rows for cell in row.cells]
-    assert [cell.mean for cell in cells] == [pytest.approx(1.5)] * 4

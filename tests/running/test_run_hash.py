@@ -5,12 +5,17 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
 
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
+from posenc.encodings import build_encoding
+from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.sum import Composed
+from posenc.running.build import _written_out, build_model, run_facts
 from posenc.running.train_job import TrainJob, train_job
 
 
@@ -155,3 +160,84 @@ def test_the_directory_is_named_by_experiment_name_and_hash(job: Callable[..., T
     plain, named = job(), job("name=mine", "experiment_name=trial", "runs_dir=out")
     assert plain.directory == Path(f"runs/default/rope-d32L2H2M4-T16-s0-{plain.hash}")
     assert named.directory == Path(f"out/trial/mine-{plain.hash}")
+
+
+def facts_of(job: TrainJob) -> Any:
+    model = build_model(job.settings, job.shape, 256)
+    return run_facts(
+        job.settings,
+        model,
+        fingerprint="f",
+        name="n",
+        digest="d",
+        device=job.device,
+        tokens=1,
+        steps=1,
+        seconds=1.0,
+        final_loss=None,
+        peak_memory_bytes=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "group", "said"),
+    [
+        (["encoding=t5", "context_length=64"], "encoding", {"max_distance": 64}),
+        (["encoding=t5", "encoding.max_distance=50"], "encoding", {"max_distance": 50}),
+        (["encoding=rope", "positions=randomized"], "positions", {"name": "randomized", "max": 256}),
+        (["encoding=rope", "attention=mla"], "attention", {"window": None, "rope_dim": 8}),
+    ],
+)
+def test_what_is_null_has_its_number_in_the_facts(
+    job: Callable[..., TrainJob], overrides: list[str], group: str, said: dict[str, Any]
+) -> None:
+    found = facts_of(job(*overrides))[group]
+    assert {key: found[key] for key in said} == said
+
+
+def test_parts_of_a_sum_have_theirs(job: Callable[..., TrainJob]) -> None:
+    parts = facts_of(job("encoding=sum", "encoding.parts=[t5,rope]", "context_length=64"))["encoding"][
+        "parts"
+    ]
+    assert [part["name"] for part in parts] == ["t5", "rope"] and parts[0]["max_distance"] == 64
+
+
+class Mix(Composed):
+    """Somebody's own sum, whose parts go by another name."""
+
+    name = "mix"
+
+    def __init__(self, shape: Shape, *, of: list[Encoding]) -> None:
+        super().__init__(shape, of)
+
+
+def test_parts_by_another_name_are_written_out_too() -> None:
+    t5 = build_encoding("t5", d_model=16, n_heads=2, head_dim=8, n_layers=1, train_length=32)
+    settings = {"name": "mix", "of": [{"name": "t5", "max_distance": None}]}
+    assert _written_out(settings, Mix(t5.shape, of=[t5]))["of"][0]["max_distance"] == 32
+
+
+PLUGIN = """
+from posenc.encodings.base import Encoding
+
+class Mine(Encoding):
+    name, paper, formula, acts_on, past_training = "mine", "none", "none", "nothing", "none"
+
+    def embed(self, x, pos, layer):
+        return x * {factor}
+"""
+
+
+@pytest.mark.slow
+def test_the_text_of_a_plugin_is_part_of_a_run(place: Path, corpus: Path) -> None:
+    """Changed, it is another run, and old weights are not measured with it."""
+    (place / "conf" / "encoding").mkdir(parents=True)
+    (place / "conf" / "encoding" / "mine.yaml").write_text("name: mine\n")
+    command = ["train", "--config-dir", "conf", *tiny.TINY, f"data.paths={corpus}", "plugins=[my_enc]"]
+    for factor in (1, 2):
+        (place / "my_enc.py").write_text(PLUGIN.format(factor=factor))
+        result = tiny.spawn(*command, "encoding=mine", cwd=place)
+        assert result.code == 0 and "already finished" not in result.err, result.err
+    runs = sorted((place / "runs" / "default").iterdir(), key=lambda p: p.stat().st_ctime)
+    codes = [tiny.spawn("eval", f"run={run}", "plugins=[my_enc]", cwd=place).code for run in runs]
+    assert sorted(codes) == [0, 2]  # one of the two was trained by what my_enc.py says now

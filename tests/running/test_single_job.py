@@ -130,16 +130,7 @@ def test_a_file_of_ones_own_has_a_name_of_its_own(train: Posenc, place: Path) ->
     assert "base: 77" in (run / "config.yaml").read_text()
 
 
-def test_a_copy_of_a_launcher_has_a_name_of_its_own_too(train: Posenc, place: Path) -> None:
-    mine = place / "conf" / "hydra" / "launcher" / "slurm.yaml"
-    mine.parent.mkdir(parents=True)
-    shipped = (conf_dir() / "hydra" / "launcher" / "slurm.yaml").read_text()
-    mine.write_text(shipped.replace("240", "999"))
-    refused = train("--config-dir", "conf", "--cfg", "job")
-    assert refused.code == 2 and "hydra/launcher/slurm.yaml has the name" in refused.err, refused.err
-
-
-@pytest.mark.parametrize("name", ["übung", "a(1)", "a=b", "it's", "a#b", "x[1]", "a{b}", "a,b", "a b"])
+@pytest.mark.parametrize("name", ["übung a(1)", "a=b,it's", "#x[1]{b}"])
 def test_a_folder_of_ones_own_may_have_any_name(posenc: Posenc, place: Path, name: str) -> None:
     mine = place / name / "encoding" / "my_rope.yaml"
     mine.parent.mkdir(parents=True)
@@ -153,27 +144,3 @@ def test_runs_dir_may_lie_at_home(train: Posenc, place: Path, monkeypatch: pytes
     (place / "home").mkdir()
     assert train("encoding=rope", "runs_dir='~/mine'").code == 0
     assert list((place / "home" / "mine" / "default").glob("rope-*")) and not (place / "~").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("train", "hydra.sweeper.params.seed=1"), "hydra"),
-        (("train", "--run", "--cfg", "job"), "--run"),
-        (("show", "encoding=rope", "--out", "~nosuch/x.png"), "~nosuch"),
-        (("eval", "run='~nosuch/x'"), "~nosuch"),
-        (("train", "tokenizer=hf", "tokenizer.path='~nosuch/x'"), "~nosuch"),
-        (("data", "info", "-m", "data=sympy"), "one corpus at a time"),
-    ],
-    ids=lambda given: given if isinstance(given, str) else " ".join(given),
-)
-def test_odd_words_are_wrong_input_and_no_fault(
-    posenc: Posenc, place: Path, words: tuple[str, ...], says: str
-) -> None:
-    refused = posenc(*words)
-    assert refused.code == 2 and says in refused.err and "fault of posenc" not in refused.err, refused.err
-
-
-def test_with_tracebacks_wrong_input_keeps_its_code(posenc: Posenc, place: Path) -> None:
-    refused = posenc("train", "encoding=foo", "--debug")
-    assert refused.code == 2 and "Traceback" in refused.err and "did you mean" in refused.err

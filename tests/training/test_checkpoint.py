@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import errno
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors import SafetensorError
 from tiny_model import OPTIMIZATION, STEPS, build, on_disk, run
-from two_checkpoints import FILES, STATE, save, write_two
+from two_checkpoints import STATE, save, write_two
 
 from posenc.core import atomic_files
 from posenc.core.errors import RunError
@@ -41,12 +40,6 @@ def test_leftovers_of_a_kill_are_ignored_and_cleared(two: Path, store: TokenStor
     assert newest_checkpoint(two).step == 9
     run(build("rope", store), store, two)
     assert sorted(p.name for p in two.iterdir()) == ["step-00000009", f"step-{STEPS:08d}", "step-12.old"]
-
-
-def test_a_link_is_no_checkpoint(two: Path, tmp_path: Path) -> None:
-    shutil.copytree(two / "step-00000009", tmp_path / "elsewhere")
-    (two / "step-00000099").symlink_to(tmp_path / "elsewhere")
-    assert newest_checkpoint(two).step == 9
 
 
 def test_keeps_the_last_two_by_number(store: TokenStore, tmp_path: Path) -> None:
@@ -82,15 +75,6 @@ def test_weights_that_are_not_finite_are_never_written(store: TokenStore, tmp_pa
     assert not (tmp_path / "new").exists()
 
 
-def test_the_manifest_names_every_file_and_the_state_is_plain_json(two: Path) -> None:
-    folder = two / "step-00000009"
-    assert set(json.loads((folder / "manifest.json").read_text())) == set(FILES[:3])
-    assert sorted(p.name for p in folder.iterdir()) == sorted(FILES)
-    state = json.loads((folder / "state.json").read_text())
-    assert (state["step"], state["tokens"]) == (9, 9 * 4 * 16)
-    assert state["seconds"] > 0 and state["final_loss"] > 0 and state["fingerprint"]
-
-
 def test_weights_of_another_model_are_refused_by_name(two: Path, store: TokenStore) -> None:
     with pytest.raises(RunError, match=r"does not fit this model: encoding\.table"):
         load_weights(two / "step-00000009", build("learned", store))
@@ -108,14 +92,14 @@ def test_moments_come_back_exactly(two: Path, store: TokenStore) -> None:
 
 
 def full(*_: Any) -> None:
-    raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
-@pytest.mark.parametrize("fails", ["save_file", "sync"])
+@pytest.mark.parametrize("target, name", [(Path, "write_bytes"), (checkpoint, "sync")])
 def test_a_full_disk_says_path_needed_and_free_and_leaves_the_old_ones(
-    two: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch, fails: str
+    two: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch, target: Any, name: str
 ) -> None:
-    monkeypatch.setattr(checkpoint, fails, full)
+    monkeypatch.setattr(target, name, full)
     with pytest.raises(RunError) as caught:
         save(store, two, 12)
     text = caught.value.text()
@@ -146,16 +130,6 @@ def test_room_is_looked_for_before_the_first_step(
         assert str(folder) in caught.value.text() and not folder.exists()
 
 
-def test_a_run_that_is_trained_needs_no_more_room(
-    two: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(atomic_files.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
-    model = build("rope", store)
-    assert resume(two, model, build_optimizer(model, OPTIMIZATION), steps=9)[0] == 9
-    with pytest.raises(RunError, match="not enough room"):
-        resume(two, model, build_optimizer(model, OPTIMIZATION), steps=10)
-
-
 def test_what_changed_since_is_named(
     two: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -167,15 +141,3 @@ def test_what_changed_since_is_named(
     resume(two, model, build_optimizer(model, OPTIMIZATION), STEPS)
     assert "threads 1 -> 7" in caplog.text and "-> 9.9.0" in caplog.text and "bit for bit" in caplog.text
     assert "device" not in caplog.text
-
-
-def test_leftovers_are_cleared_where_a_run_goes_on(two: Path, store: TokenStore) -> None:
-    shutil.copytree(two / "step-00000009", two / ".tmp-step-00000003-dropped")
-    model = build("rope", store)
-    resume(two, model, build_optimizer(model, OPTIMIZATION), STEPS)
-    assert sorted(p.name for p in two.iterdir()) == ["step-00000006", "step-00000009"]
-
-
-def test_whoever_may_read_the_state_may_read_the_weights(two: Path) -> None:
-    modes = {p.stat().st_mode for p in (two / "step-00000009").iterdir()}
-    assert len(modes) == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -113,26 +112,3 @@ def test_ten_blocks_share_a_graph_and_give_the_same_gradients(
     again = step(model, ids, pos)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
     assert all(torch.equal(again[name], value) for name, value in plain.items())
-
-
-def test_a_run_has_code_for_its_own_length_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More runs in one process than Dynamo makes variants of a function, each with another length."""
-    sizes: list[list[object]] = []
-
-    def kept_as_it_is(graph: torch.fx.GraphModule, inputs: list[object]) -> Callable[..., object]:
-        sizes.append([size for one in inputs if isinstance(one, torch.Tensor) for size in one.shape])
-        return graph.forward
-
-    compiled = torch.nn.Module.compile
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda self: compiled(self, backend=kept_as_it_is))
-    shape = ModelShape("x", d_model=8, n_layers=1, n_heads=2, mlp_ratio=2)
-    for length in range(4, 14):
-        encoding = build_encoding("alibi", d_model=8, n_heads=2, head_dim=4, n_layers=1, train_length=length)
-        model = Decoder(shape, 32, encoding)
-        initialize(model, 0)
-        ids = torch.arange(2 * (length + 1)).view(2, length + 1)
-        before = len(sizes)
-        with compiled_blocks(model, enabled=True):
-            step(model, ids, torch.arange(length))
-        (found,) = sizes[before:]
-        assert length in found and all(type(size) is int for size in found)

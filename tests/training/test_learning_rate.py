@@ -29,11 +29,6 @@ def test_few_updates_and_odd_shares_give_usable_rates(steps: int, warmup: float)
     assert rates[0] == 1 / max(1, round(warmup * steps))
 
 
-def test_is_a_function_of_the_step_alone() -> None:
-    forward = [learning_rate(step, 50, SCHEDULE) for step in range(50)]
-    assert forward == [learning_rate(step, 50, SCHEDULE) for step in reversed(range(50))][::-1]
-
-
 def test_only_shared_matrices_are_decayed(store: TokenStore) -> None:
     model = build("learned", store)
     groups = build_optimizer(model, OPTIMIZATION).param_groups

@@ -29,12 +29,6 @@ def test_a_cpu_has_bf16_when_it_says_so(
     assert has_hardware_bf16(CPU) is expected
 
 
-def test_unknown_precision_names_the_choices() -> None:
-    with pytest.raises(UserError, match="did you mean: bf16") as caught:
-        resolve_precision("fp16", CPU)
-    assert caught.value.key == "train.precision" and caught.value.allowed == ["auto", "fp32", "bf16"]
-
-
 def test_a_device_that_is_not_there_names_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

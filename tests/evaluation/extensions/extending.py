@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-sys.path.append(str(Path(__file__).parents[2] / "encodings"))
+sys.path.append(str(Path(__file__).parents[2] / "model"))
 import decoding
 import naive
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from extending import LONG, T, decoding, extension_of, logits, model_of
+from extending import LONG, decoding, extension_of, logits, model_of
 from torch import Tensor
 
 from posenc.encodings.base import Encoding
-from posenc.encodings.options import LogN, Window
+from posenc.encodings.options import LogN
 from posenc.evaluation.extensions import NotForThisEncodingError
 
 TOKENS = list(range(13)) * 3
@@ -56,29 +56,12 @@ def test_the_factor_on_token_embeddings_stays() -> None:
     )
 
 
-def test_the_map_of_joined_embeddings_stays() -> None:
-    model = model_of("learned", combine="concat")
-    emptied = model_of("learned", combine="concat")
-    emptied.load_state_dict(model.state_dict())
-    with torch.no_grad():
-        emptied.encoding.table.zero_()
-    found = logits(model, TOKENS[:T], extension_of(model, "drop").effective_encoding(T))
-    assert torch.allclose(found, logits(emptied, TOKENS[:T]), atol=1e-5)
-
-
 @pytest.mark.parametrize("beyond", ["truncate", "refuse", "clamp"])
 def test_without_a_table_no_window_is_too_long(beyond: str) -> None:
     model = model_of("learned", beyond=beyond)
     acting = extension_of(model, "drop").effective_encoding(LONG)
     assert acting.beyond is None and model.effective_encoding.beyond == beyond
     assert logits(model, TOKENS[:LONG], acting).isfinite().all()
-
-
-def test_options_stay() -> None:
-    shape = decoding.encoding("nope").shape
-    window = Window(shape, window=5)
-    found, expected = dropped("rope", window, LogN(shape, counted=(window,)))
-    assert torch.allclose(found, expected, atol=1e-5)
 
 
 def test_a_scale_counts_keys_without_the_windows_that_are_gone() -> None:

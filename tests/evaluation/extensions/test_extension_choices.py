@@ -58,13 +58,6 @@ def test_a_number_is_used_at_every_window_and_auto_grows_with_it() -> None:
     assert [dynamic.resolved(w)["factor"] for w in (4, T, 2 * T, 64)] == [1, 1, 5, 29]
 
 
-def test_lengths_may_be_multiples_of_the_training_length() -> None:
-    model = model_of("rope")
-    assert extension_of(model, "rerope", window="0.5x").resolved(LONG) == {"window": 4}
-    assert extension_of(model, "window").resolved(LONG) == {"window": T}
-    assert extension_of(model, "sinks", sinks=3).resolved(LONG) == {"sinks": 3, "window": 5}
-
-
 def test_a_group_is_as_small_as_training_allows() -> None:
     extension = extension_of(model_of("rope"), "self_extend", window=5)
     for window in (T, T + 1, 2 * T, LONG, 8 * T):
@@ -103,29 +96,6 @@ def test_the_temperature_of_partial_rotary_is_of_all_logits() -> None:
     assert (logits(model, TOKENS[:20], acting) - expected).abs().max() < 2e-5
 
 
-def test_layout_half_is_kept() -> None:
-    model = model_of("rope", layout="half")
-    acting = extension_of(model, "pi", factor=2).effective_encoding(6)
-    far_apart = model(torch.tensor([TOKENS[:6]]), torch.arange(6), None, acting)
-    twice = model(torch.tensor([TOKENS[:6]]), 2 * torch.arange(6), None, acting)
-    plain = model(torch.tensor([TOKENS[:6]]), torch.arange(6))
-    assert torch.allclose(twice, plain, atol=1e-5)
-    assert not torch.allclose(far_apart, plain, atol=1e-2)
-
-
-def test_layers_without_positions_stay_so() -> None:
-    """RNoPE: the last layer is free, the first one has a window."""
-    model = model_of("rnope_swa", base=BASE, every=2, window=LONG)
-    acting = extension_of(model, "pi").effective_encoding(LONG)
-    q, k = torch.randn(2, 1, 2, 6, 8, generator=torch.Generator().manual_seed(0))
-    pos = torch.arange(6)
-    assert torch.equal(acting.rotate(q, k, pos, pos, 1)[0], q)
-    turned = acting.rotate(q, k, 4 * pos, 4 * pos, 0)[1]
-    assert torch.allclose(turned, model.encoding.rotate(q, k, pos, pos, 0)[1], atol=1e-6)
-    assert "window" in extension_of(model, "rerope").warnings()[0]
-    assert extension_of(model_of("rope"), "rerope").warnings() == []
-
-
 @pytest.mark.parametrize("name", ["ntk_by_parts", "yarn"])
 def test_a_warning_where_no_frequency_is_kept(name: str) -> None:
     model = model_of("rope")
@@ -143,13 +113,6 @@ def test_frequencies_are_those_of_pairs_that_only_turn(name: str) -> None:
 def test_longrope_needs_its_divisors() -> None:
     assert "extend.factors, a list of 4" in refused(model_of("rope"), "longrope")
     assert extension_of(model_of("rope"), "longrope", factors=FACTORS)
-
-
-def test_leaky_distances_are_no_rows_of_a_bias() -> None:
-    assert "no bias at the broken distances" in refused(model_of("alibi"), "rerope", leak=2)
-    assert extension_of(model_of("alibi"), "rerope")
-    one = extension_of(model_of("rope"), "rerope", leak=1)
-    assert one.effective_encoding(LONG) is one.model.effective_encoding
 
 
 @pytest.mark.parametrize("name", DISTANCES)
@@ -170,23 +133,6 @@ def test_sinks_are_of_a_softmax_without_counts_or_windows(name: str) -> None:
     assert "counts along all of the text" in refused(model_of("fox"), name)
     own = model_of("rope").encoding
     assert "window hides" in refused(model_of("rope", Window(own.shape, window=4)), name)
-
-
-def test_sinks_without_distances_are_a_mask() -> None:
-    model = model_of("nope")
-    expected = by_pairs(model, TOKENS[:LONG], Way([0.0] * 4, seen=lambda i, j: j < 2 or i - j < 6))
-    acting = extension_of(model, "sinks", sinks=2).effective_encoding(LONG)
-    assert "prepare" not in acting.hooks
-    assert (logits(model, TOKENS[:LONG], acting) - expected).abs().max() < 2e-5
-
-
-@pytest.mark.parametrize("name", ["yarn", "longrope", "logn", "scale", "drop"])
-def test_a_temperature_needs_a_softmax(name: str) -> None:
-    knobs = {"factors": FACTORS} if name == "longrope" else {}
-    model = model_of("sum", parts=["rope", "stick_breaking"])
-    model.encoding.parts[1].refuses = {}  # its own word on attention.scale
-    assert "softmax" in refused(model, name, **knobs)
-    assert extension_of(model, "pi").effective_encoding(LONG) is not model.effective_encoding
 
 
 @pytest.mark.parametrize("scale", SCALES)

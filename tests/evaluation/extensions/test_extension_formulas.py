@@ -22,7 +22,6 @@ from extending import (
     logits,
     model_of,
     rope,
-    xpos,
 )
 
 from posenc.encodings.options import LogN, Window
@@ -146,12 +145,6 @@ def test_a_bias_is_looked_up_at_the_new_distance(case: str) -> None:
     agrees(model, *DISTANCE[case], alibi_and_rope)
 
 
-@pytest.mark.parametrize("case", [*DISTANCE, "leaky"])
-def test_pairs_that_fade_do_so_by_the_new_distance(case: str) -> None:
-    model = model_of("xpos", base=BASE, scale_base=16.0)
-    agrees(model, *({**DISTANCE, "leaky": LEAKY}[case]), xpos)
-
-
 def test_a_rotation_that_widens_the_head_keeps_its_scale() -> None:
     """Lengths from the content, D angles for D numbers; its learned angles at zero."""
     model = model_of("pope", base=BASE)
@@ -164,12 +157,6 @@ def test_a_rotation_that_widens_the_head_keeps_its_scale() -> None:
         return sum(a * b for a, b in zip(lengths, turned, strict=True)) / math.sqrt(WIDTH)
 
     agrees(model, *DISTANCE["rerope-3"], pope)
-
-
-def test_frequencies_of_one_part_of_a_sum() -> None:
-    """The bias keeps the true distance."""
-    model = model_of("sum", parts=["alibi", {"name": "rope", "base": BASE}])
-    agrees(model, "ntk", {}, ROTARY["ntk"][2], alibi_and_rope)
 
 
 def test_the_temperature_is_of_the_biased_logits() -> None:

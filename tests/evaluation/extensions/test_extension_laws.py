@@ -60,16 +60,6 @@ def test_yaml_and_signature_have_the_same_knobs(path: Path) -> None:
 
 
 @every_extension
-def test_says_what_it_is(name: str) -> None:
-    extension = on_rope(name)
-    for text in (extension.paper, extension.formula, extension.applies):
-        assert text and "\n" not in text
-    assert inspect.getmodule(type(extension)).__doc__
-    assert all(isinstance(text, str) for text in extension.warnings())
-    assert extension.settings == {**settings(conf_dir() / "extend" / f"{name}.yaml"), **NEEDED.get(name, {})}
-
-
-@every_extension
 def test_its_grid_is_of_its_knobs_and_each_choice_can_be_built(name: str) -> None:
     extension = on_rope(name)
     assert set(extension.grid) <= set(extension.settings) - {"name"}
@@ -111,13 +101,6 @@ def test_beyond_it_changes_finite_logits_and_never_the_model(name: str) -> None:
 
 
 @every_extension
-def test_what_it_comes_to_is_plain_data(name: str) -> None:
-    for window in (T // 2, T, LONG):
-        resolved = on_rope(name).resolved(window)
-        assert all(type(value) in (int, float) for value in resolved.values())
-
-
-@every_extension
 def test_a_wrong_knob_is_refused(name: str) -> None:
     own = settings(conf_dir() / "extend" / f"{name}.yaml")
     with pytest.raises(UserError, match=r"extend\.no_such_knob"):
@@ -127,19 +110,6 @@ def test_a_wrong_knob_is_refused(name: str) -> None:
             resolve_extend({**own, knob: {"a": 1}})
         with pytest.raises(UserError, match=rf"extend\.{knob}"):
             resolve_extend({key: value for key, value in own.items() if key != knob})
-
-
-def test_names() -> None:
-    with pytest.raises(UserError, match="did you mean: yarn"):
-        resolve_extend({"name": "yarm"})
-    with pytest.raises(UserError, match="no such extension"):
-        resolve_extend({"name": "_base"})
-    with pytest.raises(UserError, match="no such extension"):
-        resolve_extend({"name": ["pi"]})
-    with pytest.raises(UserError, match=r"extend\.factor"):
-        resolve_extend({"name": "none", "factor": 2})
-    assert resolve_extend({"name": "pi", "factor": 2}) == {"name": "pi", "factor": 2.0}
-    assert build_extension({"name": "none"}, model_of("rope")) is None
 
 
 @pytest.mark.parametrize("encoding", list_encodings())

@@ -62,10 +62,6 @@ def test_dynamic_ntk(factor: float) -> None:
     assert apart(found, library("dynamic", factor=factor)[0]) < CLOSE
 
 
-def test_ntk_is_dynamic_ntk_with_a_factor_of_one() -> None:
-    assert apart(ours("ntk")[0], library("dynamic", factor=1.0)[0]) < CLOSE
-
-
 def test_longrope() -> None:
     divisors = [1 + k / 8 for k in range(WIDTH // 2)]
     theta, factor = library("longrope", long_factor=divisors, short_factor=[1.0] * 32)

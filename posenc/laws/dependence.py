@@ -1,0 +1,329 @@
+"""Laws of what logits depend on: not on the future, the batch, the kernel, past calls or the text's length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from posenc.core.errors import UserError
+from posenc.core.seeds import generator_for
+from posenc.encodings.base import Encoding
+from posenc.laws.subject import (
+    FAR,
+    LONGEST,
+    NotApplicableError,
+    Subject,
+    Verdict,
+    changed_from,
+    has_positions,
+    largest,
+    logits,
+    require,
+    tokens,
+    within,
+    worst,
+)
+from posenc.model import kernels
+
+# Float32 logits of variance 1 by another kernel or other block sizes: 1e-6 is usual, 1e-5 with counts over
+# 2048 keys. Faults begin at 1e-2.
+SAME = 3e-5
+SEEN = 1e-3  # more than noise
+BLOCKS = 1e-4  # sums over keys that start at a block's first query round by up to 2e-5; faults give 1e-2
+NEVER = 1 << 60  # a number of keys that no kernel starts at
+SHIFTED = 5e-5  # cosines of other angles round differently: 2e-6 is usual; float32 angles 3e-4
+
+
+def causal(subject: Subject) -> Verdict:
+    """Bit for bit: a softmax over the same numbers in the same places has no reason to differ."""
+    model, n = subject.fresh(), subject.longest(2)
+    ids = tokens(model, n)
+    before = logits(model, ids)
+    cuts = sorted({1, n // 4, n // 2 - 1, n // 2, n - 1} & set(range(1, n)))
+    for cut in cuts:
+        after = logits(model, changed_from(ids, cut, model))
+        off = largest(before[:, :cut], after[:, :cut])
+        require(
+            torch.equal(before[:, :cut], after[:, :cut]),
+            f"tokens changed from {cut} on move logits before them by {off:.1e}",
+        )
+        require(
+            largest(before[:, cut:], after[:, cut:]) > SEEN, f"tokens changed from {cut} on change nothing"
+        )
+    return Verdict("pass", f"bit for bit at {len(cuts)} cuts")
+
+
+def prefix(subject: Subject) -> Verdict:
+    """Compare the logits of T tokens with those of the same tokens in longer texts, fused kernel included."""
+    length = subject.train_length
+    longer = subject.windows({length + 1, LONGEST * length, max(kernels.CAUSAL_FROM, LONGEST * length) + 4})
+    if not longer:
+        raise NotApplicableError(subject.bounded or "no longer window has positions")
+    off = 0.0
+    for n in longer:
+        model = subject.fresh()
+        ids = tokens(model, n, batch=1 if n > LONGEST * length else 2)
+        off = worst(off, largest(logits(model, ids)[:, :length], logits(model, ids[:, :length])))
+        if subject.declared.prefix_stable:
+            within(off, SAME, f"a text of {n} tokens moves the logits of its first {length}")
+    if not subject.declared.prefix_stable:
+        require(off > SAME, "declares that a longer text changes its prefix, and it does not", f"{off:.1e}")
+        return Verdict("n/a", f"{off:.1e}", "declared: a longer text changes its prefix")
+    return Verdict("pass", within(off, SAME, "") + f" up to {longer[-1]} tokens")
+
+
+def order(subject: Subject) -> Verdict:
+    """Reverse the past. One layer without positions outputs a mean over the past, in whatever order."""
+    model, n = subject.fresh(), subject.train_length
+    if len(model.blocks) < 2:
+        raise NotApplicableError("one layer: without positions it cannot see the order of the past")
+    ids = torch.arange(n)[None] % model.vocab_size
+    moved = ids.clone()
+    moved[:, : n - 1] = ids[:, : n - 1].flip(-1)
+    if torch.equal(ids, moved):
+        raise NotApplicableError(f"a past of {n - 1} token has one order")
+    off = largest(logits(model, ids)[:, -1], logits(model, moved)[:, -1])
+    require(off > SEEN, "the past turned round leaves the last output as it is", f"{off:.1e}")
+    return Verdict("pass", f"{off:.1e} (at least {SEEN:.0e})")
+
+
+def shift(subject: Subject) -> Verdict:
+    """Shift all positions alike, near and far."""
+    if not subject.declared.relative:
+        raise NotApplicableError("not declared relative")
+    model, n = subject.anywhere(subject.fresh()), subject.longest(2)
+    ids, pos = tokens(model, n), torch.arange(n)
+    before, off = logits(model, ids, pos), 0.0
+    for by in (1, 1000, FAR - LONGEST * subject.train_length):
+        try:
+            moved = logits(model, ids, pos + by)
+        except ValueError as error:
+            raise NotApplicableError(f"refuses far positions: {error}") from error
+        off = worst(off, largest(before, moved))
+        within(off, SHIFTED, f"logits move when all positions move by {by}")
+    return Verdict("pass", within(off, SHIFTED, ""))
+
+
+def positions(subject: Subject) -> Verdict:
+    """Check that positions are increasing integers, and that they matter if and only if declared."""
+    length = subject.train_length
+    for training in (True, False):
+        model = subject.fresh().train(training)
+        pos = model.positions(length, generator_for(1, "law"))
+        is_index = pos.shape == (length,) and pos.dtype == torch.int64
+        require(is_index, f"positions are {pos.dtype} {tuple(pos.shape)}")
+        increasing = int(pos[0]) >= 0 and bool((pos.diff() > 0).all())
+        require(increasing, "positions do not increase from 0 or above")
+        again = model.positions(length, generator_for(1, "law"))
+        require(torch.equal(pos, again), "positions depend on more than their generator")
+    model, n = subject.anywhere(subject.fresh()), max(2, length // 2)
+    ids, pos = tokens(model, n), torch.arange(n)
+    before, used = logits(model, ids, pos), subject.declared.uses_positions
+    for change, moved in {
+        "a gap in the middle": pos + n * (pos >= n // 2),
+        "a stretch": 3 * pos,  # alone it is too little: a share of the length does not change
+        "a long stretch": (FAR - 1) // n * pos,
+    }.items():
+        off = largest(before, logits(model, ids, moved))
+        if used and off > SAME:
+            return Verdict("pass", f"{off:.1e} by {change}")
+        require(used or off == 0, f"declared unused, and {change} changes logits", f"{off:.1e}")
+    require(not used, "declared used, and no change of positions changes logits")
+    return Verdict("pass", "0", "declared: uses no positions")
+
+
+def penalty(subject: Subject) -> Verdict:
+    """Check the bias of queries near, past T and far, over all distances to 8T and some beyond."""
+    encoding = subject.declared
+    if not encoding.penalty:
+        raise NotApplicableError("not declared a penalty")
+    if not encoding.hooks & {"bias", "distance_bias"}:
+        raise NotApplicableError("its penalty is made of the text, not of distances")
+    model = subject.fresh().eval()
+    near = subject.train_length * LONGEST
+    fallen = 0.0
+    for layer in range(len(model.blocks)):
+        for at in (subject.train_length - 1, near, FAR - 1):
+            bias = _by_distance(model.effective_encoding, at, near, layer)  # (H, R)
+            require(bool(bias.isfinite().all()), f"its bias at position {at} is not finite")
+            rise = bias.diff(dim=-1) - 1e-6 * bias[:, 1:].abs()  # float32 rounds
+            require(bool((rise <= 0).all()), "its bias rises with the distance", f"{bias.diff().max():.1e}")
+            fallen = max(fallen, (bias[:, 0] - bias[:, -1]).max().item())
+    require(fallen > 0, "declares a penalty, and its bias is the same at every distance")
+    return Verdict("pass", f"falls by up to {fallen:.3g}")
+
+
+@torch.no_grad()
+def _by_distance(encoding: Encoding, at: int, near: int, layer: int) -> Tensor:
+    """Return the bias (H, R) of the query at position `at` for growing distances."""
+    r = torch.unique(torch.cat((torch.arange(near + 1), 2 ** torch.arange(17))).clamp_max(at))  # ascending
+    bias: Tensor = encoding.bias(torch.tensor([at]), at - r.flip(0), layer)  # (H, 1, R), oldest key first
+    return bias[:, 0].flip(-1)
+
+
+def batch(subject: Subject) -> Verdict:
+    """Change the other texts of a batch of four: a loss must not depend on the batch or on who shares it."""
+    model = subject.fresh()
+    ids = tokens(model, subject.train_length, batch=4)
+    others = changed_from(ids, 0, model)
+    others[0] = ids[0]
+    for training in (True, False):
+        alone, beside = (logits(model, each, training=training)[0] for each in (ids, others))
+        where = "in training" if training else "in evaluation"
+        off = f"{largest(alone, beside):.1e}"
+        require(torch.equal(alone, beside), f"other texts in the batch move a text's logits {where}", off)
+    return Verdict("pass", "bit for bit beside three others")
+
+
+def repeat(subject: Subject) -> Verdict:
+    """Run twice with torch's global generator in another state.
+
+    A run neither seeds nor saves that generator, so an encoding that draws from it cannot be resumed.
+    """
+    model = subject.fresh()
+    ids = tokens(model, subject.train_length)
+    for training in (True, False):
+        made = []
+        with torch.random.fork_rng():
+            for seed in (0, 1):
+                torch.manual_seed(seed)
+                made.append(logits(model, ids, training=training))
+        where = "in training" if training else "in evaluation"
+        reason = f"the same text has other logits the second time {where}"
+        require(torch.equal(*made), reason, f"{largest(*made):.1e}")
+    return Verdict("pass", "bit for bit, twice")
+
+
+def trace(subject: Subject) -> Verdict:
+    """Train at T, evaluate long, use bf16 and run a model of another size in between: no number changes."""
+    model, length, longest = subject.fresh(), subject.train_length, subject.longest()
+    short, long = tokens(model, length), tokens(model, longest)
+    far = logits(subject.fresh(), long)  # of a model that never saw T
+    model.train()
+    model(short, model.positions(length, generator_for(0, "law"))).sum().backward()
+    near = logits(model, short)
+    _same(logits(model, long), far, f"{longest} tokens after training at {length}, and of a fresh model")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits(model, long)
+    _same(logits(model, short), near, f"{length} tokens, before and after longer windows")
+    _run_another(subject, longest)
+    _same(logits(model, short), near, f"{length} tokens, before and after another model")
+    _same(logits(model, long), far, f"{longest} tokens, before and after another model")
+    _same(logits(subject.fresh(), short), near, f"{length} tokens, and of a fresh model")
+    return Verdict("pass", f"bit for bit at {length} and {longest} tokens")
+
+
+def _run_another(subject: Subject, longest: int) -> None:
+    """Run a model with another T at a longer window, which would overwrite a table shared by the process."""
+    try:
+        other = subject.fresh(1, context_length=2 * subject.train_length)
+    except UserError:  # settings that fit this T alone
+        return
+    for n in (subject.train_length, 2 * longest):
+        if has_positions(other, n):
+            logits(other, tokens(other, n, batch=1))
+
+
+def weights(subject: Subject) -> Verdict:
+    """Load saved weights into a model that has run with other values; compare at T and the longest window."""
+    model, other = subject.fresh(), subject.fresh(1)
+    texts = [tokens(model, n) for n in sorted({subject.train_length, subject.longest()})]
+    wanted = [logits(model, ids) for ids in texts]
+    for ids in texts:
+        logits(other, ids)
+    buffers = ", ".join(sorted(set(model.state_dict()) - {name for name, _ in model.named_parameters()}))
+    reason = f"saved buffers tie weights to their length: {buffers} (persistent=False keeps them out)"
+    require(not buffers, reason)
+    for to, of in zip(other.modules(), model.modules(), strict=True):
+        if hasattr(of, "seed"):  # of values that are drawn and never trained; a run has it in its settings
+            to.seed = of.seed
+    other.load_state_dict(load(save({k: v.contiguous() for k, v in model.state_dict().items()})), strict=True)
+    for ids, want in zip(texts, wanted, strict=True):
+        _same(logits(other, ids), want, f"{ids.shape[1]} tokens, before and after loading")
+    plain = [name for part in subject.fresh().encoding.modules() for name in _plain_tensors(part)]
+    require(not plain, f"tensors that stay on the CPU: {', '.join(plain)} (register_buffer moves them along)")
+    return Verdict("pass", f"bit for bit at {' and '.join(str(ids.shape[1]) for ids in texts)} tokens")
+
+
+def _plain_tensors(part: nn.Module) -> list[str]:
+    """Return attributes that are tensors, but neither parameters nor buffers."""
+    return [name for name, value in vars(part).items() if isinstance(value, Tensor)]
+
+
+def _same(a: Tensor, b: Tensor, what: str) -> None:
+    require(torch.equal(a, b), f"differ: logits at {what}", f"{largest(a, b):.1e}")
+
+
+def tail(subject: Subject) -> Verdict:
+    """Ask for the logits of the last tokens alone, as evaluation does."""
+    model, n = subject.fresh(), subject.longest(4)
+    ids = tokens(model, n)
+    whole, off = logits(model, ids), 0.0
+    for wanted in sorted({1, min(5, n), n // 2}):
+        off = worst(off, largest(logits(model, ids, wanted=wanted), whole[:, -wanted:]))
+        within(off, BLOCKS, f"the last {wanted} of {n} tokens alone differ from the end of all")
+    return Verdict("pass", within(off, BLOCKS, ""))
+
+
+def blocks(subject: Subject) -> Verdict:
+    """Use blocks of three queries and of one, and the fused kernels where they apply."""
+    model, n = subject.fresh(), subject.longest(4)
+    ids = tokens(model, n)
+    scores = ids.shape[0] * model.shape.n_heads * n  # of one query
+    with _kernels():
+        whole, off = logits(model, ids), 0.0
+    for changed, which in (
+        ({"MAX_SCORES": 3 * scores}, "blocks of three queries"),
+        ({"MAX_SCORES": scores}, "queries one by one"),
+        ({"CAUSAL_FROM": 1}, "the fused kernel's numbers"),
+        ({"MASKED_FROM": 1, "MASKED_QUERIES": 3}, "the fused kernel's numbers with a mask"),
+    ):
+        with _kernels(**changed):
+            off = worst(off, largest(logits(model, ids), whole))
+        within(off, BLOCKS, f"{which} differ from all at once")
+    return Verdict("pass", within(off, BLOCKS, ""))
+
+
+@contextmanager
+def _kernels(**changed: int) -> Iterator[None]:
+    with ExitStack() as stack:
+        for name, value in {"CAUSAL_FROM": NEVER, "MASKED_FROM": NEVER, **changed}.items():
+            stack.enter_context(patch.object(kernels, name, value))
+        yield
+
+
+def options(subject: Subject) -> Verdict:
+    """Combine with each option: finite and causal to the longest window, or a UserError that names it."""
+    taken, refused = [], []
+    length = subject.train_length
+    choices: dict[str, dict[str, Any]] = {
+        "per_layer": {"encoding": {"per_layer": True}},
+        "randomized": {"positions": {"name": "randomized", "max": None, "dense": False}},
+        "offset": {"positions": {"name": "offset", "max": None}},
+        "window": {"attention": {"window": length // 2}},
+        "logn": {"attention": {"scale": "logn"}},
+        "ssmax": {"attention": {"scale": "ssmax"}},
+    }
+    for option, changes in choices.items():
+        try:
+            model = subject.fresh(**changes)
+        except UserError as error:
+            require(option in error.text(), f"{option} is refused without being named: {error.text()}")
+            refused.append(option)
+            continue
+        taken.append(option)
+        model.train()
+        model(tokens(model, length), model.positions(length, generator_for(0, "law")))
+        n = subject.longest(LONGEST)
+        ids = tokens(model, n)
+        before, after = logits(model, ids), logits(model, changed_from(ids, n // 2, model))
+        require(bool(before.isfinite().all()), f"with {option}: not finite at {n} tokens")
+        same = before[:, : n // 2].equal(after[:, : n // 2])
+        require(same, f"with {option}: the future changes logits of the past")
+    return Verdict("pass", ", ".join(taken), f"refused: {', '.join(refused)}" if refused else "")

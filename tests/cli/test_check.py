@@ -1,0 +1,101 @@
+"""`posenc check` as people call it: tables, a matrix, JSON, exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny
+from test_show import own_encoding
+
+from posenc.laws import LAWS
+
+Posenc = Callable[..., tiny.Result]
+
+
+@pytest.fixture
+def mine(place: Path) -> list[str]:
+    return own_encoding(place)
+
+
+def only(monkeypatch: pytest.MonkeyPatch, *laws: str) -> None:
+
+    monkeypatch.setattr("posenc.cli.check.LAWS", {law: LAWS[law] for law in laws})
+
+
+def fits(text: str) -> bool:
+    return all(len(line.rstrip()) <= 80 for line in text.splitlines())
+
+
+def test_a_good_one(place: Path) -> None:
+    result = tiny.spawn("check", "encoding=rope", "encoding.base=500.0", cwd=place, COLUMNS="80")
+    assert result.code == 0, result
+    lines = result.out.splitlines()
+    assert lines[0].startswith(f"rope: {len(LAWS)} laws at d_model 32, 2 layers, 4 heads, T = 32")
+    assert [line.split()[0] for line in lines[2:-1]] == list(LAWS)
+    assert lines[-1] == f"{len(LAWS) - 1} hold, 1 do not apply, 0 fail"
+    assert fits(result.out) and "…" not in result.out and not list(place.iterdir())
+
+
+def test_a_broken_plug_in_is_named_with_its_law(
+    posenc: Posenc,
+    mine: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    only(monkeypatch, "shift", "penalty")
+    broken = posenc("check", *mine, "encoding.strength=-1.0", "--json")
+    assert broken.code == 1, broken
+    document = json.loads(broken.out)
+    verdicts = {one["law"]: one for one in document["verdicts"]}
+    assert verdicts["shift"]["verdict"] == "pass" and verdicts["penalty"]["verdict"] == "fail"
+    assert verdicts["penalty"]["reason"] == "its bias rises with the distance"
+    assert verdicts["penalty"]["statement"] == LAWS["penalty"].statement
+    assert document["encoding"] == {"name": "mine", "strength": -1.0} and document["passed"] is False
+    assert document["model"]["d_model"] == 32 and document["context_length"] == 32
+    long = "encoding.strength=-1.2345678901"
+    result = posenc("check", "-m", *mine, f"encoding.strength=1.0,{long.partition('=')[2]}")
+    assert result.code == 1 and fits(result.out)
+    lines = result.out.splitlines()
+    assert lines[lines.index(f"mine {long}") + 1].split() == ["+", "F"]
+    assert f"mine {long} fails penalty: {LAWS['penalty'].statement}"[:70] in result.out
+
+
+def test_marks_of_a_matrix_stand_below_their_laws(posenc: Posenc, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, "count", "order", "penalty")
+    result = posenc("check", "-m", "encoding=rope,alibi", "context_length=16,32")
+    assert result.code == 0 and fits(result.out) and "sizes that the rows say" in result.out, result
+    lines = result.out.splitlines()
+    heads = [next(line for line in lines if line.endswith(law)) for law in ("count", "order", "penalty")]
+    (row,) = [line for line in lines if line.startswith("alibi context_length=32")]
+    assert [row[head.index(head.split()[-1])] for head in heads] == ["+", "+", "+"]
+    assert [line.split()[-1] for line in lines if line.startswith("rope ")] == [".", "."]
+
+
+def test_all_of_them_but_those_that_refuse(posenc: Posenc, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has no use for a setting is named; the others are checked."""
+    only(monkeypatch, "count")
+    result = posenc("check", "--all", "positions=randomized")
+    assert result.code == 1 and result.err == "", result
+    assert "nope is not checked" in result.out and "rope" in result.out
+    documents = json.loads(posenc("check", "--all", "positions=randomized", "--json").out)
+    refused = {one["encoding"]["name"] for one in documents if "refused" in one}
+    assert "nope" in refused and len(documents) > len(refused) + 6
+
+
+def test_the_size_is_its_own_unless_chosen(posenc: Posenc, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, "order")
+    given = json.loads(posenc("check", "model=nano", "model.n_layers=1", "context_length=16", "--json").out)
+    assert given["model"]["d_model"] == 128 and given["context_length"] == 16
+    (verdict,) = given["verdicts"]
+    assert verdict["verdict"] == "n/a" and "one layer" in verdict["reason"]
+    assert "d_model 32" in posenc("check", "encoding=alibi", "seed=7").out
+
+
+def test_a_wide_model_keeps_the_law_of_float32(posenc: Posenc, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A norm that adds its own type's epsilon differs in float64 by the more the wider the model is."""
+    only(monkeypatch, "float32")
+    wide = ["model.d_model=256", "model.n_layers=1", "model.n_heads=4", "model.mlp_ratio=2"]
+    (verdict,) = json.loads(posenc("check", "encoding=nope", *wide, "--json").out)["verdicts"]
+    assert verdict["verdict"] == "pass" and float(verdict["figure"].split()[0]) < 1e-5, verdict

@@ -1,0 +1,160 @@
+"""`posenc compare` with its choices, on stored runs: what they show, and what wrong ones say."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny
+from fake_runs import T, record, write_run
+
+Posenc = Callable[..., tiny.Result]
+
+
+@pytest.fixture
+def sweep(place: Path) -> Path:
+    """Three encodings, two seeds, and one run that failed, below runs/."""
+    for name, far in {"alibi": 1.3, "rope": 3.0, "nope": 2.5}.items():
+        for seed in (0, 1):
+            records = [record(T, 1.3 + 0.01 * seed), record(8 * T, far + 0.01 * seed)]
+            records.append(record(T, 1.3, protocol="sliding", stride=16))
+            write_run(place / "runs", name, seed=seed, records=records)
+    write_run(place / "runs", "shaw", status="failed", reason="[red]no memory", results=False)
+    return place / "runs"
+
+
+def document(posenc: Posenc, *options: str) -> dict:
+    result = posenc("compare", "--format", "json", *options)
+    assert result.code == 0, result.err
+    return json.loads(result.out)
+
+
+def csv_rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_every_format_holds_the_same_numbers(posenc: Posenc, sweep: Path) -> None:
+    finished = ("compare", "--where", "status=finished")
+    outputs = {f: posenc(*finished, "--format", f) for f in ("table", "markdown", "csv", "latex", "json")}
+    assert all(result.code == 0 and result.err == "" for result in outputs.values())
+    assert {row["label"] for row in json.loads(outputs["json"].out)["rows"]} == {"rope", "alibi", "nope"}
+    assert len(csv_rows(outputs["csv"].out)) == 6 and "| rope" in outputs["markdown"].out
+    for format in ("table", "markdown", "latex"):
+        assert "1.305" in outputs[format].out and "1.700" in outputs[format].out
+    assert posenc(*finished).out == outputs["table"].out
+    assert posenc(*finished, "runs", "--format", "json").out == outputs["json"].out
+
+
+def test_metric_and_protocol(posenc: Posenc, sweep: Path) -> None:
+    assert "bits per byte" in posenc("compare", "--metric", "bpb").out
+    assert "perplexity" in posenc("compare", "--metric", "ppl").out
+    assert posenc("compare", "--protocol", "sliding").out.startswith("sliding")
+
+
+def test_where_rows_columns_sort_and_baseline_together(posenc: Posenc, sweep: Path) -> None:
+    options = ["--where", "seed=0", "--where", "encoding!=shaw", "--columns", "8x", "--sort", "-8x"]
+    found = document(posenc, *options, "--rows", "rope,alibi", "--baseline", "alibi")
+    assert [row["label"] for row in found["rows"]] == ["rope", "alibi"]
+    assert [column["multiple"] for column in found["columns"]] == [8]
+    assert found["header"]["baseline"] == "alibi" and found["header"]["seeds"] == [0]
+    assert found["rows"][0]["cells"][0]["against"]["difference"] == pytest.approx(1.7)
+
+
+def test_a_failed_run_is_a_row_and_a_line(posenc: Posenc, sweep: Path) -> None:
+    result = posenc("compare")
+    assert "shaw" in result.out and "[red]no memory" in result.out
+    assert "[red]no memory" in result.err and "log.txt" in result.err
+    only = posenc("compare", "--where", "status=finished")
+    assert "shaw" not in only.out + only.err
+
+
+def test_runs_of_different_settings_are_not_mixed(posenc: Posenc, sweep: Path) -> None:
+    for length, tokens in ((64, 999), (64, 5000), (128, 999)):
+        facts, config = {"context_length": length, "tokens": tokens}, {"context_length": length}
+        write_run(sweep / "other", "hope", config=config, facts=facts, name=f"h{length}-{tokens}")
+    refused = posenc("compare", str(sweep / "other"))
+    assert (refused.code, refused.out) == (2, "") and "--allow-mixed" in refused.err
+    assert "context length: 128" in refused.err or "context length: 64" in refused.err
+    facet = posenc("compare", str(sweep / "other"), "--facet", "context_length")
+    assert facet.code == 2 and "tokens trained: 5000" in facet.err
+    mixed = (str(sweep / "other"), "--where", "T=64", "--allow-mixed")
+    name = "hope [tokens trained 999]"
+    assert name in {row["label"] for row in document(posenc, *mixed)["rows"]}
+    chosen = document(posenc, *mixed, "--rows", name)
+    assert [row["label"] for row in chosen["rows"]] == [name]
+
+
+def test_facets_in_the_formats(posenc: Posenc, sweep: Path) -> None:
+    found = document(posenc, "--facet", "seed", "--where", "status=finished")
+    values = [one["header"]["facet"]["value"] for one in found["comparisons"]]
+    assert values == ["0", "1"] and all(len(one["rows"]) == 3 for one in found["comparisons"])
+    lines = csv_rows(posenc("compare", "--facet", "seed", "--format", "csv").out)
+    assert {(line["encoding"], line["seed"]) for line in lines} >= {("rope", "0"), ("rope", "1")}
+
+
+def test_pictures_and_pages_are_written_beside_the_table(posenc: Posenc, sweep: Path) -> None:
+    result = posenc("compare", "--plot", "loss.svg", "--html", "page.html")
+    assert result.code == 0 and "alibi" in result.out
+    assert "wrote loss.svg" in result.err and "wrote page.html" in result.err
+    assert "<svg" in Path("loss.svg").read_text() and "alibi" in Path("page.html").read_text()
+    Path("null.html").symlink_to("/dev/null")
+    refused = posenc("compare", "--html", "null.html")
+    assert refused.code == 2 and "not a regular file" in refused.err and Path("/dev/null").is_char_device()
+
+
+def test_a_damaged_run_is_named(posenc: Posenc, sweep: Path) -> None:
+    run = next(path for path in sweep.rglob("results.json"))
+    results = json.loads(run.read_text())
+    results["records"][0]["protocol"] = 7
+    run.write_text(json.dumps(results))
+    result = posenc("compare")
+    assert result.code == 0 and "damaged" in result.err and "protocol" in result.err
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("--where encoding=roep", "--where encoding=roep", "did you mean: rope"),
+        ("--where x", "not a condition"),
+        ("--where T!=64", "--where=T!=64", "all of them have that"),
+        ("--rows roep", "--rows=roep", "did you mean: rope"),
+        ("--rows rope --baseline alibi", "alibi", "--rows and --where"),
+        ("--columns 3x", "--columns=3x", "allowed: 1x, 8x"),
+        ("--columns 512", "--columns=512x", "multiples of T, not tokens"),
+        ("--columns ,", "--columns=,", "empty"),
+        ("--sort loss", "--sort=loss", "8x"),
+        ("--baseline alibi --metric ppl", "--baseline", "perplexities"),
+        ("encoding=rope", "--where encoding=rope"),
+        ("nowhere", "nowhere", "no such run directory"),
+        ("--formt json", "--formt"),
+        ("--format tex", "--format=tex", "latex"),
+        ("--metric nat", "--metric=nat", "did you mean: nats"),
+        ("--protocol slidin", "--protocol=slidin", "eval.protocols=["),
+        ("--stride 7 --protocol sliding", "--stride=7", "allowed: 16"),
+        ("--length 16x", "--length=16x", "allowed: 1x, 8x"),
+        ("--facet modl", "--facet=modl", "did you mean: model"),
+        ("--extensions cells", "--extensions=cells", "rows, columns"),
+        ("--html notes.md", "--html=notes.md", "allowed: .html"),
+        ("--html nowhere/a.html", "--html=nowhere/a.html", "folder"),
+        ("--html " + "x" * 300 + ".html", "--html", "too long"),
+        ("--plot-kind heatmap", "--plot-kind=heatmap", "--plot FILE"),
+        ("--plot a.jpg", "--plot", "png"),
+        ("--plot a.png --plot-kind heat", "--plot-kind", "did you mean: heatmap"),
+        ("--plot a.png --plot-width nan", "--plot-width"),
+        ("--against alibi-table2 --baseline rope", "--baseline", "--against"),
+    ],
+    ids=lambda case: case[0][:40],
+)
+def test_wrong_choices_are_exit_2_and_write_nothing(
+    posenc: Posenc, sweep: Path, case: tuple[str, ...]
+) -> None:
+    before = sorted(Path().rglob("*"))
+    result = posenc("compare", *shlex.split(case[0]))
+    assert (result.code, result.out) == (2, ""), result
+    assert all(word in result.err for word in case[1:]), result.err
+    assert sorted(Path().rglob("*")) == before

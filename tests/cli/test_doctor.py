@@ -1,0 +1,109 @@
+"""`posenc doctor`: what is there, what is broken, what to do about it; also where very much is broken."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+
+doctor = importlib.import_module("posenc.cli.doctor")  # the command has this name, too
+KEY = "0123456789abcdef0123456789abcdef01234567"
+NOWHERE = {"HF_ENDPOINT": "http://127.0.0.1:9", "WANDB_BASE_URL": "http://127.0.0.1:9"}
+
+
+def findings(place: Path, code: int = 0, **env: str) -> dict[str, dict[str, Any]]:
+    result = tiny.spawn("doctor", "--json", cwd=place, **{**NOWHERE, "HOME": str(place), **env})
+    assert result.code == code and result.err == "" and "Traceback" not in result.out, result
+    document = json.loads(result.out)
+    assert document["ready"] == (code == 0)
+    return {one["name"]: one for one in document["findings"]}
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """A folder for PYTHONPATH, with an installed package whose encoding is broken."""
+    info = tmp_path / "broken" / "odd_package-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[posenc.encodings]\nodd = odd_package:Odd\n")
+    (info.parent / "odd_package.py").write_text("raise KeyError('out of tune')")
+    return info.parent
+
+
+def path_with(folder: Path) -> dict[str, str]:
+    return {"PYTHONPATH": os.pathsep.join([str(folder), str(tiny.ROOT), os.environ.get("PYTHONPATH", "")])}
+
+
+def test_everything_is_told_offline(place: Path, shared_cache: Path, broken: Path) -> None:
+    began = time.monotonic()
+    found = findings(place, WANDB_API_KEY=KEY, **path_with(broken))
+    assert time.monotonic() - began < 60  # an idle machine: 4 s; what it guards against is a hang
+    for name in ("Python", "torch", "device=auto", "threads", "configuration", "cache", "disk", "git"):
+        assert found[name]["level"] in ("ok", "note"), found[name]
+    assert version("numpy") in found["numpy"]["text"] and ">=2.0" in found["numpy"]["text"]
+    assert "fp32's speed" in found["train.precision=auto"]["text"]
+    assert str(shared_cache) in found["cache"]["text"]
+    assert found["hub"]["level"] == "note" and "data prepare" in found["hub"]["advice"]
+    assert "key found" in found["W&B"]["text"] and found["W&B"]["level"] == "note"
+    assert KEY not in json.dumps(found)
+    assert {path.name for path in place.iterdir()} <= {".cache", ".config", ".triton"}
+
+
+def test_the_table_fits_and_names_a_broken_installed_encoding(place: Path, broken: Path) -> None:
+    result = tiny.spawn("doctor", cwd=place, COLUMNS="80", **NOWHERE, **path_with(broken))
+    assert result.code == 0 and result.err == "", result  # rope can still be trained
+    assert all(len(line) <= 80 for line in result.out.splitlines())
+    assert "-> " in result.out and "ready: posenc train encoding=rope" in result.out
+    flat = " ".join(result.out.split())
+    assert "odd cannot be loaded" in flat and "out of tune" in flat and "of posenc's own" in flat
+
+
+def test_a_torch_that_cannot_be_imported_is_a_line(place: Path, broken: Path) -> None:
+    (broken / "torch.py").write_text("raise OSError('libtorch_cpu.so: [red]cannot open\\nmore')")
+    shutil.rmtree(broken / "odd_package-1.0.dist-info")
+    found = findings(place, 1, **path_with(broken))
+    assert found["torch"]["level"] == "problem"
+    assert "libtorch_cpu.so: [red]cannot open)" in found["torch"]["text"]
+    assert found["encodings"]["level"] == "problem"
+    assert found["disk"]["level"] == "ok"  # the rest is told all the same
+
+
+@pytest.mark.parametrize(
+    "missing", ["hydra", *(pytest.param(name, marks=[pytest.mark.slow]) for name in ("numpy", "yaml"))]
+)
+def test_other_broken_packages_do_not_end_it(place: Path, broken: Path, missing: str) -> None:
+    (broken / f"{missing}.py").write_text("raise ImportError('torn apart')")
+    result = tiny.spawn("doctor", cwd=place, **NOWHERE, **path_with(broken))
+    assert "Traceback" not in result.err + result.out, result.err
+    assert "torn apart" in result.out and result.code == 1, result
+
+
+def test_a_full_disk_other_versions_and_no_cache(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1e6}))
+    assert {one.name: one.level for one in doctor.runs()}["disk"] == "problem"
+    wanted = [("numpy>=99", None), ("not_there_at_all", None)]
+    monkeypatch.setattr(doctor, "requirements", lambda: wanted)
+    found = {one.name: one.level for one in doctor.packages()}
+    assert found["numpy"] == "note" and found["not_there_at_all"] == "problem"
+    (place / "file").write_text("")
+    monkeypatch.setenv("POSENC_CACHE", str(place / "file" / "cache"))
+    cache = next(iter(doctor.caches()))
+    assert cache.level == "problem" and "POSENC_CACHE" in cache.advice
+
+
+def test_what_a_check_raises_is_a_finding() -> None:
+
+    def raises() -> Any:
+        yield doctor.Finding("first", "ok", "fine")
+        raise SystemExit("gave up")
+
+    first, second = doctor.guarded("it", raises, essential=True)
+    assert first.level == "ok" and second.level == "problem" and "gave up" in second.text

@@ -1,0 +1,223 @@
+"""`posenc runs` and `posenc export`: what is on disk, why it stopped, what continues it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shlex
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+from fake_runs import write_run
+from pseudo_terminal import Terminal
+from rich.console import Console
+
+from posenc.report import runs_table
+from posenc.results.load import load_run
+from posenc.results.run_summary import run_summary
+from posenc.results.schema import HEADLINE
+
+Posenc = Callable[..., tiny.Result]
+
+
+def status(run: Path, **changes: Any) -> None:
+    path = run / "status.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def rows(posenc: Posenc, *arguments: str) -> dict[str, dict[str, Any]]:
+    result = posenc("runs", *arguments, "--format", "json")
+    assert (result.code, result.err) == (0, "")
+    return {Path(row["path"]).name: row for row in json.loads(result.out)["runs"]}
+
+
+@pytest.fixture
+def several(run_copy: Path) -> Path:
+    """A finished run, and copies that failed, run elsewhere, were killed, are damaged, were interrupted."""
+    folder = run_copy.parent
+    for name in ("failed", "elsewhere", "killed", "damaged", "interrupted"):
+        shutil.copytree(run_copy, folder / name)
+    for name in ("failed", "elsewhere", "killed", "interrupted"):
+        (folder / name / "results.json").unlink()
+        lines = (folder / name / "metrics.jsonl").read_text().splitlines()
+        (folder / name / "metrics.jsonl").write_text("\n".join(lines[:2]) + '\n{"step": 3')
+    status(folder / "failed", status="failed", reason="OSError: [red]disk\x1b[31m full")
+    status(folder / "elsewhere", status="running", host="another.machine", pid=1)
+    status(folder / "killed", status="running", host=socket.gethostname(), pid=2**22 + 5)
+    status(folder / "interrupted", status="interrupted", reason="SIGTERM")
+    (folder / "damaged" / "results.json").write_text('{"schema_version": 1, "run": {')
+    return folder
+
+
+def test_every_run_with_status_progress_and_losses(posenc: Posenc, several: Path, run_copy: Path) -> None:
+    found = rows(posenc)
+    states = {"failed": "failed", "elsewhere": "running", "killed": "dead", "interrupted": "interrupted"}
+    states |= {"damaged": "damaged", run_copy.name: "finished"}
+    assert {name: row["status"] for name, row in found.items()} == states
+    whole = load_run(run_copy)
+    assert whole.facts is not None
+    losses = {r["multiple"]: r["nats"] for r in whole.records if r["protocol"] == HEADLINE}
+    one = found[run_copy.name]
+    assert (one["encoding"], one["seed"], one["context_length"]) == ("rope", 0, 16)
+    assert one["nats_at_train_length"] == losses[1] and one["nats_at_longest"] == losses[4]
+    assert one["longest_multiple"] == 4 and one["tokens"] == one["tokens_asked"] == tiny.STEPS * 128
+    assert one["tokens_per_second"] == whole.facts["tokens_per_second"]
+    stopped = found["interrupted"]
+    assert (stopped["tokens"], stopped["tokens_asked"]) == (20 * 128, tiny.STEPS * 128)
+    assert stopped["nats_at_train_length"] is None and stopped["tokens_per_second"] > 0
+
+
+def test_the_table_says_why_and_escapes_what_others_wrote(
+    posenc: Posenc, several: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    result = posenc("runs")
+    assert (result.code, result.err) == (0, "")
+    assert all(len(line) <= 80 for line in result.out.splitlines() if not line.startswith((" ", "runs/")))
+    assert "OSError: [red]disk\\x1b[31m full" in result.out.replace("\n", "") and "\x1b" not in result.out
+    flat = " ".join(result.out.split())
+    assert "6 runs: 1 finished, 1 running, 1 interrupted, 1 failed, 1 dead, 1 damaged" in flat
+    assert "process 1 on another.machine" in flat and "failed/log.txt" in flat
+    commands = [line.partition("continue: ")[2] for line in result.out.splitlines() if "continue: " in line]
+    listed = [run["continue"] for run in rows(posenc).values() if run["continue"]]
+    assert sorted(commands) == sorted(listed) and len(listed) == 3  # on one line: half a command is another
+
+
+@pytest.mark.parametrize("long", ["rope", "my_own_" * 5])
+def test_no_width_cuts_a_number_or_hides_a_run(tmp_path: Path, long: str) -> None:
+    for seed, state in enumerate(("finished", "interrupted", "failed", "finished")):
+        done = {1: 1.2345 + seed, 8: 11.4567 + seed}
+        stopped: dict[str, Any] = {"status": state, "results": False} if 0 < seed < 3 else {"losses": done}
+        write_run(tmp_path / "runs", (long, "nope")[seed == 3], seed=seed, name=f"r-{seed:08}", **stopped)
+    runs = [run_summary(path) for path in sorted((tmp_path / "runs").iterdir())]
+    for width in range(30, 121, 3):
+        console = Console(width=width, record=True, file=io.StringIO())
+        console.print(runs_table.table(runs, width, 1e9))
+        text = console.export_text()
+        assert all(len(line.rstrip()) <= width for line in text.splitlines()), text
+        words = text.replace(",", " ").split()
+        assert all(words.count(nats) == 1 for nats in ("1.234", "4.234", "11.457", "14.457")), text
+        assert words.count("8x") == 2 and {"interrupted", "failed"} <= {*words}, text
+        assert all(sum(word.endswith(f"{run:08}") for word in words) == 1 for run in range(4)), text
+
+
+def test_filters_orders_and_empty_folders(posenc: Posenc, several: Path, run_copy: Path) -> None:
+    config = several / "killed" / "config.yaml"
+    config.write_text(config.read_text().replace("seed: 0", "seed: 7"))
+    assert set(rows(posenc, "--where", "seed=7")) == {"killed"}
+    assert "killed" not in rows(posenc, "--where", "seed=0", "--where", "encoding=rope")
+    assert next(iter(rows(posenc, "--sort", "loss"))) == run_copy.name
+    by_path = list(rows(posenc))
+    assert by_path == sorted(by_path) and list(rows(posenc, "--reverse")) == by_path[::-1]
+    wrong = posenc("runs", "--where", "encoding=nowhere")
+    assert (wrong.code, wrong.out) == (2, "") and "rope" in wrong.err
+    Path("empty").mkdir()
+    assert posenc("runs", "empty").out == "0 runs\n"
+
+
+def test_a_bundle_holds_what_has_ended_and_is_no_run_directory(
+    posenc: Posenc, several: Path, run_copy: Path
+) -> None:
+    status(several / "failed", status="diverged")
+    exported = posenc("export", "--out", "runs/all.runs.jsonl.gz")
+    assert exported.code == 0 and "2 runs (1 diverged)" in exported.err
+    assert "left out, not finished" in exported.err and "interrupted" in exported.err
+    compared = json.loads(posenc("compare", "runs/all.runs.jsonl.gz", "--format", "json").out)
+    assert {row["label"] for row in compared["rows"]} == {"rope"}
+    alone = posenc("runs", "runs/all.runs.jsonl.gz")
+    assert (alone.code, alone.out) == (0, "0 runs\n") and "posenc compare reads it" in alone.err
+    twice = posenc("export", str(run_copy), "runs/all.runs.jsonl.gz", "--out", "b.runs.jsonl.gz")
+    assert twice.code == 2 and "several folders" in twice.err and not Path("b.runs.jsonl.gz").exists()
+
+
+@pytest.mark.slow
+def test_what_it_says_continues_a_killed_run_does(place: Path, corpus: Path, posenc: Posenc) -> None:
+    long = ("train.tokens=96000", "eval.lengths=[1x]", "eval.protocols=[fixed-target]", "runs_dir=a b")
+    arguments = [*tiny.TINY, f"data.paths={corpus}", *long, "encoding.base=500", "seed=3"]
+    process = tiny.start("train", *arguments, "train.checkpoint_seconds=0.3", cwd=place)
+    run: Path | None = None
+    while process.poll() is None and run is None:
+        found = list((place / "a b").glob("*/*/checkpoints/step-*"))
+        run = found[0].parents[1] if found else None
+        time.sleep(0.02)
+    assert run is not None
+    listed = rows(posenc, "a b")[run.name]
+    assert listed["status"] == "running" and listed["continue"] is None
+    process.kill()
+    tiny.finished(process)
+    dead = rows(posenc, "a b")[run.name]
+    command = shlex.split(dead["continue"])
+    assert dead["status"] == "dead" and command[:2] == ["posenc", "train"] and "seed=3" in command
+    again = tiny.spawn(*command[1:], cwd=place)
+    assert again.code == 0 and "continuing at step" in again.err, again.err
+    assert rows(posenc, "a b")[run.name]["status"] == "finished"
+
+
+@pytest.mark.parametrize("where", [(), ("--where", "status=running")])
+def test_watching_a_pipe_prints_changes_and_ends(
+    posenc: Posenc, several: Path, monkeypatch: pytest.MonkeyPatch, where: tuple[str, ...]
+) -> None:
+    looks: list[int] = []
+
+    def sleep(_: float) -> None:
+        looks.append(1)
+        if len(looks) == 2:
+            line = {"step": 36, "tokens": 36 * 128, "loss": 2.5, "tokens_per_second": 999.0}
+            with (several / "elsewhere" / "metrics.jsonl").open("a") as file:
+                file.write(f"\n{json.dumps(line)}\n")
+        if len(looks) == 4:
+            status(several / "elsewhere", status="failed", reason="out of luck")
+
+    monkeypatch.setattr("posenc.cli.runs.time.sleep", sleep)
+    monkeypatch.setattr(sys.modules["posenc.cli.runs"], "PATIENCE", -1.0)
+    result = posenc("runs", "--watch", *where)
+    assert (result.code, result.err) == (0, "")
+    if where:  # the last one that fitted does no longer, which is an end like another
+        assert result.out.splitlines()[-1] == "0 runs"
+        return
+    lines = [line for line in result.out.splitlines() if "elsewhere" in line]
+    assert len(lines) == 3, result.out
+    assert "running" in lines[0] and "loss 2.500" in lines[1] and "out of luck" in lines[2]
+    assert result.out.splitlines()[-1].startswith("6 runs: 1 finished")
+
+
+def test_watching_on_a_terminal_is_left_by_ctrl_c(several: Path, place: Path) -> None:
+    command = [sys.executable, "-m", "posenc", "runs", "--watch"]
+    terminal = Terminal(command, place, tiny.environment(), columns=100)
+    try:
+        terminal.until("1 dead")
+        terminal.send("\x03")
+        assert terminal.wait() == 0
+        assert "Traceback" not in terminal.seen
+    finally:
+        terminal.close()
+
+
+def test_a_process_that_lives_is_not_dead_and_a_reused_number_is(run_copy: Path) -> None:
+    here = {"status": "running", "host": socket.gethostname(), "pid": os.getpid()}
+    status(run_copy, **here, updated="2100-01-01T00:00:00+00:00")
+    assert run_summary(run_copy).state == "running"
+    status(run_copy, **here, updated="2020-01-01T00:00:00+00:00")
+    assert run_summary(run_copy).state == "dead"
+    status(run_copy, **{**here, "host": "elsewhere"})
+    assert run_summary(run_copy).state == "running"
+
+
+def test_results_are_not_read_in_full_unless_they_have_another_layout(
+    run_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = run_copy / "results.json"
+    before = run_summary(run_copy)
+    path.write_text(json.dumps(json.loads(path.read_text()), separators=(",", ":")))
+    assert run_summary(run_copy).losses == before.losses and before.losses
+    for text in ('{"schema_version": 2}', "[]", "", '{"schema_version": 1, "run": {}, "records": [\n]\n}\n'):
+        path.write_text(text)
+        assert run_summary(run_copy).state == "damaged", text

@@ -1,0 +1,128 @@
+"""`posenc show` as people call it: files, text, trained runs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny
+
+Posenc = Callable[..., tiny.Result]
+MAGIC = {"png": b"\x89PNG\r\n\x1a\n", "svg": b"<?xml", "pdf": b"%PDF-"}
+PLUGIN = '''
+"""A bias of one's own."""
+import torch
+from posenc.encodings.base import Encoding, Shape
+
+
+class Mine(Encoding):
+    """By the logarithm of the distance."""
+
+    name = "mine"
+    paper = past_training = "none"
+    formula = "score $ _ij"
+    acts_on = "bias"
+    learned = "0"
+    relative = penalty = True
+
+    def __init__(self, shape: Shape, *, strength: float) -> None:
+        super().__init__(shape)
+        self.strength = strength
+
+    def distance_bias(self, r, layer):
+        return -self.strength * torch.log1p(r.float()).expand(self.shape.n_heads, -1)
+'''
+
+
+def own_encoding(place: Path) -> list[str]:
+    """Write a plug-in with a bias; the arguments that make it known."""
+    (place / "my_bias.py").write_text(PLUGIN)
+    (place / "conf" / "encoding").mkdir(parents=True)
+    (place / "conf" / "encoding" / "mine.yaml").write_text("name: mine\nstrength: 1.0\n")
+    return ["plugins=[my_bias]", "--config-dir", "conf", "encoding=mine"]
+
+
+@pytest.fixture
+def mine(place: Path) -> list[str]:
+    return own_encoding(place)
+
+
+@pytest.mark.parametrize(
+    "format", ["png", *(pytest.param(f, marks=pytest.mark.slow) for f in ("svg", "pdf"))]
+)
+def test_a_file_is_written_named_and_the_same_again(posenc: Posenc, place: Path, format: str) -> None:
+    arguments = ["show", "encoding=alibi", "context_length=16", "--out", f"here.{format}"]
+    first = posenc(*arguments)
+    assert (first.code, first.out, first.err) == (0, f"here.{format}\n", ""), first
+    content = (place / f"here.{format}").read_bytes()
+    assert content.startswith(MAGIC[format])
+    again = tiny.spawn(*arguments, cwd=place, PYTHONHASHSEED="77", TZ="Asia/Tokyo")
+    assert again.code == 0 and (place / f"here.{format}").read_bytes() == content
+    assert [path.name for path in place.iterdir()] == [f"here.{format}"]
+
+
+def test_text_in_a_pipe_fits_and_has_no_colours(place: Path) -> None:
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii", "NO_COLOR": "1"}
+    result = tiny.spawn("show", "encoding=sinusoidal", cwd=place, **plain)
+    assert result.code == 0 and not result.err, result
+    lines = result.out.splitlines()
+    assert lines[0] == "sinusoidal" and all(len(line) <= 80 for line in lines)
+    assert "--out FILE.png" in lines[-1] and "\x1b" not in result.out
+    assert any(line.startswith("Added at the input") for line in lines)
+    assert not list(place.iterdir())
+
+
+def test_what_the_title_says(posenc: Posenc) -> None:
+    given = posenc(
+        "show", "encoding=rope", "encoding.base=500.0", "context_length=32", "seed=3", "model=tiny"
+    )
+    assert given.code == 0 and "T = 32, 8 heads of 32, d = 256, encoding.base=500.0" in given.out
+    assert "initial values" not in given.out  # nothing is learned
+    learned = posenc("show", "encoding=learned", "encoding.beyond=clamp", "seed=3").out
+    assert "initial values, seed 3" in learned and "past T: clamp" in learned.replace("\n", " ")
+    assert "Keys seen in every layer" in posenc("show", "encoding=nope", "attention.window=4").out
+    assert "Positions drawn in training" in posenc("show", "encoding=rope", "positions=offset").out
+    assert posenc("show", "encoding=rope", "encoding.base=1e9").code == 0  # waves longer than the axis
+
+
+def test_an_encoding_of_ones_own(posenc: Posenc, place: Path, mine: list[str]) -> None:
+    shown = posenc("show", *mine, "encoding.strength=2.0")
+    assert shown.code == 0 and shown.out.startswith("mine\nscore $ _ij\n") and "Bias, each head" in shown.out
+
+
+def test_a_trained_run_is_read_and_left_as_it_is(place: Path, train: Posenc, posenc: Posenc) -> None:
+    assert train("encoding=learned").code == 0
+    (run,) = (path for path in (place / "runs" / "default").iterdir() if path.is_dir())
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    trained = posenc("show", f"run={run}")
+    assert trained.code == 0, trained
+    text = trained.out.replace("\n  ", " ").replace("\n", " ")
+    assert f"run {run.name}, step {tiny.STEPS}" in text and "initial values" not in text
+    start = posenc("show", "encoding=learned", *tiny.MODEL, "context_length=16").out
+    assert start.split("Added at")[1] != trained.out.split("Added at")[1]
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    state = next((run / "checkpoints").glob("*/state.json"))
+    state.write_text(state.read_text().replace(str(tiny.STEPS), "9"))  # not what its manifest says
+    damaged = posenc("show", f"run={run}")
+    assert damaged.code == 1 and "intact" in damaged.err
+    shutil.rmtree(run / "checkpoints")
+    assert posenc("show", f"run={run}").code == 2
+
+
+def test_a_hostile_name_of_a_run_is_shown_as_plain_text(run_copy: Path, posenc: Posenc) -> None:
+    hostile = run_copy.rename(run_copy.with_name("a\x1b[31m$\\frac$<b>"))
+    shown = posenc("show", f"run='{hostile}'")
+    assert shown.code == 0 and "run a\\x1b[31m$\\frac$<b>" in shown.out and "\x1b" not in shown.out, shown
+    svg = posenc("show", f"run='{hostile}'", "--out", "hostile.svg")
+    assert svg.code == 0 and "\x1b" not in Path("hostile.svg").read_text()
+
+
+def test_a_runs_module_is_named_and_never_imported(run_copy: Path, posenc: Posenc, mine: list[str]) -> None:
+    config = run_copy / "config.yaml"
+    text = config.read_text().replace("name: rope", "name: mine")
+    config.write_text(text.replace("plugins: []", "plugins: [my_bias]"))
+    Path("my_bias.py").write_text("open('imported', 'w')")
+    refused = posenc("show", f"run={run_copy}")
+    assert refused.code == 2 and "plugins=[my_bias]" in refused.err and not Path("imported").exists(), refused

@@ -1,0 +1,505 @@
+"""Every encoding's formula once more, in plain Python floats, a pair of tokens at a time.
+
+`Example` is one text at given positions: `attention()` and `embedding()` are what the code computes,
+`naive_attention()` and `naive_embedding()` what the paper's formula gives.
+"""
+
+from __future__ import annotations
+
+import cmath
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc.core.seeds import generator_for
+from posenc.encodings import build_encoding
+from posenc.encodings.base import Encoding
+from posenc.encodings.options import build_options
+from posenc.encodings.registry import default_parameters
+from posenc.encodings.sum import Composed
+from posenc.laws.subject import AnyPositions
+from posenc.model.kernels import attend
+
+Vector = list[float]
+WIDTH, LAYERS, TOKENS, TRAINED = 8, 2, 20, 16
+NEAR = list(range(TOKENS))
+POSITIONS = {
+    "contiguous": NEAR,
+    "far": [65536 - TOKENS + t for t in NEAR],
+    "gaps": [0, 1, 2, 7, 8, 30, 31, 33, 100, 101, 104, 200, 256, 257, 300, 512, 700, 1000, 1001, 1023],
+    "near and far": [*range(10), *range(65527, 65537)],
+}
+
+
+def dot(a: Vector, b: Vector) -> float:
+    return math.fsum(x * y for x, y in zip(a, b, strict=True))
+
+
+def plus(a: Vector, b: Vector) -> Vector:
+    return [x + y for x, y in zip(a, b, strict=True)]
+
+
+def sigmoid(z: float) -> float:
+    return 1 / (1 + math.exp(-z))
+
+
+def softplus(z: float) -> float:
+    return max(z, 0.0) + math.log1p(math.exp(-abs(z)))
+
+
+def softmax(scores: Vector) -> Vector:
+    top = max(scores)
+    powers = [math.exp(s - top) for s in scores]
+    return [power / math.fsum(powers) for power in powers]
+
+
+def sinusoid(t: int, width: int, base: float) -> Vector:
+    """Row t: sines on even columns, cosines on odd ones."""
+    return [
+        (math.sin if c % 2 == 0 else math.cos)(t / math.pow(base, (c - c % 2) / width)) for c in range(width)
+    ]
+
+
+def alibi_slope(head: int, heads: int) -> float:
+    """Slope of head 1..H: geometric, else filled up from twice the power of two."""
+    power = 1
+    while power * 2 <= heads:
+        power *= 2
+    if head <= power:
+        return math.exp2(-8 * head / power)
+    return math.exp2(-8 * (2 * (head - power) - 1) / (2 * power))
+
+
+def t5_bucket(r: int, buckets: int, max_distance: int) -> int:
+    """In whole numbers: the largest exact + m with (max/exact)^m <= (r/exact)^h, h = buckets - exact."""
+    exact = buckets // 2
+    h = buckets - exact
+    if r < exact:
+        return r
+    m = 0
+    while m < h - 1 and max_distance ** (m + 1) * exact**h <= r**h * exact ** (m + 1):
+        m += 1
+    return exact + m
+
+
+def network(u: Vector, layers: list[tuple[list[Vector], Vector]], leak: float = 0.0) -> Vector:
+    """Layers of (leaky) ReLUs, the last one linear."""
+    for n, (weights, offsets) in enumerate(layers):
+        u = [dot(row, u) + b for row, b in zip(weights, offsets, strict=True)]
+        if n < len(layers) - 1:
+            u = [max(value, leak * value) for value in u]
+    return u
+
+
+def rotated_product(
+    q: Vector,
+    k: Vector,
+    layout: str,
+    width: int,
+    angle: Callable[[int], float],
+    fade: Callable[[int], float] = lambda n: 1.0,
+) -> float:
+    """q . k with pair n of the first `width` numbers as complex numbers apart by an angle."""
+    half = width // 2
+
+    def pair(x: Vector, n: int) -> complex:
+        return complex(x[2 * n], x[2 * n + 1]) if layout == "interleaved" else complex(x[n], x[n + half])
+
+    turned = [
+        (pair(q, n) * pair(k, n).conjugate() * cmath.exp(1j * angle(n))).real * fade(n) for n in range(half)
+    ]
+    return math.fsum(turned) + dot(q[width:], k[width:])
+
+
+class Example:
+    """One text of random queries, keys, values and inputs; parameters filled with large random numbers."""
+
+    def __init__(
+        self,
+        name: str,
+        pos: list[int] = NEAR,
+        heads: int = 3,
+        layer: int = 1,
+        attention_window: int | None = None,
+        attention_scale: Any = "none",
+        **params: Any,
+    ) -> None:
+        self.name, self.pos, self.heads, self.layer = name, pos, heads, layer
+        self.window, self.scale = attention_window, attention_scale
+        self.s = {**default_parameters(name), **params}
+        sizes = {"d_model": heads * WIDTH, "n_heads": heads, "head_dim": WIDTH, "n_layers": LAYERS}
+        self.encoding = build_encoding(name, train_length=TRAINED, **sizes, **params)
+        generator = torch.Generator().manual_seed(len(pos))
+        for parameter in self.encoding.parameters():
+            torch.nn.init.normal_(parameter, std=0.5, generator=generator)
+        contiguous = {"name": "contiguous"}
+        shape = self.encoding.shape
+        options = build_options(
+            shape, self.encoding, positions=contiguous, window=self.window, scale=self.scale
+        )
+        for option in options:
+            for parameter in option.parameters():
+                torch.nn.init.uniform_(parameter, 0.1, 2, generator=generator)
+        if pos != list(range(len(pos))):
+            options.append(AnyPositions(shape))
+        self.acting: Encoding = Composed(shape, (self.encoding, *options)) if options else self.encoding
+        n, width = len(pos), heads * WIDTH
+        self.t = {key: torch.randn(heads, n, WIDTH, generator=generator) for key in "qkv"}
+        self.t["x"] = torch.randn(n, width, generator=generator)
+        self.loss = torch.randn(heads, n, WIDTH, generator=generator)  # weights of the output in a loss
+        own = dict(self.encoding.named_parameters())
+        self.tensors = {
+            **self.t,
+            **{f"encoding.{key}" if key in self.t else key: p for key, p in own.items()},
+        }
+        self.ssmax = [p.tolist() for option in options for p in option.parameters()]
+        self.read()
+
+    def read(self, **changed: Tensor) -> None:
+        """Take the numbers of all tensors, float64, for the formulas."""
+        self.p = {key: changed.get(key, value).tolist() for key, value in self.tensors.items()}
+        self.parts = [self.part(number, part) for number, part in enumerate(self.s.get("parts", []))]
+
+    def part(self, number: int, part: str | dict[str, Any]) -> Example:
+        """A part of a sum, as an example of its own with the same text."""
+        own, prefix = copy.copy(self), f"members.{number}."
+        settings = {"name": part} if isinstance(part, str) else part
+        own.name = settings["name"]
+        own.s = {**default_parameters(own.name), **settings}
+        mine = {key.removeprefix(prefix): p for key, p in self.p.items() if key.startswith(prefix)}
+        own.p = self.p | {f"encoding.{key}" if key in self.t else key: p for key, p in mine.items()}
+        own.parts = [own.part(n, inner) for n, inner in enumerate(own.s.get("parts", []))]
+        return own
+
+    def acting_as(self, name: str) -> Example | None:
+        return next((one for one in (self, *self.parts) if one.name == name), None)
+
+    def attention(self, wanted: int | None = None) -> Tensor:
+        """What the code computes: (H, wanted, D)."""
+        n = wanted or len(self.pos)
+        q, k, v, x = (self.t[key][None] for key in "qkvx")
+        return attend(q[:, :, -n:], k, v, x, torch.tensor(self.pos), self.acting, self.layer)[0]
+
+    def naive_attention(self) -> Tensor:
+        out = torch.zeros(self.heads, len(self.pos), WIDTH, dtype=torch.float64)
+        for h in range(self.heads):
+            for i in range(len(self.pos)):
+                seen = [j for j in range(i + 1) if j == i or self.visible(i, j)]
+                factor = self.factor(h, len(seen))
+                scores = [factor * SCORES[self.name](self, h, i, j) for j in seen]
+                stick, shaw = self.acting_as("stick_breaking"), self.acting_as("shaw")
+                weights = stick_breaking(stick, scores) if stick else softmax(scores)
+                values = [shaw_value(shaw, h, i, j) if shaw else self.p["v"][h][j] for j in seen]
+                summed = [dot(weights, list(column)) for column in zip(*values, strict=True)]
+                out[h, i] = torch.tensor(summed, dtype=torch.float64)
+        return out
+
+    def visible(self, i: int, j: int) -> bool:
+        if self.name == "rnope_swa" and not free(self) and self.r(i, j) >= (self.s["window"] or TRAINED // 2):
+            return False
+        return self.window is None or self.r(i, j) < self.window
+
+    def factor(self, h: int, keys: int) -> float:
+        if self.scale == "none":
+            return 1.0
+        slope = self.ssmax[0][self.layer][h] if self.scale == "ssmax" else 1 / math.log(TRAINED)
+        return slope * math.log(keys)
+
+    def embedding(self, layer: int) -> Tensor:
+        return self.acting.embed(self.t["x"][None], torch.tensor(self.pos), layer)[0]
+
+    def naive_embedding(self, layer: int) -> Tensor:
+        scaled = self.name in ("sinusoidal", "sinusoidal_trainable", "hybrid") and layer == 0
+        factor = math.sqrt(self.heads * WIDTH) if scaled else 1.0
+        rows = []
+        for x, t in zip(self.p["x"], self.pos, strict=True):
+            x = [factor * value for value in x]
+            if layer == 0 or self.s["per_layer"]:
+                row = ROWS[self.name](self, t, layer)
+                joined = self.s["combine"] == "concat"
+                x = [dot(line, x + row) for line in self.p["joined"][layer]] if joined else plus(x, row)
+            rows.append(x)
+        return torch.tensor(rows, dtype=torch.float64)
+
+    def r(self, i: int, j: int) -> int:
+        return self.pos[i] - self.pos[j]
+
+    def place(self, key: str) -> Any:
+        """A parameter of this layer, or the one that all layers share."""
+        return self.p[key][self.layer % len(self.p[key])]
+
+    def score(self, h: int, i: int, j: int) -> float:
+        return dot(self.p["q"][h][i], self.p["k"][h][j]) / math.sqrt(WIDTH)
+
+
+# --- biases: f(c, head, position of the query, position of the key)
+def alibi(c: Example, h: int, i: int, j: int) -> float:
+    slope = math.exp(c.p["slope"][h]) if "slope" in c.p else alibi_slope(h + 1, c.heads)
+    return -slope * (i - j)
+
+
+def kerple_log(c: Example, h: int, i: int, j: int, prefix: str = "") -> float:
+    a, b = (0.01 + softplus(c.p[prefix + key][h]) for key in "ab")
+    return -a * math.log(1 + b * (i - j))
+
+
+def kerple_power(c: Example, h: int, i: int, j: int) -> float:
+    a, b = 0.01 + softplus(c.p["a"][h]), 0.01 + 1.99 * sigmoid(c.p["b"][h])
+    return -a * math.pow(i - j, b)
+
+
+def sandwich(c: Example, h: int, i: int, j: int) -> float:
+    """The inner product of two sinusoidal positions, divided by 8 h / H."""
+    both = (sinusoid(t, c.s["width"], c.s["base"]) for t in (i, j))
+    return dot(*both) / (8 * (h + 1) / c.heads)
+
+
+def dynamic_bias(c: Example, h: int, i: int, j: int) -> float:
+    u = math.log(1 + i - j) if c.s["log_distance"] else (i - j) / TRAINED
+    first = [[w] for w in c.p["w1"]]
+    return network([u], [(first, c.p["b1"]), (c.p["w2"], c.p["b2"]), (c.p["w3"], c.p["b3"])])[h]
+
+
+def fire(c: Example, h: int, i: int, j: int) -> float:
+    start = TRAINED / 4 if c.s["threshold"] is None else c.s["threshold"]
+    strength, threshold = 1e-6 + softplus(c.place("c")), start * (1e-6 + softplus(c.place("factor")))
+    u = math.log(strength * (i - j) + 1) / math.log(strength * max(i, threshold) + 1)
+    return network([u], [([[w] for w in c.place("w1")], c.place("b1")), (c.place("w2"), c.place("b2"))])[h]
+
+
+def t5(c: Example, h: int, i: int, j: int) -> float:
+    longest = c.s["max_distance"] or max(TRAINED, c.s["buckets"] // 2 + 1)
+    return float(c.p["table"][h][t5_bucket(i - j, c.s["buckets"], longest)])
+
+
+BIASES: dict[str, Callable[..., float]] = {
+    "alibi": alibi,
+    "kerple_log": kerple_log,
+    "kerple_power": kerple_power,
+    "sandwich": sandwich,
+    "dynamic_bias": dynamic_bias,
+    "fire": fire,
+    "t5": t5,
+}
+
+
+def biased(name: str) -> Callable[..., float]:
+    return lambda c, h, i, j: c.score(h, i, j) + BIASES[name](c, h, c.pos[i], c.pos[j])
+
+
+# --- scores: f(c, head, index of the query, index of the key)
+def theta(n: int, width: int, base: float) -> float:
+    return math.exp(-2 * n / width * math.log(base))
+
+
+def rope(c: Example, h: int, i: int, j: int) -> float:
+    fraction, still = c.s.get("fraction", 1.0), c.s.get("drop_low", 0.0)
+    width = round(WIDTH * fraction)
+    turning = width // 2 - round(width // 2 * still)
+    base, layout = c.s.get("base", 10000.0), c.s.get("layout", "interleaved")
+
+    def angle(n: int) -> float:
+        return c.r(i, j) * theta(n, width, base) if n < turning else 0.0
+
+    return rotated_product(c.p["q"][h][i], c.p["k"][h][j], layout, width, angle) / math.sqrt(WIDTH)
+
+
+def xpos(c: Example, h: int, i: int, j: int) -> float:
+    def fade(n: int) -> float:
+        return math.exp(c.r(i, j) / c.s["scale_base"] * math.log((2 * n / WIDTH + 0.4) / 1.4))
+
+    def angle(n: int) -> float:
+        return c.r(i, j) * theta(n, WIDTH, c.s["base"])
+
+    q, k = c.p["q"][h][i], c.p["k"][h][j]
+    return rotated_product(q, k, c.s["layout"], WIDTH, angle, fade) / math.sqrt(WIDTH)
+
+
+def hope(c: Example, h: int, i: int, j: int) -> float:
+    def angle(n: int) -> float:
+        turns = TRAINED * theta(n, WIDTH, c.s["base"]) / (2 * math.pi)  # within the training length
+        return c.r(i, j) * theta(n, WIDTH, c.s["base"]) if turns >= c.s["turns"] else 0.0
+
+    return rotated_product(c.p["q"][h][i], c.p["k"][h][j], c.s["layout"], WIDTH, angle) / math.sqrt(WIDTH)
+
+
+def pope(c: Example, h: int, i: int, j: int) -> float:
+    """With the paper's sign: cos((j - i) theta + delta)."""
+    q, k, delta = c.p["q"][h][i], c.p["k"][h][j], c.place("delta")[h]
+    return math.fsum(
+        softplus(q[n])
+        * softplus(k[n])
+        * math.cos(-c.r(i, j) * math.pow(c.s["base"], -n / WIDTH) + delta[n])
+        / math.sqrt(WIDTH)
+        for n in range(WIDTH)
+    )
+
+
+def free(c: Example) -> bool:
+    return (c.layer + 1) % min(c.s["every"], LAYERS) == 0
+
+
+def scale_invariant(c: Example, h: int, i: int, j: int) -> float:
+    # a and m as the paper solves them from its two conditions, with alpha = beta = e^(1/2)
+    alpha = beta = math.exp(0.5)
+    a = math.sqrt(2 * (math.log(c.r(i, j) / c.s["tau"] + 1) - math.log(alpha) + beta / alpha))
+    return a * rope(c, h, i, j) - a**2 + beta / alpha
+
+
+def fox(c: Example, h: int, i: int, j: int) -> float:
+    w, b = c.place("gate")[h], c.place("offset")[h]
+    return c.score(h, i, j) - sum(softplus(-(dot(w, c.p["x"][m]) + b)) for m in range(j + 1, i + 1))
+
+
+def cable(c: Example, h: int, i: int, j: int) -> float:
+    gain = softplus(dot(c.place("gain")[h], c.p["x"][i])) if c.s["weighted"] else 1.0
+    slopes = [max(0.0, dot(c.place("slope")[h], c.p["x"][m])) for m in range(j + 1, i + 1)]
+    return c.score(h, i, j) - gain * math.fsum(slopes)
+
+
+def cope(c: Example, h: int, i: int, j: int) -> float:
+    table = c.place("table")
+    p = min(math.fsum(sigmoid(c.score(h, i, m)) for m in range(j, i + 1)), len(table) - 1)
+    low, part = math.floor(p), p - math.floor(p)
+    row = [(1 - part) * a + part * b for a, b in zip(table[low], table[math.ceil(p)], strict=True)]
+    return c.score(h, i, j) + dot(c.p["q"][h][i], row)
+
+
+def dape(c: Example, h: int, i: int, j: int) -> float:
+    heads = range(c.heads)
+    z = [c.score(g, i, j) for g in heads]
+    if c.s["bias"] == "alibi":
+        b = [alibi(c, g, c.pos[i], c.pos[j]) for g in heads]
+    else:
+        b = [kerple_log(c, g, c.pos[i], c.pos[j], "static.") for g in heads]
+    layers = [(c.place("w1"), c.place("b1")), (c.place("w2"), c.place("b2"))]
+    return z[h] + b[h] + network(z + b, layers, leak=0.01)[h]
+
+
+def shaw_row(c: Example, key: str, h: int, i: int, j: int) -> Vector:
+    tables = c.place(key)
+    row: Vector = tables[h % len(tables)][min(c.r(i, j), c.s["clip"])]
+    return row
+
+
+def shaw(c: Example, h: int, i: int, j: int) -> float:
+    return dot(c.p["q"][h][i], plus(c.p["k"][h][j], shaw_row(c, "keys", h, i, j))) / math.sqrt(WIDTH)
+
+
+def shaw_value(c: Example, h: int, i: int, j: int) -> Vector:
+    return plus(c.p["v"][h][j], shaw_row(c, "added", h, i, j))
+
+
+def transformer_xl(c: Example, h: int, i: int, j: int) -> float:
+    wave = sinusoid(c.r(i, j), c.heads * WIDTH, c.s["base"])
+    mapped = [dot(row, wave) for row in c.place("w")[h]]
+    q, k = c.p["q"][h][i], c.p["k"][h][j]
+    content, position = dot(plus(q, c.place("u")[h]), k), dot(plus(q, c.place("encoding.v")[h]), mapped)
+    return (content + position) / math.sqrt(WIDTH)
+
+
+def stick_breaking(c: Example, scores: Vector) -> Vector:
+    """Weights of the keys seen, the oldest first and the token itself last."""
+    left, nearest_first = 1.0, []
+    for z in reversed(scores[:-1]):
+        nearest_first.append(left * sigmoid(z))
+        left *= 1 - sigmoid(z)
+    return [*reversed(nearest_first), left if c.s["remainder"] == "self" else 0.0]
+
+
+SCORES: dict[str, Callable[[Example, int, int, int], float]] = {
+    **{name: biased(name) for name in BIASES},
+    "nope": Example.score,
+    "stick_breaking": Example.score,
+    "rope": rope,
+    "xpos": xpos,
+    "hope": hope,
+    "pope": pope,
+    "rnope_swa": lambda c, h, i, j: c.score(h, i, j) if free(c) else rope(c, h, i, j),
+    "scale_invariant": scale_invariant,
+    "fox": fox,
+    "cable": cable,
+    "cope": cope,
+    "dape": dape,
+    "shaw": shaw,
+    "transformer_xl": transformer_xl,
+    "sum": lambda c, h, i, j: (
+        c.score(h, i, j) + math.fsum(SCORES[part.name](part, h, i, j) - c.score(h, i, j) for part in c.parts)
+    ),
+}
+
+
+# --- rows of the absolute encodings: f(c, position, place)
+def tabled(c: Example, t: int, place: int) -> Vector:
+    table = c.p["table"][place]
+    if t < len(table):
+        return list(table[t])
+    if c.s["beyond"] == "clamp":
+        return list(table[-1])
+    names = (f"encoding.table[{t}]", *([place] if place else []))
+    row = torch.randn(len(table[0]), generator=generator_for(0, *names)) * (c.heads * WIDTH) ** -0.5
+    return [float(value) for value in row]
+
+
+def hybrid(c: Example, t: int, place: int) -> Vector:
+    d = c.heads * WIDTH
+    learned = [math.sqrt(d) * value for value in tabled(c, t, place)]
+    return learned + sinusoid(t, d - len(learned), c.s["base"])
+
+
+def trainable(c: Example, t: int, place: int) -> Vector:
+    """Sines and cosines as parts of e^(i (w t + f))."""
+    waves = [
+        cmath.exp(1j * f) * cmath.exp(1j * w * t)
+        for w, f in zip(c.p["frequency"][place], c.p["phase"][place], strict=True)
+    ]
+    return [part for z in waves for part in (z.imag, z.real)]
+
+
+def binary(c: Example, t: int, place: int) -> Vector:
+    digits = reversed(format(t, "b"))
+    rows = [row for digit, row in zip(digits, c.p["table"][place], strict=False) if digit == "1"]
+    return [math.fsum(column) for column in zip(*rows, strict=True)] or [0.0] * (c.heads * WIDTH)
+
+
+ROWS: dict[str, Callable[[Example, int, int], Vector]] = {
+    "integer": lambda c, t, place: [t * w for w in c.p["step"][place]],
+    "normalized": lambda c, t, place: [t / max(c.pos[-1], 1) * w for w in c.p["direction"][place]],
+    "binary": binary,
+    "learned": tabled,
+    "hybrid": hybrid,
+    "sinusoidal": lambda c, t, place: sinusoid(t, c.heads * WIDTH, c.s["base"]),
+    "sinusoidal_trainable": trainable,
+}
+
+# Every encoding with the parameters that change its formula.
+CASES: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in sorted(SCORES)),
+    ("alibi", {"learned_slopes": True}),
+    ("t5", {"buckets": 8, "max_distance": 12}),
+    ("dynamic_bias", {"hidden": 5, "log_distance": False}),
+    ("fire", {"shared": True, "threshold": 10.5}),
+    ("sandwich", {"base": 500.0, "width": 6}),
+    ("rope", {"layout": "half", "base": 500000.0}),
+    ("rope", {"fraction": 0.5}),
+    ("rope", {"drop_low": 0.5, "layout": "half"}),
+    ("xpos", {"layout": "half", "scale_base": 600.0, "base": 500.0}),
+    ("hope", {"layout": "half", "turns": 0.01}),
+    ("pope", {"base": 500.0}),
+    ("rnope_swa", {"every": 5, "window": 3, "layout": "half"}),
+    ("scale_invariant", {"fraction": 0.0}),
+    ("scale_invariant", {"fraction": 1.0, "layout": "half", "tau": 3.0}),
+    ("cable", {"weighted": False}),
+    ("cope", {"p_max": 9, "shared": True}),
+    ("dape", {"bias": "alibi", "hidden": 3}),
+    ("shaw", {"clip": 3, "per_head": True}),
+    ("transformer_xl", {"base": 500.0}),
+    ("stick_breaking", {"remainder": "self"}),
+    ("sum", {"parts": ["t5", "fox", {"name": "rope", "layout": "half"}, "cable"]}),
+    ("sum", {"parts": ["stick_breaking", "shaw", "hope", "fire"]}),
+    ("sum", {"parts": ["transformer_xl", {"name": "sum", "parts": ["pope", "alibi"]}]}),
+]

@@ -1,0 +1,162 @@
+"""Every encoding equals its paper's formula in float64, computed by another route, with its gradients."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from naive_formulas import BIASES, CASES, NEAR, POSITIONS, ROWS, SCORES, Example
+from torch import Tensor
+
+from posenc.encodings import list_encodings
+from posenc.model import kernels
+
+CLOSE = 2e-5  # of float32 outputs around 1
+FARTHEST = torch.tensor([0, 1, 2, 63, 64, 255, 256, 257, 1000, 4096, 8191, 65536])
+ROW_CASES = [
+    (name, {"per_layer": per_layer, "combine": combine})
+    for name, per_layer, combine in itertools.product(ROWS, (False, True), ("add", "concat"))
+] + [
+    ("learned", {"beyond": "clamp"}),
+    ("hybrid", {"beyond": "clamp", "learned_share": 0.6, "base": 500.0}),
+    ("sinusoidal", {"base": 500.0}),
+    ("binary", {"bits": 17}),
+]
+
+
+def apart(a: Tensor, b: Tensor) -> float:
+    """The largest difference, as a share of a row's largest number where that is above 1."""
+    return ((a.double() - b) / b.abs().amax(-1, keepdim=True).clamp_min(1)).abs().max().item()
+
+
+def differences(name: str, params: dict[str, Any], pos: list[int]) -> float:
+    """Of an encoding and its formula; printed by scripts/encoding_differences.py."""
+    example = Example(name, pos, **params)
+    with torch.no_grad():
+        if name in ROWS:
+            return apart(example.embedding(0), example.naive_embedding(0))
+        return apart(example.attention(), example.naive_attention())
+
+
+def test_every_encoding_has_a_formula_here() -> None:
+    assert set(SCORES) | set(ROWS) == set(list_encodings())
+
+
+@pytest.mark.parametrize("where", POSITIONS)
+@pytest.mark.parametrize("name, params", CASES, ids=str)
+@torch.no_grad()
+def test_attention(name: str, params: dict[str, Any], where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "xpos" and where == "near and far":
+        pytest.skip("refuses windows over 65 536 positions")
+    example = Example(name, POSITIONS[where], **params)
+    want, close = example.naive_attention(), CLOSE if where != "near and far" else 1e-4
+    assert apart(example.attention(), want) < close
+    assert apart(example.attention(wanted=4), want[:, -4:]) < close
+    monkeypatch.setattr(kernels, "MAX_SCORES", 1)  # queries one by one
+    assert apart(example.attention(), want) < close
+
+
+@pytest.mark.parametrize("heads, layer", [(1, 0), (4, 1)])
+@pytest.mark.parametrize("name, params", CASES, ids=str)
+@torch.no_grad()
+def test_attention_of_other_heads_and_layers(
+    name: str, params: dict[str, Any], heads: int, layer: int
+) -> None:
+    example = Example(name, heads=heads, layer=layer, **params)
+    assert apart(example.attention(), example.naive_attention()) < CLOSE
+
+
+@pytest.mark.parametrize(
+    "window, scale", [(5, "none"), (1, "none"), (None, "logn"), (None, "ssmax"), (5, "logn")]
+)
+@pytest.mark.parametrize("where", ["contiguous", "gaps"])
+@pytest.mark.parametrize(
+    "name", ["nope", "alibi", "rope", "rnope_swa", "shaw", "fox", "cope", "transformer_xl"]
+)
+@torch.no_grad()
+def test_attention_with_a_window_or_a_scale(name: str, where: str, window: int | None, scale: str) -> None:
+    """A window is a distance between positions; log n counts the keys that are visible, by layer."""
+    if name == "rnope_swa" and window:
+        pytest.skip("has a window of its own")
+    for layer in (0, 1):
+        example = Example(name, POSITIONS[where], layer=layer, attention_window=window, attention_scale=scale)
+        assert apart(example.attention(), example.naive_attention()) < CLOSE
+
+
+@pytest.mark.parametrize("heads", [1, 8, 12])
+@pytest.mark.parametrize("name, params", [case for case in CASES if case[0] in BIASES], ids=str)
+@torch.no_grad()
+def test_biases_at_far_distances(name: str, params: dict[str, Any], heads: int) -> None:
+    example = Example(name, heads=heads, **params)
+    bias = example.encoding.bias(FARTHEST, FARTHEST, 1)  # (H, T, S)
+    assert bias.dtype == torch.float32 and bias.isfinite().all()
+    for (t, i), (s, j) in itertools.combinations_with_replacement(enumerate(FARTHEST.tolist()), 2):
+        want = torch.tensor([BIASES[name](example, h, j, i) for h in range(heads)], dtype=torch.float64)
+        assert apart(bias[:, s, t], want) < 5e-6, (j, i)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(example.encoding.bias(FARTHEST, FARTHEST, 1), bias)
+
+
+@pytest.mark.parametrize("where", ["contiguous", "gaps", "far"])
+@pytest.mark.parametrize("name, params", ROW_CASES, ids=str)
+@torch.no_grad()
+def test_embedding(name: str, params: dict[str, Any], where: str) -> None:
+    if where == "far" and name in ("learned", "hybrid") and params.get("beyond") != "clamp":
+        pytest.skip("65 536 untrained rows take seconds; gaps have 1000")
+    example = Example(name, POSITIONS[where], **params)
+    for layer in (0, 1):
+        assert apart(example.embedding(layer), example.naive_embedding(layer)) < 1e-6
+    per_layer = params.get("per_layer", False)
+    assert torch.equal(example.embedding(1), example.t["x"]) != per_layer
+
+
+GRADIENTS = [case for case in CASES if case not in [("rope", {}), ("sum", {})]] + ROW_CASES
+
+
+@pytest.mark.parametrize("name, params", GRADIENTS, ids=str)
+def test_gradients(name: str, params: dict[str, Any]) -> None:
+    """Of each tensor along a random direction, by central differences of the formula in float64."""
+    example = Example(name, NEAR[:10], heads=2, **params)
+    for tensor in example.tensors.values():
+        tensor.requires_grad_()
+    made, naive = (
+        (lambda: example.embedding(1 if params.get("per_layer") else 0), lambda: naive_rows(example, params))
+        if name in ROWS
+        else (example.attention, example.naive_attention)
+    )
+    weights = torch.randn(made().shape, generator=torch.Generator().manual_seed(3))
+    (made() * weights).sum().backward()
+    for key, tensor in example.tensors.items():
+        if tensor.grad is None:
+            assert key in "qkvx", key  # not an input of this encoding
+            continue
+        direction = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(len(key))).double()
+        sums = []
+        for step in (1e-5, -1e-5):
+            example.read(**{key: tensor.detach().double() + step * direction})
+            sums.append((naive() * weights).sum().item())
+        example.read()
+        want = (sums[0] - sums[1]) / 2e-5
+        got = (tensor.grad.double() * direction).sum().item()
+        assert got == pytest.approx(want, rel=1e-3, abs=1e-3 * weights.norm().item() ** 0.5), key
+
+
+def naive_rows(example: Example, params: dict[str, Any]) -> Tensor:
+    return example.naive_embedding(1 if params.get("per_layer") else 0)
+
+
+@pytest.mark.parametrize("name, params", CASES, ids=str)
+def test_scores_of_the_future_are_finite_and_have_no_effect(name: str, params: dict[str, Any]) -> None:
+    """Huge keys and inputs of later tokens change no earlier output, and no gradient becomes nan."""
+    example = Example(name, heads=2, **params)
+    with torch.no_grad():
+        before = example.attention()
+        for key in "kvx":
+            example.t[key][..., -3:, :] *= 1e6
+        after = example.attention()
+    assert torch.equal(before[:, :-3], after[:, :-3])
+    example.t["q"].requires_grad_()
+    example.attention()[:, :-3].sum().backward()
+    assert example.t["q"].grad is not None and example.t["q"].grad.isfinite().all()

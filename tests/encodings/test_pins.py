@@ -1,0 +1,470 @@
+"""Published numbers, known traps, initial values, values that follow from the shape, and what is refused."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from naive_formulas import NEAR, Example
+from torch import Tensor
+
+from posenc.core.errors import UserError
+from posenc.core.seeds import generator_for
+from posenc.encodings import build_encoding
+from posenc.encodings.alibi import slopes
+from posenc.encodings.base import Encoding
+from posenc.encodings.families import bias, content
+from posenc.encodings.families.absolute import sinusoid_frequencies, sinusoids
+from posenc.encodings.families.rotary import _as_complex, _as_real, cos_sin
+from posenc.encodings.t5 import bucket
+
+
+def built(name: str, T: int = 64, heads: int = 4, layers: int = 2, width: int = 8, **params: Any) -> Encoding:
+    """With its initial values."""
+    sizes = {"d_model": heads * width, "n_heads": heads, "head_dim": width, "n_layers": layers}
+    made = build_encoding(name, train_length=T, **sizes, **params)
+    with torch.no_grad():
+        for key, parameter in made.named_parameters():
+            made.initialize(key, parameter, generator_for(0, key))
+    return made
+
+
+def turned(x: list[float], pos: list[int], **params: Any) -> Tensor:
+    made, rows = built("rope", heads=1, width=len(x), **params), torch.tensor([x] * len(pos))[None, None]
+    return made.rotate(rows, rows, torch.tensor(pos), torch.tensor(pos), 0)[0][0, 0]
+
+
+def product(made: Encoding, q: list[float], k: list[float], i: int, j: int) -> float:
+    one, other = torch.tensor(q).view(1, 1, 1, -1), torch.tensor(k).view(1, 1, 1, -1)
+    a, b = made.rotate(one, other, torch.tensor([i]), torch.tensor([j]), 0)
+    return (a * b).sum().item()
+
+
+EIGHT = [2.0**-h for h in range(1, 9)]
+PINS: dict[str, tuple[Callable[[], Any], Any]] = {
+    "alibi: slopes of 8 heads": (lambda: slopes(8), EIGHT),
+    "alibi: slopes of 12 heads": (lambda: slopes(12), [*EIGHT, 2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]),
+    "alibi: slope of 1 head": (lambda: slopes(1), [2**-8]),
+    "alibi: a penalty": (lambda: built("alibi").distance_bias(torch.tensor([3]), 0)[0].tolist(), [-0.75]),
+    "rope: unit frequency at 1 and 2": (
+        lambda: product(built("rope", heads=1, width=2), [1.0, 2.0], [3.0, 4.0], 1, 2),
+        7.6262673,
+    ),
+    "rope: interleaved at 2": (
+        lambda: turned([1.0, 0, 0, 1], [2])[0].tolist(),
+        [-0.416147, 0.909297, -0.0199987, 0.9998],
+    ),
+    "rope: identity at 0": (lambda: turned([1.0, 2, 3, 4], [0])[0].tolist(), [1.0, 2, 3, 4]),
+    "rope: exponents over the rotated width": (
+        lambda: built("rope", width=16, fraction=0.25).frequencies().tolist(),
+        [1.0, 0.01],
+    ),
+    "rope: drop_low counts over the whole width": (
+        lambda: built("rope", drop_low=0.5).frequencies().tolist(),
+        [1.0, 0.1, 0.0, 0.0],
+    ),
+    "hope: pairs that turn within T": (
+        lambda: built("hope", width=16).frequencies().gt(0).tolist(),
+        [True] * 3 + [False] * 5,
+    ),
+    "scale_invariant: p-RoPE": (
+        lambda: (made := built("scale_invariant")) and [made.width, *made.frequencies().tolist()],
+        [4, 1.0, 1 / 32],
+    ),
+    "sinusoidal: position 0": (lambda: sinusoids(torch.tensor([0]), 6, 1e4)[0].tolist(), [0.0, 1] * 3),
+    "sinusoidal: wavelengths": (
+        lambda: (2 * math.pi / sinusoid_frequencies(512, 1e4))[[0, -1]].tolist(),
+        [2 * math.pi, 2 * math.pi * 1e4 ** (510 / 512)],
+    ),
+    "sinusoidal: odd width": (
+        lambda: sinusoids(torch.tensor([1]), 3, 1e4)[0, 2].item(),
+        math.sin(1e4 ** (-2 / 3)),
+    ),
+    "t5: published buckets": (
+        lambda: bucket(torch.tensor([0, 15, 16, 112, 113, 128, 999]), 32, 128).tolist(),
+        [0, 15, 16, 30, 31, 31, 31],
+    ),
+    "pope: frequencies, one for each number": (
+        lambda: built("pope", width=4).frequencies().tolist(),
+        [1.0, 0.1, 0.01, 0.001],
+    ),
+    "xpos: fade over scale_base": (
+        lambda: built("xpos").log_factors(torch.tensor([512]), 0).exp()[0].tolist(),
+        [(2 * k / 8 + 0.4) / 1.4 for k in range(4)],
+    ),
+    "hybrid: 128 of 512": (
+        lambda: list(built("hybrid", heads=64, learned_share=0.25).table.shape),
+        [1, 64, 128],
+    ),
+    "rnope_swa: free layers": (
+        lambda: [layer for layer in range(8) if built("rnope_swa", layers=8).is_free(layer)],
+        [3, 7],
+    ),
+    "rnope_swa: few layers": (lambda: built("rnope_swa", layers=2).is_free(1), True),
+    "stick_breaking: shares of 1/2": (
+        lambda: (
+            built("stick_breaking", remainder="self")
+            .weights(torch.zeros(1, 1, 1, 4), torch.ones(1, 4).bool(), 0)
+            .flatten()
+            .tolist()
+        ),
+        [1 / 8, 1 / 4, 1 / 2, 1 / 8],
+    ),
+    "cope: open gates count tokens": (
+        lambda: content.reversed_cumsum(torch.ones(4)).tolist(),
+        [4.0, 3.0, 2.0, 1.0],
+    ),
+}
+
+
+@pytest.mark.parametrize("pin", PINS)
+def test_published_number(pin: str) -> None:
+    measure, want = PINS[pin]
+    found = measure()
+    assert found == pytest.approx(want, rel=1e-5, abs=1e-6)
+
+
+# encoding -> parameter -> (smallest, largest, standard deviation) of 8 heads of 16, 4 layers, T = 64; d = 128
+NORMAL = (-1.0, 1.0, 128**-0.5)
+ZERO = (0.0, 0.0, 0.0)
+UNIFORM = 3**-0.5  # standard deviation of numbers in [-1, 1]
+INITIAL: dict[str, dict[str, tuple[float, float, float]]] = {
+    "learned": {"table": NORMAL},
+    "hybrid": {"table": NORMAL},
+    "binary": {"table": NORMAL},
+    "normalized": {"direction": NORMAL},
+    "integer": {"step": (-1.0, 1.0, 128**-0.5 / 64)},
+    "t5": {"table": ZERO},
+    "cope": {"table": ZERO},
+    "pope": {"delta": ZERO},
+    "fox": {"gate": NORMAL, "offset": ZERO},
+    "cable": {"slope": NORMAL, "gain": NORMAL},
+    "transformer_xl": {"w": NORMAL, "u": ZERO, "v": ZERO},
+    "shaw": {"keys": (-2.0, 2.0, 0.25), "added": (-2.0, 2.0, 0.25)},
+    "sinusoidal_trainable": {"phase": ZERO},
+    "dynamic_bias": {
+        "w1": (-9, 9, 1),
+        "b1": (-9, 9, 1),
+        "w2": (-2, 2, 0.25),
+        "b2": ZERO,
+        "w3": ZERO,
+        "b3": ZERO,
+    },
+    "fire": {
+        "w1": (-1.0, 1.0, UNIFORM),
+        "b1": (-1.0, 1.0, UNIFORM),
+        "w2": (-(32**-0.5), 32**-0.5, UNIFORM * 32**-0.5),
+        "b2": (-(32**-0.5), 32**-0.5, UNIFORM * 32**-0.5),
+    },
+    "dape": {
+        "w1": (-0.25, 0.25, UNIFORM / 4),
+        "b1": (-0.25, 0.25, UNIFORM / 4),
+        "w2": (-(32**-0.5), 32**-0.5, UNIFORM * 32**-0.5),
+        "b2": (-(32**-0.5), 32**-0.5, UNIFORM * 32**-0.5),
+    },
+}
+
+
+@pytest.mark.parametrize("name", INITIAL)
+def test_initial_values(name: str) -> None:
+    made = built(name, heads=8, layers=4, width=16)
+    for key, (low, high, std) in INITIAL[name].items():
+        parameter = made.get_parameter(key).detach()
+        assert low <= parameter.min() and parameter.max() <= high, key
+        assert parameter.std().item() == pytest.approx(std, rel=0.25 if parameter.numel() < 999 else 0.05), (
+            key
+        )
+    assert not made.decayed
+
+
+@pytest.mark.parametrize(
+    "name, key, most", [("log", "a", 2.0), ("log", "b", 1.0), ("power", "a", 1.0), ("power", "b", 2.0)]
+)
+def test_initial_values_of_kerple_are_uniform(name: str, key: str, most: float) -> None:
+    raw = built(f"kerple_{name}", heads=4000, width=1).get_parameter(key).detach()
+    is_exponent = (name, key) == ("power", "b")
+    found = (bias.between(raw, 0.01, 2.0) if is_exponent else bias.above(raw, 0.01)).sort().values
+    assert (found - torch.linspace(0, most, 4000)).abs().max() < 0.03 * most  # Kolmogorov, Smirnov: 0.026
+    assert found.min() >= 0.01 and found.max() <= most
+
+
+def test_initial_values_that_start_as_another_encoding() -> None:
+    r, pos = torch.arange(300), torch.tensor([0, 1, 65535])
+    fixed, trained = (
+        built("alibi", heads=6, learned_slopes=one).distance_bias(r, 0) for one in (False, True)
+    )
+    assert torch.allclose(fixed, trained, rtol=2e-6)
+    for per_layer in (False, True):
+        waves = built("sinusoidal_trainable", per_layer=per_layer).rows(pos, 0)
+        assert torch.allclose(waves, sinusoids(pos, 32, 1e4), atol=2e-3)  # frequencies are float32
+    fire = built("fire", T=64)
+    share = fire.share(torch.tensor([7, 2000]), torch.tensor([0, 7]), 1)
+    assert share[0, 0].item() == pytest.approx(math.log(1.7) / math.log(0.1 * 16 + 1), rel=1e-5)
+    concat = built("learned", heads=8, width=16, per_layer=True, combine="concat").get_parameter("joined")
+    assert concat.shape == (2, 128, 256) and concat.std().item() == pytest.approx(256**-0.5, rel=0.02)
+
+
+@pytest.mark.parametrize("size", [-200.0, -5.0, 80.0])
+@pytest.mark.parametrize("name", ["kerple_log", "kerple_power", "fire", "alibi"])
+def test_reparametrised_numbers_stay_in_range_with_finite_gradients(name: str, size: float) -> None:
+    """Where a clamp through `.data` would have a gradient of zero."""
+    made, pos = built(name, **({"learned_slopes": True} if name == "alibi" else {})), torch.arange(40)
+    for key in ("a", "b", "c", "factor", "slope"):
+        if hasattr(made, key):
+            getattr(made, key).data.fill_(min(size, 9) if name == "alibi" else size)
+    found = made.bias(pos, pos, 0)
+    found.sum().backward()
+    assert found.isfinite().all()
+    if name != "fire":
+        assert (found[:, 39].diff() >= 0).all()  # nearer keys are penalised less
+    for key, parameter in made.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), key
+    if size == -5.0 and name.startswith("kerple"):
+        assert all((parameter.grad != 0).all() for parameter in made.parameters())
+
+
+def test_near_keys_stay_distinct_in_bf16_at_8k() -> None:
+    """Of slope times key index in bf16 only 3 of 64 biases would be distinct."""
+    pos = torch.arange(8192)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        near = built("alibi").bias(pos[-1:], pos, 0)[0, 0, -64:]
+        vectors = turned([1.0] * 8, [256, 257]).bfloat16()
+    assert len(near.unique()) == 64
+    assert (vectors[0] - vectors[1]).abs().max() > 0.3
+
+
+@pytest.mark.parametrize("name", ["integer", "learned", "binary"])
+def test_concatenated_rows_are_not_rounded_under_autocast(name: str) -> None:
+    made = built(name, combine="concat", position_limit=4096)
+    pos, nothing = torch.tensor([256, 257, 2048, 2049]), torch.zeros(1, 4, 32)
+    exact = made.embed(nothing, pos, 0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(made.embed(nothing, pos, 0), exact)
+    assert not torch.equal(exact[0, 0], exact[0, 1])
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "half"])
+def test_real_and_complex_products_rotate_alike(layout: str) -> None:
+    """Complex on CPUs, real on GPUs."""
+    x = torch.randn(2, 3, 7, 10)
+    cos, sin = cos_sin(torch.arange(7), lambda device: sinusoid_frequencies(10, 1e4, device))
+    assert torch.allclose(
+        _as_real(x, cos, sin, layout), _as_complex(x, torch.complex(cos, sin), layout), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("most", [1, 7, 100])
+def test_chunks_of_the_network_over_heads(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the chunk's size the output is the same, and so are all gradients, inside autocast too."""
+    gen = torch.Generator().manual_seed(0)
+    sizes = [(2, 3, 4, 9), (3, 4, 9), (5, 6), (5,), (3, 5), (3,)]
+    given = [torch.randn(size, generator=gen).requires_grad_() for size in sizes]
+    z, b, w1, b1, w2, b2 = given
+    past = torch.ones(4, 9).tril(5)
+    both = torch.cat((z, b.expand_as(z)), dim=1).movedim(1, -1)
+    hidden = torch.nn.functional.leaky_relu(both @ w1.T + b1, 0.01)
+    want = (hidden @ w2.T + b2).movedim(-1, 1) * past
+    grads = torch.autograd.grad(want.square().sum(), given)
+    monkeypatch.setattr(content, "PAIRS", most)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = content.over_heads(*given) * past
+        assert all(
+            torch.allclose(a, g, rtol=1e-3, atol=1e-3)
+            for a, g in zip(torch.autograd.grad(found.square().sum(), given), grads, strict=True)
+        )
+    assert torch.allclose(found, want, atol=1e-5)
+    seen = [(start, stop) for start, stop, _ in content._chunks(z)]
+    assert sorted(row for start, stop in seen for row in range(start, stop)) == [0, 1, 2, 3]
+
+
+def test_a_relu_network_is_looked_up_exactly() -> None:
+    """Also with units that have no slope, on both sides of every border."""
+    gen = torch.Generator().manual_seed(2)
+    w1, b1, w2, b2 = (torch.randn(size, generator=gen) for size in ((7,), (7,), (3, 7), (3,)))
+    w1[0] = w1[1] = 0.0
+    b1[0], b1[1] = 1.0, -1.0
+    u = torch.linspace(-3, 3, 200)
+    want = (torch.relu(u[:, None] * w1 + b1) @ w2.T + b2).T
+    assert torch.allclose(bias.relu_network(u, w1, b1, w2, b2), want, atol=1e-5)
+
+
+def test_far_sums_of_gates_stay_exact() -> None:
+    """Of 65 536 gates near 1: in float32 the nearest would be off by 1e-3; bf16 stops growing at 256."""
+    made, n = built("fox", heads=1, layers=1), 65_536
+    x = torch.randn(1, n, 8, generator=torch.Generator().manual_seed(0))
+    s = torch.zeros(1, 1, 1, n)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        state = made.prepare(x, x, x, 0)
+        found = made.scores(s, s, s, torch.tensor([n - 1]), torch.arange(n), state, 0)[0, 0, 0, -40:]
+    gates = torch.nn.functional.logsigmoid(x[0, -40:].double() @ made.get_parameter("gate")[0, 0].double())
+    want = gates.flip(0).cumsum(0).flip(0) - gates
+    assert (found.double() - want).abs().max() < 1e-5
+
+
+def test_no_tensor_of_every_pair_and_hidden_number() -> None:
+    """FIRE's and DAPE's networks at 256 tokens would hold 32 numbers for each pair."""
+    seen = []
+
+    class Sizes(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = func(*args, **(kwargs or {}))
+            seen.extend(
+                one.numel() for one in (out if isinstance(out, tuple) else (out,)) if isinstance(one, Tensor)
+            )
+            return out
+
+    pos, s = torch.arange(256), torch.zeros(1, 4, 256, 256, requires_grad=True)
+    with Sizes():
+        built("fire").bias(pos, pos, 0).sum().backward()
+        built("dape").scores(s, s, s, pos, pos, None, 0).sum().backward()
+    assert 256 * 256 * 4 <= max(seen) < 256 * 256 * 16
+
+
+def test_untrained_rows_depend_on_seed_place_and_position_alone() -> None:
+    at_once = Example("learned", list(range(40)), heads=1).encoding.rows(torch.arange(40), 0)
+    grown = Example("learned", list(range(40)), heads=1).encoding
+    grown.rows(torch.arange(18), 0)  # a shorter window first
+    assert torch.equal(grown.rows(torch.arange(40), 0), at_once)
+    assert torch.equal(grown.rows(torch.tensor([35]), 0), at_once[[35]])
+    grown.seed = 1
+    assert (grown.rows(torch.arange(40), 0)[16:] != at_once[16:]).all()
+    assert list(grown.state_dict()) == ["table"] and len(at_once.unique(dim=0)) == 40
+
+
+DRAWN = {"position_limit": 1024, "distance_limit": 1024}  # positions=randomized
+OFFSET = {"position_limit": 512}
+# encoding, T, parameters, attribute or parameter -> its value (a number, or the parameter's size)
+FOLLOWS: list[tuple[str, int, dict[str, Any], str, float]] = [
+    *(("t5", T, {}, "max_distance", want) for T, want in ((64, 64), (512, 128), (17, 17), (8, 17))),
+    ("t5", 64, DRAWN, "max_distance", 128),
+    ("t5", 64, OFFSET, "max_distance", 64),
+    *(("cope", T, {}, "p_max", want) for T, want in ((64, 16), (1024, 64), (3, 1))),
+    ("fire", 64, {}, "start", 16),
+    ("fire", 512, {"threshold": 512.0}, "start", 512),
+    ("rnope_swa", 64, {}, "window", 32),
+    ("rnope_swa", 64, DRAWN, "window", 512),
+    ("rnope_swa", 64, OFFSET, "window", 32),
+    ("learned", 64, DRAWN, "table", 1024 * 32),
+    ("hybrid", 64, OFFSET, "table", 512 * 8),
+    ("xpos", 64, {}, "ends_at", 65_537),
+    ("xpos", 64, {"scale_base": 2.0}, "ends_at", 257),
+    ("binary", 64, {"bits": 7}, "ends_at", 128),
+]
+
+
+@pytest.mark.parametrize("name, T, params, key, want", FOLLOWS, ids=str)
+def test_what_follows_from_the_shape(
+    name: str, T: int, params: dict[str, Any], key: str, want: float
+) -> None:
+    found = getattr(built(name, T, **params), key)
+    assert (found.numel() if isinstance(found, Tensor) else found) == want
+
+
+# encoding, T, parameters -> part of its warning, None for none
+WARNS: list[tuple[str, int, dict[str, Any], str | None]] = [
+    ("t5", 64, {}, None),
+    ("t5", 64, {"max_distance": 128}, "5 of 32 buckets lie beyond the farthest distance of training, 63"),
+    ("t5", 64, {"max_distance": 128, **DRAWN}, None),
+    ("t5", 64, {"max_distance": 128, **OFFSET}, "max_distance=128"),
+    ("shaw", 17, {}, None),
+    ("shaw", 15, {}, "2 of 17 rows"),
+    ("shaw", 15, DRAWN, None),
+    ("cope", 16, {"p_max": 16}, None),
+    ("cope", 16, {"p_max": 20}, "rows 17 to 20"),
+    ("binary", 64, {"bits": 6}, None),
+    ("binary", 64, {"bits": 16}, "bits 6 to 15"),
+    ("rnope_swa", 64, {}, None),
+    ("rnope_swa", 64, {"every": 1}, "no layer of 2 is rotary"),
+]
+
+
+@pytest.mark.parametrize("name, T, params, says", WARNS, ids=str)
+def test_warnings(name: str, T: int, params: dict[str, Any], says: str | None) -> None:
+    found = built(name, T, **params).warnings()
+    assert found == [] if says is None else says in found[0]
+
+
+# encoding, T, parameters that are refused -> part of the message
+REFUSED: list[tuple[str, int, dict[str, Any], str]] = [
+    *(("rope", 64, {"base": base}, "base=") for base in (1.0, math.nan, math.inf)),
+    *(("rope", 64, {"fraction": share}, "fraction=") for share in (0.0, 1.5, 0.05)),
+    *(("rope", 64, {"drop_low": share}, "drop_low=") for share in (1.0, 0.99, 0.03, -0.1)),
+    ("rope", 64, {"layout": "pairs"}, "layout"),
+    ("rope", 64, {"width": 15}, "head_dim=15"),
+    ("xpos", 64, {"scale_base": 0.0}, "scale_base=0"),
+    ("xpos", 64, {"position_limit": 32_769}, "positions.max=32769"),
+    ("xpos", 65_537, {}, "context_length=65537"),
+    ("hope", 64, {"turns": 0.0}, "turns=0"),
+    ("hope", 4, {}, "no pair turns as often within T=4"),
+    ("pope", 64, {"base": 0.5}, "base=0.5"),
+    ("rnope_swa", 64, {"every": 0}, "every=0"),
+    ("rnope_swa", 64, {"window": 0}, "window=0"),
+    ("scale_invariant", 64, {"tau": 0.0}, "tau=0"),
+    ("scale_invariant", 64, {"fraction": 1.5}, "fraction=1.5"),
+    ("t5", 64, {"buckets": 31}, "buckets=31"),
+    ("t5", 64, {"max_distance": 16}, "max_distance=16"),
+    ("t5", 64, {"max_distance": "far"}, "max_distance"),
+    ("fire", 64, {"threshold": 0.0}, "threshold=0"),
+    ("fire", 64, {"threshold": math.inf}, "threshold=inf"),
+    ("dynamic_bias", 64, {"hidden": 0}, "hidden=0"),
+    ("dape", 64, {"hidden": 0}, "hidden=0"),
+    ("cope", 64, {"p_max": 0}, "p_max=0"),
+    ("shaw", 64, {"clip": 0}, "clip=0"),
+    ("transformer_xl", 64, {"heads": 1, "width": 3}, "d_model=3: must be even"),
+    ("sinusoidal_trainable", 64, {"heads": 1, "width": 5}, "d_model=5: must be even"),
+    ("hybrid", 64, {"learned_share": 0.0}, "learned_share=0"),
+    ("hybrid", 64, {"learned_share": 0.001}, "learned_share=0.001"),
+    ("learned", 64, {"beyond": "clip"}, "untrained"),
+    ("binary", 64, {"bits": 5}, "bits=5: must be 6"),
+    ("binary", 64, {"bits": 63}, "bits=63"),
+    ("stick_breaking", 64, {"remainder": "all"}, "remainder"),
+]
+
+
+@pytest.mark.parametrize("name, T, params, says", REFUSED, ids=str)
+def test_refused_values(name: str, T: int, params: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=re.escape(says)):
+        built(name, T, **params)
+
+
+# encoding, parameters, positions that are refused -> part of the message
+ENDS: list[tuple[str, dict[str, Any], list[int], str]] = [
+    ("learned", {"beyond": "truncate"}, [0, 16], "rows end at 16, beyond=truncate has none for position 16"),
+    ("hybrid", {"beyond": "refuse"}, [0, 16], "rows end at 16, beyond=refuse has none for position 16"),
+    ("binary", {"bits": 5}, [0, 32], "bits=5 end at position 31, not at 32"),
+    ("xpos", {}, [5, 32_774], "from position 5 to 32774"),
+]
+
+
+@pytest.mark.parametrize("name, params, pos, says", ENDS)
+def test_positions_past_the_end_are_refused_on_the_host(
+    name: str, params: dict[str, Any], pos: list[int], says: str
+) -> None:
+    example = Example(name, pos, **params)
+    with pytest.raises(ValueError, match=says):
+        example.attention() if name == "xpos" else example.embedding(0)
+
+
+def test_xpos_has_no_overflow_in_its_longest_windows() -> None:
+    """z^(-j/512) alone overflows from j = 36 000 on; a block of queries counts from the same middle."""
+    made, n = built("xpos", heads=1), 65_536
+    pos, x = torch.arange(n), torch.randn(1, 1, n, 8, generator=torch.Generator().manual_seed(0))
+    q, k = made.rotate(x, x, pos, pos, 0)
+    assert q.isfinite().all() and k.isfinite().all()
+    last, same = made.rotate(x[:, :, -5:], x, pos[-5:], pos, 0)
+    assert torch.equal(last, q[:, :, -5:]) and torch.equal(same, k)
+    gaps = torch.tensor([0, 1, 9000, 32_767])
+    few = x[:, :, :4]
+    q, k = made.rotate(few, few, gaps, gaps, 0)
+    assert (q @ k.mT).isfinite().all()  # also of the future, which is masked later
+
+
+def test_normalized_leaks_the_length_and_says_so() -> None:
+    whole, prefix = Example("normalized", NEAR).encoding, NEAR[:10]
+    rows = whole.rows(torch.tensor(NEAR), 0)[:10]
+    assert not whole.prefix_stable and not torch.allclose(rows, whole.rows(torch.tensor(prefix), 0))
+    assert not whole.rows(torch.tensor([0]), 0).any()  # a window of one token

@@ -1,0 +1,275 @@
+"""From a name to an encoding: its YAML, its class, plug-ins and entry points, wrong names and parameters."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from posenc.core.errors import UserError
+from posenc.core.paths import conf_dir
+from posenc.core.signature import parameters_of
+from posenc.encodings import (
+    build_encoding,
+    encoding_class,
+    list_encodings,
+    registry,
+    resolve_encoding,
+    sources_of,
+)
+from posenc.encodings.rope import RoPE
+
+SIZES = {"d_model": 16, "n_heads": 2, "head_dim": 8, "n_layers": 1, "train_length": 8}
+PATHS = sorted((conf_dir() / "encoding").glob("*.yaml"))
+NAMES = [path.stem for path in PATHS]
+
+MODULE = """
+from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.rope import RoPE  # imported, so not one of this module's own
+
+class {cls}(Encoding):
+    name = "{name}"
+
+    def __init__(self, shape: Shape, *, strength: float) -> None:
+        super().__init__(shape)
+        if strength < 0:
+            raise ValueError(f"strength={{strength}}: must not be negative")
+        self.strength = strength
+
+    def distance_bias(self, r, layer):
+        return -self.strength * r.float().expand(self.shape.n_heads, -1)
+"""
+MISTAKES = """
+from posenc.encodings.base import Encoding
+
+class Positional(Encoding):
+    name = "positional"
+
+    def __init__(self, shape, start):
+        super().__init__(shape)
+
+class Defaulted(Encoding):
+    name = "defaulted"
+
+    def __init__(self, shape, *, start: float = 2.0):
+        super().__init__(shape)
+
+class Forgetful(Encoding):
+    name = "forgetful"
+
+    def __init__(self, shape):
+        self.scale = {}["scale"]
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    module = f"posenc_test_plugin_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{module}.py").write_text(MODULE.format(cls="Mine", name="mine"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return module
+
+
+def test_modules_yamls_and_names_are_the_same() -> None:
+    assert list_encodings() == NAMES and set(NAMES) >= {
+        "nope",
+        "learned",
+        "sinusoidal",
+        "rope",
+        "alibi",
+        "t5",
+    }
+    for path in PATHS:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        cls = encoding_class(path.stem)
+        assert settings["name"] == path.stem == cls.name
+        assert cls.__module__ == f"posenc.encodings.{path.stem}"
+        assert set(settings) - {"name"} == set(parameters_of(cls))
+        for name, parameter in inspect.signature(cls).parameters.items():
+            if name != "shape":
+                assert parameter.default is inspect.Parameter.empty, (
+                    f"{path.stem}.{name}: the YAML has defaults"
+                )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_encoding_says_what_it_is(name: str) -> None:
+    cls, made = encoding_class(name), build_encoding(name, **SIZES)
+    for text in (cls.paper, cls.formula, cls.past_training):
+        assert text and "\n" not in text and text != "not said"
+    assert cls.acts_on in {"embed", "rotate", "bias", "mask", "scores", "weights", "several", "nothing"}
+    assert (cls.acts_on == "nothing") == (not made.hooks)
+    assert inspect.getmodule(cls).__doc__ and cls.revision >= 1
+    nulls = {key for key, value in registry.default_parameters(name).items() if value is None}
+    assert set(made.derived) == nulls
+
+
+@pytest.mark.parametrize(
+    "name, nearest",
+    [("rop", "rope"), ("ALiBi", "alibi"), ("sinusodial", "sinusoidal"), ("xyzzy", None)],
+)
+def test_unknown_names_give_the_nearest(name: str, nearest: str | None) -> None:
+    with pytest.raises(UserError) as caught:
+        build_encoding(name, **SIZES)
+    assert caught.value.nearest == nearest
+    assert "rope" in str(caught.value) and name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["os", "base", "registry", "options", "../x", "posenc.encodings.rope", "__init__", ""]
+)
+def test_names_that_are_no_encodings_import_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def imported(*arguments: object) -> None:
+        raise AssertionError(f"imported {arguments}")
+
+    monkeypatch.setattr(registry.importlib, "import_module", imported)
+    with pytest.raises(UserError, match="no such encoding"):
+        resolve_encoding({"name": name})
+
+
+# settings that are refused -> part of the message
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({}, r"encoding\.name: is missing"),
+    ({"name": 3}, r"encoding\.name"),
+    ({"name": ["rope", "alibi"]}, r"encoding\.name"),
+    ({"name": "rope", "bsae": 1.0}, r"did you mean: encoding\.base"),
+    ({"name": "rope", "base": "big"}, r"encoding\.base"),
+    ({"name": "rope", "base": True}, r"encoding\.base"),
+    ({"name": "rope", "layout": "pairs"}, r"(?s)encoding\.layout.*interleaved"),
+    ({"name": "t5", "buckets": 32.5, "max_distance": None}, r"encoding\.buckets"),
+]
+
+
+@pytest.mark.parametrize("settings, says", WRONG, ids=str)
+def test_settings_that_are_wrong(settings: dict[str, Any], says: str) -> None:
+    name = settings.get("name")
+    given = {**registry.default_parameters(name), **settings} if isinstance(name, str) else settings
+    with pytest.raises(UserError, match=says):
+        resolve_encoding(given)
+
+
+def test_a_missing_parameter_is_named() -> None:
+    with pytest.raises(UserError, match=r"encoding\.layout: missing"):
+        resolve_encoding({"name": "rope", "base": 10000.0})
+
+
+def test_a_whole_number_is_a_float_where_one_is_declared() -> None:
+    given = {"name": "rope", **registry.default_parameters("rope"), "base": 500_000}
+    assert resolve_encoding(given) == {**given, "base": 500_000.0}
+
+
+def test_a_plugin_is_found_when_it_is_named(plugin: str) -> None:
+    with pytest.raises(UserError, match="no such encoding"):
+        encoding_class("mine")
+    assert plugin not in sys.modules  # nothing is imported unless somebody names it
+    assert "mine" in list_encodings([plugin])
+    assert list(registry._plugin_classes([plugin])) == ["mine"]  # not the RoPE that it imports
+    assert build_encoding("mine", plugins=[plugin], strength=2, **SIZES).strength == 2.0
+    assert resolve_encoding({"name": "mine", "strength": 1}, [plugin]) == {"name": "mine", "strength": 1.0}
+    assert encoding_class("rope", [plugin]) is RoPE
+    with pytest.raises(UserError, match="did you mean: mine"):
+        encoding_class("mime", [plugin])
+    with pytest.raises(UserError, match=r"encoding\.strength: missing"):
+        resolve_encoding({"name": "mine"}, [plugin])
+    with pytest.raises(UserError, match=r"did you mean: encoding\.strength"):
+        resolve_encoding({"name": "mine", "strenght": 1.0}, [plugin])
+    with pytest.raises(UserError, match="must not be negative"):
+        build_encoding("mine", plugins=[plugin], strength=-1.0, **SIZES)
+
+
+def test_a_part_of_a_sum_may_come_from_a_plugin(plugin: str) -> None:
+    parts = ["rope", {"name": "mine", "strength": 0.5}]
+    made = build_encoding("sum", parts=parts, plugins=[plugin], **SIZES)
+    assert made.distance_bias(torch.tensor([4]), 0).tolist() == [[-2.0], [-2.0]]
+    with pytest.raises(UserError, match="mine"):
+        build_encoding("sum", parts=parts, **SIZES)
+    resolved = resolve_encoding({"name": "sum", "parts": parts}, [plugin])
+    own, theirs = sources_of(resolved, [plugin])["parts"]
+    assert own == {"revision": 1, "source": None} and re.fullmatch("[0-9a-f]{16}", theirs["source"])
+    assert registry.origins_of(resolved, [plugin]) == {"encoding mine": f"module {plugin}"}
+
+
+def test_frequent_mistakes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "posenc_frequent_mistakes.py").write_text(MISTAKES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = ["posenc_frequent_mistakes"]
+    with pytest.raises(UserError, match=r"(?s)encoding\.start=1\.0: .*not keyword-only.*self, shape, \*"):
+        resolve_encoding({"name": "positional", "start": 1.0}, module)
+    with pytest.raises(UserError, match=r"raises KeyError: 'scale' \(posenc_frequent_mistakes\.py:20\)"):
+        build_encoding("forgetful", plugins=module, **SIZES)
+    # a default of the class is a setting like another: it is stored, and part of the run's identity
+    assert resolve_encoding({"name": "defaulted"}, module) == {"name": "defaulted", "start": 2.0}
+
+
+BROKEN_PLUGINS = {
+    "no_such_module_here": (None, "(?s)cannot be imported .*in this folder or on PYTHONPATH"),
+    "mine.py": (None, r"(?s)cannot be imported.*plugins=\[mine\]"),
+    "../x": (None, "cannot be imported"),
+    "": (None, "cannot be imported"),
+    "posenc_broken": ("def :\n", r"cannot be imported.*SyntaxError"),
+    "posenc_quitting": ("import sys\nsys.exit(0)\n", r"cannot be imported \(SystemExit: 0\)"),
+    "posenc_nameless": (
+        "from posenc.encodings.base import Encoding\n\nclass Mine(Encoding):\n    pass\n",
+        "its class Mine has no `name`",
+    ),
+    "posenc_taken": (
+        MODULE.format(cls="Mine", name="rope"),
+        "its encoding rope has the name of one of posenc's",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_PLUGINS)
+def test_plugins_that_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, says = BROKEN_PLUGINS[name]
+    if source is not None:
+        (tmp_path / f"{name}.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UserError, match=says) as caught:
+        encoding_class("mine", [name])
+    assert caught.value.key == "plugins"
+
+
+def install(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    point = EntryPoint(name, value, registry.ENTRY_POINTS)
+    monkeypatch.setattr(
+        registry, "entry_points", lambda group: [point] if group == "posenc.encodings" else []
+    )
+
+
+def test_entry_points(plugin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, "theirs", f"{plugin}:Mine")
+    assert "theirs" in list_encodings() and plugin not in sys.modules
+    assert encoding_class("theirs").__module__ == plugin
+    assert build_encoding("theirs", strength=1.0, **SIZES).strength == 1.0
+    with pytest.raises(UserError, match="did you mean: theirs"):
+        encoding_class("their")
+
+
+@pytest.mark.parametrize("value", ["no_such_module_here:Mine", "json:loads", "json:no_such_name"])
+def test_entry_points_that_lead_nowhere(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, "theirs", value)
+    with pytest.raises(UserError, match="theirs"):
+        encoding_class("theirs")
+    assert encoding_class("rope") is RoPE
+
+
+def test_no_plugin_takes_a_name_that_is_taken(
+    plugin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"{plugin}_2.py").write_text(MODULE.format(cls="Other", name="mine"))
+    assert encoding_class("mine", [plugin, plugin]).name == "mine"
+    with pytest.raises(UserError, match=f"name of one of the plug-in {plugin}"):
+        encoding_class("mine", [plugin, f"{plugin}_2"])
+    install(monkeypatch, "mine", f"{plugin}:Mine")  # the same class, named twice
+    assert encoding_class("mine", [plugin]).__module__ == plugin
+    install(monkeypatch, "mine", f"{plugin}_2:Other")
+    with pytest.raises(UserError, match=f"the installed {plugin}_2:Other"):
+        encoding_class("mine", [plugin])

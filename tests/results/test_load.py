@@ -1,0 +1,284 @@
+"""Run directories and bundles from disk, damaged and hostile ones too; filters; summaries."""
+
+import gzip
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from fake_runs import MULTIPLES, T, compared, edit_json, record, write_run
+
+from posenc.core.errors import UserError
+from posenc.results import Run, load_runs
+from posenc.results import load as load_module
+from posenc.results.bundle import MOST_LOSSES, SUFFIX, bundled, loss_columns, losses_of, packed
+from posenc.results.filters import where
+from posenc.results.run import is_dead, run_names
+from posenc.results.run_summary import bundles, losses_by_multiple, run_directories, run_summary
+from posenc.results.safe_read import plain_yaml
+
+
+def test_finds_runs_at_any_depth_once(tmp_path: Path) -> None:
+    a = write_run(tmp_path / "runs" / "default", "rope")
+    b = write_run(tmp_path / "runs" / "other" / "deep", "alibi")
+    write_run(tmp_path / "runs" / ".sweeps", "t5")
+    write_run(a / "inside", "nope")  # within a run: not a run of its own
+    (tmp_path / "runs" / "loop").symlink_to(tmp_path / "runs")
+    found = load_runs([tmp_path / "runs", str(a), str(tmp_path / "runs" / "*"), a / "results.json"])
+    assert [run.path for run in found] == [a, b]
+    assert all(run.state == "finished" and run.problem is None for run in found)
+    assert [record["window"] for record in found[0].records] == [32, 64, 128, 256, 512]
+    assert found[0].config["encoding"] == {"name": "rope"} and found[0].config["seed"] == found[0].seed == 0
+    for path in ("nowhere", "nowhere/*", "encoding=rope"):
+        with pytest.raises(UserError, match="--where" if "=" in path else "nowhere"):
+            load_runs([tmp_path / path])
+    assert run_names(found * 2, most=1) == f"{a.name} and 3 more"
+
+
+def test_only_asked_protocols_are_read(tmp_path: Path) -> None:
+    write_run(tmp_path, records=[record(T, 1.0), record(T, 2.0, protocol="sliding", stride=8)])
+    for path in (tmp_path, tmp_path / f"x{SUFFIX}"):
+        if path != tmp_path:
+            path.write_bytes(packed([bundled(run) for run in load_runs([tmp_path])]))
+        (run,) = load_runs([path], {"sliding"})
+        assert [r["protocol"] for r in run.records] == ["sliding"] and run.unread == {"fixed-target"}
+
+
+DAMAGE = {
+    "cut": lambda p: p.write_text(p.read_text()[:200]),
+    "empty": lambda p: p.write_text(""),
+    "list": lambda p: p.write_text("[]"),
+    "binary": lambda p: p.write_bytes(b"\xff\xfe\x00"),
+    "deep": lambda p: p.write_text("[" * 200_000),
+    "version": lambda p: edit_json(p, schema_version=99),
+    "no facts": lambda p: edit_json(p, run=None),
+    "facts": lambda p: edit_json(p, run={"encoding": {"name": "rope"}, "context_length": 64}),
+    "records": lambda p: edit_json(p, records={"a": 1}),
+    "foreign record": lambda p: edit_json(p, records=[{"protocol": "x"}]),
+    "nan": lambda p: p.write_text(p.read_text().replace('"nats": 1.3', '"nats": NaN')),
+    "infinite": lambda p: p.write_text(p.read_text().replace('"nats": 1.3', '"nats": 1e999')),
+    "long int": lambda p: p.write_text('{"schema_version": ' + "9" * 5000 + "}"),
+    "directory": lambda p: (p.unlink(), p.mkdir()),
+    "fifo": lambda p: (p.unlink(), os.mkfifo(p)),
+    "link": lambda p: (p.rename(p.parents[1] / "moved"), p.symlink_to(p.parents[1] / "moved")),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_damage_is_a_problem_never_an_exception(tmp_path: Path, how: str) -> None:
+    DAMAGE[how](write_run(tmp_path, losses={1: 1.3}) / "results.json")
+    (run,) = load_runs([tmp_path])
+    assert run.problem and (run.state, run.records, run.facts) == ("damaged", [], None), run.problem
+    assert run_summary(run.path).state == "damaged"
+
+
+def test_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path)
+    monkeypatch.setattr(load_module, "LARGEST_RESULTS", 300)
+    assert "too large" in load_runs([tmp_path])[0].problem
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("a: !!python/object/apply:os.getcwd []", "a: &a [x, x]\nb: [*a, *a]\n", "a: [", "[" * 100_000),
+        *("x: !!int ''", "x: 2001-01-01", "x: !!set {a}", "x: !!binary aGk=", "3: x", "\x00"),
+    ],
+)
+def test_settings_that_are_no_plain_data_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"config\.yaml: "):
+        plain_yaml(text.encode())
+    assert plain_yaml(b"a: [1, 2.5, true, null, '${oc.env:HOME}']") == {
+        "a": [1, 2.5, True, None, "${oc.env:HOME}"]
+    }
+
+
+def test_strange_names_and_facts_do_not_stop_a_comparison(tmp_path: Path) -> None:
+    odd = {
+        "parameters": {"total": [1]},
+        "corpus": {"name": {"a": 1}},
+        "tokenizer": [1],
+        "model": {"name": [2]},
+    }
+    write_run(tmp_path, facts=odd, records=[record(64, 1.3), record(64, 1.2, extend={"name": "語" * 90})])
+    write_run(tmp_path, status="failed", config={"encoding": {"name": "y" * 300}}, results=False)
+    status = write_run(tmp_path, "alibi", facts=odd) / "status.json"
+    status.write_text(json.dumps({"status": ["x"], "reason": {"a": 1}}))
+    assert compared(tmp_path).rows[0].parameters is None
+    (alibi,) = (run for run in load_runs([tmp_path]) if "alibi" in run.name)
+    assert (alibi.state, alibi.reason) == ("finished", None)
+
+
+def test_a_killed_process_is_dead_and_a_reused_number_too() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    now = datetime.now().astimezone().isoformat()
+    status = {"pid": process.pid, "host": socket.gethostname(), "updated": now}
+    try:
+        assert not is_dead(status)
+        assert is_dead({**status, "updated": "2020-01-01T00:00:00+00:00"})  # it began after that
+        for other in ({"host": "elsewhere"}, *({"pid": pid} for pid in (-1, 0, None, "7", 2**70, True))):
+            assert not is_dead({**status, "updated": "2020-01-01T00:00:00+00:00", **other})
+        process.send_signal(signal.SIGKILL)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
+        assert is_dead(status)
+    finally:
+        process.kill()
+        process.communicate()
+    assert is_dead(status)
+
+
+def test_a_summary_has_progress_and_the_tables_losses(tmp_path: Path) -> None:
+    other = [record(w, 2.2, targets_hash="b" * 16) for w in (T // 4, T // 2, T)]
+    refused = record(8 * T, 0.0, note="refused: beyond=refuse")
+    run = write_run(tmp_path, records=[record(T // 2, 1.3), record(T, 1.2), refused, *other])
+    found = run_summary(run)
+    shown = {cell.multiple: cell.mean for cell in compared(tmp_path).rows[0].cells if cell.mean is not None}
+    assert found.losses == pytest.approx(shown) and found.at_train_length == pytest.approx(1.2)
+    assert (found.state, found.encoding, found.context_length, found.tokens) == (
+        "finished",
+        "rope",
+        T,
+        3_276_800,
+    )
+    extended = [record(m * T, 1.0 + m, extend={"name": "yarn"}) for m in (1, 2)]
+    assert losses_by_multiple(extended, {}) == {1.0: 2.0, 2.0: 3.0}
+    stopped = write_run(tmp_path, "alibi", status="interrupted", results=False)
+    lines = [{"step": i, "tokens": i * 1000, "loss": 3 / i, "tokens_per_second": 500.0} for i in (1, 2)]
+    (stopped / "metrics.jsonl").write_text("\n".join([*map(json.dumps, lines), '{"cut']))
+    found = run_summary(stopped)
+    assert (found.state, found.tokens, found.tokens_asked) == ("interrupted", 2000, 3_276_800)
+    assert (found.training_loss, found.seconds_left) == (1.5, (3_276_800 - 2000) / 500)
+    (tmp_path / f"x{SUFFIX}").write_bytes(packed([]))
+    assert [path for path, _ in run_directories([tmp_path])] == [stopped, run]
+    assert bundles([tmp_path]) == [tmp_path / f"x{SUFFIX}"]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Run]:
+    write_run(tmp_path, "rope", seed=0)
+    write_run(tmp_path, "rope", seed=1, config={"train": {"tokens": 5, "lr": 0.001}})
+    write_run(tmp_path, "alibi", seed=0, status="failed", results=False)
+    write_run(tmp_path, "t5", seed=12, config={"model": {"name": "tiny"}}, results=False)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "results.json").write_text("{")
+    return load_runs([tmp_path])
+
+
+def test_conditions_keep_what_fulfils_all(runs: list[Run]) -> None:
+    counts = {
+        (): 5,
+        ("encoding=rope",): 2,
+        ("encoding=rope,t5",): 3,
+        ("encoding=*o*",): 2,
+        ("encoding!=rope",): 3,  # the damaged one has no encoding: it is not rope
+        ("encoding!=rope", "encoding=*"): 2,
+        ("seed=1",): 1,  # not 12
+        ("seed=0", "encoding=rope"): 1,
+        ("train.lr=1e-3",): 1,
+        ("model=tiny",): 1,
+        ("model.name=tiny",): 1,
+        ("status=failed",): 1,
+        ("status=damaged",): 1,
+        ("T=64",): 4,
+        ("name=rope-*",): 2,
+    }
+    assert {conditions: len(where(runs, conditions)) for conditions in counts} == counts
+
+
+@pytest.mark.parametrize(
+    ("conditions", "words"),
+    [
+        (["encoding"], ["not a condition", "key=value"]),
+        (["encoding="], ["not a condition"]),
+        (["encodng=rope"], ["--where=encodng", "no run has this key", "did you mean: encoding"]),
+        (["train.lrr=1"], ["did you mean: train.lr"]),
+        (["encoding=ropee"], ["no run fulfils it", "alibi, rope, t5", "did you mean: rope"]),
+        (["encoding=rope", "seed=\x1b[31m7"], ["no run fulfils it", "\\x1b", "allowed: 0, 1"]),
+    ],
+)
+def test_wrong_conditions_name_what_there_is(
+    runs: list[Run], conditions: list[str], words: list[str]
+) -> None:
+    with pytest.raises(UserError) as caught:
+        where(runs, conditions)
+    text = caught.value.text()
+    assert all(word in text for word in words) and "\x1b" not in text, text
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for seed in range(2):
+        run = write_run(tmp_path, seed=seed, losses={m: 1.2 + m / 10 + seed / 70 for m in MULTIPLES})
+        steps = [step for step in range(1, 1001) if step != 900 * seed]
+        lines = [json.dumps({"step": step, "tokens": 2048 * step, "loss": 3 / step}) for step in steps]
+        odd = ['{"tokens": 1e30, "loss": 1}', '{"tokens": 5, "loss": 1.7e308}', "[", "{}", '{"cut']
+        (run / "metrics.jsonl").write_text("\n".join([*lines, *odd]))
+    return tmp_path
+
+
+def test_a_bundle_holds_the_results_and_the_training_losses(folder: Path) -> None:
+    bundle = folder / "out" / f"two{SUFFIX}"
+    bundle.parent.mkdir()
+    runs = load_runs([folder])
+    runs[0].status |= {"host": "mine", "pid": 77}
+    runs[0].config["runs_dir"] = "/home/me/runs"
+    lines = [bundled(run) for run in runs]
+    assert b"mine" not in lines[0] and b"/home/me" not in lines[0]
+    bundle.write_bytes(packed(lines))
+    again = load_runs([bundle])
+    assert packed([bundled(run) for run in again]) == bundle.read_bytes()  # a bundle of a bundle
+    assert [run.path for run in again] == [bundle / run.name for run in runs]
+    here, there = compared(folder), compared(bundle)
+    assert [cell.mean for cell in there.rows[0].cells] == [cell.mean for cell in here.rows[0].cells]
+    kept = [losses_of(run) for run in again]
+    assert all(MOST_LOSSES - 2 <= len(one) <= MOST_LOSSES and max(one) == 2048 * 1000 for one in kept)
+    assert all(loss == pytest.approx(6144 / tokens, rel=1e-4) for tokens, loss in kept[0].items())
+    assert len(kept[0].keys() & kept[1].keys()) >= MOST_LOSSES - 2  # a step that one seed did not log
+    assert loss_columns({20.0: 1.0, 10.0: 2.0}) == {"tokens": [10, 20], "loss": [2.0, 1.0]}
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        *(None, [], {"tokens": [1]}, {"tokens": [1], "loss": [1, 2]}, {"tokens": ["1"], "loss": [1]}),
+        *({"tokens": [1], "loss": [True]}, {"tokens": [1], "loss": [1e300]}, {"tokens": [-1], "loss": [1]}),
+        {"tokens": [1] * (MOST_LOSSES + 1), "loss": [1] * (MOST_LOSSES + 1)},
+    ],
+)
+def test_odd_training_losses_are_none_and_the_rest_is_read(folder: Path, columns: object) -> None:
+    line = {**json.loads(bundled(load_runs([folder])[0])), "losses": columns}
+    (folder / f"odd{SUFFIX}").write_bytes(packed([json.dumps(line).encode() + b"\n"]))
+    (found,) = load_runs([folder / f"odd{SUFFIX}"])
+    assert losses_of(found) == {} and found.records and found.problem is None
+
+
+def test_a_damaged_bundle_is_a_problem(folder: Path) -> None:
+    bundle = folder / f"bad{SUFFIX}"
+    data = packed([bundled(run) for run in load_runs([folder])])
+    broken = [gzip.compress(b"x" * 100)[:10] + b"\x07" + b"\xff" * 40, gzip.compress(b'{"posenc_bundle": 2}')]
+    for share in (0.1, 0.5, 0.99):
+        at = int(share * len(data))
+        broken += [data[:at], data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]]
+    for content in broken:
+        bundle.write_bytes(content)
+        assert any(run.problem for run in load_runs([bundle]))
+    lines = [
+        b'{"name": "../../x", "results": []}\n',
+        b'{"results": {"schema_version": 9}}\n',
+        b'{"name": 3}\n',
+    ]
+    bundle.write_bytes(packed(lines))
+    runs = load_runs([bundle])
+    assert len(runs) == 3 and all(run.problem and run.path.parent == bundle for run in runs)
+
+
+def test_a_run_that_diverged_unmeasured_stays_a_run_of_a_bundle(tmp_path: Path) -> None:
+    write_run(tmp_path, status="diverged", reason="nan", results=False)
+    (tmp_path / f"x{SUFFIX}").write_bytes(packed([bundled(run) for run in load_runs([tmp_path])]))
+    (run,) = load_runs([tmp_path / f"x{SUFFIX}"])
+    assert (run.state, run.reason, run.problem) == ("diverged", "nan", None)

@@ -1,0 +1,175 @@
+"""Means, intervals and paired differences against closed forms, and how often intervals contain the truth."""
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from posenc.results.ranking import holm
+from posenc.results.statistics import (
+    Estimate,
+    Sample,
+    difference,
+    mean_and_spread,
+    on_shared_documents,
+    ratio_interval,
+    same_targets,
+)
+
+
+def sample(nats, targets=None, sizes=None, start=0) -> Sample:
+    n = len(nats)
+    columns = {"document": list(range(start, start + n)), "nats": list(nats)}
+    return Sample({**columns, "targets": targets or [10] * n, "bytes": sizes or [20] * n})
+
+
+def bits(values, size=100.0) -> Sample:
+    """Documents of these bits per byte, each with as many bytes."""
+    return sample([v * size * math.log(2) for v in values], sizes=[size] * len(values))
+
+
+def test_ratio_interval_of_equal_counts_is_the_t_interval_of_the_mean() -> None:
+    sums = [1.0, 3.0] * 20  # mean 2, sample variance 40/39; t(39, 0.975) = 2.0226909
+    half = 2.0226909 * math.sqrt(40 / 39 / 40)
+    assert ratio_interval(sums, [1.0] * 40) == pytest.approx((2 - half, 2 + half), abs=1e-6)
+
+
+def test_ratio_interval_uses_the_effective_number_of_documents() -> None:
+    counts = [100.0] * 3 + [1.0] * 40
+    sums = list(np.array(counts) * np.random.default_rng(1).normal(2, 0.3, 43))
+    low, high = ratio_interval(sums, counts)
+    left_out = (sum(sums) - np.array(sums)) / (sum(counts) - np.array(counts))
+    error = math.sqrt(42 / 43 * ((left_out - left_out.mean()) ** 2).sum())
+    assert low < sum(sums) / sum(counts) < high
+    assert (high - low) / 2 > 3 * error  # t with about 2.8 degrees of freedom, not 1.96
+
+
+def test_no_interval_below_thirty_documents_and_wrong_counts() -> None:
+    assert ratio_interval([1.0] * 29, [1.0] * 29) is None
+    assert ratio_interval([1.0, 2.0] * 15, [1.0] * 30) is not None
+    few = difference([(bits([1.0, 2.0] * 14), bits([1.0] * 28))] * 3, "bytes")
+    assert (few.value, few.interval(), few.p_beyond(0.0)) == (pytest.approx(0.5), None, None)
+    for counts in ([1.0] * 39, [0.0] + [1.0] * 39):
+        with pytest.raises(ValueError, match=r"counts|target"):
+            ratio_interval([1.0] * 40, counts)
+
+
+def test_difference_divides_once_and_aligns_documents() -> None:
+    a, straight = sample([12.0, 40.0], [10, 30], [20, 60]), sample([10.0, 30.0], [10, 30], [20, 60])
+    b = Sample({key: values[::-1] for key, values in straight.columns.items()})
+    assert same_targets(a, b)
+    assert difference([(a, b)], "targets").value == pytest.approx(12 / 40)
+    assert difference([(a, b)], "bytes").value == pytest.approx(12 / (80 * math.log(2)))
+    for other in (sample([1, 2], start=1), sample([1, 2], [10, 11]), sample([1, 2], sizes=[20, 21])):
+        assert not same_targets(sample([1, 2]), other)
+    for pairs in ([], [(sample([1.0]), sample([1.0], sizes=[0]))]):
+        with pytest.raises(ValueError, match=r"no (seeds|bytes)"):
+            difference(pairs, "bytes")
+
+
+def test_pairing_removes_what_both_share() -> None:
+    noise = np.random.default_rng(0).normal(15, 4, 40)
+    estimate = difference([(sample(noise + 2), sample(noise))], "targets")
+    low, high = estimate.interval()
+    assert estimate.value == pytest.approx(0.2) and high - low < 1e-9
+    ours, theirs = on_shared_documents(sample(noise), sample(noise[5:], start=5))
+    assert ours.columns["document"] == theirs.columns["document"] == list(range(5, 40))
+    assert ours.columns["nats"] == theirs.columns["nats"]
+    assert on_shared_documents(sample([1.0]), sample([1.0], start=1)) is None
+
+
+def test_two_tokenizers_are_compared_over_the_same_documents() -> None:
+    rng = np.random.default_rng(2)
+    sizes = rng.integers(50, 200, 60).astype(float)
+    shared = rng.normal(2, 0.5, 60)  # a document that is hard for one is hard for the other
+    ours, theirs = (shared + 0.1) * sizes, shared * (sizes + 5)
+    a, b = sample(ours, sizes=list(sizes)), sample(theirs, sizes=list(sizes + 5))
+    estimate = difference([(a, b)], "bytes")
+    at_once = ours.sum() / sizes.sum() - theirs.sum() / (sizes + 5).sum()
+    assert estimate.value == pytest.approx(at_once / math.log(2))
+    low, high = estimate.interval()
+    assert high - low < 0.02  # the documents' own differences (0.5) cancel: unpaired it would be 0.5
+    some = Sample({key: values[:-10] for key, values in b.columns.items()})
+    assert difference([(a, some)], "bytes").interval() is not None  # longer tokens leave fewer documents
+
+
+def test_without_noise_in_the_documents_it_is_the_t_interval_over_seeds() -> None:
+    values = [0.31, 0.27, 0.36]
+    estimate = difference([(bits([value + 1] * 40), bits([1.0] * 40)) for value in values], "bytes")
+    expected = stats.ttest_1samp(values, 0.02)
+    assert estimate.interval() == pytest.approx(tuple(expected.confidence_interval(0.95)))
+    assert estimate.p_beyond(0.02) == pytest.approx(expected.pvalue, rel=1e-6)
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_for_one_seed_or_equal_seeds_it_is_the_t_interval_over_documents(seeds: int) -> None:
+    values = list(np.random.default_rng(3).normal(0.3, 1.0, 50))
+    expected = stats.ttest_1samp(values, 0.02)
+    estimate = difference([(bits(values), bits([0.0] * 50))] * seeds, "bytes")
+    assert estimate.seeds == seeds
+    assert estimate.interval() == pytest.approx(tuple(expected.confidence_interval(0.95)))
+    assert estimate.p_beyond(0.02) == pytest.approx(expected.pvalue, rel=1e-6)
+
+
+def test_documents_are_judged_after_averaging_over_seeds() -> None:
+    """What one seed gains in a document and another loses is no difference between documents."""
+    values = np.random.default_rng(5).normal(0.0, 1.0, 50)
+    zero, one, opposite = bits([0.0] * 50), bits(values - values.mean()), bits(values.mean() - values)
+    estimate = difference([(one, zero), (opposite, zero)], "bytes")
+    assert estimate.document_variance == pytest.approx(0.0, abs=1e-20)
+    assert difference([(one, zero), (one, zero)], "bytes").document_variance > 0.01
+
+
+def test_both_parts_add_up_as_squares() -> None:
+    estimate = Estimate(1.0, 3, 100, 0.01**2, 0.02**2, 80.0)
+    seeds, documents = stats.t.ppf(0.975, 2) * 0.01, stats.t.ppf(0.975, 80) * 0.02
+    assert estimate.halves(0.05) == pytest.approx((seeds, documents))
+    low, high = estimate.interval()
+    assert (high - low) / 2 == pytest.approx(math.hypot(seeds, documents))
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.02, 0.05])
+def test_p_is_below_a_level_where_that_levels_interval_clears_the_margin(margin: float) -> None:
+    for value in (0.03, -0.06, 0.09, -0.2):
+        estimate = Estimate(value, 3, 100, 0.005**2, 0.004**2, 60.0)
+        for level in (0.2, 0.05, 0.05 / 15, 0.05 / 300):
+            low, high = estimate.interval(1 - level)
+            assert (estimate.p_beyond(margin) < level) == (low > margin or high < -margin)
+    assert Estimate(0.01, 1, 40, None, 1e-6, 39.0).p_beyond(0.02) == 1.0
+    assert 0 < Estimate(0.5, 1, 40, None, 0.0, 39.0).p_beyond(0.02) < 1e-10
+
+
+def test_mean_and_spread() -> None:
+    assert mean_and_spread([1.0, 2.0, 3.0]) == (2.0, 1.0)
+    assert mean_and_spread([1.5]) == (1.5, None)
+    assert mean_and_spread([1.0, math.inf]) == (math.inf, None)
+    with pytest.raises(ValueError):
+        mean_and_spread([])
+
+
+def test_coverage_of_few_unequal_documents() -> None:
+    """scripts/coverage.py is the long simulation; 1.96 standard errors would cover 86%."""
+    rng, hits = np.random.default_rng(7), 0
+    for _ in range(600):
+        counts = rng.lognormal(3, 1.5, 30)
+        sums = counts * rng.normal(1.5, 0.4, 30)  # the ratio's true value is 1.5
+        low, high = ratio_interval(list(sums), list(counts))
+        hits += low <= 1.5 <= high
+    assert 0.9 < hits / 600 < 0.98
+
+
+def test_six_equal_rows_are_hardly_ever_ranked() -> None:
+    """Few seeds tell little of their own variance: one t of Satterthwaite's degrees ranks some in 20%."""
+    rng, wrong = np.random.default_rng(12), 0
+    for _ in range(60):
+        sizes = rng.integers(1, 20, 60) * 16.0
+        rows = []
+        for _ in range(6):
+            effect = rng.normal(0, 0.05, 60)
+            noise = [rng.normal(0, 0.03) + rng.normal(size=60) / np.sqrt(sizes) for _ in range(3)]
+            rows.append([sample(math.log(2) * sizes * (effect + one), sizes=list(sizes)) for one in noise])
+        found = [difference(list(zip(a, b, strict=True)), "bytes") for a, b in combinations(rows, 2)]
+        wrong += min(holm([estimate.p_beyond(0.0) for estimate in found])) < 0.05
+    assert wrong <= 3

@@ -1,0 +1,165 @@
+"""`posenc eval`: other lengths, protocols, corpora and extensions, and what they leave in a run."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+
+from posenc.config.compose import compose_jobs
+from posenc.config.overrides import parse
+from posenc.evaluation import PROTOCOLS
+from posenc.running.jobs import applicable
+
+Posenc = Callable[..., tiny.Result]
+FIXED = "eval.protocols=[fixed-target]"
+
+
+def results_of(run: Path) -> Any:
+    return json.loads((run / "results.json").read_text())
+
+
+def fixed_target(run: Path, extend: str | None) -> dict[int, dict[str, Any]]:
+    records = [r for r in results_of(run)["records"] if r["protocol"] == "fixed-target"]
+    of_name = [r for r in records if (r["extend"] or {}).get("name") == extend and r["split"] == "test"]
+    return {r["window"]: r for r in of_name}
+
+
+def test_other_lengths_add_cells_and_change_no_facts(posenc: Posenc, run_copy: Path) -> None:
+    before = results_of(run_copy)
+    asked = ["eval", f"run={run_copy}", "eval.lengths=[1x,4x,16x]", FIXED]
+    result = posenc(*asked)
+    assert result.code == 0 and "16x" in result.out and "nonoverlapping" not in result.out, result.err
+    after = results_of(run_copy)
+    assert after["run"] == before["run"]
+    new = [r for r in after["records"] if r not in before["records"]]
+    # other targets: those that have 256 tokens before them
+    cells = {*(("fixed-target", window) for window in (16, 64, 256)), ("trigram", 16)}
+    assert {(r["protocol"], r["window"]) for r in new} == cells
+    assert len(after["records"]) == len(before["records"]) + len(cells)
+    again = posenc(*asked)
+    assert again.out == result.out and results_of(run_copy) == after
+
+
+def test_it_equals_what_the_training_measured(posenc: Posenc, run_copy: Path) -> None:
+    before = results_of(run_copy)
+    for path in (run_copy / "records").iterdir():
+        path.unlink()
+    (run_copy / "results.json").unlink()
+    assert posenc("eval", f"run={run_copy}").code == 0
+    after = results_of(run_copy)
+    assert [{**r, "seconds": 0} for r in after["records"]] == [{**r, "seconds": 0} for r in before["records"]]
+    differing = {key for key, value in before["run"].items() if after["run"][key] != value}
+    assert differing <= {"peak_memory_bytes", "wall_seconds", "tokens_per_second"}
+    assert after["run"]["peak_memory_bytes"] is None  # this process did not train it
+    assert after["run"]["wall_seconds"] > 0
+
+
+def test_another_corpus_is_kept_apart(posenc: Posenc, run_copy: Path, place: Path) -> None:
+    other = tiny.write_corpus(place / "other", documents=40)
+    before = results_of(run_copy)
+    own = before["run"]["corpus"]["fingerprint"]
+    result = posenc("eval", f"run={run_copy}", "data=files", f"data.paths={other}", "eval.lengths=[1x,2x]")
+    assert result.code == 0, result.err
+    prints = [r["fingerprint"] for r in results_of(run_copy)["records"]]
+    # two windows by two protocols and a curve; the trigram is of the corpus that was trained on
+    assert prints.count(own) == len(before["records"]) == len(prints) - 5 and len(set(prints)) == 2
+
+
+def test_an_extension_is_a_row_of_its_own_beside_the_crop_line(posenc: Posenc, run_copy: Path) -> None:
+    asked = ["eval", f"run={run_copy}", "extend=pi", FIXED]
+    result = posenc(*asked)
+    assert result.code == 0, result.err
+    rows = [line.split()[0] for line in result.out.splitlines() if line.startswith("rope")]
+    assert rows[:2] == ["rope", "rope+pi"]
+    found, plain = fixed_target(run_copy, "pi"), fixed_target(run_copy, None)
+    factors = {w: r["extend"]["resolved"]["factor"] for w, r in found.items()}
+    assert factors == {16: 1.0, 32: 2.0, 64: 4.0}
+    assert found[16]["per_document"] == plain[16]["per_document"]  # nothing to extend at T
+    assert found[64]["nats"] != plain[64]["nats"]
+    assert len({r["targets_hash"] for r in [*found.values(), *plain.values()]}) == 1
+    again = posenc(*asked)
+    assert again.code == 0 and fixed_target(run_copy, "pi") == found
+    assert not [x for x in again.err.splitlines() if "evaluating" in x and "(stored)" not in x]
+
+
+def test_what_does_not_apply_is_refused_and_in_a_sweep_left_out(
+    posenc: Posenc, train: Posenc, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train("encoding=alibi", "eval.lengths=[1x]", FIXED).code == 0
+    (run,) = (place / "runs" / "default").iterdir()
+    before = {p: p.stat().st_mtime_ns for p in run.rglob("*")}
+    refused = posenc("eval", f"run={run}", "extend=yarn")
+    assert refused.code == 2 and "extend=yarn: does not apply to encoding=alibi" in refused.err
+    assert "allowed: " in refused.err and "window" in refused.err
+    assert {p: p.stat().st_mtime_ns for p in run.rglob("*")} == before
+    swept = compose_jobs("eval", parse(["-m", f"run={run}", "extend=pi,yarn,window", FIXED]))
+    kept = applicable("eval", swept).jobs
+    assert [job.settings["extend"]["name"] for job in kept] == ["window"]
+    assert re.findall(r"^  (\w+): does not apply", capsys.readouterr().err, re.M) == ["pi", "yarn"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["extend=yran"], "did you mean: yarn"),
+        (["extend.beta_fats=3"], "there is no such setting"),
+        (["eval.stride=2x", "eval.protocols=[sliding]"], "eval.stride=2x"),
+        (["eval.stride=0", "eval.protocols=[sliding]"], "not a positive whole number"),
+        (["eval.protocols=[slidign]"], "did you mean: sliding"),
+        (["extend=yarn", "extend.tune=true", "eval.lengths=[1x]"], "no length beyond"),
+        (["extend=yarn", "extend.tune=true", "eval.split=validation"], "extend.tune"),
+    ],
+)
+def test_wrong_words_are_refused_before_anything_is_read(
+    posenc: Posenc, run_copy: Path, overrides: list[str], said: str
+) -> None:
+    result = posenc("eval", f"run={run_copy}", *overrides)
+    assert result.code == 2 and said in result.err
+
+
+def test_knobs_are_chosen_on_validation_documents(posenc: Posenc, run_copy: Path) -> None:
+    result = posenc("eval", f"run={run_copy}", "extend=yarn", "extend.tune=true", FIXED)
+    assert result.code == 0 and "chosen on validation documents: yarn beta_fast=" in result.err, result.err
+    tried = [r for r in results_of(run_copy)["records"] if r["split"] == "validation"]
+    assert {r["extend"]["name"] for r in tried} == {"yarn"} and {r["window"] for r in tried} == {32, 64}
+    losses: dict[float, float] = {}
+    for r in tried:
+        losses[r["extend"]["beta_fast"]] = losses.get(r["extend"]["beta_fast"], 0.0) + r["nats"]
+    assert "rope+yarn (tuned: beta_fast)" in result.out and len(losses) > 1
+    reported = fixed_target(run_copy, "yarn").values()
+    assert {r["extend"]["beta_fast"] for r in reported} == {min(losses, key=lambda k: losses[k])}
+    assert {r["extend"]["tuned_on"] for r in reported} == {"validation"}
+
+
+def test_every_protocol_by_one_command(posenc: Posenc, run_copy: Path) -> None:
+    asked = [f"eval.protocols=[{','.join(PROTOCOLS)}]", "eval.lengths=[0.5x,1x,4x]"]
+    result = posenc("eval", f"run={run_copy}", *asked)
+    assert result.code == 0, result.err
+    records = results_of(run_copy)["records"]
+    found = {(r["protocol"], r["window"]) for r in records}
+    for protocol in set(PROTOCOLS) - {"positions"}:
+        assert {(protocol, 8), (protocol, 16), (protocol, 64)} <= found, protocol
+    (curve,) = json.loads((run_copy / "positions.json").read_text())["curves"]
+    (record,) = [r for r in records if r["protocol"] == "positions"]
+    assert curve["edges"][-1] == 65 and curve["nats"] == record["curve"]["nats"]
+    assert curve["targets_hash"] == record["targets_hash"] and curve["window"] == record["window"] == 64
+    assert {r["stride"] for r in records if r["protocol"] == "sliding"} == {4}
+
+
+def test_the_tracker_is_left_to_a_training_that_goes_on(
+    posenc: Posenc, run_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ["eval", f"run={run_copy}", "tracking=tensorboard"]
+    for held in (True, False):
+        monkeypatch.setattr(
+            "posenc.running.eval_run.is_held", lambda directory, name, held=held: held and name == "run"
+        )
+        result = posenc(*asked)
+        assert result.code == 0 and ("its own process tells the tracker" in result.err) == held, result
+        assert bool(list(run_copy.rglob("events.*"))) != held

@@ -1,0 +1,196 @@
+"""A whole run at the tiny size: what is on disk and on stdout, and what the same command does again."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import yaml
+
+from posenc.running import measure
+from posenc.training import checkpoint
+
+Posenc = Callable[..., tiny.Result]
+WINDOWS = [16, 32, 64]
+CELLS = {
+    *((protocol, window) for protocol in ("fixed-target", "nonoverlapping") for window in WINDOWS),
+    ("positions", WINDOWS[-1]),
+    ("trigram", 16),
+}
+
+
+@pytest.fixture
+def run(trained_once: Path) -> Path:
+    """The trained run, to be read only."""
+    return next((trained_once / "default").iterdir())
+
+
+def load(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def test_directory_holds_what_the_contract_says(run: Path) -> None:
+    assert re.fullmatch(r"rope-d32L2H2M4-T16-s0-[0-9a-f]{8}", run.name)
+    seen = sorted(p.name for p in run.iterdir() if not p.name.startswith("."))
+    assert seen == [
+        *("checkpoints", "config.yaml", "log.txt", "metrics.jsonl", "positions.json", "records"),
+        *("results.json", "status.json"),
+    ]
+    assert [p.name for p in (run / "checkpoints").iterdir()] == [f"step-{tiny.STEPS:08d}"]
+    assert not [p for p in run.rglob("*") if p.suffix in (".tmp", ".pkl", ".pt")]
+    names = [p.name for p in run.parent.rglob("*") if not p.name.startswith(".")]
+    assert all(re.fullmatch(r"[A-Za-z0-9._+-]+", name) for name in names)
+    assert sorted(p.name for p in run.parent.parent.parent.iterdir()) == ["err.txt", "out.txt", "runs"]
+
+
+def test_config_and_status_are_plain_and_resolved(run: Path, corpus: Path) -> None:
+    text = (run / "config.yaml").read_text()
+    config, status = yaml.safe_load(text), load(run / "status.json")
+    assert "${" not in text and "!!" not in text and "???" not in text and "hydra" not in config
+    rope = {"name": "rope", "base": 10000.0, "layout": "interleaved", "fraction": 1.0, "drop_low": 0.0}
+    assert config["encoding"] == rope
+    assert config["train"]["tokens"] == tiny.STEPS * 128 and config["train"]["precision"] == "fp32"
+    assert config["data"]["paths"] == str(corpus)
+    assert (config["seed"], config["context_length"], config["device"]) == (0, 16, "cpu")
+    assert (status["status"], status["reason"], status["step"]) == ("finished", None, tiny.STEPS)
+    assert isinstance(status["pid"], int) and status["host"] and status["started"] <= status["updated"]
+    assert {"python", "posenc", "torch", "numpy"} <= set(status["versions"])
+    assert status["git_commit"] is None or re.fullmatch(r"[0-9a-f]{40}\+?", status["git_commit"])
+
+
+def test_metrics_have_a_line_for_each_logged_step(run: Path) -> None:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["tokens"]) for line in lines] == [(n, 128 * n) for n in (10, 20, 30, 40)]
+    keys = {"step", "tokens", "loss", "lr", "grad_norm", "tokens_per_second"}
+    assert all(set(line) == keys for line in lines)
+    assert lines[-1]["loss"] < lines[0]["loss"] < math.log(256) + 1
+
+
+def test_results_have_the_schema_and_are_the_records(run: Path) -> None:
+    results = load(run / "results.json")
+    assert set(results) == {"schema_version", "run", "records"} and results["schema_version"] == 1
+    facts, records = results["run"], results["records"]
+    assert facts["name"] == run.name and facts["settings_hash"] == run.name[-8:]
+    assert facts["tokens"] == tiny.STEPS * 128 and facts["steps"] == tiny.STEPS
+    assert facts["parameters"] == {"total": 32_928, "embedding": 256 * 32, "encoding": 0, "options": 0}
+    assert facts["encoding"]["name"] == "rope" and facts["corpus"]["name"] == "files"
+    assert facts["peak_memory_bytes"] > 0 and facts["wall_seconds"] > 0 and facts["tokens_per_second"] > 0
+    files = [load(path) for path in (run / "records").iterdir()]
+    assert {(r["protocol"], r["window"]) for r in records} == CELLS and len(files) == len(records)
+    assert all(record in files for record in records)
+    reference = next(r for r in records if r["protocol"] == "trigram")
+    at_t = next(r for r in records if r["protocol"] == "fixed-target" and r["window"] == 16)
+    for key in ("document", "targets", "bytes"):
+        assert reference["per_document"][key] == at_t["per_document"][key]
+    assert reference["targets_hash"] == at_t["targets_hash"] and 0 < reference["nats"] < 5
+
+
+@pytest.mark.parametrize("protocol", ["fixed-target", "nonoverlapping"])
+def test_records_are_complete_and_add_up(run: Path, protocol: str) -> None:
+    results = load(run / "results.json")
+    records = [r for r in results["records"] if r["protocol"] == protocol]
+    assert [(r["window"], r["multiple"]) for r in records] == list(zip(WINDOWS, (1, 2, 4), strict=True))
+    fingerprint = results["run"]["corpus"]["fingerprint"]
+    for record in records:
+        documents = record["per_document"]
+        nats = math.fsum(documents["nats"])
+        assert record["nats"] == pytest.approx(nats / sum(documents["targets"]))
+        assert record["bpb"] == pytest.approx(nats / math.log(2) / sum(documents["bytes"]))
+        assert record["ppl"] == pytest.approx(math.exp(record["nats"]))
+        assert record["targets"] == sum(documents["targets"]) <= 400
+        assert record["documents"] == len(documents["document"]) > 1
+        fixed = {"unit": "nats per token", "split": "test", "corpus": "files", "extend": None, "note": None}
+        fixed |= {"checkpoint_step": tiny.STEPS, "stride": None, "beyond": None, "fingerprint": fingerprint}
+        assert {key: record[key] for key in fixed} == fixed
+        assert record["ci95"] is None  # below 30 documents
+        assert 2 < record["nats"] < 6 and record["seconds"] >= 0
+    assert len({r["targets_hash"] for r in records}) == len({r["targets"] for r in records}) == 1
+
+
+def test_the_table_is_on_stdout_and_nothing_else_is(run: Path) -> None:
+    out, err = ((run.parent.parent.parent / name).read_text() for name in ("out.txt", "err.txt"))
+    record = load(run / "results.json")["records"][0]
+    assert f"{record['nats']:.3f}" in out and not re.search(r"\x1b\[", out + err)
+    for text in ("training 40/40", "evaluating", "32,928 parameters"):
+        assert text in err and text not in out
+
+
+def test_the_same_command_recognises_the_run(train: Posenc, run_copy: Path) -> None:
+    before = {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in run_copy.rglob("*") if p.is_file()}
+    first = load(run_copy / "results.json")["records"][0]["nats"]
+    result = train("encoding=rope")
+    assert result.code == 0 and f"{first:.3f}" in result.out
+    assert "already finished" in result.err and "training" not in result.err
+    after = {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in run_copy.rglob("*") if p.is_file()}
+    assert after == before
+
+
+def test_other_lengths_measure_only_what_is_missing(train: Posenc, run_copy: Path) -> None:
+    text = (run_copy / "results.json").read_text()
+    facts = load(run_copy / "results.json")["run"]
+    (run_copy / "results.json").write_text(text.replace(str(facts["peak_memory_bytes"]), "123456789"))
+    kept = [*(run_copy / "records").iterdir(), *run_copy.rglob("*.safetensors")]
+    before = {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in kept}
+    result = train("encoding=rope", "eval.lengths=[0.5x,1x,4x]")
+    assert result.code == 0 and "0.5x" in result.out, result.err
+    assert " 2x" not in result.out.partition("positions: ")[0]  # what was asked for
+    assert {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in kept} == before
+    results = load(run_copy / "results.json")
+    assert {r["window"] for r in results["records"]} == {8, *WINDOWS}
+    assert results["run"] == {**facts, "peak_memory_bytes": 123456789}  # the training's, not this process's
+    assert load(run_copy / "status.json")["status"] == "finished"
+
+
+def test_numbers_of_weights_that_are_gone_are_measured_anew(train: Posenc, run_copy: Path) -> None:
+    (path,) = (run_copy / "records").glob("fixed-target-W32-*")
+    stored = load(path)
+    path.write_text(json.dumps({**stored, "nats": 9.0}))
+    shutil.rmtree(run_copy / "checkpoints")
+    assert train("encoding=rope", "eval.lengths=[0.5x,1x,2x,4x]").code == 0
+    assert load(path)["nats"] == pytest.approx(stored["nats"], abs=1e-4)
+    assert len(list((run_copy / "checkpoints").iterdir())) == 1
+
+
+def test_the_text_may_change_while_a_run_trains(
+    train: Posenc, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes that the reference is made of are kept before; a change shows in the next command."""
+    texts, evaluate = shutil.copytree(corpus, place / "texts"), measure.evaluate
+
+    def changed(*args: Any, **more: Any) -> Any:
+        with (texts / "000.txt").open("a") as file:
+            file.write("one more line\n")
+        return evaluate(*args, **more)
+
+    monkeypatch.setattr(measure, "evaluate", changed)
+    result = train("encoding=nope", f"data.paths={texts}", "tokenizer=bpe", "tokenizer.vocab_size=300")
+    assert result.code == 0, result.err
+    (run,) = (place / "runs" / "default").iterdir()
+    assert any(path.name.startswith("trigram") for path in (run / "records").iterdir())
+
+
+def test_checkpoints_that_are_replaced_while_they_are_read(
+    run_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run_copy / "checkpoints"
+    (newer,) = folder.iterdir()
+    aside, older = newer.rename(run_copy / newer.name), folder / "step-00000020"
+    older.mkdir()
+    whole = checkpoint.problem_of
+
+    def slow(path: Path) -> str | None:
+        if older.exists():  # a training saves, and clears the older one
+            aside.rename(newer)
+            older.rmdir()
+        return whole(path)
+
+    monkeypatch.setattr(checkpoint, "problem_of", slow)
+    found = checkpoint.newest_checkpoint(folder)
+    assert found is not None and found.path == newer

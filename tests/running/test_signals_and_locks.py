@@ -1,0 +1,246 @@
+"""Signals, one writer, and runs that end badly."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+
+from posenc.core.errors import RunError
+from posenc.running.run_job import report_error
+from posenc.running.run_lock import is_held, locked
+from posenc.running.signals import InterruptedRunError, StopFlag
+
+Posenc = Callable[..., tiny.Result]
+SHORT = ("eval.lengths=[1x]", "eval.protocols=[fixed-target]")
+LONG = ("train.tokens=256000", *SHORT)  # 2000 updates
+
+
+def only_run(runs: Path) -> Path:
+    (found,) = (runs / "default").iterdir()
+    return found
+
+
+def status_of(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "status.json").read_text())
+    return found
+
+
+def lines_of(runs: Path) -> int:
+    return sum(len(path.read_text().splitlines()) for path in runs.glob("default/*/metrics.jsonl"))
+
+
+@pytest.mark.slow
+def test_signals_stop_a_run_that_continues_to_the_same_weights(
+    train: Posenc, place: Path, corpus: Path
+) -> None:
+    """SIGTERM, then SIGINT, then to the end; meanwhile a second process is turned away."""
+    arguments = ["train", *tiny.TINY, f"data.paths={corpus}", *LONG]
+    assert train(*LONG, "runs_dir=whole").code == 0
+    for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+        before, end = lines_of(place / "runs"), time.monotonic() + 60
+        process = tiny.start(*arguments, cwd=place)
+        while lines_of(place / "runs") <= before + 2 and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.02)
+        if number == signal.SIGTERM:
+            second = train(*LONG)
+            assert (second.code, second.out) == (1, "")
+            assert f"pid {process.pid}" in second.err and "another process" in second.err
+        process.send_signal(number)
+        process.send_signal(number)  # a second one does no harm
+        result = tiny.finished(process)
+        assert result.code == code, result.err
+        assert "continues" in result.err and result.out == "" and "Traceback" not in result.err
+        run = only_run(place / "runs")
+        assert (status_of(run)["status"], status_of(run)["reason"]) == ("interrupted", number.name)
+        assert 0 < max(int(path.name[5:]) for path in (run / "checkpoints").iterdir()) < 2000
+    assert train(*LONG).code == 0
+    whole = only_run(place / "whole")
+    for name in ("model", "optimizer"):
+        path = f"checkpoints/step-00002000/{name}.safetensors"
+        assert (run / path).read_bytes() == (whole / path).read_bytes()
+    steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert steps == list(range(10, 2001, 10))
+    ours, theirs = (json.loads((r / "results.json").read_text())["records"] for r in (run, whole))
+    assert [{**r, "seconds": 0} for r in ours] == [{**r, "seconds": 0} for r in theirs]
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 143), (signal.SIGHUP, 143)],
+)
+def test_a_signal_during_evaluation_keeps_the_finished_cells(
+    train: Posenc, run_copy: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
+) -> None:
+    from posenc.running import measure
+
+    for path in [*(run_copy / "records").iterdir(), run_copy / "results.json", run_copy / "status.json"]:
+        path.unlink()
+    evaluate, cells = measure.evaluate, []
+
+    def interrupted(*args: Any, on_cell: Any, **more: Any) -> Any:
+        def stored(record: Any, was_there: bool) -> None:
+            on_cell(record, was_there)
+            cells.append(record["window"])
+            if len(cells) == 2:
+                os.kill(os.getpid(), number)
+
+        return evaluate(*args, on_cell=stored, **more)
+
+    monkeypatch.setattr(measure, "evaluate", interrupted)
+    result = train("encoding=rope")
+    assert (result.code, result.out) == (code, "") and "continues" in result.err
+    assert status_of(run_copy)["status"] == "interrupted" and cells == [16, 32]
+    assert len(list((run_copy / "records").iterdir())) == 2
+
+
+@pytest.mark.parametrize(("stops", "code"), [(True, 143), (False, 1)])
+def test_what_was_finished_stays_so_when_more_is_asked_of_it(
+    train: Posenc, run_copy: Path, monkeypatch: pytest.MonkeyPatch, stops: bool, code: int
+) -> None:
+    from posenc.running import measure
+
+    kept = {name: (run_copy / name).read_bytes() for name in ("config.yaml", "results.json")}
+
+    def ended(*args: Any, **more: Any) -> Any:
+        if not stops:
+            raise OSError("the disk is gone")
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+
+    monkeypatch.setattr(measure, "evaluate", ended)
+    result = train("encoding=rope", "eval.lengths=[0.5x,1x,2x,3x]")
+    assert (result.code, result.out) == (code, ""), result.err
+    assert status_of(run_copy)["status"] == "finished"
+    assert {name: (run_copy / name).read_bytes() for name in kept} == kept
+
+
+def test_a_held_directory_names_its_holder_at_once(train: Posenc, posenc: Posenc, run_copy: Path) -> None:
+    (run_copy / "status.json").write_text('{"status": "interrupted", "pid": 1, "host": "elsewhere"}')
+    before = {p: p.read_bytes() for p in run_copy.rglob("*") if p.is_file()}
+    holder = f"pid {os.getpid()} on "
+    with locked(run_copy):
+        before |= {p: p.read_bytes() for p in run_copy.glob(".run.*")}
+        result = train("encoding=rope")
+        assert result.code == 1 and holder in result.err and str(run_copy.name) in result.err
+        assert {p: p.read_bytes() for p in run_copy.rglob("*") if p.is_file()} == before
+        assert is_held(run_copy, "run") and not is_held(run_copy, "evaluation")
+    with locked(run_copy, "evaluation"):
+        result = posenc("eval", f"run={run_copy}", "eval.lengths=[1x,8x]")
+        assert result.code == 1 and holder in result.err
+    assert not is_held(run_copy, "run") and train("encoding=rope").code == 0  # released
+
+
+def test_a_lock_is_free_again_when_its_holder_is_killed(place: Path, corpus: Path) -> None:
+    process = tiny.start("train", *tiny.TINY, f"data.paths={corpus}", *LONG, cwd=place)
+    end = time.monotonic() + 60
+    while not lines_of(place / "runs") and time.monotonic() < end:
+        time.sleep(0.02)
+    process.kill()
+    tiny.finished(process)
+    assert status_of(only_run(place / "runs"))["status"] == "running"
+    with locked(only_run(place / "runs")):
+        pass
+
+
+def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="cannot write"), locked(tmp_path / "file" / "run"):
+        pass
+
+
+def test_a_run_that_diverged_says_so_and_is_final_without_retry(train: Posenc, place: Path) -> None:
+    first = train("encoding=rope", "train.lr=1e12")
+    assert (first.code, first.out) == (1, "")
+    assert "diverged: non-finite loss at step 2" in first.err and "train.lr" in first.err
+    run = only_run(place / "runs")
+    status = status_of(run)
+    assert (status["status"], status["step"]) == ("diverged", 1)
+    assert status["reason"] == "non-finite loss at step 2"
+    assert not (run / "results.json").exists() and not (run / "checkpoints").exists()
+    again = train("encoding=rope", "train.lr=1e12")
+    assert again.code == 1 and "diverged before: non-finite loss at step 2" in again.err
+    assert status_of(run) == status
+    retried = train("encoding=rope", "train.lr=1e12", "--retry")
+    assert retried.code == 1 and "diverged: non-finite loss at step 2" in retried.err
+
+
+BROKEN = """
+from posenc.encodings.base import Encoding
+
+class Broken(Encoding):
+    name, paper, formula, acts_on, past_training = "broken", "none", "none", "nothing", "none"
+
+    def embed(self, x, pos, layer):
+        raise KeyError("boom [red]\\nsecond line")
+"""
+
+
+def test_a_plug_in_that_raises_fails_its_run_with_one_line(
+    train: Posenc, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "broken_plugin.py").write_text(BROKEN)
+    (place / "conf" / "encoding").mkdir(parents=True)
+    (place / "conf" / "encoding" / "broken.yaml").write_text("name: broken\n")
+    monkeypatch.syspath_prepend(str(place))
+    arguments = ("encoding=broken", "plugins=[broken_plugin]", "--config-dir", str(place / "conf"))
+    result = train(*arguments)
+    assert (result.code, result.out) == (1, "")
+    assert "boom [red]" in result.err and "Traceback" not in result.err and "--debug" in result.err
+    run = only_run(place / "runs")
+    assert status_of(run)["status"] == "failed" and "KeyError" in status_of(run)["reason"]
+    log = (run / "log.txt").read_text()
+    assert "Traceback" in log and "broken_plugin.py" in log
+    with pytest.raises(KeyError):
+        train("--debug", *arguments)
+
+
+def test_a_damaged_checkpoint_is_named_on_stderr_and_in_the_log(train: Posenc, run_copy: Path) -> None:
+    weights = run_copy / "checkpoints" / f"step-{tiny.STEPS:08d}" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    (run_copy / "status.json").write_text('{"status": "running"}')
+    result = train("encoding=rope")
+    assert result.code == 1 and f"step-{tiny.STEPS:08d}" in result.err and "intact" in result.err
+    assert status_of(run_copy)["status"] == "failed"
+    assert "intact" in (run_copy / "log.txt").read_text()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_that_python_swallowed_is_not_lost() -> None:
+    class Dying:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    with StopFlag() as outer:
+        dying = Dying()
+        del dying
+        assert outer.received == signal.SIGTERM
+        with StopFlag() as inner:
+            assert inner.received == signal.SIGTERM
+            with pytest.raises(InterruptedRunError):
+                inner.guard()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "error: not enough memory\n"),
+        (OSError(12, "Cannot allocate memory"), "not enough memory: [Errno 12]"),
+        (ImportError("x.so: failed to map segment from shared object"), "not enough memory"),
+        (ImportError("cannot allocate memory in static TLS block"), "this is a fault of posenc"),
+        (OSError(28, "No space left on device"), "cannot write the output: No space left"),
+        (KeyError("k"), "error: KeyError: 'k'\n  this is a fault of posenc; --debug shows where\n"),
+    ],
+)
+def test_an_error_of_the_machine_is_no_fault_of_posenc(
+    error: Exception, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report_error(error, StopFlag()) == 1
+    assert said in capsys.readouterr().err

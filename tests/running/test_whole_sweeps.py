@@ -1,0 +1,113 @@
+"""Whole sweeps: jobs in processes of their own, the comparison at the end, failures listed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny
+
+from posenc.config.compose import compose_jobs
+from posenc.config.overrides import parse
+from posenc.running.jobs import each_once
+from posenc.running.sweep import job_command
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "cli"))
+from pseudo_terminal import Terminal
+
+Posenc = Callable[..., tiny.Result]
+TWO = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+ONE_LENGTH = ("eval.lengths=[1x]", "eval.protocols=[fixed-target]")
+
+
+def weights(runs: Path) -> dict[str, str]:
+    """sha256 of the last weights, by run."""
+    found = {}
+    for run in sorted((runs / "default").iterdir()):
+        last = max((run / "checkpoints").iterdir())
+        found[run.name] = hashlib.sha256((last / "model.safetensors").read_bytes()).hexdigest()
+    return found
+
+
+def test_a_sweep_ends_with_the_comparison_and_skips_what_is_there(
+    run_copy: Path, place: Path, corpus: Path
+) -> None:
+    """Rope with seed 0 is trained already."""
+    before = {p: p.stat().st_mtime_ns for p in run_copy.rglob("model.safetensors")}
+    sweep = ["train", "-m", *tiny.TINY, f"data.paths={corpus}", "encoding=rope", "seed=0,1,0"]
+    result = tiny.spawn(*sweep, cwd=place)
+    assert result.code == 0, result.err
+    assert "[1/2] seed=0: already finished\n[2/2] seed=1: begins\n" in result.err  # seed=0 twice is one job
+    ends = r"\[2/2\] seed=1: 1x \d\.\d{3}, 2x \d\.\d{3}, 4x \d\.\d{3} nats per token; \d:\d\d\n"
+    assert re.search(ends, result.err) and "1 job: 5.12k tokens in" in result.err
+    assert {p: p.stat().st_mtime_ns for p in before} == before and "\x1b" not in result.err
+    assert len(list((place / "runs" / "default").iterdir())) == 2
+    assert sorted(p.name for p in place.iterdir()) == ["runs"]  # Hydra left nothing beside it
+    assert [line for line in result.out.splitlines() if line.startswith("rope")]
+
+
+@pytest.mark.slow
+def test_stopped_and_continued_a_sweep_ends_with_the_weights_of_single_runs(
+    train: Posenc, place: Path, corpus: Path
+) -> None:
+    """Stopped on a pipe, continued on a terminal."""
+    long = ("train.tokens=64000", "train.log_every=5", *ONE_LENGTH)  # 500 updates
+    for seed in (0, 1):
+        assert train(*long, f"seed={seed}", "runs_dir=whole").code == 0
+    sweep = ["train", "-m", *TWO, *tiny.TINY, f"data.paths={corpus}", *long, "seed=0,1,2"]
+    process, runs = tiny.start(*sweep, cwd=place), place / "runs"
+    end = time.monotonic() + 200
+    while len(list(runs.glob("default/*/metrics.jsonl"))) < 2 and time.monotonic() < end:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    result = tiny.finished(process, 600)
+    assert result.code == 130, result.err
+    left = [json.loads(path.read_text())["status"] for path in runs.glob("default/*/status.json")]
+    assert left == ["interrupted"] * 2 and len(weights(runs)) == 2
+    assert result.err.count(": begins") == 2 and "Traceback" not in result.err  # the third never began
+    command = [sys.executable, "-m", "posenc", *sweep[:-1], "seed=0,1"]
+    terminal = Terminal(command, place, tiny.environment(), columns=100)
+    try:
+        assert terminal.wait(300) == 0, terminal.seen
+    finally:
+        terminal.close()
+    assert weights(runs) == weights(place / "whole")
+    assert re.search(r"\[1/2\] seed=0: continuing at step", terminal.seen)
+    assert re.search(r"sweep +\S+ +0/2", terminal.seen)
+    assert re.search(r"nats per token +runs +1x", terminal.seen)
+
+
+def test_an_eval_sweep_with_a_failing_job_ends_with_1(run_copy: Path, place: Path) -> None:
+    """The run itself stays finished, so its status cannot tell that measuring it failed."""
+    (record,) = (run_copy / "records").glob("nonoverlapping-W16-*")
+    record.write_text("{}")
+    words = ("eval", "-m", f"run={run_copy}", "eval.lengths=[1x,2x]", "eval.protocols=[fixed-target]")
+    result = tiny.spawn(*words, cwd=place)
+    assert result.code == 1 and "damaged record" in result.err
+    assert f"  log: {run_copy}/log.txt" in result.err
+    assert "damaged record" in (run_copy / "log.txt").read_text()
+    assert json.loads((run_copy / "status.json").read_text())["status"] == "finished"
+
+
+def test_a_job_keeps_the_folder_of_yaml_and_is_no_sweep(place: Path) -> None:
+    (place / "conf").mkdir()
+    line = parse(["--config-dir", "conf", "-m", "seed=0,1"])
+    jobs = compose_jobs("train", line).jobs
+    words = job_command("train", line, jobs[1])
+    assert words[1:] == ["-P", "-m", "posenc", "train", "--config-dir", "conf", "seed=1", "hydra.mode=RUN"]
+
+
+def test_one_run_under_two_names_is_done_once(
+    place: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = parse(["-m", *tiny.TINY, f"data.paths={corpus}", "name=z,b", "seed=0,1"])
+    kept = each_once(compose_jobs("train", line)).jobs
+    assert [(job.settings["name"], job.settings["seed"]) for job in kept] == [("z", 0), ("z", 1)]
+    assert capsys.readouterr().err.count("the same run as") == 2
