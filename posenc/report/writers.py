@@ -208,7 +208,7 @@ def _noted(notes: Sequence[tuple[str, str]], text: Callable[[str], str]) -> Rich
     grid.add_column(overflow="fold", max_width=16)
     grid.add_column(overflow="fold")
     for word, rest in notes:
-        grid.add_row(Text(text(word), style=NOTE_STYLES.get(word, "dim")), Text(text(rest)))
+        grid.add_row(Text(f"{text(word)}:", style=NOTE_STYLES.get(word, "dim")), Text(text(rest)))
     return grid
 
 

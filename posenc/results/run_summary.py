@@ -75,7 +75,7 @@ def run_summary(path: Path) -> RunSummary:
     asked = _whole(train.get("tokens")) if isinstance(train, dict) else None
     finished = run.state == "finished"
     tokens = facts.get("tokens") if finished else last.get("tokens", facts.get("tokens"))
-    headline = [r for r in run.records if r["protocol"] == HEADLINE]
+    plain = [r for r in run.records if r["protocol"] == HEADLINE and r["extend"] is None]
     return RunSummary(
         run=run,
         state=run.state,
@@ -85,7 +85,7 @@ def run_summary(path: Path) -> RunSummary:
         tokens_asked=_whole(facts.get("tokens")) if finished else asked,
         tokens_per_second=_number(facts.get("tokens_per_second") or last.get("tokens_per_second")),
         training_loss=_number(last.get("loss", facts.get("final_loss"))),
-        losses={} if run.facts is None else losses_by_multiple(headline, run.facts),
+        losses={} if run.facts is None else losses_by_multiple(plain, run.facts),
         written=_written(path, run.status),
         reason=run.reason,
     )
@@ -113,17 +113,17 @@ def last_metrics(path: Path) -> dict[str, Any]:
 
 
 def losses_by_multiple(records: Sequence[Record], facts: RunFacts) -> dict[float, float]:
-    """Return the losses of one protocol as trained, of the targets that a table of this run alone shows.
+    """Return the losses of one protocol and extension, of the targets that a table of this run alone shows.
 
     On the run's own corpus; of several sets of targets those that `select` prefers.
     """
     own = facts.get("corpus", {}).get("fingerprint")
-    kept = [r for r in records if own in (None, r["fingerprint"]) and r["extend"] is None]
+    kept = [r for r in records if own in (None, r["fingerprint"])]
     if not kept:
         return {}
     (selected,) = select([Run(Path(), facts=facts, records=kept)], kept[0]["protocol"])
-    shown = selected.cells[None].items()
-    return {m: r["nats"] for m, r in shown if r["nats"] is not None and r["note"] is None}
+    shown = {m: r for cells in selected.cells.values() for m, r in cells.items()}
+    return {m: r["nats"] for m, r in shown.items() if r["nats"] is not None and r["note"] is None}
 
 
 def _written(path: Path, status: dict[str, Any]) -> float | None:

@@ -19,7 +19,7 @@ from posenc.results import load as load_module
 from posenc.results.bundle import MOST_LOSSES, SUFFIX, bundled, loss_columns, losses_of, packed
 from posenc.results.filters import where
 from posenc.results.run import is_dead, run_names
-from posenc.results.run_summary import bundles, run_directories, run_summary
+from posenc.results.run_summary import bundles, losses_by_multiple, run_directories, run_summary
 from posenc.results.safe_read import plain_yaml
 
 
@@ -145,6 +145,8 @@ def test_a_summary_has_progress_and_the_tables_losses(tmp_path: Path) -> None:
         T,
         3_276_800,
     )
+    extended = [record(m * T, 1.0 + m, extend={"name": "yarn"}) for m in (1, 2)]
+    assert losses_by_multiple(extended, {}) == {1.0: 2.0, 2.0: 3.0}
     stopped = write_run(tmp_path, "alibi", status="interrupted", results=False)
     lines = [{"step": i, "tokens": i * 1000, "loss": 3 / i, "tokens_per_second": 500.0} for i in (1, 2)]
     (stopped / "metrics.jsonl").write_text("\n".join([*map(json.dumps, lines), '{"cut']))
