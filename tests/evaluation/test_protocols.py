@@ -21,7 +21,7 @@ SubjectOf = Callable[..., EvalContext]
 AskedOf = Callable[..., EvalRequest]
 
 WINDOWS = [T // 2, T, 3 * T]
-SUBJECTS = ["learned", "sinusoidal", "rope", "alibi", "fox", "cope", "rope+dynamic_ntk"]
+SUBJECTS = ["learned", "rope", "alibi", "cope", "rope+dynamic_ntk"]
 # protocol, what it is asked for: few targets, each of them costs the slow way a pass
 CASES: list[tuple[Any, dict[str, Any]]] = [
     (fixed_target, {"max_targets": 24}),

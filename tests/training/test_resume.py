@@ -10,7 +10,11 @@ from posenc.core.paths import conf_dir
 from posenc.data import TokenStore
 from posenc.running.run_directory import append_metrics, drop_metrics_after
 
-ENCODINGS = sorted(path.stem for path in (conf_dir() / "encoding").glob("*.yaml"))
+QUICK = {"rope", "learned", "t5", "fox", "dape", "sum"}  # a family each
+ENCODINGS = [
+    pytest.param(path.stem, marks=[] if path.stem in QUICK else [pytest.mark.slow])
+    for path in sorted((conf_dir() / "encoding").glob("*.yaml"))
+]
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
