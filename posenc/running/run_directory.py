@@ -30,9 +30,8 @@ import yaml
 from posenc.core.atomic_files import CONTINUES, cannot_write, write_json_atomic, write_text_atomic
 from posenc.core.errors import RunError
 from posenc.results.load import load_run
-from posenc.results.safe_read import LARGEST_CONFIG, read_file, read_json
 from posenc.results.schema import RunFacts
-from posenc.results.store import assemble_results, read_records
+from posenc.results.store import LARGEST_CONFIG, assemble_results, read_file, read_json, read_records
 from posenc.running.run_lock import results_lock
 from posenc.running.signals import RETRY
 from posenc.training.distributed import current
