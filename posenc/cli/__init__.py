@@ -21,8 +21,8 @@ from posenc.cli.completion import (
     complete_where,
     one_of,
 )
-from posenc.core.errors import RunError, UserError
 from posenc.core.console import library_at_work
+from posenc.core.errors import RunError, UserError
 from posenc.evaluation import PROTOCOLS
 from posenc.running.signals import (
     InterruptedRunError,

@@ -23,17 +23,16 @@ from posenc.core.machine import resident
 from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer
 from posenc.data.corpus import known_figures
 from posenc.data.documents import SPLITS
-from posenc.data.registry import is_streamed, needs_network, pinned_identity
 from posenc.data.hub import go_offline
+from posenc.data.registry import is_streamed, needs_network, pinned_identity
 from posenc.data.token_cache import cached_tokens, entry_of, open_entry, smallest_dtype
 from posenc.evaluation.eval_memory import OutOfMemoryError
 from posenc.report.captions import millions
 from posenc.report.runs_table import DIVERGED, FINISHED
 from posenc.report.writers import color_of, width_of
-from posenc.running.signals import RETRY
 from posenc.running.jobs import each_once, validated
-from posenc.running.run_directory import read_status
-from posenc.running.run_directory import is_finished
+from posenc.running.run_directory import is_finished, read_status
+from posenc.running.signals import RETRY
 from posenc.running.train_job import TrainJob
 from posenc.training.checkpoint import KEPT
 
