@@ -56,7 +56,7 @@ def run_doctor(*, as_json: bool) -> int:
     console, before = Console(highlight=False), ""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for column in ({"no_wrap": True}, {"max_width": 24, "overflow": "fold"}, {"overflow": "fold"}):
-        table.add_column(**column)  # type: ignore[arg-type]
+        table.add_column(**column)
     for section, one in found:
         if section != before:
             table.add_row(Text(section, style="bold"))

@@ -200,12 +200,15 @@ def check_runs_dir(given: str, folder: Path, *, writing: bool) -> None:
     """
     if not given:
         raise UserError("runs_dir", "''", "is not a folder", hint="runs_dir=. is the working folder")
-    try:
-        place = next(one for one in (folder, *folder.parents) if os.path.lexists(one))
-        place.stat()
-    except OSError as error:  # a name too long, links in a circle or to nothing
-        raise UserError("runs_dir", given, f"cannot be used: {error.strerror}") from error
-    if not place.is_dir():
+    for place in (folder, *folder.parents):
+        try:
+            place.lstat()
+            break
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:  # a name too long
+            raise UserError("runs_dir", given, f"cannot be used: {error.strerror}") from error
+    if not place.is_dir():  # nor is a link to nothing
         raise UserError("runs_dir", given, f"{place} is not a folder")
     if writing and not os.access(place, os.W_OK | os.X_OK):
         problem = f"the folder {place.absolute()} cannot be written"

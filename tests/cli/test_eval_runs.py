@@ -76,8 +76,7 @@ def test_what_has_nothing_to_measure_is_named(runs: Path, capsys: pytest.Capture
 def test_a_folder_without_m_says_how(posenc: Posenc, runs: Path) -> None:
     for given in (runs, f"{runs}/*"):
         result = posenc("eval", f"run={given}")
-        assert result.code == 2 and "not a run directory" in result.err
-        assert "posenc eval -m run=..." in result.err
+        assert result.code == 2 and "posenc eval -m run=..." in result.err
 
 
 def test_every_run_is_measured(runs: Path, posenc: Posenc) -> None:

@@ -118,7 +118,7 @@ WRONG: list[tuple[str, ...]] = [
     ("eval", "run", "no default"),
     ("eval run=nowhere", "run=nowhere", "no such folder"),
     ("eval run={runs} bogus=1", "bogus=1", "no such setting"),
-    ("eval run=deadbeef", "run=deadbeef", "the hash at its end"),
+    ("eval run=deadbeef", "run=deadbeef", "its hash"),
     ("eval run={runs} model=tiny", "model: is the run's own"),
     ("eval run={runs} train.lr=3", "train.lr=3", "is the run's own"),
     ("encodings ropee", "ropee", "did you mean: rope"),
