@@ -34,12 +34,11 @@ def figure_of(
 ) -> Figure:
     """Make the figure of a kind (a key of PLOTS), `width` inches wide: a panel for each comparison.
 
-    `runs` are what the comparisons were made of. Raises UserError where nobody has measured what it shows,
-    and for a width that it does not fit.
+    `runs` are what the comparisons were made of. Raises UserError where nobody has measured what it shows.
     """
     from posenc.report.plots.canvas import styled
 
-    with styled(width):
+    with styled():
         return _draw(kind, runs, comparisons, width)
 
 
@@ -49,7 +48,7 @@ def plot_bytes(
     """Return a file's content, the same bytes for the same runs; `format` is one of FORMATS."""
     from posenc.report.plots.canvas import file_bytes, styled
 
-    with styled(width):
+    with styled():
         return file_bytes(_draw(kind, runs, comparisons, width), format)
 
 

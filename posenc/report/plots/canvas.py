@@ -19,7 +19,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from posenc.core.errors import UserError, visible
+from posenc.core.errors import visible
 from posenc.report.colors import Style
 
 SMALLEST = 7.0  # points: what a paper's column asks for
@@ -51,7 +51,6 @@ STYLE: dict[str, Any] = {
     "pdf.fonttype": 42,
 }
 METADATA: dict[str, dict[str, Any]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
-COLLAPSED = "constrained_layout not applied"  # how matplotlib's warning begins
 
 BESIDE = 0.4  # of the width: a legend that is wider stands above the axes
 FINE = 0.62  # of the height of a split axis, for what lies below the split
@@ -63,21 +62,13 @@ DOTTED = (0, (1, 2))
 
 
 @contextmanager
-def styled(width: float) -> Iterator[None]:
-    """Set our style on matplotlib's defaults for a while, whatever the user's own settings are.
-
-    Raises UserError where the axes have no room in `width` inches.
-    """
+def styled() -> Iterator[None]:
+    """Set our style on matplotlib's defaults for a while, whatever the user's own settings are."""
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as glyphs that the font lacks: drawn as boxes
-        warnings.filterwarnings("error", COLLAPSED, UserWarning)
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(STYLE)  # type: ignore[arg-type]
-        try:
-            yield
-        except UserWarning as warning:
-            problem = "too narrow for what is plotted"
-            raise UserError("--plot-width", f"{width:g}", problem, hint="give more inches") from warning
+        yield
 
 
 def sheet(width: float, height: float) -> Figure:
@@ -113,7 +104,7 @@ def finish(figure: Figure, legend: Sequence[tuple[str, Style]], notes: Sequence[
         needed = LINE * -(-len(legend) // columns) + 2 * PAD
         height = max(height, needed) if beside else height + needed
         handles = [Line2D([], [], **line_look(style), **marker_look(style)) for _, style in legend]
-        place = "outside right upper" if beside else "outside upper center"
+        place: Any = "outside right upper" if beside else "outside upper center"
         figure.legend(handles, [name for name, _ in legend], loc=place, ncols=columns)
     lines = [line for note in notes for line in textwrap.wrap(visible(note), int(width / CHARACTER))]
     below = LINE * len(lines) + PAD

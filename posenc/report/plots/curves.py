@@ -263,7 +263,7 @@ def _context_axis(axes: Axes, columns: Sequence[Column]) -> None:
     doubled = [one for one in columns if math.log2(one.multiple).is_integer()]
     shown = doubled if len(doubled) > 1 else list(columns)
     panel = axes.figure.bbox.width / axes.figure.dpi / _cell(axes).get_gridspec().ncols
-    step = math.ceil(len(shown) / max(1.0, panel / 0.6))
+    step = max(1, math.ceil(len(shown) / max(1.0, panel / 0.6)))
     at_t = next((i for i, one in enumerate(shown) if one.multiple == 1), 0)
     shown = shown[at_t % step :: step]
     names = [
