@@ -17,8 +17,7 @@ from posenc.core.console import clock
 from posenc.core.errors import visible
 from posenc.report.captions import length, millions
 from posenc.results.load import Run
-from posenc.results.resume_command import resume_command
-from posenc.results.run_summary import RunSummary
+from posenc.results.run_summary import RunSummary, resume_command
 
 FINISHED, DIVERGED, NOT_STARTED = "finished", "diverged", "not started"
 STYLES = {FINISHED: "green", "running": "cyan", "interrupted": "yellow"}  # all others are red
