@@ -140,12 +140,12 @@ def _short(value: float) -> float:
 def _chart(
     title: str, unit: str, points: Sequence[Point], axis: dict[str, Any], looks: Looks
 ) -> dict[str, Any]:
-    """Return title, unit and specification. A checkbox shows the range of the lower half of the points."""
+    """Return title, unit and specification. A checkbox shows the range of the lower points."""
+    context = "values" in axis  # multiples of T, else tokens trained on
     ys, xs = sorted(point["y"] for point in points), [point["x"] for point in points]
     whole = _padded([point[key] for point in points for key in ("y", "low", "high") if key in point])
-    near = _padded(ys[: len(ys) // 2 + 1])
+    near = _padded(ys[: int(len(ys) * (0.5 if context else 0.75)) + 1])
     ends = [{"expr": f"detail ? {a} : {b}"} for a, b in zip(near, whole, strict=True)]
-    context = "values" in axis  # multiples of T, else tokens trained on
     x_scale: dict[str, Any] = {"domain": [min(xs) if context else 0, max(xs)], "nice": False}
     x_scale |= {"type": "log", "base": 2, "padding": 14} if context else {}
     box = {"name": "detail", "value": not context, "bind": {"input": "checkbox", "name": "detail "}}
