@@ -200,7 +200,7 @@ def encodings() -> Iterator[Finding]:
 
 def hub() -> Iterator[Finding]:
     """Ask whether the Hugging Face hub answers."""
-    from posenc.data.sources.hub import endpoint, reachable
+    from posenc.data.hub import endpoint, reachable
 
     fault: Level | None = None if reachable() else "note"
     text = f"{endpoint().rpartition('@')[2]} {'does not answer' if fault else 'answers'}"

@@ -24,13 +24,13 @@ from rich.text import Text
 from posenc.config.compose import Jobs
 from posenc.core.console import clock, say
 from posenc.core.errors import RunError, visible
-from posenc.core.memory_meter import peak_of, resident
+from posenc.core.machine import peak_of, resident
 from posenc.core.seeds import generator_for
 from posenc.data import CorpusFacts, Split, TokenStore, WindowSampler, build_tokenizer
-from posenc.data.corpus_stats import known_figures
+from posenc.data.corpus import known_figures
 from posenc.data.documents import SPLITS
+from posenc.data.hub import go_offline
 from posenc.data.registry import is_streamed, needs_network, pinned_identity
-from posenc.data.sources.hub import go_offline
 from posenc.data.token_cache import smallest_dtype
 from posenc.evaluation.eval_memory import OutOfMemoryError
 from posenc.evaluation.evaluate import Cell, plan_cells
@@ -41,7 +41,7 @@ from posenc.report.writers import width_of
 from posenc.running.build import build_model
 from posenc.running.jobs import applicable, each_once, validated
 from posenc.running.measure import subject_and_request
-from posenc.running.run_state import OPEN, run_state
+from posenc.running.run_directory import OPEN, run_state
 from posenc.running.train_job import TrainJob
 from posenc.training.checkpoint import KEPT
 from posenc.training.loop import NextTokenLoss, gradients, update
@@ -104,7 +104,8 @@ def print_dry_run(composed: Jobs) -> int:
             say(f"[{i}/{len(jobs)}] {job.directory.name}")
         if (key := _cost_key(job)) not in known:
             known[key] = _estimated(job, seconds)
-        name, state, found = Text(job.directory.name), run_state(job), known[key]
+        name, found = Text(job.directory.name), known[key]
+        state = run_state(job.directory, job.settings["eval"])
         if isinstance(found, str):
             table.add_row(name, "-", "-", "-", "-", Text(visible(found)))
             continue

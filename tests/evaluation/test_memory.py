@@ -13,7 +13,7 @@ import pytest
 import torch
 from tiny_model import T
 
-from posenc.core.memory_meter import LiveTensors, resident
+from posenc.core.machine import LiveTensors, resident
 from posenc.encodings.base import Encoding
 from posenc.evaluation import eval_memory
 from posenc.evaluation import forward_cache as subject_module
