@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import random
 from collections import Counter
@@ -113,28 +112,3 @@ def test_tokens_of_several_bytes_cost_what_their_bytes_cost(place: Path, asked_o
     assert sums.nats == pytest.approx(list(nats.values()), rel=1e-12)
     assert sums.bytes.tolist() == list(sizes.values()) and sums.targets.sum() == len(plan.ends) * plan.block
     assert sums.bytes.sum() > sums.targets.sum()
-
-
-def test_it_is_fitted_once_for_a_text(
-    store: TokenStore, asked_of: AskedOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan, fits = fixed_target.plan(asked_of([T, 4 * T])), []
-    fit = trigram.fit
-    monkeypatch.setattr(trigram, "_fitted", {})
-    monkeypatch.setattr(trigram, "fit", lambda store: fits.append(1) or fit(store))
-    first = trigram.trigram_sums(store, store, "test", plan)
-    again = trigram.trigram_sums(dataclasses.replace(store), store, "test", plan)
-    assert len(fits) == 1 and np.array_equal(first.nats, again.nats)
-    other = store_of([store.document("test", i).tobytes() for i in range(13)], TRAIN, fingerprint="another")
-    assert not np.allclose(trigram.trigram_sums(other, other, "test", plan).nats, first.nats)
-    assert len(fits) == 2
-
-
-def test_stores_of_two_corpora_or_without_bytes_are_refused(store: TokenStore, asked_of: AskedOf) -> None:
-    plan = fixed_target.plan(asked_of([T, 4 * T]))
-    for wrong in (
-        dataclasses.replace(store, fingerprint="another"),
-        dataclasses.replace(store, tokenizer={"name": "tokenizers"}),
-    ):
-        with pytest.raises(ValueError, match="the same corpus tokenised by bytes"):
-            trigram.trigram_sums(wrong, store, "test", plan)

@@ -13,7 +13,7 @@ import tiny
 import torch
 
 from posenc.core.errors import RunError
-from posenc.evaluation import eval_memory, forward_cache
+from posenc.evaluation import forward_cache
 from posenc.training.oom import is_out_of_memory
 
 Posenc = Callable[..., tiny.Result]
@@ -104,13 +104,3 @@ def test_memory_that_runs_out_in_training_says_what_to_make_smaller(
 def test_what_is_no_lack_of_memory_is_not_taken_for_one() -> None:
     assert not is_out_of_memory(RuntimeError("shapes differ"))
     assert not is_out_of_memory(RunError("out of memory"))
-
-
-def test_the_limit_of_the_process_counts_as_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/meminfo").write_text("MemAvailable: 8000000 kB\n")
-    (tmp_path / "proc/self/status").write_text("Name: python\nVmSize:\t  1000000 kB\n")
-    monkeypatch.setattr(eval_memory, "address_limit", lambda: None)
-    assert eval_memory.free_memory(tmp_path) == 8000000 * 1024
-    monkeypatch.setattr(eval_memory, "address_limit", lambda: 3000000 * 1024)
-    assert eval_memory.free_memory(tmp_path) == 2000000 * 1024

@@ -6,6 +6,7 @@ Each leaves what it saw in FOLDER/<rank>.json and FOLDER/<rank>.npz.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import io
 import json
@@ -99,8 +100,8 @@ def evaluated(model: Decoder, store: TokenStore) -> dict[str, Any]:
         return store.tokens[split.starts[i % 5] + i : split.starts[i % 5] + i + 33]
 
     def losses(stop: StopFlag | None = None) -> Any:
-        check = evaluation.never_stopped if stop is None else stop.check
-        return evaluation.window_losses(subject, read, 37, 32, 8, check).tolist()
+        of = subject if stop is None else dataclasses.replace(subject, check_stop=stop.check)
+        return evaluation.window_losses(of, read, 37, 32, 8).tolist()
 
     def counted(*given: Any) -> Any:
         passes.append(len(given[1]))
@@ -174,7 +175,7 @@ def commands(folder: Path, corpus: Path) -> dict[str, Any]:
         "many": posenc(*run, "train.batch_tokens=16"),
         "diverged": posenc(*run, "train.lr=1e12", "runs_dir=elsewhere"),
     }
-    err, distributed.OWN_FAILURE = io.StringIO(), timedelta(seconds=1)
+    err, distributed.FIRST_ENDS = io.StringIO(), timedelta(seconds=1)
     with contextlib.redirect_stderr(err):
         failed = outcome(lambda: run_distributed(failing))
     return {**said, "failing": [failed, err.getvalue()]}
@@ -192,10 +193,6 @@ def shared(folder: Path, corpus: Path, report: dict[str, Any]) -> int:
 
 def main(what: str, folder: Path, corpus: Path) -> None:
     torch.set_num_threads(1)
-    distributed.OWN_FAILURE, distributed.LAST_WORDS = (
-        timedelta(seconds=60),
-        0.0,
-    )  # torchrun ends nobody between commands
     report: dict[str, Any] = {}
     os.chdir(folder)
     if run_distributed(lambda: shared(folder, corpus, report)):
