@@ -96,11 +96,9 @@ def measure(
             return evaluate(cells, place, corpus=corpus, checkpoint_step=step, on_cell=on_cell)
 
         if grid:
-            chosen = tune(subject, request, grid, evaluated)
-            say(f"chosen on validation documents: {chosen.words}")
-            cells = plan_cells(
-                dataclasses.replace(subject, extension=chosen.extension), request, plan.protocols
-            )
+            chosen, words = tune(subject, request, grid, evaluated)
+            say(f"chosen on validation documents: {words}")
+            cells = plan_cells(dataclasses.replace(subject, extension=chosen), request, plan.protocols)
         records = evaluated(cells)
         if "fixed-target" in plan.protocols and trained_bytes is not None:
             reference = current().first(lambda: _reference(request, trained_bytes, directory, corpus, step))

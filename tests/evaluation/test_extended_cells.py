@@ -111,8 +111,7 @@ def test_nothing_is_called_chosen_where_nothing_has_a_number(
     grid = candidates(build_extension({"name": "window"}, subject.model), subject.model)
     asked = asked_of(WINDOWS)
     nothing = tune(subject, asked, grid, lambda cells: [{"nats": None}])  # type: ignore[list-item]
-    assert "tuned_on" not in nothing.extension.settings and "none of" in nothing.words
+    assert "tuned_on" not in nothing[0].settings and "none of" in nothing[1]
     losses = iter([None, 1.0, *[2.0] * len(grid)])
     chosen = tune(subject, asked, grid, lambda cells: [{"nats": next(losses)}])  # type: ignore[list-item]
-    assert chosen.extension is grid[1] and chosen.extension.settings["tuned_on"] == "validation"
-    assert f"(1 of {len(grid)} candidates without a number)" in chosen.words
+    assert chosen[0] is grid[1] and chosen[0].settings["tuned_on"] == "validation"
