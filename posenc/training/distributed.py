@@ -169,13 +169,16 @@ class ProcessGroup:
         """Do something in the first process and return its result in all. If it fails, all fail."""
         if self.size == 1:
             return do()
+        import torch
+        import torch.distributed as dist
+
         result: list[Any] = [None, True]
         try:
             if self.is_first:
                 result = [do(), False]
         finally:
             with contextlib.suppress(RuntimeError) if self.is_first else self.watched():
-                self._broadcast(result)
+                dist.broadcast_object_list(result, 0, device=torch.device("cpu"))
         if result[1]:
             raise _another_failed()
         value: T = result[0]
@@ -253,12 +256,6 @@ class ProcessGroup:
                 self._store.wait([ENDED], FIRST_ENDS)
         dist.destroy_process_group()
 
-    def _broadcast(self, values: list[Any]) -> None:
-        import torch
-        import torch.distributed as dist
-
-        dist.broadcast_object_list(values, 0, device=torch.device("cpu"))
-
 
 def _take_own_device(device: torch.device) -> None:
     """Choose this process's GPU of the node. Raises UserError."""
@@ -266,15 +263,12 @@ def _take_own_device(device: torch.device) -> None:
 
     if device.type == "cpu":
         return
-    processes, devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
     if device.type != "cuda" or device.index is not None:
         hint = "each process takes the device of its number"
         raise UserError("device", device, "is one device", allowed=("auto", "cpu", "cuda"), hint=hint)
+    processes, devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
     if processes > devices:
-        hint = f"torchrun --nproc-per-node {devices}; or device=cpu"
-        raise UserError(
-            "device", device, f"{processes} processes for {devices} devices of this node", hint=hint
-        )
+        raise UserError("device", device, f"{processes} processes for {devices} devices of this node")
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
 
 
