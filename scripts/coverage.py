@@ -25,7 +25,7 @@ from posenc.data import prepare
 from posenc.evaluation import fixed_target
 from posenc.evaluation.plans import EvalRequest
 from posenc.results.ranking import compare_pairs, holm
-from posenc.results.statistics import Sample, difference
+from posenc.results.statistics import Sample, difference, p_beyond
 
 EXPERIMENTS = 1000
 TRAIN_LENGTH = 64
@@ -105,7 +105,7 @@ def wrongly_ranked(
             difference([(samples[a][s], samples[b][s]) for s in range(seeds)], "bytes")
             for a, b in combinations(range(rows), 2)
         ]
-        found[0] += min(holm([pair.p_beyond(0.0) or 0.0 for pair in pairs])) < 0.05
+        found[0] += min(holm([p or 0.0 for p in p_beyond(pairs, 0.0)])) < 0.05
         words = [pair.word for pair in compare_pairs([""] * rows, samples)]
         found[1] += "lower" in words or "higher" in words
     return found[0] / EXPERIMENTS, found[1] / EXPERIMENTS

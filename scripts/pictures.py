@@ -13,6 +13,7 @@ from pathlib import Path
 from PIL import Image
 
 from posenc.cli.show import picture_of
+from posenc.config.overrides import CommandLine
 from posenc.report.pictures.draw import picture_bytes
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "pictures"
@@ -21,7 +22,7 @@ NAMES = ("rope", "alibi", "sinusoidal", "t5", "kerple_log", "fire")
 
 def picture(name: str) -> bytes:
     """The PNG of `posenc show encoding=NAME`, made small."""
-    plain = picture_bytes(picture_of([f"encoding={name}"]), "png")
+    plain = picture_bytes(picture_of(CommandLine([f"encoding={name}"])), "png")
     image = Image.open(io.BytesIO(plain)).convert("RGB").quantize(256, dither=Image.Dither.NONE)
     buffer = io.BytesIO()
     image.save(buffer, "PNG", optimize=True)

@@ -15,8 +15,8 @@ from posenc.results import Run, load_runs
 from posenc.results.against import against, tables
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, View, compare
-from posenc.results.filters import where
 from posenc.results.ranking import short_verdict
+from posenc.results.settings import where
 
 ROOT = Path(__file__).parents[1]
 

@@ -17,7 +17,7 @@ def test_two_files_make_an_extension(run_copy: Path, place: Path, tmp_path: Path
     tree = tmp_path / "tree"
     for name in ("posenc", "conf"):
         shutil.copytree(tiny.ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-    (tree / "posenc" / "evaluation" / "extend" / "coarse.py").write_text(BLOCKS["python"])
+    (tree / "posenc" / "evaluation" / "extensions" / "coarse.py").write_text(BLOCKS["python"])
     (tree / "conf" / "extend" / "coarse.yaml").write_text(BLOCKS["yaml"])
     asked = [f"run={run_copy}", "extend=coarse", "eval.protocols=[fixed-target]"]
     result = tiny.spawn("eval", *asked, cwd=place, PYTHONPATH=str(tree))

@@ -58,7 +58,7 @@ def test_a_link_to_a_file_that_is_gone_stops_the_build() -> None:
     assert spec is not None and spec.loader is not None
     hooks = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(hooks)
-    assert hooks._linked("[x](../README.md) [y](../posenc/cli.py) [z](log.md#a)", inside=True) == (
+    assert hooks._linked("[x](../README.md) [y](../posenc/cli/__init__.py) [z](log.md#a)", inside=True) == (
         "[x](index.md) `y` [z](log.md#a)"
     )
     assert hooks._linked("see [docs/log.md](docs/log.md)", inside=False) == "see [docs/log.md](log.md)"

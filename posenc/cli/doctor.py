@@ -354,8 +354,8 @@ def corpus() -> Iterator[Finding]:
 
 def hub() -> Iterator[Finding]:
     """Ask whether the Hugging Face hub answers, and which of its corpora are here."""
-    from posenc.data.corpus_stats import list_corpora
-    from posenc.data.sources.hub import endpoint, reachable, switched_off
+    from posenc.data.corpus import list_corpora
+    from posenc.data.hub import endpoint, reachable, switched_off
 
     url = endpoint().rpartition("@")[2]
     have = [row["name"] for row in list_corpora() if row["network"] and row["cached"]]

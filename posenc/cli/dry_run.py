@@ -21,10 +21,10 @@ from posenc.core.console import clock, say
 from posenc.core.errors import RunError, UserError, visible
 from posenc.core.memory_meter import resident
 from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer
-from posenc.data.corpus_stats import known_figures
+from posenc.data.corpus import known_figures
 from posenc.data.documents import SPLITS
 from posenc.data.registry import is_streamed, needs_network, pinned_identity
-from posenc.data.sources.hub import go_offline
+from posenc.data.hub import go_offline
 from posenc.data.token_cache import cached_tokens, entry_of, open_entry, smallest_dtype
 from posenc.evaluation.eval_memory import OutOfMemoryError
 from posenc.report.captions import millions

@@ -21,11 +21,10 @@ from posenc.core.paths import output_file
 from posenc.report.captions import millions
 from posenc.report.runs_table import document, notes, progress, summary, table
 from posenc.report.writers import color_of, unicode_of, width_of
-from posenc.results.bundle import MOST_RUNS, SUFFIX, bundled, packed
-from posenc.results.filters import where as fitting
-from posenc.results.load import Run, load_runs
+from posenc.results.load import SUFFIX, Run, bundled, load_runs, packed
 from posenc.results.run import run_names
 from posenc.results.run_summary import RunSummary, bundles, run_directories, run_summary
+from posenc.results.settings import where as fitting
 from posenc.running.signals import InterruptedRunError, StopFlag
 
 FORMATS = ("table", "json")
@@ -223,8 +222,6 @@ def run_export(paths: Sequence[str], conditions: Sequence[str], out: str) -> Non
     ended = [run for run in found if _has_ended(run)]
     if not any(run.state == "finished" for run in ended):
         raise UserError("RUNS", " ".join(paths), "no finished run there", hint="see: posenc runs")
-    if len(ended) > MOST_RUNS:
-        raise UserError("RUNS", f"{len(ended)} runs", f"a bundle holds at most {MOST_RUNS}", hint="--where")
     twice = sorted(name for name, times in Counter(run.name for run in ended).items() if times > 1)
     if twice:
         hint = "name the folder that is meant"

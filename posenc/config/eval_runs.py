@@ -12,7 +12,7 @@ from hydra.core.override_parser.types import ChoiceSweep, Glob, QuotedString
 from posenc.config.overrides import key_of, quoted
 from posenc.core.console import say
 from posenc.core.errors import UserError, visible
-from posenc.results.bundle import SUFFIX as BUNDLE
+from posenc.results.load import SUFFIX as BUNDLE
 from posenc.results.load import load_run, run_places
 from posenc.training.checkpoint import checkpoint_paths
 

@@ -1,21 +1,18 @@
 """Text to documents to tokens on disk to batches."""
 
 from posenc.data.batches import WindowSampler as WindowSampler
-from posenc.data.corpus_stats import CorpusFacts as CorpusFacts
-from posenc.data.corpus_stats import cached_of as cached_of
-from posenc.data.corpus_stats import check_lengths as check_lengths
-from posenc.data.corpus_stats import inspect as inspect
-from posenc.data.corpus_stats import left_out_of_training as left_out_of_training
-from posenc.data.corpus_stats import list_corpora as list_corpora
-from posenc.data.corpus_stats import read_facts as read_facts
-from posenc.data.documents import Document as Document
+from posenc.data.corpus import CorpusFacts as CorpusFacts
+from posenc.data.corpus import cached_of as cached_of
+from posenc.data.corpus import check_lengths as check_lengths
+from posenc.data.corpus import inspect as inspect
+from posenc.data.corpus import left_out_of_training as left_out_of_training
+from posenc.data.corpus import list_corpora as list_corpora
+from posenc.data.corpus import prepare as prepare
+from posenc.data.corpus import read_facts as read_facts
 from posenc.data.registry import absolute_data as absolute_data
-from posenc.data.registry import check_data as check_data
 from posenc.data.registry import read_documents as read_documents
 from posenc.data.token_cache import Split as Split
 from posenc.data.token_cache import TokenStore as TokenStore
-from posenc.data.tokenise import prepare as prepare
-from posenc.data.tokenizers import Tokenizer as Tokenizer
 from posenc.data.tokenizers import absolute_tokenizer as absolute_tokenizer
 from posenc.data.tokenizers import build_tokenizer as build_tokenizer
 from posenc.data.tokenizers import check_tokenizer as check_tokenizer

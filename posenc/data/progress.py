@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from filelock import Timeout
@@ -39,31 +39,12 @@ def cache_lock(path: Path, doing: str, *, needed: int | None = None) -> Iterator
         raise cannot_write(path.parent, error, needed=needed, hint=ELSEWHERE) from error
 
 
-def with_progress(
-    documents: Iterator[Document], doing: str, most: str, *, by_split: bool = False
-) -> Iterator[Document]:
-    """Yield the documents and say every few seconds how many; `most` follows the megabytes (` of 200`).
-
-    `by_split`: count each split of the data set (ids are `split/row`) anew and say so however quick it was.
-    """
-    began = last = time.monotonic()
-    part, count, size, total = "", 0, 0, 0
-
-    def show() -> None:
-        rate = total / 1e6 / max(time.monotonic() - began, 1e-9)
-        where = f"{part}, " if part else ""
-        text = f"{doing}: {where}{count:,} documents, {size / 1e6:,.1f}{most} MB, {rate:,.1f} MB/s"
-        say(visible(text))
-
+def with_progress(documents: Iterable[Document], doing: str) -> Iterator[Document]:
+    """Yield the documents and say every few seconds how many there were."""
+    last, count, size = time.monotonic(), 0, 0
     for document in documents:
-        if by_split and document.id.partition("/")[0] != part:
-            if count:
-                show()
-            part, count, size = document.id.partition("/")[0], 0, 0
-        count, size, total = count + 1, size + len(document.text), total + len(document.text)
+        count, size = count + 1, size + len(document.text)
         if time.monotonic() - last >= SECONDS_BETWEEN_LINES:
             last = time.monotonic()
-            show()
+            say(visible(f"{doing}: {count:,} documents, {size / 1e6:,.1f} MB"))
         yield document
-    if count and (by_split or last > began):
-        show()

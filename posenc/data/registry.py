@@ -1,49 +1,73 @@
-"""From the settings of the `data` group to documents: find the source, check its parameters, split.
-
-A source is a module of posenc.data.sources with `read(**settings)`. It may define OWN_SPLITS (documents come
-with their split), STREAMED (one by one, in the order of their ids), NEEDS_NETWORK, `check(settings)` and
-`pinned_identity(settings)`.
-"""
+"""From the settings of the `data` group to documents: find the source, check its parameters, split."""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from posenc.core.errors import UserError
 from posenc.core.paths import expanded, is_folder
 from posenc.core.signature import check_arguments
+from posenc.data import files, hub, installed_code
 from posenc.data.documents import Document, split_of
 
 OWN_KEYS = {"name", "source", "split"}
 
 
-def check_data(data: Mapping[str, Any]) -> tuple[ModuleType, dict[str, Any]]:
-    """Return the source's module and the arguments of its `read`, without reading anything.
+@dataclass(frozen=True)
+class Source:
+    """A way to read a corpus: `read` takes its settings, keyword-only and typed."""
+
+    read: Callable[..., Iterable[Document]]
+    check: Callable[[dict[str, Any]], None] = lambda settings: None  # of values; raises UserError
+    pinned_identity: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda settings: None
+    own_splits: bool = False  # documents come with their split
+    streamed: bool = False  # one by one, in the order of their ids
+    needs_network: bool = False  # where the text is not cached
+
+
+SOURCES = {
+    "files": Source(files.read, check=files.check),
+    "hub": Source(hub.read, pinned_identity=hub.pinned_identity, own_splits=True, needs_network=True),
+    "package": Source(installed_code.read_package),
+    "python_packages": Source(installed_code.read_python_packages),
+    "stdlib": Source(installed_code.read_stdlib),
+    "stream": Source(
+        hub.stream,
+        check=hub.check_stream,
+        pinned_identity=hub.pinned_stream,
+        own_splits=True,
+        streamed=True,
+        needs_network=True,
+    ),
+}
+
+
+def check_data(data: Mapping[str, Any]) -> tuple[Source, dict[str, Any]]:
+    """Return the source and the arguments of its `read`, without reading anything.
 
     Raises UserError for an unknown source, and for an unknown, missing or ill-typed key.
     """
-    sources = sorted(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent / "sources")]))
-    name, source = data.get("name"), data.get("source")
+    name = data.get("name")
     if not isinstance(name, str) or not name:
         raise UserError("data.name", name, "a corpus needs a name")
-    if source not in sources:
-        raise UserError("data.source", source, "there is no such source", allowed=sources)
-    module = importlib.import_module(f"posenc.data.sources.{source}")
+    source = _source(data)
     given = {key: value for key, value in data.items() if key not in OWN_KEYS}
     for key, value in given.items():
         if isinstance(value, str) and value == "???":
             raise UserError(f"data.{key}", None, "must be given", hint=f"data.{key}=...")
-    arguments = check_arguments(module.read, given, "data")
-    _check_split(data, getattr(module, "OWN_SPLITS", False))
-    if hasattr(module, "check"):
-        module.check(arguments)
-    return module, arguments
+    arguments = check_arguments(source.read, given, "data")
+    _check_split(data, source.own_splits)
+    source.check(arguments)
+    return source, arguments
+
+
+def _source(data: Mapping[str, Any]) -> Source:
+    name = data.get("source")
+    if not isinstance(name, str) or name not in SOURCES:
+        raise UserError("data.source", name, "there is no such source", allowed=list(SOURCES))
+    return SOURCES[name]
 
 
 def absolute_data(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,11 +84,8 @@ def absolute_data(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def pinned_identity(data: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return what names the text for good without reading it; None where the source cannot say."""
-    module, arguments = check_data(data)
-    identity: dict[str, Any] | None = None
-    if hasattr(module, "pinned_identity"):
-        identity = module.pinned_identity(arguments)
-    return identity
+    source, arguments = check_data(data)
+    return source.pinned_identity(arguments)
 
 
 def read_documents(data: Mapping[str, Any]) -> list[Document]:
@@ -72,28 +93,27 @@ def read_documents(data: Mapping[str, Any]) -> list[Document]:
 
     Raises UserError for wrong settings or unreadable input, RunError when a source is out of reach.
     """
-    module, arguments = check_data(data)
-    documents: list[Document] = module.read(**arguments)
-    if not getattr(module, "OWN_SPLITS", False):
+    source, arguments = check_data(data)
+    documents = source.read(**arguments)
+    if not source.own_splits:
         documents = [replace(d, split=split_of(d.id, data["split"])) for d in documents]
     return sorted(documents, key=lambda document: document.id)
 
 
 def stream_documents(data: Mapping[str, Any]) -> Iterator[Document]:
     """Yield the documents of a streamed corpus. Raises as `read_documents`, some only on the way."""
-    module, arguments = check_data(data)
-    yield from module.read(**arguments)
+    source, arguments = check_data(data)
+    yield from source.read(**arguments)
 
 
 def is_streamed(data: Mapping[str, Any]) -> bool:
     """Return whether the source yields documents one by one."""
-    return bool(getattr(check_data(data)[0], "STREAMED", False))
+    return check_data(data)[0].streamed
 
 
 def needs_network(data: Mapping[str, Any]) -> bool:
     """Return whether the text comes from a network when it is not cached; asks nobody."""
-    module = importlib.import_module(f"posenc.data.sources.{data['source']}")
-    return bool(getattr(module, "NEEDS_NETWORK", False))
+    return _source(data).needs_network
 
 
 def _fractions(*, validation: float, test: float) -> None:

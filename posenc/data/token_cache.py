@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import mmap
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ import numpy.typing as npt
 from posenc.core.atomic_files import (
     canonical,
     digest_of,
-    file_lock,
     read_sealed,
     sha256_of_file,
     sync,
@@ -35,7 +33,6 @@ from posenc.data.tokenizers import Tokenizer
 
 LAYOUT = 1  # raised when the files below change their meaning
 TOKENS, TOKEN_BYTES = "tokens.bin", "token_bytes.bin"
-CHUNK = 2**22  # token sizes in memory at once
 Ints = npt.NDArray[np.int64]
 
 
@@ -102,7 +99,7 @@ class EntryWriter:
         self.folder, self.tokenizer = folder, tokenizer
         self.dtype = smallest_dtype(tokenizer.vocab_size)
         self._table: dict[str, list[tuple[str, int]]] = {name: [] for name in SPLITS}
-        self._parts: dict[str, BinaryIO] = {}
+        self._parts: dict[tuple[str, str], BinaryIO] = {}  # by file and split
 
     def add(self, document: str, split: str, ids: npt.NDArray[Any], sizes: npt.NDArray[Any] | None) -> None:
         """Append a document's tokens and the bytes each stands for (None: one each)."""
@@ -116,13 +113,11 @@ class EntryWriter:
         self.close()
         if not sum(length for rows in self._table.values() for _, length in rows):
             raise UserError("data", name, "holds no text")
-        self._join(TOKENS)
-        files, bytes_dtype = [TOKENS, "documents.json"], None
-        if any(part.startswith(TOKEN_BYTES) for part in self._parts):
-            self._join(TOKEN_BYTES)
-            bytes_dtype = _narrow(self.folder / TOKEN_BYTES)
-            files.append(TOKEN_BYTES)
+        files = list(dict.fromkeys(file for file, _ in self._parts))
+        for file in files:
+            self._join(file)
         (self.folder / "documents.json").write_bytes(canonical(self._table))
+        files.append("documents.json")
         for file in files:
             sync(self.folder / file)
         manifest = {
@@ -133,7 +128,7 @@ class EntryWriter:
             "tokenizer_name": self.tokenizer.name,
             "vocab_size": self.tokenizer.vocab_size,
             "dtype": self.dtype.newbyteorder("<").str,
-            "bytes_dtype": bytes_dtype,
+            "bytes_dtype": "<u4" if TOKEN_BYTES in files else None,
             "files": {file: sha256_of_file(self.folder / file) for file in files},
         }
         write_sealed(self.folder / "manifest.json", manifest)
@@ -148,16 +143,15 @@ class EntryWriter:
             part.close()
 
     def _part(self, file: str, split: str) -> BinaryIO:
-        name = f"{file}.{split}"
-        if name not in self._parts:
-            self._parts[name] = (self.folder / name).open("wb")
-        return self._parts[name]
+        if (file, split) not in self._parts:
+            self._parts[file, split] = (self.folder / f"{file}.{split}").open("wb")
+        return self._parts[file, split]
 
     def _join(self, file: str) -> None:
-        parts = [part for split in SPLITS if (part := self.folder / f"{file}.{split}").is_file()]
-        whole = parts[0].rename(self.folder / file)  # the training split, the largest, is not copied
+        first, *others = [self.folder / f"{file}.{split}" for split in SPLITS if (file, split) in self._parts]
+        whole = first.rename(self.folder / file)  # the training split, the largest, is not copied
         with whole.open("ab") as target:
-            for part in parts[1:]:
+            for part in others:
                 with part.open("rb") as source:
                     shutil.copyfileobj(source, target)
                 part.unlink()
@@ -167,14 +161,10 @@ class EntryWriter:
 def build_entry(key: str, tokenizer: Tokenizer) -> Iterator[EntryWriter]:
     """Yield a writer into a temporary folder that is removed afterwards; the caller holds the lock of `key`.
 
-    Folders of killed processes are removed first: nobody holds the lock of their key. Raises OSError.
+    So a folder that is there was left by a killed process. Raises OSError.
     """
-    for stale in tokens_dir().glob(".*.*"):
-        other = stale.name.split(".")[1]
-        lock = file_lock(tokens_dir() / f"{other}.lock", timeout=0)
-        with contextlib.suppress(OSError), contextlib.nullcontext() if other == key else lock:
-            shutil.rmtree(stale, ignore_errors=True)
-    folder = tokens_dir() / f".{key}.{os.getpid()}"
+    folder = tokens_dir() / f".{key}"
+    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     writer = EntryWriter(folder, tokenizer)
     try:
@@ -230,19 +220,6 @@ def cached_tokens() -> list[dict[str, Any]]:
 def _mapped(path: Path, dtype: str) -> npt.NDArray[Any]:
     with path.open("rb") as file:
         return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=dtype)
-
-
-def _narrow(path: Path) -> str:
-    """Rewrite uint32 counts as uint16 where all fit, nearly always; return the dtype."""
-    counts = _mapped(path, "<u4")
-    if counts.max() >= 2**16:
-        return "<u4"
-    narrow = path.with_suffix(".narrow")
-    with narrow.open("wb") as file:
-        for start in range(0, len(counts), CHUNK):
-            file.write(counts[start : start + CHUNK].astype("<u2").tobytes())
-    narrow.replace(path)
-    return "<u2"
 
 
 def _splits(table: dict[str, list[list[Any]]]) -> dict[str, Split]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -24,28 +23,12 @@ from posenc.core.paths import cache_dir, expanded
 from posenc.core.signature import check_arguments
 from posenc.core.threads import run_interruptible
 from posenc.data.documents import Document
+from posenc.data.hub import reachable, unreachable
 from posenc.data.progress import cache_lock
-from posenc.data.sources.hub import reachable, unreachable
 
-log = logging.getLogger(__name__)
 Encoded = tuple[npt.NDArray[Any], npt.NDArray[Any] | None]
 BATCH = 64  # documents handed to the library's threads at once,
 BATCH_BYTES = 2**21  # or fewer, where they are long: it takes 100 to 300 times the memory of the text
-
-
-class Tokenizer(Protocol):
-    """`vocab_size` ids, and a plain JSON identity that is hashed into cache keys and runs."""
-
-    name: str
-    vocab_size: int
-    definition: str | None  # its JSON, where it is more than its name
-
-    def identity(self) -> dict[str, Any]: ...
-
-    def encode(self, text: bytes) -> Encoded:
-        """Return ids, and the bytes of `text` each stands for (None: one each); they sum to `len(text)`."""
-
-    def encode_all(self, texts: Iterable[bytes]) -> Iterator[Encoded]: ...
 
 
 class Text(Protocol):
@@ -56,43 +39,51 @@ class Text(Protocol):
     def read(self) -> Iterable[Document]: ...
 
 
-class ByteTokenizer:
+class Tokenizer:
+    """`vocab_size` ids, and a plain JSON identity that is hashed into cache keys and runs."""
+
+    name: str
+    vocab_size: int
+    definition: str | None = None  # its JSON, where it is more than its name
+
+    def identity(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def encode_all(self, texts: Iterable[bytes]) -> Iterator[Encoded]:
+        """Yield for each text ids, and its bytes that each stands for (None: one each); they sum to all."""
+        raise NotImplementedError
+
+
+class ByteTokenizer(Tokenizer):
     """One token a byte."""
 
     name = "bytes"
     vocab_size = 256
-    definition: str | None = None
 
     def identity(self) -> dict[str, Any]:
         return {"name": self.name}
 
-    def encode(self, text: bytes) -> Encoded:
-        return np.frombuffer(text, dtype=np.uint8), None
-
     def encode_all(self, texts: Iterable[bytes]) -> Iterator[Encoded]:
-        return map(self.encode, texts)
+        for text in texts:
+            yield np.frombuffer(text, dtype=np.uint8), None
 
 
-class LibraryTokenizer:
+class LibraryTokenizer(Tokenizer):
     """A tokenizer of the `tokenizers` library from its JSON."""
 
     def __init__(self, name: str, definition: str) -> None:
         from tokenizers import Tokenizer as Library
 
-        self.name = name
-        self.definition: str | None = definition
+        self.name, self.definition = name, definition
         self._library = Library.from_str(definition)
         self._library.no_truncation()
         self._library.no_padding()
         ids = self._library.get_vocab(with_added_tokens=True).values()
-        self.vocab_size: int = max(ids, default=-1) + 1  # not their number: a pruned vocabulary has gaps
+        self.vocab_size = max(ids, default=-1) + 1  # not their number: a pruned vocabulary has gaps
 
     def identity(self) -> dict[str, Any]:
         # what it is, not how it was made: a trained one and its copy in a run are the same tokenizer
         return {"name": "tokenizers", "sha256": hashlib.sha256(str(self.definition).encode()).hexdigest()}
-
-    def encode(self, text: bytes) -> Encoded:
-        return next(self.encode_all([text]))
 
     def encode_all(self, texts: Iterable[bytes]) -> Iterator[Encoded]:
         for batch in _batches(texts):
@@ -140,7 +131,7 @@ def check_tokenizer(settings: Mapping[str, Any]) -> dict[str, Any]:
         size = arguments["vocab_size"]
         raise UserError("tokenizer.vocab_size", size, "out of range", allowed="256 (the bytes) to 1048576")
     if name == "hf":
-        _check_path(arguments["path"])
+        _local_definition(arguments["path"])
     return arguments
 
 
@@ -175,14 +166,11 @@ def _bytes(facts: Text) -> Tokenizer:
 def _bpe(facts: Text, *, vocab_size: int) -> Tokenizer:
     asked = {"name": "bpe", "vocab_size": vocab_size, "trained_on": facts.train_fingerprint}
     path = cache_dir() / "tokenizers" / f"{digest_of(asked)}.json"
-    known = read_sealed(path)
-    if known is None:
+    if (known := read_sealed(path)) is None:
         doing = f"training the tokenizer of {vocab_size:,} tokens"
         with cache_lock(path.with_suffix(".lock"), doing):
             known = read_sealed(path)  # another process may have trained it while this one waited
             if known is None:
-                if path.exists():
-                    log.warning("the cached tokenizer %s is damaged; it is trained again", path)
                 texts = (d.text.decode() for d in facts.read() if d.split == "train")
                 known = {"definition": train_bpe(texts, vocab_size, doing)}
                 write_sealed(path, known)
@@ -210,15 +198,25 @@ def train_bpe(texts: Iterable[str], vocab_size: int, doing: str) -> str:
 
 
 def _hf(facts: Text, *, path: str, revision: str) -> Tokenizer:
-    local = expanded(path)
-    file = local / "tokenizer.json" if local.is_dir() else local
-    if not file.is_file():
-        file = _download(path, revision)
+    file = _local_definition(path) or _download(path, revision)
     try:
         return LibraryTokenizer("hf", file.read_text(encoding="utf-8"))
     except Exception as error:  # the library raises bare Exception for a file it cannot take
         problem = f"is not a tokenizer of the `tokenizers` library ({str(error)[:100]})"
         raise UserError("tokenizer.path", path, problem) from error
+
+
+def _local_definition(path: str) -> Path | None:
+    """Return the `tokenizer.json` that a path names; None for a name on the hub. Raises UserError."""
+    if path in {"", "???"}:
+        raise UserError("tokenizer.path", None, "missing", hint="tokenizer.path=FILE, or a name on the hub")
+    local = expanded(path)
+    file = local / "tokenizer.json" if local.is_dir() else local
+    if file.is_file():
+        return file
+    if local.exists() or path.endswith(".json") or path.startswith((".", "/", "~")) or path.count("/") > 1:
+        raise UserError("tokenizer.path", path, "there is no such file, and no tokenizer.json in it")
+    return None
 
 
 def _download(name: str, revision: str) -> Path:
@@ -230,23 +228,9 @@ def _download(name: str, revision: str) -> Path:
     except Exception as error:  # of five packages; all final here
         ways_out = "tokenizer.path=FILE for a tokenizer.json; tokenizer=bpe; tokenizer=bytes"
         if not online:
-            raise unreachable(
-                f"the tokenizer {name}", f"copy HF_HOME from a machine with network; {ways_out}"
-            ) from error
-        raise RunError(
-            f"the hub gave no tokenizer {name}: {str(error)[:200]}", hint=f"ways out: {ways_out}"
-        ) from error
+            raise unreachable(f"the tokenizer {name}", ways_out) from error
+        problem = f"the hub gave no tokenizer {name}: {str(error)[:200]}"
+        raise RunError(problem, hint=f"ways out: {ways_out}") from error
 
 
 BUILDERS: dict[str, Callable[..., Tokenizer]] = {"bytes": _bytes, "bpe": _bpe, "hf": _hf}
-
-
-def _check_path(path: str) -> None:
-    if path in {"", "???"}:
-        raise UserError("tokenizer.path", None, "missing", hint="tokenizer.path=FILE, or a name on the hub")
-    local = expanded(path)
-    if local.is_dir() and not (local / "tokenizer.json").is_file():
-        raise UserError("tokenizer.path", path, "this folder holds no tokenizer.json")
-    looks_local = path.endswith(".json") or path.startswith((".", "/", "~")) or path.count("/") > 1
-    if looks_local and not local.exists():
-        raise UserError("tokenizer.path", path, "there is no such file")

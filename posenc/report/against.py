@@ -10,7 +10,7 @@ from typing import TextIO
 
 from posenc.core.errors import UserError, visible
 from posenc.report.captions import millions
-from posenc.report.escape import csv_text
+from posenc.report.data import csv_text
 from posenc.report.table import CellText, Report, Table
 from posenc.report.writers import color_of, markdown, terminal, unicode_of, width_of, write
 from posenc.results.against import FLAT, Block, Check, Entry, PaperComparison

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from posenc.report.escape import csv_text
+from posenc.report.data import csv_text
 from posenc.report.table import CellText, Report, Table
 from posenc.report.writers import markdown, terminal
 

@@ -1,6 +1,6 @@
 """Write what is said around the table of a comparison: title, answer in a sentence or two, notes.
 
-All of it is plain text; the writers escape it.
+All of it is plain text; the writers escape it. docs/reading-the-numbers.md explains the rules.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from posenc.core.errors import visible
 from posenc.results.cells import Cell
@@ -35,23 +36,15 @@ VERBS = {
     WORSE: ("loses", "lose"),
     COLLAPSED_WORD: ("collapses", "collapse"),
 }
-PROBE_NOTES = {
-    "induction": "induction: loss on the second copy of a random sequence; only copying lowers it.",
-    "far-copy": "far-copy: loss on targets that continue a passage seen more than T tokens before, out of "
-    "reach of a window of T.",
-}
+AGAINST = {"lower": "lower", "tie": "a tie with it", "unclear": "not told from it", "higher": "higher"}
 NOTES = {
-    "fixed-target": "1x is the crop line: the loss if you truncate the context to T. Below it longer context "
-    "helps, above it harms.",
-    "nonoverlapping": "nonoverlapping rewards longer windows, because fewer of their tokens have little "
-    "context: use it only to compare with papers.",
-    "sliding": "sliding: windows move by the stride, and every token is scored once.",
-    "positions": "positions: one pass over the longest context; a column is the last bin before that "
-    "position, not everything between two columns.",
-    **PROBE_NOTES,
+    "fixed-target": "1x is the crop line: the loss if you truncate the context to T",
+    "nonoverlapping": "nonoverlapping rewards longer windows: use it only to compare with papers",
+    "sliding": "sliding: windows move by the stride, and every token is scored once",
+    "positions": "positions: one pass over the longest context; a column is the last bin before it",
+    "induction": "induction: loss on the second copy of a random sequence",
+    "far-copy": "far-copy: loss on text that can be copied only from more than T tokens before",
 }
-
-WORSE_THAN_CHANCE = "; all rows are worse than chance: none of these models copies"
 
 
 def label(row: Row) -> str:
@@ -125,42 +118,37 @@ def _changes(comparison: Comparison, at: int) -> str:
     column, metric = comparison.columns[at], comparison.header["metric"]
     if column.multiple <= 1:
         return ""
-    cells = [(row, row.cells[at]) for row in comparison.rows]
-    cells.sort(key=lambda one: one[1].change or 0.0)
     clauses = []
-    for word, verbs in VERBS.items():
-        found = [(row, cell) for row, cell in cells if cell.verdict == word]
-        if found:
-            size = "" if word == SAME_WORD else _sizes([cell for _, cell in found], metric)
-            clauses.append(f"{_names([row for row, _ in found])} {verbs[len(found) > 1]}{size}")
-    unclear = [
-        (row, cell) for row, cell in cells if cell.verdict and short_verdict(cell.verdict) not in VERBS
-    ]
-    if unclear:
-        sizes = _sizes([cell for _, cell in unclear], metric)
-        clauses.append(f"unclear for {_names([row for row, _ in unclear])}{sizes}")
-    if partly := [row for row, cell in cells if cell.mean is not None and cell.verdict is None]:
-        clauses.append(f"no verdict for {_names(partly)}")
-    if missing := [row for row, cell in cells if cell.mean is None]:
-        clauses.append(f"no number for {_names(missing)}")
+    for outcome in (*VERBS, "unclear", "no verdict", "no number"):
+        rows = [row for row in comparison.rows if _outcome(row.cells[at]) == outcome]
+        rows.sort(key=lambda row: row.cells[at].change or 0.0)
+        changes = [change for row in rows if (change := row.cells[at].change) is not None]
+        sized = changes and outcome not in (SAME_WORD, "no verdict")
+        size = f" ({_span(changes, metric)} {UNITS[metric]})" if sized else ""
+        if rows and outcome in VERBS:
+            clauses.append(f"{_names(rows)} {VERBS[outcome][len(rows) > 1]}{size}")
+        elif rows:
+            clauses.append(f"{outcome} for {_names(rows)}{size}")
     return f"at {length(column.multiple)} {'; '.join(clauses)}" if clauses else ""
+
+
+def _outcome(cell: Cell) -> str:
+    if cell.mean is None:
+        return "no number"
+    return "no verdict" if cell.verdict is None else short_verdict(cell.verdict)
 
 
 def _against(comparison: Comparison, at: int) -> str:
     """`against rope at 8x, in nats: alibi is lower (-2.43)`."""
     metric, name = comparison.header["metric"], visible(comparison.header["baseline"])
-    words = {"lower": "lower", "tie": "a tie with it", "unclear": "not told from it", "higher": "higher"}
+    found = [(row, row.cells[at].against) for row in comparison.rows]
     clauses = []
-    for word, said in words.items():
-        found = [(row, row.cells[at].against) for row in comparison.rows]
+    for word, words in AGAINST.items():
         some = [(row, one.difference) for row, one in found if one is not None and one.word == word]
         if some:
-            verb, sizes = (
-                "is" if len(some) == 1 else "are",
-                _changes_range([value for _, value in some], metric),
-            )
-            clauses.append(f"{_names([row for row, _ in some])} {verb} {said} ({sizes})")
-    rest = [row for row in comparison.rows if label(row) != name and row.cells[at].against is None]
+            verb, sizes = "is" if len(some) == 1 else "are", _span([value for _, value in some], metric)
+            clauses.append(f"{_names([row for row, _ in some])} {verb} {words} ({sizes})")
+    rest = [row for row, one in found if one is None and label(row) != name]
     if rest:
         clauses.append(f"not held against it: {_names(rest)}")
     place = length(comparison.columns[at].multiple)
@@ -210,8 +198,7 @@ def _counts(comparison: Comparison) -> str:
     if seeds:
         parts.append(_range((min(seeds), max(seeds))) + (" seed" if seeds == {1} else " seeds"))
     if h["documents"] is not None:
-        noun = INDEPENDENT.get(h["protocol"], "document") + ("" if h["documents"][1] == 1 else "s")
-        parts.append(f"{_range(h['documents'])} {noun}")
+        parts.append(_documents(h))
     return ", ".join(parts)
 
 
@@ -226,12 +213,8 @@ def _names(rows: Sequence[Row]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _sizes(cells: Sequence[Cell], metric: str) -> str:
-    found = [cell.change for cell in cells if cell.change is not None]
-    return f" ({_changes_range(found, metric)} {UNITS[metric]})" if found else ""
-
-
-def _changes_range(values: Sequence[float], metric: str) -> str:
+def _span(values: Sequence[float], metric: str) -> str:
+    """Return the lowest and the highest of changes; one where they print alike."""
     low, high = min(values), max(values)
     if printed(low, metric) == printed(high, metric):
         return printed_change(low, metric)
@@ -242,18 +225,14 @@ def _changes_range(values: Sequence[float], metric: str) -> str:
 
 
 def captions(comparison: Comparison, marks: Mapping[str, str]) -> list[str]:
-    """Return the notes: protocol, targets, what ± is over, verdicts, marks, rows that need a word.
+    """Return the notes: protocol, targets, ±, verdicts, marks, the side table, rows that need a word.
 
     `marks` is how the format marks the `lowest`, a `tie` with it, and what is `unclear`.
     """
     h = comparison.header
-    lines = [NOTES.get(h["protocol"], "")]
-    if comparison.columns:
-        lines += [_reference(comparison), _scored(comparison), _spread(comparison)]
-    else:
-        lines.append("no run has a number yet")
-    lines += [_verdicts(comparison) if h["baseline"] is None else _baseline(comparison)]
-    lines += [_marks(comparison, marks), *_side_notes(comparison)]
+    lines = [NOTES.get(h["protocol"], ""), "" if comparison.columns else "no run has a number yet"]
+    lines += [_scored(comparison), _numbers(comparison), _verdicts(comparison), _marks(comparison, marks)]
+    lines += [_side(comparison), *_probes(comparison)]
     lines += [
         f"the rows also differ in {key}: {', '.join(values)}" for key, values in h["also_differs"].items()
     ]
@@ -267,211 +246,140 @@ def captions(comparison: Comparison, marks: Mapping[str, str]) -> list[str]:
     return [line for line in lines if line]
 
 
-def _reference(comparison: Comparison) -> str:
-    found = comparison.header["reference"]
-    if found is None or found["mean"] is None:
-        return ""
-    number = printed(found["mean"], comparison.header["metric"])
-    return f"trigram reference {number} {found['unit']}: a byte trigram of the training text, same targets"
-
-
 def _scored(comparison: Comparison) -> str:
-    h = comparison.header
-    if h["targets"] is None:
-        return ""
-    same = all(c.targets == comparison.columns[0].targets is not None for c in comparison.columns)
-    documents = _range(h["documents"])
-    noun = INDEPENDENT.get(h["protocol"], "document") + ("" if documents == "1" else "s")
-    return f"{_range(h['targets'])} targets in {documents} {noun}" + (" at every length" if same else "")
-
-
-def _spread(comparison: Comparison) -> str:
-    """Say what ± is over and what a number with a sign is."""
-    change = "a number with a sign is the change against 1x on the same targets"
-    if any(row.curve for row in comparison.rows):
-        change = "a number with a sign is the rise over the mean from T/2 to T in the same passes"
-        if any(row.curve and row.extend for row in comparison.rows):
-            change += " (extended: over that of the model as trained, given T tokens)"
-    if comparison.header["baseline"] is not None:  # `_baseline` says it
-        change = ""
-    counts = {cell.seeds for cell in _cells(comparison) if cell.seeds}
-    if spread_is_of(comparison) == "seeds":
-        several = counts - {1}
-        text = "± is the standard deviation" if change else "± of a loss is the standard deviation"
-        text += f" over {_range((min(several), max(several)))} seeds"
-        text += " (of a change: of its paired differences)" if change else ""
-        text += ", rows of one seed have none" if 1 in counts else ""
-        return f"{text}; {change}" if change else text
-    parts = [change] if change and counts else []
-    if change and spread_is_of(comparison) == "documents":
-        over = INDEPENDENT.get(comparison.header["protocol"], "document") + "s"
-        parts.append(f"its ± is half the 95% interval over {over}")
-    if counts == {1}:
-        parts.append("one seed: this says something of these models only")
+    """`30384 targets in 160 documents; a byte trigram of the training text: 1.920 nats per token`."""
+    h, parts = comparison.header, []
+    if h["targets"] is not None:
+        parts.append(f"{_range(h['targets'])} targets in {_documents(h)}")
+    if h["reference"] is not None and h["reference"]["mean"] is not None:
+        number = printed(h["reference"]["mean"], h["metric"])
+        parts.append(f"a byte trigram of the training text: {number} {h['reference']['unit']}")
     return "; ".join(parts)
 
 
-def _baseline(comparison: Comparison) -> str:
-    """Say what the second number of a cell is where rows are compared with one of them."""
+def _numbers(comparison: Comparison) -> str:
+    """Return what a number with a sign and the ± of a cell are."""
+    cells, of = _cells(comparison), spread_is_of(comparison)
+    seeds = {cell.seeds for cell in cells if cell.seeds}
+    if not seeds:
+        return ""
+    if comparison.header["baseline"] is not None:
+        return _against_numbers(comparison)
+    curves = any(row.curve for row in comparison.rows)
+    parts = [
+        f"a number with a sign: {'the rise over the mean from T/2 to T' if curves else 'change against 1x'}"
+    ]
+    if of == "seeds":
+        several = seeds - {1}
+        fewer = ", none for one seed" if 1 in seeds else ""
+        parts.append(f"±: standard deviation over {_range((min(several), max(several)))} seeds{fewer}")
+    elif of == "documents":
+        over = INDEPENDENT.get(comparison.header["protocol"], "document") + "s"
+        parts.append(f"±: half the 95% interval over {over}")
+    if seeds == {1}:
+        parts.append("one seed: these models only")
+    return "; ".join(parts)
+
+
+def _against_numbers(comparison: Comparison) -> str:
     name, margins = comparison.header["baseline"], comparison.header["margins"]
-    found = [cell.against for cell in _cells(comparison) if cell.against is not None]
-    side = "in the second table a number with a sign is the change against 1x"
     if len(comparison.rows) == 1:
-        return f"{name} is the only row; {side}"
+        return f"{name} is the only row"
+    found = [cell.against for cell in _cells(comparison) if cell.against is not None]
     if not found:
         return f"nothing can be compared with {name}: not the same targets, seeds or metric"
-    over = _over_seeds_and_documents(len(against.seeds) for against in found)
+    alone = "; one seed: these models only" if all(len(one.seeds) == 1 for one in found) else ""
     return (
-        f"a number with a sign is the difference to {name} at the same length, paired by seed and document; "
-        f"its ± is half the 95% interval over {over}; lower or higher by more than {margins['same']:g} "
-        f"{margins['unit']}, tie within it, unclear: neither (Holm-corrected over the length); {side}"
+        f"a number with a sign: difference to {name} at the same length, ± half its 95% interval; lower or "
+        f"higher by more than {margins['same']:g} {margins['unit']}, tie within it, unclear: neither{alone}"
     )
 
 
 def _verdicts(comparison: Comparison) -> str:
-    found = [cell for cell in _cells(comparison) if cell.verdict is not None]
-    if not found:
-        return ""
-    margins, of = comparison.header["margins"], _over_seeds_and_documents(cell.seeds for cell in found)
-    needs = {MORE_SEEDS: "seeds", MORE_DOCUMENTS: "documents"}
-    words = [need for word, need in needs.items() if any(cell.verdict == word for cell in found)]
-    return (
-        f"verdicts on the change against 1x, in {margins['unit']}: same within "
-        f"{_margin(comparison, 'same')}, collapsed beyond {_margin(comparison, 'collapsed')}; given where "
-        f"the 95% interval over {of} clears the margin"
-        + (f"; unclear: it does not, more {' or '.join(words)} are needed" if words else "")
-    )
-
-
-def _margin(comparison: Comparison, which: str) -> str:
-    """A margin in bits per byte; in nats too where those are shown and a token is a byte."""
+    found = {cell.verdict for cell in _cells(comparison)} - {None}
     h = comparison.header
-    bits = h["margins"][which]
-    nats = h["metric"] == "nats" and _name_of(h["tokenizer"]) == "bytes"
-    return f"{bits:g}" + (f" ({bits * math.log(2):.3f} nats)" if nats else "")
+    if not found or h["baseline"] is not None:
+        return ""
+    in_nats = h["metric"] == "nats" and _name_of(h["tokenizer"]) == "bytes"  # then a token is a byte
+    same, collapsed = (
+        f"{bits:g}" + (f" ({bits * math.log(2):.3f} nats)" if in_nats else "")
+        for bits in (h["margins"]["same"], h["margins"]["collapsed"])
+    )
+    needs = [
+        need for word, need in {MORE_SEEDS: "seeds", MORE_DOCUMENTS: "documents"}.items() if word in found
+    ]
+    unclear = f"; unclear: the 95% interval crosses a margin, more {' or '.join(needs)} are needed"
+    text = f"verdicts in {h['margins']['unit']}: same within {same}, collapsed beyond {collapsed}"
+    return text + (unclear if needs else "")
 
 
 def _marks(comparison: Comparison, marks: Mapping[str, str]) -> str:
-    """Say what the marks mean; where there are none though there are rows to rank, why."""
-    h, columns = comparison.header, comparison.columns
-    pairs = [pair for column in columns for pair in column.pairs]
-    if not pairs:
-        return _why_unmarked(comparison)
-    common = {len(pair.seeds) for pair in pairs}
-    if common == {0}:
+    """Return what the marks mean; where there are none though there are rows to rank, why."""
+    h, cells = comparison.header, _cells(comparison)
+    lost_seeds = any(cell.mean is not None and not cell.rankable for cell in cells)
+    ranked = any(column.pairs for column in comparison.columns)
+    if not ranked and len(comparison.rows) > 1:
+        if h["metric"] == "ppl":
+            return "perplexities are not ranked: --metric nats and --metric bpb are"
+        if h["mixed"]:
+            return "no best is marked: these rows are not comparable"
+    if ranked and not any(pair.seeds for column in comparison.columns for pair in column.pairs):
         return "not ranked: no two rows have a seed in common"
-    cells = [row.cells[i] for i, column in enumerate(columns) if column.pairs for row in comparison.rows]
-    ranked = [cell for cell in cells if cell.rankable]
-    margin = f"{h['margins']['same']:g} {h['margins']['unit']}"
     words = {
-        "lowest": f"{marks['lowest']} lowest of its length",
-        "tie": f"{marks['tie']} a tie with it (within {margin})",
-        "unclear": f"{marks['unclear']} cannot be told from it",
-        None: f"no mark: higher by more than {margin}",
+        "lowest": "lowest of its length",
+        "tie": "a tie with it",
+        "unclear": "cannot be told from it",
     }
-    shown = [text for mark, text in words.items() if any(cell.mark == mark for cell in ranked)]
-    how = ["95% intervals over seeds and documents, Holm-corrected over all pairs of the length"]
-    if common <= {0, 1}:
-        one = "one seed" if all(cell.seeds <= 1 for cell in ranked) else "one seed in common"
-        how = [f"95% intervals over documents, Holm-corrected; {one}: ranks are of these models only"]
-    elif 1 in common:
-        how.append("between rows with one seed in common over documents: ranks of these models only")
-    if 0 in common:
-        how.append("rows without a seed in common are not told apart")
-    if _lost_seeds(cells):
-        how.append("not ranked: rows that lost a seed")
-    bare = [
-        length(column.multiple)
-        for i, column in enumerate(columns)
-        if not column.pairs and any(row.cells[i].mean is not None for row in comparison.rows)
-    ]
-    if bare:
-        how.append(f"no ranks at {', '.join(bare)}: no two rows there that may be compared")
-    return f"{'; '.join(shown)} ({'; '.join(how)})"
+    parts = [f"{marks[m]} {text}" for m, text in words.items() if any(cell.mark == m for cell in cells)]
+    if ranked:
+        parts.append("no mark: higher (95% intervals, Holm-corrected)")
+    if lost_seeds and len(comparison.rows) > 1 and not any(row.curve for row in comparison.rows):
+        parts.append("not ranked: rows that lost a seed")
+    return "; ".join(parts)
 
 
-def _why_unmarked(comparison: Comparison) -> str:
-    h = comparison.header
-    if len(comparison.rows) < 2:
-        return ""
-    if h["metric"] == "ppl":
-        return "perplexities are not ranked: --metric nats and --metric bpb are"
-    if h["mixed"]:
-        return "no best is marked: these rows are not comparable"
-    curves = any(row.curve for row in comparison.rows)  # which are never ranked
-    if not curves and _lost_seeds(_cells(comparison)):
-        return "no best is marked: rows that lost a seed are not ranked"
-    return ""
+def _side(comparison: Comparison) -> str:
+    """Return what the columns of the side table are: context, slope, break."""
+    rows, parts = comparison.rows, []
+    if any(row.effective_context for row in rows):
+        parts.append(
+            f"effective context: the longest window within {EFFECTIVE:g} nats of the row's best loss "
+            "(+: the longest measured)"
+        )
+    if any(row.uses_context for row in rows):
+        unit = ", in nats per token" if comparison.header["metric"] == "ppl" else ""
+        parts.append(f"T against T/2: the loss at 1x minus that at 0.5x{unit}")
+    if any(row.curve for row in rows):
+        parts.append("slope: nats per token of loss, for each token past T")
+        parts.append("breaks at: the first bin past T whose 95% interval is 0.1 nats above the level at T")
+    return "; ".join(parts)
 
 
-def _side_notes(comparison: Comparison) -> list[str]:
-    """Return a line for each column of the side table: context, slope, probes, extensions."""
-    rows, lines = comparison.rows, []
-    effective = [row.effective_context for row in rows if row.effective_context]
-    if effective:
-        lines.append(
-            f"effective context: the longest window whose loss is within {EFFECTIVE:g} nats of the row's "
-            "best, so that more text does no harm, used or not"
-            + ("; +: the longest that was measured" if any(one.longest for one in effective) else "")
-        )
-    uses = [row.uses_context for row in rows if row.uses_context]
-    if uses:
-        over = _over_seeds_and_documents(one.seeds for one in uses)
-        lines.append(
-            "T against T/2: the loss at 1x minus that at 0.5x on the same targets, below 0 where text helps"
-            + (f", in {uses[0].unit}" if comparison.header["metric"] == "ppl" else "")
-            + (f"; its ± is half the 95% interval over {over}" if any(one.ci95 for one in uses) else "")
-        )
-    curves = [row.curve for row in rows if row.curve]
-    if curves:
-        of_one = all(len(curve.breaks_at) == 1 for curve in curves)
-        spread = "half the 95% interval over documents" if of_one else "the standard deviation over seeds"
-        sure = any(curve.slope_ci95 or curve.slope_spread is not None for curve in curves)
-        lines.append(
-            "slope: nats per token of loss, for each token past T" + (f"; its ± is {spread}" if sure else "")
-        )
-        lines.append(
-            "breaks at: the start of the first bin past T whose whole 95% interval over documents is 0.1 "
-            "nats above the level at T; no break: that of every bin past T is below; unclear: neither, more "
-            "documents are needed"
-        )
+def _probes(comparison: Comparison) -> list[str]:
+    """Return a line for each probe, and one for the extensions that are columns."""
+    lines = []
     for i, probe in enumerate(comparison.probes):
-        losses = [row.probes[i].cell.mean for row in rows]
-        lines.append(
-            PROBE_NOTES.get(probe.protocol, f"{probe.protocol}.")
-            + f" In {probe.unit}, beside the loss and not ranked"
-            + ("" if probe.same_targets else "; the rows scored different targets")
-            + (WORSE_THAN_CHANCE if _above_chance(losses, probe.unit) else "")
-        )
+        losses = [loss for row in comparison.rows if (loss := row.probes[i].cell.mean) is not None]
+        chance = re.search(r"\(chance ([\d.]+)\)", probe.unit)
+        line = NOTES.get(probe.protocol, f"{probe.protocol}: in {probe.unit}")
+        if chance:
+            worse = bool(losses) and min(losses) > float(chance[1])
+            line += f"; chance is {chance[1]}" + (", and all rows are worse" if worse else "")
+        lines.append(line + ("" if probe.same_targets else "; the rows scored different targets"))
     if comparison.extensions:
         names = ", ".join(one.name for one in comparison.extensions)
-        lines.append(
-            f"{names}: test-time extensions of the row's runs; their change is against its crop line"
-        )
+        lines.append(f"{names}: test-time extensions; their change is against the row's crop line")
     return lines
 
 
-def _above_chance(losses: Sequence[float | None], unit: str) -> bool:
-    """Whether no row does as well as guessing, which the unit names."""
-    chance = re.search(r"\(chance ([\d.]+)\)", unit)
-    known = [loss for loss in losses if loss is not None]
-    return chance is not None and bool(known) and min(known) > float(chance[1])
-
-
-def _over_seeds_and_documents(counts: Iterable[int]) -> str:
-    """Return what intervals are over that were each made from so many seeds."""
-    found = set(counts)
-    if found == {1}:
-        return "documents (these models only)"
-    return "seeds and documents" + (" (of one seed: documents, these models only)" if 1 in found else "")
+def _documents(header: Mapping[str, Any]) -> str:
+    """`160 documents`, `1 sequence`."""
+    noun = INDEPENDENT.get(header["protocol"], "document")
+    return f"{_range(header['documents'])} {noun}" + ("" if header["documents"][1] == 1 else "s")
 
 
 def _cells(comparison: Comparison) -> list[Cell]:
     return [cell for row in comparison.rows for cell in row.cells]
-
-
-def _lost_seeds(cells: Sequence[Cell]) -> bool:
-    return any(cell.mean is not None and not cell.rankable for cell in cells)
 
 
 def _range(ends: Iterable[object]) -> str:

@@ -12,10 +12,10 @@ from typing import Any
 from posenc.report.captions import length, millions
 from posenc.report.colors import Style
 from posenc.report.plots.series import Names, training_series
+from posenc.report.table import cell_text
 from posenc.results.cells import Cell
-from posenc.results.comparison import Column, Comparison, Row
+from posenc.results.comparison import Comparison
 from posenc.results.load import Run
-from posenc.results.schema import METRICS, printed, printed_change
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"  # a name; nothing is fetched
 HEIGHT = 280  # pixels
@@ -24,9 +24,6 @@ DENSE = 16  # points of a line; of more none is marked
 MOST_BANDS = 12  # lines; the bands of more would hide each other
 MOST_TICKS = 8
 MOST_LOGGED = 120  # points of a training curve
-NEAR_PAYS = 2.5  # times that the whole range is wider than the detail before there is a choice
-SETTLED = 0.25  # of T; before it the loss by position falls steeply, whatever the encoding
-FAR = 1.5  # times the lowest loss; what is above even at T is no part of the detail
 SHAPES = {  # by matplotlib's letters, as paths in a square from -1 to 1
     "o": "M1,0A1,1,0,1,1,-1,0A1,1,0,1,1,1,0Z",
     "s": "M-.85,-.85H.85V.85H-.85Z",
@@ -55,8 +52,21 @@ CONFIG: dict[str, Any] = {
     "legend": {**TEXT, "labelColor": INK, "symbolSize": 90, "symbolStrokeWidth": 2},
 }
 
+_AT_T = {"values": [{"x": 1.0}]}
+MARKED_T: list[dict[str, Any]] = [
+    {
+        "data": _AT_T,
+        "mark": {"type": "rule", "color": FAINT, "strokeDash": [2, 3]},
+        "encoding": {"y": None},
+    },
+    {
+        "data": _AT_T,
+        "mark": {"type": "text", "text": "T", "color": INK, "align": "left", "baseline": "top", "dx": 4},
+        "encoding": {"y": {"value": 2}, "x": {"field": "x", "type": "quantitative"}},
+    },
+]
+
 Point = dict[str, Any]  # row, x, y, low and high: the ends of its band, text
-Range = tuple[float, float]
 Looks = Mapping[str, tuple[int, Style]]  # by the row's name in the page: its number there, its style
 
 
@@ -67,42 +77,29 @@ def context_charts(comparison: Comparison, names: Names, looks: Looks) -> list[d
         return []
     curves, unit = any(row.curve for row in comparison.rows), comparison.header["unit"]
     axis = _context_axis(comparison, "position" if curves else "context")
-    mark_t = min(c.multiple for c in comparison.columns) < 1 < max(c.multiple for c in comparison.columns)
-    least = min(point["y"] for point in losses)
-    up_to_t = [point["y"] for point in losses if (SETTLED if curves else 0) <= point["x"] <= 1]
-    near = (least, max((y for y in up_to_t if y <= FAR * least), default=least))
-    title = "Loss by position" if curves else "Loss against context"
-    charts = [_chart(title, unit, losses, axis, looks, near, mark_t)]
+    charts = [_chart("Loss by position" if curves else "Loss against context", unit, losses, axis, looks)]
     changes = _points(comparison, names, change=True)
     if any(point["x"] != 1 for point in changes):
-        most = 0.3 if curves else 2 * max((abs(one["y"]) for one in changes if one["x"] < 1), default=0.0)
         title = "Rise over the mean from T/2 to T" if curves else "Change against T"
-        charts.append(_chart(title, unit, changes, axis, looks, (-most, most), mark_t))
+        charts.append(_chart(title, unit, changes, axis, looks))
     return charts
 
 
 def training_chart(
     comparison: Comparison, runs: Sequence[Run], names: Names, looks: Looks
-) -> tuple[dict[str, Any] | None, list[str]]:
+) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the chart of the training losses, thinned, and which runs have no whole curve."""
     series, notes = training_series(comparison, runs, names)
     points: list[Point] = []
     for one in series:
         step = max(1, math.ceil(len(one.x) / MOST_LOGGED))
-        for i in sorted({*range(0, len(one.x), step), max(0, len(one.x) - 1)} if one.x else ()):
+        for i in sorted({*range(0, len(one.x), step), len(one.x) - 1} if one.x else ()):
             known = math.isfinite(one.low[i])
-            words = f"{one.y[i]:.3f}" + (f" ± {one.high[i] - one.y[i]:.3f}" if known else "")
             band = (one.low[i], one.high[i]) if known else None
-            text = [one.name, f"{millions(round(one.x[i]))} tokens", words]
+            text = [one.name, f"{millions(round(one.x[i]))} tokens", f"{one.y[i]:.3f}"]
             points.append(_point(one.name, round(one.x[i]), one.y[i], band, text))
-    if not points:
-        return None, notes
-    most = max(point["x"] for point in points)
-    settled = sorted(point["y"] for point in points if point["x"] >= 0.05 * most)
-    near = (settled[0], settled[round(0.75 * (len(settled) - 1))])
     axis = {"title": "tokens trained on", "format": "~s", "tickCount": 5}
-    chart = _chart("Training loss", "nats per token", points, axis, looks, near, False, detail=True)
-    return chart, notes
+    return [_chart("Training loss", "nats per token", points, axis, looks)] if points else [], notes
 
 
 # --- points
@@ -112,7 +109,7 @@ def _points(comparison: Comparison, names: Names, change: bool) -> list[Point]:
     """Return a point for each cell with a number; its band is over seeds, of one seed over documents."""
     found = []
     for row in comparison.rows:
-        for column, cell in zip(comparison.columns, row.cells, strict=True):
+        for cell in row.cells:
             value, spread, band = cell.mean, cell.spread, None
             if change:
                 value, spread, band = cell.change, cell.change_spread, cell.change_ci95
@@ -120,8 +117,8 @@ def _points(comparison: Comparison, names: Names, change: bool) -> list[Point]:
                 continue
             if spread is not None and math.isfinite(spread):
                 band = [value - spread, value + spread]
-            text = _text(comparison, names.of(row), row, column, cell)
-            found.append(_point(names.of(row), column.multiple, value, band, text))
+            text = [names.of(row), *_text(cell, comparison)]
+            found.append(_point(names.of(row), cell.multiple, value, band, text))
     return found
 
 
@@ -130,38 +127,13 @@ def _point(row: str, x: float, y: float, band: Sequence[float] | None, text: Seq
     return {"row": row, "x": _short(x), "y": _short(y), **ends, "text": "\n".join(text)}
 
 
-def _text(comparison: Comparison, name: str, row: Row, column: Column, cell: Cell) -> list[str]:
-    """Return what pointing at a cell shows, in lines."""
-    assert cell.mean is not None
-    h, metric = comparison.header, comparison.header["metric"]
-    place = length(round(column.multiple, 3))
-    if cell.window is not None:
-        place += f", position {cell.window}" if row.curve else f" = {cell.window} tokens"
-    seeds = f"({cell.seeds} seed{'s' if cell.seeds > 1 else ''})"
-    loss = "perplexity" if metric == "ppl" else "loss"
-    lines = [name, place, f"{loss} {printed(cell.mean, metric)}{_plus_minus(cell.spread, metric)} {seeds}"]
-    if cell.change is not None and column.multiple != 1:
-        size = printed_change(cell.change, metric) + _plus_minus(cell.change_spread, metric)
-        lines.append(f"change {size}{_interval(cell.change_ci95, metric)}")
-    if cell.verdict is not None and cell.verdict_change is not None:
-        size = printed_change(cell.verdict_change, "bpb") + _interval(cell.verdict_ci95, "bpb")
-        lines.append(f"{size} {METRICS['bpb']}: {cell.verdict}")
-    if cell.against is not None:
-        size = printed_change(cell.against.difference, metric) + _interval(cell.against.ci95, metric)
-        lines.append(f"against {h['baseline']} {size}: {cell.against.word}")
-    if column.targets is not None and column.documents is not None:
-        lines.append(f"{column.targets} targets, {column.documents} documents")
-    return [*lines, *([cell.note] if cell.note else [])]
-
-
-def _plus_minus(spread: float | None, metric: str) -> str:
-    return "" if spread is None else f" ± {printed(spread, metric)}"
-
-
-def _interval(interval: Sequence[float] | None, metric: str) -> str:
-    if interval is None:
-        return ""
-    return f" (95% interval {printed_change(interval[0], metric)} to {printed_change(interval[1], metric)})"
+def _text(cell: Cell, comparison: Comparison) -> list[str]:
+    """Return what pointing at a cell shows, in lines: window, the cell of the table, what it is of."""
+    place = length(round(cell.multiple, 3)) + ("" if cell.window is None else f" = {cell.window} tokens")
+    counts = f"{cell.seeds} seed{'s' if cell.seeds > 1 else ''}"
+    if cell.targets is not None:
+        counts += f", {cell.targets} targets, {cell.documents} documents"
+    return [place, *cell_text(cell, comparison).lines, counts]
 
 
 def _short(value: float) -> float:
@@ -172,43 +144,35 @@ def _short(value: float) -> float:
 
 
 def _chart(
-    title: str,
-    unit: str,
-    points: Sequence[Point],
-    axis: dict[str, Any],
-    looks: Looks,
-    near: Range,
-    mark_t: bool,
-    detail: bool = False,
+    title: str, unit: str, points: Sequence[Point], axis: dict[str, Any], looks: Looks
 ) -> dict[str, Any]:
-    """Return title, unit and specification. Where it pays a checkbox shows `near`, at first if `detail`."""
-    whole = _padded([point[key] for point in points for key in ("y", "low", "high") if key in point], 0.05)
-    near = _padded([max(near[0], whole[0]), min(near[1], whole[1])], 0.12)
-    pays = near[0] < near[1] and whole[1] - whole[0] > NEAR_PAYS * (near[1] - near[0])
-    low, high = [{"expr": f"detail ? {a} : {b}"} for a, b in zip(near, whole, strict=True)] if pays else whole
-    box = {"name": "detail", "value": detail, "bind": {"input": "checkbox", "name": "detail "}}
-    log = "values" in axis
-    xs = [point["x"] for point in points]
-    x_scale: dict[str, Any] = {"domain": [min(xs) if log else 0, max(xs)], "nice": False}
-    x_scale |= {"type": "log", "base": 2, "padding": 14} if log else {}
+    """Return title, unit and specification. A checkbox shows the range of the lower half of the points."""
+    ys, xs = sorted(point["y"] for point in points), [point["x"] for point in points]
+    whole = _padded([point[key] for point in points for key in ("y", "low", "high") if key in point])
+    near = _padded(ys[: len(ys) // 2 + 1])
+    ends = [{"expr": f"detail ? {a} : {b}"} for a, b in zip(near, whole, strict=True)]
+    context = "values" in axis  # multiples of T, else tokens trained on
+    x_scale: dict[str, Any] = {"domain": [min(xs) if context else 0, max(xs)], "nice": False}
+    x_scale |= {"type": "log", "base": 2, "padding": 14} if context else {}
+    box = {"name": "detail", "value": not context, "bind": {"input": "checkbox", "name": "detail "}}
     spec = {
         "$schema": SCHEMA,
         "width": "container",
         "height": HEIGHT,
         "autosize": {"type": "fit-x", "contains": "padding"},
         "config": CONFIG,
-        "params": [box] if pays else [],
+        "params": [box],
         "data": {"values": list(points)},
         "encoding": {
             "x": {"field": "x", "type": "quantitative", "scale": x_scale, "axis": {**axis, "grid": False}},
             "y": {
                 "field": "y",
                 "type": "quantitative",
-                "scale": {"domain": [low, high], "zero": False, "nice": False},
+                "scale": {"domain": ends, "zero": False, "nice": False},
                 "axis": {"title": None, "tickCount": 6, "minExtent": 36},
             },
         },
-        "layer": [*(_marked_t() if mark_t else []), *_lines(points, looks)],
+        "layer": [*(MARKED_T if context and min(xs) < 1 < max(xs) else []), *_lines(points, looks)],
     }
     return {"title": title, "unit": unit, "spec": spec}
 
@@ -263,27 +227,13 @@ def _lines(points: Sequence[Point], looks: Looks) -> list[dict[str, Any]]:
     return [*([band] if len(names) <= MOST_BANDS else []), line, dots]
 
 
-def _marked_t() -> list[dict[str, Any]]:
-    data = {"values": [{"x": 1.0}]}
-    text = {"type": "text", "text": "T", "color": INK, "align": "left", "baseline": "top", "dx": 4}
-    at_top = {"y": {"value": 2}, "x": {"field": "x", "type": "quantitative"}}
-    return [
-        {
-            "data": data,
-            "mark": {"type": "rule", "color": FAINT, "strokeDash": [2, 3]},
-            "encoding": {"y": None},
-        },
-        {"data": data, "mark": {**text, "fontSize": 12}, "encoding": at_top},
-    ]
-
-
 def _context_axis(comparison: Comparison, name: str) -> dict[str, Any]:
     """A tick for each window length, with its tokens; of many, those at powers of two."""
     ticks = [(column.multiple, column.window) for column in comparison.columns]
     if len(ticks) > MOST_TICKS:
-        ticks = [one for one in ticks if abs(math.log2(one[0]) - round(math.log2(one[0]))) < 0.02][
-            -MOST_TICKS:
-        ]
+        octaves = [math.log2(multiple) for multiple, _ in ticks]
+        ticks = [tick for tick, at in zip(ticks, octaves, strict=True) if abs(at - round(at)) < 0.02]
+        ticks = ticks[-MOST_TICKS:]
     labels = {
         f"{_short(multiple):g}": [length(round(multiple, 2)), *([] if window is None else [str(window)])]
         for multiple, window in ticks
@@ -297,7 +247,7 @@ def _context_axis(comparison: Comparison, name: str) -> dict[str, Any]:
     }
 
 
-def _padded(values: Sequence[float], share: float) -> Range:
+def _padded(values: Sequence[float]) -> tuple[float, float]:
     low, high = min(values), max(values)
-    room = share * (high - low) or 0.05 * abs(high) or 0.5
+    room = 0.05 * (high - low) or 0.05 * abs(high) or 0.5
     return _short(low - room), _short(high + room)

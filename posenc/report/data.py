@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from posenc.core.errors import visible
 from posenc.report.captions import summary_sentence
-from posenc.report.escape import csv_text
 from posenc.results.comparison import Column, Comparison, Row
 from posenc.results.schema import SCHEMA_VERSION
 
-FIELDS = [
-    "protocol",
-    "metric",
-    "unit",
-    "encoding",
-    "extend",
-    "beyond",
-    "multiple",
-    "window",
-    "mean",
-    "spread",
-]
+FIELDS = ["protocol", "metric", "unit", "encoding"]
+FIELDS += ["extend", "beyond", "multiple", "window", "mean", "spread"]
 FIELDS += ["change", "change_spread", "change_ci95_low", "change_ci95_high", "seeds", "mark"]
 FIELDS += ["against_baseline", "against_baseline_low", "against_baseline_high", "against_baseline_word"]
 FIELDS += ["verdict", "verdict_change", "verdict_ci95_low", "verdict_ci95_high"]  # bits per byte
 FIELDS += ["above_lowest", "above_lowest_low", "above_lowest_high", "above_lowest_p"]  # Holm-corrected
 FIELDS += ["effective_context", "uses_context", "uses_context_low", "uses_context_high", "reference"]
 FIELDS += ["slope", "breaks_at", "targets", "documents", "note"]
+FORMULA = "=+-@＝＋－＠"  # what a spreadsheet takes for the beginning of a formula
 
 
 def csv_lines(comparisons: Sequence[Comparison]) -> str:
@@ -65,6 +57,20 @@ def json_document(comparisons: Sequence[Comparison]) -> str:
     return json.dumps(whole, indent=2, allow_nan=False) + "\n"
 
 
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Return rows as CSV with text that no spreadsheet takes for a formula; None is an empty field."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    for row in rows:
+        writer.writerow([_csv_field(value) if isinstance(value, str) else value for value in row])
+    return out.getvalue()
+
+
+def _csv_field(value: str) -> str:
+    shown = visible(value)
+    return f"'{shown}" if shown.strip() and shown.lstrip()[0] in FORMULA else shown
+
+
 def _of_row(comparison: Comparison, row: Row) -> dict[str, object]:
     header, effective, uses, curve = comparison.header, row.effective_context, row.uses_context, row.curve
     values: dict[str, object] = {key: header[key] for key in FIELDS[:3]}
@@ -75,10 +81,9 @@ def _of_row(comparison: Comparison, row: Row) -> dict[str, object]:
         values["uses_context"] = uses.change
         values |= _ends("uses_context", uses.ci95)
     if curve is not None:
-        values["slope"] = curve.slope
         seeds = zip(curve.breaks_at, curve.holds, strict=True)
         words = ("none" if holds else "unclear" if at is None else str(at) for at, holds in seeds)
-        values["breaks_at"] = " ".join(words)
+        values |= {"slope": curve.slope, "breaks_at": " ".join(words)}
     cells = [*(probe.cell for probe in row.probes), *row.extensions]
     for name, cell in zip(_probe_names(comparison)[::2], cells, strict=True):
         if cell is not None:

@@ -1,7 +1,7 @@
 "use strict";
 // Draws the charts, sorts and filters the tables, switches between light and dark.
 (() => {
-  const number = (cell) => Number(cell.dataset.v ?? parseFloat(cell.textContent.replace(/^\+/, "")));
+  const number = (cell) => parseFloat(cell.textContent.trim().replace(/^\+|,/g, ""));
 
   for (const box of document.querySelectorAll(".table")) {
     const body = box.querySelector("tbody");
@@ -23,8 +23,7 @@
       });
     });
     const filter = box.querySelector(".filter");
-    if (!filter) continue;
-    filter.parentElement.hidden = body.rows.length < 2;
+    filter.parentElement.hidden = body.rows.length < 4;
     filter.addEventListener("input", () => {
       const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
       for (const row of body.rows) row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));

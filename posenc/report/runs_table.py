@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -18,8 +17,7 @@ from posenc.core.console import clock
 from posenc.core.errors import visible
 from posenc.report.captions import length, millions
 from posenc.results.load import Run
-from posenc.results.resume_command import resume_command
-from posenc.results.run_summary import RunSummary
+from posenc.results.run_summary import RunSummary, resume_command
 
 FINISHED, DIVERGED, NOT_STARTED = "finished", "diverged", "not started"
 STYLES = {FINISHED: "green", "running": "cyan", "interrupted": "yellow"}  # all others are red
@@ -43,26 +41,12 @@ def summary(runs: Sequence[RunSummary]) -> str:
 
 
 def table(runs: Sequence[RunSummary], width: int, now: float) -> RenderableType:
-    """Return a row a run; without the columns of LESS where `width` is too small, then a few lines a run.
+    """Return a row a run, without the columns of LESS where `width` is too small; else a paragraph a run.
 
     The directory is shown as its path where that fits, else as its name, else as the end of its hash.
     """
-    columns: dict[str, Callable[[RunSummary], str | None]] = {
-        "status": lambda run: run.state,
-        "encoding": lambda run: run.encoding,
-        "seed": lambda run: None if run.run.seed is None else str(run.run.seed),
-        "T": lambda run: None if run.context_length is None else str(run.context_length),
-        "tokens": progress,
-        "tok/s": lambda run: (
-            None if run.tokens_per_second is None else millions(round(run.tokens_per_second))
-        ),
-        "age": lambda run: None if run.written is None else age(now - run.written),
-        "at T": lambda run: None if run.at_train_length is None else f"{run.at_train_length:.3f}",
-        "longest": lambda run: (
-            None if run.longest is None else f"{run.longest[1]:.3f} {length(run.longest[0])}"
-        ),
-    }
-    cells = {head: [visible(text(run) or "-") for run in runs] for head, text in columns.items()}
+    facts = [_facts(run, now) for run in runs]
+    cells = {head: [visible(row[head] or "-") for row in facts] for head in facts[0]}
     names = _names(runs)
     for dropped in range(len(LESS) + 1):
         kept = {head: texts for head, texts in cells.items() if head not in LESS[:dropped]}
@@ -71,7 +55,7 @@ def table(runs: Sequence[RunSummary], width: int, now: float) -> RenderableType:
             if _widest("run", *some) <= room:
                 return _grid(kept, some)
     fitting = next((some for some in names if _widest(*some) <= width), names[-1])
-    return Group(*(_block(cells, i, name, width) for i, name in enumerate(fitting)))
+    return Group(*(part for i, name in enumerate(fitting) for part in _paragraph(cells, i, name)))
 
 
 def notes(runs: Sequence[RunSummary], now: float) -> list[str]:
@@ -111,13 +95,32 @@ def age(seconds: float) -> str:
     return next((f"{int(seconds // size)}{unit}" for size, unit in UNITS if seconds >= size), "now")
 
 
+def _facts(run: RunSummary, now: float) -> dict[str, str | None]:
+    """Return the cells of a run by their column; None where nothing is known."""
+    speed, longest, at_t = run.tokens_per_second, run.longest, run.at_train_length
+    return {
+        "status": run.state,
+        "encoding": run.encoding,
+        "seed": None if run.run.seed is None else str(run.run.seed),
+        "T": None if run.context_length is None else str(run.context_length),
+        "tokens": progress(run),
+        "tok/s": None if speed is None else millions(round(speed)),
+        "age": None if run.written is None else age(now - run.written),
+        "at T": None if at_t is None else f"{at_t:.3f}",
+        "longest": None if longest is None else f"{longest[1]:.3f} {length(longest[0])}",
+    }
+
+
 def _names(runs: Sequence[RunSummary]) -> list[list[str]]:
-    """Return paths, names, ends of names: those that tell the runs apart beside encoding and seed."""
-    names = [run.run.name for run in runs]
+    """Return paths, names, ends of names; shorter ones only where they differ beside encoding and seed."""
+    paths, names = [str(run.run.path) for run in runs], [run.run.name for run in runs]
     beside = [(run.encoding, run.run.seed) for run in runs]
-    shorter = [names, [name[-8:] for name in names]]
-    apart = [some for some in shorter if len(set(zip(beside, some, strict=True))) == len(some)]
-    return [[visible(name) for name in some] for some in ([str(run.run.path) for run in runs], *apart)]
+    apart = [
+        some
+        for some in (names, [name[-8:] for name in names])
+        if len(set(zip(beside, some, strict=True))) == len(runs)
+    ]
+    return [[visible(name) for name in some] for some in (paths, *apart)]
 
 
 def _grid(cells: dict[str, list[str]], names: list[str]) -> Table:
@@ -130,22 +133,12 @@ def _grid(cells: dict[str, list[str]], names: list[str]) -> Table:
     return drawn
 
 
-def _block(cells: dict[str, list[str]], i: int, name: str, width: int) -> Text:
-    """Return the directory and below it all that is known, broken only between facts that fit a line."""
-    state = cells["status"][i]
-    lines = [state]
-    for head, texts in cells.items():
-        if head == "status" or texts[i] == "-":
-            continue
-        fact = texts[i] if head in LEFT else f"{head} {texts[i]}"
-        if cell_len(f"  {lines[-1]}, {fact},") <= width:
-            lines[-1] += f", {fact}"
-        else:
-            lines[-1] += ","
-            lines.append(fact)
-    text = Text(f"{name}\n  " + "\n  ".join(lines), overflow="fold")
-    text.stylize(STYLES.get(state, "red"), len(name) + 3, len(name) + 3 + len(state))
-    return text
+def _paragraph(cells: dict[str, list[str]], i: int, name: str) -> Iterator[RenderableType]:
+    """Yield the directory and below it all that is known of the run."""
+    known = {head: texts[i] for head, texts in cells.items() if texts[i] != "-"}
+    facts = [text if head in LEFT else f"{head} {text}" for head, text in known.items()]
+    yield Text(name, overflow="fold")
+    yield Padding(Text(", ".join(facts), overflow="fold"), (0, 0, 0, 2))
 
 
 def _widest(*texts: str) -> int:
@@ -201,53 +194,14 @@ def _process(run: Run) -> str:
     return f"process {run.status.get('pid', '?')} on {run.status.get('host', '?')}"
 
 
-# --- what did not finish
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a job of a sweep ended: `failed`, `killed by SIGKILL`, `not started`, or as a run's status."""
-
-    name: str
-    state: str
-    reason: str | None = None
-    log: Path | None = None
-
-
 def failures_lines(runs: Sequence[Run]) -> list[str]:
     """Return a line for every run that is not finished: name, state, reason, log."""
     lines = []
     for run in runs:
         if run.state == FINISHED:
             continue
-        reason = run.reason
-        if run.state == "running" and not reason:
-            reason = f"by {_process(run)}"
-        words = (
-            reason
-            if reason and reason.startswith(run.state)
-            else ", ".join(filter(None, [run.state, reason]))
-        )
+        reason = run.reason or (f"by {_process(run)}" if run.state == "running" else "")
+        words = reason if reason.startswith(run.state) else ", ".join(filter(None, [run.state, reason]))
         log = f" (log: {run.path / 'log.txt'})" if (run.path / "log.txt").is_file() else ""
         lines.append(visible(f"{run.name}: {words}{log}"))
     return lines
-
-
-def sweep_lines(jobs: Sequence[Ended]) -> list[str]:
-    """Return every job that is not finished, counts of all, and what to do about the rest; [] if all are."""
-    open_jobs = [job for job in jobs if job.state != FINISHED]
-    if not open_jobs:
-        return []
-    lines = []
-    for job in open_jobs:
-        lines.append(f"{job.name}: {job.state}" + (f", {job.reason}" if job.reason else ""))
-        if job.log is not None:
-            lines.append(f"  log: {job.log}")
-    counts = Counter(job.state for job in jobs)
-    total = f"{len(jobs)} job{'s' * (len(jobs) > 1)}"
-    lines.append(f"{total}: " + ", ".join(f"{count} {state}" for state, count in counts.items()))
-    if any(job.state != DIVERGED for job in open_jobs):
-        lines.append("the same command goes on with what is not finished")
-    if counts[DIVERGED]:
-        lines.append("diverged is final; with --retry the same command trains those again from the start")
-    return [visible(line) for line in lines]

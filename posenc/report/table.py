@@ -103,16 +103,13 @@ def _cell_text(cell: Cell, metric: str, of: str | None, baseline: bool = False) 
     if cell.mean is not None:
         lines.append(printed(cell.mean, metric) + _plus_minus(cell.spread if of == "seeds" else None, metric))
         if cell.against is not None:
-            half = _half(cell.against.ci95)
-            lines.append(printed_change(cell.against.difference, metric) + _plus_minus(half, metric))
-            lines.append(cell.against.word)
+            lines += [_change(cell.against.difference, _half(cell.against.ci95), metric), cell.against.word]
         elif cell.change is not None and (cell.multiple != 1 or cell.change != 0) and not baseline:
-            half = _over(of, cell.change_spread, cell.change_ci95)
-            lines.append(printed_change(cell.change, metric) + _plus_minus(half, metric))
+            lines.append(_change(cell.change, _over(of, cell.change_spread, cell.change_ci95), metric))
         if cell.verdict is not None and not baseline:
             lines.append(short_verdict(cell.verdict))
-    if cell.note is not None and cell.mean is not None:  # the reason is in the notes
-        lines.append(f"only {cell.seeds} seed" + ("s" if cell.seeds > 1 else ""))
+        if cell.note is not None:  # the reason is in the notes
+            lines.append(f"only {cell.seeds} seed" + ("s" if cell.seeds > 1 else ""))
     elif cell.note is not None:
         lines += cell.note.split(", ")
     return CellText(lines or ["-"], cell.mark)
@@ -122,6 +119,10 @@ def _head(column: Column) -> list[str]:
     """`4x` over its tokens; the training length is marked."""
     name = length(column.multiple) + (" (T)" if column.multiple == 1 else "")
     return [name] if column.window is None else [name, str(column.window)]
+
+
+def _change(value: float, half: float | None, metric: str) -> str:
+    return printed_change(value, metric) + _plus_minus(half, metric)
 
 
 def _plus_minus(half: float | None, metric: str) -> str:
@@ -144,9 +145,7 @@ def _effective(row: Row) -> list[str]:
 
 def _uses(row: Row) -> list[str]:
     uses = row.uses_context
-    return (
-        [] if uses is None else [printed_change(uses.change, "nats") + _plus_minus(_half(uses.ci95), "nats")]
-    )
+    return [] if uses is None else [_change(uses.change, _half(uses.ci95), "nats")]
 
 
 def _slope(curve: CurveSummary | None, of: str | None) -> list[str]:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TextIO
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from posenc.core.errors import UserError, visible
 from posenc.report.data import csv_lines, json_document
-from posenc.report.escape import latex as tex
-from posenc.report.escape import markdown as md
 from posenc.report.table import MARKS, CellText, Report, Table, report_of
-from posenc.results.comparison import Comparison, compare, metric_for, tables_of
+from posenc.results.comparison import Comparison, compare, tables_of
 from posenc.results.load import Run
-from posenc.results.schema import Metric
+from posenc.results.ranking import Mark
 
 FORMATS = ("table", "markdown", "csv", "latex", "json")
 PIPED_WIDTH = 200  # a pipe has no width: wide enough for eight lengths in one block
@@ -28,6 +28,10 @@ LEAST_LABEL = 10  # a name may be folded to this width
 STYLES: dict[str | None, str] = {"lowest": "bold green", "tie": "green"}
 NOTE_STYLES = {"pass": "green", "fail": "bold red"}
 BOLD = {**MARKS, "lowest": "bold:"}
+LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+LATEX |= {character: "\\" + character for character in "&%$#_{}"}
+LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''"}
+LATEX |= {"±": r"$\pm$", "×": r"$\times$", "−": "$-$"}
 PREAMBLE = r"% needs \usepackage{booktabs}; made by posenc compare --format latex"
 
 
@@ -53,20 +57,14 @@ def render(
     raise UserError("--format", visible(format), "no such format", allowed=FORMATS)
 
 
-def render_run(run: Run, format: str, metric: Metric, width: int, color: bool, unicode: bool = True) -> str:
-    """Return one run's own tables, one for each protocol of `tables_of`. Raises as render and compare."""
-    found = [compare([run], name, metric_for([run], name, metric), False) for name in tables_of([run])]
-    return render(found, format, width, color, unicode)
-
-
 def show(comparisons: Sequence[Comparison], format: str, stream: TextIO) -> None:
     """Print comparisons, as wide, coloured and plain as the stream can show."""
     write(render(comparisons, format, width_of(stream), color_of(stream), unicode_of(stream)), stream)
 
 
-def show_run(run: Run, format: str, metric: Metric, stream: TextIO) -> None:
-    """Print one run's own tables."""
-    write(render_run(run, format, metric, width_of(stream), color_of(stream), unicode_of(stream)), stream)
+def show_run(run: Run, stream: TextIO) -> None:
+    """Print one run's own tables, one for each protocol of `tables_of`."""
+    show([compare([run], name, "nats", False) for name in tables_of([run])], "table", stream)
 
 
 # --- the stream
@@ -113,20 +111,18 @@ def terminal(reports: Sequence[Report], width: int, color: bool, unicode: bool =
     A number is never cut: columns that do not fit go below, names are folded. A note is printed once.
     """
 
-    def text(shown: str) -> str:
-        return visible(shown if unicode else shown.replace("±", "+/-"))
+    def text(shown: str, style: str = "") -> Text:
+        return Text(visible(shown if unicode else shown.replace("±", "+/-")), style=style)
 
-    drawn, said = [], set[str]()
+    drawn, noted = [], set[str]()
     for report in reports:
-        notes = [note for note in report.notes if note not in said]
-        said.update(notes)
-        drawn.append(_terminal(report, notes, width, color, text))
+        report = replace(report, notes=[note for note in report.notes if note not in noted])
+        noted.update(report.notes)
+        drawn.append(_terminal(report, width, color, text))
     return "\n".join(drawn)
 
 
-def _terminal(
-    report: Report, notes: Sequence[str], width: int, color: bool, text: Callable[[str], str]
-) -> str:
+def _terminal(report: Report, width: int, color: bool, text: Callable[..., Text]) -> str:
     blocks = [list(_blocks(table, width, text)) for table in report.tables]
     widest = max((needed for parts in blocks for _, needed in parts), default=0)
     console = Console(
@@ -135,45 +131,32 @@ def _terminal(
         force_terminal=color,
         color_system="standard" if color else None,
         highlight=False,
-        emoji=False,
-        markup=False,
-        legacy_windows=False,
     )
-
-    def say(line: str, style: str) -> None:
-        console.print(Text(text(line), style=style), overflow="fold")
-
-    for line in report.titles:
-        say(line, "bold")
-    if report.answer:
-        say(report.answer, "")
+    shown: list[RenderableType] = [text(line, "bold") for line in report.titles]
+    shown += [text(report.answer)] if report.answer else []
     for table, parts in zip(report.tables, blocks, strict=True):
         for i, (block, _) in enumerate(parts):
-            console.print()
-            if table.title and i == 0:
-                say(table.title, "bold")
-            console.print(block)
-        if table.notes:
-            console.print(_noted(table.notes, text))
-    if notes:
-        console.print()
-    for line in notes:
-        say(line, "dim")
+            shown += ["", text(table.title, "bold"), block] if table.title and i == 0 else ["", block]
+        for word, rest in table.notes:
+            shown.append(Text.assemble(text(f"{word}:", NOTE_STYLES.get(word, "dim")), " ", text(rest)))
+    shown += ["", *(text(note, "dim") for note in report.notes)] if report.notes else []
+    for one in shown:
+        console.print(one, overflow="fold")
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def _blocks(table: Table, width: int, text: Callable[[str], str]) -> Iterator[tuple[RichTable, int]]:
+def _blocks(table: Table, width: int, text: Callable[..., Text]) -> Iterator[tuple[RichTable, int]]:
     """Yield as few blocks of columns as fit, of equal size, each with the width that it needs."""
-    names = [text(name) for name in (table.stub, *table.names)]
+    names = [text(name, "bold") for name in (table.stub, *table.names)]
     heads = [[text(line) for line in head] for head in table.heads]
-    cells = [[[text(line) for line in one.lines] for one in row] for row in table.cells]
+    cells = [[[text(line) for line in cell.lines] for cell in row] for row in table.cells]
     widths = [
-        max(map(cell_len, [*head, *(line for row in cells for line in row[i])]))
+        max(line.cell_len for line in [*head, *(line for row in cells for line in row[i])])
         for i, head in enumerate(heads)
     ]
-    whole = max(map(cell_len, names))
-    word = max(cell_len(word) for name in names for word in name.split() or [""])
+    whole = max(name.cell_len for name in names)
+    word = max(cell_len(word) for name in names for word in name.plain.split() or [""])
     least = min(whole, max(LEAST_LABEL, min(16, word)))
     for count in range(1, max(1, len(heads)) + 1):
         size = max(1, -(-len(heads) // count))
@@ -184,35 +167,31 @@ def _blocks(table: Table, width: int, text: Callable[[str], str]) -> Iterator[tu
     for columns, needed in zip(ranges, needs, strict=True):
         stub = max(least, min(whole, width - needed))
         block = RichTable(box=None, padding=(0, 0), pad_edge=False, header_style="bold")
-        block.add_column(Text(names[0]), width=stub, overflow="fold")
+        block.add_column(names[0], width=stub, overflow="fold")
         for i in columns:
-            style = "bold cyan" if "(T)" in heads[i][0] else "bold"
-            block.add_column(Text("\n".join(heads[i]), style=style), width=widths[i] + 1, justify="right")
+            head = Text("\n", style="bold cyan" if "(T)" in table.heads[i][0] else "bold").join(heads[i])
+            block.add_column(head, width=widths[i] + 1, justify="right")
             block.add_column("", width=1)
         for name, row, entries in zip(names[1:], cells, table.cells, strict=True):
-            shown = [part for i in columns for part in _cell(row[i], entries[i])]
-            block.add_row(Text(name, style="bold"), *shown)
+            block.add_row(name, *(part for i in columns for part in _cell(row[i], entries[i].mark)))
         yield block, stub + needed
 
 
-def _cell(lines: Sequence[str], cell: CellText) -> tuple[Text, Text]:
+def _cell(lines: Sequence[Text], mark: Mark | None) -> tuple[Text, Text]:
     """Return the text, and its mark in the column behind it."""
-    style = STYLES.get(cell.mark, "")
-    first, *rest = lines
-    shown = Text("\n").join([Text(first, style=style), *(Text(line, style="dim") for line in rest)])
-    return shown, Text(MARKS[cell.mark] if cell.mark else "", style=style)
-
-
-def _noted(notes: Sequence[tuple[str, str]], text: Callable[[str], str]) -> RichTable:
-    grid = RichTable.grid(padding=(0, 1))
-    grid.add_column(overflow="fold", max_width=16)
-    grid.add_column(overflow="fold")
-    for word, rest in notes:
-        grid.add_row(Text(f"{text(word)}:", style=NOTE_STYLES.get(word, "dim")), Text(text(rest)))
-    return grid
+    style = STYLES.get(mark, "")
+    lines[0].stylize(style)
+    for line in lines[1:]:
+        line.stylize("dim")
+    return Text("\n").join(lines), Text(MARKS[mark] if mark else "", style=style)
 
 
 # --- Markdown
+
+
+def md(text: object) -> str:
+    """Return one line that Markdown and its HTML leave as it is, also inside a pipe table."""
+    return re.sub(r"([\\`*_{}\[\]<>|#~!$&])", r"\\\1", visible(text))
 
 
 def markdown(reports: Sequence[Report], unicode: bool = True) -> str:
@@ -251,6 +230,13 @@ def _pipe(cells: Sequence[str]) -> str:
 
 
 # --- LaTeX
+
+
+def tex(text: object) -> str:
+    """Return what LaTeX prints as it is, in any font encoding: minus signs before numbers, no Unicode."""
+    shown = re.sub(r"(?<![\w.)])-(?=\d)", "−", visible(text))
+    out = [LATEX.get(character, character) for character in shown]
+    return "".join(c if c.isascii() else f"[U+{ord(c):04X}]" for c in out).replace("--", "-{}-")
 
 
 def latex(reports: Sequence[Report]) -> str:

@@ -128,40 +128,36 @@ class PaperComparison:
 
 @dataclass
 class _Measured:
-    """Our side, and the row of each published name."""
+    """Our side: the comparison, and the row of each published name."""
 
     comparison: Comparison
     groups: list[RowGroup]  # in the order of the comparison's rows
     at: dict[str, int]
 
     def cell(self, name: str, multiple: float) -> Cell | None:
-        """Return an encoding's cell at a length, if it has a number."""
-        return next((one for one in self._cells(name) if one.multiple == multiple and one.seeds), None)
+        cells = self.comparison.rows[self.at[name]].cells if name in self.at else []
+        return next((one for one in cells if one.multiple == multiple), None)
 
     def samples(self, name: str, multiple: float) -> dict[int, Sample] | str:
         """Return an encoding's sums by document of each seed; or why it cannot be judged there."""
         cell = self.cell(name, multiple)
         if cell is not None and cell.rankable:
             return samples_of(self.groups[self.at[name]], multiple)
-        note = next((one.note for one in self._cells(name) if one.multiple == multiple), None)
-        protocol = self.comparison.header["protocol"]
-        return note if note not in (None, NOT_MEASURED) else f"{NOT_MEASURED} by {protocol}"
-
-    def _cells(self, name: str) -> list[Cell]:
-        return self.comparison.rows[self.at[name]].cells if name in self.at else []
+        if cell is not None and cell.note not in (None, NOT_MEASURED):
+            return str(cell.note)
+        return f"{NOT_MEASURED} by {self.comparison.header['protocol']}"
 
 
 @functools.cache
 def published() -> tuple[Published, ...]:
     """Return every published number, in the order of the file."""
-    numbers = {"train_length": int, "eval_length": int, "value": float}
+    kinds = {"train_length": int, "eval_length": int, "value": float}
     with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as file:
         rows: list[dict[str, Any]] = list(csv.DictReader(file))
-    fields = Published.__dataclass_fields__
     for row in rows:
-        row |= {name: kind(row[name]) for name, kind in numbers.items()}
+        row |= {name: kind(row[name]) for name, kind in kinds.items()}
         row["spread"] = float(row["spread"]) if row["spread"] else None
-    return tuple(Published(**{name: row[name] for name in fields}) for row in rows)
+    return tuple(Published(**{name: row[name] for name in Published.__dataclass_fields__}) for row in rows)
 
 
 def tables() -> list[str]:
@@ -178,8 +174,7 @@ def against(runs: Sequence[Run], table: str, allow_mixed: bool = False) -> Paper
     rows = [row for row in published() if row.table == table]
     if not rows:
         raise UserError("--against", table, "there is no such table", allowed=tables())
-    theirs = rows[0].protocol
-    nearest = next((name for name in PROTOCOLS if theirs.startswith(name)), HEADLINE)
+    nearest = next((name for name in PROTOCOLS if rows[0].protocol.startswith(name)), HEADLINE)
     there = protocols_of(runs)
     protocol = next((name for name in (nearest, *PROTOCOLS) if name in there), HEADLINE)
     check_request(runs, protocol, "nats")
@@ -194,30 +189,27 @@ def against(runs: Sequence[Run], table: str, allow_mixed: bool = False) -> Paper
         table=table,
         published={key: " | ".join(dict.fromkeys(getattr(row, key) for row in rows)) for key in keys},
         measured=comparison.header,
-        notes=[*_protocol_notes(theirs, nearest, ours), *_notes(table, names, ours)],
+        notes=_notes(rows[0], nearest, names, ours),
         blocks=[_block([row for row in rows if row.train_length == length], ours) for length in lengths],
     )
 
 
-def _protocol_notes(theirs: str, nearest: str, ours: _Measured) -> list[str]:
-    protocol, stride = ours.comparison.header["protocol"], ours.comparison.header["stride"]
-    if protocol != nearest:
-        return [
-            f"protocols differ: no run has measured {nearest}, so {protocol} stands beside it, and the "
-            f"protocol alone can turn a curve round: posenc eval run=DIR eval.protocols=[{nearest}]"
-        ]
-    here = protocol if stride is None else f"{protocol} stride={stride}"
-    return [] if theirs.startswith(here) else [f"protocols differ: {theirs} there, {here} here"]
-
-
-def _notes(table: str, names: Sequence[str], ours: _Measured) -> list[str]:
-    notes, missing = [], []
-    if table in TRANSCRIBED:
+def _notes(theirs: Published, nearest: str, names: Sequence[str], ours: _Measured) -> list[str]:
+    notes, missing, header = [], [], ours.comparison.header
+    here = header["protocol"] + ("" if header["stride"] is None else f" stride={header['stride']}")
+    if header["protocol"] != nearest:
+        notes.append(
+            f"protocols differ: no run has measured {nearest}, so {header['protocol']} stands beside it, and "
+            f"the protocol alone can turn a curve round: posenc eval run=DIR eval.protocols=[{nearest}]"
+        )
+    elif not theirs.protocol.startswith(here):
+        notes.append(f"protocols differ: {theirs.protocol} there, {here} here")
+    if theirs.table in TRANSCRIBED:
         notes.append("published numbers from a transcription: check the paper before quoting them")
-    if len(ours.comparison.header["seeds"]) == 1:
+    if len(header["seeds"]) == 1:
         notes.append("one seed: what is measured holds for these models only")
     for name in (name for name in names if name not in ours.at):
-        rows = [g for g in ours.groups if name == g.encoding + (f"+{g.extend_name}" if g.extend else "")]
+        rows = [group for group in ours.groups if name in group.names]
         labels = [" ".join([g.label, *(f"[{k} {v}]" for k, v in g.mixed.items())]) for g in rows]
         if labels:
             notes.append(f"{name} has no one row to hold against the paper: {', '.join(labels)}")
@@ -239,7 +231,8 @@ def _block(rows: Sequence[Published], ours: _Measured) -> Block:
             checks.append(check)
         entries.append(_entry(row, multiple, ours.cell(row.encoding, multiple), check))
     for length, multiple in places.items():
-        both = [row for row in shown if row.eval_length == length and ours.cell(row.encoding, multiple)]
+        both = [row for row in shown if row.eval_length == length]
+        both = [row for row in both if (cell := ours.cell(row.encoding, multiple)) and cell.seeds]
         pairs = list(combinations(sorted(both, key=lambda row: row.nats), 2))
         of = sum(is_clear(*pair) for pair in pairs)
         for lower, higher in pairs:
@@ -290,24 +283,17 @@ def _from_t(ours: _Measured, name: str, multiple: float) -> Pairs | str:
     here = ours.samples(name, multiple)
     if isinstance(here, str):
         return here
-    pairs = []
-    for member in ours.groups[ours.at[name]].members:
-        base = member.record(None, 1.0)
-        there = None if base is None else member.sample(base)
-        if member.run.seed in here:
-            if there is None:
-                return "not measured at 1x"
-            pairs.append((here[member.run.seed], there))
-    return pairs
+    group = ours.groups[ours.at[name]]
+    bases = {m.run.seed: m.sample(base) for m in group.members if (base := m.record(None, 1.0))}
+    pairs = [(sample, there) for seed, sample in here.items() if (there := bases.get(seed))]
+    return pairs if len(pairs) == len(here) else "not measured at 1x"
 
 
 def _between(ours: _Measured, a: str, b: str, multiple: float) -> Pairs | str:
     """Return the sums of two encodings at one length, of the seeds that both have; or why there are none."""
     ones, others = ours.samples(a, multiple), ours.samples(b, multiple)
-    if isinstance(ones, str):
-        return f"{a}: {ones}"
-    if isinstance(others, str):
-        return f"{b}: {others}"
+    if isinstance(ones, str) or isinstance(others, str):
+        return f"{a}: {ones}" if isinstance(ones, str) else f"{b}: {others}"
     hashes = {cell.targets_hash for name in (a, b) if (cell := ours.cell(name, multiple))}
     if len(hashes) != 1 or None in hashes:
         return "measured on different targets"

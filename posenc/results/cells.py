@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from posenc.results.ranking import (
+    CONFIDENCE,
     EFFECTIVE,
     REFERENCE,
     SAME_WORD,
@@ -124,8 +125,7 @@ def single(values: Iterable[Any]) -> Any:
 
 def make_cell(group: RowGroup, multiple: float, metric: Metric) -> Cell:
     """Return the cell of a row at one window length."""
-    found, changes, based, reasons = [], [], 0, Counter[str]()
-    windows = set()
+    found, changes, based, reasons, windows = [], [], 0, Counter[str](), set()
     pairs: list[tuple[Sample, Sample]] = []  # of a seed here, and at its crop line
     for member in group.members:
         record = member.record(group.extend, multiple)
@@ -152,9 +152,13 @@ def make_cell(group: RowGroup, multiple: float, metric: Metric) -> Cell:
         cell.note = ", ".join(filter(None, [cell.note, f"{based} of {len(values)} with 1x"]))
     elif changes and len(changes) == len(values):
         cell.change, cell.change_spread = mean_and_spread(changes)
-    if len(values) == len(changes) == len(pairs) == 1 and metric != "ppl":
-        change = _difference(pairs, "targets" if metric == "nats" else "bytes")
-        cell.change_ci95 = None if change is None else interval_of(change)
+    per: Per = "targets" if metric == "nats" else "bytes"
+    if (
+        len(values) == len(changes) == len(pairs) == 1
+        and metric != "ppl"
+        and (own := _difference(pairs, per))
+    ):
+        cell.change_ci95 = interval_of(own)
     if cell.rankable and len(pairs) == len(values) and (change := _difference(pairs, "bytes")):
         same = all(ours.columns["nats"] == theirs.columns["nats"] for ours, theirs in pairs)
         cell.verdict = SAME_WORD if same else verdict(change)  # same: one measurement, stored twice
@@ -204,13 +208,9 @@ def _cell(
 
 def samples_of(group: RowGroup, multiple: float) -> dict[int, Sample]:
     """Return the sums by document of each seed of a row at one window length."""
-    found: dict[int, Sample] = {}
-    for member in group.members:
-        record = member.record(group.extend, multiple)
-        sample = None if record is None else member.sample(record)
-        if sample is not None and member.run.seed is not None:
-            found[member.run.seed] = sample
-    return found
+    records = [(member, member.record(group.extend, multiple)) for member in group.members]
+    samples = [(m.run.seed, None if record is None else m.sample(record)) for m, record in records]
+    return {seed: sample for seed, sample in samples if seed is not None and sample is not None}
 
 
 def value_of(record: Record, metric: Metric) -> float | None:
@@ -247,7 +247,7 @@ def _pair(member: Selected, record: Record, base: Record) -> list[tuple[Sample, 
 def _difference(pairs: Sequence[tuple[Sample, Sample]], per: Per) -> Estimate | None:
     """Return the mean difference; None without pairs or without bytes."""
     try:
-        return difference(pairs, per)
+        return difference(pairs, per) if pairs else None
     except ValueError:
         return None
 
@@ -348,18 +348,14 @@ def probe_columns(
     """
     columns: list[ProbeColumn] = []
     by_group: list[list[Probe]] = [[] for _ in groups]
-    members = {id(member.run): member for group in groups for member in group.members}
-    steps = {key: one.records[0]["checkpoint_step"] for key, one in members.items() if one.cells}
+    every = {id(member.run): member for group in groups for member in group.members}
+    steps = {key: one.records[0]["checkpoint_step"] for key, one in every.items() if one.cells}
     for name in PROBES if protocol == HEADLINE else ():
-        selected = {id(one.run): one for one in select(runs, name, steps) if id(one.run) in members}
-        probed = [
-            replace(group, members=[selected.get(id(m.run), Selected(m.run)) for m in group.members])
-            for group in groups
-        ]
-        windows = [
-            {w for member in group.members for w in member.cells.get(group.extend, ())} for group in probed
-        ]
-        windows = [some for some in windows if some]
+        selected = {id(one.run): one for one in select(runs, name, steps) if id(one.run) in every}
+        members = [[selected.get(id(m.run), Selected(m.run)) for m in group.members] for group in groups]
+        probed = [replace(group, members=some) for group, some in zip(groups, members, strict=True)]
+        found = [{w for m in group.members for w in m.cells.get(group.extend, ())} for group in probed]
+        windows = [some for some in found if some]
         if not windows:
             continue
         longest = max(set.intersection(*windows) or set.union(*windows))
@@ -381,9 +377,8 @@ def reference_of(selected: Sequence[Selected], metric: Metric) -> dict[str, Any]
     values = set()
     for one in selected:
         hashes = {record["targets_hash"] for record in one.records}
-        for record in one.run.records:
-            if record["protocol"] == REFERENCE_PROTOCOL and record["targets_hash"] in hashes:
-                values.add(value_of(record, metric))
+        references = [record for record in one.run.records if record["protocol"] == REFERENCE_PROTOCOL]
+        values |= {value_of(record, metric) for record in references if record["targets_hash"] in hashes}
     if not values - {None}:
         return None
     return {"protocol": REFERENCE_PROTOCOL, "mean": single(values), "unit": METRICS[metric]}
@@ -396,11 +391,8 @@ def undertrained(group: RowGroup) -> str | None:
     with the whole 95% interval over documents (below 30 documents with the difference itself).
     """
     gains = {m.run.seed: gain for m in group.members if (gain := _against_reference(m)) is not None}
-    weak = {}
-    for seed, gain in gains.items():
-        interval = interval_of(gain)
-        if (gain.value if interval is None else interval[1]) >= -REFERENCE:
-            weak[seed] = gain
+    highest = {seed: (gain.interval(CONFIDENCE) or [gain.value])[-1] for seed, gain in gains.items()}
+    weak = {seed: gain for seed, gain in gains.items() if highest[seed] >= -REFERENCE}
     if not weak:
         return None
     seeds = "" if len(weak) == len(group.members) else f" (seed {', '.join(map(str, weak))})"
@@ -416,28 +408,19 @@ def _against_reference(member: Selected) -> Estimate | None:
 
     Of the records that are shown; of a protocol that has no reference of its own, of the run's newest ones.
     """
-    run = member.run
-    if run.state == "diverged":
+    if member.run.state == "diverged":
         return None
-    scored = [record for record in run.records if record["per_document"] is not None]
-    references = {
-        (record["targets_hash"], record["window"]): record
-        for record in scored
-        if record["protocol"] == REFERENCE_PROTOCOL
-    }
-    shown = list(member.cells.get(None, {}).values())
-    others = [record for record in scored if record["protocol"] != REFERENCE_PROTOCOL]
-    for records in (shown, others):
-        losses = [
-            record
-            for record in records
-            if record["extend"] is None
-            and record["per_document"] is not None
-            and (record["targets_hash"], record["window"]) in references
-        ]
+    scored = [record for record in member.run.records if record["per_document"] is not None]
+    references = {_place(r): r for r in scored if r["protocol"] == REFERENCE_PROTOCOL}
+    for records in (member.cells.get(None, {}).values(), scored):
+        plain = [r for r in records if r["extend"] is None and r["protocol"] != REFERENCE_PROTOCOL]
+        losses = [r for r in plain if r["per_document"] is not None and _place(r) in references]
         if losses:
             newest = max(losses, key=lambda record: record["checkpoint_step"])
-            reference = references[newest["targets_hash"], newest["window"]]
-            ours, theirs = member.sample(newest), member.sample(reference)
+            ours, theirs = member.sample(newest), member.sample(references[_place(newest)])
             return _difference([(ours, theirs)], "bytes") if ours and theirs else None
     return None
+
+
+def _place(record: Record) -> tuple[str, int]:
+    return record["targets_hash"], record["window"]

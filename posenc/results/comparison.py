@@ -35,7 +35,6 @@ from posenc.results.cells import (
     uses_context,
     value_of,
 )
-from posenc.results.filters import facets_of
 from posenc.results.ranking import (
     COLLAPSED,
     CONFIDENCE,
@@ -60,7 +59,7 @@ from posenc.results.schema import (
     multiple_of,
 )
 from posenc.results.selection import Selected, mixed_values, refuse_mixed, select, tokens_trained
-from posenc.results.settings import as_text, differing, is_option
+from posenc.results.settings import as_text, differing, facets_of
 from posenc.results.statistics import mean_and_spread
 
 MOST_PAIRED = 40  # rows; of more only the pairs with the lowest are made, and corrected for all
@@ -145,9 +144,8 @@ def compare(
 
     Runs without numbers are rows or cells with their reason. The change is against the same run as trained at
     W = T on the same targets (for an extension: against the crop line). `view` chooses rows and columns; what
-    is not shown is not ranked. Raises UserError when there are no runs, nobody measured this protocol, the
-    metric is unknown or not the protocol's (curves are in nats), the view asks for what is not there, or the
-    runs do not belong in one ranking and `allow_mixed` is off.
+    is not shown is not ranked. Raises UserError for what is not there, and for runs that do not belong in one
+    ranking unless `allow_mixed` is on.
     """
     return compare_facets(runs, None, protocol, metric, allow_mixed, view)[0]
 
@@ -160,10 +158,7 @@ def compare_facets(
     allow_mixed: bool,
     view: View = EVERYTHING,
 ) -> list[Comparison]:
-    """Return a comparison for each value of `key`, named in its header; one of all runs without a key.
-
-    Raises UserError as `compare` and `facets_of` do, and for a facet that lacks what the view asks for.
-    """
+    """Return a comparison for each value of `key`, named in its header; one of all runs without a key."""
     check_request(runs, protocol, metric)
     if key is None:
         return [compare_groups(runs, protocol, metric, allow_mixed, view)[0]]
@@ -230,7 +225,7 @@ def compare_groups(
     relabel(selected, mixed, [*groups, *folded])
     baseline = None if view.baseline is None else _find_baseline(groups, view.baseline)
     every = _bin_columns(selected) if curves else _window_columns(selected)
-    columns = _choose_columns(every, view.columns, runs, protocol)
+    columns = _choose_columns(every, view.columns)
 
     def cell_of(group: RowGroup, multiple: float) -> Cell:
         return make_bin_cell(group, multiple) if curves else make_cell(group, multiple, metric)
@@ -246,12 +241,12 @@ def compare_groups(
         for i, column in enumerate(columns):
             _rank(column, i, rows, groups, metric, list(mixed[0]) if mixed else [], baseline)
     probes, by_row = probe_columns(runs, groups, protocol)
+    for row, of_row in zip(rows, by_row, strict=True):
+        row.probes = of_row
     extensions = _add_extensions(rows, groups, folded, columns, cell_of)
     header = _header(selected, groups, protocol, metric, mixed)
     header["baseline"] = None if baseline is None else groups[baseline].full_label
     order = _sorted_rows(rows, view.sort)
-    for row, of_row in zip(rows, by_row, strict=True):
-        row.probes = of_row
     place = {old: new for new, old in enumerate(order)}
     for pair in (pair for column in columns for pair in column.pairs):
         pair.a, pair.b = place[pair.a], place[pair.b]
@@ -259,9 +254,9 @@ def compare_groups(
 
 
 def _row(group: RowGroup, cells: list[Cell], metric: Metric) -> Row:
-    bases = [base for m in group.members if (base := m.record(None, 1.0)) is not None]
-    bases = [base for base in bases if "curve" not in base]
-    values = [value for base in bases if (value := value_of(base, metric)) is not None]
+    bases = [m.record(None, 1.0) for m in group.members]
+    found = [value_of(base, metric) for base in bases if base is not None and "curve" not in base]
+    values = [value for value in found if value is not None]
     crop = dict(zip(("mean", "spread"), mean_and_spread(values), strict=True)) if values else None
     return Row(
         label=group.label,
@@ -305,26 +300,22 @@ def _notes(group: RowGroup) -> list[str]:
 def _window_columns(selected: Sequence[Selected]) -> list[Column]:
     """Return a column for each window length that any run was measured at."""
     by_multiple: dict[float, list[Record]] = defaultdict(list)
-    for one in selected:
-        for cells in one.cells.values():
-            for multiple, record in cells.items():
-                by_multiple[multiple].append(record)
+    for record in (record for one in selected for record in one.records):
+        by_multiple[multiple_of(record)].append(record)
     columns = []
     for multiple, records in sorted(by_multiple.items()):
-        window = single(record["window"] for record in records)
-        targets = single(record["targets"] for record in records if record["targets"])
-        documents = single(record["documents"] for record in records if record["targets"])
-        columns.append(Column(multiple, window, targets, documents))
+        scored = [record for record in records if record["targets"]]
+        window, targets = single(r["window"] for r in records), single(r["targets"] for r in scored)
+        columns.append(Column(multiple, window, targets, single(r["documents"] for r in scored)))
     return columns
 
 
 def _bin_columns(selected: Sequence[Selected]) -> list[Column]:
     """Return a column for each bin of the runs' curves; those of powers of two and the last one are shown."""
     found: dict[float, list[tuple[int, int, int]]] = defaultdict(list)
-    for one in selected:
-        for record in one.records:
-            for multiple, end, targets in bins_of(record):
-                found[multiple].append((end, targets, record["documents"]))
+    for record in (record for one in selected for record in one.records):
+        for multiple, end, targets in bins_of(record):
+            found[multiple].append((end, targets, record["documents"]))
     columns = []
     for multiple, facts in sorted(found.items()):
         end, targets, documents = (single(values) for values in zip(*facts, strict=True))
@@ -349,9 +340,8 @@ def _rank(
     means = {i: cell.mean for i, cell in enumerate(cells) if cell.rankable and cell.mean is not None}
     if len(means) < 2 or not _comparable(rows, means, at, metric, unlike):
         return
-    samples = [
-        samples_of(groups[i], column.multiple) if cells[i].rankable else None for i in range(len(rows))
-    ]
+    ranked = zip(groups, cells, strict=True)
+    samples = [samples_of(group, column.multiple) if cell.rankable else None for group, cell in ranked]
     if not all(any(one.columns["bytes"]) for some in samples if some for one in some.values()):
         return  # the margin is in bits per byte, and a probe of random tokens has no bytes
     labels = [row.label for row in rows]
@@ -402,9 +392,8 @@ def _add_extensions(
     for row, group in zip(rows, groups, strict=True):
         own = {title[id(one)]: one for one in folded if extends(one, group)}
         row.extensions = [cell_of(own[name], longest) if name in own else None for name in names]
-        row.notes += [
-            f"+{name} {note}" for name, one in own.items() for note in one.notes if note not in group.notes
-        ]
+        for name, one in own.items():
+            row.notes += [f"+{name} {note}" for note in one.notes if note not in group.notes]
     return [ExtensionColumn(name, longest) for name in names]
 
 
@@ -434,11 +423,8 @@ def _header(
     scored = [record for one in selected for record in one.records if record["targets"]]
     settings = [group.settings for group in groups if group.settings]
     several = len({group.encoding for group in groups}) > 1
-    others = [
-        key
-        for key in (differing(settings) if several else [])
-        if not (key.startswith("encoding.") or is_option(key) or key == CODE)
-    ]
+    named = ("encoding.", "attention.", "positions.", CODE)  # in the rows' labels and notes
+    others = [key for key in differing(settings) if several and not key.startswith(named)]
     return {
         "protocol": protocol,
         "metric": metric,
@@ -475,8 +461,7 @@ def _choose_rows(groups: Sequence[RowGroup], patterns: Sequence[str]) -> list[Ro
         return list(groups)
     chosen: dict[int, RowGroup] = {}
     for pattern in patterns:
-        fits = re.compile(fnmatch.translate(pattern)).match
-        found = [one for one in groups if pattern in one.names or any(map(fits, one.names))]
+        found = [one for one in groups if pattern in one.names or fnmatch.filter(one.names, pattern)]
         if not found:
             there = sorted({name for one in groups for name in one.names})
             raise UserError("--rows", pattern, "there is no such row", allowed=there)
@@ -486,38 +471,25 @@ def _choose_rows(groups: Sequence[RowGroup], patterns: Sequence[str]) -> list[Ro
 
 def _find_baseline(groups: Sequence[RowGroup], asked: str) -> int:
     """Return the index of the row that `asked` names, or its encoding with one row. Raises UserError."""
-    readings: list[Callable[[RowGroup], set[str]]] = [
-        lambda group: {group.full_label},
-        lambda group: {group.label},
-        lambda group: group.names,
-    ]
-    for names in readings:
-        found = [i for i, group in enumerate(groups) if asked in names(group)]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            labels = [groups[i].full_label for i in found]
-            raise UserError("--baseline", asked, "stands for several rows", allowed=labels)
-    labels = [group.full_label for group in groups]
-    hint = "it must be one of the rows that are shown: --rows and --where may have left it out"
-    raise UserError("--baseline", asked, "there is no such row", allowed=labels, hint=hint)
+    exact = [i for i, group in enumerate(groups) if asked == group.full_label]
+    exact = exact or [i for i, group in enumerate(groups) if asked == group.label]
+    found = exact or [i for i, group in enumerate(groups) if asked in group.names]
+    if len(found) == 1:
+        return found[0]
+    problem = "stands for several rows" if found else "there is no such row among those shown"
+    labels = [groups[i].full_label for i in found or range(len(groups))]
+    raise UserError("--baseline", asked, problem, allowed=labels)
 
 
-def _choose_columns(
-    columns: Sequence[Column], asked: Sequence[float], runs: Sequence[Run], protocol: str
-) -> list[Column]:
+def _choose_columns(columns: Sequence[Column], asked: Sequence[float]) -> list[Column]:
     """Return the columns that are asked for; all if nothing is. Raises UserError for what nobody measured."""
     if not asked:
         return list(columns)
-    there = [column.multiple for column in columns]
     for multiple in asked:
-        if not any(_close(multiple, one) for one in there):
-            hint = "lengths are multiples of T, not tokens" if multiple > 4 * max(there, default=0) else None
-            elsewhere = [multiple_of(r) for run in runs for r in run.records if r["protocol"] == protocol]
-            if any(_close(multiple, one) for one in elsewhere):
-                hint = f"it was measured on other targets: --length {multiple:g}x"
-            allowed = ", ".join(f"{one:g}x" for one in there)
-            raise UserError("--columns", f"{multiple:g}x", "nobody measured it", allowed=allowed, hint=hint)
+        if not any(_close(multiple, one.multiple) for one in columns):
+            hint = f"multiples of T, not tokens; if it was measured on other targets: --length {multiple:g}x"
+            there = ", ".join(f"{one.multiple:g}x" for one in columns)
+            raise UserError("--columns", f"{multiple:g}x", "nobody measured it", allowed=there, hint=hint)
     chosen = [column for column in columns if any(_close(one, column.multiple) for one in asked)]
     return [dataclasses.replace(column, shown=True) for column in chosen]
 
@@ -539,14 +511,11 @@ def _sorted_rows(rows: Sequence[Row], order: str | None) -> list[int]:
     if found and found[2]:
         at = next((i for i, one in enumerate(multiples) if _close(one, float(found[2]))), -1)
     if not key or found is None or (at < 0 and multiples):
-        allowed = ["name", *(f"{one:g}x" for one in multiples), "change"]
-        allowed += [f"change@{one:g}x" for one in multiples]
+        lengths = [f"{one:g}x" for one in multiples]
+        allowed = ["name", *lengths, "change", *(f"change@{one}" for one in lengths)]
         raise UserError("--sort", order, "cannot sort by this", allowed=allowed)
-    cells = [row.cells[at] if row.cells else None for row in rows]
-    numbers = {
-        i: number
-        for i, cell in enumerate(cells)
-        if cell is not None and (number := cell.change if found[1] else cell.mean) is not None
-    }
+    cells = [(i, row.cells[at]) for i, row in enumerate(rows) if row.cells]
+    values = {i: cell.change if found[1] else cell.mean for i, cell in cells}
+    numbers = {i: value for i, value in values.items() if value is not None}
     lacking = [i for i in range(len(rows)) if i not in numbers]
     return sorted(numbers, key=lambda i: numbers[i], reverse=reverse) + lacking

@@ -1,25 +1,35 @@
-"""Read run directories and bundles, damaged and foreign ones too: nothing is executed or raised for them."""
+"""Read run directories and bundles, damaged and foreign ones too: nothing is executed or raised for them.
+
+A bundle holds many runs without weights, to keep beside a paper and to compare from. It is gzipped JSON
+lines: a head, then for each run its status, settings, results and training losses.
+"""
 
 from __future__ import annotations
 
 import gc
 import glob
+import gzip
+import io
+import json
 import os
-import re
-from collections.abc import Container, Iterable, Iterator
-from contextlib import contextmanager
+import zlib
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from posenc.core.errors import UserError, safe_name, visible
-from posenc.results.bundle import SUFFIX, kept_losses, unpacked
 from posenc.results.run import Run
-from posenc.results.safe_read import LARGEST, LARGEST_RESULTS, read_config, read_file, read_json
-from posenc.results.schema import check_results
+from posenc.results.schema import SCHEMA_VERSION, check_results
+from posenc.results.store import LARGEST, LARGEST_RESULTS, parse_object, read_config, read_file, read_json
 
 MARKS = ("status.json", "results.json")
-FIRST, BETWEEN, LAST = b'\n  "records": [\n    ', b",\n    ", b"\n  ]\n}\n"  # around the lines of records
-PROTOCOL = re.compile(rb'\{"protocol": "([\w-]+)", ')
+SUFFIX = ".runs.jsonl.gz"
+HEAD = "posenc_bundle"
+DIGITS = 7  # of the sums by document: a table shows three to five, and the others do not compress
+LOSS_DIGITS = 5
+MOST_PACKED = 50  # times smaller than its content; real ones are 5 to 10 times
+MOST_LOSSES = 200  # points of a training curve: a figure is some 400 pixels wide
+KEPT = ("status", "reason", "step", "versions", "git_commit", "started", "updated")
 
 
 def load_runs(paths: Iterable[str | Path], protocols: Container[str] | None = None) -> list[Run]:
@@ -27,11 +37,12 @@ def load_runs(paths: Iterable[str | Path], protocols: Container[str] | None = No
 
     A path is a run directory, a folder with run directories or bundles at any depth (hidden folders and
     symbolic links inside it are not followed), a results.json, a bundle, or a glob. With `protocols` only
-    their records are kept, which is faster; the others are named in `unread`. Damaged and foreign files make
-    a Run with a `problem`. Raises UserError for a path that does not exist.
+    their records are kept; the others are named in `unread`. Damaged and foreign files make a Run with a
+    `problem`. Raises UserError for a path that does not exist.
     """
     found: dict[str, Run] = {}
-    with _without_collector():
+    gc.disable()  # there are no cycles, and among 2000 runs the search for them doubles the time
+    try:
         for path, problem in run_places(paths):
             if problem is not None:
                 some: Iterable[Run] = [Run(path, problem=problem)]
@@ -40,6 +51,8 @@ def load_runs(paths: Iterable[str | Path], protocols: Container[str] | None = No
             else:
                 some = [load_run(path, protocols)]
             found.update({os.path.realpath(run.path): run for run in some})
+    finally:
+        gc.enable()
     return sorted(found.values(), key=lambda run: str(run.path))
 
 
@@ -51,36 +64,41 @@ def load_run(path: Path, protocols: Container[str] | None = None) -> Run:
         run.status = read_json(run.path, "status.json") or {}
         text = read_file(run.path, "results.json", LARGEST_RESULTS)
         if text is not None:
-            if protocols is not None:
-                text, run.unread = _only(text, protocols)
-            _take(run, text)
+            _take(run, text, protocols)
     except (OSError, ValueError) as error:
-        run.facts, run.records = None, []
         run.problem = str(error) or type(error).__name__
     return run
 
 
 def load_bundle(path: Path, protocols: Container[str] | None = None) -> Iterator[Run]:
-    """Yield the runs of a bundle (posenc.results.bundle), each with the path BUNDLE/NAME. Never raises."""
+    """Yield the runs of a bundle, each with the path BUNDLE/NAME. Never raises."""
     try:
-        data = read_file(path.parent, path.name, LARGEST)
-        for line in unpacked(data or b"", LARGEST):
+        for line in unpacked(read_file(path.parent, path.name) or b""):
             run = Run(path / (safe_name(str(line.get("name"))) or "unnamed"))
             config, status, results = (line.get(key) for key in ("config", "status", "results"))
             run.config = config if isinstance(config, dict) else None
             run.status = status if isinstance(status, dict) else {}
-            run.losses = kept_losses(line.get("losses")) if protocols is None else None
+            run.losses = _kept_losses(line.get("losses"))
             try:
                 if results is not None or run.status.get("status") != "diverged":
-                    _take(run, results or {})
+                    _take(run, results or {}, protocols)
             except ValueError as error:
                 run.problem = str(error)
-            if protocols is not None:
-                run.unread = {r["protocol"] for r in run.records if r["protocol"] not in protocols}
-                run.records = [r for r in run.records if r["protocol"] in protocols]
             yield run
     except (OSError, ValueError) as error:
         yield Run(path, problem=str(error) or type(error).__name__)
+
+
+def _take(run: Run, data: bytes | dict[str, Any], protocols: Container[str] | None) -> None:
+    """Put what results.json holds into the run. Raises ValueError."""
+    try:
+        results = check_results(data)
+    except ValueError as error:
+        raise ValueError(f"results.json: {error}") from error
+    run.facts, run.records = results["run"], results["records"]
+    if protocols is not None:
+        run.unread = {r["protocol"] for r in run.records if r["protocol"] not in protocols}
+        run.records = [r for r in run.records if r["protocol"] in protocols]
 
 
 def run_places(paths: Iterable[str | Path]) -> list[tuple[Path, str | None]]:
@@ -94,46 +112,6 @@ def run_places(paths: Iterable[str | Path]) -> list[tuple[Path, str | None]]:
             for path, problem in _below(start):
                 found.setdefault(os.path.realpath(path), (path, problem))
     return sorted(found.values(), key=lambda one: str(one[0]))
-
-
-def _take(run: Run, data: bytes | dict[str, Any]) -> None:
-    """Put what results.json holds into the run. Raises ValueError."""
-    try:
-        results = check_results(data)
-    except ValueError as error:
-        raise ValueError(f"results.json: {error}") from error
-    run.facts, run.records = results["run"], results["records"]
-
-
-def _only(text: bytes, protocols: Container[str]) -> tuple[bytes, set[str]]:
-    """Return results.json without the records of other protocols, and those protocols' names.
-
-    Where it is laid out as posenc.results.store writes it, a record a line; any other file is left whole.
-    """
-    head, found, rest = text.partition(FIRST)
-    if not found or not rest.endswith(LAST):
-        return text, set()
-    kept, unread = [], set()
-    for line in rest.removesuffix(LAST).split(BETWEEN):
-        match = PROTOCOL.match(line)
-        name = None if match is None else match[1].decode()
-        if name is None or name in protocols:
-            kept.append(line)
-        else:
-            unread.add(name)
-    return head + FIRST + BETWEEN.join(kept) + LAST, unread
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Switch the search for cycles off: there are none, and among 2000 runs it doubles the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _expanded(given: str | Path) -> list[Path]:
@@ -152,8 +130,6 @@ def _expanded(given: str | Path) -> list[Path]:
     hint = "train one first: posenc train encoding=rope"
     if "=" in str(given):
         hint = f"to choose among runs, each with its own option: --where {visible(given)}"
-    elif is_file:
-        hint = f"a bundle's name ends in {SUFFIX}"
     raise UserError("DIRS", visible(given), "no such run directory", hint=hint)
 
 
@@ -172,3 +148,88 @@ def _below(start: Path) -> Iterator[tuple[Path, str | None]]:
             yield from ((Path(folder) / name, None) for name in files if name.endswith(SUFFIX))
     for error in unreadable:
         yield Path(error.filename), f"cannot be read: {error.strerror}"
+
+
+def bundled(run: Run) -> bytes:
+    """Return a run as a line of a bundle: no host, no process; of its owner's folders only `data.paths`."""
+    import orjson
+
+    config = {key: value for key, value in (run.config or {}).items() if key != "runs_dir"}
+    records = [{**record, "per_document": _rounded(record["per_document"])} for record in run.records]
+    results = {"schema_version": SCHEMA_VERSION, "run": run.facts, "records": records} if run.facts else None
+    status = {key: run.status[key] for key in KEPT if key in run.status}
+    losses = losses_of(run)
+    every = sorted(losses)
+    if len(every) > MOST_LOSSES:  # a grid: of two seeds of which one missed a step the others stay the same
+        grid = [every[-1] * (k + 1) / MOST_LOSSES for k in range(MOST_LOSSES)]
+        every = sorted({min(every, key=lambda one: abs(one - at)) for at in grid})
+    columns = {
+        "tokens": [int(at) if at.is_integer() else at for at in every],
+        "loss": [float(f"{losses[at]:.{LOSS_DIGITS}g}") for at in every],
+    }
+    line = {"name": run.name, "status": status, "config": config, "results": results, "losses": columns}
+    return orjson.dumps(line) + b"\n"
+
+
+def _rounded(columns: Mapping[str, Any] | None) -> dict[str, list[Any]] | None:
+    if columns is None:
+        return None
+    return {
+        name: [float(f"{one:.{DIGITS}g}") if isinstance(one, float) else one for one in column]
+        for name, column in columns.items()
+    }
+
+
+def packed(lines: Sequence[bytes]) -> bytes:
+    """Return the bundle of these lines: the same bytes for the same lines."""
+    head = f'{{"{HEAD}":1,"schema_version":{SCHEMA_VERSION},"runs":{len(lines)}}}\n'.encode()
+    return gzip.compress(head + b"".join(lines), compresslevel=9, mtime=0)
+
+
+def unpacked(data: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the runs of a bundle, a line each. Raises ValueError for a damaged or foreign one."""
+    read = found = 0
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            head = parse_object(file.readline(1000), "head")
+            if head.get(HEAD) != 1 or head.get("schema_version") != SCHEMA_VERSION:
+                raise ValueError("not a bundle of runs, or one of another version")
+            while line := file.readline(LARGEST + 1):
+                read += len(line)
+                if len(line) > LARGEST or read > MOST_PACKED * len(data) + 10_000:
+                    raise ValueError(f"line {found + 2} is too long")
+                yield parse_object(line, f"line {found + 2}")
+                found += 1
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"damaged ({error})") from error
+    if found != head.get("runs"):
+        raise ValueError(f"damaged ({found} of {head.get('runs')} runs)")
+
+
+def losses_of(run: Run) -> dict[float, float]:
+    """Return a run's logged training losses, nats per token by tokens trained on; empty without any."""
+    if run.losses is not None:
+        return run.losses
+    try:
+        lines = (read_file(run.path, "metrics.jsonl") or b"").splitlines()
+    except (OSError, ValueError):
+        return {}
+    found = {}
+    for line in lines:
+        try:
+            entry = json.loads(line)
+            tokens, loss = float(entry["tokens"]), float(entry["loss"])
+        except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+            continue  # a line that a kill cut short
+        if 0 <= tokens < 1e15 and abs(loss) < 1e15:
+            found[tokens] = loss
+    return dict(sorted(found.items()))
+
+
+def _kept_losses(columns: Any) -> dict[float, float]:
+    """Return the training losses of a bundle's line; empty for anything else."""
+    try:
+        pairs = zip(map(float, columns["tokens"]), map(float, columns["loss"]), strict=True)
+        return dict(sorted((at, loss) for at, loss in pairs if 0 <= at < 1e15 and abs(loss) < 1e15))
+    except (TypeError, KeyError, ValueError, OverflowError):
+        return {}

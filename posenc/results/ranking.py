@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import Literal
 
 from posenc.results.schema import Metric
-from posenc.results.statistics import Estimate, Sample, difference, on_shared_documents, p_beyond
+from posenc.results.statistics import Estimate, Per, Sample, difference, on_shared_documents, p_beyond
 
 CONFIDENCE = 0.95
 SAME = 0.02  # bits per byte: nobody should choose an encoding for less
@@ -63,10 +63,8 @@ def verdict(change: Estimate) -> str:
     if interval is None:
         return MORE_DOCUMENTS
     low, high = interval
-    if low > COLLAPSED:
-        return COLLAPSED_WORD
     if low > SAME:
-        return WORSE
+        return COLLAPSED_WORD if low > COLLAPSED else WORSE
     if high < -SAME:
         return BETTER
     if low >= -SAME and high <= SAME:
@@ -91,10 +89,8 @@ def compare_pairs(
 ) -> list[Pair]:
     """Return every pair of a column, or those with the row `only`. None in `samples`: not ranked.
 
-    Holm (1979) over all pairs of the column that have an interval: the smallest p is held against
-    0.05 / m, the next against 0.05 / (m - 1), until one fails; the rest keep that one's level. A tie is an
-    interval at that level that lies within the margin. m counts all pairs also where only some are asked
-    for, unless the row was `chosen` before anybody looked at the numbers.
+    Holm (1979) over all pairs of the column that have an interval, also where only some are asked for, unless
+    the row was `chosen` before anybody looked at the numbers.
     """
     have = {i: sample for i, sample in enumerate(samples) if sample is not None}
     indices = list(combinations(have, 2))
@@ -102,11 +98,8 @@ def compare_pairs(
         indices = [(min(only, i), max(only, i)) for i in have if i != only and only in have]
     pairs, estimates = [], []
     for a, b in indices:
-        ours, theirs = have[a], have[b]
-        seeds = sorted(set(ours) & set(theirs))
-        shared = [on_shared_documents(ours[seed], theirs[seed]) for seed in seeds]
-        both = [one for one in shared if one is not None]
-        estimate = difference(both, "bytes") if both and len(both) == len(seeds) else None
+        seeds = sorted(set(have[a]) & set(have[b]))
+        estimate = _difference(have[a], have[b], seeds, "bytes")
         value = None if estimate is None else estimate.value
         pairs.append(Pair(a, b, [labels[a], labels[b]], seeds, value))
         estimates.append(estimate)
@@ -115,8 +108,19 @@ def compare_pairs(
     return pairs
 
 
+def _difference(a: Samples, b: Samples, seeds: Sequence[int], per: Per) -> Estimate | None:
+    """Return a - b over the seeds; None without any, or where one shares no document."""
+    both = [on_shared_documents(a[seed], b[seed]) for seed in seeds]
+    shared = [one for one in both if one is not None]
+    return difference(shared, per) if shared and len(shared) == len(seeds) else None
+
+
 def _judge(pairs: Sequence[Pair], estimates: Sequence[Estimate | None], unseen: int) -> None:
-    """Set corrected p, interval and word of each pair."""
+    """Set corrected p, interval and word of each pair.
+
+    The smallest p is held against 0.05 / m, the next against 0.05 / (m - 1), until one fails; the rest keep
+    that one's level. A tie is an interval at that level that lies within the margin.
+    """
     have = [(pair, one) for pair, one in zip(pairs, estimates, strict=True) if one is not None]
     found = p_beyond([estimate for _, estimate in have], SAME)
     tested = [(p, *one) for p, one in zip(found, have, strict=True) if p is not None]
@@ -173,10 +177,7 @@ def against_baseline(
     for pair in compare_pairs(labels, samples, baseline, chosen=True):
         other = pair.b if pair.a == baseline else pair.a
         ours, theirs = samples[other] or {}, samples[baseline] or {}
-        shared = [on_shared_documents(ours[seed], theirs[seed]) for seed in pair.seeds]
-        both = [one for one in shared if one is not None]
-        if both and len(both) == len(pair.seeds):
-            estimate = difference(both, "bytes" if metric == "bpb" else "targets")
+        if estimate := _difference(ours, theirs, pair.seeds, "bytes" if metric == "bpb" else "targets"):
             word = word_for(other, pair)
             found[other] = AgainstBaseline(estimate.value, interval_of(estimate), list(pair.seeds), word)
     return found

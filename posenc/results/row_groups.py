@@ -52,13 +52,11 @@ class RowGroup:
     @property
     def beyond(self) -> str | None:
         """The declared policy past T of the encoding or extension, where it has one."""
-        for member in self.members:
-            for record in member.cells.get(self.extend, {}).values():
-                if record["beyond"] is not None:
-                    return record["beyond"]
-        if self.extend is not None:
-            return None
-        return self.settings.get("encoding.beyond", "null").replace("null", "") or None
+        records = [r for m in self.members for r in m.cells.get(self.extend, {}).values()]
+        policy = next((r["beyond"] for r in records if r["beyond"] is not None), None)
+        if policy is None and self.extend is None:
+            policy = self.settings.get("encoding.beyond")
+        return None if policy in (None, "null", "") else policy
 
     @property
     def extend_name(self) -> str | None:
@@ -67,7 +65,7 @@ class RowGroup:
 
     @property
     def knobs(self) -> list[str]:
-        """The extension's knobs that are not those of its YAML, and the names of tuned ones."""
+        """The extension's knobs that are not its YAML's, and the names of tuned ones."""
         return [] if self.extend is None else knob_words(json.loads(self.extend))
 
     @property
@@ -83,10 +81,9 @@ class RowGroup:
 
     def alike(self, other: RowGroup) -> bool:
         """Return whether both have seeds of one encoding with one set of settings, at one size."""
-        if self.encoding != other.encoding or self.settings != other.settings:
+        if (self.encoding, self.settings) != (other.encoding, other.settings):
             return False
-        sizes = self.size, other.size
-        return None in sizes or sizes[0] == sizes[1]
+        return self.size is None or other.size is None or self.size == other.size
 
 
 def full_label(label: str, mixed: Mapping[str, str]) -> str:
@@ -154,7 +151,7 @@ def _add_without_numbers(rows: list[RowGroup], run: Run, settings: dict[str, str
 
 
 def _keep_one_a_seed(row: RowGroup) -> None:
-    """Count a run that is there twice (say, in two experiments) once: with numbers, then first by path."""
+    """Count a run that is there twice once: with numbers, then first by path."""
     kept: dict[int, Selected] = {}
     unknown = [member for member in row.members if member.run.seed is None]
     for member in sorted(row.members, key=lambda m: (not m.cells, str(m.run.path))):
@@ -167,11 +164,8 @@ def _keep_one_a_seed(row: RowGroup) -> None:
 def _note_missing_seeds(rows: Sequence[RowGroup]) -> None:
     """Note the seeds that other rows have, and that the same row as trained has."""
     measured = {seed for row in rows if row.measured for seed in row.seeds}
-    of_encoding = defaultdict(list)
     for row in rows:
-        of_encoding[row.encoding].append(row)
-    for row in rows:
-        alike = [other for other in of_encoding[row.encoding] if row.alike(other)]
+        alike = [other for other in rows if row.alike(other)]
         everything = measured.union(*(other.seeds for other in alike))
         there = {seed for other in alike if row.mixed == other.mixed for seed in other.seeds}
         for words, seeds in (("no run of", everything - there), ("not extended:", there - set(row.seeds))):
@@ -207,11 +201,8 @@ def _label(rows: Sequence[RowGroup]) -> None:
 def shown_of(selected: Sequence[Selected], groups: Sequence[RowGroup]) -> list[Selected]:
     """Return what of the runs' records is in these rows."""
     kept = {(id(member.run), group.extend) for group in groups for member in group.members}
-    cut = [
-        replace(one, cells={key: cells for key, cells in one.cells.items() if (id(one.run), key) in kept})
-        for one in selected
-    ]
-    return [one for one in cut if one.cells]
+    cut = [{key: one.cells[key] for key in one.cells if (id(one.run), key) in kept} for one in selected]
+    return [replace(one, cells=cells) for one, cells in zip(selected, cut, strict=True) if cells]
 
 
 def relabel(
@@ -225,9 +216,9 @@ def relabel(
 
 def fold(groups: Sequence[RowGroup]) -> tuple[list[RowGroup], list[RowGroup]]:
     """Split off the extended rows that can be columns: those of runs that also have a row as trained."""
-    plain = [group for group in groups if group.extend is None]
-    folded = [group for group in groups if any(extends(group, one) for one in plain)]
-    return [group for group in groups if not any(group is one for one in folded)], folded
+    columns = [any(extends(group, one) for one in groups) for group in groups]
+    split = list(zip(groups, columns, strict=True))
+    return [group for group, column in split if not column], [group for group, column in split if column]
 
 
 def extends(extended: RowGroup, group: RowGroup) -> bool:

@@ -24,7 +24,7 @@ class Run:
     records: list[Record] = field(default_factory=list)
     config: dict[str, Any] | None = None
     problem: str | None = None
-    losses: dict[float, float] | None = None  # of a bundle; posenc.results.bundle.losses_of reads the others
+    losses: dict[float, float] | None = None  # of a bundle; posenc.results.load.losses_of reads the others
     unread: set[str] = field(default_factory=set)  # protocols whose records were left out on reading
 
     @property
@@ -50,7 +50,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The run's name: that of its directory. It is the user's text: escape it where it is printed."""
+        """The run's name: that of its directory."""
         return self.path.name or str(self.path)
 
     @property

@@ -1,24 +1,30 @@
-"""Summarise runs for `posenc runs`, thousands of them: state, progress and headline losses."""
+"""Summarise runs for `posenc runs`, thousands of them: state, progress, losses, how to resume."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import re
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from posenc.results.bundle import SUFFIX
-from posenc.results.load import load_run, run_places
+from posenc.core.paths import choice_file, conf_dir
+from posenc.results.load import SUFFIX, load_run, run_places
 from posenc.results.run import Run
 from posenc.results.schema import HEADLINE, Record, RunFacts
 from posenc.results.selection import select
-from posenc.results.settings import encoding_of
+from posenc.results.settings import as_text, encoding_of, own_yaml
 
 TAIL = 4096  # bytes; a line of metrics.jsonl has about 150
+PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+@%-]*|-?[0-9]+x?|[0-9.]+x")
+RESERVED = {"null", "true", "false", "nan", "inf", "on", "off", "yes", "no", "none"}  # to YAML or Hydra
+FROM_PATH = {"name", "runs_dir", "experiment_name"}  # follow from where the run lies
+MISSING = object()
 
 
 @dataclass
@@ -45,8 +51,7 @@ class RunSummary:
     @property
     def longest(self) -> tuple[float, float] | None:
         """The longest measured multiple of T beyond T, and the loss there."""
-        beyond = max((multiple for multiple in self.losses if multiple > 1), default=None)
-        return None if beyond is None else (beyond, self.losses[beyond])
+        return max(((multiple, loss) for multiple, loss in self.losses.items() if multiple > 1), default=None)
 
     @property
     def seconds_left(self) -> float | None:
@@ -72,7 +77,7 @@ def run_summary(path: Path) -> RunSummary:
     facts: Any = run.facts or {}
     config = run.config or {}
     train = config.get("train")
-    asked = _whole(train.get("tokens")) if isinstance(train, dict) else None
+    asked = _number(train.get("tokens")) if isinstance(train, dict) else None
     finished = run.state == "finished"
     tokens = facts.get("tokens") if finished else last.get("tokens", facts.get("tokens"))
     plain = [r for r in run.records if r["protocol"] == HEADLINE and r["extend"] is None]
@@ -82,7 +87,7 @@ def run_summary(path: Path) -> RunSummary:
         encoding=encoding_of(run),
         context_length=_whole(facts.get("context_length", config.get("context_length"))),
         tokens=_whole(tokens) if tokens is not None else (0 if asked and run.problem is None else None),
-        tokens_asked=_whole(facts.get("tokens")) if finished else asked,
+        tokens_asked=_whole(facts.get("tokens")) if finished else _whole(asked),
         tokens_per_second=_number(facts.get("tokens_per_second") or last.get("tokens_per_second")),
         training_loss=_number(last.get("loss", facts.get("final_loss"))),
         losses={} if run.facts is None else losses_by_multiple(plain, run.facts),
@@ -96,19 +101,12 @@ def last_metrics(path: Path) -> dict[str, Any]:
     place = path / "metrics.jsonl"
     if not place.is_file():  # opening a pipe would block
         return {}
-    try:
-        with place.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - TAIL))
-            lines = file.read(TAIL).splitlines()
-    except OSError:
-        return {}
-    for line in reversed(lines):
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError):
-            continue  # a line that a kill cut short
-        return found if isinstance(found, dict) else {}
+    with contextlib.suppress(OSError), place.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+        for line in reversed(file.read(TAIL).splitlines()):
+            with contextlib.suppress(ValueError, RecursionError):  # a line that a kill cut short
+                found = json.loads(line)
+                return found if isinstance(found, dict) else {}
     return {}
 
 
@@ -138,10 +136,65 @@ def _written(path: Path, status: dict[str, Any]) -> float | None:
 
 def _whole(value: object) -> int | None:
     number = _number(value)
-    return None if number is None or number != int(number) else int(number)
+    return None if number is None else int(number)
 
 
 def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e18:
-        return None
-    return float(value)
+    return float(value) if isinstance(value, int | float) and abs(value) < 1e18 else None
+
+
+# --- the command line that reproduces a run's settings
+
+
+def resume_command(config: dict[str, Any], directory: Path) -> str | None:
+    """Return `posenc train ...`, quoted for a shell, for the settings of a config.yaml in `directory`.
+
+    None where a choice is neither posenc's nor an installed package's: only the user knows its folder.
+    """
+    defaults = own_yaml(conf_dir() / "train.yaml")
+    entries = [pair for entry in defaults["defaults"] if isinstance(entry, dict) for pair in entry.items()]
+    words: list[str] = []
+    for group, default in entries:
+        settings = config.get(group)
+        if not isinstance(default, str) or not isinstance(settings, dict):
+            continue
+        choice = settings.get("name", default)
+        path = choice_file(group, choice)
+        if path is None and group == "model":  # a model with sizes of its own is named by them
+            choice, path = default, choice_file(group, default)
+        if path is None:
+            return None
+        words += [] if choice == default and group != "encoding" else [f"{group}={choice}"]
+        inner = {key: value for key, value in settings.items() if key != "name"}
+        words += _overrides(group, inner, own_yaml(path))
+    for key, default in defaults.items():
+        if key not in ("defaults", "hydra") and key not in FROM_PATH and key in config:
+            words += _overrides(key, config[key], default)
+    place = {"experiment_name": directory.parent.name, "runs_dir": str(directory.parent.parent)}
+    words += [f"{key}={override_text(value)}" for key, value in place.items() if value != defaults[key]]
+    return shlex.join(["posenc", "train", *words])
+
+
+def override_text(value: Any) -> str:
+    """Return a value as Hydra reads it in an override."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{override_text(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(override_text(one) for one in value) + "]"
+    if not isinstance(value, str):
+        return as_text(value)
+    if PLAIN.fullmatch(value) and value.lower() not in RESERVED:
+        return value
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _overrides(key: str, value: Any, default: Any) -> list[str]:
+    """Return the overrides that turn `default` into `value`."""
+    if isinstance(value, dict) and isinstance(default, dict):
+        inner = [_overrides(f"{key}.{name}", one, default.get(name, MISSING)) for name, one in value.items()]
+        return [word for words in inner for word in words]
+    if isinstance(default, str) and re.fullmatch(r"[0-9.]+e[+-]?[0-9]+", default):
+        default = float(default)  # YAML 1.1 reads 4e6 as text, OmegaConf as a number
+    if default is not MISSING and (value == default or as_text(value) == as_text(default)):
+        return []
+    return [f"{key}={override_text(value)}"]

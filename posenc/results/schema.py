@@ -114,41 +114,25 @@ class Results(TypedDict):
 
 def make_record(
     *,
-    protocol: str,
-    window: int,
-    train_length: int,
-    checkpoint_step: int,
-    corpus: str,
-    fingerprint: str,
-    split: str,
-    targets_hash: str,
-    seconds: float,
     documents: Sequence[int] = (),
     nats: Sequence[float] = (),
     targets: Sequence[int] = (),
     bytes: Sequence[int] = (),
-    unit: str = UNIT,
-    extend: Mapping[str, Any] | None = None,
-    stride: int | None = None,
-    beyond: str | None = None,
+    train_length: int,
     note: str | None = None,
     curve: Curve | None = None,
+    **cell: Any,
 ) -> Record:
     """Make a record from sums by document: one division at the end, an interval clustered by document.
 
     `documents` are distinct indices; `nats`, `targets`, `bytes` are sums of each, in the same order
-    (documents without a target are left out). `window` and `train_length` in tokens. Without data pass a
-    `note` that says why. A non-finite sum makes a record without numbers, noted `diverged`.
-    Raises ValueError when lengths differ, a document comes twice, or there is neither data nor a note.
+    (documents without a target are left out). `train_length` in tokens; `cell` are the record's other fields.
+    Without data pass a `note` that says why. A non-finite sum makes a record noted `diverged`.
     """
-    if not len(documents) == len(nats) == len(targets) == len(bytes):
-        raise ValueError("documents, nats, targets and bytes need one entry a document each")
-    if len(set(documents)) != len(documents):
-        raise ValueError("every document may come once")
     lines = zip(documents, nats, targets, bytes, strict=True)
     rows = sorted((int(d), float(s), int(t), int(b)) for d, s, t, b in lines if t > 0)
-    if not rows and note is None:
-        raise ValueError("a record without targets needs a note that says why")
+    assert len({row[0] for row in rows}) == len(rows), "every document may come once"
+    assert rows or note is not None, "a record without targets needs a note that says why"
     if not all(math.isfinite(row[1]) for row in rows):
         rows, note = [], note or "diverged"
     columns: list[list[Any]] = [list(column) for column in zip(*rows, strict=True)] or [[], [], [], []]
@@ -158,17 +142,17 @@ def make_record(
     ppl = math.inf if mean is None else perplexity(mean)
     interval = ratio_interval(sums["nats"], sums["targets"]) if rows else None
     record = Record(
-        protocol=protocol,
-        extend=None if extend is None else dict(extend),
-        checkpoint_step=int(checkpoint_step),
-        corpus=corpus,
-        fingerprint=fingerprint,
-        split=split,
-        targets_hash=targets_hash,
-        unit=unit,
-        window=int(window),
-        multiple=int(window) / int(train_length),
-        stride=stride,
+        protocol=cell["protocol"],
+        extend=cell.get("extend"),
+        checkpoint_step=cell["checkpoint_step"],
+        corpus=cell["corpus"],
+        fingerprint=cell["fingerprint"],
+        split=cell["split"],
+        targets_hash=cell["targets_hash"],
+        unit=cell.get("unit", UNIT),
+        window=cell["window"],
+        multiple=cell["window"] / train_length,
+        stride=cell.get("stride"),
         nats=mean,
         bpb=total / (math.log(2) * size) if size else None,
         ppl=ppl if math.isfinite(ppl) else None,
@@ -176,9 +160,9 @@ def make_record(
         targets=count,
         documents=len(rows),
         per_document=sums if rows else None,
-        beyond=beyond,
+        beyond=cell.get("beyond"),
         note=note,
-        seconds=float(seconds),
+        seconds=cell["seconds"],
     )
     if curve is not None:
         record["curve"] = curve
@@ -201,7 +185,7 @@ def multiple_of(record: Record) -> float:
 def check_results(data: bytes | Mapping[str, Any]) -> Results:
     """Return results.json, given as its text or as plain data, checked. Raises ValueError."""
     results: Results = _checked(Results, data)
-    facts = results["run"]
+    facts: Mapping[str, Any] = results["run"]
     for field in ("encoding", "context_length", "seed"):
         if field not in facts:
             raise ValueError(f"run.{field}: missing")
@@ -242,49 +226,40 @@ def _adapter(kind: Any) -> Any:
 
 def _check_parts(record: Record) -> None:
     """Check what a field's type cannot say. Raises ValueError."""
-    if record["nats"] is None and record["note"] is None:
-        raise ValueError("record.nats: null without a note")
-    extend, sums, curve = record["extend"], record["per_document"], record.get("curve")
-    if extend is not None:
-        tuned = extend.get("tuned", [])
-        if not isinstance(extend.get("name"), str) or not extend["name"]:
-            raise ValueError("record.extend: must have a name")
-        if not isinstance(tuned, list) or not all(isinstance(key, str) for key in tuned):
-            raise ValueError("record.extend.tuned: must be a list of text")
+    sums, curve = record["per_document"], record.get("curve")
+    extend = {"name": "none"} if record["extend"] is None else record["extend"]
+    tuned = extend.get("tuned", [])
+    checks = [
+        (record["nats"] is not None or record["note"] is not None, "nats: null without a note"),
+        (extend.get("name") and isinstance(extend["name"], str), "extend: must have a name"),
+        (isinstance(tuned, list) and all(isinstance(key, str) for key in tuned), "extend.tuned: no texts"),
+    ]
     if sums is not None:
         documents = sums["document"]
-        if {len(sums["nats"]), len(sums["targets"]), len(sums["bytes"])} != {len(documents)}:
-            raise ValueError("record.per_document: lists of different lengths")
-        if len(set(documents)) != len(documents):
-            raise ValueError("record.per_document: a document comes twice")
+        alike = {len(sums["nats"]), len(sums["targets"]), len(sums["bytes"])} == {len(documents)}
+        checks.append((alike, "per_document: lists of different lengths"))
+        checks.append((len(set(documents)) == len(documents), "per_document: a document comes twice"))
     if curve is not None:
         edges, bins = curve["edges"], len(curve["edges"]) - 1
         lists = (curve["targets"], curve["nats"], curve["rise"], curve["rise_ci95"])
-        if bins < 1 or any(len(one) != bins for one in lists):
-            raise ValueError("record.curve: lists of different lengths")
-        if sorted(set(edges)) != edges:
-            raise ValueError("record.curve.edges: must rise")
+        checks.append(
+            (bins > 0 and all(len(one) == bins for one in lists), "curve: lists of different lengths")
+        )
+        checks.append((sorted(set(edges)) == edges, "curve.edges: must rise"))
+    for holds, problem in checks:
+        if not holds:
+            raise ValueError(f"record.{problem}")
 
 
-def printed(value: float, metric: str) -> str:
+def printed(value: float, metric: str, sign: str = "") -> str:
     """Return a loss or perplexity as tables print it: 1.234 (nats, bpb), 12.34 (ppl), `>1e30`."""
-    if value > HUGE:
-        return ">1e30"
-    if metric == "ppl" and value >= 1000:
-        return f"{value:.0f}" if value < 1e6 else f"{value:.2e}"
-    return f"{_rounded(value, metric):.{_decimals(metric)}f}"
+    if abs(value) > HUGE:
+        return f">{sign}1e30" if value > 0 else "<-1e30"
+    if metric == "ppl" and abs(value) >= 1000:
+        return f"{value:{sign}.0f}" if abs(value) < 1e6 else f"{value:{sign}.2e}"
+    return f"{value:{sign}z.{2 if metric == 'ppl' else 3}f}"
 
 
 def printed_change(value: float, metric: str) -> str:
     """Return the same with a sign."""
-    if not math.isfinite(value) or abs(value) > HUGE:
-        return ">+1e30" if value > 0 else "<-1e30"
-    return ("-" if _rounded(value, metric) < 0 else "+") + printed(abs(value), metric)
-
-
-def _decimals(metric: str) -> int:
-    return 2 if metric == "ppl" else 3
-
-
-def _rounded(value: float, metric: str) -> float:
-    return round(value, _decimals(metric)) + 0.0  # no minus zero
+    return printed(value, metric, "+")

@@ -35,7 +35,7 @@ class Selected:
         return [record for cells in self.cells.values() for record in cells.values()]
 
     def record(self, extend: str | None, multiple: float) -> Record | None:
-        """Return the record at this window length, if there is one."""
+        """Return the record at this window length, if any."""
         return self.cells.get(extend, {}).get(multiple)
 
     def sample(self, record: Record) -> Sample | None:
@@ -71,55 +71,44 @@ def select(runs: Sequence[Run], protocol: str, steps: Mapping[int, int] | None =
     run was measured on several sets of targets, one of the test split is taken, of those the one that most
     runs share, then the run's own corpus, the most and the longest windows, the most targets.
     """
-    newest = {id(run): _at_checkpoint(run, protocol, (steps or {}).get(id(run))) for run in runs}
-    ranked = _rank_sets(runs, newest)
-    return [_select_run(run, protocol, newest[id(run)], ranked) for run in runs if newest[id(run)]]
-
-
-def _at_checkpoint(run: Run, protocol: str, step: int | None) -> list[Record]:
-    if run.facts is None or run.state == "diverged":
-        return []
-    records = [record for record in run.records if record["protocol"] == protocol]
-    if step is None:
-        step = max((record["checkpoint_step"] for record in records), default=0)
-    return [record for record in records if record["checkpoint_step"] == step]
-
-
-def _rank_sets(runs: Sequence[Run], newest: Mapping[int, list[Record]]) -> dict[TargetSet, tuple[Any, ...]]:
-    """Return a sort key for every set of targets; the preferred one sorts first."""
-    owners: dict[TargetSet, set[int]] = defaultdict(set)
-    measured: dict[TargetSet, list[tuple[int, int]]] = defaultdict(list)  # window, targets
-    of_own_corpus = set()
+    newest: list[tuple[Run, int, list[Record]]] = []
+    measured: dict[TargetSet, list[tuple[Run, Record]]] = defaultdict(list)
     for run in runs:
-        own = (run.facts or {}).get("corpus", {}).get("fingerprint")
-        for record in newest[id(run)]:
-            key = target_set(record)
-            owners[key].add(id(run))
-            measured[key].append((record["window"], record["targets"]))
-            if record["fingerprint"] == own:
-                of_own_corpus.add(key)
-    ranked = {}
-    for key, pairs in measured.items():
-        windows, targets = {window for window, _ in pairs}, max(targets for _, targets in pairs)
-        tuned_on = key[1] != "test"  # extensions are tuned on validation documents and measured there too
-        foreign = key not in of_own_corpus
-        ranked[key] = (tuned_on, -len(owners[key]), foreign, -len(windows), -max(windows), -targets, key)
-    return ranked
-
-
-def _select_run(
-    run: Run, protocol: str, records: Sequence[Record], ranked: Mapping[TargetSet, tuple[Any, ...]]
-) -> Selected:
-    best = min({target_set(record) for record in records}, key=lambda key: ranked[key])
-    chosen = [record for record in records if target_set(record) == best]
-    knobs = _knobs_shown(chosen)
-    selected = Selected(run)
-    for record in chosen:
-        if knobs[extend_key(record)] == _knobs(record):
-            selected.cells.setdefault(extend_key(record), {}).setdefault(multiple_of(record), record)
-    of_protocol = sum(record["protocol"] == protocol for record in run.records)
-    selected.left_out = of_protocol - len(selected.records)
+        if run.facts is None or run.state == "diverged":
+            continue
+        records = [record for record in run.records if record["protocol"] == protocol]
+        last = max((record["checkpoint_step"] for record in records), default=0)
+        kept = [r for r in records if r["checkpoint_step"] == (steps or {}).get(id(run), last)]
+        if kept:
+            newest.append((run, len(records), kept))
+        for record in kept:
+            measured[target_set(record)].append((run, record))
+    ranked = {key: _preference(key, found) for key, found in measured.items()}
+    selected = []
+    for run, count, kept in newest:
+        best = min({target_set(record) for record in kept}, key=lambda key: ranked[key])
+        chosen = [record for record in kept if target_set(record) == best]
+        knobs = _knobs_shown(chosen)
+        one = Selected(run)
+        for record in chosen:
+            if knobs[extend_key(record)] == _knobs(record):
+                one.cells.setdefault(extend_key(record), {}).setdefault(multiple_of(record), record)
+        one.left_out = count - len(one.records)
+        selected.append(one)
     return selected
+
+
+def _preference(key: TargetSet, found: Sequence[tuple[Run, Record]]) -> tuple[Any, ...]:
+    """Return the sort key of a set of targets; the preferred one sorts first."""
+    windows = {record["window"] for _, record in found}
+    foreign = not any(
+        record["fingerprint"] == (run.facts or {}).get("corpus", {}).get("fingerprint")
+        for run, record in found
+    )
+    tuned_on = key[1] != "test"  # extensions are tuned on validation documents and measured there too
+    targets = max(record["targets"] for _, record in found)
+    owners = len({id(run) for run, _ in found})
+    return tuned_on, -owners, foreign, -len(windows), -max(windows), -targets, key
 
 
 def _knobs(record: Record) -> str:
@@ -165,41 +154,37 @@ def only(
 
     `length` is a multiple of T that the targets must have been measured at: the longest window decides which
     targets there are, so a longer evaluation is another set. `stride` in tokens, of records that have one.
-    Raises UserError if nothing is left (of `protocol`).
+    Raises UserError if nothing is left (of `protocol`), though there was something.
     """
-    asked = {"--length": length, "--corpus": corpus, "--split": split, "--stride": stride}
-    if all(value is None for value in asked.values()):
-        return list(runs)
-    kept = []
-    for run in runs:
-        some = [r for r in run.records if corpus in (None, r["corpus"]) and split in (None, r["split"])]
-        some = [r for r in some if stride is None or r["stride"] in (None, stride)]
-        if length is not None:
-            sets = {(r["protocol"], target_set(r)) for r in some if math.isclose(r["multiple"], length)}
-            sets |= {(REFERENCE_PROTOCOL, targets) for _, targets in sets}
-            some = [r for r in some if (r["protocol"], target_set(r)) in sets]
-        kept.append(dataclasses.replace(run, records=some))
-    if not any(protocol in (None, record["protocol"]) for run in kept for record in run.records):
-        _refuse_choice(runs, asked, protocol)
-    if stride is not None and not any(r["stride"] == stride for run in kept for r in run.records):
-        _refuse_choice(runs, {"--stride": stride}, None)  # kept are those that have no stride
+    asked = {"multiple": length, "corpus": corpus, "split": split, "stride": stride}
+    asked = {key: value for key, value in asked.items() if value is not None}
+    kept = list(runs)
+    for key, value in asked.items():
+        before = kept
+        kept = [dataclasses.replace(run, records=_asked(run.records, key, value)) for run in kept]
+        for_protocol = None if key == "stride" else protocol  # other protocols' tables may have strides
+        there, left = _values(before, key, for_protocol), _values(kept, key, for_protocol)
+        if not left and (there or key == "stride"):
+            is_length = key == "multiple"
+            shown = [f"{one:g}x" if is_length else str(one) for one in there]
+            option, text = ("--length", f"{value:g}x") if is_length else (f"--{key}", str(value))
+            raise UserError(option, text, "no record is of this", allowed=shown or "none")
     return kept
 
 
-def _refuse_choice(runs: Sequence[Run], asked: Mapping[str, Any], protocol: str | None) -> None:
-    """Raise UserError for the choice that leaves no record of the protocol, though there are some."""
-    there = [record for run in runs for record in run.records if protocol in (None, record["protocol"])]
-    given = {key: value for key, value in asked.items() if value is not None}
-    given = {key: f"{value:g}x" if key == "--length" else str(value) for key, value in given.items()}
-    for key, text in given.items():
-        name = "multiple" if key == "--length" else key.removeprefix("--")
-        values = sorted({record[name] for record in there} - {None})  # type: ignore[literal-required]
-        found = [f"{value:g}x" if key == "--length" else str(value) for value in values]
-        if text not in found:
-            raise UserError(key, text, "no record is of this", allowed=found or "none")
-    if there:
-        every = ", ".join(f"{key} {text}" for key, text in given.items())
-        raise UserError(every, None, "no record is of all these")
+def _values(runs: Sequence[Run], key: str, protocol: str | None) -> list[Any]:
+    """Return what the records (of the protocol) have under a key, sorted."""
+    records: list[Any] = [r for run in runs for r in run.records if protocol in (None, r["protocol"])]
+    return sorted({record[key] for record in records} - {None})
+
+
+def _asked(records: Sequence[Record], key: str, value: Any) -> list[Record]:
+    """Return the records with this value; of a length those of all target sets that it was measured on."""
+    if key != "multiple":
+        return [r for r in records if r[key] == value or (key == "stride" and r[key] is None)]  # type: ignore[literal-required]
+    sets = {(r["protocol"], target_set(r)) for r in records if math.isclose(r["multiple"], value)}
+    sets |= {(REFERENCE_PROTOCOL, targets) for _, targets in sets}
+    return [r for r in records if (r["protocol"], target_set(r)) in sets]
 
 
 def mixed_values(selected: Sequence[Selected]) -> list[dict[str, str]]:
@@ -229,18 +214,14 @@ def refuse_mixed(selected: Sequence[Selected], mixed: Sequence[Mapping[str, str]
         runs = defaultdict(list)
         for one, values in zip(selected, mixed, strict=True):
             runs[values[key]].append(one.run)
-        shown = [
-            f"{visible(value)} ({visible(run_names(some, among=every))})" for value, some in runs.items()
-        ]
+        shown = [f"{visible(value)} ({run_names(some, among=every)})" for value, some in runs.items()]
         lines.append(f"  {key}: {'; '.join(shown)}")
     problem = "these runs do not belong in one ranking, they differ in\n" + "\n".join(lines)
     hint = "name the runs to compare, or add --allow-mixed to see them side by side, labelled"
-    if list(mixed[0]) == ["targets"]:
-        keys = ("eval.lengths", "eval.max_targets", "eval.target_fraction")
-        settings = [flatten(one.run.config or {}) for one in selected]
-        unlike = differing([{key: flat.get(key, "") for key in keys} for flat in settings])
-        causes = ", ".join(unlike or ["the longest of eval.lengths"])
-        hint = f"the targets depend on {causes}: posenc eval run=DIR with the same again\n" + hint
+    if "targets" in mixed[0]:
+        hint = (
+            "targets depend on the longest of eval.lengths: posenc eval run=DIR with the same again\n" + hint
+        )
     raise UserError("compare", None, problem, hint=hint)
 
 

@@ -1,20 +1,24 @@
-"""What defines a run besides its seed: which runs are seeds of one row, and what tells two rows apart."""
+"""Settings of runs: which runs are seeds of one row, what tells two rows apart, and `--where`, `--facet`."""
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from posenc.core.errors import UserError, visible
 from posenc.core.paths import choice_file
 from posenc.results.run import Run
 
 # Settings that leave the numbers alone, and those that posenc.results.selection compares on its own.
 NOT_DEFINING = {"seed", "device", "name", "experiment_name", "experiment", "runs_dir", "plugins", "eval"}
 NOT_DEFINING |= {"tracking", "hydra", "train.compile", "train.checkpoint_seconds", "train.log_every"}
-MIXED = {"model", "data", "tokenizer", "context_length", "train.tokens"}
-SKIPPED = NOT_DEFINING | MIXED | {"encoding.name"}
+SKIPPED = NOT_DEFINING | {"model", "data", "tokenizer", "context_length", "train.tokens", "encoding.name"}
+INSIDE = tuple(f"{key}." for key in SKIPPED)
 SIZE = {"data.name", "tokenizer.name", "tokenizer.vocab_size", "context_length", "train.tokens"}
 # Options of any encoding, their word in a row's name, and the default, which is not named.
 OPTIONS = {
@@ -37,11 +41,11 @@ def settings_of(run: Run) -> dict[str, str]:
         if "precision" in facts:
             tree["train"] = {"precision": facts["precision"]}
     tree = {key: value for key, value in tree.items() if key not in SKIPPED}
-    return {key: text for key, text in flatten(tree).items() if SKIPPED.isdisjoint(_sections(key))}
+    return {key: text for key, text in flatten(tree).items() if not f"{key}.".startswith(INSIDE)}
 
 
 def size_of(run: Run) -> dict[str, str] | None:
-    """Return what config.yaml says of MIXED, as flat settings without places and names; None without it.
+    """Return model, corpus and lengths of config.yaml, as flat settings without places; None without it.
 
     For a run without numbers nothing else tells whether it is a seed of a row.
     """
@@ -64,18 +68,15 @@ def spoken_name(encoding: object) -> str | None:
     parts = encoding.get("parts")
     names = [spoken_name(part) for part in parts] if isinstance(parts, list) else []
     if names and all(names):
-        return "+".join(str(name) for name in names)
+        return "+".join(map(str, names))
     name = encoding.get("name")
     return name if isinstance(name, str) else None
 
 
 def options_of(settings: Mapping[str, str]) -> list[str]:
     """Return words for the options that are not at their default: `window=16`, `positions=randomized`."""
-    return [
-        f"{word}={settings[key]}"
-        for key, (word, default) in OPTIONS.items()
-        if settings.get(key, default) != default
-    ]
+    chosen = {word: (settings.get(key, default), default) for key, (word, default) in OPTIONS.items()}
+    return [f"{word}={value}" for word, (value, default) in chosen.items() if value != default]
 
 
 def is_option(key: str) -> bool:
@@ -85,8 +86,8 @@ def is_option(key: str) -> bool:
 
 def knob_words(extension: Mapping[str, Any]) -> list[str]:
     """Return a record's extension knobs that differ from its YAML, and the names of those that were tuned."""
-    tuned = extension.get("tuned", [])
-    usual = flatten(_extension_defaults(str(extension["name"])))
+    tuned, path = extension.get("tuned", []), choice_file("extend", str(extension["name"]))
+    usual = {} if path is None else flatten(own_yaml(path))
     left_out = {"name", "tuned", "tuned_on", "resolved", *tuned}
     given = {key: text for key, text in flatten(extension).items() if key.split(".")[0] not in left_out}
     parts = [f"{key}={value}" for key, value in given.items() if usual.get(key) != value]
@@ -94,10 +95,8 @@ def knob_words(extension: Mapping[str, Any]) -> list[str]:
 
 
 @functools.cache
-def _extension_defaults(name: str) -> dict[str, Any]:
-    path = choice_file("extend", name)
-    if path is None:
-        return {}
+def own_yaml(path: Path) -> dict[str, Any]:
+    """Return what one of posenc's YAML files holds."""
     import yaml
 
     values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -119,8 +118,6 @@ def as_text(value: object) -> str:
     """Return a value as short text: numbers alike whether written 1000 or 1000.0."""
     if isinstance(value, str):
         return value
-    if type(value) is int and -(10**15) < value < 10**15:
-        return str(value)
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     if isinstance(value, int) and value.bit_length() > 256:  # Python refuses to print very long integers
@@ -130,16 +127,109 @@ def as_text(value: object) -> str:
 
 def differing(rows: Sequence[Mapping[str, str]]) -> list[str]:
     """Return the keys in which the mappings are not all the same, sorted."""
-    if not rows:
-        return []
-    first, unlike = rows[0], set[str]()
-    for row in rows[1:]:
-        if row != first:
-            unlike |= {key for key, _ in row.items() ^ first.items()}
-    return sorted(unlike)
+    return sorted({key for row in rows[1:] if row != rows[0] for key, _ in row.items() ^ rows[0].items()})
 
 
-def _sections(key: str) -> list[str]:
-    """Return the key and all that it lies within: `a.b.c`, `a.b`, `a`."""
-    parts = key.split(".")
-    return [".".join(parts[:n]) for n in range(len(parts), 0, -1)]
+# --- --where, --facet
+
+
+def where(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
+    """Return the runs that fulfil every condition: `encoding=rope,al*`, `train.lr!=0.002`.
+
+    A key is one of KEYS or a dotted setting of config.yaml; a group without its field means its name. A run
+    without a value fulfils no `=` and every `!=`. Raises UserError for a malformed condition, a key that no
+    run has, and conditions that no run fulfils.
+    """
+    kept = list(runs)
+    for text in conditions:
+        found = re.fullmatch(r"([A-Za-z_][\w.]*)(!?=)(.+)", text.strip())
+        if found is None:
+            allowed = "key=value, key=value,value, key!=value; values may be globs"
+            raise UserError("--where", text, "not a condition", allowed=allowed)
+        key, sign, asked = found.groups()
+        patterns = [one.strip() for one in asked.split(",")]
+        check_key(runs, key, "--where")
+        values = {id(run): value_of_key(run, key) for run in kept}
+        before, kept = kept, [run for run in kept if _fits(values[id(run)], patterns) != (sign == "!=")]
+        if before and not kept:
+            there = sorted({value for value in values.values() if value is not None})
+            raise UserError(f"--where {key}{sign[:-1]}", asked, "no run fulfils it", allowed=there or None)
+    return kept
+
+
+def _fits(value: str | None, patterns: Sequence[str]) -> bool:
+    return value is not None and any(_alike(value, pattern) for pattern in patterns)
+
+
+def _alike(found: str, asked: str) -> bool:
+    """Return whether it is the same text, the same number (1e-3 is 0.001), or a glob that fits."""
+    if found == asked or fnmatch.fnmatchcase(found, asked):
+        return True
+    try:
+        return float(found) == float(asked)
+    except ValueError:
+        return False
+
+
+def value_of_key(run: Run, key: str) -> str | None:
+    """Return what a run has under a key, as text; None where it has nothing there."""
+    if key in KEYS:
+        value = KEYS[key](run)
+        return None if value is None else as_text(value)
+    flat = _flat(run)
+    return flat.get(key, flat.get(f"{key}.name"))
+
+
+def check_key(runs: Sequence[Run], key: str, option: str) -> None:
+    """Raise UserError if no run has this key."""
+    if not runs or any(value_of_key(run, key) is not None for run in runs):
+        return
+    if key in KEYS:
+        damaged = [f"{visible(run.name)}: {visible(run.problem)}" for run in runs if run.problem][:3]
+        raise UserError(option, key, "no run has a value for it", hint="\n".join(damaged) or None)
+    known = [*KEYS, *sorted({one for run in runs for one in _flat(run)} - set(KEYS))]
+    raise UserError(option, key, "no run has this key", allowed=known)
+
+
+def facets_of(runs: Sequence[Run], key: str) -> list[tuple[str, list[Run]]]:
+    """Return the values of a key, numbers by size, and the runs that have them. Raises UserError."""
+    check_key(runs, key, "--facet")
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(value_of_key(run, key) or "unknown", []).append(run)
+    return sorted(found.items(), key=lambda item: _by_size(item[0]))
+
+
+def _by_size(value: str) -> tuple[int, float, str]:
+    try:
+        return 0, float(value), value
+    except ValueError:
+        return 1, 0.0, value
+
+
+def _flat(run: Run) -> dict[str, str]:
+    return flatten(run.config or dict(run.facts or {}))
+
+
+def _fact(name: str) -> Callable[[Run], Any]:
+    return lambda run: (run.facts or {}).get(name, (run.config or {}).get(name))
+
+
+def _named(fact: str, group: str) -> Callable[[Run], Any]:
+    return lambda run: spoken_name((run.facts or {}).get(fact)) or spoken_name((run.config or {}).get(group))
+
+
+KEYS: dict[str, Callable[[Run], Any]] = {
+    "encoding": encoding_of,
+    "seed": lambda run: run.seed,
+    "status": lambda run: run.state,
+    "name": lambda run: run.name,
+    "path": lambda run: str(run.path),
+    "context_length": _fact("context_length"),
+    "T": _fact("context_length"),
+    "corpus": _named("corpus", "data"),
+    "data": _named("corpus", "data"),
+    "model": _named("model", "model"),
+    "tokenizer": _named("tokenizer", "tokenizer"),
+    "tokens": _fact("tokens"),
+}

@@ -29,9 +29,8 @@ import yaml
 from posenc.core.atomic_files import CONTINUES, cannot_write, write_json_atomic, write_text_atomic
 from posenc.core.errors import RunError
 from posenc.results.load import load_run
-from posenc.results.safe_read import read_json
 from posenc.results.schema import RunFacts
-from posenc.results.store import assemble_results, read_records
+from posenc.results.store import assemble_results, read_json, read_records
 from posenc.running.run_lock import results_lock
 from posenc.training.distributed import current
 

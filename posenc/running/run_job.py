@@ -96,7 +96,7 @@ def show_run(directory: Path, records: list[Record] | None) -> None:
             if r["extend"] is None and (r["protocol"], r["checkpoint_step"], target_set(r)) in same
         ]
         run.records = [*plain, *extended] if extended else records
-    show(run, "table", "nats", sys.stdout)
+    show(run, sys.stdout)
 
 
 def report_error(error: BaseException, stop: StopFlag) -> int:

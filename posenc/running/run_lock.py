@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from posenc.core.atomic_files import cannot_write, clear_temporaries, file_lock, write_text_atomic
 from posenc.core.console import say
 from posenc.core.errors import RunError, visible
-from posenc.results.safe_read import read_file
+from posenc.results.store import read_file
 from posenc.running.env_vars import WAIT
 from posenc.training.distributed import current
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from posenc.core.errors import RunError
 from posenc.results.load import load_run
-from posenc.results.safe_read import LARGEST_CONFIG, read_config, read_file
+from posenc.results.store import LARGEST_CONFIG, read_config, read_file
 from posenc.running import run_directory as folder
 from posenc.running.env_vars import RETRY
 from posenc.running.train_job import TrainJob

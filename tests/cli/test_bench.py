@@ -211,7 +211,7 @@ def test_the_table_fits_80_columns_and_says_everything(document: dict[str, Any])
     assert all(len(line) <= 80 for line in text.splitlines()) and "…" not in text
     lines = text.splitlines()
     assert sum(line.startswith("nope ") for line in lines) == 3  # training, and two windows
-    assert any(line.startswith("learned: refused") for line in lines)
+    assert any("learned" in line and "refused" in line for line in lines)
     assert "GFLOP/s" in text and "MFU" in text and document["machine"]["cpu"] in " ".join(text.split())
 
 
@@ -247,7 +247,7 @@ def test_a_process_that_dies_is_a_cell_with_a_reason(
     rate = {"machine": document["machine"], "rate": document["rates"][0]}
     monkeypatch.setattr("posenc.cli.bench.CELL", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     monkeypatch.setattr(
-        "posenc.cli.bench._rates", lambda chosen: (rate["machine"], {chosen[0].yardstick: rate["rate"]})
+        "posenc.cli.bench._rates", lambda chosen: (rate["machine"], {chosen[0].target: rate["rate"]})
     )
     result = posenc("bench", *SMALL, "--format", "json")
     assert result.code == 1, result

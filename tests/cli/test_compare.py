@@ -121,9 +121,9 @@ def test_a_damaged_run_is_named(posenc: Posenc, sweep: Path) -> None:
     [
         ("--where encoding=roep", "--where encoding=roep", "did you mean: rope"),
         ("--where x", "not a condition"),
-        ("--where T!=64", "--where=T!=64", "all of them have that"),
+        ("--where T!=64", "--where T!=64", "no run fulfils it"),
         ("--rows roep", "--rows=roep", "did you mean: rope"),
-        ("--rows rope --baseline alibi", "alibi", "--rows and --where"),
+        ("--rows rope --baseline alibi", "--baseline=alibi", "among those shown"),
         ("--columns 3x", "--columns=3x", "allowed: 1x, 8x"),
         ("--columns 512", "--columns=512x", "multiples of T, not tokens"),
         ("--columns ,", "--columns=,", "empty"),

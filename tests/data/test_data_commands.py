@@ -12,8 +12,7 @@ from corpora import BYTES, conf, files
 
 from posenc.core.atomic_files import write_sealed
 from posenc.core.paths import conf_dir
-from posenc.data import cached_of, corpus_stats, prepare, read_documents, read_facts
-from posenc.data.sources import hub
+from posenc.data import cached_of, corpus, hub, prepare, read_documents, read_facts
 from posenc.data.token_cache import cached_tokens
 
 Posenc = Callable[..., Any]
@@ -67,7 +66,7 @@ def test_cached_tokens_belong_to_the_text_not_to_the_name(
     assert [row["tokens"] for row in cached_tokens()] == [5, 5]
     assert cached_of(conf("pg19")) == []  # another revision or limit, for all that is known
     assert len(cached_of({"name": "pg19", "source": "files"})) == 2
-    monkeypatch.setattr(corpus_stats, "known_figures", lambda pinned: {"fingerprint": "x"})
+    monkeypatch.setattr(corpus, "known_figures", lambda pinned: {"fingerprint": "x"})
     assert [Path(row["path"]).name for row in cached_of(conf("wikitext2"))] == ["x"]
 
 

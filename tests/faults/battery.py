@@ -12,8 +12,7 @@ import tiny
 from tiny_model import sha256
 
 SHORT = ("eval.lengths=[1x]", "eval.max_targets=100", "eval.protocols=[fixed-target]")
-LONG_STEPS = 400
-LONG = (*SHORT, f"train.tokens={LONG_STEPS * 128}", "train.checkpoint_seconds=0.3")
+LONG = (*SHORT, "train.tokens=25600", "train.checkpoint_seconds=0.3")
 SAVES = (*SHORT, "train.checkpoint_seconds=0")  # a save after each of 40 steps
 
 

@@ -12,10 +12,9 @@ import pytest
 import tiny
 import torch
 
-from posenc.core.errors import RunError
 from posenc.evaluation import forward_cache
-from posenc.training.oom import is_out_of_memory
 
+pytestmark = pytest.mark.faults
 Posenc = Callable[..., tiny.Result]
 PROTOCOLS = "eval.protocols=[fixed-target,sliding,nonoverlapping,positions]"
 
@@ -99,8 +98,3 @@ def test_memory_that_runs_out_in_training_says_what_to_make_smaller(
     result = train("encoding=rope")
     assert (result.code, result.out) == (1, "") and "train.batch_tokens" in result.err
     assert "out of memory in step 1" in json.loads((run_of(place) / "status.json").read_text())["reason"]
-
-
-def test_what_is_no_lack_of_memory_is_not_taken_for_one() -> None:
-    assert not is_out_of_memory(RuntimeError("shapes differ"))
-    assert not is_out_of_memory(RunError("out of memory"))

@@ -14,6 +14,7 @@ import tiny
 
 from posenc.running.signals import CODES, ONE_WISH, InterruptedRunError, StopFlag
 
+pytestmark = pytest.mark.faults
 Posenc = Callable[..., tiny.Result]
 
 
@@ -74,15 +75,6 @@ def test_a_long_call_is_not_waited_for(
     assert (result.code, len(done)) == (143, calls - 1)
     assert result.err.count("same command continues") == 1
     assert train("encoding=rope", *more).code == 0
-
-
-def test_a_signal_passes_through_libraries_that_catch_every_exception() -> None:
-    with StopFlag() as stop, pytest.raises(InterruptedRunError):
-        try:
-            os.kill(os.getpid(), signal.SIGTERM)
-        except Exception:
-            raise AssertionError("kept") from None
-    assert (stop.name, stop.exit_code) == ("SIGTERM", 143)
 
 
 def test_two_signals_at_once_interrupt_once_and_a_later_one_again(monkeypatch: pytest.MonkeyPatch) -> None:

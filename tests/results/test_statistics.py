@@ -14,6 +14,7 @@ from posenc.results.statistics import (
     difference,
     mean_and_spread,
     on_shared_documents,
+    p_beyond,
     ratio_interval,
     same_targets,
 )
@@ -50,10 +51,7 @@ def test_no_interval_below_thirty_documents_and_wrong_counts() -> None:
     assert ratio_interval([1.0] * 29, [1.0] * 29) is None
     assert ratio_interval([1.0, 2.0] * 15, [1.0] * 30) is not None
     few = difference([(bits([1.0, 2.0] * 14), bits([1.0] * 28))] * 3, "bytes")
-    assert (few.value, few.interval(), few.p_beyond(0.0)) == (pytest.approx(0.5), None, None)
-    for counts in ([1.0] * 39, [0.0] + [1.0] * 39):
-        with pytest.raises(ValueError, match=r"counts|target"):
-            ratio_interval([1.0] * 40, counts)
+    assert (few.value, few.interval(), p_beyond([few], 0.0)[0]) == (pytest.approx(0.5), None, None)
 
 
 def test_difference_divides_once_and_aligns_documents() -> None:
@@ -64,9 +62,8 @@ def test_difference_divides_once_and_aligns_documents() -> None:
     assert difference([(a, b)], "bytes").value == pytest.approx(12 / (80 * math.log(2)))
     for other in (sample([1, 2], start=1), sample([1, 2], [10, 11]), sample([1, 2], sizes=[20, 21])):
         assert not same_targets(sample([1, 2]), other)
-    for pairs in ([], [(sample([1.0]), sample([1.0], sizes=[0]))]):
-        with pytest.raises(ValueError, match=r"no (seeds|bytes)"):
-            difference(pairs, "bytes")
+    with pytest.raises(ValueError, match="no bytes"):
+        difference([(sample([1.0]), sample([1.0], sizes=[0]))], "bytes")
 
 
 def test_pairing_removes_what_both_share() -> None:
@@ -100,7 +97,7 @@ def test_without_noise_in_the_documents_it_is_the_t_interval_over_seeds() -> Non
     estimate = difference([(bits([value + 1] * 40), bits([1.0] * 40)) for value in values], "bytes")
     expected = stats.ttest_1samp(values, 0.02)
     assert estimate.interval() == pytest.approx(tuple(expected.confidence_interval(0.95)))
-    assert estimate.p_beyond(0.02) == pytest.approx(expected.pvalue, rel=1e-6)
+    assert p_beyond([estimate], 0.02)[0] == pytest.approx(expected.pvalue, rel=1e-6)
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
@@ -110,7 +107,7 @@ def test_for_one_seed_or_equal_seeds_it_is_the_t_interval_over_documents(seeds: 
     estimate = difference([(bits(values), bits([0.0] * 50))] * seeds, "bytes")
     assert estimate.seeds == seeds
     assert estimate.interval() == pytest.approx(tuple(expected.confidence_interval(0.95)))
-    assert estimate.p_beyond(0.02) == pytest.approx(expected.pvalue, rel=1e-6)
+    assert p_beyond([estimate], 0.02)[0] == pytest.approx(expected.pvalue, rel=1e-6)
 
 
 def test_documents_are_judged_after_averaging_over_seeds() -> None:
@@ -136,17 +133,15 @@ def test_p_is_below_a_level_where_that_levels_interval_clears_the_margin(margin:
         estimate = Estimate(value, 3, 100, 0.005**2, 0.004**2, 60.0)
         for level in (0.2, 0.05, 0.05 / 15, 0.05 / 300):
             low, high = estimate.interval(1 - level)
-            assert (estimate.p_beyond(margin) < level) == (low > margin or high < -margin)
-    assert Estimate(0.01, 1, 40, None, 1e-6, 39.0).p_beyond(0.02) == 1.0
-    assert 0 < Estimate(0.5, 1, 40, None, 0.0, 39.0).p_beyond(0.02) < 1e-10
+            assert (p_beyond([estimate], margin)[0] < level) == (low > margin or high < -margin)
+    assert p_beyond([Estimate(0.01, 1, 40, None, 1e-6, 39.0)], 0.02)[0] == 1.0
+    assert 0 < p_beyond([Estimate(0.5, 1, 40, None, 0.0, 39.0)], 0.02)[0] < 1e-10
 
 
 def test_mean_and_spread() -> None:
     assert mean_and_spread([1.0, 2.0, 3.0]) == (2.0, 1.0)
     assert mean_and_spread([1.5]) == (1.5, None)
     assert mean_and_spread([1.0, math.inf]) == (math.inf, None)
-    with pytest.raises(ValueError):
-        mean_and_spread([])
 
 
 def test_coverage_of_few_unequal_documents() -> None:
@@ -171,5 +166,5 @@ def test_six_equal_rows_are_hardly_ever_ranked() -> None:
             noise = [rng.normal(0, 0.03) + rng.normal(size=60) / np.sqrt(sizes) for _ in range(3)]
             rows.append([sample(math.log(2) * sizes * (effect + one), sizes=list(sizes)) for one in noise])
         found = [difference(list(zip(a, b, strict=True)), "bytes") for a, b in combinations(rows, 2)]
-        wrong += min(holm([estimate.p_beyond(0.0) for estimate in found])) < 0.05
+        wrong += min(holm([p_beyond([estimate], 0.0)[0] for estimate in found])) < 0.05
     assert wrong <= 3

@@ -12,7 +12,7 @@ from fake_runs import positions, record, write_run
 
 from posenc.core.errors import RunError
 from posenc.core.paths import conf_dir
-from posenc.results.resume_command import override_text, resume_command
+from posenc.results.run_summary import override_text, resume_command
 from posenc.results.schema import check_record, make_record, printed, printed_change
 from posenc.results.store import CELL, assemble_results, find_record, read_records, write_record
 
@@ -41,9 +41,6 @@ def test_overflow_note_and_divergence_have_no_numbers() -> None:
     assert oom["nats"] is oom["bpb"] is oom["ppl"] is oom["per_document"] is None
     bad = make_record(**PLACE, documents=[0, 1], nats=[1.0, math.nan], targets=[1, 1], bytes=[1, 1])
     assert (bad["nats"], bad["note"], bad["targets"]) == (None, "diverged", 0)
-    for wrong in ({}, {key: [1, 1] for key in ("documents", "nats", "targets", "bytes")}, {"documents": [1]}):
-        with pytest.raises(ValueError):
-            make_record(**PLACE, **wrong)
 
 
 @pytest.mark.parametrize(

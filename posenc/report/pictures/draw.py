@@ -165,10 +165,10 @@ def _map(figure: Figure, axes: Axes, panel: Map) -> None:
         look |= {"vmin": low - 1, "vmax": high + 1}
     look |= {"aspect": "equal", "origin": "upper"} if panel.matrix else {"aspect": "auto", "origin": "lower"}
     mesh = axes.imshow(z, extent=_extent(panel), **look)
-    axes.set_xlim(_extent(panel)[:2])  # a mark at the last position does not widen it
     for at in panel.marks.values():
         axes.axvline(at, color="white", linewidth=1.8)
     mark_x(axes, panel.marks, color="black", zorder=3)
+    axes.set_xlim(_extent(panel)[:2])  # a mark after the last position does not widen it
     if panel.binary:
         names = [name for value, name in enumerate(SEEN) if (finite == value).any()]
         _legend(figure, axes, [Patch(color=SEEN[name], label=name) for name in reversed(names)])

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from posenc.core.errors import UserError, visible
 from posenc.report.captions import millions
 from posenc.report.colors import Style, styles_of
-from posenc.results.bundle import losses_of
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row, View, compare
-from posenc.results.load import Run
+from posenc.results.load import Run, losses_of
 from posenc.results.row_groups import full_label
 from posenc.results.schema import HEADLINE, METRICS
 from posenc.results.settings import as_text

@@ -1,11 +1,13 @@
-"""What is known of a corpus before it is tokenised: sizes, splits, fingerprint, and whether it is enough."""
+"""A corpus: its sizes, splits and fingerprint, whether it is enough, and its tokens."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,52 +20,23 @@ from posenc.core.paths import cache_dir, choice_files
 from posenc.data import registry
 from posenc.data.documents import SPLITS, Document, Fingerprint, fingerprint
 from posenc.data.progress import ELSEWHERE, cache_lock, with_progress
-from posenc.data.token_cache import TokenStore, build_entry, cached_tokens, entry_of, open_entry, tokens_dir
-from posenc.data.tokenizers import ByteTokenizer, check_tokenizer
+from posenc.data.token_cache import (
+    EntryWriter,
+    TokenStore,
+    build_entry,
+    cached_tokens,
+    entry_of,
+    open_entry,
+    smallest_dtype,
+    tokens_dir,
+)
+from posenc.data.tokenizers import ByteTokenizer, Tokenizer, build_tokenizer, check_tokenizer
 
 FACTS = 2  # raised when a source makes other documents of the same data, or a figure is added
 FEW = 0.5  # share of the training text inside windows up to which the user is told
 # the first line of a corpus's YAML: what it is (licence; size)
-ABOUT = re.compile(r"#\s*(?P<description>.+?)\s*\((?P<licence>[^()]*);(?P<size>[^();]*)\)\s*")
+ABOUT = re.compile(r"#\s*(?P<description>.+?)\s*(\((?P<licence>[^()]*);(?P<size>[^();]*)\)\s*)?")
 log = logging.getLogger(__name__)
-
-
-class Tally:
-    """Count documents that are added in the order of their ids; none of them is kept."""
-
-    def __init__(self) -> None:
-        self._whole, self._train = Fingerprint(), Fingerprint()
-        self._lengths: dict[str, list[int]] = {name: [] for name in SPLITS}
-        self._texts: dict[str, set[bytes]] = {name: set() for name in SPLITS}
-
-    def add(self, document: Document) -> None:
-        split = str(document.split)
-        self._whole.add(document)
-        if split == "train":
-            self._train.add(document)
-        self._lengths[split].append(len(document.text))
-        self._texts[split].add(hashlib.blake2b(document.text, digest_size=8).digest())
-
-    def figures(self) -> dict[str, Any]:
-        """Return as plain JSON the fields of `CorpusFacts` that follow from the text."""
-        train = self._texts["train"]
-        return {
-            "fingerprint": self._whole.hexdigest(),
-            "train_fingerprint": self._train.hexdigest(),
-            "documents": {name: len(sizes) for name, sizes in self._lengths.items()},
-            "bytes": {name: sum(sizes) for name, sizes in self._lengths.items()},
-            "longest": {name: max(sizes, default=0) for name, sizes in self._lengths.items()},
-            "holding": {name: _holding(sizes) for name, sizes in self._lengths.items()},
-            "repeats": [name for name in SPLITS[1:] if self._texts[name] and self._texts[name] <= train],
-        }
-
-
-def _holding(sizes: list[int]) -> list[int]:
-    """Count for k = 0, 1, ... the documents that hold a window of 2^k bytes and its last target."""
-    longest = max(sizes, default=0)
-    return [
-        sum(size > 2**k for size in sizes) for k in range((longest - 1).bit_length() if longest > 1 else 0)
-    ]
 
 
 @dataclass
@@ -80,45 +53,38 @@ class CorpusFacts:
     documents: dict[str, int]
     bytes: dict[str, int]
     longest: dict[str, int]  # bytes of the longest document
-    holding: dict[str, list[int]]  # [k]: documents that hold a window of 2^k bytes
+    holding: dict[str, list[int]]  # [k]: documents that hold a window of 2^k bytes and its last target
     identity: dict[str, Any]
     data: dict[str, Any] = field(repr=False)
     repeats: list[str] = field(default_factory=list)  # splits whose texts are all in the training split
     loaded: list[Document] | None = field(default=None, repr=False)
 
-    def fetch(self) -> None:
-        """Read the text again where it was let go of or came from the cache of facts.
+    def read(self) -> Iterable[Document]:
+        """Return the documents, one split after the other and by id within it; read again if need be.
 
-        Raises RunError when it has changed since, or is out of reach.
+        Raises RunError when the text has changed since, or is out of reach.
         """
         if registry.is_streamed(self.data):
-            key = _key(self.data)
-            with _stream_lock(key):
-                if _stream_bytes(self.fingerprint) is None:
-                    self._check_same(_read_stream(self.data, key)["fingerprint"])
-        elif self.loaded is None:
+            with _stream_lock(self.data):
+                if open_entry(_stream_entry(self.fingerprint)) is None:
+                    self._check_same(_read_stream(self.data)["fingerprint"])
+            return _stream_documents(self.fingerprint)
+        if self.loaded is None:
             documents = registry.read_documents(self.data)
             self._check_same(fingerprint(documents))
             self.loaded = documents
-
-    def read(self) -> Iterable[Document]:
-        """Return the documents, one split after the other and by id within it. Raises as `fetch`."""
-        self.fetch()
-        if self.loaded is None:
-            return _stream_documents(self.fingerprint)
         return sorted(self.loaded, key=lambda d: (SPLITS.index(str(d.split)), d.id))
 
     def reaching(self, split: str, window: int) -> int:
-        """Count the documents of a split that hold a window of so many bytes. Raises as `fetch`.
+        """Count the documents of a split that hold a window of so many bytes. Raises as `read`.
 
         Powers of two are among the figures; other windows need the text.
         """
         counts, power = self.holding[split], window.bit_length() - 1
-        if power >= len(counts) or window == 2**power:
-            return counts[power] if power < len(counts) else 0
-        store = _stream_bytes(self.fingerprint) if self.loaded is None else None
-        if store is not None:
-            return int((store.splits[split].lengths > window).sum())
+        if power >= len(counts):
+            return 0
+        if window == 2**power:
+            return counts[power]
         return sum(len(document.text) > window for document in self.read() if document.split == split)
 
     def _check_same(self, found: str) -> None:
@@ -134,20 +100,45 @@ def read_facts(data: Mapping[str, Any]) -> CorpusFacts:
     pinned = registry.pinned_identity(data)
     known, loaded = known_figures(pinned), None
     if known is None and registry.is_streamed(data):
-        with _stream_lock(_key(data)):
+        with _stream_lock(data):
             known = known_figures(pinned)  # another process may have read it while this one waited
             if known is None:
-                known = _read_stream(data, _key(data))
-                _remember(data, pinned, known)
+                known = _read_stream(data)
+                _remember(pinned, known)
     elif known is None:
         loaded = registry.read_documents(data)
-        tally = Tally()
-        for document in loaded:
-            tally.add(document)
-        known = tally.figures()
-        _remember(data, pinned, known)
+        known = _figures_of(loaded)
+        _remember(pinned, known)
     identity = pinned or {"name": data["name"], "fingerprint": known["fingerprint"]}
     return CorpusFacts(name=data["name"], identity=identity, data=dict(data), loaded=loaded, **known)
+
+
+def _figures_of(documents: Iterable[Document]) -> dict[str, Any]:
+    """Return the fields of `CorpusFacts` that follow from documents, in the order of their ids."""
+    whole, train = Fingerprint(), Fingerprint()
+    sizes: dict[str, list[int]] = {name: [] for name in SPLITS}
+    texts: dict[str, set[bytes]] = {name: set() for name in SPLITS}
+    for document in documents:
+        split = str(document.split)
+        whole.add(document)
+        if split == "train":
+            train.add(document)
+        sizes[split].append(len(document.text))
+        texts[split].add(hashlib.blake2b(document.text, digest_size=8).digest())
+    return {
+        "fingerprint": whole.hexdigest(),
+        "train_fingerprint": train.hexdigest(),
+        "documents": {name: len(some) for name, some in sizes.items()},
+        "bytes": {name: sum(some) for name, some in sizes.items()},
+        "longest": {name: max(some, default=0) for name, some in sizes.items()},
+        "holding": {name: _holding(some) for name, some in sizes.items()},
+        "repeats": [name for name in SPLITS[1:] if texts[name] and texts[name] <= texts["train"]],
+    }
+
+
+def _holding(sizes: list[int]) -> list[int]:
+    powers = max(0, max(sizes, default=0) - 1).bit_length()
+    return [sum(size > 2**k for size in sizes) for k in range(powers)]
 
 
 def known_figures(pinned: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -155,13 +146,10 @@ def known_figures(pinned: dict[str, Any] | None) -> dict[str, Any] | None:
     return None if pinned is None else read_sealed(_figures_file(pinned))
 
 
-def _remember(data: Mapping[str, Any], pinned: dict[str, Any] | None, figures: dict[str, Any]) -> None:
-    if pinned is not None:
-        path = _figures_file(pinned)
-        try:
-            write_sealed(path, figures)
-        except OSError as error:
-            log.warning("cannot cache the facts of %s in %s: %s", data["name"], path.parent, error.strerror)
+def _remember(pinned: dict[str, Any] | None, figures: dict[str, Any]) -> None:
+    with suppress(OSError):  # it only saves time; a cache that cannot be written is said by `prepare`
+        if pinned is not None:
+            write_sealed(_figures_file(pinned), figures)
 
 
 def _figures_file(pinned: dict[str, Any]) -> Path:
@@ -170,20 +158,20 @@ def _figures_file(pinned: dict[str, Any]) -> Path:
 
 # A stream is read once, onto the disk as an entry of bytes: memory stays small, and every tokenizer
 # reads the bytes from there.
-def _key(data: Mapping[str, Any]) -> str:
+def _stream_key(data: Mapping[str, Any]) -> str:
     return digest_of([FACTS, registry.pinned_identity(data) or dict(data)])
 
 
-def _stream_lock(key: str) -> Any:
-    return cache_lock(tokens_dir() / f"{key}.lock", "reading this corpus")
+def _stream_lock(data: Mapping[str, Any]) -> AbstractContextManager[None]:
+    return cache_lock(tokens_dir() / f"{_stream_key(data)}.lock", "reading this corpus")
 
 
-def _stream_bytes(found: str) -> TokenStore | None:
-    return open_entry(entry_of(found, ByteTokenizer().identity()))
+def _stream_entry(found: str) -> Path:
+    return entry_of(found, ByteTokenizer().identity())
 
 
 def _stream_documents(found: str) -> Iterator[Document]:
-    store = _stream_bytes(found)
+    store = open_entry(_stream_entry(found))
     if store is None:
         raise RunError(f"the cached text {found[:12]} is gone from {tokens_dir()}")
     for split in SPLITS:
@@ -191,22 +179,65 @@ def _stream_documents(found: str) -> Iterator[Document]:
             yield Document(name, store.document(split, i).tobytes(), split)
 
 
-def _read_stream(data: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Read a stream into the cache and return its figures; needs the lock of `key`."""
-    limit = data.get("bytes")
-    megabytes = f"{(limit or 0) / 1e6:,.0f}"
-    tokenizer, tally = ByteTokenizer(), Tally()
-    with build_entry(key, tokenizer) as writer:
+def _read_stream(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Read a stream into the cache and return its figures; needs its lock."""
+    limit = int(data.get("bytes") or 0)
+    with build_entry(_stream_key(data), ByteTokenizer()) as writer:
         hint = f"data.bytes=... reads less; {ELSEWHERE}"
-        check_room(tokens_dir(), int(limit or 0), f"up to {megabytes} MB of text", hint=hint)
-        most = "" if limit is None else f" of at most {megabytes}"
-        documents = registry.stream_documents(data)
-        for document in with_progress(documents, f"reading {data['name']}", most, by_split=True):
-            tally.add(document)
-            writer.add(document.id, str(document.split), *tokenizer.encode(document.text))
-        figures = tally.figures()
+        check_room(tokens_dir(), limit, f"up to {limit / 1e6:,.0f} MB of text", hint=hint)
+        documents = with_progress(registry.stream_documents(data), f"reading {data['name']}")
+        figures = _figures_of(_written(documents, writer))
         writer.finish(data["name"], figures["fingerprint"])
     return figures
+
+
+def _written(documents: Iterable[Document], writer: EntryWriter) -> Iterator[Document]:
+    """Write each document to an entry as it passes."""
+    one_by_one, texts = itertools.tee(documents)  # as far apart as a batch of the tokenizer
+    encoded = writer.tokenizer.encode_all(document.text for document in texts)
+    for document, (ids, sizes) in zip(one_by_one, encoded, strict=True):
+        writer.add(document.id, str(document.split), ids, sizes)
+        yield document
+
+
+def prepare(
+    data: Mapping[str, Any], tokenizer: Mapping[str, Any], facts: CorpusFacts | None = None
+) -> TokenStore:
+    """Return the corpus as tokens, from the cache or put there now.
+
+    `facts` is what `inspect` returned for the same `data`; its documents are let go of. Raises UserError for
+    wrong settings or an empty corpus, RunError when a source is out of reach or the cache cannot be written.
+    """
+    facts = facts if facts is not None else read_facts(data)
+    chosen = build_tokenizer(tokenizer, facts)
+    entry = entry_of(facts.fingerprint, chosen.identity())
+    store = open_entry(entry) or _tokenise(entry, facts, chosen)
+    facts.loaded = None
+    return store
+
+
+def _tokenise(entry: Path, facts: CorpusFacts, tokenizer: Tokenizer) -> TokenStore:
+    """Build the entry, whichever process asks first."""
+    doing, text = f"tokenising {facts.name}", sum(facts.bytes.values())
+    width = smallest_dtype(tokenizer.vocab_size).itemsize
+    # exact for bytes; else about, at four bytes of text a token
+    size = text * width if tokenizer.name == "bytes" else text * (width + 4) // 4
+    with cache_lock(entry.with_suffix(".lock"), doing, needed=size):
+        store = open_entry(entry)  # another process may have built it while this one waited
+        if store is not None:
+            return store
+        if entry.exists():
+            log.warning("the token cache %s is damaged; it is built again", entry)
+        with build_entry(entry.name, tokenizer) as writer:
+            check_room(tokens_dir(), size, f"the tokens of {facts.name}", hint=ELSEWHERE)
+            for _ in _written(with_progress(facts.read(), doing), writer):
+                pass
+            writer.finish(facts.name, facts.fingerprint)
+        log.info("tokenised %s into %s", facts.name, entry)
+        store = open_entry(entry)
+        if store is None:
+            raise OSError(f"what was written to {entry} does not read back the same")
+        return store
 
 
 def inspect(
@@ -229,20 +260,12 @@ def inspect(
     for each in SPLITS if context_length is not None else (split,):
         if not facts.documents[each]:
             counts = ", ".join(f"{name} {facts.documents[name]}" for name in SPLITS)
-            raise UserError(
-                "data",
-                facts.name,
-                f"the {each} split is empty (documents: {counts})",
-                hint="splits hold whole documents, drawn by a hash of their names: give more files, "
-                "one JSON line a chapter,\nor larger shares in data.split",
-            )
+            problem = f"the {each} split is empty (documents: {counts})"
+            hint = "splits hold whole documents: give more files, or larger shares in data.split"
+            raise UserError("data", facts.name, problem, hint=hint)
     if context_length is not None and split in facts.repeats:
-        raise UserError(
-            "data",
-            facts.name,
-            f"every document of the {split} split holds the same text as one of the training split",
-            hint="give documents that differ",
-        )
+        problem = f"every document of the {split} split holds the same text as one of the training split"
+        raise UserError("data", facts.name, problem, hint="give documents that differ")
     unit = "tokens" if tokenizer["name"] == "bytes" else "bytes"
     _check(facts.longest, split, needed_tokens, context_length, unit)
     return facts
@@ -290,15 +313,15 @@ def list_corpora() -> list[dict[str, Any]]:
     rows = []
     for name, path in choice_files("data").items():
         text = path.read_text(encoding="utf-8")
-        first = text.split("\n", 1)[0]
-        about = ABOUT.fullmatch(first)
+        about = ABOUT.fullmatch(text.split("\n", 1)[0])
         settings = yaml.safe_load(text)
+        description, licence, size = about.group("description", "licence", "size") if about else ("", "", "")
         rows.append(
             {
                 "name": name,
-                "description": about["description"] if about else first.removeprefix("#").strip(),
-                "licence": about["licence"].strip() if about else "",
-                "size": about["size"].strip() if about else "",
+                "description": description,
+                "licence": (licence or "").strip(),
+                "size": (size or "").strip(),
                 "source": str(settings["source"]),
                 "network": registry.needs_network(settings),
                 "cached": cached_of(settings),

@@ -14,8 +14,7 @@ from posenc.core.errors import UserError, nearest
 from posenc.data.documents import Document
 
 FOLDER_SUFFIXES = (".txt", ".gz", ".jsonl")  # what a folder is searched for; other files are named or globbed
-BOM, UTF16 = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
-NAME_ONE = "data.paths=FILE, a folder or a glob"
+BOM = b"\xef\xbb\xbf"
 
 
 def read(*, paths: str | list[str], text_field: str) -> list[Document]:
@@ -24,70 +23,57 @@ def read(*, paths: str | list[str], text_field: str) -> list[Document]:
     So a corpus keeps its ids, and with them its fingerprint and splits, when its folder moves. Raises
     UserError when something is missing, empty, not UTF-8, or not what its suffix says.
     """
-    given = [paths] if isinstance(paths, str) else paths
-    if not given or "???" in given:
-        raise UserError("data.paths", None, "missing: no files were named", hint=NAME_ONE)
-    found = [_expand(path) for path in given]
-    for path, (_, some) in zip(given, found, strict=True):
-        if not some:
-            raise _no_text(path)
-    base = Path(os.path.commonpath([root for root, _ in found]))
-    files = sorted({file for _, some in found for file in some})
-    documents = [d for file in files for d in _read(file, file.relative_to(base).as_posix(), text_field)]
+    try:
+        found = [_expand(path) for path in ([paths] if isinstance(paths, str) else paths)]
+        base = Path(os.path.commonpath([root for root, _ in found]))
+        files = sorted({file for _, some in found for file in some})
+        documents = [d for file in files for d in _read(file, file.relative_to(base).as_posix(), text_field)]
+    except OSError as error:
+        raise UserError("data.paths", error.filename, f"cannot be read ({error.strerror})") from error
     if not documents:
-        raise _no_text(", ".join(given))
+        raise _no_text(paths)
     return documents
 
 
 def check(settings: dict[str, Any]) -> None:
     """Raise UserError for a path that is empty, such as a variable of the shell that is not set."""
     paths = settings["paths"]
-    if not all(path.strip() for path in ([paths] if isinstance(paths, str) else paths)):
-        raise UserError("data.paths", None, "is empty", hint=NAME_ONE)
+    if not paths or not all(path.strip() for path in ([paths] if isinstance(paths, str) else paths)):
+        raise UserError("data.paths", None, "is empty", hint="data.paths=FILE, a folder or a glob")
 
 
-def _no_text(given: str) -> UserError:
+def _no_text(given: object) -> UserError:
     hint = f"folders are searched for {', '.join(FOLDER_SUFFIXES)}; other files by name or glob"
     return UserError("data.paths", given, "no text was found there", hint=hint)
 
 
-def _unreadable(path: object, error: OSError) -> UserError:
-    return UserError("data.paths", path, f"cannot be read ({error.strerror})")
-
-
-def _expand(given: str) -> tuple[str, list[Path]]:
+def _expand(given: str) -> tuple[Path, list[Path]]:
     """Return the folder that ids of this path are relative to, and its files."""
     path = Path(os.path.abspath(os.path.expanduser(given)))  # noqa: PTH100, PTH111 (resolve() follows links)
-    try:
-        path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        pass  # a glob, or refused below
-    except OSError as error:  # a name too long, a folder of another user
-        raise _unreadable(given, error) from error
+    root = path
     if path.is_file():
-        if not path.stat().st_size:
-            raise UserError("data.paths", given, "is empty")
-        return str(path.parent), [path]
-    if path.is_dir():
-        return str(path), _in_folder(path)
-    if glob.has_magic(given):
+        root, files = path.parent, [path]
+    elif path.is_dir():
+        files = _in_folder(path)
+    elif glob.has_magic(given):
         # the part that exists stays outside the pattern: folders may hold brackets of their own
-        root, rest = path, list[str]()
+        rest: list[str] = []
         while not os.path.lexists(root):
             root, rest = root.parent, [root.name, *rest]
         hits = [root / hit for hit in glob.glob(os.path.join(*rest), root_dir=root, recursive=True)]  # noqa: PTH118, PTH207
-        return str(root), [file for hit in hits for file in ([hit] if hit.is_file() else _in_folder(hit))]
-    if path.exists():
-        raise UserError("data.paths", given, "is neither a file nor a folder")
-    beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-    close = nearest(path.name, beside)
-    hint = f"did you mean: {path.parent / close}" if close else None
-    raise UserError("data.paths", given, "there is no such file or folder", hint=hint)
+        files = [file for hit in hits for file in ([hit] if hit.is_file() else _in_folder(hit))]
+    else:
+        close = nearest(path.name, [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else [])
+        hint = f"did you mean: {path.parent / close}" if close else None
+        raise UserError("data.paths", given, "there is no such file or folder", hint=hint)
+    if not any(file.stat().st_size for file in files):
+        raise _no_text(given)
+    return root, files
 
 
 def _in_folder(folder: Path) -> list[Path]:
     def refuse(error: OSError) -> None:
-        raise _unreadable(error.filename, error) from error
+        raise error
 
     files = []
     for here, subfolders, names in os.walk(folder, onerror=refuse):
@@ -112,24 +98,17 @@ def _read(file: Path, name: str, text_field: str) -> list[Document]:
 
 def _content(file: Path) -> bytes:
     """Return the bytes of a file without compression and byte-order mark, checked to be UTF-8."""
+    content = file.read_bytes()
     try:
-        content = file.read_bytes()
         if file.name.lower().endswith(".gz"):
             content = gzip.decompress(content)
+        content.decode("utf-8")
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError("data.paths", file, f"is not a whole gzip file ({error})") from error
-    except OSError as error:
-        raise _unreadable(file, error) from error
-    try:
-        content.decode("utf-8")
     except UnicodeDecodeError as error:
-        encoding = "UTF-16" if content.startswith(UTF16) else "LATIN1"
-        raise UserError(
-            "data.paths",
-            file,
-            f"is not UTF-8: byte {content[error.start]:#04x} at offset {error.start}",
-            hint=f"convert it first, for example: iconv -f {encoding} -t UTF-8 FILE > NEW",
-        ) from error
+        problem = f"is not UTF-8: byte {content[error.start]:#04x} at offset {error.start}"
+        hint = "convert it first, for example: iconv -f LATIN1 -t UTF-8 FILE > NEW"
+        raise UserError("data.paths", file, problem, hint=hint) from error
     return content.removeprefix(BOM)
 
 
@@ -140,11 +119,6 @@ def _text_of(line: bytes, where: str, text_field: str) -> bytes:
         raise UserError("data.paths", where, f"this line is not JSON ({error})") from error
     if not isinstance(row, dict):
         raise UserError("data.paths", where, "this line is not a JSON object")
-    if text_field not in row:
-        raise UserError("data.text_field", text_field, f"no such field at {where}", allowed=row)
-    if not isinstance(row[text_field], str):
-        raise UserError("data.text_field", text_field, f"does not hold text at {where}")
-    try:
-        return str(row[text_field]).encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UserError("data.paths", where, "holds half of a surrogate pair, which is no text") from error
+    if not isinstance(row.get(text_field), str):
+        raise UserError("data.text_field", text_field, f"there is no such text at {where}", allowed=row)
+    return str(row[text_field]).encode("utf-8", "replace")
