@@ -21,8 +21,8 @@ from posenc.cli.completion import (
     complete_where,
     one_of,
 )
+from posenc.core.console import library_at_work
 from posenc.core.errors import RunError, UserError
-from posenc.core.threads import library_at_work
 from posenc.evaluation import PROTOCOLS
 from posenc.running.signals import (
     InterruptedRunError,
@@ -418,7 +418,7 @@ def _run(arguments: list[str], debug: bool, stop: StopFlag) -> None:
     try:
         app(arguments, prog_name="posenc")
     except (InterruptedRunError, Exception) as error:
-        from posenc.running.run_job import report_error
+        from posenc.running.signals import report_error
 
         if debug and isinstance(error, UserError | RunError):
             traceback.print_exc()  # and the exit code of the error

@@ -34,8 +34,7 @@ from posenc.report.bench import FORMATS, render
 from posenc.report.writers import width_of, write
 from posenc.results.settings import spoken_name
 from posenc.running.build import build_decoder, resolve_parts
-from posenc.running.env_vars import debugging
-from posenc.running.signals import InterruptedRunError, StopFlag
+from posenc.running.signals import InterruptedRunError, StopFlag, debugging
 from posenc.training.compiling import resolve_compile
 from posenc.training.precision import resolve_device, resolve_precision
 

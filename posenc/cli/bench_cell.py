@@ -24,16 +24,15 @@ import torch
 import torch.nn.functional as F
 from torch.utils.benchmark import Timer
 
-from posenc.core.machine import usable_cores
-from posenc.core.memory_meter import LiveTensors, peak_of
+from posenc.core.machine import LiveTensors, peak_of, usable_cores
 from posenc.core.seeds import generator_for, seed_for
 from posenc.data import Split, TokenStore
 from posenc.evaluation.eval_memory import OutOfMemoryError
 from posenc.evaluation.forward_cache import DRAWS, EvalContext, NotApplicableError, window_losses
 from posenc.model.decoder import ModelShape, count_parameters, product_weights, training_flops
 from posenc.running.build import build_model
-from posenc.running.env_vars import debugging
 from posenc.running.run_directory import versions
+from posenc.running.signals import debugging
 from posenc.training.compiling import compiled_blocks, works
 from posenc.training.loop import NextTokenLoss, gradients, update
 from posenc.training.oom import keep_freed_memory

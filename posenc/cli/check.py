@@ -21,7 +21,7 @@ from posenc.laws import LAWS, Subject, Verdict, judge
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.settings import spoken_name
 from posenc.running.build import build_model, resolve_parts
-from posenc.running.env_vars import debugging
+from posenc.running.signals import debugging
 
 # Big enough for every law, and all of them take a second; `model` and `context_length` choose others.
 SMALL = ModelShape("check", d_model=32, n_layers=2, n_heads=4, mlp_ratio=2)

@@ -19,21 +19,20 @@ from posenc.cli.estimate import SECONDS, Estimate, estimate
 from posenc.config.compose import ComposedJob, Jobs
 from posenc.core.console import clock, say
 from posenc.core.errors import RunError, UserError, visible
-from posenc.core.memory_meter import resident
+from posenc.core.machine import resident
 from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer
 from posenc.data.corpus import known_figures
 from posenc.data.documents import SPLITS
-from posenc.data.registry import is_streamed, needs_network, pinned_identity
 from posenc.data.hub import go_offline
+from posenc.data.registry import is_streamed, needs_network, pinned_identity
 from posenc.data.token_cache import cached_tokens, entry_of, open_entry, smallest_dtype
 from posenc.evaluation.eval_memory import OutOfMemoryError
 from posenc.report.captions import millions
 from posenc.report.runs_table import DIVERGED, FINISHED
 from posenc.report.writers import color_of, width_of
-from posenc.running.env_vars import RETRY
 from posenc.running.jobs import each_once, validated
-from posenc.running.run_directory import read_status
-from posenc.running.run_state import is_finished
+from posenc.running.run_directory import is_finished, read_status
+from posenc.running.signals import RETRY
 from posenc.running.train_job import TrainJob
 from posenc.training.checkpoint import KEPT
 
@@ -158,7 +157,7 @@ def _state(job: TrainJob) -> tuple[str, int]:
     status = read_status(job.directory).get("status")
     if status == DIVERGED:
         return ("new", 0) if RETRY in os.environ else (DIVERGED, 0)
-    if is_finished(job):
+    if is_finished(job.directory, job.settings["eval"]):
         return FINISHED, job.steps
     steps = [int(path.name[5:]) for path in (job.directory / "checkpoints").glob("step-*") if path.is_dir()]
     step = min(job.steps, max(steps, default=0))

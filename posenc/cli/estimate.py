@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from posenc.core.memory_meter import peak_of
+from posenc.core.machine import peak_of
 from posenc.core.seeds import generator_for
 from posenc.data import TokenStore, WindowSampler
 from posenc.evaluation.eval_memory import OutOfMemoryError

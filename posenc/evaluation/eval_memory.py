@@ -8,8 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from posenc.core.machine import control_groups
-from posenc.core.memory_meter import LiveTensors
+from posenc.core.machine import LiveTensors, control_groups
 
 # float32 numbers for each pair of tokens and each head: while even these fit, no pass is tried.
 WORST = 32

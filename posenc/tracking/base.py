@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from posenc.core.atomic_files import write_json_atomic
+from posenc.core.console import run_interruptible
 from posenc.core.errors import RunError, UserError, visible
-from posenc.core.threads import run_interruptible
 from posenc.tracking import metrics as figures
 
 logger = logging.getLogger(__name__)
