@@ -12,7 +12,7 @@ import pytest
 import torch
 from tiny_model import T
 
-from posenc.core.memory_meter import LiveTensors
+from posenc.core.machine import LiveTensors
 from posenc.encodings.base import Encoding
 from posenc.evaluation import eval_memory
 from posenc.evaluation import forward_cache as subject_module
