@@ -24,7 +24,7 @@ def run_train_or_eval(
     if {"--help", "-h"} & set(arguments):
         write(help_text(command, arguments, min(WIDEST, width_of(sys.stdout))), sys.stdout)
         return 0
-    from posenc.running.env_vars import RETRY, setting
+    from posenc.running.signals import RETRY, setting
     from posenc.training.distributed import run_distributed
 
     with setting(RETRY, "1") if retry else nullcontext():

@@ -7,29 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import hashlib
 import json
 import os
-import re
 import secrets
 import shutil
-import socket
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from filelock import FileLock
 
 from posenc.core.errors import RunError
-from posenc.core.machine import is_gone
-
-if TYPE_CHECKING:
-    from filelock import FileLock
 
 CONTINUES = "what was saved before is intact; the same command continues once it can be written"
-TEMPORARY = re.compile(r"\..+\.(\d+)-([0-9a-f]{8})-[0-9a-f]{8}\.tmp")
 LONG_AGO = 600  # seconds; no write takes as long
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_bytes_atomic(path: Path, data: bytes) -> None:
@@ -37,20 +31,24 @@ def write_bytes_atomic(path: Path, data: bytes) -> None:
 
     Raises RunError when the file system refuses (full, read-only); nothing half-written is left behind.
     """
-    temporary = temporary_for(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync(path.parent)
+        _write(path, data)
     except OSError as error:
         raise cannot_write(path, error, needed=len(data), hint=CONTINUES) from error
+
+
+def _write(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name[:100]}.posenc-{secrets.token_hex(8)}.tmp")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync(path.parent)
 
 
 def write_text_atomic(path: Path, text: str) -> None:
@@ -67,10 +65,7 @@ def write_sealed(path: Path, value: dict[str, Any]) -> None:
     """Write a JSON file that carries the sha256 of its content. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_temporaries(path.parent)
-    try:
-        write_bytes_atomic(path, canonical({"content": value, "sha256": digest_of(value)}))
-    except RunError as error:
-        raise error.__cause__ or error from None
+    _write(path, canonical({"content": value, "sha256": digest_of(value)}))
 
 
 def read_sealed(path: Path) -> dict[str, Any] | None:
@@ -112,53 +107,30 @@ def sync(path: Path) -> None:
             raise
 
 
-@functools.cache
-def this_host() -> str:
-    """Return eight hex digits for this host: its process ids mean nothing on another one."""
-    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
-
-
-def temporary_for(path: Path) -> Path:
-    """Return the temporary name under which the content of `path` is written first."""
-    return path.with_name(f".{path.name[:100]}.{os.getpid()}-{this_host()}-{secrets.token_hex(4)}.tmp")
-
-
 def clear_temporaries(folder: Path) -> None:
     """Remove the temporary files that a killed process left in a folder."""
-    for path in folder.glob(".*.tmp"):
+    for path in folder.glob(".*.posenc-*.tmp"):
         with contextlib.suppress(OSError):
-            found = TEMPORARY.fullmatch(path.name)
-            if found is None:
-                continue
-            old = time.time() - path.lstat().st_mtime > LONG_AGO
-            if old or (found[2] == this_host() and is_gone(int(found[1]))):
+            if time.time() - path.lstat().st_mtime > LONG_AGO:
                 path.unlink()
 
 
 def file_lock(path: Path, *, timeout: float = -1) -> FileLock:
     """Return a flock: the kernel releases it when its holder dies."""
-    from filelock import FileLock
-
     return FileLock(path, timeout=timeout, fallback_to_soft=False)
 
 
-def free_bytes(path: Path) -> int | None:
-    """Return the bytes free where `path` is or would be; None if the system does not say."""
-    for place in (path, *path.absolute().parents):
-        try:
-            return shutil.disk_usage(place).free
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return None
-    return None
+def free_bytes(path: Path) -> int:
+    """Return the bytes free where `path` is or would be."""
+    while not path.exists():
+        path = path.absolute().parent
+    return shutil.disk_usage(path).free
 
 
 def check_room(path: Path, needed: int, what: str, *, hint: str = "") -> None:
     """Raise RunError with path, needed and free bytes if `what` does not fit where `path` is."""
-    free = free_bytes(path)
-    if free is not None and free < needed:
-        raise RunError(f"not enough room in {path} for {what}", hint=_sizes(needed, free, hint))
+    if free_bytes(path) < needed:
+        raise RunError(f"not enough room in {path} for {what}", hint=_sizes(path, needed, hint))
 
 
 def cannot_write(path: Path, error: OSError, *, needed: int | None = None, hint: str = "") -> RunError:
@@ -167,10 +139,10 @@ def cannot_write(path: Path, error: OSError, *, needed: int | None = None, hint:
         problem = f"the file system of {path} has no locks, and two writers would not notice each other"
         return RunError(problem, hint="put it on another one: runs_dir=FOLDER, POSENC_CACHE=FOLDER")
     if error.errno in FULL:
-        hint = _sizes(needed, free_bytes(path), hint)
+        hint = _sizes(path, needed, hint)
     return RunError(f"cannot write {path}: {error.strerror or error}", hint=hint or None)
 
 
-def _sizes(needed: int | None, free: int | None, hint: str) -> str:
-    sizes = [f"{name}: {n:,} bytes" for name, n in (("needed", needed), ("free", free)) if n is not None]
-    return "\n".join(line for line in ("; ".join(sizes), hint) if line)
+def _sizes(path: Path, needed: int | None, hint: str) -> str:
+    asked = "" if needed is None else f"needed: {needed:,} bytes; "
+    return f"{asked}free: {free_bytes(path):,} bytes\n{hint}"

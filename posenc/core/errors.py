@@ -50,13 +50,10 @@ class UserError(Exception):
         allowed: Iterable[object] | str | None = None,
         hint: str | None = None,
     ) -> None:
-        self.key = key
-        self.value = value
-        self.problem = problem
+        self.key, self.value, self.problem, self.hint = key, value, problem, hint
         self.allowed = allowed if isinstance(allowed, str) or allowed is None else [str(a) for a in allowed]
         choices = self.allowed if isinstance(self.allowed, list) and value is not None else []
         self.nearest = nearest(str(value), choices)
-        self.hint = hint
         super().__init__(self.text())
 
     def within(self, where: str) -> UserError:
@@ -69,7 +66,7 @@ class UserError(Exception):
         """Return one screen: key, value and problem; what is allowed; the nearest valid choice; a hint."""
         value = "" if self.value is None else f"={_clipped(self.value, LONGEST_VALUE)}"
         lines = [f"error: {_clipped(self.key, LONGEST_VALUE)}{value}: {_message(self.problem)}"]
-        if self.allowed is not None:
+        if self.allowed:
             allowed = self.allowed if isinstance(self.allowed, str) else ", ".join(self.allowed)
             lines.append(f"  allowed: {_clipped(allowed)}")
         if self.nearest is not None:

@@ -14,7 +14,6 @@ from typing import Any, Literal, Union
 
 from posenc.core.errors import UserError, nearest
 
-KEYWORD = "in the class put * before it: def __init__(self, shape, *, ...)"
 WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
 
 
@@ -42,8 +41,6 @@ def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], pref
     signature = inspect.signature(function).parameters
     for key, value in given.items():
         if key not in declared:
-            if key in signature:
-                raise UserError(f"{prefix}.{key}", value, "its parameter is not keyword-only", hint=KEYWORD)
             close = nearest(str(key), declared)
             raise UserError(
                 f"{prefix}.{key}",

@@ -17,11 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from posenc.core.atomic_files import digest_of, read_sealed, write_sealed
-from posenc.core.console import say
+from posenc.core.console import run_interruptible, say
 from posenc.core.errors import RunError, UserError
 from posenc.core.paths import cache_dir, expanded
 from posenc.core.signature import check_arguments
-from posenc.core.threads import run_interruptible
 from posenc.data.documents import Document
 from posenc.data.hub import reachable, unreachable
 from posenc.data.progress import cache_lock

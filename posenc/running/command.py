@@ -6,7 +6,7 @@ from posenc.config.compose import Jobs, initialized, plain_settings
 from posenc.config.hydra_adapter import run_as_hydra
 from posenc.config.overrides import CommandLine
 from posenc.core.errors import UserError, first_line
-from posenc.running.jobs import applicable, each_once
+from posenc.running.jobs import applicable, each_once, run_job
 from posenc.training.distributed import current
 
 
@@ -40,8 +40,6 @@ def _run_one(command: str, line: CommandLine, composed: Jobs) -> int:
     """Run the one job as `hydra.main` does. Raises UserError for what Hydra cannot do."""
     from hydra.errors import HydraException
     from omegaconf import DictConfig
-
-    from posenc.running.run_job import run_job
 
     def task(settings: DictConfig) -> int:
         return run_job(command, plain_settings(command, settings), in_sweep=False)

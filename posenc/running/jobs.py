@@ -1,28 +1,30 @@
-"""Validate the jobs of a command: which apply, which are the same run, where each stands."""
+"""Validate the jobs of a command (which apply, which are one run, where each stands), and run one of them."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import json
+import os
+import sys
+import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from posenc.config.compose import ComposedJob, Jobs, frozen
 from posenc.core.console import say
-from posenc.core.errors import UserError, visible
+from posenc.core.errors import RunError, UserError, visible
+from posenc.running.signals import IF_HELD, SWEEP, debugging
 
 if TYPE_CHECKING:
+    from posenc.results.schema import Record
     from posenc.running.eval_job import EvalJob
     from posenc.running.train_job import TrainJob
 
 
 @overload
 def validated(command: Literal["train"], settings: dict[str, Any]) -> TrainJob: ...
-
-
-@overload
-def validated(command: Literal["eval"], settings: dict[str, Any]) -> EvalJob: ...
 
 
 @overload
@@ -63,16 +65,13 @@ def applicable(command: str, composed: Jobs) -> Jobs:
         except NotForThisEncodingError as error:
             if count == 1:
                 raise
-            refused.append((job.settings["run"], error))
+            refused.append(error)
+            say(f"{job.settings['run']}: left out: {error.value}: {error.problem}")
         except UserError as error:
             where = f"in job {number} of {count} ({' '.join(job.overrides)})"
             raise error.within(where) if count > 1 else error from None
     if not kept:
-        raise refused[0][1]
-    for run in dict.fromkeys(run for run, _ in refused):
-        say(f"{run}: left out, as they do not apply:")
-        for reason in (reason for of, reason in refused if of == run):
-            say(f"  {reason.value}: {reason.problem}")
+        raise refused[0]
     return dataclasses.replace(composed, jobs=kept)
 
 
@@ -86,10 +85,8 @@ def each_once(composed: Jobs) -> Jobs:
         if same == i:
             kept.append(job)
             continue
-        other = composed.jobs[same].overrides
-        keys = dict.fromkeys(word.partition("=")[0] for word in sorted(set(job.overrides) ^ set(other)))
-        say(f"{visible(' '.join(job.overrides))}: the same run as {visible(' '.join(other))}; done once")
-        say(f"  what they differ in defines no run, or comes to the same: {visible(', '.join(keys))}")
+        words, other = " ".join(job.overrides), " ".join(composed.jobs[same].overrides)
+        say(f"{visible(words)}: the same run as {visible(other)}; done once")
     return dataclasses.replace(composed, jobs=kept)
 
 
@@ -97,11 +94,12 @@ def requested_targets(command: str, jobs: list[ComposedJob]) -> dict[Path, set[t
     """Return the (protocol, hash of its targets) that an evaluation measures, by run; {} for a training."""
     if command != "eval":
         return {}
-    from posenc.running.eval_run import targets_of
+    from posenc.running.eval_job import EvalJob, targets_of
 
     found: dict[Path, set[tuple[str, str]]] = {}
     for job in jobs:
         checked = validated("eval", job.settings)
+        assert isinstance(checked, EvalJob)
         found.setdefault(checked.directory, set()).update(targets_of(checked))
     return found
 
@@ -110,6 +108,73 @@ def state_of(command: str, settings: dict[str, Any]) -> str | None:
     """Return `finished`, `diverged` (for good) or `open`; None for an evaluation: its cells tell."""
     if command != "train":
         return None
-    from posenc.running.run_state import run_state
+    from posenc.running.run_directory import run_state
 
-    return run_state(validated("train", settings))
+    job = validated("train", settings)
+    return run_state(job.directory, job.settings["eval"])
+
+
+def run_job(command: str, settings: dict[str, Any], *, in_sweep: bool) -> int:
+    """Run one job; print its table unless it is part of a sweep. Returns its exit code."""
+    from posenc.running.eval_job import run_eval
+    from posenc.running.run_lock import HeldRunError
+    from posenc.running.train_job import TrainJob
+    from posenc.running.train_run import run_train
+    from posenc.training.distributed import current
+
+    directory = None
+    try:
+        job = validated(command, settings)
+        directory = job.directory
+        windows = job.batch_windows if isinstance(job, TrainJob) else None
+        current().connect(job.device, directory.name, windows)
+        outcome = run_train(job) if isinstance(job, TrainJob) else run_eval(job)
+    except HeldRunError as error:
+        if IF_HELD in os.environ:
+            return int(os.environ[IF_HELD])
+        say(error.text())
+        return error.exit_code
+    except (UserError, RunError) as error:
+        _log(directory, error.problem)
+        say(error.text())
+        return error.exit_code
+    except (Exception, SystemExit) as error:  # a plug-in's, or our own fault: the log has the traceback
+        what = f"{type(error).__name__}: {error}"
+        _log(directory, what)
+        if debugging():
+            raise
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        say(RunError(what, hint=f"{last.filename}:{last.lineno}; --debug shows all of it").text())
+        return 1
+    if outcome.exit_code == 0 and current().is_first and not in_sweep and SWEEP not in os.environ:
+        show_run(job.directory, outcome.records)
+    return outcome.exit_code
+
+
+def _log(directory: Path | None, reason: str) -> None:
+    """Write the exception that is being handled to the run's log, if the run has a directory."""
+    from posenc.running.run_directory import append_log
+    from posenc.training.distributed import current
+
+    if directory is not None and directory.is_dir() and current().is_first:
+        with suppress(OSError):  # a full disk must not hide the reason
+            append_log(directory, traceback.format_exc(), reason)
+
+
+def show_run(directory: Path, records: list[Record] | None) -> None:
+    """Print the run's table: of these records, or of all; beside an extension what was measured without."""
+    from posenc.report.writers import show_run as show
+    from posenc.results.load import load_run
+    from posenc.results.selection import target_set
+
+    run = load_run(directory)
+    if records is not None and run.problem is None:
+        extended = [r for r in records if r["extend"] is not None]
+        same = {(r["protocol"], r["checkpoint_step"], target_set(r)) for r in records}
+        plain = [
+            r
+            for r in run.records
+            if r["extend"] is None and (r["protocol"], r["checkpoint_step"], target_set(r)) in same
+        ]
+        run.records = [*plain, *extended] if extended else records
+    show(run, sys.stdout)

@@ -1,4 +1,4 @@
-"""Write a run's folder: config.yaml, status.json, metrics.jsonl, results.json and log.txt.
+"""A run's folder: how the run stands, and writing config.yaml, status.json, metrics.jsonl and log.txt.
 
 Of several processes only the first one writes; for the others the writing functions do nothing. The folder
 may be a stranger's (`posenc eval`): no link is followed, only regular files are opened.
@@ -14,6 +14,7 @@ import logging
 import os
 import platform
 import re
+import shutil
 import socket
 import stat
 import subprocess
@@ -22,7 +23,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TextIO
 
 import yaml
 
@@ -30,15 +31,14 @@ from posenc.core.atomic_files import CONTINUES, cannot_write, write_json_atomic,
 from posenc.core.errors import RunError
 from posenc.results.load import load_run
 from posenc.results.schema import RunFacts
-from posenc.results.store import assemble_results, read_json, read_records
+from posenc.results.store import LARGEST_CONFIG, assemble_results, read_file, read_json, read_records
 from posenc.running.run_lock import results_lock
+from posenc.running.signals import RETRY
 from posenc.training.distributed import current
 
 P = ParamSpec("P")
 LOG = "log.txt"
-FAILED = re.compile(r"^failed: (.*)$", re.M)  # the line of a log that gives the reason of a failure
-LOG_TAIL = 100_000  # bytes of a log that are searched for it
-REGULAR = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+FINISHED, DIVERGED, OPEN = "finished", "diverged", "open"
 
 
 def by_the_first(write: Callable[P, None]) -> Callable[P, None]:
@@ -88,6 +88,59 @@ def write_config(directory: Path, settings: dict[str, Any] | str) -> None:
     if not isinstance(settings, str):
         settings = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
     write_text_atomic(directory / "config.yaml", settings)
+
+
+def run_state(directory: Path, evaluation: dict[str, Any]) -> str:
+    """Return FINISHED (trained, evaluated by these settings), DIVERGED (final without --retry) or OPEN."""
+    if RETRY not in os.environ and read_status(directory).get("status") == DIVERGED:
+        return DIVERGED
+    return FINISHED if is_finished(directory, evaluation) else OPEN
+
+
+def is_finished(directory: Path, evaluation: dict[str, Any]) -> bool:
+    """Tell whether the run is trained, and evaluated by these settings."""
+    run = load_run(directory)
+    whole = read_status(directory).get("status") == FINISHED and run.facts is not None
+    return whole and (run.config or {}).get("eval") == evaluation
+
+
+def is_done(directory: Path, evaluation: dict[str, Any]) -> bool:
+    """Tell whether nothing is left to do. Raises RunError for a run that diverged, without --retry."""
+    state = run_state(directory, evaluation)
+    if state == DIVERGED:
+        raise RunError(
+            f"this run diverged before: {read_status(directory).get('reason')}",
+            hint="try a smaller train.lr or another seed; --retry trains it again, from the start",
+        )
+    return state == FINISHED
+
+
+def finished_config(directory: Path) -> str | None:
+    """Return the text of config.yaml of a run that some command has finished; None of any other."""
+    if read_status(directory).get("status") != FINISHED or load_run(directory).facts is None:
+        return None
+    try:
+        text = read_file(directory, "config.yaml", LARGEST_CONFIG)
+    except (OSError, ValueError):
+        return None
+    return None if text is None else text.decode("utf-8", "replace")
+
+
+def write_end(directory: Path, before: str | None, status: str, reason: str) -> None:
+    """Write how an attempt ended that did not finish; a run finished `before`, by its config, stays so."""
+    if before is None:
+        write_status(directory, status, reason=reason)
+    else:
+        write_config(directory, before)
+        write_status(directory, FINISHED)
+
+
+def forget_diverged(directory: Path) -> None:
+    """Remove the checkpoints of a run that diverged, now that it is trained again."""
+    if read_status(directory).get("status") != DIVERGED:
+        return
+    shutil.rmtree(directory / "checkpoints", ignore_errors=True)
+    write_status(directory, "running")
 
 
 @by_the_first
@@ -163,11 +216,20 @@ def refuse_links(directory: Path) -> None:
             folders[:] = [name for name in folders if name != "wandb"]
 
 
-class _LogFile(logging.FileHandler):
+class _LogFile(logging.StreamHandler[TextIO]):
     """Lacks lines on a full disk; the run itself ends, with the reason, at what it cannot write."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         pass
+
+
+def _open_log(directory: Path) -> TextIO:
+    how = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    file = os.fdopen(os.open(directory / LOG, how, 0o666), "a", encoding="utf-8", errors="backslashreplace")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(f"{directory / LOG} is not a regular file")
+    return file
 
 
 @contextmanager
@@ -176,61 +238,30 @@ def log_file(directory: Path) -> Iterator[None]:
     if not current().is_first:
         yield
         return
-    with contextlib.ExitStack() as stack:
-        try:
-            handler = _LogFile(directory / LOG, encoding="utf-8")
-            stack.callback(_close, handler)
-            if not faulthandler.is_enabled():  # else the user has chosen where it writes
-                faulthandler.enable(stack.enter_context(os.fdopen(_open_log(directory, APPEND), "a")))
-                stack.callback(faulthandler.disable)
-        except OSError as error:
-            raise cannot_write(directory / LOG, error) from error
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        logging.getLogger().addHandler(handler)
+    try:
+        file = _open_log(directory)
+    except OSError as error:
+        raise cannot_write(directory / LOG, error) from error
+    handler, root = _LogFile(file), logging.getLogger()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    own = not faulthandler.is_enabled()  # else the user has chosen where it writes
+    root.addHandler(handler)
+    if own:
+        faulthandler.enable(file)
+    try:
         yield
-
-
-def _close(handler: logging.Handler) -> None:
-    logging.getLogger().removeHandler(handler)
-    with contextlib.suppress(OSError):
-        handler.close()
-
-
-APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-
-
-def _open_log(directory: Path, how: int) -> int:
-    descriptor = os.open(directory / LOG, how | REGULAR, 0o666)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(f"{directory / LOG} is not a regular file")
-    return descriptor
+    finally:
+        if own:
+            faulthandler.disable()
+        root.removeHandler(handler)
+        with contextlib.suppress(OSError):
+            file.close()
 
 
 def append_log(directory: Path, text: str, reason: str) -> None:
     """Append to log.txt, ending with a line for the reason of a failure. Raises OSError."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with os.fdopen(_open_log(directory, APPEND), "w", encoding="utf-8", errors="backslashreplace") as file:
+    with _open_log(directory) as file:
         file.write(f"{text}failed: {' '.join(reason.split())}\n")
-
-
-def log_size(directory: Path) -> int:
-    """Return the bytes of log.txt; 0 if there is none."""
-    try:
-        return (directory / LOG).lstat().st_size
-    except OSError:
-        return 0
-
-
-def logged_reason(directory: Path, offset: int) -> str | None:
-    """Return the last reason of a failure in log.txt after `offset` bytes."""
-    try:
-        with os.fdopen(_open_log(directory, os.O_RDONLY), "rb") as file:
-            file.seek(max(offset, log_size(directory) - LOG_TAIL))
-            found = FAILED.findall(file.read(LOG_TAIL).decode("utf-8", "replace"))
-    except OSError:
-        return None
-    return str(found[-1]) if found else None
 
 
 @functools.cache

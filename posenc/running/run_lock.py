@@ -14,7 +14,7 @@ from posenc.core.atomic_files import cannot_write, clear_temporaries, file_lock,
 from posenc.core.console import say
 from posenc.core.errors import RunError, visible
 from posenc.results.store import read_file
-from posenc.running.env_vars import WAIT
+from posenc.running.signals import WAIT
 from posenc.training.distributed import current
 
 

@@ -1,7 +1,11 @@
-"""Stop at SIGINT, SIGTERM, SIGHUP and SIGUSR1 (Slurm): end the step, save, exit with 130 or 143."""
+"""Stop at SIGINT, SIGTERM, SIGHUP and SIGUSR1 (Slurm): end the step, save, exit with 130 or 143.
+
+Also the environment variables by which a command speaks to its jobs, and what it says when it ends early.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -12,17 +16,42 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
-if hasattr(signal, "SIGUSR1"):  # not on Windows
-    CODES[signal.SIGUSR1] = 143
-    CODES[signal.SIGHUP] = 143  # the terminal is gone
+from posenc.core.console import say
+from posenc.core.errors import RunError, UserError
+
+WAIT = "POSENC_WAIT"  # 1: wait for a run that another process holds, instead of refusing
+SWEEP = "POSENC_SWEEP"  # the sweep's name
+RETRY = "POSENC_RETRY"  # set: a run that diverged is trained again (--retry)
+IF_HELD = "POSENC_IF_HELD"  # the exit code of a job whose run another process holds; 1 without
+DEBUG = "HYDRA_FULL_ERROR"  # 1: tracebacks, as for Hydra (--debug)
+
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SIGHUP: 143}
 ONE_WISH = 1.0  # seconds in which signals count as one: a terminal, a sweep and a cluster may all send it
+# What the loader of libraries says; not "in static TLS block", which is no matter of size.
+NO_ROOM_TO_LOAD = ("failed to map segment", "annot allocate memory: ", "object: Cannot allocate memory")
+
+
+def debugging() -> bool:
+    """Tell whether tracebacks are asked for."""
+    return os.environ.get(DEBUG) == "1"
+
+
+@contextmanager
+def setting(variable: str, value: str) -> Iterator[None]:
+    """Set an environment variable inside, and restore it afterwards."""
+    before = os.environ.get(variable)
+    os.environ[variable] = value
+    try:
+        yield
+    finally:
+        del os.environ[variable]
+        if before is not None:
+            os.environ[variable] = before
 
 
 def to_take_over() -> list[int]:
     """Return the signals of CODES, without a hangup that nohup or a shell's disown has switched off."""
-    hangup = getattr(signal, "SIGHUP", None)
-    return [one for one in CODES if one != hangup or signal.getsignal(one) != signal.SIG_IGN]
+    return [one for one in CODES if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]
 
 
 def leave_at_a_signal(code: int) -> None:
@@ -61,7 +90,7 @@ class StopFlag:
 
     def __init__(self) -> None:
         self.received: int | None = None
-        self.elsewhere = False
+        self.elsewhere = False  # another process of this run was asked to stop
         self.guarded = False
         self._last = -ONE_WISH
         self._before: dict[int, Any] = {}
@@ -125,3 +154,34 @@ class StopFlag:
         if self.received is None:
             return "a signal to another process" if self.elsewhere else "a signal"
         return signal.Signals(self.received).name
+
+
+def report_error(error: BaseException, stop: StopFlag) -> int:
+    """Print on stderr why the command ends; return its exit code."""
+    if isinstance(error, InterruptedRunError):
+        if os.environ.get("RANK", "0") == "0":  # of several processes the first one speaks
+            say(f"{stop.name}: stopped; what is on disk stays; the same command begins again")
+        return stop.exit_code or CODES[signal.SIGTERM]  # it struck while another flag held the signals
+    shown = error if isinstance(error, UserError | RunError) else _by_the_machine(error)
+    if shown is None:
+        fault = f"{type(error).__name__}: {error}"
+        shown = RunError(fault, hint="this is a fault of posenc; --debug shows where")
+    say(shown.text())
+    return shown.exit_code
+
+
+def _by_the_machine(error: BaseException) -> RunError | None:
+    """Return the error to show if the machine lacks something, rather than posenc being wrong."""
+    if isinstance(error, OSError) and not error.filename:
+        if error.errno in (errno.ENOSPC, errno.EPIPE):
+            return RunError(f"cannot write the output: {error.strerror}")
+        if error.errno == errno.ENOENT:  # no file is named where os.getcwd fails
+            return RunError("the working folder is gone", hint="cd into one that is there")
+    cannot_load = isinstance(error, ImportError | OSError) and any(w in str(error) for w in NO_ROOM_TO_LOAD)
+    out_of_memory = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
+    if cannot_load or out_of_memory:
+        detail = f": {error}" if str(error) else ""
+        return RunError(
+            f"not enough memory{detail}", hint="a smaller model or batch; ulimit -v tells a limit"
+        )
+    return None

@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,14 +31,12 @@ from posenc.config.hydra_adapter import hydra_context
 from posenc.config.overrides import CommandLine, quoted
 from posenc.config.schema import register_schemas
 from posenc.core.console import say
-from posenc.core.errors import RunError, UserError, first_line, visible
+from posenc.core.errors import RunError, UserError, visible
 from posenc.core.paths import expanded
 from posenc.report.runs_table import failures_lines
-from posenc.running.env_vars import debugging
-from posenc.running.jobs import requested_targets, state_of, validated
-from posenc.running.run_job import run_job
-from posenc.running.run_state import DIVERGED, FINISHED, OPEN
-from posenc.running.signals import CODES, InterruptedRunError, StopFlag
+from posenc.running.jobs import requested_targets, run_job, state_of, validated
+from posenc.running.run_directory import DIVERGED, FINISHED, OPEN
+from posenc.running.signals import CODES, InterruptedRunError, StopFlag, debugging
 from posenc.running.sweep import show_tables
 
 register_schemas()  # a launcher's process comes here first
@@ -64,18 +61,15 @@ def run_launched(command: str, line: CommandLine, composed: Jobs) -> int:
     jobs = composed.jobs
     targets = requested_targets(command, jobs)
     places = [validated(command, job.settings).directory for job in jobs]
-    names = [f"[{i}/{len(jobs)}] {visible(' '.join(of_the_job(job)))}" for i, job in enumerate(jobs, 1)]
-    codes: list[int] = []
-    waiting: list[int] = []
-    for i, name in enumerate(names):
-        state = state_of(command, jobs[i].settings)
+    states = [state_of(command, job.settings) for job in jobs]
+    failed = False
+    for job, state in zip(jobs, states, strict=True):
         if state == FINISHED:
-            say(f"{name}: already finished")
+            say(f"{_name(job)}: already finished")
         elif state == DIVERGED:
-            say(f"{name}: diverged before, which is final without --retry")
-            codes.append(1)
-        else:
-            waiting.append(i)
+            say(f"{_name(job)}: diverged before, which is final without --retry")
+            failed = True
+    waiting = [i for i, state in enumerate(states) if state in (None, OPEN)]
     with StopFlag() as stop:
         try:
             while waiting:
@@ -84,9 +78,9 @@ def run_launched(command: str, line: CommandLine, composed: Jobs) -> int:
                     first.setdefault(places[i], i)
                 now = list(first.values())
                 waiting = [i for i in waiting if i not in now]
-                ended = _launch(command, line, [jobs[i] for i in now])
-                for i, code in zip(now, ended, strict=True):
-                    codes.append(_code_by_run(command, jobs[i], names[i], code))
+                codes = _launch(command, line, [jobs[i] for i in now])
+                for i, code in zip(now, codes, strict=True):
+                    failed |= _failed(command, jobs[i], code)
         except InterruptedRunError as interrupted:
             say(f"{stop.name}: {str(interrupted) or NONE_RUN}")
             return stop.exit_code
@@ -97,32 +91,30 @@ def run_launched(command: str, line: CommandLine, composed: Jobs) -> int:
                 raise
             hint = "said by the launcher; --debug shows where"
             say(RunError(f"{type(error).__name__}: {error}", hint=hint).text())
-            codes.append(1)
+            failed = True
     for text in failures_lines(show_tables(places, targets)):
         say(text)
     for path in dict.fromkeys(places):
         if not path.is_dir():
-            say(f"{path.name}: nothing on disk" + (", see above" if any(codes) else ""))
-    return 1 if any(codes) else 0
+            say(f"{path.name}: nothing on disk")
+    return int(failed)
 
 
-def _code_by_run(command: str, job: ComposedJob, name: str, code: int) -> int:
-    """Return a job's exit code by how its run stands; an evaluation's own, as nothing else tells.
+def _name(job: ComposedJob) -> str:
+    return visible(" ".join(of_the_job(job)))
 
-    A job's result may be lost, or be visible on a network disk before or after what is in the run directory.
+
+def _failed(command: str, job: ComposedJob, code: int) -> bool:
+    """Tell whether a job failed: by how its run stands; of an evaluation, by its exit code.
+
+    A job's result may be lost, or be visible on a network disk before what is in the run directory.
     """
     end = time.monotonic() + SEEN_WITHIN
     while (state := state_of(command, job.settings)) == OPEN and code == 0 and time.monotonic() < end:
         time.sleep(0.5)
-    if state is None:
-        return code
-    if state == FINISHED:
-        if code != 0:
-            say(f"{name}: its run is finished")
-        return 0
-    if code == 0:
-        say(f"{name}: its job ended with 0, but its run is not finished")
-    return code or 1
+    if state == OPEN and code == 0:
+        say(f"{_name(job)}: its job ended with 0, but its run is not finished")
+    return state != FINISHED if state is not None else code != 0
 
 
 def _launch(command: str, line: CommandLine, jobs: Sequence[ComposedJob]) -> list[int]:
@@ -140,7 +132,9 @@ def _launch(command: str, line: CommandLine, jobs: Sequence[ComposedJob]) -> lis
             hint = "give the command where Slurm's commands are; "
             hint += "hydra/launcher=joblib runs several at once here"
             raise UserError("hydra/launcher", chosen, "there is no sbatch on this machine", hint=hint)
-        launcher = Plugins.instance().instantiate_launcher(hydra_context(config), JOBS[command], config)
+        launcher = Plugins.instance().instantiate_launcher(
+            hydra_context(config), eval_job if command == "eval" else train_job, config
+        )
         by_submitit = kind.endswith((".SlurmLauncher", ".LocalLauncher"))
         try:
             with waiting_for_each() if by_submitit else contextlib.nullcontext():
@@ -156,10 +150,8 @@ def _code(done: JobReturn) -> int:
     if done.status == JobStatus.COMPLETED and isinstance(done._return_value, int):
         return done._return_value
     error = done._return_value
-    reason = done.status.name
-    if isinstance(error, BaseException):
-        reason = f"{type(error).__name__}: {first_line(error)}"
-    say(f"{' '.join(done.overrides or [])}: {reason}")
+    reason = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else done.status.name
+    say(f"{' '.join(done.overrides or [])}: {visible(reason)}")
     return 1
 
 
@@ -171,9 +163,6 @@ def train_job(config: DictConfig) -> int:
 def eval_job(config: DictConfig) -> int:
     """Run one evaluation job in a process of the launcher's."""
     return _job("eval", config)
-
-
-JOBS: dict[str, Callable[[Any], Any]] = {"train": train_job, "eval": eval_job}
 
 
 def _job(command: str, config: DictConfig) -> int:
@@ -200,7 +189,9 @@ def waiting_for_each() -> Iterator[None]:
         try:
             return list(wait(job))
         except Exception as error:  # whatever the file of the result makes of it
-            _say_lost(job, error)
+            last = visible((str(error).strip().splitlines() or [""])[-1])
+            lost = f"job {job.job_id} of submitit left no result, state {job.state}: {last}"
+            say(f"{lost}\n  what it printed: {job.paths.stderr}")
             return [JobReturn(status=JobStatus.COMPLETED, _return_value=1)]
 
     job_class.results, SlurmJob.watcher = results, queue_watcher()
@@ -211,36 +202,19 @@ def waiting_for_each() -> Iterator[None]:
 
 
 def queue_watcher() -> Any:
-    """Return a watcher that asks Slurm's queue how jobs are, and says so when it changes."""
+    """Return a watcher that asks Slurm's queue, not its accounting, how jobs are."""
     from submitit.slurm.slurm import SlurmInfoWatcher
 
     class Queue(SlurmInfoWatcher):
-        _said = ""
-
         def _make_command(self) -> list[str] | None:
-            if not self._registered - self._finished:
-                return None
-            flags = ["--noheader", "--array", "--states=all", f"--user={os.getuid()}", "--format=%i|%T|%r"]
-            return ["squeue", *flags]
+            flags = ["--noheader", "--array", "--states=all", f"--user={os.getuid()}", "--format=%i|%T"]
+            return ["squeue", *flags] if self._registered - self._finished else None
 
         def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
             """Return states by job; Slurm forgets a job minutes after its end: GONE."""
             text = string if isinstance(string, str) else string.decode()
-            rows = [line.strip().split("|", 2) for line in text.splitlines()]
-            found = {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}
-            ours = {job: found.get(job, ("GONE", "None")) for job in self._registered - self._finished}
-            self._say([(state, reason) for state, reason in ours.values() if state not in OVER])
-            return {job: {"State": state} for job, (state, _) in ours.items()}
-
-        def _say(self, left: list[tuple[str, str]]) -> None:
-            states = Counter(
-                state.lower() + (f" ({reason})" if state == "PENDING" and reason != "None" else "")
-                for state, reason in left
-            )
-            line = ", ".join(f"{n} {state}" for state, n in sorted(states.items()))
-            if line and line != self._said:
-                say(f"Slurm: {line}")  # some reasons of a pending job mean for ever
-            self._said = line
+            found = dict(line.strip().split("|", 1) for line in text.splitlines() if "|" in line)
+            return {job: {"State": found.get(job, "GONE")} for job in self._registered - self._finished}
 
         def is_done(self, job_id: str, mode: str = "standard") -> bool:
             return self.get_state(job_id, mode=mode) in OVER
@@ -248,30 +222,13 @@ def queue_watcher() -> Any:
     return Queue(delay_s=QUEUE_SECONDS)
 
 
-def _say_lost(job: Any, error: Exception) -> None:
-    from submitit.core.utils import FailedJobError, UncompletedJobError
-
-    lines = [visible(line) for line in str(error).strip().splitlines()]
-    if isinstance(error, FailedJobError | UncompletedJobError):
-        problem = "ended without a result"
-        last = lines[-1:] if isinstance(error, FailedJobError) else []  # of its traceback
-    else:
-        problem = "left a result that cannot be read"
-        last = [f"{type(error).__name__}: {''.join(lines[:1])}"]
-    text = f"job {job.job_id} of submitit {problem}, state {job.state}; what it printed: {job.paths.stderr}"
-    say("\n  ".join([text, *last]))
-
-
 def _stop_children() -> None:
     """Send SIGTERM to the launcher's processes of this machine until they have saved and ended."""
-    left = psutil.Process().children()
-    if left:
-        say(f"{len(left)} jobs of this machine save and stop" if len(left) > 1 else "a job saves and stops")
-    while left:
+    while left := psutil.Process().children():
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.terminate()
-        _, left = psutil.wait_procs(left, timeout=AGAIN)
+        psutil.wait_procs(left, timeout=AGAIN)
 
 
 def preemptible(run: Callable[[], int]) -> int:

@@ -5,28 +5,23 @@ from __future__ import annotations
 import hashlib
 import signal
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from posenc.config.compose import ComposedJob, Jobs, frozen
 from posenc.config.overrides import CommandLine, key_of
-from posenc.core.console import clock, say
+from posenc.core.console import say
 from posenc.core.errors import UserError, visible
 from posenc.core.machine import usable_cores
-from posenc.results.load import Run, load_run, load_runs
-from posenc.results.run_summary import losses_by_multiple
-from posenc.results.schema import HEADLINE
-from posenc.results.settings import spoken_name
-from posenc.running.env_vars import SWEEP, setting
+from posenc.report.captions import length
+from posenc.results.load import Run, load_runs
+from posenc.results.run_summary import run_summary
 from posenc.running.jobs import requested_targets, state_of, validated
-from posenc.running.run_state import DIVERGED, FINISHED
-from posenc.running.signals import CODES
-from posenc.running.sweep_display import SweepDisplay
-from posenc.running.worker_pool import WAITING, Job, WorkerPool, jobs_at_once, visible_gpus
+from posenc.running.run_directory import DIVERGED, FINISHED
+from posenc.running.signals import CODES, SWEEP, setting
+from posenc.running.worker_pool import WAITING, Job, WorkerPool, jobs_at_once, log_of, visible_gpus
 
 Targets = Mapping[Path, set[tuple[str, str]]]  # (protocol, hash of targets) that were asked for, by run
 LOCKS = {"train": "run", "eval": "evaluation"}
@@ -56,30 +51,23 @@ def run_sweep(command: str, line: CommandLine, composed: Jobs) -> int:
     0, 1 if anything is not finished, 130 or 143 after a signal, which ends the running jobs and the sweep. No
     process is started for what is finished or diverged: that would take three seconds each.
     """
-    targets = requested_targets(command, composed.jobs)
     jobs = _pool_jobs(command, line, composed.jobs)
-    display = SweepDisplay(jobs)
     pool = WorkerPool(
         jobs,
-        display,
         lambda job: state_of(command, job.settings),
-        lambda job: _losses(job, targets),
+        lambda job: losses_text(job.place) if command == "train" else "",
         lock=LOCKS[command],
         fail_fast=fails_fast(composed),
     )
-    began = time.monotonic()
-    with display:
-        for job in jobs:
-            pool.settle(job, "already finished")
-        left = [job for job in jobs if job.state == WAITING]
-        if composed.n_jobs != 1 and left:
-            pool.cores, pool.gpus = usable_cores(), visible_gpus()
-            most = jobs_at_once(composed.n_jobs, [job.device for job in left], pool.cores, len(pool.gpus))
-            pool.at_once = display.at_once = min(most, len({job.place for job in left}))
-        pool.run()
-    if sum(job.tokens for job in jobs):
-        say(throughput(jobs, pool.at_once, time.monotonic() - began))
-    show_tables([job.place for job in jobs], targets)
+    for job in jobs:
+        pool.settle(job, "already finished")
+    left = [job for job in jobs if job.state == WAITING]
+    if composed.n_jobs != 1 and left:
+        pool.cores, pool.gpus = usable_cores(), visible_gpus()
+        most = jobs_at_once(composed.n_jobs, [job.device for job in left], pool.cores, len(pool.gpus))
+        pool.at_once = min(most, len({job.place for job in left}))
+    pool.run()
+    show_tables([job.place for job in jobs], requested_targets(command, composed.jobs))
     for text in failures(jobs):
         say(text)
     if pool.received:
@@ -90,22 +78,17 @@ def run_sweep(command: str, line: CommandLine, composed: Jobs) -> int:
 def _pool_jobs(command: str, line: CommandLine, composed: Sequence[ComposedJob]) -> list[Job]:
     from posenc.training.precision import resolve_device
 
-    jobs: list[Job] = []
-    labels, names = labels_of(composed), labels_of(composed, but=())
-    for i, one in enumerate(composed):
-        job = validated(command, one.settings)
-        jobs.append(
-            Job(
-                name=f"[{i + 1}/{len(composed)}] {visible(names[i])}",
-                label=labels[i],
-                words=job_command(command, line, one),
-                place=job.directory,
-                device=str(resolve_device(str(one.settings["device"]))),
-                steps=getattr(job, "steps", None),
-                settings=one.settings,
-            )
+    return [
+        Job(
+            name=f"[{i}/{len(composed)}] {visible(label)}",
+            words=job_command(command, line, one),
+            place=validated(command, one.settings).directory,
+            device=str(resolve_device(str(one.settings["device"]))),
+            tokens=one.settings["train"]["tokens"] if command == "train" else None,
+            settings=one.settings,
         )
-    return jobs
+        for i, (one, label) in enumerate(zip(composed, labels_of(composed), strict=True), 1)
+    ]
 
 
 def job_command(command: str, line: CommandLine, job: ComposedJob) -> list[str]:
@@ -119,52 +102,21 @@ def job_command(command: str, line: CommandLine, job: ComposedJob) -> list[str]:
     return [*program, *config_dir, *job.overrides, "hydra.mode=RUN"]
 
 
-def labels_of(jobs: Sequence[ComposedJob], but: Sequence[str] = ("seed",)) -> list[str]:
-    """Return the settings in which each job differs from others, some left out."""
-    given = [{key_of(o): o.partition("=")[2] for o in job.overrides} for job in jobs]
-    keys = dict.fromkeys(key for one in given for key in one)
-    telling = [key for key in keys if key not in but and len({one.get(key) for one in given}) > 1]
-    return [_label(one, telling, job.settings) for one, job in zip(given, jobs, strict=True)]
+def labels_of(jobs: Sequence[ComposedJob]) -> list[str]:
+    """Return the overrides in which each job differs from others; of an encoding its name alone."""
+    shared = set.intersection(*(set(job.overrides) for job in jobs))
+    labels = []
+    for job in jobs:
+        own = [word for word in job.overrides if word not in shared] or job.overrides[:1]
+        labels.append(" ".join(w.partition("=")[2] if key_of(w) == "encoding" else w for w in own))
+    return labels
 
 
-def _label(given: Mapping[str, str], telling: Sequence[str], settings: Mapping[str, Any]) -> str:
-    words = []
-    for key in telling:
-        if key in given:
-            value = Path(given[key]).name if key == "run" else given[key]
-            words.append(value if key in ("encoding", "run") else f"{key}={value}")
-    own = spoken_name(settings.get("encoding")) or Path(str(settings.get("run", ""))).name
-    return " ".join(words) or own
-
-
-def _losses(job: Job, targets: Targets) -> dict[str, float]:
-    """Return a job's losses by length, by fixed-target or the first protocol that was measured instead."""
-    from posenc.report.captions import length
-
-    settings, run, hashes = job.settings, load_run(job.place), targets.get(job.place)
-    extend = (settings.get("extend") or {}).get("name", "none")
-    records = [
-        record
-        for record in run.records
-        if (record["extend"] or {}).get("name", "none") == extend
-        and (hashes is None or (record["protocol"], record["targets_hash"]) in hashes)
-    ]
-    protocols = [record["protocol"] for record in records]
-    protocol = HEADLINE if HEADLINE in protocols else next(iter(protocols), None)
-    kept: list[Any] = [record for record in records if record["protocol"] == protocol]
-    elsewhere = bool(settings.get("data")) and "run" in settings  # measured on text that was asked for
-    losses = losses_by_multiple(kept, {} if elsewhere else run.facts or {})
-    return {length(multiple): nats for multiple, nats in sorted(losses.items())}
-
-
-def throughput(jobs: Sequence[Job], at_once: int, seconds: float) -> str:
-    """Return `4 jobs, 2 at once: 16M tokens in 3:20, 80,000 tokens/s in all, ...`."""
-    from posenc.report.captions import millions
-
-    tokens, ran = sum(job.tokens for job in jobs), sum(job.began > 0 for job in jobs)
-    together = f", {at_once} at once" if at_once > 1 else ""
-    rate = f"{tokens / max(seconds, 1e-9):,.0f} tokens/s in all, starts and evaluation included"
-    return f"\n{ran} job{'s' * (ran > 1)}{together}: {millions(tokens)} tokens in {clock(seconds)}, {rate}"
+def losses_text(place: Path) -> str:
+    """Return `0.5x 1.210, 1x 1.185, 8x 3.651 nats per token; `, or nothing where nothing was measured."""
+    losses = run_summary(place).losses
+    listed = ", ".join(f"{length(multiple)} {nats:.3f}" for multiple, nats in sorted(losses.items()))
+    return f"{listed} nats per token; " if listed else ""
 
 
 def failures(jobs: Sequence[Job]) -> list[str]:
@@ -174,17 +126,16 @@ def failures(jobs: Sequence[Job]) -> list[str]:
         return []
     lines = []
     for job in left:
-        lines.append(f"{job.name}: {job.state}" + (f", {job.reason}" if job.reason else ""))
-        if job.log is not None:
-            lines.append(f"  log: {job.log}")
+        lines.append(f"{job.name}: {job.ended}")
+        if (log := log_of(job)) is not None:
+            lines.append(f"  log: {visible(log)}")
     counts = Counter(job.state for job in jobs)
-    several = f"{len(jobs)} job{'s' * (len(jobs) > 1)}"
-    lines.append(f"{several}: " + ", ".join(f"{n} {state}" for state, n in counts.items()))
+    lines.append(f"{len(jobs)} jobs: " + ", ".join(f"{n} {state}" for state, n in counts.items()))
     if any(job.state != DIVERGED for job in left):
         lines.append("the same command goes on with what is not finished")
     if counts[DIVERGED]:
         lines.append("diverged is final; with --retry the same command trains those again from the start")
-    return [visible(line) for line in lines]
+    return lines
 
 
 def show_tables(places: Sequence[Path], targets: Targets) -> list[Run]:

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from posenc.core.console import say, shown
 from posenc.core.errors import RunError
-from posenc.core.memory_meter import peak_memory
+from posenc.core.machine import peak_memory
 from posenc.data import (
     TokenStore,
     WindowSampler,
@@ -22,11 +22,9 @@ from posenc.results.schema import RunFacts
 from posenc.results.settings import spoken_name
 from posenc.running import run_directory as folder
 from posenc.running.build import build_model, run_facts
-from posenc.running.env_vars import SWEEP
 from posenc.running.measure import Outcome, byte_store, measure
 from posenc.running.run_lock import locked
-from posenc.running.run_state import finished_config, forget_diverged, is_done, write_end
-from posenc.running.signals import InterruptedRunError, StopFlag
+from posenc.running.signals import SWEEP, InterruptedRunError, StopFlag
 from posenc.running.train_job import TrainJob
 from posenc.tracking import Tracker, build_tracker
 from posenc.tracking.base import NoTracker
@@ -46,7 +44,7 @@ def run_train(job: TrainJob) -> Outcome:
 
     Raises UserError if the corpus is too short, RunError if the run is held: nothing is written.
     """
-    if current().first(lambda: is_done(job)):
+    if current().first(lambda: folder.is_done(job.directory, job.settings["eval"])):
         say(f"already finished: {job.directory}")
         return Outcome(0)
     if job.begun_here is not None:
@@ -74,23 +72,23 @@ def _locked(job: TrainJob, stop: StopFlag) -> Outcome:
     trained_bytes = byte_store(store, settings["data"], job.facts, job.evaluation)
     folder.refuse_links(directory)
     with locked(directory), folder.log_file(directory):
-        if group.first(lambda: is_done(job)):  # by another process, meanwhile
+        if group.first(lambda: folder.is_done(directory, settings["eval"])):  # by another process, meanwhile
             return Outcome(0)
-        before = finished_config(directory)
+        before = folder.finished_config(directory)
         try:
             stop.guard()
-            group.first(lambda: forget_diverged(directory))
+            group.first(lambda: folder.forget_diverged(directory))
             with group.watched():
                 return _run(job, store, trained_bytes, stop)
         except InterruptedRunError:
-            write_end(directory, before, "interrupted", stop.name)
+            folder.write_end(directory, before, "interrupted", stop.name)
             say(f"{stop.name}: everything finished so far is saved; the same command continues")
             raise
         except BaseException as error:
             reason = error.problem if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
             if not isinstance(error, DivergedRunError):  # its status is written
                 with suppress(OSError, RunError):  # a full disk must not hide the first reason
-                    write_end(directory, before, "failed", reason.partition("\n")[0])
+                    folder.write_end(directory, before, "failed", reason.partition("\n")[0])
             raise
 
 

@@ -7,8 +7,8 @@ import io
 from collections.abc import Callable
 from typing import Any
 
+from posenc.core.console import run_interruptible
 from posenc.core.errors import RunError, UserError
-from posenc.core.threads import run_interruptible
 from posenc.tracking.base import reason
 from posenc.tracking.wandb import POSITION, has_key, host, load_wandb
 

@@ -14,9 +14,8 @@ import pytest
 import tiny
 
 from posenc.core.errors import RunError
-from posenc.running.run_job import report_error
 from posenc.running.run_lock import is_held, locked
-from posenc.running.signals import InterruptedRunError, StopFlag
+from posenc.running.signals import InterruptedRunError, StopFlag, report_error
 
 Posenc = Callable[..., tiny.Result]
 SHORT = ("eval.lengths=[1x]", "eval.protocols=[fixed-target]")

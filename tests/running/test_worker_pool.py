@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,11 +19,10 @@ from posenc.core.console import shown
 from posenc.core.errors import UserError
 from posenc.running import run_directory
 from posenc.running import worker_pool as module
-from posenc.running.run_state import DIVERGED, FINISHED, OPEN
+from posenc.running.run_directory import DIVERGED, FINISHED, OPEN
 from posenc.running.signals import CODES
 from posenc.running.sweep import fails_fast, failures, named_sweep
-from posenc.running.sweep_display import SweepDisplay, left_text, sweep_table
-from posenc.running.worker_pool import OUT_OF_MEMORY, Job, WorkerPool, jobs_at_once, visible_gpus
+from posenc.running.worker_pool import OUT_OF_MEMORY, Job, WorkerPool, jobs_at_once, progress_of, visible_gpus
 
 FINISH = "open('done', 'w').close()"
 LONG = """
@@ -52,7 +50,7 @@ def jobs_of(folder: Path, *scripts: str, **more: object) -> list[Job]:
             f"import os, signal, sys\nos.makedirs({str(place)!r}, exist_ok=True)\nos.chdir({str(place)!r})\n"
         )
         words = [sys.executable, "-S", "-c", text + script]
-        found.append(Job(f"[{i + 1}/{len(scripts)}] seed={i}", "rope", words, place, **more))  # type: ignore[arg-type]
+        found.append(Job(f"[{i + 1}/{len(scripts)}] seed={i}", words, place, **more))  # type: ignore[arg-type]
     return found
 
 
@@ -62,13 +60,9 @@ def state_of(job: Job) -> str:
     return FINISHED if (job.place / "done").exists() else OPEN
 
 
-def run_jobs(jobs: list[Job], at_once: int = 1, fail_fast: bool = False) -> WorkerPool:
-    with SweepDisplay(jobs) as display:
-        pool = WorkerPool(jobs, display, state_of, lambda job: {"1x": 2.5}, fail_fast=fail_fast)
-        pool.at_once = pool.cores = at_once
-        for job in jobs:
-            pool.settle(job, "already finished")
-        pool.run()
+def pool_of(jobs: list[Job], at_once: int = 1, fail_fast: bool = False) -> WorkerPool:
+    pool = WorkerPool(jobs, state_of, lambda job: "1x 2.500 nats per token; ", fail_fast=fail_fast)
+    pool.at_once = pool.cores = at_once
     return pool
 
 
@@ -80,7 +74,10 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
     def run(*scripts: str, at_once: int = 1, fail_fast: bool = False) -> tuple[int, str]:
         jobs = jobs_of(tmp_path, *scripts)
-        done = run_jobs(jobs, at_once, fail_fast)
+        done = pool_of(jobs, at_once, fail_fast)
+        for job in jobs:
+            done.settle(job, "already finished")
+        done.run()
         code = int(any(job.state != FINISHED for job in jobs))
         if done.received:
             code = CODES[signal.Signals(done.received[0])]
@@ -92,42 +89,36 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_every_death_is_listed_with_its_reason_and_a_log(at_once: int, pool: Run) -> None:
     garbage = "os.write(2, bytes(range(256)) * 4)\nos._exit(0)"
-    scripts = ("os.kill(os.getpid(), 9)", FINISH, "os.abort()", garbage, "sys.exit(3)")
+    says = "print('error: [red]why\\x1b', file=sys.stderr)\nprint('  a hint')\nsys.exit(1)"
+    scripts = ("os.kill(os.getpid(), 9)", FINISH, "os.abort()", garbage, "sys.exit(3)", says)
     code, err = pool(*scripts, at_once=at_once)
-    assert code == 1 and "[2/5] seed=1: 1x 2.500 nats per token; 0:0" in err
-    end = err[err.rindex("[1/5]") :].splitlines()
+    assert code == 1 and "[2/6] seed=1: finished, 1x 2.500 nats per token; 0:0" in err and "\x1b" not in err
+    end = err[err.rindex("[1/6]") :].splitlines()
     logs = [Path(line.removeprefix("  log: ")).read_text() for line in end if line.startswith("  log: ")]
-    listed = [line for line in end if line.startswith("[")]
-    assert listed[0] == f"[1/5] seed=0: killed by SIGKILL, {OUT_OF_MEMORY}"
-    assert listed[1] == "[3/5] seed=2: killed by SIGABRT"
-    assert listed[2].startswith("[4/5] seed=3: failed")
-    assert listed[2].endswith("exit code 0 before it was finished")
-    assert listed[3] == "[5/5] seed=4: failed, exit code 3 before it was finished"
+    assert [line for line in end if line.startswith("[")] == [
+        f"[1/6] seed=0: killed by SIGKILL, {OUT_OF_MEMORY}",
+        "[3/6] seed=2: killed by SIGABRT",
+        "[4/6] seed=3: failed, exit code 0 before it was finished",
+        "[5/6] seed=4: failed, exit code 3 before it was finished",
+        "[6/6] seed=5: failed, [red]why\\x1b",
+    ]
     reasons = ("killed by SIGKILL, out of memory", "killed by SIGABRT", "exit code 0", "exit code 3")
     assert len(logs) == 4 and all(reason in log for reason, log in zip(reasons, logs, strict=True))
-    assert end[-2] == "5 jobs: 1 killed by SIGKILL, 1 finished, 1 killed by SIGABRT, 2 failed"
+    assert end[-2] == "6 jobs: 1 killed by SIGKILL, 1 finished, 1 killed by SIGABRT, 3 failed"
     assert end[-1] == "the same command goes on with what is not finished"
-    again, err = pool(FINISH, "sys.exit(9)", FINISH, FINISH, FINISH, at_once=at_once)
-    assert again == 0 and "[2/5] seed=1: already finished" in err and "goes on" not in err
-
-
-def test_what_a_job_logged_itself_is_its_reason(pool: Run, tmp_path: Path) -> None:
-    place = tmp_path / "runs" / "0"
-    run_directory.append_log(place, "of an earlier try\n", "an old reason")
-    code, err = pool("open('log.txt', 'a').write('failed: [red]why\\x1b\\n'); sys.exit(1)")
-    assert code == 1 and "[1/1] seed=0: failed, [red]why\\x1b\n" in err
-    assert "an old reason" not in err and "\x1b" not in err
+    again, err = pool(FINISH, "sys.exit(9)", *[FINISH] * 4, at_once=at_once)
+    assert again == 0 and "[2/6] seed=1: already finished" in err and "goes on" not in err
 
 
 def test_the_log_of_a_strangers_run_is_no_way_out_of_it(tmp_path: Path) -> None:
     outside, run = tmp_path / "outside", tmp_path / "run"
     run.mkdir()
-    outside.write_text("failed: a secret\n")
+    outside.write_text("a secret\n")
     for make in (lambda path: path.symlink_to(outside), os.mkfifo):
         make(run / "log.txt")
         with pytest.raises(OSError):
             run_directory.append_log(run, "text", "why")
-        assert run_directory.logged_reason(run, 0) is None and outside.read_text() == "failed: a secret\n"
+        assert outside.read_text() == "a secret\n"
         (run / "log.txt").unlink()
 
 
@@ -145,9 +136,6 @@ def test_what_diverged_before_is_not_begun_and_listed(pool: Run, tmp_path: Path)
 
 
 def test_fail_fast_begins_nothing_more_and_stops_what_runs(pool: Run, tmp_path: Path) -> None:
-    assert pool(FINISH, "sys.exit(1)", FINISH, fail_fast=True)[0] == 1
-    assert not (tmp_path / "runs" / "2" / "done").exists()
-    shutil.rmtree(tmp_path / "runs")
     fails = "import time\nwhile not os.path.exists('../1/begun'): time.sleep(0.01)\nsys.exit(1)"
     code, err = pool(fails, LONG, FINISH, FINISH, at_once=2, fail_fast=True)
     assert code == 1 and "[2/4] seed=1: interrupted, saved as far as it was" in err
@@ -182,28 +170,19 @@ def another(place: Path, seconds: float, then: str) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_a_run_that_another_process_holds_comes_later(at_once: int, pool: Run, tmp_path: Path) -> None:
-    """The other finishes job 0 and dies at job 1, which is then ours."""
+    """The other finishes job 0 and dies at job 1, which is then ours; job 3 finds out only when it begins."""
     others = [
-        another(tmp_path / "runs" / "0", 1.5, FINISH),
-        another(tmp_path / "runs" / "1", 1.5, "import os; os.abort()"),
+        another(tmp_path / "runs" / "0", 1.0, FINISH),
+        another(tmp_path / "runs" / "1", 1.0, "import os; os.abort()"),
     ]
-    code, err = pool("sys.exit(9)", FINISH, FINISH, at_once=at_once)
+    late = f"if not os.path.exists('seen'):\n    open('seen', 'w')\n    os._exit({module.HELD})\n{FINISH}"
+    code, err = pool("sys.exit(9)", FINISH, FINISH, late, at_once=at_once)
     assert code == 0, err
-    assert "[1/3] seed=0: finished by another process" in err
-    assert "waiting for other processes to end: [1/3] seed=0 (pid unknown), [2/3] seed=1" in err
-    assert err.index("[3/3]") < err.index("waiting for")
+    assert "[1/4] seed=0: waits for another process (pid unknown)" in err
+    assert "[1/4] seed=0: finished by another process" in err and err.count("[4/4] seed=3: begins") == 2
+    assert err.index("[3/4] seed=2: finished") < err.index("[2/4] seed=1: finished")
     for other in others:
         other.communicate(timeout=60)
-
-
-def test_a_job_that_finds_its_run_held_comes_again(pool: Run) -> None:
-    once = f"if not os.path.exists('seen'):\n    open('seen', 'w')\n    os._exit({module.HELD})\n{FINISH}"
-    code, err = pool(once, FINISH)
-    assert code == 0 and "[1/2] seed=0: another process works on it; comes again later" in err
-    # with nobody there it is an exit code like any other, in the end
-    code, err = pool(FINISH, FINISH, f"os._exit({module.HELD})")
-    assert code == 1 and err.count("comes again later") == module.REFUSALS
-    assert f"[3/3] seed=2: failed, exit code {module.HELD} before it was finished" in err
 
 
 def test_a_signal_reaches_every_job_and_ends_the_sweep(pool: Run, tmp_path: Path) -> None:
@@ -230,36 +209,27 @@ def test_a_signal_reaches_every_job_and_ends_the_sweep(pool: Run, tmp_path: Path
 
 def test_an_error_of_ours_leaves_no_job_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (job,) = jobs_of(tmp_path, "import time\ntime.sleep(60)")
-    monkeypatch.setattr(SweepDisplay, "refresh", lambda self: 1 / 0)
+    monkeypatch.setattr(WorkerPool, "_say_status", lambda self: 1 / 0)
     began = time.monotonic()
     with pytest.raises(ZeroDivisionError):
-        run_jobs([job])
+        pool_of([job]).run()
     assert job.process is not None and job.process.returncode == -signal.SIGTERM
     assert time.monotonic() - began < 30
 
 
-def test_output_is_read_to_its_end_whoever_keeps_it_open_or_reads_it(
-    pool: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_output_is_read_to_its_end_whoever_keeps_it_open(
+    pool: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     leave = (
         "import subprocess\nsubprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(5)'])\n"
     )
-    says = (
-        "print('out')\nsys.stdout.flush()\nsys.stderr.buffer.write(b'one\\ntwo\\r3\\xff\\r\\nno end\\x1b')\n"
-    )
+    says = "print('out', flush=True)\nsys.stderr.buffer.write(b'one\\n\\ntwo\\xff\\r\\nno end\\x1b')\n"
     began = time.monotonic()
     jobs = jobs_of(tmp_path, leave + FINISH, says + FINISH)
-    run_jobs(jobs)
-    assert time.monotonic() - began < 4 and list(jobs[1].said) == ["one", "two", "3�", "no end\x1b"]
+    pool_of(jobs).run()
+    assert time.monotonic() - began < 4 and list(jobs[1].said) == ["out", "one", "two�", "no end\x1b"]
     printed = capsys.readouterr()
-    assert printed.out == "out\n" and "[2/2] seed=1: no end\\x1b\n" in printed.err
-
-    def gone(self: SweepDisplay, text: str) -> None:
-        if "xxx" in text:
-            raise BrokenPipeError
-
-    monkeypatch.setattr(SweepDisplay, "say", gone)  # nobody reads what the job says
-    assert pool(f"for _ in range(5000): print('x' * 99, file=sys.stderr)\n{FINISH}")[0] == 0
+    assert printed.out == "" and "[2/2] seed=1: no end\\x1b\n" in printed.err
 
 
 def test_each_job_gets_its_share_of_threads_and_the_least_busy_gpu(
@@ -267,7 +237,7 @@ def test_each_job_gets_its_share_of_threads_and_the_least_busy_gpu(
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     jobs = jobs_of(tmp_path, *[""] * 6, device="cuda")
-    pool = WorkerPool(jobs, SweepDisplay(jobs), state_of, lambda job: {})
+    pool = pool_of(jobs)
     assert pool._share(jobs[0]) == {}  # alone it has the machine
     pool.at_once, pool.cores, pool.gpus = 3, 8, ["5", "GPU-a"]
 
@@ -293,7 +263,6 @@ def test_how_many_at_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert jobs_at_once(-1, ["cuda", "cpu"], cores=6, gpus=2) == 2
     assert jobs_at_once(-1, ["mps"], cores=6, gpus=0) == 1
     assert [jobs_at_once(n, ["cuda"], cores=6, gpus=2) for n in (1, 4)] == [1, 4]
-    assert [checked_n_jobs(n) for n in (1, 4, -1)] == [1, 4, -1]
     for wrong in (0, -2, 1.5, "two", None, [2]):
         with pytest.raises(UserError, match="n_jobs"):
             checked_n_jobs(wrong)
@@ -304,39 +273,17 @@ def test_how_many_at_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert visible_gpus() == ["0", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, GPU-a1")
     assert visible_gpus() == ["5", "GPU-a1"]
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    assert visible_gpus() == []
 
 
-def test_progress_is_read_from_the_run_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    jobs = jobs_of(tmp_path, "", "", "", steps=100)
-    running, done, _ = jobs
-    running.place.mkdir(parents=True)
-    line = '{"step": 25, "tokens": 3200, "loss": 1.25, "tokens_per_second": 54321}\n'
-    (running.place / "metrics.jsonl").write_text(line)
-    running.state, running.began = module.RUNNING, time.time() - 25
-    done.state = FINISHED
-    with SweepDisplay(jobs) as display:
-        display.last = -1e9
-        display.refresh()
-    text = (
-        "[1/3] seed=0: training 25/100  loss 1.250  54,321 tokens/s; 1 of 3 done, at least 2:55 left in all\n"
-    )
-    assert capsys.readouterr().err == text
-    done.seconds, done.losses, done.label = 60.0, {"8x": 3.5, "1x": 1.5}, "t5 [red]"
-    assert left_text(jobs, 1, {}, running.began + 20) == "1:40 left"  # 40 s of this one, 60 s of the next
-    assert left_text(jobs, 2, {}, running.began + 20) == "0:50 left"
-    assert left_text(jobs[2:], 1, {}, 0.0) == ""
-    from rich.console import Console
-
-    console = Console(width=60)
-    console.print(sweep_table(jobs, 60, 9))
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert rows == [
-        ["nats", "per", "token", "runs", "1x", "8x"],
-        ["rope", "0/2", "..."],
-        ["t5", "[red]", "1/1", "1.500", "3.500"],
-    ]
+def test_progress_is_read_from_the_run_directory(tmp_path: Path) -> None:
+    (job,) = jobs_of(tmp_path, "", tokens=4_000_000)
+    job.began, job.trained = 100.0, 200_000
+    assert progress_of(job, 120.0) == ""
+    (job.place / "records").mkdir(parents=True)
+    (job.place / "metrics.jsonl").write_text('{"step": 25, "tokens": 1200000, "loss": 1.25}\n')
+    assert progress_of(job, 150.0) == "1.2M of 4M tokens, loss 1.250, 2:20 left"
+    job.tokens = 1_200_000
+    assert progress_of(job, 150.0) == "evaluating, 0 cells on disk"
 
 
 def test_a_job_of_a_sweep_shows_no_progress_of_its_own(
