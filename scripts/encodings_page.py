@@ -114,10 +114,10 @@ def extensions() -> list[str]:
 
 def wrong_snippets() -> list[str]:
     sys.path[:0] = [str(ROOT / "tests" / "laws")]
-    broken = importlib.import_module("every_broken").BROKEN
+    broken = importlib.import_module("broken").BROKEN
     lines = [
         "## Wrong code that circulates, and the law that catches it",
-        "Each of these is kept in `tests/laws/broken_*.py` and must fail the law beside it. What no law can "
+        "Each of these is kept in `tests/laws/broken.py` and must fail the law beside it. What no law can "
         "see is caught by the formula that its test rebuilds another way.",
         "",
         "| what is wrong | caught by | which says |",
@@ -127,10 +127,10 @@ def wrong_snippets() -> list[str]:
         what = " ".join((inspect.getdoc(cls) or "").split())
         if what.startswith("Healthy"):
             continue
-        if cls.caught_by is None:
+        if not cls.law:
             lines.append(f"| {cell(what)} | no law | it is consistent in itself |")
         else:
-            lines.append(f"| {cell(what)} | `{cls.caught_by}` | {cell(LAWS[cls.caught_by].statement)} |")
+            lines.append(f"| {cell(what)} | `{cls.law}` | {cell(LAWS[cls.law].statement)} |")
     return lines
 
 

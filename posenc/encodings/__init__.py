@@ -1,14 +1,11 @@
 """Positional encodings, one a file, and how they are found by name."""
 
-from __future__ import annotations
-
 from posenc.encodings.registry import (
     build_encoding,
     encoding_class,
     list_encodings,
     origins_of,
     resolve_encoding,
-    source_of,
     sources_of,
 )
 
@@ -18,6 +15,5 @@ __all__ = [
     "list_encodings",
     "origins_of",
     "resolve_encoding",
-    "source_of",
     "sources_of",
 ]

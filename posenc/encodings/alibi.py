@@ -6,8 +6,6 @@ next lower power p, then every other slope of 2p. Scores keep 1/sqrt(D); the bia
 Paper: Press, Smith, Lewis 2021, arXiv 2108.12409.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -6,8 +6,7 @@ float32 or better and cast once, at the end: in bf16 the positions 256 and 257 a
 like failed extrapolation.
 """
 
-from __future__ import annotations
-
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +32,13 @@ HOOKS = (
 def float64(x: Tensor) -> Tensor:
     """Cast x to float64, on the CPU where its device has none (Apple's MPS)."""
     return x.cpu().double() if x.device.type == "mps" else x.double()
+
+
+def at_least(least: float, **given: float) -> None:
+    """Raise ValueError for parameters that are below `least` or not finite."""
+    for name, value in given.items():
+        if not least <= value < math.inf:
+            raise ValueError(f"{name}={value}: must be a finite number of at least {least:g}")
 
 
 @dataclass(frozen=True)

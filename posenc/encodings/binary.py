@@ -6,8 +6,6 @@ their initial values.
 Paper: none, folklore; in tutorials the bare bits are the step between counting and sinusoids.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -9,8 +9,6 @@ Departures: scores keep 1/sqrt(D), which the paper's formula leaves out; w, v ar
 other linear maps; its kernel -log(b^2 + 1) for shallow models is left out.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -12,15 +12,13 @@ short T rows above T/2 would stay untrained. In a sum of encodings the gates rea
 and rotations of the others; E meets the unrotated q.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.base import Encoding, Shape, at_least
 from posenc.encodings.families.content import of_block, reversed_cumsum
 
 PUBLISHED_P_MAX = 64
@@ -47,17 +45,10 @@ class CoPE(Encoding):
         if p_max is None:
             p_max = max(1, min(PUBLISHED_P_MAX, shape.train_length // 4))
             self.derived["p_max"] = p_max
-        if p_max < 1:
-            raise ValueError(f"p_max={p_max}: must be at least 1")
+        at_least(1, p_max=p_max)
         self.p_max = p_max
         tables = 1 if shared else shape.n_layers
         self.table = nn.Parameter(torch.empty(tables, p_max + 1, shape.head_dim))  # (1 or L, p_max + 1, D)
-
-    def warnings(self) -> list[str]:
-        reach = self.shape.train_length  # gates stay below 1
-        if self.p_max <= reach:
-            return []
-        return [f"cope: no count of a window of {reach} tokens reaches the rows {reach + 1} to {self.p_max}"]
 
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, int]:
         """Return q_i . E[p] of whole positions, (B, H, queries, p_max + 1), and the window's length."""

@@ -10,15 +10,13 @@ Paper: Zheng et al. 2024, arXiv 2405.14722.
 Departure: the layers share KERPLE's parameters, as in `kerple_log`; in the released code they do not.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from posenc.encodings.alibi import ALiBi
-from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.base import Encoding, Shape, at_least
 from posenc.encodings.families.content import over_heads
 from posenc.encodings.kerple_log import KerpleLog
 
@@ -39,8 +37,7 @@ class DAPE(Encoding):
 
     def __init__(self, shape: Shape, *, bias: Literal["kerple_log", "alibi"], hidden: int) -> None:
         super().__init__(shape)
-        if hidden < 1:
-            raise ValueError(f"hidden={hidden}: must be at least 1")
+        at_least(1, hidden=hidden)
         self.static = KerpleLog(shape) if bias == "kerple_log" else ALiBi(shape, learned_slopes=False)
         layers, heads = shape.n_layers, shape.n_heads
         self.w1 = nn.Parameter(torch.empty(layers, hidden, 2 * heads))  # columns: scores, bias

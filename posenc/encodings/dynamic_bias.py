@@ -8,13 +8,11 @@ Departures: one dimension; no layer norms; the last layer starts at zero, so tha
 bias; r is divided by T.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding, Shape, float64
+from posenc.encodings.base import Encoding, Shape, at_least, float64
 
 
 class DynamicBias(Encoding):
@@ -29,8 +27,7 @@ class DynamicBias(Encoding):
 
     def __init__(self, shape: Shape, *, hidden: int, log_distance: bool) -> None:
         super().__init__(shape)
-        if hidden < 1:
-            raise ValueError(f"hidden={hidden}: must be at least 1")
+        at_least(1, hidden=hidden)
         self.log_distance = log_distance
         self.w1 = nn.Parameter(torch.empty(hidden))  # one input
         self.b1 = nn.Parameter(torch.empty(hidden))

@@ -10,14 +10,10 @@ Departures: the threshold starts at T/4 unless set: the paper's 512 is never pas
 c and the factor are kept positive by a softplus, in the released code by an absolute value.
 """
 
-from __future__ import annotations
-
-import math
-
 import torch
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.base import Encoding, Shape, at_least
 from posenc.encodings.families.bias import above, raw_above, relu_network
 
 HIDDEN = 32
@@ -42,8 +38,7 @@ class FIRE(Encoding):
         if threshold is None:
             threshold = shape.train_length / 4
             self.derived["threshold"] = threshold
-        if not FLOOR <= threshold < math.inf:
-            raise ValueError(f"threshold={threshold}: must be a finite number of at least {FLOOR:g}")
+        at_least(FLOOR, threshold=threshold)
         self.start = threshold
         places = 1 if shared else shape.n_layers
         self.w1 = nn.Parameter(torch.empty(places, HIDDEN))  # one input

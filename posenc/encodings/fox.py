@@ -9,8 +9,6 @@ Departure: the forget gate alone, without the QK-norm, output gate, output norm 
 paper's "Pro" block.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -8,8 +8,6 @@ Departure: the paper finds the "activated" pairs, with periods near the training
 and keeps the faster ones; here the border is one period within T unless `turns` is set.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -8,8 +8,6 @@ Choice: sqrt(d) on both x and E, with E of standard deviation d^-1/2 at the star
 size relative to the token embeddings that it has in `learned` and in `sinusoidal`.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

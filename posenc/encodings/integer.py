@@ -7,8 +7,6 @@ With d^-1/2 it drowns the text: 2.67 nats at T = 64 after 1M tokens of sympy (na
 this start, 1.85 with zeros and 2.33 without an encoding.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -6,8 +6,6 @@ Paper: Chi, Fan, Ramadge, Rudnicky 2022, arXiv 2205.09921.
 Departure: 0.01 + softplus(.) keeps a and b positive; the released code clamps them to 0.01.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

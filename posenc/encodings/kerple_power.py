@@ -6,8 +6,6 @@ Paper: Chi, Fan, Ramadge, Rudnicky 2022, arXiv 2205.09921.
 Departure: 0.01 + softplus(.) and 0.01 + 1.99 sigmoid(.) keep a and b in range; the released code clamps.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from torch import Tensor

@@ -12,8 +12,6 @@ Departure: rows start with the standard deviation of the token embeddings, d^-1/
 tokens 0.02).
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from posenc.encodings.base import Shape

@@ -4,9 +4,7 @@ Formula: nothing is added, rotated or biased.
 Papers: Haviv et al. 2022, arXiv 2203.16634; Kazemnejad et al. 2023, arXiv 2305.19466.
 """
 
-from __future__ import annotations
-
-from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.base import Encoding
 
 
 class NoPE(Encoding):
@@ -19,6 +17,3 @@ class NoPE(Encoding):
     relative = True
     uses_positions = False
     decouples = True
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__(shape)

@@ -7,8 +7,6 @@ It leaks the length n: the same prefix has other vectors in a longer text, so it
 cannot decode with a cache. Past T every value was seen in training, but the step w/(n-1) was not.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -21,8 +21,6 @@ Departure: 1/log(T), constant in logn and the initial value of s in ssmax, so th
 ordinary attention.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -32,10 +30,9 @@ from torch import Tensor, nn
 
 from posenc.core.errors import UserError
 from posenc.core.signature import check_arguments
-from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.base import Encoding, Shape, at_least
 
 Scale = Literal["none", "logn", "ssmax"]
-LARGEST = 2**24  # positions to draw from: a draw permutes all of them, 134 MB of these
 
 
 class Drawn(Encoding):
@@ -51,8 +48,6 @@ class Drawn(Encoding):
             self.derived["max"] = self.limit
         if self.limit < shape.train_length:
             raise ValueError(f"positions.max={max}: must be at least context_length={shape.train_length}")
-        if self.limit > LARGEST:
-            raise ValueError(f"positions.max={max}: must be at most {LARGEST}")
 
     @classmethod
     def limit_for(cls, max: int | None, train_length: int) -> int:
@@ -89,9 +84,6 @@ class Offset(Drawn):
     relative = True
     times = 8
 
-    def __init__(self, shape: Shape, *, max: int | None) -> None:
-        super().__init__(shape, max=max)
-
     def positions(self, n: int, training: bool, generator: torch.Generator) -> Tensor:
         if not training:
             return torch.arange(n)
@@ -108,8 +100,7 @@ class Window(Encoding):
 
     def __init__(self, shape: Shape, *, window: int) -> None:
         super().__init__(shape)
-        if window < 1:
-            raise ValueError(f"window={window}: must be at least 1")
+        at_least(1, window=window)
         self.window = window
 
     def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
@@ -134,8 +125,6 @@ class LogN(Encoding):
         """Return log(n_i) of the last T of S tokens: (T,) float32."""
         queries, keys = len(q_pos), len(k_pos)
         row = torch.arange(keys - queries, keys, device=q_pos.device)  # (T,) index of the query's own key
-        if not self.masking:
-            return (row + 1).float().log()
         index = torch.arange(keys, device=q_pos.device)
         seen = index[None, :] <= row[:, None]  # (T, S)
         for one in self.masking:

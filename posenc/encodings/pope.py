@@ -10,8 +10,6 @@ Departure: delta is not clamped to [-2 pi, 0]: an angle beyond a turn is the sam
 gradient.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

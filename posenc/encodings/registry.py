@@ -11,7 +11,6 @@ import importlib
 import inspect
 import pkgutil
 import sys
-import traceback
 from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points, packages_distributions, version
 from pathlib import Path
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS = "posenc.encodings"
 NOT_ENCODINGS = {"base", "options", "registry"}
-MOST_PARTS = 32  # encodings in a sum
 
 
 def own_encodings() -> list[str]:
@@ -59,7 +57,7 @@ def encoding_class(name: str, plugins: Iterable[str] = ()) -> type[Encoding]:
         name,
         "there is no such encoding",
         allowed=list_encodings(plugins),
-        hint="one of your own: plugins=[MODULE]; after posenc encodings: --plugin MODULE",
+        hint="one of your own, a class with a `name`: plugins=[MODULE] (posenc encodings: --plugin MODULE)",
     )
 
 
@@ -81,16 +79,12 @@ def _load(point: EntryPoint) -> type[Encoding]:
     return found
 
 
-def _classes_in(module: Any, named: bool = True) -> dict[str, type[Encoding]]:
-    """Return the encodings defined in a module by `name`, or those without one by the class's name."""
+def _classes_in(module: Any) -> dict[str, type[Encoding]]:
+    """Return the encodings defined in a module by `name`."""
     from posenc.encodings.base import Encoding
 
-    defined = [
-        cls
-        for _, cls in inspect.getmembers(module, inspect.isclass)
-        if issubclass(cls, Encoding) and cls.__module__ == module.__name__
-    ]
-    return {getattr(cls, "name", cls.__name__): cls for cls in defined if hasattr(cls, "name") == named}
+    classes = (cls for _, cls in inspect.getmembers(module, inspect.isclass) if issubclass(cls, Encoding))
+    return {cls.name: cls for cls in classes if cls.__module__ == module.__name__ and hasattr(cls, "name")}
 
 
 def _plugin_classes(plugins: Iterable[str]) -> dict[str, type[Encoding]]:
@@ -99,46 +93,20 @@ def _plugin_classes(plugins: Iterable[str]) -> dict[str, type[Encoding]]:
     if plugins and here not in sys.path:
         sys.path.append(here)  # last: it must not take the place of an installed module
     for plugin in plugins:
-        module = _import_plugin(plugin)
-        classes = _classes_in(module)
-        if not classes and (nameless := _classes_in(module, named=False)):
-            problem = f"its class {next(iter(nameless))} has no `name`, so no YAML can mean it"
-            raise UserError("plugins", plugin, problem, hint='name = "..." in the class, as in its YAML')
-        for name, cls in classes.items():
-            owner = _owner(name, cls, found)
-            if owner is not None:
-                problem = f"its encoding {name} has the name of one of {owner}"
+        try:
+            module = importlib.import_module(plugin)
+        except (Exception, SystemExit) as error:  # the user's code may raise anything
+            problem = f"cannot be imported ({type(error).__name__}: {error})"
+            hint = "a module, without .py, in this folder or on PYTHONPATH"
+            raise UserError("plugins", plugin, problem, hint=hint) from error
+        for name, cls in _classes_in(module).items():
+            point = _entry_points().get(name)
+            others = [found.get(name, cls), cls if point is None else _load(point)]
+            if name in own_encodings() or any(other is not cls for other in others):
+                problem = f"its encoding {name} has the name of another one"
                 raise UserError("plugins", plugin, problem, hint="give it another name")
             found[name] = cls
     return found
-
-
-def _import_plugin(plugin: str) -> Any:
-    try:
-        return importlib.import_module(plugin)
-    except (Exception, SystemExit) as error:  # the user's code may raise anything
-        hint = None
-        if plugin.endswith(".py"):
-            hint = f"a module, not a file: plugins=[{plugin.removesuffix('.py')}]"
-        elif isinstance(error, ModuleNotFoundError) and _top(plugin) == _top(error.name or ""):
-            hint = "it must be in this folder or on PYTHONPATH"
-        problem = f"cannot be imported ({type(error).__name__}: {error})"
-        raise UserError("plugins", plugin, problem, hint=hint) from error
-
-
-def _top(module: str) -> str:
-    return module.partition(".")[0]
-
-
-def _owner(name: str, cls: type[Encoding], plugins: Mapping[str, type[Encoding]]) -> str | None:
-    """Return who else has an encoding of this name, in words; None if nobody has."""
-    if name in own_encodings():
-        return "posenc's"
-    point = _entry_points().get(name)
-    if point is not None and _load(point) is not cls:
-        return f"the installed {point.value}"
-    other = plugins.get(name, cls)
-    return None if other is cls else f"the plug-in {other.__module__}"
 
 
 def default_parameters(name: str) -> dict[str, Any]:
@@ -164,18 +132,12 @@ def resolve_encoding(settings: Mapping[str, Any], plugins: Iterable[str] = ()) -
     """
     plugins = list(plugins)
     name = settings.get("name")
-    if name is None:
-        hint = "the YAML of an encoding says what it is: `name: rope`"
-        raise UserError("encoding.name", None, "is missing", allowed=list_encodings(plugins), hint=hint)
     if not isinstance(name, str):
         raise UserError("encoding.name", name, "must be a name", allowed=list_encodings(plugins))
     cls = encoding_class(name, plugins)
     given = {key: value for key, value in settings.items() if key != "name"}
     checked = check_arguments(cls, {**defaults_of(cls), **given}, "encoding")
     for key in part_parameters(cls):
-        if (count := len(checked[key])) > MOST_PARTS:
-            allowed = f"at most {MOST_PARTS}"
-            raise UserError(f"encoding.{key}", f"{count} encodings", "too many", allowed=allowed)
         checked[key] = [
             _resolve_part(part, f"encoding.{key}[{i}]", plugins) for i, part in enumerate(checked[key])
         ]
@@ -188,15 +150,15 @@ def _resolve_part(part: Any, key: str, plugins: list[str]) -> dict[str, Any]:
         allowed = "a name, or a mapping such as {name: rope, base: 500000.0}"
         raise UserError(key, part, "not an encoding", allowed=allowed)
     try:
-        return resolve_encoding({**_defaults_of(settings["name"], plugins), **settings}, plugins)
+        return resolve_encoding(_with_defaults(settings, plugins), plugins)
     except UserError as error:
         raise error.within(f"in {key}") from None
 
 
-def _defaults_of(name: str, plugins: list[str]) -> dict[str, Any]:
-    """Return the values in its YAML for the parameters that the class takes."""
-    taken = parameters_of(encoding_class(name, plugins))
-    return {key: value for key, value in default_parameters(name).items() if key in taken}
+def _with_defaults(settings: Mapping[str, Any], plugins: list[str]) -> dict[str, Any]:
+    """Return the settings with the values of the YAML for the others."""
+    encoding_class(settings["name"], plugins)  # first: what is no encoding must not become a path
+    return {**default_parameters(settings["name"]), **settings}
 
 
 def build_encoding(
@@ -220,7 +182,7 @@ def build_encoding(
 
     plugins = list(plugins)
     shape = Shape(d_model, n_heads, head_dim, n_layers, train_length, position_limit, distance_limit)
-    given = {"name": name, **_defaults_of(name, plugins), **params}
+    given = _with_defaults({"name": name, **params}, plugins)
     return _build(shape, resolve_encoding(given, plugins), plugins)
 
 
@@ -234,35 +196,32 @@ def _build(shape: Shape, settings: Mapping[str, Any], plugins: list[str]) -> Enc
     except ValueError as error:
         raise UserError("encoding", settings["name"], str(error)) from error
     except Exception as error:
-        if cls.__module__.startswith("posenc."):
+        if _is_own(cls):
             raise
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{Path(last.filename).name}:{last.lineno}"
-        problem = f"its class raises {type(error).__name__}: {first_line(error)} ({place})"
-        raise UserError("encoding", settings["name"], problem, hint="--debug shows all of it") from error
+        problem = f"its class raises {type(error).__name__}: {first_line(error)}"
+        raise UserError("encoding", settings["name"], problem, hint="--debug shows where") from error
 
 
-def source_of(cls: type[Encoding]) -> dict[str, Any]:
-    """Return what an encoding's numbers depend on beside its parameters; part of a run's identity.
+def _is_own(cls: type[Encoding]) -> bool:
+    return cls.__module__.startswith("posenc.encodings.")
+
+
+def sources_of(settings: Mapping[str, Any], plugins: Iterable[str] = ()) -> dict[str, Any]:
+    """Return what the numbers of an encoding and of its parts depend on beside parameters.
 
     `revision` for posenc's own; for others the hash of the module's text too, since nobody raises a revision
-    while trying things out.
+    while trying things out. Part of a run's identity.
     """
+    plugins = list(plugins)
+    cls = encoding_class(settings["name"], plugins)
     text = None
-    if not cls.__module__.startswith("posenc.encodings."):
+    if not _is_own(cls):
         try:
             text = hashlib.sha256(inspect.getsource(inspect.getmodule(cls) or cls).encode()).hexdigest()[:16]
         except (OSError, TypeError):  # typed into an interpreter
             text = None
-    return {"revision": cls.revision, "source": text}
-
-
-def sources_of(settings: Mapping[str, Any], plugins: Iterable[str] = ()) -> dict[str, Any]:
-    """Return `source_of` for resolved settings of the `encoding` group, with those of the parts of a sum."""
-    plugins = list(plugins)
-    cls = encoding_class(settings["name"], plugins)
     parts = [sources_of(part, plugins) for key in part_parameters(cls) for part in settings[key]]
-    return {**source_of(cls), **({"parts": parts} if parts else {})}
+    return {"revision": cls.revision, "source": text, **({"parts": parts} if parts else {})}
 
 
 def origins_of(settings: Mapping[str, Any], plugins: Iterable[str] = ()) -> dict[str, str]:
@@ -276,8 +235,8 @@ def origins_of(settings: Mapping[str, Any], plugins: Iterable[str] = ()) -> dict
     for key in part_parameters(cls):
         for part in settings[key]:
             found.update(origins_of(part, plugins))
-    if not cls.__module__.startswith("posenc.encodings."):
-        distributions = packages_distributions().get(_top(cls.__module__), [])
+    if not _is_own(cls):
+        distributions = packages_distributions().get(cls.__module__.partition(".")[0], [])
         named = [f"{one} {version(one)}" for one in distributions]
         found[f"encoding {settings['name']}"] = ", ".join(named) or f"module {cls.__module__}"
     return found

@@ -8,13 +8,11 @@ positions are drawn with gaps it is half their limit. With fewer layers than `ev
 encoding. The paper ends with training at longer contexts, which is no part of the encoding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from torch import Tensor
 
-from posenc.encodings.base import Shape
+from posenc.encodings.base import Shape, at_least
 from posenc.encodings.families.rotary import Layout, Rotary
 
 
@@ -30,20 +28,12 @@ class RNoPESWA(Rotary):
 
     def __init__(self, shape: Shape, *, base: float, layout: Layout, every: int, window: int | None) -> None:
         super().__init__(shape, base=base, layout=layout, width=shape.head_dim)
-        if every < 1:
-            raise ValueError(f"every={every}: must be at least 1")
         if window is None:
             window = max(1, shape.distances // 2)
             self.derived["window"] = window
-        if window < 1:
-            raise ValueError(f"window={window}: must be at least 1")
+        at_least(1, every=every, window=window)
         self.every = min(every, shape.n_layers)
         self.window = window
-
-    def warnings(self) -> list[str]:
-        if self.every > 1:
-            return []
-        return [f"rnope_swa: no layer of {self.shape.n_layers} is rotary, order comes from the mask alone"]
 
     def is_free(self, layer: int) -> bool:
         """Tell whether the layer has no encoding and full attention."""

@@ -8,13 +8,11 @@ the score depends on i - j. D' is the rotated width:
 Papers: Su et al. 2021, arXiv 2104.09864; p-RoPE: Barbero et al. 2024, arXiv 2410.06205.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
 from posenc.encodings.base import Shape
-from posenc.encodings.families.rotary import Layout, Rotary
+from posenc.encodings.families.rotary import Layout, Rotary, even_share
 
 
 class RoPE(Rotary):
@@ -39,17 +37,11 @@ class RoPE(Rotary):
             raise ValueError(f"fraction={fraction}: must be in (0, 1]")
         if not 0 <= drop_low < 1:
             raise ValueError(f"drop_low={drop_low}: must be in [0, 1)")
-        if shape.head_dim % 2:
-            raise ValueError(f"head_dim={shape.head_dim}: rotary pairs need an even head width")
-        width = 2 * round(shape.head_dim * fraction / 2)
-        if width == 0:
-            raise ValueError(f"fraction={fraction}: rotates nothing of head_dim={shape.head_dim}")
-        super().__init__(shape, base=base, layout=layout, width=width)
-        self.still = round(width // 2 * drop_low)
-        if drop_low and not self.still:
-            raise ValueError(f"drop_low={drop_low}: drops nothing of {width // 2} pairs")
-        if self.still == width // 2:
-            raise ValueError(f"drop_low={drop_low}: leaves nothing that turns of {self.still} pairs")
+        super().__init__(shape, base=base, layout=layout, width=even_share(shape.head_dim, fraction))
+        pairs = self.width // 2
+        self.still = round(pairs * drop_low)
+        if self.still == pairs or (drop_low and not self.still):
+            raise ValueError(f"drop_low={drop_low}: drops {self.still} of {pairs} pairs")
 
     def frequencies(self, device: torch.device | None = None) -> Tensor:
         """Return the frequencies, the dropped ones zero: (D'/2,) float64."""

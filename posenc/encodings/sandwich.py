@@ -6,8 +6,6 @@ Paper: Chi, Fan, Rudnicky, Ramadge 2022, arXiv 2212.10356.
 Departures: none; subtracting d'/2, as some do, changes nothing after the softmax.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -14,9 +14,6 @@ Departures: no QK-norm, which kept z near unit variance in the paper. In a sum o
 others are scaled like the score.
 """
 
-from __future__ import annotations
-
-import math
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -24,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posenc.encodings.base import Shape
-from posenc.encodings.families.rotary import Layout, Rotary
+from posenc.encodings.base import Shape, at_least
+from posenc.encodings.families.rotary import Layout, Rotary, even_share
 
 SMALLEST = 1e-6  # of tau: 1e-40 overflows float32 and makes every score nan
 
@@ -44,16 +41,13 @@ class ScaleInvariant(Rotary):
     )
 
     def __init__(self, shape: Shape, *, tau: float, base: float, fraction: float, layout: Layout) -> None:
-        if not SMALLEST <= tau < math.inf:
-            raise ValueError(f"tau={tau}: must be a finite number of at least {SMALLEST:g}")
+        at_least(SMALLEST, tau=tau)
         if not 0 <= fraction <= 1:
             raise ValueError(f"fraction={fraction}: must be in [0, 1]")
-        width = 2 * round(shape.head_dim * fraction / 2)
-        if fraction and not width:
-            raise ValueError(f"fraction={fraction}: rotates nothing of head_dim={shape.head_dim}")
-        super().__init__(shape, base=base, layout=layout, width=width or 2)
+        width = even_share(shape.head_dim, fraction) if fraction else 2
+        super().__init__(shape, base=base, layout=layout, width=width)
         self.tau = tau
-        self.turns = width > 0
+        self.turns = fraction > 0
 
     @cached_property
     def hooks(self) -> frozenset[str]:

@@ -9,14 +9,12 @@ initial values: here normal, D^-1/2. In a sum with a rotation aK meets the unrot
 score would depend on the query's own position.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.base import Encoding, Shape, at_least
 from posenc.encodings.families.content import of_block
 
 
@@ -32,8 +30,7 @@ class Shaw(Encoding):
 
     def __init__(self, shape: Shape, *, clip: int, per_head: bool) -> None:
         super().__init__(shape)
-        if clip < 1:
-            raise ValueError(f"clip={clip}: must be at least 1")
+        at_least(1, clip=clip)
         self.clip = clip
         sizes = (shape.n_layers, shape.n_heads if per_head else 1, clip + 1, shape.head_dim)
         self.keys = nn.Parameter(torch.empty(sizes))  # (L, H or 1, clip + 1, D)
@@ -41,13 +38,6 @@ class Shaw(Encoding):
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         nn.init.normal_(parameter, std=self.shape.head_dim**-0.5, generator=generator)
-
-    def warnings(self) -> list[str]:
-        unreached = self.clip + 1 - self.shape.distances
-        if unreached <= 0:
-            return []
-        rows = f"{unreached} of {self.clip + 1} rows"
-        return [f"shaw: {rows} lie beyond every distance of training and stay untrained"]
 
     def _near(self, q_pos: Tensor, k_pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return index, clipped distance and existence of each query's last `clip` keys, (T, K) each.

@@ -6,8 +6,6 @@ Paper: Vaswani et al. 2017, arXiv 1706.03762.
 Departure: for an odd d the last sine has no cosine (the paper has no odd d).
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from posenc.encodings.base import Shape

@@ -8,8 +8,6 @@ Precision: parameters are float32, so at position 65 536 the rounding of a frequ
 radians; the product is computed in float64.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

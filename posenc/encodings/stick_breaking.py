@@ -9,8 +9,6 @@ Paper: Tan, Yang, Courville, Panda, Shen 2024, arXiv 2410.17980. It has both; `n
 released 3B model has it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

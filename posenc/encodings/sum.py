@@ -6,8 +6,6 @@ another. `encoding=sum encoding.parts=[alibi,rope]`; a part with parameters of i
 Parts that both rotate, both draw positions, or both replace the softmax or the values are refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any

@@ -8,8 +8,6 @@ set, and at least buckets/2 + 1: with the published 128 a training window of T <
 Where positions are drawn with gaps, T is their limit.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -11,9 +11,6 @@ gives no initial values: here u and v are zero, W as any linear map. In a sum wi
 use the unrotated q and k: otherwise they would depend on each position alone.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,15 +19,6 @@ from torch import Tensor, nn
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.families.absolute import check_base, sinusoids
 from posenc.encodings.families.content import of_block
-
-
-@dataclass
-class Prepared:
-    """What a layer computes once for a window of S tokens."""
-
-    content: Tensor  # u . k_j: (B, H, S) float32
-    g: Tensor  # W^T (q_i + v): (B, H, queries, d)
-    waves: Tensor | None = None  # sinusoids of positions so far, (up to S, d) float32
 
 
 class TransformerXL(Encoding):
@@ -58,23 +46,24 @@ class TransformerXL(Encoding):
         self.u = nn.Parameter(torch.empty(layers, heads, width))  # (L, H, D)
         self.v = nn.Parameter(torch.empty(layers, heads, width))
 
-    def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> Prepared:
+    def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Return u . k_j, (B, H, S) float32, and g_i, (B, H, queries, d)."""
         content = (k.float() * self.u[layer].float()[:, None]).sum(-1)  # (B, H, S)
         g = (q + self.v[layer].to(q.dtype)[:, None]) @ self.w[layer].to(q.dtype)  # (B, H, queries, d)
-        return Prepared(content, g)
+        return content, g
 
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
     ) -> Tensor:
         queries, keys = s.shape[-2:]
-        if state.waves is None or len(state.waves) < keys:
-            state.waves = sinusoids(k_pos, self.shape.d_model, self.base)  # (S, d)
-        sin, cos = state.waves[:keys, 0::2].to(s.dtype), state.waves[:keys, 1::2].to(s.dtype)
+        content, prepared = state
+        waves = sinusoids(k_pos, self.shape.d_model, self.base).to(s.dtype)  # (S, d)
+        sin, cos = waves[:, 0::2], waves[:, 1::2]
         of_key = torch.cat((cos, sin), dim=-1)  # (S, d)
-        g = of_block(state.g, state.content.shape[-1], s)
+        g = of_block(prepared, content.shape[-1], s)
         of_sin, of_cos = g[..., 0::2].float(), g[..., 1::2].float()  # (B, H, T, d/2)
         sin, cos = sin[-queries:], cos[-queries:]  # of the queries' own positions
         turned = torch.cat((of_sin * sin + of_cos * cos, of_cos * sin - of_sin * cos), dim=-1)
         position = (turned.to(g.dtype) @ of_key.to(g.dtype).T).float()  # (B, H, T, S)
         scale = self.shape.head_dim**-0.5
-        return torch.add(s + state.content[:, :, None, :keys] * scale, position, alpha=scale)
+        return torch.add(s + content[:, :, None, :keys] * scale, position, alpha=scale)

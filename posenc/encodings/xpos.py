@@ -8,8 +8,6 @@ Departure: windows over more than 128 s = 65 536 positions are refused (32 768 w
 there the factors leave float32's range.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

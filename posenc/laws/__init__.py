@@ -3,8 +3,6 @@
 A law returns a Verdict or raises one; any other exception is a failure of the encoding.
 """
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,11 +10,10 @@ from pathlib import Path
 
 import posenc.laws.dependence as depends
 from posenc.core.errors import first_line
-from posenc.laws.precision import bf16, diverged, finite, float32
-from posenc.laws.subject import Build, NotApplicableError, Subject, Verdict, ViolationError
-from posenc.laws.training import count, gradient, seeds
+from posenc.laws.numbers import bf16, count, diverged, finite, float32, gradient, seeds
+from posenc.laws.subject import NotApplicableError, Subject, Verdict, ViolationError
 
-__all__ = ["LAWS", "Build", "Law", "Subject", "Verdict", "judge"]
+__all__ = ["LAWS", "Law", "Subject", "Verdict", "judge"]
 
 
 @dataclass(frozen=True)
@@ -62,8 +59,11 @@ def judge(name: str, subject: Subject, *, debug: bool = False) -> Verdict:
     """Return the verdict of a law by its name; an exception in the encoding is a failure unless `debug`."""
     try:
         return LAWS[name].check(subject)
-    except (ViolationError, NotApplicableError) as ended:
-        return ended.verdict
+    except ViolationError as broken:
+        reason, figure = broken.args
+        return Verdict("fail", figure, reason)
+    except NotApplicableError as silent:
+        return Verdict("n/a", "", str(silent))
     except Exception as error:  # an encoding may raise anything
         if debug:
             raise

@@ -1,11 +1,9 @@
 """What a law checks (fresh models of one encoding), what it returns, and forward passes."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -29,19 +27,11 @@ class Verdict:
 
 
 class ViolationError(Exception):
-    """The law is broken; the message says how."""
-
-    def __init__(self, reason: str, figure: str = "") -> None:
-        super().__init__(reason)
-        self.verdict = Verdict("fail", figure, reason)
+    """The law is broken: the reason, and what was measured."""
 
 
 class NotApplicableError(Exception):
     """The law does not apply to this encoding; the message says why."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.verdict = Verdict("n/a", "", reason)
 
 
 def require(holds: bool, reason: str, figure: str = "") -> None:
@@ -50,29 +40,27 @@ def require(holds: bool, reason: str, figure: str = "") -> None:
         raise ViolationError(reason, figure)
 
 
-def within(figure: float, bound: float, reason: str) -> str:
-    """Return the figure with its bound as text. Raises ViolationError unless it is below (nan is not)."""
-    text = f"{figure:.1e} (bound {bound:.0e})"
-    require(figure < bound, reason, text)
-    return text
+def within(figure: float, bound: float, reason: str) -> float:
+    """Return the figure. Raises ViolationError unless it is below the bound (nan is not)."""
+    require(figure < bound, reason, bounded(figure, bound))
+    return figure
 
 
-class Build(Protocol):
-    """Makes a model with its initial values.
-
-    `changes` are laid over the settings of the subject: `encoding`, `attention` and `positions` (mappings),
-    `context_length`. Raises UserError for what does not go together.
-    """
-
-    def __call__(self, seed: int, **changes: Any) -> Decoder: ...
+def bounded(figure: float, bound: float) -> str:
+    return f"{figure:.1e} (bound {bound:.0e})"
 
 
 @dataclass(frozen=True)
 class Subject:
-    """An encoding at a size; `settings` are its parameters by name, the parts of a sum in a list."""
+    """An encoding at a size; `settings` are its parameters by name, the parts of a sum in a list.
+
+    `build(seed, **changes)` makes a model with its initial values. `changes` are laid over the settings:
+    `encoding`, `attention` and `positions` (mappings), `context_length`. Raises UserError for what does not
+    go together.
+    """
 
     name: str
-    build: Build
+    build: Callable[..., Decoder]
     train_length: int  # T
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -113,8 +101,7 @@ class Subject:
 
     def longest(self, times: int = LONGEST) -> int:
         """Return the longest window of 1, 2, 4, ... up to `times` T that there are positions for."""
-        doublings = range(times.bit_length())
-        return max(self.windows(self.train_length * 2**i for i in doublings if 2**i <= times))
+        return max(self.windows(self.train_length * n for n in (1, 2, 4, 8) if n <= times))
 
     def anywhere(self, model: Decoder) -> Decoder:
         """Make the model accept any positions; otherwise its attention assumes 0, 1, 2, ...
@@ -176,8 +163,3 @@ def changed_from(ids: Tensor, start: int, model: Decoder) -> Tensor:
 def largest(a: Tensor, b: Tensor) -> float:
     """Return the largest difference; nan if one of them is not a number."""
     return (a - b).abs().max().item()
-
-
-def worst(a: float, b: float) -> float:
-    """Return the larger one; nan if one of them is nan."""
-    return b if not b < a else a

@@ -43,29 +43,15 @@ def future() -> Tensor:
     return torch.full((N, N), torch.finfo(torch.float32).min).triu(1)
 
 
-def learned_xt() -> float:
-    from x_transformers.x_transformers import AbsolutePositionalEmbedding
+def sinusoidal_gptj() -> float:
+    from transformers.models.gptj.modeling_gptj import create_sinusoidal_positions
 
-    made, theirs = filled("learned", 1), AbsolutePositionalEmbedding(WIDTH, 128)
-    theirs.emb.weight.data.copy_(made.get_parameter("table")[0] * WIDTH**0.5)  # scaled by d^-1/2 there
-    x = torch.zeros(1, 128, WIDTH)
-    return largest(made.embed(x, POS[:128], 0)[0], theirs(x))
-
-
-def sinusoidal(module: str) -> float:
     ours = sinusoids(POS, WIDTH, BASE)
     ours = torch.cat((ours[:, 0::2], ours[:, 1::2]), dim=-1)  # theirs: all sines, then all cosines
-    if module == "gptj":
-        from transformers.models.gptj.modeling_gptj import create_sinusoidal_positions
-
-        return largest(ours, create_sinusoidal_positions(N, WIDTH))
-    from x_transformers.x_transformers import ScaledSinusoidalEmbedding
-
-    embedding = ScaledSinusoidalEmbedding(WIDTH)
-    return largest(ours, embedding(torch.zeros(1, N, WIDTH)) / embedding.scale)
+    return largest(ours, create_sinusoidal_positions(N, WIDTH))
 
 
-def alibi_bloom(heads: int) -> float:
+def alibi_bloom(heads: int = 12) -> float:
     from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
     # slope x key index, which the softmax cannot tell from -slope x distance
@@ -74,33 +60,11 @@ def alibi_bloom(heads: int) -> float:
     return largest(-ours, by_key[:, 1] - by_key[:, 0])
 
 
-def alibi_mpt(heads: int) -> float:
-    from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
-
-    last_row = build_mpt_alibi_tensor(heads, N)[:, 0]  # (H, S) of the last query
-    return largest(filled("alibi", heads).bias(POS[-1:], POS, 0)[:, 0], last_row)
-
-
-def alibi_xt() -> float:
-    from x_transformers.x_transformers import AlibiPositionalBias
-
-    return largest(filled("alibi", 12).bias(POS, POS, 0), AlibiPositionalBias(12)(N, N).tril())
-
-
 def t5_buckets() -> float:
     from transformers.models.t5.modeling_t5 import T5Attention
 
     r = torch.arange(2000)
     return largest(bucket(r, 32, 128), T5Attention._relative_position_bucket(-r, False, 32, 128))
-
-
-def t5_xt() -> float:
-    from x_transformers.x_transformers import RelativePositionBias
-
-    theirs = RelativePositionBias(1.0, causal=True, num_buckets=32, max_distance=128, heads=HEADS)
-    ours = filled("t5")
-    theirs.relative_attention_bias.weight.copy_(ours.get_parameter("table").T)
-    return largest(ours.bias(POS, POS, 0).tril(), theirs(N, N).tril())
 
 
 def dynamic_bias_xt() -> float:
@@ -263,9 +227,8 @@ def transformer_xl_xlnet() -> float:
     return largest(ours.permute(2, 0, 1, 3), want)
 
 
-def mla_deepseek(version: int) -> float:
-    import transformers
-    from transformers.models.deepseek_v2 import modeling_deepseek_v2 as v2
+def mla_deepseek() -> float:
+    from transformers import DeepseekV3Config
     from transformers.models.deepseek_v3 import modeling_deepseek_v3 as v3
 
     heads, width = 4, 8 * WIDTH
@@ -276,13 +239,9 @@ def mla_deepseek(version: int) -> float:
     sizes = {"hidden_size": width, "num_attention_heads": heads, "num_key_value_heads": heads}
     ranks = {"q_lora_rank": 160, "kv_lora_rank": 96, "qk_rope_head_dim": a.rope_dim}
     parts = {"qk_nope_head_dim": a.head_dim, "v_head_dim": a.head_dim, "rope_theta": BASE}
-    config = getattr(transformers, f"DeepseekV{version}Config")(
-        rope_scaling=None, attention_bias=False, **sizes, **ranks, **parts
-    )
+    config = DeepseekV3Config(rope_scaling=None, attention_bias=False, **sizes, **ranks, **parts)
     config._attn_implementation = "eager"
-    module = v2 if version == 2 else v3
-    theirs: Any = getattr(module, f"DeepseekV{version}Attention")(config, 0).eval()
-    rotation: Any = getattr(module, f"DeepseekV{version}RotaryEmbedding")(config)
+    theirs, rotation = v3.DeepseekV3Attention(config, 0).eval(), v3.DeepseekV3RotaryEmbedding(config)
     # their kv_b_proj has each head's key rows, then its value rows; ours all keys, then all values
     up = a.kv_up.weight.unflatten(0, (2, heads, a.head_dim)).transpose(0, 1).flatten(0, 2)
     for linear, weight in (
@@ -302,15 +261,9 @@ def mla_deepseek(version: int) -> float:
 
 # (encoding, library): how the difference is measured, and what is allowed
 LIBRARIES: dict[tuple[str, str], tuple[Callable[[], float], float]] = {
-    ("learned", "x-transformers"): (learned_xt, 1e-7),
-    ("sinusoidal", "transformers GPT-J"): (lambda: sinusoidal("gptj"), 1e-4),
-    ("sinusoidal", "x-transformers"): (lambda: sinusoidal("x"), 1e-4),
-    ("alibi 8 heads", "transformers Bloom, slopes"): (lambda: alibi_bloom(8), 1e-7),
-    ("alibi 12 heads", "transformers Bloom, slopes"): (lambda: alibi_bloom(12), 1e-7),
-    ("alibi 12 heads", "transformers MPT"): (lambda: alibi_mpt(12), 5e-5),
-    ("alibi 12 heads", "x-transformers"): (alibi_xt, 1e-7),
+    ("sinusoidal", "transformers GPT-J"): (sinusoidal_gptj, 1e-4),
+    ("alibi 12 heads", "transformers Bloom, slopes"): (alibi_bloom, 1e-7),
     ("t5", "transformers T5, 2000 buckets"): (t5_buckets, 0),
-    ("t5", "x-transformers"): (t5_xt, 0),
     ("dynamic_bias", "x-transformers with ReLU"): (dynamic_bias_xt, 1e-5),
     ("rope half", "transformers Llama"): (rope_llama, 2e-4),
     ("rope interleaved", "transformers GPT-J"): (rope_gptj, 2e-4),
@@ -322,6 +275,5 @@ LIBRARIES: dict[tuple[str, str], tuple[Callable[[], float], float]] = {
     ("cope", "x-transformers"): (cope_xt, 1e-5),
     ("shaw", "transformers SpeechT5 (keys)"): (shaw_speecht5, 3e-6),
     ("transformer_xl", "transformers XLNet"): (transformer_xl_xlnet, 1e-5),
-    ("attention=mla", "transformers DeepSeek-V2"): (lambda: mla_deepseek(2), 2e-5),
-    ("attention=mla", "transformers DeepSeek-V3"): (lambda: mla_deepseek(3), 2e-5),
+    ("attention=mla", "transformers DeepSeek-V3"): (mla_deepseek, 2e-5),
 }

@@ -49,7 +49,7 @@ def drawn(training: bool, seed: int, n: int = T, **params: Any) -> Tensor:
     return option.positions(n, training, generator_for(seed, "test"))
 
 
-def test_nothing_asked_for_is_no_option() -> None:
+def test_options_come_in_order() -> None:
     own = encoding("rope")
     assert options(own) == []
     assert [type(option) for option in options(own, RANDOMIZED, 5, "ssmax")] == [Randomized, Window, SSMax]
@@ -79,10 +79,8 @@ def test_randomized_positions_depend_on_the_generator_alone_and_are_uniform() ->
 def test_dense_draws_in_training_alone() -> None:
     assert torch.equal(drawn(False, 3, 100 * T, dense=True), torch.arange(100 * T))  # no limit there
     assert torch.equal(drawn(True, 3, dense=True), drawn(True, 3))
-    assert [Randomized(SHAPE, max=None, dense=dense).prefix_stable for dense in (True, False)] == [
-        True,
-        False,
-    ]
+    assert Randomized(SHAPE, max=None, dense=True).prefix_stable
+    assert not Randomized(SHAPE, max=None, dense=False).prefix_stable
 
 
 def test_offset_starts_anywhere_in_training_and_at_zero_in_evaluation() -> None:
@@ -181,7 +179,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"window": 0}, "window=0"),
     ({"positions": {**RANDOMIZED, "max": T - 1}}, rf"positions\.max={T - 1}.*context_length={T}"),
     ({"positions": {**OFFSET, "max": 1}}, r"positions\.max=1"),
-    ({"positions": {**RANDOMIZED, "max": 10**11}}, r"positions\.max=100000000000: must be at most"),
 ]
 
 
@@ -199,21 +196,19 @@ def test_lengths_that_an_option_cannot_have() -> None:
             options(encoding("rope", train_length=1), scale=scale)
 
 
+@pytest.mark.parametrize("settings", [CONTIGUOUS, RANDOMIZED, DENSE, {**OFFSET, "max": 99}])
+def test_settings_of_positions_that_are_right(settings: dict[str, Any]) -> None:
+    assert check_positions(settings) == settings
+
+
 @pytest.mark.parametrize(
     "settings, says",
     [
         ({"name": "random"}, "no such positions"),
         ({"name": "randomized", "max": "many", "dense": False}, r"positions\.max"),
-        ({"name": "randomized", "max": None, "dense": 3}, r"positions\.dense"),
-        ({"name": "offset", "max": None, "dense": True}, r"positions\.dense"),
         ({"name": "contiguous", "max": 5}, r"positions\.max"),
     ],
 )
 def test_settings_of_positions_that_are_wrong(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
         check_positions(settings)
-
-
-@pytest.mark.parametrize("settings", [CONTIGUOUS, RANDOMIZED, DENSE, OFFSET, {**OFFSET, "max": 99}])
-def test_settings_of_positions_that_are_right(settings: dict[str, Any]) -> None:
-    assert check_positions(settings) == settings

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from naive_formulas import NEAR, Example
+from naive_formulas import Example
 from torch import Tensor
 
 from posenc.core.errors import UserError
@@ -33,11 +33,6 @@ def built(name: str, T: int = 64, heads: int = 4, layers: int = 2, width: int = 
     return made
 
 
-def turned(x: list[float], pos: list[int], **params: Any) -> Tensor:
-    made, rows = built("rope", heads=1, width=len(x), **params), torch.tensor([x] * len(pos))[None, None]
-    return made.rotate(rows, rows, torch.tensor(pos), torch.tensor(pos), 0)[0][0, 0]
-
-
 def product(made: Encoding, q: list[float], k: list[float], i: int, j: int) -> float:
     one, other = torch.tensor(q).view(1, 1, 1, -1), torch.tensor(k).view(1, 1, 1, -1)
     a, b = made.rotate(one, other, torch.tensor([i]), torch.tensor([j]), 0)
@@ -48,17 +43,11 @@ EIGHT = [2.0**-h for h in range(1, 9)]
 PINS: dict[str, tuple[Callable[[], Any], Any]] = {
     "alibi: slopes of 8 heads": (lambda: slopes(8), EIGHT),
     "alibi: slopes of 12 heads": (lambda: slopes(12), [*EIGHT, 2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]),
-    "alibi: slope of 1 head": (lambda: slopes(1), [2**-8]),
     "alibi: a penalty": (lambda: built("alibi").distance_bias(torch.tensor([3]), 0)[0].tolist(), [-0.75]),
     "rope: unit frequency at 1 and 2": (
         lambda: product(built("rope", heads=1, width=2), [1.0, 2.0], [3.0, 4.0], 1, 2),
         7.6262673,
     ),
-    "rope: interleaved at 2": (
-        lambda: turned([1.0, 0, 0, 1], [2])[0].tolist(),
-        [-0.416147, 0.909297, -0.0199987, 0.9998],
-    ),
-    "rope: identity at 0": (lambda: turned([1.0, 2, 3, 4], [0])[0].tolist(), [1.0, 2, 3, 4]),
     "rope: exponents over the rotated width": (
         lambda: built("rope", width=16, fraction=0.25).frequencies().tolist(),
         [1.0, 0.01],
@@ -80,43 +69,13 @@ PINS: dict[str, tuple[Callable[[], Any], Any]] = {
         lambda: (2 * math.pi / sinusoid_frequencies(512, 1e4))[[0, -1]].tolist(),
         [2 * math.pi, 2 * math.pi * 1e4 ** (510 / 512)],
     ),
-    "sinusoidal: odd width": (
-        lambda: sinusoids(torch.tensor([1]), 3, 1e4)[0, 2].item(),
-        math.sin(1e4 ** (-2 / 3)),
-    ),
     "t5: published buckets": (
         lambda: bucket(torch.tensor([0, 15, 16, 112, 113, 128, 999]), 32, 128).tolist(),
         [0, 15, 16, 30, 31, 31, 31],
     ),
-    "pope: frequencies, one for each number": (
-        lambda: built("pope", width=4).frequencies().tolist(),
-        [1.0, 0.1, 0.01, 0.001],
-    ),
-    "xpos: fade over scale_base": (
-        lambda: built("xpos").log_factors(torch.tensor([512]), 0).exp()[0].tolist(),
-        [(2 * k / 8 + 0.4) / 1.4 for k in range(4)],
-    ),
-    "hybrid: 128 of 512": (
-        lambda: list(built("hybrid", heads=64, learned_share=0.25).table.shape),
-        [1, 64, 128],
-    ),
     "rnope_swa: free layers": (
         lambda: [layer for layer in range(8) if built("rnope_swa", layers=8).is_free(layer)],
         [3, 7],
-    ),
-    "rnope_swa: few layers": (lambda: built("rnope_swa", layers=2).is_free(1), True),
-    "stick_breaking: shares of 1/2": (
-        lambda: (
-            built("stick_breaking", remainder="self")
-            .weights(torch.zeros(1, 1, 1, 4), torch.ones(1, 4).bool(), 0)
-            .flatten()
-            .tolist()
-        ),
-        [1 / 8, 1 / 4, 1 / 2, 1 / 8],
-    ),
-    "cope: open gates count tokens": (
-        lambda: content.reversed_cumsum(torch.ones(4)).tolist(),
-        [4.0, 3.0, 2.0, 1.0],
     ),
 }
 
@@ -131,7 +90,13 @@ def test_published_number(pin: str) -> None:
 # encoding -> parameter -> (smallest, largest, standard deviation) of 8 heads of 16, 4 layers, T = 64; d = 128
 NORMAL = (-1.0, 1.0, 128**-0.5)
 ZERO = (0.0, 0.0, 0.0)
-UNIFORM = 3**-0.5  # standard deviation of numbers in [-1, 1]
+
+
+def uniform(fan_in: int) -> tuple[float, float, float]:
+    bound: float = fan_in**-0.5
+    return -bound, bound, bound / 3**0.5
+
+
 INITIAL: dict[str, dict[str, tuple[float, float, float]]] = {
     "learned": {"table": NORMAL},
     "hybrid": {"table": NORMAL},
@@ -154,18 +119,8 @@ INITIAL: dict[str, dict[str, tuple[float, float, float]]] = {
         "w3": ZERO,
         "b3": ZERO,
     },
-    "fire": {
-        "w1": (-1.0, 1.0, UNIFORM),
-        "b1": (-1.0, 1.0, UNIFORM),
-        "w2": (-(32**-0.5), 32**-0.5, UNIFORM * 32**-0.5),
-        "b2": (-(32**-0.5), 32**-0.5, UNIFORM * 32**-0.5),
-    },
-    "dape": {
-        "w1": (-0.25, 0.25, UNIFORM / 4),
-        "b1": (-0.25, 0.25, UNIFORM / 4),
-        "w2": (-(32**-0.5), 32**-0.5, UNIFORM * 32**-0.5),
-        "b2": (-(32**-0.5), 32**-0.5, UNIFORM * 32**-0.5),
-    },
+    "fire": {"w1": uniform(1), "b1": uniform(1), "w2": uniform(32), "b2": uniform(32)},
+    "dape": {"w1": uniform(16), "b1": uniform(16), "w2": uniform(32), "b2": uniform(32)},
 }
 
 
@@ -175,9 +130,8 @@ def test_initial_values(name: str) -> None:
     for key, (low, high, std) in INITIAL[name].items():
         parameter = made.get_parameter(key).detach()
         assert low <= parameter.min() and parameter.max() <= high, key
-        assert parameter.std().item() == pytest.approx(std, rel=0.25 if parameter.numel() < 999 else 0.05), (
-            key
-        )
+        close = 0.25 if parameter.numel() < 999 else 0.05
+        assert parameter.std().item() == pytest.approx(std, rel=close), key
     assert not made.decayed
 
 
@@ -225,16 +179,6 @@ def test_reparametrised_numbers_stay_in_range_with_finite_gradients(name: str, s
         assert parameter.grad is not None and parameter.grad.isfinite().all(), key
     if size == -5.0 and name.startswith("kerple"):
         assert all((parameter.grad != 0).all() for parameter in made.parameters())
-
-
-def test_near_keys_stay_distinct_in_bf16_at_8k() -> None:
-    """Of slope times key index in bf16 only 3 of 64 biases would be distinct."""
-    pos = torch.arange(8192)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        near = built("alibi").bias(pos[-1:], pos, 0)[0, 0, -64:]
-        vectors = turned([1.0] * 8, [256, 257]).bfloat16()
-    assert len(near.unique()) == 64
-    assert (vectors[0] - vectors[1]).abs().max() > 0.3
 
 
 @pytest.mark.parametrize("name", ["integer", "learned", "binary"])
@@ -305,25 +249,6 @@ def test_far_sums_of_gates_stay_exact() -> None:
     assert (found.double() - want).abs().max() < 1e-5
 
 
-def test_no_tensor_of_every_pair_and_hidden_number() -> None:
-    """FIRE's and DAPE's networks at 256 tokens would hold 32 numbers for each pair."""
-    seen = []
-
-    class Sizes(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            out = func(*args, **(kwargs or {}))
-            seen.extend(
-                one.numel() for one in (out if isinstance(out, tuple) else (out,)) if isinstance(one, Tensor)
-            )
-            return out
-
-    pos, s = torch.arange(256), torch.zeros(1, 4, 256, 256, requires_grad=True)
-    with Sizes():
-        built("fire").bias(pos, pos, 0).sum().backward()
-        built("dape").scores(s, s, s, pos, pos, None, 0).sum().backward()
-    assert 256 * 256 * 4 <= max(seen) < 256 * 256 * 16
-
-
 def test_untrained_rows_depend_on_seed_place_and_position_alone() -> None:
     at_once = Example("learned", list(range(40)), heads=1).encoding.rows(torch.arange(40), 0)
     grown = Example("learned", list(range(40)), heads=1).encoding
@@ -370,15 +295,8 @@ WARNS: list[tuple[str, int, dict[str, Any], str | None]] = [
     ("t5", 64, {"max_distance": 128}, "5 of 32 buckets lie beyond the farthest distance of training, 63"),
     ("t5", 64, {"max_distance": 128, **DRAWN}, None),
     ("t5", 64, {"max_distance": 128, **OFFSET}, "max_distance=128"),
-    ("shaw", 17, {}, None),
-    ("shaw", 15, {}, "2 of 17 rows"),
-    ("shaw", 15, DRAWN, None),
-    ("cope", 16, {"p_max": 16}, None),
-    ("cope", 16, {"p_max": 20}, "rows 17 to 20"),
     ("binary", 64, {"bits": 6}, None),
     ("binary", 64, {"bits": 16}, "bits 6 to 15"),
-    ("rnope_swa", 64, {}, None),
-    ("rnope_swa", 64, {"every": 1}, "no layer of 2 is rotary"),
 ]
 
 
@@ -393,23 +311,18 @@ REFUSED: list[tuple[str, int, dict[str, Any], str]] = [
     *(("rope", 64, {"base": base}, "base=") for base in (1.0, math.nan, math.inf)),
     *(("rope", 64, {"fraction": share}, "fraction=") for share in (0.0, 1.5, 0.05)),
     *(("rope", 64, {"drop_low": share}, "drop_low=") for share in (1.0, 0.99, 0.03, -0.1)),
-    ("rope", 64, {"layout": "pairs"}, "layout"),
     ("rope", 64, {"width": 15}, "head_dim=15"),
     ("xpos", 64, {"scale_base": 0.0}, "scale_base=0"),
     ("xpos", 64, {"position_limit": 32_769}, "positions.max=32769"),
     ("xpos", 65_537, {}, "context_length=65537"),
     ("hope", 64, {"turns": 0.0}, "turns=0"),
     ("hope", 4, {}, "no pair turns as often within T=4"),
-    ("pope", 64, {"base": 0.5}, "base=0.5"),
     ("rnope_swa", 64, {"every": 0}, "every=0"),
     ("rnope_swa", 64, {"window": 0}, "window=0"),
     ("scale_invariant", 64, {"tau": 0.0}, "tau=0"),
-    ("scale_invariant", 64, {"fraction": 1.5}, "fraction=1.5"),
     ("t5", 64, {"buckets": 31}, "buckets=31"),
     ("t5", 64, {"max_distance": 16}, "max_distance=16"),
-    ("t5", 64, {"max_distance": "far"}, "max_distance"),
     ("fire", 64, {"threshold": 0.0}, "threshold=0"),
-    ("fire", 64, {"threshold": math.inf}, "threshold=inf"),
     ("dynamic_bias", 64, {"hidden": 0}, "hidden=0"),
     ("dape", 64, {"hidden": 0}, "hidden=0"),
     ("cope", 64, {"p_max": 0}, "p_max=0"),
@@ -418,10 +331,8 @@ REFUSED: list[tuple[str, int, dict[str, Any], str]] = [
     ("sinusoidal_trainable", 64, {"heads": 1, "width": 5}, "d_model=5: must be even"),
     ("hybrid", 64, {"learned_share": 0.0}, "learned_share=0"),
     ("hybrid", 64, {"learned_share": 0.001}, "learned_share=0.001"),
-    ("learned", 64, {"beyond": "clip"}, "untrained"),
     ("binary", 64, {"bits": 5}, "bits=5: must be 6"),
     ("binary", 64, {"bits": 63}, "bits=63"),
-    ("stick_breaking", 64, {"remainder": "all"}, "remainder"),
 ]
 
 
@@ -461,10 +372,3 @@ def test_xpos_has_no_overflow_in_its_longest_windows() -> None:
     few = x[:, :, :4]
     q, k = made.rotate(few, few, gaps, gaps, 0)
     assert (q @ k.mT).isfinite().all()  # also of the future, which is masked later
-
-
-def test_normalized_leaks_the_length_and_says_so() -> None:
-    whole, prefix = Example("normalized", NEAR).encoding, NEAR[:10]
-    rows = whole.rows(torch.tensor(NEAR), 0)[:10]
-    assert not whole.prefix_stable and not torch.allclose(rows, whole.rows(torch.tensor(prefix), 0))
-    assert not whole.rows(torch.tensor([0]), 0).any()  # a window of one token

@@ -1,27 +1,368 @@
-"""Encodings with the faults that circulate; each says what it is and which law catches it.
+"""Encodings with the faults that circulate: each says what it is, and names the law that catches it.
 
-`healthy` is the shipped encoding, or the class here, that does the same without the fault. `caught_by` is
-None where the fault is consistent in itself: only a formula rebuilt by a second route sees that.
+Each overrides a hook of a healthy one. `law` is None where a fault is consistent in itself: only the formula
+that tests/encodings rebuild by another route sees that.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding
+from posenc.encodings.base import Encoding, Shape
+
+BROKEN: list[Any] = []
 
 
 class Broken(Encoding):
-    """Parameters of standard deviation 1, so that what they do is seen."""
+    """`says` is part of the law's reason. Parameters have standard deviation 1, which is seen."""
 
     name = paper = formula = acts_on = past_training = "broken"
     learned = "0"
-    caught_by: ClassVar[str | None]
-    says: ClassVar[str]  # part of the reason
-    healthy: ClassVar[Any]
+    law: ClassVar[str | None]
+    says: ClassVar[str]
+
+    def __init_subclass__(cls, law: str | None = None, says: str = "") -> None:
+        cls.law, cls.says = law, says
+        BROKEN.append(cls)
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         nn.init.normal_(parameter, generator=generator)
+
+
+# --- rotations
+class Turned(Broken):
+    """Healthy: halves of queries and keys turned by t * 10000^(-2k/D)."""
+
+    relative = True
+
+    def frequencies(self) -> Tensor:
+        width = self.shape.head_dim
+        return 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+
+    def angles(self, pos: Tensor) -> tuple[Tensor, Tensor]:
+        angle = pos.double()[:, None] * self.frequencies()  # (T, D/2)
+        return angle.cos().float(), angle.sin().float()
+
+    def turn(self, x: Tensor, pos: Tensor) -> Tensor:
+        cos, sin = self.angles(pos)
+        a, b = x.float().chunk(2, dim=-1)
+        return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1).to(x.dtype)
+
+    def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        return self.turn(q, q_pos), self.turn(k, k_pos)
+
+
+class SineTwice(Turned, law="shift", says="all positions move by 1"):
+    """Public snippets turn pairs by [sin, sin] instead of [cos, sin]."""
+
+    def angles(self, pos: Tensor) -> tuple[Tensor, Tensor]:
+        _, sin = super().angles(pos)
+        return sin, sin
+
+
+class Bf16Tables(Turned, law="float32", says="differs from float64"):
+    """Tables kept in bf16: cosines with three digits, whatever the angle was made in."""
+
+    def angles(self, pos: Tensor) -> tuple[Tensor, Tensor]:
+        cos, sin = super().angles(pos)
+        return cos.bfloat16(), sin.bfloat16()
+
+
+class Float32Angles(Turned, law="float32", says="differs from float64"):
+    """Position times frequency in float32: off by 0.004 radians at 65 536."""
+
+    def angles(self, pos: Tensor) -> tuple[Tensor, Tensor]:
+        angle = pos.float()[:, None] * self.frequencies().float()
+        return angle.cos(), angle.sin()
+
+
+class PositionsLikeQueries(Turned, law="bf16", says="at positions to 65535"):
+    """Positions cast to the queries' type: exact in float32, and in bf16 up to 256."""
+
+    def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        return super().rotate(q, k, q_pos.to(q.dtype), k_pos.to(q.dtype), layer)
+
+
+class DoubledExponents(Turned):
+    """10000 ** (-2*arange(0, D, 2)/D): a rotary law with other frequencies."""
+
+    def frequencies(self) -> Tensor:
+        return super().frequencies() ** 2
+
+
+class CachedByLength(Turned, law="positions", says="no change of positions changes logits"):
+    """Tables kept by the number of tokens, whatever their positions are."""
+
+    def angles(self, pos: Tensor) -> tuple[Tensor, Tensor]:
+        tables: dict[int, tuple[Tensor, Tensor]] = self.__dict__.setdefault("tables", {})
+        if len(pos) not in tables:
+            tables[len(pos)] = super().angles(pos)
+        return tables[len(pos)]
+
+
+class SharedTable(Turned, law="trace", says="before and after another model"):
+    """One table for the process, made anew when a longer one is wanted, by the settings of who wants it."""
+
+    shared: ClassVar[list[Tensor]] = []
+
+    def angles(self, pos: Tensor) -> tuple[Tensor, Tensor]:
+        longest = int(pos[-1]) + 1
+        if not self.shared or len(self.shared[0]) < longest:
+            everywhere = torch.arange(longest) * 64 / self.shape.train_length  # interpolated by T
+            self.shared[:] = super().angles(everywhere)
+        cos, sin = self.shared
+        return cos[pos], sin[pos]
+
+
+class NotCentred(Turned, law="finite", says="not finite at positions to 65535"):
+    """xPos with z^(i/512) on queries and z^(-j/512) on keys: the second is infinite from about 36 000 on."""
+
+    def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        q, k = super().rotate(q, k, q_pos, k_pos, layer)
+        pair = torch.arange(0, self.shape.head_dim, 2)
+        z = ((pair / self.shape.head_dim + 0.4) / 1.4).repeat(2)  # (D,)
+        return q * z ** (q_pos[:, None] / 512), k * z ** (-k_pos[:, None] / 512)
+
+
+# --- biases
+class Linear(Broken):
+    """Healthy: a penalty of slope times distance."""
+
+    relative = penalty = True
+
+    def slope(self) -> Tensor:
+        heads = self.shape.n_heads
+        return 2.0 ** (-8 * torch.arange(1, heads + 1) / heads)  # (H,)
+
+    def distance_bias(self, r: Tensor, layer: int) -> Tensor:
+        return -self.slope()[:, None] * r.float()  # (H, R)
+
+
+class Rewarding(Linear, law="penalty", says="rises with the distance"):
+    """slope * (i - j) added with a plus: distance is rewarded."""
+
+    def distance_bias(self, r: Tensor, layer: int) -> Tensor:
+        return -super().distance_bias(r, layer)
+
+
+class Bf16KeyIndex(Linear, law="float32", says="differs from float64"):
+    """slope times the key's index, in bf16: of the 64 nearest keys 3 distinct biases remain at 8k."""
+
+    def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        row = (self.slope().bfloat16()[:, None] * k_pos.bfloat16()).float()  # (H, S)
+        return row[:, None].expand(-1, len(q_pos), -1)
+
+
+class ReadsPositions(Linear, law="positions", says="declared unused"):
+    """Declares that it reads no position, and does."""
+
+    uses_positions = False
+
+
+class IndexInTheBlock(Linear, law="tail", says="the last 1 of 128 tokens"):
+    """The query's index counted from the block's start: right as long as there is one block."""
+
+    def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        r = (torch.arange(len(q_pos))[:, None] - torch.arange(len(k_pos))).clamp_min(0)
+        return self.distance_bias(torch.arange(len(k_pos)), layer)[:, r]
+
+
+class BatchOfQueries(Linear, law="blocks", says="blocks of three queries"):
+    """Temperature by the number of queries at hand instead of the keys that each sees."""
+
+    def scores(self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, *others: Any) -> Tensor:
+        return s * math.log(1 + len(q_pos)) / math.log(1 + self.shape.train_length)
+
+
+class Ceiling(Linear, law="options", says="too far out"):
+    """Ends at 8 T positions by an error of its own, instead of refusing what draws them further out."""
+
+    def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        if int(q_pos[-1]) >= 8 * self.shape.train_length:
+            raise ValueError("too far out")
+        return super().bias(q_pos, k_pos, layer)
+
+
+class Slopes(Broken):
+    """Healthy: a learned slope for the logarithm of the distance."""
+
+    learned = "H"
+    relative = True
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.learnt = nn.Parameter(torch.empty(shape.n_heads))
+
+    def distance_bias(self, r: Tensor, layer: int) -> Tensor:
+        return -self.learnt.exp()[:, None] * r.float().log1p()
+
+
+class StaleSlopes(Slopes, law="load", says="before and after loading"):
+    """The bias made of learned slopes is kept, and not made anew when they change."""
+
+    def distance_bias(self, r: Tensor, layer: int) -> Tensor:
+        if torch.is_grad_enabled():
+            return super().distance_bias(r, layer)
+        kept: dict[tuple[int, int], Tensor] = self.__dict__.setdefault("kept", {})
+        return kept.setdefault((len(r), int(r[0])), super().distance_bias(r, layer))
+
+
+class LogOfZero(Slopes, law="gradient", says="learnt is not finite"):
+    """log(0) in the branch that `where` leaves out: its value is dropped, its gradient is nan."""
+
+    def distance_bias(self, r: Tensor, layer: int) -> Tensor:
+        scaled = self.learnt.exp()[:, None] * r.float()
+        return -torch.where(scaled > 0, scaled.log(), torch.zeros(())).clamp_min(0)
+
+
+class CountsTwice(Slopes, law="count", says="is not what it has"):
+    """Declares two parameters a head and has one."""
+
+    learned = "2*H"
+
+
+class OwnDraws(Slopes, law="seeds", says="starts elsewhere the second time"):
+    """Initial values from the process's random stream instead of the generator that is given."""
+
+    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
+        nn.init.normal_(parameter)
+
+
+class LeftEmpty(Slopes, law="seeds", says="leaves values of learnt as they were"):
+    """Initial values written into a copy, so that a parameter keeps what its memory held."""
+
+    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
+        nn.init.normal_(parameter.clone(), generator=generator)
+
+
+class DeadParameter(Slopes, law="gradient", says="no gradient reaches encoding.unread"):
+    """A parameter that nothing reads."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.unread = nn.Parameter(torch.empty(shape.n_heads))
+
+
+class OneLayerOnly(Broken, law="gradient", says="slope[0] is zero"):
+    """Slopes for every layer, of which the last one's alone are read."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.slope = nn.Parameter(torch.empty(shape.n_layers, shape.n_heads))
+
+    def distance_bias(self, r: Tensor, layer: int) -> Tensor:
+        return -self.slope[-1].exp()[:, None] * r.float().log1p()
+
+
+# --- rows
+class Waves(Broken):
+    """Healthy: sines and cosines of the position, added to the input."""
+
+    def rows(self, pos: Tensor) -> Tensor:
+        half = self.shape.d_model // 2
+        angle = pos.double()[:, None] * 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
+        return torch.cat((angle.sin(), angle.cos()), dim=-1).float()  # (T, d_model)
+
+    def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
+        return x * self.shape.d_model**0.5 + self.rows(pos) if layer == 0 else x
+
+
+class Undeclared(Waves, law="prefix", says="a text of 33 tokens moves"):
+    """Positions as a share of the window's length, without declaring that a longer text changes them."""
+
+    def rows(self, pos: Tensor) -> Tensor:
+        return (pos / pos[-1].clamp_min(1))[:, None].expand(-1, self.shape.d_model)
+
+
+class SavedTable(Waves, law="load", says="saved buffers"):
+    """A table of T rows in the state dict, grown where a longer text comes: checkpoints take its length."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.register_buffer("table", super().rows(torch.arange(shape.train_length)))
+
+    def rows(self, pos: Tensor) -> Tensor:
+        longest = int(pos[-1]) + 1
+        if len(self.table) < longest:
+            self.table = super().rows(torch.arange(longest))
+        return self.table[pos]
+
+
+class StaysBehind(Waves, law="load", says="stay on the CPU: constant"):
+    """A constant as a plain attribute: on a GPU it is on the CPU still."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.constant = torch.ones(shape.d_model)
+
+
+class Dropped(Waves, law="repeat", says="other logits the second time in training"):
+    """Dropout from the process's own stream of random numbers, which no checkpoint holds."""
+
+    def rows(self, pos: Tensor) -> Tensor:
+        return F.dropout(super().rows(pos), 0.1, self.training)
+
+
+class Rows(Broken, law="finite", says="IndexError"):
+    """One learned row a position, and nothing past the last one: an IndexError, on a GPU an assert."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.table = nn.Parameter(torch.empty(shape.positions, shape.d_model))
+
+    def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
+        return x + self.table[pos] if layer == 0 else x
+
+
+# --- of the text
+class OfTheWindow(Broken, law="causal", says="tokens changed from 1 on move logits before them"):
+    """Adds what stands in the whole window to each of its tokens."""
+
+    def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
+        return x + x.mean(1, keepdim=True)
+
+
+class OfTheBatch(Broken, law="batch", says="other texts in the batch"):
+    """Adds the mean over the texts of a batch: a loss then depends on how many are measured at once."""
+
+    def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
+        return x + x.mean(0, keepdim=True)
+
+
+class SelfOnly(Broken, law="order", says="leaves the last output as it is"):
+    """A window that leaves a token nothing but itself."""
+
+    def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        return q_pos[:, None] - k_pos[None, :] < 1
+
+
+class Bf16Sums(Broken, law="bf16", says="bf16 and float32 differ"):
+    """A forget gate whose cumulative sum takes the type that autocast gives it."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.gate = nn.Parameter(torch.empty(shape.n_heads, shape.d_model))
+
+    def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> Tensor:
+        return F.logsigmoid(F.linear(x, self.gate)).cumsum(1).transpose(1, 2)  # (B, H, S)
+
+    def scores(
+        self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
+    ) -> Tensor:
+        queries, keys = s.shape[-2:]
+        passed = state[..., :keys]
+        return s + (passed[..., keys - queries :, None] - passed[..., None, :])
+
+
+class RowOfACount(Broken, law="diverged", says="weights that are nan raise IndexError"):
+    """A row chosen by a sum over gates: where scores are nan it is none of the table's, and raises."""
+
+    def scores(self, s: Tensor, *others: Any) -> Tensor:
+        past = torch.ones(s.shape[-2:]).tril(s.shape[-1] - s.shape[-2])
+        counted = (s.sigmoid() * past).flip(-1).cumsum(-1).flip(-1)
+        return s + torch.arange(9.0)[counted.long().clamp_max(8)]

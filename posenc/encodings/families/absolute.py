@@ -7,8 +7,6 @@ Paper of per_layer: Dehghani et al. 2018 (Universal Transformer), arXiv 1807.038
 of the layer's index; that one is left out.
 """
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar, Literal
 

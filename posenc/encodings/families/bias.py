@@ -1,7 +1,5 @@
 """Learned biases by distance: positive parameters, KERPLE's kernels, a ReLU network of one input."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

@@ -1,7 +1,5 @@
 """Scores that depend on the text: gates summed along it, and a network over the heads at every pair."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -64,25 +62,12 @@ class CumulativeGates(Encoding):
         return torch.addcmul(s, weight[..., start:keys, None].float(), difference)
 
 
-class _ReversedCumsum(torch.autograd.Function):
-    """In place where possible; the gradient is a plain cumsum, where autograd's own would flip four times."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.flip(-1).cumsum_(-1).flip(-1)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return gradients[0].cumsum(-1)
-
-
 def reversed_cumsum(x: Tensor) -> Tensor:
     """Sum each entry and all later ones of the last dimension.
 
     Added from the end, so that a sum near the end is as exact as its few terms; total minus cumsum is not.
     """
-    summed: Tensor = _ReversedCumsum.apply(x)
-    return summed
+    return x.flip(-1).cumsum(-1).flip(-1)
 
 
 def over_heads(z: Tensor, b: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:

@@ -1,7 +1,5 @@
 """Rotations: pairs of numbers of queries and keys rotated by angles that grow with the position."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal
 
@@ -54,6 +52,14 @@ def _as_complex(f: Tensor, turn: Tensor, layout: str) -> Tensor:
         return torch.view_as_real(pairs * turn).flatten(-2)
     turned = torch.view_as_real(torch.complex(*f.chunk(2, dim=-1)) * turn)  # (..., T, D'/2, 2)
     return turned.transpose(-1, -2).flatten(-2)
+
+
+def even_share(head_dim: int, fraction: float) -> int:
+    """Return the even width nearest to a share of a head's. Raises ValueError where it is 0."""
+    width = 2 * round(head_dim * fraction / 2)
+    if width == 0:
+        raise ValueError(f"fraction={fraction}: rotates nothing of head_dim={head_dim}")
+    return width
 
 
 class Rotary(Encoding):

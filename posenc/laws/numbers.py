@@ -1,28 +1,30 @@
-"""Laws of precision: logits are finite, of the right type, and agree in float64, float32 and bf16."""
+"""Laws of numbers: finite, as exact as float64, gradients, number of parameters, initial values."""
 
-from __future__ import annotations
-
+import copy
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from posenc.core.seeds import generator_for
+from posenc.encodings.base import Encoding
 from posenc.laws.subject import (
     FAR,
     LONGEST,
     NotApplicableError,
     Subject,
     Verdict,
-    ViolationError,
+    bounded,
     largest,
     logits,
     require,
     tokens,
     within,
 )
-from posenc.model.decoder import Decoder
+from posenc.model.decoder import Decoder, count_parameters, initialize
 
 # Logits of variance 1 agree to 6e-6, at widths of 32 to 256 alike. Angles in float32 are off by 2e-4, tables
 # in bf16 by 4e-3.
@@ -38,6 +40,7 @@ CASTS: set[Any] = {Tensor.float, Tensor.half, Tensor.bfloat16}
 # Random draws differ between float32 and float64: drawn in float32 and widened, they are the same numbers.
 DRAWS: set[Any] = {torch.rand, torch.randn}
 DRAWS_IN_PLACE: set[Any] = {Tensor.normal_, Tensor.uniform_, Tensor.exponential_, Tensor.log_normal_}
+ARITHMETIC = {"__builtins__": {}, "min": min, "max": max, "round": round, "int": int, "abs": abs}
 
 
 def finite(subject: Subject) -> Verdict:
@@ -78,8 +81,7 @@ def diverged(subject: Subject) -> Verdict:
                 with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
                     made = logits(model, ids)
             except Exception as error:  # an encoding may raise anything
-                text = f"{type(error).__name__}: {error}"
-                raise ViolationError(f"weights that are {spoilt} raise {text} ({dtype})") from error
+                require(False, f"weights that are {spoilt} raise {type(error).__name__}: {error} ({dtype})")
             if math.isnan(factor):
                 require(not made.isfinite().any(), f"weights that are {spoilt} give finite logits ({dtype})")
     return Verdict("pass", f"{subject.train_length} tokens")
@@ -97,8 +99,8 @@ def float32(subject: Subject) -> Verdict:
             for to, of in zip(wide.parameters(), model.parameters(), strict=True):
                 to.copy_(of)
         exact = logits(wide, ids, pos)
-    off = largest(rounded.double(), exact)
-    return Verdict("pass", within(off, FLOAT32, f"float32 differs from float64 at positions to {FAR - 1}"))
+    reason = f"float32 differs from float64 at positions to {FAR - 1}"
+    return Verdict("pass", bounded(within(largest(rounded.double(), exact), FLOAT32, reason), FLOAT32))
 
 
 def bf16(subject: Subject) -> Verdict:
@@ -111,15 +113,14 @@ def bf16(subject: Subject) -> Verdict:
         _bf16_off(model, n, None, length, f"at {n} tokens")
         for n in subject.windows(length * times for times in (1, 2, 4, LONGEST))
     ]
-    figure = within(max(off), BF16, "")
     require(max(off) < GROWTH * off[0], f"bf16 is {max(off) / off[0]:.1f} times as far off at longer windows")
     try:
         model = subject.anywhere(model)
         pos = far_positions(model, length)
     except NotApplicableError as error:
-        return Verdict("pass", figure, str(error))
+        return Verdict("pass", bounded(max(off), BF16), str(error))
     far = _bf16_off(model, len(pos), pos, length, f"at positions to {FAR - 1}")
-    return Verdict("pass", within(max(*off, far), BF16, ""))
+    return Verdict("pass", bounded(max(*off, far), BF16))
 
 
 def _bf16_off(model: Decoder, n: int, pos: Tensor | None, last: int, where: str) -> float:
@@ -129,8 +130,7 @@ def _bf16_off(model: Decoder, n: int, pos: Tensor | None, last: int, where: str)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         rounded = logits(model, ids, pos).float()
     off = (rounded - exact).square().mean(dim=(0, 2)).sqrt()  # (n,)
-    mean = off[-last:].mean().item()
-    within(mean, BF16, f"bf16 and float32 differ {where}")
+    mean = within(off[-last:].mean().item(), BF16, f"bf16 and float32 differ {where}")
     within(off.max().item(), BF16_TOKEN, f"bf16 and float32 differ at a token {where}")
     return mean
 
@@ -159,11 +159,10 @@ class Float64(TorchFunctionMode):
     Make a model inside and run it there: its buffers and constants are made anew.
     """
 
-    def __enter__(self) -> Float64:
+    def __enter__(self) -> None:
         self._before = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
-        entered: Float64 = super().__enter__()
-        return entered
+        super().__enter__()
 
     def __exit__(self, *raised: Any) -> None:
         super().__exit__(*raised)
@@ -185,3 +184,82 @@ class Float64(TorchFunctionMode):
 def _widened(value: Any) -> Any:
     # the type first: `in` would compare a tensor
     return torch.float64 if isinstance(value, torch.dtype) and value in NARROW else value
+
+
+def gradient(subject: Subject) -> Verdict:
+    """Check the gradient of every parameter at T, in float32 and in bf16: finite, and not all zero."""
+    for enabled in (False, True):
+        model = subject.fresh().train()
+        n, where = subject.train_length, " in bf16" if enabled else ""
+        pos = model.positions(n, generator_for(0, "law"))
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            out = model(tokens(model, n, batch=4), pos)
+        out.float().logsumexp(-1).square().sum().backward()
+        for name, parameter in model.named_parameters():
+            require(parameter.grad is not None, f"no gradient reaches {name}{where}")
+            assert parameter.grad is not None
+            require(bool(parameter.grad.isfinite().all()), f"the gradient of {name} is not finite{where}")
+            for part, grad in _by_layer(name, parameter.grad, len(model.blocks)):
+                require(bool((grad != 0).any()), f"the gradient of {part} is zero{where}")
+        require(not any(buffer.requires_grad for buffer in model.buffers()), "a buffer requires a gradient")
+    every, own = (len(list(module.parameters())) for module in (model, model.encoding))
+    return Verdict("pass", f"{every} tensors, {own} of its own")
+
+
+def _by_layer(name: str, grad: Tensor, layers: int) -> list[tuple[str, Tensor]]:
+    """Split the gradient of an encoding's parameter whose first size is the number of layers."""
+    if not name.startswith("encoding.") or grad.ndim < 2 or len(grad) != layers:
+        return [(name, grad)]
+    return [(f"{name}[{layer}]", one) for layer, one in enumerate(grad)]
+
+
+def count(subject: Subject) -> Verdict:
+    """Evaluate `learned` with the values of this model and compare."""
+    model = subject.fresh()
+    encoding = model.encoding
+    declared = _declared(encoding, subject.settings)
+    real = count_parameters(model)["encoding"]
+    figure = f"{declared:,} declared, {real:,} there"
+    require(declared == real, f"learned = {encoding.learned!r} is not what it has", figure)
+    return Verdict(
+        "pass", f"{real:,}", f"learned = {encoding.learned}" if encoding.learned else "of its parts"
+    )
+
+
+def seeds(subject: Subject) -> Verdict:
+    """Initial values depend on the seed and the parameter's name, not on the encoding or on other draws."""
+    for seed in (0, 1):
+        model = subject.build(seed)
+        for name, parameter in model.encoding.named_parameters():
+            value = torch.full(parameter.shape, float("nan"))
+            with torch.no_grad():
+                model.encoding.initialize(name, value, generator_for(seed, name))
+            require(bool(value.isfinite().all()), f"initialize leaves values of {name} as they were")
+        with torch.random.fork_rng():
+            torch.manual_seed(seed + 1)  # the global generator must not matter
+            again = dict(subject.build(seed).named_parameters())
+        plain = copy.deepcopy(model)
+        plain.encoding = Encoding(model.encoding.shape)
+        initialize(plain, seed)
+        shared = dict(plain.named_parameters())
+        for name, parameter in model.named_parameters():
+            require(torch.equal(parameter, again[name]), f"{name} starts elsewhere the second time")
+            require(
+                name not in shared or torch.equal(parameter, shared[name]),
+                f"{name} starts elsewhere than without the encoding",
+            )
+    return Verdict("pass", "two seeds, bit for bit")
+
+
+def _declared(encoding: Encoding, settings: Mapping[str, Any]) -> int:
+    """Return the declared number of parameters; of a sum, that of its parts together."""
+    if encoding.learned is not None:
+        s = encoding.shape
+        sizes = {"T": s.positions, "d": s.d_model, "D": s.head_dim, "H": s.n_heads, "L": s.n_layers}
+        # eval: the text belongs to the class, whose code runs anyway
+        return int(eval(encoding.learned, dict(ARITHMETIC), {**settings, **sizes}))
+    parts = getattr(encoding, "parts", ())
+    theirs = next((value for value in settings.values() if isinstance(value, list)), [])
+    if not parts or len(parts) != len(theirs):
+        raise NotApplicableError("declares no count")
+    return sum(_declared(part, own) for part, own in zip(parts, theirs, strict=True))
