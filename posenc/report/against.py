@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TextIO
 
-from posenc.core.errors import UserError, visible
+from posenc.core.errors import UserError
 from posenc.report.captions import millions
 from posenc.report.data import csv_text
 from posenc.report.table import CellText, Report, Table
@@ -23,27 +23,22 @@ OUTCOMES = ("pass", "fail", "cannot tell")  # in the order they are printed
 ALIKE = 1.02  # multiples of T that differ by less are printed as one
 
 
-def render_against(found: PaperComparison, format: str, width: int, color: bool, unicode: bool = True) -> str:
-    """Return text that ends with a newline; only the format `table` uses `width` and `color`.
-
-    Raises UserError for a format that is not in FORMATS.
-    """
+def show_against(found: PaperComparison, format: str, stream: TextIO) -> None:
+    """Print to a stream. Raises UserError for a format that is not in FORMATS."""
     match format:
         case "table":
-            return terminal([report_of(found)], width, color, unicode)
+            shown = [report_of(found)]
+            text = terminal(shown, width_of(stream), color_of(stream), unicode_of(stream))
         case "markdown":
-            return markdown([report_of(found)], unicode)
+            text = markdown([report_of(found)], unicode_of(stream))
         case "csv":
-            return _csv(found)
+            text = _csv(found)
         case "json":
             document = {"schema_version": SCHEMA_VERSION, **dataclasses.asdict(found)}
-            return json.dumps(document, indent=2, allow_nan=False) + "\n"
-    raise UserError("--format", visible(format), "no such format with --against", allowed=FORMATS)
-
-
-def show_against(found: PaperComparison, format: str, stream: TextIO) -> None:
-    """Print to a stream, as wide, coloured and plain as it can show. Raises as render_against."""
-    write(render_against(found, format, width_of(stream), color_of(stream), unicode_of(stream)), stream)
+            text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+        case _:
+            raise UserError("--format", format, "no such format with --against", allowed=FORMATS)
+    write(text, stream)
 
 
 def report_of(found: PaperComparison) -> Report:
@@ -86,10 +81,9 @@ def _settings(found: PaperComparison) -> list[str]:
 def _table(block: Block) -> Table:
     rest = f"; {block.not_shown} more published numbers, at lengths between these" if block.not_shown else ""
     names = [entry.encoding for entry in block.entries]
-    repeated = [a == b for a, b in zip(names, ["", *names], strict=False)]
     return Table(
         heads=[[head] for head in HEADS],
-        names=["" if again else name for name, again in zip(names, repeated, strict=True)],
+        names=["" if i and name == names[i - 1] else name for i, name in enumerate(names)],
         cells=[[CellText([text]) for text in _texts(entry)] for entry in block.entries],
         title=f"trained at {block.train_length} tokens there{rest}",
         notes=_checks(block.checks),
@@ -98,15 +92,14 @@ def _table(block: Block) -> Table:
 
 def _texts(entry: Entry) -> list[str]:
     """Return the cells of a row; `-` where nobody measured, empty where there is nothing to say."""
-    change = "" if entry.measured_change is None else printed_change(entry.measured_change, "nats")
-    half = "" if entry.measured_half is None else f"±{printed(entry.measured_half, 'nats')}"
-    return [
-        _length(entry),
-        f"{entry.published:g}",
-        "" if entry.published_change is None else printed_change(entry.published_change, "nats"),
-        "-" if entry.measured is None else printed(entry.measured, "nats"),
-        change + half if change else "",
-    ]
+    published, measured = (
+        "" if change is None else printed_change(change, "nats")
+        for change in (entry.published_change, entry.measured_change)
+    )
+    if measured and entry.measured_half is not None:
+        measured += f"±{printed(entry.measured_half, 'nats')}"
+    mean = "-" if entry.measured is None else printed(entry.measured, "nats")
+    return [_length(entry), f"{entry.published:g}", published, mean, measured]
 
 
 def _length(entry: Entry) -> str:

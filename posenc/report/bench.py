@@ -55,13 +55,12 @@ def report_of(document: dict[str, Any]) -> Report:
 def _machine(document: dict[str, Any]) -> Iterator[str]:
     machine = document["machine"]
     device = f"{machine['device_name']}, " if machine["device_name"] else ""
-    threads = f"{machine['threads']} of {machine['cores']} cores"
-    torch, date = machine["versions"]["torch"], document["date"][:10]
-    yield f"{device}{machine['cpu']}, {threads}, torch {torch}, {date}"
+    threads = f"{machine['threads']} of {machine['cores']} cores, torch {machine['versions']['torch']}"
+    yield f"{device}{machine['cpu']}, {threads}, {document['date'][:10]}"
     for rate in document["rates"]:
         if "flops_per_second" in rate:
+            speed = f"{rate['flops_per_second'] / 1e9:,.0f} GFLOP/s"
             shape = " x ".join(map(str, rate["shape"]))
-            speed = _flops(rate["flops_per_second"])
             yield f"matrix products in {rate['precision']} on {rate['device']}: {speed} ({shape})"
 
 
@@ -82,15 +81,7 @@ def _table(
     title: str, cells: Sequence[dict[str, Any]], figures: Sequence[dict[str, Any]], mfu: bool
 ) -> Table:
     base = f"/ {cells[0]['base']}"
-    heads = [
-        "ms",
-        "tokens/s",
-        f"time {base}",
-        "quartiles",
-        "MB",
-        f"tensors {base}",
-        *(["MFU"] if mfu else []),
-    ]
+    heads = ["ms", "tokens/s", f"time {base}", "quartiles", "MB", f"tensors {base}", "MFU"][: 7 if mfu else 6]
     names = [cell["label"] for cell in cells]
     return Table(
         heads=[[head] for head in heads],
@@ -136,7 +127,3 @@ def _csv(document: dict[str, Any]) -> str:
 
 def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
-
-
-def _flops(value: float) -> str:
-    return f"{value / 1e12:,.0f} TFLOP/s" if value >= 1e13 else f"{value / 1e9:,.0f} GFLOP/s"

@@ -37,6 +37,7 @@ VERBS = {
     COLLAPSED_WORD: ("collapses", "collapse"),
 }
 AGAINST = {"lower": "lower", "tie": "a tie with it", "unclear": "not told from it", "higher": "higher"}
+MARK_WORDS = {"lowest": "lowest of its length", "tie": "a tie with it", "unclear": "cannot be told from it"}
 NOTES = {
     "fixed-target": "1x is the crop line: the loss if you truncate the context to T",
     "nonoverlapping": "nonoverlapping rewards longer windows: use it only to compare with papers",
@@ -78,22 +79,19 @@ def spread_is_of(comparison: Comparison) -> str | None:
 def title(comparison: Comparison) -> str:
     """Return protocol, unit, corpus, tokenizer, T, model and training tokens in one line."""
     h = comparison.header
-    parts = [] if h["facet"] is None else [f"{h['facet']['key']} {h['facet']['value']}"]
-    parts.append(f"{h['protocol']}: {h['unit']}")
-    if h["stride"] is not None:
-        parts.append(f"stride {h['stride']}")
-    if h["corpus"] is not None:
-        parts.append(f"corpus {h['corpus']}" + (f" ({h['split']})" if h["split"] else ""))
-    if h["tokenizer"] is not None:
-        parts.append(f"tokenizer {_name_of(h['tokenizer'])}")
-    if h["context_length"] is not None:
-        parts.append(f"T = {h['context_length']} tokens")
-    if h["model"] is not None:
-        sizes = "" if h["parameters"] is None else f" ({_range(map(millions, h['parameters']))} parameters)"
-        parts.append(f"model {_name_of(h['model'])}{sizes}")
-    if h["tokens"] is not None:
-        parts.append(f"trained on {millions(h['tokens'])} tokens")
-    return ", ".join(parts)
+    split = f" ({h['split']})" if h["split"] else ""
+    sizes = "" if h["parameters"] is None else f" ({_range(map(millions, h['parameters']))} parameters)"
+    parts = {  # by what must be known
+        "facet": h["facet"] and f"{h['facet']['key']} {h['facet']['value']}",
+        "protocol": f"{h['protocol']}: {h['unit']}",
+        "stride": f"stride {h['stride']}",
+        "corpus": f"corpus {h['corpus']}{split}",
+        "tokenizer": f"tokenizer {_name_of(h['tokenizer'])}",
+        "context_length": f"T = {h['context_length']} tokens",
+        "model": f"model {_name_of(h['model'])}{sizes}",
+        "tokens": f"trained on {millions(h['tokens'])} tokens",
+    }
+    return ", ".join(text for key, text in parts.items() if h[key] is not None)
 
 
 # --- the answer
@@ -170,17 +168,19 @@ def _lowest(comparison: Comparison, columns: Sequence[int]) -> str:
 
 def _breaks(rows: Sequence[Row]) -> str:
     """`past T rope breaks at 1.44x; alibi does not break`."""
-    curves = [(row, row.curve) for row in rows if row.curve]
-    broken = [(row, curve) for row, curve in curves if any(end is not None for end in curve.breaks_at)]
-    others = [(row, curve) for row, curve in curves if all(end is None for end in curve.breaks_at)]
-    whole = [row for row, curve in others if all(curve.holds)]
-    unclear = [row for row, curve in others if not all(curve.holds)]
-    clauses = []
-    for row, curve in broken:
-        first = min(end for end in curve.breaks_at if end is not None)
-        clauses.append(f"{_names([row])} breaks at {first / curve.train_length:.3g}x")
-    if len(broken) > MOST_NAMED:
-        clauses = [f"{len(broken)} rows break"]
+    clauses: list[str] = []
+    whole: list[Row] = []
+    unclear: list[Row] = []
+    for row in rows:
+        if row.curve is None:
+            continue
+        ends = [end for end in row.curve.breaks_at if end is not None]
+        if ends:
+            clauses.append(f"{_names([row])} breaks at {min(ends) / row.curve.train_length:.3g}x")
+        else:
+            (whole if all(row.curve.holds) else unclear).append(row)
+    if len(clauses) > MOST_NAMED:
+        clauses = [f"{len(clauses)} rows break"]
     if whole:
         clauses.append(f"{_names(whole)} {'does' if len(whole) == 1 else 'do'} not break")
     if unclear:
@@ -325,12 +325,8 @@ def _marks(comparison: Comparison, marks: Mapping[str, str]) -> str:
             return "no best is marked: these rows are not comparable"
     if ranked and not any(pair.seeds for column in comparison.columns for pair in column.pairs):
         return "not ranked: no two rows have a seed in common"
-    words = {
-        "lowest": "lowest of its length",
-        "tie": "a tie with it",
-        "unclear": "cannot be told from it",
-    }
-    parts = [f"{marks[m]} {text}" for m, text in words.items() if any(cell.mark == m for cell in cells)]
+    given = {cell.mark for cell in cells}
+    parts = [f"{marks[mark]} {text}" for mark, text in MARK_WORDS.items() if mark in given]
     if ranked:
         parts.append("no mark: higher (95% intervals, Holm-corrected)")
     if lost_seeds and len(comparison.rows) > 1 and not any(row.curve for row in comparison.rows):

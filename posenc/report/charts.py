@@ -6,12 +6,12 @@ Row names are data of a chart and never part of an expression. Colours are those
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from posenc.report.captions import length, millions
 from posenc.report.colors import Style
-from posenc.report.plots.series import Names, training_series
+from posenc.report.plots.series import Names, Series, series_of, training_series
 from posenc.report.table import cell_text
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison
@@ -72,13 +72,13 @@ Looks = Mapping[str, tuple[int, Style]]  # by the row's name in the page: its nu
 
 def context_charts(comparison: Comparison, names: Names, looks: Looks) -> list[dict[str, Any]]:
     """Return the charts of the loss and of its change against context or position; none without a number."""
-    losses = _points(comparison, names, change=False)
+    losses = _context_points(comparison, names, change=False)
     if not losses:
         return []
     curves, unit = any(row.curve for row in comparison.rows), comparison.header["unit"]
     axis = _context_axis(comparison, "position" if curves else "context")
     charts = [_chart("Loss by position" if curves else "Loss against context", unit, losses, axis, looks)]
-    changes = _points(comparison, names, change=True)
+    changes = _context_points(comparison, names, change=True)
     if any(point["x"] != 1 for point in changes):
         title = "Rise over the mean from T/2 to T" if curves else "Change against T"
         charts.append(_chart(title, unit, changes, axis, looks))
@@ -93,11 +93,8 @@ def training_chart(
     points: list[Point] = []
     for one in series:
         step = max(1, math.ceil(len(one.x) / MOST_LOGGED))
-        for i in sorted({*range(0, len(one.x), step), len(one.x) - 1} if one.x else ()):
-            known = math.isfinite(one.low[i])
-            band = (one.low[i], one.high[i]) if known else None
-            text = [one.name, f"{millions(round(one.x[i]))} tokens", f"{one.y[i]:.3f}"]
-            points.append(_point(one.name, round(one.x[i]), one.y[i], band, text))
+        texts = [[f"{millions(round(x))} tokens", f"{y:.3f}"] for x, y in zip(one.x, one.y, strict=True)]
+        points += _points(one, texts, {*range(0, len(one.x), step), len(one.x) - 1} if one.x else ())
     axis = {"title": "tokens trained on", "format": "~s", "tickCount": 5}
     return [_chart("Training loss", "nats per token", points, axis, looks)] if points else [], notes
 
@@ -105,26 +102,23 @@ def training_chart(
 # --- points
 
 
-def _points(comparison: Comparison, names: Names, change: bool) -> list[Point]:
-    """Return a point for each cell with a number; its band is over seeds, of one seed over documents."""
-    found = []
-    for row in comparison.rows:
-        for cell in row.cells:
-            value, spread, band = cell.mean, cell.spread, None
-            if change:
-                value, spread, band = cell.change, cell.change_spread, cell.change_ci95
-            if value is None or not math.isfinite(value) or cell.mean is None:
-                continue
-            if spread is not None and math.isfinite(spread):
-                band = [value - spread, value + spread]
-            text = [names.of(row), *_text(cell, comparison)]
-            found.append(_point(names.of(row), cell.multiple, value, band, text))
-    return found
+def _context_points(comparison: Comparison, names: Names, change: bool) -> list[Point]:
+    """Return a point for each cell with a number."""
+    points: list[Point] = []
+    for one, row in zip(series_of(comparison, names, change), comparison.rows, strict=True):
+        texts = [_text(cell, comparison) for cell in row.cells]
+        points += _points(one, texts, range(len(texts)))
+    return points
 
 
-def _point(row: str, x: float, y: float, band: Sequence[float] | None, text: Sequence[str]) -> Point:
-    ends = {} if band is None else {"low": _short(band[0]), "high": _short(band[1])}
-    return {"row": row, "x": _short(x), "y": _short(y), **ends, "text": "\n".join(text)}
+def _points(one: Series, texts: Sequence[Sequence[str]], places: Iterable[int]) -> Iterator[Point]:
+    """Yield the points of a line at these places, with its band where there is one."""
+    for i in sorted(places):
+        if math.isfinite(one.y[i]):
+            known = math.isfinite(one.low[i])
+            band = {"low": _short(one.low[i]), "high": _short(one.high[i])} if known else {}
+            text = "\n".join([one.name, *texts[i]])
+            yield {"row": one.name, "x": _short(one.x[i]), "y": _short(one.y[i]), **band, "text": text}
 
 
 def _text(cell: Cell, comparison: Comparison) -> list[str]:
@@ -146,12 +140,12 @@ def _short(value: float) -> float:
 def _chart(
     title: str, unit: str, points: Sequence[Point], axis: dict[str, Any], looks: Looks
 ) -> dict[str, Any]:
-    """Return title, unit and specification. A checkbox shows the range of the lower half of the points."""
+    """Return title, unit and specification. A checkbox shows the range of the lower points."""
+    context = "values" in axis  # multiples of T, else tokens trained on
     ys, xs = sorted(point["y"] for point in points), [point["x"] for point in points]
     whole = _padded([point[key] for point in points for key in ("y", "low", "high") if key in point])
-    near = _padded(ys[: len(ys) // 2 + 1])
+    near = _padded(ys[: int(len(ys) * (0.5 if context else 0.75)) + 1])
     ends = [{"expr": f"detail ? {a} : {b}"} for a, b in zip(near, whole, strict=True)]
-    context = "values" in axis  # multiples of T, else tokens trained on
     x_scale: dict[str, Any] = {"domain": [min(xs) if context else 0, max(xs)], "nice": False}
     x_scale |= {"type": "log", "base": 2, "padding": 14} if context else {}
     box = {"name": "detail", "value": not context, "bind": {"input": "checkbox", "name": "detail "}}
@@ -190,7 +184,7 @@ def _lines(points: Sequence[Point], looks: Looks) -> list[dict[str, Any]]:
 
     colors = [f"var(--s{looks[name][0]})" for name in names]
     dashes = [[round(2 * part, 1) for part in style.dash] or [1, 0] for style in styles]
-    shapes = [SHAPES.get(style.marker, SHAPES["o"]) for style in styles]
+    shapes = [SHAPES[style.marker] for style in styles]
     dimmed = {"condition": {"param": "chosen", "value": 1}, "value": 0.12}
     band = {
         "mark": {"type": "area", "clip": True},

@@ -23,6 +23,7 @@
       });
     });
     const filter = box.querySelector(".filter");
+    if (!filter) continue;
     filter.parentElement.hidden = body.rows.length < 4;
     filter.addEventListener("input", () => {
       const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);

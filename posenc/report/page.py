@@ -17,7 +17,7 @@ from typing import Any
 
 from posenc import __version__
 from posenc.core.errors import RunError, visible
-from posenc.report.captions import captions, label, summary_sentence, title
+from posenc.report.captions import MARK_WORDS, captions, label, summary_sentence, title
 from posenc.report.charts import SHAPES, Looks, context_charts, training_chart
 from posenc.report.colors import Style
 from posenc.report.plots.series import Names, panel_titles
@@ -34,11 +34,6 @@ POLICY = (
 )
 CHIPS = {word: word for word in ("better", "same", "worse", "collapsed", "unclear")}
 CHIPS |= {"lower": "better", "tie": "same", "higher": "worse"}  # style classes of verdicts
-MEANS = {
-    "lowest": "lowest of its length",
-    "tie": "a tie with the lowest",
-    "unclear": "cannot be told from the lowest",
-}
 FACTS = {
     "T": ("context_length", as_text),
     "tokens": ("tokens", "{:,.0f}".format),
@@ -90,7 +85,7 @@ def page(runs: Sequence[Run], comparisons: Sequence[Comparison], command: Sequen
         scripts=[Markup(script) for script in scripts],
         specs=[chart["spec"] for section in sections for chart in section["charts"]],
         sections=sections,
-        swatches=[(style, SHAPES.get(style.marker, SHAPES["o"])) for _, style in looks.values()],
+        swatches=[(style, SHAPES[style.marker]) for _, style in looks.values()],
         settings=_settings(runs, comparisons, names, looks),
         unfinished=[run for run in runs if run.state != "finished"],
         runs=_runs_table(runs),
@@ -99,7 +94,7 @@ def page(runs: Sequence[Run], comparisons: Sequence[Comparison], command: Sequen
         version=__version__,
         chips=CHIPS,
         marks=MARKS,
-        means=MEANS,
+        means=MARK_WORDS,
     )
 
 

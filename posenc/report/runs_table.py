@@ -112,15 +112,9 @@ def _facts(run: RunSummary, now: float) -> dict[str, str | None]:
 
 
 def _names(runs: Sequence[RunSummary]) -> list[list[str]]:
-    """Return paths, names, ends of names; shorter ones only where they differ beside encoding and seed."""
+    """Return the paths, the names, and the ends of the names, which are hashes."""
     paths, names = [str(run.run.path) for run in runs], [run.run.name for run in runs]
-    beside = [(run.encoding, run.run.seed) for run in runs]
-    apart = [
-        some
-        for some in (names, [name[-8:] for name in names])
-        if len(set(zip(beside, some, strict=True))) == len(runs)
-    ]
-    return [[visible(name) for name in some] for some in (paths, *apart)]
+    return [[visible(name) for name in some] for some in (paths, names, [name[-8:] for name in names])]
 
 
 def _grid(cells: dict[str, list[str]], names: list[str]) -> Table:

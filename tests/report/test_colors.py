@@ -55,15 +55,11 @@ def test_the_headline_has_distinct_colours_and_markers_and_solid_lines() -> None
     assert {style.dash for style in styles} == {()}
 
 
-def test_no_two_of_the_catalogue_and_no_two_extensions_look_alike_together() -> None:
+def test_styles_are_distinct_and_those_of_earlier_figures() -> None:
     assert len(set(styles_of(CATALOGUE).values())) == len(CATALOGUE) > 25
     extended = ["rope", *(f"rope+{name}" for name in EXTENSIONS)]
     assert len(set(styles_of(extended).values())) == len(extended)
-
-
-def test_styles_are_those_of_earlier_figures() -> None:
     assert style_of("rope") == colors.Style("#2B9DF4", "#7C9AD3", (), "P")
-    assert style_of("alibi") == colors.Style("#B8942A", "#C9A300", (), "s")
     assert style_of("rope base=500000") == colors.Style("#2B9DF4", "#7C9AD3", (4, 1.5), "X")
 
 
@@ -85,37 +81,25 @@ def test_a_variant_keeps_the_family_and_an_extension_its_mark() -> None:
     assert (yarn.dash, yarn.marker) == (other.dash, other.marker) and yarn.color != other.color
     shades = {style_of(f"rope base={n}").color for n in range(200)}
     assert base.color in shades and len(shades) == 3
-    assert all(style_of(f"rope base={n}").dash in VARIANT_DASHES for n in range(50))
     assert not set(VARIANT_DASHES) & set(DASHES) and len(set(MARKERS)) == len(MARKERS)
-
-
-def test_a_sum_is_an_encoding_of_its_own_and_an_unknown_extension_a_variant() -> None:
-    assert style_of("alibi+rope").dash in DASHES
-    assert style_of("alibi+rope+yarn").dash in VARIANT_DASHES
-    assert style_of("rope+mine").dash in VARIANT_DASHES  # from another package: no YAML of ours
-    assert style_of("mine+rope").dash in DASHES
-
-
-def test_the_policy_past_t_is_no_variant_until_two_stand_together() -> None:
-    bare, clamp, rows = style_of("learned"), "learned (beyond: clamp)", "learned (beyond: untrained)"
-    assert style_of(clamp) == style_of(rows) == bare
-    both = styles_of([rows, clamp])
-    assert list(both) == [rows, clamp] and both[clamp] == bare != both[rows]
+    for label, dashes in {  # a sum is an encoding; an extension of another package a variant
+        "alibi+rope": DASHES,
+        "mine+rope": DASHES,
+        "alibi+rope+yarn": VARIANT_DASHES,
+        "rope+mine": VARIANT_DASHES,
+        "rope base=7": VARIANT_DASHES,
+    }.items():
+        assert style_of(label).dash in dashes, label
 
 
 def test_rows_that_stand_together_are_told_apart_in_any_order() -> None:
+    bare, clamp, rows = style_of("learned"), "learned (beyond: clamp)", "learned (beyond: untrained)"
+    both = styles_of([rows, clamp])
+    assert style_of(rows) == both[clamp] == bare != both[rows] and list(both) == [rows, clamp]
     labels = [*CATALOGUE, *(f"rope base={n}" for n in range(60)), *(f"new{n}" for n in range(60))]
     found = styles_of(labels)
     assert len(set(found.values())) == len(labels)
     assert found == styles_of(reversed(labels))
     assert all(found[name] == style_of(name) for name in CATALOGUE)
-    assert {found[f"rope base={n}"].color for n in range(60)} <= {
-        style_of(f"rope base={n}").color for n in range(200)
-    }
-
-
-def test_names_of_every_kind_have_a_style() -> None:
-    for name in ("", " ", "+", "a+", "+a", "日本語", "a\nb", "\ud800", "x" * 10_000):
-        style = style_of(name)
-        assert style.color.startswith("#") and style.marker in MARKERS
-    assert len(styles_of(["rope"] * 3)) == 1
+    for name in ("", "+", "a+", "+a", "\ud800", "x" * 10_000):
+        assert style_of(name).marker in MARKERS

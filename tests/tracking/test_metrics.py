@@ -113,10 +113,10 @@ def test_other_targets_are_other_curves() -> None:
         assert found == {
             "eval/fixed-target/nats@1x": 1.0,
             "eval/fixed-target/nats@8x": 1.0,
-            "eval/fixed-target to 16x/nats@1x": 2.0,
-            "eval/fixed-target to 16x/nats@16x": 2.0,
-            "eval/fixed-target 40 targets/nats@1x": 3.0,
-            "eval/fixed-target 40 targets/nats@8x": 3.0,
+            "eval/fixed-target on 280 targets/nats@1x": 2.0,
+            "eval/fixed-target on 280 targets/nats@16x": 2.0,
+            "eval/fixed-target on 40 targets/nats@1x": 3.0,
+            "eval/fixed-target on 40 targets/nats@8x": 3.0,
             "eval/sliding/nats@1x": 1.0,
             "eval/sliding/nats@8x": 1.0,
         }
