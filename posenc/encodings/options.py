@@ -35,6 +35,9 @@ from posenc.encodings.base import Encoding, Shape, at_least
 Scale = Literal["none", "logn", "ssmax"]
 
 
+LARGEST = 2**24  # positions to draw from: a draw makes all of them, 134 MB
+
+
 class Drawn(Encoding):
     """Positions drawn below a limit."""
 
@@ -48,6 +51,8 @@ class Drawn(Encoding):
             self.derived["max"] = self.limit
         if self.limit < shape.train_length:
             raise ValueError(f"positions.max={max}: must be at least context_length={shape.train_length}")
+        if self.limit > LARGEST:
+            raise ValueError(f"positions.max={max}: must be at most {LARGEST}")
 
     @classmethod
     def limit_for(cls, max: int | None, train_length: int) -> int:
