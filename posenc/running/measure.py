@@ -69,10 +69,6 @@ def measure(
     grid = candidates(extension, model) if plan.tune else []
     if plan.tune and not grid:
         say(f"extend={plan.extend['name']}: no knob to choose, measured as it is")
-    if extension is not None and all(
-        extension.effective_encoding(w) is model.effective_encoding for w in request.windows
-    ):
-        log.warning("%s changes nothing at these lengths", extension.name)
     cells = plan_cells(subject, request, plan.protocols)
     done = 0
     total = len(cells) + len(grid) * len(request.extrapolating)

@@ -95,16 +95,6 @@ def test_the_same_picture_has_the_same_bytes(format: str, magic: bytes) -> None:
     assert b"CreationDate" not in content and b"<dc:date>" not in content
 
 
-def test_panels_are_two_to_a_row_and_an_odd_one_is_wide() -> None:
-    figure = draw(simple())
-    figure.draw_without_rendering()
-    wide, left, right = (figure.axes[i].get_position() for i in (0, 1, 2))
-    assert wide.width > 1.5 * max(left.width, right.width) and left.x0 < right.x0
-    curves, legend = figure.axes[0], figure.axes[0].get_legend()
-    assert [line.get_linestyle() for line in curves.get_lines()] == ["-", "--"]
-    assert legend is not None and legend.get_window_extent().y1 < curves.get_window_extent().y0
-
-
 def test_what_a_text_plot_shows() -> None:
     lines = text_plot(simple()).splitlines()
     assert lines[0] == "simple $\\frac$ x" and lines[3] == "falling: y (nats)"
