@@ -3,7 +3,6 @@
     python scripts/bench_peers.py                                    nano, T = 64, 256 and 512, fp32 and bf16
     python scripts/bench_peers.py --model tiny --lengths 64,256 --rounds 20
     python scripts/bench_peers.py --only 'posenc*' --only '*learned einsum*' --compile
-    python scripts/bench_peers.py --profile --lengths 64             where posenc's own step spends its time
 Every contestant makes `--steps` steps in turn, `--rounds` times, in another order each time; medians of the
 rounds, and medians of the ratios within a round. Tokens are bytes of SymPy's source, the same batches for
 all, in memory before anything is timed. All have fused AdamW, clipping, tied embeddings, the same threads,
@@ -22,7 +21,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
-from torch.profiler import profile
 
 from posenc.cli.bench_cell import machine, wait_for
 from posenc.config.checks import check_model
@@ -43,7 +41,7 @@ from posenc.training.oom import keep_freed_memory
 from posenc.training.precision import resolve_device
 
 ENCODINGS = ["nope", "learned", "rope", "alibi", "t5"]
-PEERS = ("x-transformers", "transformers", "nano-gpt")
+PEERS = ("x-transformers", "transformers")
 WIDTH = 110
 HEADS = ("parameters", "ms a step", "tokens/s", "x best peer", "x same", "first loss", "last loss")
 LAST = 10  # steps whose mean loss is shown
@@ -56,38 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     device = resolve_device(asked.device)
     shape = _shape(asked.model)
     lengths, precisions = [int(n) for n in asked.lengths.split(",")], asked.precision.split(",")
-    if asked.profile:
-        for length in lengths:
-            for precision in precisions:
-                print_profile(asked, shape, length, precision, device)
-        return
     torch._dynamo.config.recompile_limit = 512  # one function serves the models of a package
     document = {
         "machine": machine(device),
         "peers": {name: version(name) for name in PEERS if _has(name)},
-        **{
-            key: getattr(asked, key)
-            for key in ("model", "batch_tokens", "steps", "rounds", "compile", "clock")
-        },
+        **{key: getattr(asked, key) for key in ("model", "batch_tokens", "steps", "rounds", "compile")},
         "tables": [_table(asked, shape, length, precisions, device) for length in lengths],
     }
     print(json.dumps(document, indent=2) if asked.format == "json" else text(document, asked.format))
-
-
-def print_profile(asked: Any, shape: ModelShape, length: int, precision: str, device: torch.device) -> None:
-    """Print the operators in which posenc's own step spends its time, by torch.profiler."""
-    maker = next(makers(asked.encodings.split(",")))
-    step = contestant(maker, shape, length, precision, device, asked.compile).step
-    batches = list(_batches(length, asked.batch_tokens // length, 3 + asked.steps * asked.rounds, device))
-    for batch in batches[:3]:
-        step(*batch)
-    with profile() as found:
-        for batch in batches[3:]:
-            step(*batch)
-        wait_for(device)
-    order = "self_cuda_time_total" if device.type == "cuda" else "self_cpu_time_total"
-    print(f"{maker.name} {precision}, T = {length}, {len(batches) - 3} steps")
-    print(found.key_averages().table(sort_by=order, row_limit=15, max_name_column_width=40))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -104,13 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", action="append", help="contestants by name, a glob; may be given again")
     parser.add_argument("--compile", action="store_true", help="torch.compile, each as its users would")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument(
-        "--clock", choices=("wall", "cpu"), default="wall", help="cpu: seconds of all threads"
-    )
     parser.add_argument("--format", choices=("table", "markdown", "json"), default="table")
-    parser.add_argument(
-        "--profile", action="store_true", help="of posenc's step with the first of --encodings"
-    )
     return parser
 
 
@@ -138,16 +106,15 @@ def _table(
         except Exception as error:
             left_out[one.name] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
             contestants.remove(one)
-    clock = process_time if asked.clock == "cpu" else perf_counter
     for i in range(asked.rounds):
         batch = batches[2 + i * asked.steps :][: asked.steps]
         turn = i % len(contestants)
         for one in contestants[turn:] + contestants[:turn]:
             wait_for(device)
-            began = clock()
+            began = perf_counter()
             found = [one.step(*some) for some in batch]
             wait_for(device)
-            seconds[one.name].append((clock() - began) / len(batch))
+            seconds[one.name].append((perf_counter() - began) / len(batch))
             losses[one.name] += found
     medians = {one.name: statistics.median(seconds[one.name]) for one in contestants}
     COMPILED.close()  # the next length has code of its own
@@ -254,8 +221,7 @@ def text(document: dict[str, Any], format: str) -> str:
         console.print(table)
         for name, reason in one["left_out"].items():
             console.print(f"left out: {name}: {reason}")
-    clock = "CPU seconds of the process" if document["clock"] == "cpu" else "wall-clock time"
-    console.print(f"\n{clock}, medians; x best peer: times as fast as the best setting of any peer,")
+    console.print("\nwall-clock time, medians; x best peer: times as fast as the best setting of any peer,")
     console.print("x same: as the best peer with the same encoding; medians of the rounds' ratios")
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 

@@ -124,31 +124,6 @@ def llama(attention: str) -> Callable[[ModelShape, int], nn.Module]:
     return build
 
 
-def nano_gpt(shape: ModelShape, length: int) -> nn.Module:
-    """The `nano-gpt` of the package index, after nanoGPT. Its MLP is always four times as wide."""
-    from nano_gpt.config import GPTConfig
-    from nano_gpt.model import GPT
-
-    config = GPTConfig(
-        block_size=length,
-        vocab_size=VOCABULARY,
-        n_layer=shape.n_layers,
-        n_head=shape.n_heads,
-        n_embd=shape.d_model,
-    )
-
-    class Logits(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = GPT(config, None)
-
-        def forward(self, tokens: Tensor) -> Tensor:
-            found: Tensor = self.model(tokens)[0]
-            return found
-
-    return Logits()
-
-
 @dataclass(frozen=True)
 class Maker:
     """A setting of a package: `build(shape, length)` gives a model that maps tokens (B, T) to logits."""
@@ -237,8 +212,6 @@ def makers(names: list[str]) -> Iterator[Maker]:
         for attention in ("eager", "sdpa"):
             yield Maker("transformers", f"GPT-2 {attention}", "learned", gpt2(attention))
             yield Maker("transformers", f"Llama {attention}", "rope", llama(attention))
-    if _installed("nano_gpt"):
-        yield Maker("nano-gpt", "learned", "learned", nano_gpt)
 
 
 def _installed(module: str) -> bool:

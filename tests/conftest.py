@@ -83,6 +83,7 @@ def no_log_handler_is_left() -> Iterator[None]:
 def as_a_new_process(arguments: list[str]) -> Iterator[None]:
     """What a fresh process has and a second call in one process would not; put back afterwards."""
     from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.hydra_config import HydraConfig
 
     from posenc.running.jobs import _validated
 
@@ -103,6 +104,7 @@ def as_a_new_process(arguments: list[str]) -> Iterator[None]:
             del os.environ[name]
         os.environ.update(environment)
         GlobalHydra.instance().clear()
+        HydraConfig.instance().cfg = None  # a job that raised leaves its configuration there
 
 
 @pytest.fixture

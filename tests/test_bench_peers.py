@@ -65,8 +65,3 @@ def test_ratios_are_to_the_fastest_peer_and_to_the_fastest_of_the_same_encoding(
         assert alike["against_same"] == 1
     for row in table["rows"]:
         assert row["tokens_per_second"] == pytest.approx(256 / row["seconds"])
-
-
-def test_the_profile_names_the_operators() -> None:
-    text = run("--profile", "--rounds", "2", "--steps", "2", "--precision", "bf16", "--encodings", "rope")
-    assert "posenc rope bf16, T = 16, 4 steps" in text and "aten::mm" in text

@@ -30,7 +30,7 @@ SMALL_EVAL = ("eval.max_targets=600",)
 FEWER = {
     "seed=0,1,2": "seed=0",
     "extend=glob(*)": "extend=glob(s*)",
-    "encoding=nope,learned,sinusoidal,rope,alibi,t5": "encoding=rope,alibi",
+    "encoding=nope,learned,sinusoidal,rope,alibi,t5": "encoding=rope,alibi,t5",
     "experiment=headline": "experiment=headline encoding=rope",
 }
 ONLY_ASKS = {"--help", "--cfg"}

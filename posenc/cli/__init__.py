@@ -12,10 +12,8 @@ import typer
 
 from posenc import __version__
 from posenc.cli.completion import (
-    OverridesCommand,
     complete_encoding,
     complete_override,
-    complete_protocol,
     complete_run,
     complete_table,
     complete_where,
@@ -47,13 +45,12 @@ app = typer.Typer(
         "posenc compare --format markdown"
     ),
 )
-data = typer.Typer(help="Corpora: what there is, fetch and tokenise ahead, sizes.", no_args_is_help=True)
+data_app = typer.Typer(help="Corpora: what there is, fetch and tokenise ahead, sizes.", no_args_is_help=True)
 
 # Commands whose other arguments are overrides: KEY=VALUE, -m, --config-dir.
 TAKES_FLAGS = {"allow_extra_args": True, "ignore_unknown_options": True}
-SETTINGS: dict[str, Any] = {"cls": OverridesCommand, "context_settings": TAKES_FLAGS}
+SETTINGS: dict[str, Any] = {"context_settings": TAKES_FLAGS}
 HYDRA: dict[str, Any] = {  # these print a help of their own
-    "cls": OverridesCommand,
     "context_settings": {**TAKES_FLAGS, "help_option_names": []},
     "add_help_option": False,
 }
@@ -78,7 +75,7 @@ Dirs = Annotated[
 Protocol = Annotated[
     str,
     typer.Option(
-        help=f"How the loss was measured: {', '.join(PROTOCOLS)}.", autocompletion=complete_protocol
+        help=f"How the loss was measured: {', '.join(PROTOCOLS)}.", autocompletion=one_of(*PROTOCOLS)
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document.")]
@@ -100,8 +97,8 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
         raise typer.Exit
 
 
-@app.command(**HYDRA)
-def train(
+@app.command(name="train", **HYDRA)
+def train_command(
     context: typer.Context,
     overrides: Overrides = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="What it would take; writes nothing.")] = False,
@@ -116,7 +113,7 @@ def train(
 
 
 @app.command(name="eval", **HYDRA)
-def evaluate(context: typer.Context, overrides: Overrides = None, debug: Debug = False) -> None:
+def eval_command(context: typer.Context, overrides: Overrides = None, debug: Debug = False) -> None:
     """Measure a run again: other lengths, protocols or corpora. See `posenc eval --help`."""
     from posenc.cli.train import run_train_or_eval
 
@@ -124,8 +121,8 @@ def evaluate(context: typer.Context, overrides: Overrides = None, debug: Debug =
     raise typer.Exit(run_train_or_eval("eval", words, own_flags(context), dry_run=False, retry=False))
 
 
-@app.command()
-def compare(
+@app.command(name="compare")
+def compare_command(
     runs: Dirs = None,
     where: Annotated[
         list[str] | None, _where("Only these runs: encoding=rope,al*  seed=0  train.lr!=0.002")
@@ -191,8 +188,8 @@ def compare(
     run_compare(CompareOptions(**{name: given[name] for name in CompareOptions.__dataclass_fields__}))
 
 
-@app.command()
-def encodings(
+@app.command(name="encodings")
+def encodings_command(
     name: Annotated[
         str | None,
         typer.Argument(help="One encoding; all of them without.", autocompletion=complete_encoding),
@@ -210,8 +207,8 @@ def encodings(
     print_catalogue(name, as_json=json, plugins=plugin or [])
 
 
-@app.command(**SETTINGS)
-def check(
+@app.command(name="check", **SETTINGS)
+def check_command(
     context: typer.Context,
     overrides: Overrides = None,
     every: Annotated[bool, typer.Option("--all", help="Every encoding there is, as a matrix.")] = False,
@@ -224,8 +221,8 @@ def check(
     raise typer.Exit(run_check(_line(context, overrides), every=every, as_json=json))
 
 
-@app.command(**SETTINGS)
-def show(
+@app.command(name="show", **SETTINGS)
+def show_command(
     context: typer.Context,
     overrides: Overrides = None,
     out: Annotated[
@@ -239,8 +236,8 @@ def show(
     run_show(_line(context, overrides), out)
 
 
-@app.command(**SETTINGS)
-def bench(
+@app.command(name="bench", **SETTINGS)
+def bench_command(
     context: typer.Context,
     overrides: Overrides = None,
     eval_lengths: Annotated[
@@ -259,7 +256,7 @@ def bench(
     raise typer.Exit(run_bench(line, repeats=repeats, lengths=eval_lengths, format=format))
 
 
-@data.command(name="list")
+@data_app.command(name="list")
 def data_list(json: Json = False, debug: Debug = False) -> None:
     """Every corpus that `data=` knows: licence, size, network needed or not, tokens cached here."""
     from posenc.cli.data import print_corpora
@@ -267,7 +264,7 @@ def data_list(json: Json = False, debug: Debug = False) -> None:
     print_corpora(as_json=json)
 
 
-@data.command(name="prepare", **SETTINGS)
+@data_app.command(name="prepare", **SETTINGS)
 def data_prepare(context: typer.Context, overrides: Overrides = None, debug: Debug = False) -> None:
     """Fetch and tokenise ahead: `posenc data prepare data=wikitext103 tokenizer=bpe`."""
     from posenc.cli.data import prepare_and_print
@@ -275,7 +272,7 @@ def data_prepare(context: typer.Context, overrides: Overrides = None, debug: Deb
     prepare_and_print(_line(context, overrides))
 
 
-@data.command(name="info", **SETTINGS)
+@data_app.command(name="info", **SETTINGS)
 def data_info(
     context: typer.Context, overrides: Overrides = None, json: Json = False, debug: Debug = False
 ) -> None:
@@ -285,11 +282,11 @@ def data_info(
     print_info(_line(context, overrides), as_json=json)
 
 
-app.add_typer(data, name="data")
+app.add_typer(data_app, name="data")
 
 
-@app.command()
-def runs(
+@app.command(name="runs")
+def runs_command(
     directories: Dirs = None,
     where: Annotated[
         list[str] | None, _where("Only runs with this setting; all of them, where several.")
@@ -319,8 +316,8 @@ def runs(
     raise typer.Exit(code)
 
 
-@app.command()
-def export(
+@app.command(name="export")
+def export_command(
     directories: Dirs = None,
     out: Annotated[
         str, typer.Option(metavar="FILE", help="The bundle: NAME.runs.jsonl.gz")
@@ -334,16 +331,16 @@ def export(
     run_export(directories or ["runs"], where or [], out)
 
 
-@app.command()
-def doctor(json: Json = False, debug: Debug = False) -> None:
+@app.command(name="doctor")
+def doctor_command(json: Json = False, debug: Debug = False) -> None:
     """Is everything there that posenc needs? Exit 1 if something stops `posenc train encoding=rope`."""
     from posenc.cli.doctor import run_doctor
 
     raise typer.Exit(run_doctor(as_json=json))
 
 
-@app.command()
-def dashboard(
+@app.command(name="dashboard")
+def dashboard_command(
     entity: Annotated[str | None, typer.Option(help="User or team; default: the account's own.")] = None,
     project: Annotated[str | None, typer.Option(help="Default: the one that runs are tracked in.")] = None,
     protocol: Protocol = "fixed-target",
@@ -358,8 +355,8 @@ def dashboard(
     make_dashboard(entity, project, protocol=protocol, length=length, dry_run=dry_run, out=out)
 
 
-@app.command()
-def completion(
+@app.command(name="completion")
+def completion_command(
     shell: Annotated[
         str | None,
         typer.Argument(

@@ -34,7 +34,7 @@ from posenc.report.bench import FORMATS, render
 from posenc.report.writers import width_of, write
 from posenc.results.settings import spoken_name
 from posenc.running.build import build_decoder, resolve_parts
-from posenc.running.signals import InterruptedRunError, StopFlag, debugging
+from posenc.running.signals import debugging
 from posenc.training.compiling import resolve_compile
 from posenc.training.precision import resolve_device, resolve_precision
 
@@ -85,10 +85,7 @@ class Case:
 
 
 def run_bench(line: CommandLine, *, repeats: int, lengths: str, format: str) -> int:
-    """Measure what the overrides choose and print it; 0, 1 where nothing could be measured, 130, 143.
-
-    Raises UserError.
-    """
+    """Measure what the overrides choose and print it; 0, or 1 where nothing could be measured."""
     if format not in FORMATS:
         raise UserError("--format", format, "no such format", allowed=list(FORMATS))
     whole("--repeats", repeats, least=1)
@@ -97,13 +94,7 @@ def run_bench(line: CommandLine, *, repeats: int, lengths: str, format: str) -> 
             hint = "lengths to evaluate at: --eval-lengths 1x,8x"
             raise UserError(key_of(override), None, "is not read by bench", hint=hint)
     jobs = compose_jobs("train", replace(line, multirun=True)).jobs  # commas need no -m here
-    chosen = with_bases(cases(jobs, repeats=repeats, lengths=lengths))
-    with StopFlag() as stop:
-        try:
-            document = _measured(chosen, repeats)
-        except InterruptedRunError:
-            say(f"{stop.name}: stopped, nothing is kept; the same command begins again")
-            return stop.exit_code
+    document = _measured(with_bases(cases(jobs, repeats=repeats, lengths=lengths)), repeats)
     write(render(document, format, width_of(sys.stdout)), sys.stdout)
     return 0 if any("seconds" in cell["training"] for cell in document["cells"]) else 1
 
@@ -210,9 +201,6 @@ def _measured(chosen: Sequence[Case], repeats: int) -> dict[str, Any]:
         for number, case in enumerate(chosen):
             progress.update(number, f"{visible(case.label)} at {case.asked['settings']['context_length']}")
             answers[case.identity] = _answer(case.asked)
-    _, later = _rates(chosen)  # other work on the machine may have slowed the first ones
-    for target, rate in later.items():
-        rates[target] = max(rates[target], rate, key=lambda one: one.get("flops_per_second", 0.0))
     return {
         "schema_version": SCHEMA_VERSION,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -261,7 +249,7 @@ def _cell(case: Case, answers: dict[str, dict[str, Any]], rate: dict[str, Any]) 
     """Return one cell of the document: settings, figures, medians, and all of it relative to the base."""
     asked, answer = case.asked, answers[case.identity]
     base = answers[case.base().identity]
-    lost = {"reason": answer["reason"]} if "reason" in answer else {}
+    lost = {"reason": answer.get("reason")}
     training = _figures(answer.get("training", lost), base.get("training", {}))
     if "tokens_per_second" in training and "flops_per_second" in rate:
         useful = answer["flops_per_token"] * training["tokens_per_second"]

@@ -9,10 +9,10 @@ import json
 import math
 import platform
 import re
-import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,12 +24,12 @@ import torch
 import torch.nn.functional as F
 from torch.utils.benchmark import Timer
 
+from posenc.core.errors import first_line
 from posenc.core.machine import LiveTensors, peak_of, usable_cores
 from posenc.core.seeds import generator_for, seed_for
 from posenc.data import Split, TokenStore
-from posenc.evaluation.eval_memory import OutOfMemoryError
-from posenc.evaluation.forward_cache import DRAWS, EvalContext, NotApplicableError, window_losses
-from posenc.model.decoder import ModelShape, count_parameters, product_weights, training_flops
+from posenc.evaluation.forward_cache import DRAWS, EvalContext, window_losses
+from posenc.model.decoder import Decoder, ModelShape, count_parameters, product_weights, training_flops
 from posenc.running.build import build_model
 from posenc.running.run_directory import versions
 from posenc.running.signals import debugging
@@ -53,11 +53,12 @@ def main() -> None:
     asked = json.load(sys.stdin)
     device = torch.device(asked["device"])
     answer: dict[str, Any] = {}
-    if asked["kind"] == "rate":
-        answer["machine"] = machine(device)
-        _fill(answer, lambda: {"rate": measured_rate(device, asked["precision"], asked["shapes"])})
-    else:
-        _fill(answer, lambda: measure(asked, device))
+    with _reason_in(answer):
+        if asked["kind"] == "rate":
+            answer["machine"] = machine(device)
+            answer["rate"] = measured_rate(device, asked["precision"], asked["shapes"])
+        else:
+            answer |= measure(asked, device)
     json.dump(answer, answer_to)
 
 
@@ -65,158 +66,154 @@ def main() -> None:
 class Work:
     """Something to repeat: `tokens` go through the model each time, `held` bytes are always there."""
 
+    model: Decoder
     run: Callable[[], object]
     tokens: int
     held: int
 
-
-class Worker:
-    """A model with its initial values on random tokens, and what is timed: a step, a batch of windows."""
-
-    def __init__(self, asked: Mapping[str, Any], settings: Mapping[str, Any], device: torch.device) -> None:
-        self.asked, self.settings, self.device = asked, settings, device
-        shape = ModelShape(**asked["model"])
-        self.model = build_model(dict(settings), shape, asked["vocab_size"]).to(device)
-        self.weights = sum(one.nbytes for one in (*self.model.parameters(), *self.model.buffers()))
-        self._training: Work | None = None
-
-    def training(self) -> Work:
-        """Return a step as posenc.training.loop makes it: loss, gradients, clipping, AdamW."""
-        if self._training is None:
-            self._training = self._train()
-        return self._training
-
-    def _train(self) -> Work:
-        asked, length, seed = self.asked, self.settings["context_length"], self.settings["seed"]
-        how = Optimization(**{**asked["optimization"], "betas": tuple(asked["optimization"]["betas"])})
-        optimizer, loss_of = build_optimizer(self.model, how), NextTokenLoss(self.model)
-        drawn = torch.Generator().manual_seed(seed_for(seed, "bench"))
-        size = (asked["batch_windows"], length + 1)
-        tokens = torch.randint(asked["vocab_size"], size, generator=drawn).to(self.device)
-        inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-
-        def step() -> None:
-            self.model.train()
-            pos = self.model.positions(length, generator_for(seed, "positions", 0))
-            gradients(loss_of, inputs, targets, pos, precision=asked["precision"], grad_clip=how.grad_clip)
-            update(optimizer, how.lr)
-
-        step()  # makes the moments
-        return Work(step, inputs.numel(), self.weights + sum(one.nbytes for one in moments_of(optimizer)))
-
-    def evaluation(self, window: int) -> Work:
-        """Return one batch of windows as fixed-target has them: their last `wanted` targets are scored."""
-        asked = self.asked
-        tokens = np.random.default_rng(0).integers(asked["vocab_size"], size=2 * window + 1)
-        split = Split(["random"], np.array([0]), np.array([len(tokens)]))
-        store = TokenStore(tokens, None, "", asked["vocab_size"], {"name": "random"}, {"test": split})
-        subject = EvalContext(
-            model=self.model,
-            train_length=self.settings["context_length"],
-            seed=self.settings["seed"],
-            precision=asked["precision"],
-            device=self.device,
-            store=store,
-            split="test",
-            batch_tokens=asked["eval_batch_tokens"],
-        )
-        count = max(1, asked["eval_batch_tokens"] // window)
-        if "positions" in self.model.effective_encoding.hooks:
-            count *= DRAWS  # windows with positions of their own go in batches of their own
-
-        def tokens_of(i: int) -> np.ndarray:
-            return tokens[i % window : i % window + window + 1]
-
-        def score() -> None:
-            window_losses(subject, tokens_of, count, window, asked["wanted"])
-
-        return Work(score, count * window, self.weights)
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
 
 
-def measure(asked: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
-    """Return sizes, and figures of training and each evaluation window, timed in turns with the base."""
+def training(asked: dict[str, Any], settings: dict[str, Any], model: Decoder) -> Work:
+    """Return a step as posenc.training.loop makes it: loss, gradients, clipping, AdamW."""
+    length, seed, device = settings["context_length"], settings["seed"], next(model.parameters()).device
+    how = Optimization(**{**asked["optimization"], "betas": tuple(asked["optimization"]["betas"])})
+    optimizer, loss_of = build_optimizer(model, how), NextTokenLoss(model)
+    drawn = torch.Generator().manual_seed(seed_for(seed, "bench"))
+    size = (asked["batch_windows"], length + 1)
+    tokens = torch.randint(asked["vocab_size"], size, generator=drawn).to(device)
+    inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+    def step() -> None:
+        model.train()
+        pos = model.positions(length, generator_for(seed, "positions", 0))
+        gradients(loss_of, inputs, targets, pos, precision=asked["precision"], grad_clip=how.grad_clip)
+        update(optimizer, how.lr)
+
+    step()  # makes the moments
+    held = _weights(model) + sum(one.nbytes for one in moments_of(optimizer))
+    return Work(model, step, inputs.numel(), held)
+
+
+def evaluation(asked: dict[str, Any], window: int, settings: dict[str, Any], model: Decoder) -> Work:
+    """Return one batch of windows as fixed-target has them: their last `wanted` targets are scored."""
+    tokens = np.random.default_rng(0).integers(asked["vocab_size"], size=2 * window + 1)
+    split = Split(["random"], np.array([0]), np.array([len(tokens)]))
+    subject = EvalContext(
+        model=model,
+        train_length=settings["context_length"],
+        seed=settings["seed"],
+        precision=asked["precision"],
+        device=next(model.parameters()).device,
+        store=TokenStore(tokens, None, "", asked["vocab_size"], {"name": "random"}, {"test": split}),
+        split="test",
+        batch_tokens=asked["eval_batch_tokens"],
+    )
+    count = max(1, asked["eval_batch_tokens"] // window)
+    if "positions" in model.effective_encoding.hooks:
+        count *= DRAWS  # windows with positions of their own go in batches of their own
+
+    def tokens_of(i: int) -> np.ndarray:
+        return tokens[i % window : i % window + window + 1]
+
+    def score() -> None:
+        window_losses(subject, tokens_of, count, window, asked["wanted"])
+
+    return Work(model, score, count * window, _weights(model))
+
+
+def _weights(model: Decoder) -> int:
+    return sum(one.nbytes for one in (*model.parameters(), *model.buffers()))
+
+
+def measure(asked: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """Return sizes, and figures of each evaluation window and of training, timed in turns with the base."""
     keep_freed_memory()
-    own = Worker(asked, asked["settings"], device)
+    shape, size, compiled = ModelShape(**asked["model"]), asked["vocab_size"], asked["compile"]
+    chosen = (asked["settings"], asked["base"])
+    both = [(settings, build_model(settings, shape, size).to(device)) for settings in chosen]
+    own = both[0][1]
     answer: dict[str, Any] = {
-        "parameters": count_parameters(own.model),
-        "product_weights": product_weights(own.model),
-        "flops_per_token": training_flops(own.model, asked["settings"]["context_length"]),
+        "parameters": count_parameters(own),
+        "product_weights": product_weights(own),
+        "flops_per_token": training_flops(own, asked["settings"]["context_length"]),
         "evaluation": [{"window": window} for window in asked["windows"]],
         "training": {},
     }
-    windows = [(into, partial(Worker.evaluation, window=into["window"])) for into in answer["evaluation"]]
-    for into, work_of in windows:
-        _fill(into, partial(_peak, own, work_of))
-    if asked["compile"] and not works(device):
+    for into in answer["evaluation"]:
+        _compare(into, partial(evaluation, asked, into["window"]), both, asked["repeats"], compiled=False)
+    if compiled and not works(device):
         answer["training"]["reason"] = "torch.compile does not work here"
-    else:
-        with compiled_blocks(own.model, asked["compile"]):
-            _fill(answer["training"], partial(_peak, own, Worker.training))
-    base = Worker(asked, asked["base"], device)
-    for into, work_of in windows:
-        if "reason" not in into:
-            _fill(into, partial(_in_turns, own, base, work_of, asked["repeats"]))
-    if "reason" not in answer["training"]:
-        with compiled_blocks(own.model, asked["compile"]), compiled_blocks(base.model, asked["compile"]):
-            _fill(answer["training"], partial(_in_turns, own, base, Worker.training, asked["repeats"]))
+        return answer
+    with compiled_blocks(both[0][1], compiled), compiled_blocks(both[1][1], compiled):
+        _compare(answer["training"], partial(training, asked), both, asked["repeats"], compiled=compiled)
     return answer
 
 
-def _peak(own: Worker, work_of: Callable[[Worker], Work]) -> dict[str, Any]:
+def _compare(
+    into: dict[str, Any],
+    work_of: Callable[[dict[str, Any], Decoder], Work],
+    both: Sequence[tuple[dict[str, Any], Decoder]],
+    repeats: int,
+    *,
+    compiled: bool,
+) -> None:
+    """Add peak and times of the work with the first model, in turns with that of the second, the base."""
+    with _reason_in(into):
+        began = perf_counter()
+        mine = work_of(*both[0])
+        mine.run()  # sets up, compiles
+        wait_for(mine.device)
+        into |= {"tokens": mine.tokens, **_peak(mine, compiled), "first_seconds": perf_counter() - began}
+        into |= _in_turns(mine, work_of(*both[1]), repeats)
+
+
+def _peak(work: Work, compiled: bool) -> dict[str, int]:
     """Return bytes at the peak of the work: what the process takes, and the tensors alone.
 
     Weights and moments are counted, the rest is measured.
     """
-    began = perf_counter()
-    work = work_of(own)
-    work.run()  # sets up, compiles
-    wait_for(own.device)
-    first = perf_counter() - began
-    before = [*own.model.parameters(), *own.model.buffers()]
-    with peak_of(own.device, before) as found:
+    before = [*work.model.parameters(), *work.model.buffers()]
+    with peak_of(work.device, before) as found:
         work.run()
-        wait_for(own.device)
+        wait_for(work.device)
     tensors = found[0]
-    if own.device.type == "cpu" and not (own.asked["compile"] and own.model.training):
+    if work.device.type == "cpu" and not compiled:
         # The process's figure varies with the allocator's luck: 57 to 100 MB for one and the same batch.
         meter = LiveTensors()
         meter.ignore(before)
         with meter:
             work.run()
         tensors = meter.peak
-    return {
-        "tokens": work.tokens,
-        "peak_bytes": work.held + found[0],
-        "tensor_bytes": work.held + tensors,
-        "first_seconds": first,
-    }
+    return {"peak_bytes": work.held + found[0], "tensor_bytes": work.held + tensors}
 
 
-def _in_turns(own: Worker, base: Worker, work_of: Callable[[Worker], Work], repeats: int) -> dict[str, Any]:
+def _in_turns(mine: Work, other: Work, repeats: int) -> dict[str, Any]:
     """Return seconds of one call, `repeats` times, each beside one of the base, taken in turns.
 
     By hand: a Timer calls twice before each sample, which would triple the time of long ones.
     """
-    mine, other = work_of(own), work_of(base)
     for work in (mine, other):
         for _ in range(WARM_UP):
             work.run()
-    calls = max(1, math.ceil(SHORTEST / _seconds(mine, own.device, 1)))
+    calls = max(1, math.ceil(SHORTEST / _seconds(mine, 1)))
     seconds: dict[str, list[float]] = {"seconds": [], "base_seconds": []}
     for i in range(repeats):
         both = [("seconds", mine), ("base_seconds", other)]
         for name, work in both if i % 2 else reversed(both):
-            seconds[name].append(_seconds(work, own.device, calls))
+            seconds[name].append(_seconds(work, calls))
     return {**seconds, "calls": calls}
 
 
-def _seconds(work: Work, device: torch.device, calls: int) -> float:
+def _seconds(work: Work, calls: int) -> float:
     """Return the seconds of one call, the mean of several in a row."""
-    wait_for(device)
+    wait_for(work.device)
     began = perf_counter()
     for _ in range(calls):
         work.run()
-    wait_for(device)
+    wait_for(work.device)
     return (perf_counter() - began) / calls
 
 
@@ -226,20 +223,15 @@ def wait_for(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
-def _fill(into: dict[str, Any], figures: Callable[[], dict[str, Any]]) -> None:
-    """Add figures, or the reason why there are none; what was known before stays."""
+@contextmanager
+def _reason_in(into: dict[str, Any]) -> Iterator[None]:
+    """Put the reason into `into` if the work inside fails; what was known before stays."""
     try:
-        into.update(figures())
+        yield
     except Exception as error:
         if debugging():
             traceback.print_exc()
-        first = (str(error).strip().splitlines() or [""])[0]
-        if isinstance(error, NotApplicableError | OutOfMemoryError):
-            into["reason"] = first
-        elif isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in first:
-            into["reason"] = "out of memory"
-        else:
-            into["reason"] = f"{type(error).__name__}: {first}"
+        into["reason"] = first_line(error)
 
 
 def measured_rate(device: torch.device, precision: str, shapes: Iterable[Shape]) -> dict[str, Any]:
@@ -274,11 +266,6 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 def _processor() -> str:
     """Return the processor's own name, or its architecture where the system does not say."""
-    text = ""
-    if platform.system() == "Darwin":
-        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
-        text = subprocess.run(command, capture_output=True, text=True).stdout.strip()
-    elif (path := Path("/proc/cpuinfo")).exists():
-        found = re.search(r"^model name\s*:\s*(.+)$", path.read_text(), re.M)
-        text = found[1].strip() if found else ""
-    return text or platform.processor() or platform.machine()
+    path = Path("/proc/cpuinfo")
+    found = re.search(r"^model name\s*:\s*(.+)$", path.read_text(), re.M) if path.exists() else None
+    return found[1].strip() if found else platform.processor() or platform.machine()

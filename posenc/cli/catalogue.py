@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,13 +11,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from posenc.core.signature import parameters_of
 from posenc.encodings.registry import default_parameters, encoding_class, list_encodings
-
-WIDEST = 110  # columns that text is wrapped to on a wide terminal
-TERM = re.compile(r"\s+\S+\s{2,}")  # "  layout     interleaved pairs": what follows hangs under the words
-FULL_LINE = 80  # a docstring's line longer than this runs on in the next
 
 # Where an encoding acts, in the order of a forward pass, and in words.
 PLACES = {
@@ -89,49 +84,25 @@ def _print_all(entries: Sequence[dict[str, Any]]) -> None:
 
 
 def _print_one(one: dict[str, Any]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-    width = min(console.width, WIDEST) - 2
+    console = Console(highlight=False, markup=False, emoji=False)
     settings = [f"encoding.{key}={yaml_text(value)}" for key, value in one["parameters"].items()]
     settings += [f"encoding.{key}: its YAML is none that this command sees" for key in one["without_default"]]
     learned = {None: "not declared", "0": "none"}.get(one["learned_parameters"])
     legend = "(T training length, d model width, D head width, H heads, L layers)"
     sections = {
+        "What it is": one["description"].splitlines(),
         "Settings and defaults": settings or ["none"],
         "Learned parameters": [learned or f"{one['learned_parameters']}   {legend}"],
         "Past the training length T": [one["past_training"]],
         "Refused with it": [f"{key}: {why}" for key, why in one["refuses"].items()],
         "Traps": [f"- {trap}" for trap in one["traps"]],
     }
-    filled = {
-        title: [textwrap.fill(line, width, subsequent_indent="  ") for line in lines]
-        for title, lines in sections.items()
-    }
-    console.print(f"[bold]{escape(one['name'])}[/bold]  (acts on: {escape(one['acts_on'])})")
-    for title, lines in {"What it is": reflow(one["description"], width), **filled}.items():
+    console.print(Text(f"{one['name']}  (acts on: {one['acts_on']})", style="bold"))
+    for title, lines in sections.items():
         if lines:
-            console.print(f"\n[bold]{title}[/bold]")
+            console.print(Text(f"\n{title}", style="bold"))
         for line in lines:
-            console.print(escape(textwrap.indent(line, "  ")))
-
-
-def reflow(text: str, width: int) -> list[str]:
-    """Return a docstring's lines, joined where they run on and wrapped anew, with their indents."""
-    joined: list[str] = []
-    before, inside = 0, False  # of the line before: its length (a full one runs on), whether it is indented
-    for line in text.splitlines():
-        starts = TERM.match(line) or re.match(r"\S+:", line) or (line[:1].isspace() and not inside)
-        if before > FULL_LINE and line.strip() and not starts:
-            joined[-1] += " " + line.strip()
-        else:
-            joined.append(line)
-        inside = line[:1].isspace()
-        before = len(line)
-    lines = []
-    for line in joined:
-        term = TERM.match(line)
-        hang = " " * (term.end() if term else len(line) - len(line.lstrip()))
-        lines.append(textwrap.fill(line, width, subsequent_indent=hang))
-    return lines
+            console.print(Padding(line, (0, 0, 0, 2)) if line else "")
 
 
 def yaml_text(value: Any) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from posenc.config.checks import check_model, whole
@@ -30,31 +29,14 @@ SHORTEST = 16  # tokens; at 8 the bf16 law struck healthy encodings in 4 of 96 t
 VOCABULARY = 17
 
 MARKS = {"pass": ("+", "green"), "fail": ("F", "bold red"), "n/a": (".", "dim")}
-LONGEST_LABEL = 30  # columns beside the marks; a longer label gets a line of its own
 CHECKED = {"encoding", "attention", "positions", "model", "context_length", "seed", "plugins", "experiment"}
 
 
-@dataclass(frozen=True)
-class Checked:
-    """An encoding with its resolved settings and the verdict of each law."""
-
-    label: str
-    settings: dict[str, Any]
-    verdicts: dict[str, Verdict]
-
-    @property
-    def failed(self) -> list[str]:
-        return [law for law, verdict in self.verdicts.items() if verdict.status == "fail"]
-
-    @property
-    def size(self) -> str:
-        model = self.settings["model"]
-        sizes = f"d_model {model['d_model']}, {model['n_layers']} layers, {model['n_heads']} heads"
-        return f"{len(LAWS)} laws at {sizes}, T = {self.settings['context_length']}, on the CPU"
+Checked = tuple[str, dict[str, Any], dict[str, Verdict]]  # label, resolved settings, verdict of each law
 
 
 def run_check(line: CommandLine, *, every: bool, as_json: bool) -> int:
-    """Check what the overrides choose and print it; 1 if a law is broken, else 0. Raises UserError.
+    """Check what the overrides choose and print it; 1 if a law is broken, else 0.
 
     With `every`, encodings that refuse the settings are listed below the others, and the code is 1.
     """
@@ -76,25 +58,20 @@ def run_check(line: CommandLine, *, every: bool, as_json: bool) -> int:
     if not prepared:
         raise next(iter(refused.values()))
     checked: list[Checked] = []
-    with shown("checked", len(prepared) * len(LAWS)) as progress:
+    with shown("checked", len(prepared)) as progress:
         for label, settings, subject in prepared:
-            verdicts: dict[str, Verdict] = {}
-            for law in LAWS:
-                progress.update(len(checked) * len(LAWS) + len(verdicts), f"{visible(label)}: {law}")
-                verdicts[law] = judge(law, subject, debug=debugging())
-            checked.append(Checked(label, settings, verdicts))
+            progress.update(len(checked), visible(label))
+            checked.append((label, settings, {law: judge(law, subject, debug=debugging()) for law in LAWS}))
     if as_json:
-        documents = [_document(one) for one in checked]
+        documents = [_document(settings, verdicts) for _, settings, verdicts in checked]
         documents += [
             {"encoding": {"name": label}, "passed": False, "refused": error.problem}
             for label, error in refused.items()
         ]
         print(json.dumps(documents if many else documents[0], indent=2, ensure_ascii=False))
-    elif many:
-        _print_matrix(checked, refused)
     else:
-        _print_one(checked[0])
-    return 1 if refused or any(one.failed for one in checked) else 0
+        _print(checked, refused, matrix=many)
+    return 1 if refused or any(_failed(verdicts) for _, _, verdicts in checked) else 0
 
 
 def prepare(job: ComposedJob) -> tuple[dict[str, Any], Subject]:
@@ -138,8 +115,12 @@ def _every_encoding(line: CommandLine) -> CommandLine:
     return replace(line, overrides=[*line.overrides, every], multirun=True)
 
 
-def _document(one: Checked) -> dict[str, Any]:
-    verdicts = [
+def _failed(verdicts: Mapping[str, Verdict]) -> list[str]:
+    return [law for law, verdict in verdicts.items() if verdict.status == "fail"]
+
+
+def _document(settings: dict[str, Any], verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
+    rows = [
         {
             "law": law,
             "statement": LAWS[law].statement,
@@ -147,59 +128,38 @@ def _document(one: Checked) -> dict[str, Any]:
             "figure": v.figure,
             "reason": v.reason,
         }
-        for law, v in one.verdicts.items()
+        for law, v in verdicts.items()
     ]
-    return {**one.settings, "passed": not one.failed, "verdicts": verdicts}
+    return {**settings, "passed": not _failed(verdicts), "verdicts": rows}
 
 
-def _print_one(one: Checked) -> None:
+def _print(checked: Sequence[Checked], refused: Mapping[str, UserError], *, matrix: bool) -> None:
+    """Print a line for each law; of several encodings a matrix, and the laws that fail."""
     console = Console(highlight=False, markup=False, emoji=False)
-    console.print(Text(f"{visible(one.label)}: {one.size}", style="bold"), overflow="fold")
-    table = Table("law", "verdict", "measured, or why", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.columns[2].overflow = "fold"
-    for law, verdict in one.verdicts.items():
-        failed = verdict.status == "fail"
-        words = [verdict.reason, verdict.figure] if failed else [verdict.figure, verdict.reason]
-        text = Text(visible("; ".join(word for word in words if word)))
-        if failed:
-            text.append(f"\nthe law: {LAWS[law].statement}", style="dim")
-        table.add_row(law, Text(verdict.status, style=MARKS[verdict.status][1]), text)
-    console.print(table)
-    console.print(_counts([one]))
-
-
-def _print_matrix(checked: Sequence[Checked], refused: Mapping[str, UserError]) -> None:
-    """Print encodings as rows and laws as columns; the laws' names head them like stairs."""
-    console = Console(highlight=False, markup=False, emoji=False)
-    sizes = {one.size for one in checked}
-    title = sizes.pop() if len(sizes) == 1 else f"{len(LAWS)} laws, at the sizes that the rows say"
-    console.print(Text(title, style="bold"), overflow="fold")
-    labels = [visible(one.label) for one in checked]
-    stub = max((len(label) for label in labels if len(label) <= LONGEST_LABEL), default=0) + 2
-    for i, law in enumerate(LAWS):
-        console.print(" " * stub + "| " * i + law)
-    for label, one in zip(labels, checked, strict=True):
-        if len(label) > LONGEST_LABEL:
-            console.print(label, overflow="fold")
-        row = Text((label if len(label) <= LONGEST_LABEL else "").ljust(stub))
-        for verdict in one.verdicts.values():
-            row.append(f"{MARKS[verdict.status][0]} ", style=MARKS[verdict.status][1])
-        row.rstrip()
-        console.print(row)
-    console.print("+ holds, F fails, . does not apply")
-    for label, one in zip(labels, checked, strict=True):
-        for law in one.failed:
-            verdict = one.verdicts[law]
-            console.print(
-                Text(f"\n{label} fails {law}: {LAWS[law].statement}", style="bold"), overflow="fold"
-            )
-            why = "; ".join(word for word in (verdict.reason, verdict.figure) if word)
-            console.print(f"  {visible(why)}", overflow="fold")
+    model = checked[0][1]["model"]
+    sizes = f"d_model {model['d_model']}, {model['n_layers']} layers, {model['n_heads']} heads"
+    title = f"{len(LAWS)} laws at {sizes}, T = {checked[0][1]['context_length']}, on the CPU"
+    console.print(Text(title if matrix else f"{visible(checked[0][0])}: {title}", style="bold"))
+    if matrix:
+        for i, law in enumerate(LAWS):  # the names head their columns like stairs
+            console.print("| " * i + law)
+        for label, _, verdicts in checked:
+            row = Text()
+            for verdict in verdicts.values():
+                row.append(f"{MARKS[verdict.status][0]} ", style=MARKS[verdict.status][1])
+            console.print(row + visible(label))
+        console.print("+ holds, F fails, . does not apply")
+    for label, _, verdicts in checked:
+        for law in _failed(verdicts) if matrix else LAWS:
+            verdict = verdicts[law]
+            words = "; ".join(word for word in (verdict.reason, verdict.figure) if word)
+            line = Text(f"{visible(label)} fails {law}" if matrix else f"{law:<12}")
+            line.append(f" {verdict.status:<5}", style=MARKS[verdict.status][1]).append(visible(words))
+            if verdict.status == "fail":
+                line.append(f"\n  the law: {LAWS[law].statement}", style="dim")
+            console.print(line)
     for label, error in refused.items():
-        console.print(f"{visible(label)} is not checked: {visible(error.problem)}", overflow="fold")
-    console.print(_counts(checked))
-
-
-def _counts(checked: Sequence[Checked]) -> str:
-    every = [verdict.status for one in checked for verdict in one.verdicts.values()]
-    return f"{every.count('pass')} hold, {every.count('n/a')} do not apply, {every.count('fail')} fail"
+        console.print(f"{visible(label)} is not checked: {visible(error.problem)}")
+    every = [verdict.status for _, _, verdicts in checked for verdict in verdicts.values()]
+    counts = f"{every.count('pass')} hold, {every.count('n/a')} do not apply, {every.count('fail')} fail"
+    console.print(counts)

@@ -10,41 +10,16 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import typer
-from typer.core import TyperCommand
 
 from posenc.core.errors import RunError, UserError
+from posenc.evaluation import PROTOCOLS
 
 VARIABLE = "_POSENC_COMPLETE"
 SHELLS = ("bash", "zsh", "fish")
-HYDRA_FLAGS = {"--cfg": ("job", "hydra", "all"), "--info": ("defaults", "defaults-tree", "plugins")}
-OTHER_FLAGS = ("--multirun", "--config-dir", "--hydra-help", "--help")
 DATA_GROUPS = ("data", "tokenizer")  # all that `posenc data` reads
-RUN_FILES = ("status.json", "results.json")
-MOST_RUNS = 500
-
-
-@dataclass(frozen=True)
-class Flag:
-    """A completion item as Typer's shells read it."""
-
-    value: str
-    type: str = "plain"
-    help: str | None = None
-
-
-class OverridesCommand(TyperCommand):
-    """A command with overrides: completes Hydra's flags beside its own."""
-
-    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Return the items that fit; Typer asks here for options only."""
-        found: list[Any] = super().shell_complete(ctx, incomplete)
-        flags = [*OTHER_FLAGS, *(HYDRA_FLAGS if ctx.info_name in ("train", "eval") else ())]
-        return [*found, *map(Flag, _fitting(flags, incomplete))] if incomplete.startswith("-") else found
 
 
 def one_of(*names: str) -> Callable[[str], list[str]]:
@@ -54,12 +29,6 @@ def one_of(*names: str) -> Callable[[str], list[str]]:
         return _fitting(names, incomplete)
 
     return complete
-
-
-def complete_protocol(incomplete: str) -> list[str]:
-    from posenc.evaluation import PROTOCOLS
-
-    return _fitting(PROTOCOLS, incomplete)
 
 
 def complete_table(incomplete: str) -> list[str]:
@@ -83,18 +52,10 @@ def complete_where(incomplete: str) -> list[str]:
 
 def complete_run(incomplete: str) -> list[str]:
     """Return run directories below what was typed, or below `runs`."""
-    place = Path(incomplete).expanduser() if incomplete else Path("runs")
-    start = place if incomplete.endswith("/") or not incomplete else place.parent
-    found = []
-    for folder, subfolders, files in os.walk(start):
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
-        if any(name in files for name in RUN_FILES):
-            subfolders.clear()
-            if str(Path(folder)).startswith(incomplete.removeprefix("./")):
-                found.append(str(Path(folder)))
-        if len(found) >= MOST_RUNS or len(Path(folder).parts) - len(start.parts) > 4:
-            subfolders.clear()
-    return found
+    place = Path(incomplete or "runs")
+    start = place if place.is_dir() else place.parent
+    found = [path.parent for depth in range(4) for path in start.glob("*/" * depth + "status.json")]
+    return _fitting(sorted(map(str, found)), incomplete)
 
 
 def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -105,10 +66,7 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
         typed = os.environ["COMP_WORDS"].split()[: at + 1]
         line = re.sub(r" ?= ?", "=", " ".join([*typed, ""] if len(typed) <= at else typed))
         *words, incomplete = line.split(" ")
-        if incomplete.startswith(("'", '"')):  # bash keeps a quoted word whole
-            incomplete = incomplete[1:]
-        else:
-            kept = incomplete.rfind("=") + 1
+        kept = incomplete.rfind("=") + 1
     return [found[kept:] for found in candidates(str(ctx.info_name), words, incomplete)]
 
 
@@ -128,30 +86,26 @@ def _overrides(command: str, words: Sequence[str], incomplete: str) -> list[str]
     from posenc.config.conf_text import choices, chosen_settings, config_dir_of, groups, values_of
 
     tree, config_dir = "eval" if command == "eval" else "train", config_dir_of(words)
-    if words and words[-1] in HYDRA_FLAGS:
-        return _fitting(HYDRA_FLAGS[words[-1]], incomplete)
-    if command in ("eval", "show") and incomplete.startswith("run="):
-        return [f"run={one}" for one in complete_run(incomplete.removeprefix("run="))]
-    prefix = re.match(r"(\+\+|\+|~)?", incomplete)[0]  # type: ignore[index]
-    key, equals, value = incomplete.removeprefix(prefix).partition("=")
+    key, equals, value = incomplete.partition("=")
+    if key == "run" and equals:
+        return [f"run={one}" for one in complete_run(value)]
     settings = {one.key: one for one in chosen_settings(tree, words, config_dir)}
     keys = [*groups(tree), *settings]
     if command in ("prepare", "info"):
         keys = [one for one in keys if one.partition(".")[0] in DATA_GROUPS]
     if not equals:
-        return [prefix + one for one in _fitting(_next_level(keys, key), key)]
+        return _fitting(_next_level(keys, key), key)
     begun, last = re.fullmatch(r"(.*[\[,])?([^\[,]*)", value).groups()  # type: ignore[union-attr]
     used = (begun or "").strip("[],").split(",")
-    setting = settings.get(key)
     if key in groups(tree) or key == "encoding.parts":
         listed = choices("encoding" if key == "encoding.parts" else key, config_dir)
     elif key == "eval.protocols":
-        listed = complete_protocol("")
+        listed = list(PROTOCOLS)
     else:
-        listed = values_of(setting) if setting else []
-    is_list = setting and (setting.value.startswith("[") or key in ("eval.protocols", "eval.lengths"))
+        listed = values_of(settings[key]) if key in settings else []
+    is_list = key == "eval.protocols" or (key in settings and settings[key].value.startswith("["))
     opening = "[" if is_list and begun is None else begun or ""
-    return [f"{prefix}{key}={opening}{one}" for one in _fitting(listed, last) if one not in used]
+    return [f"{key}={opening}{one}" for one in _fitting(listed, last) if one not in used]
 
 
 def _next_level(keys: Iterable[str], begun: str) -> list[str]:
@@ -182,12 +136,7 @@ def print_completion(shell: str | None, install: bool) -> None:
     from typer.completion import get_completion_script
     from typer.completion import install as install_script
 
-    if shell is None:
-        with suppress(Exception):  # of several kinds
-            import shellingham  # type: ignore[import-untyped]
-
-            shell = shellingham.detect_shell()[0]
-        shell = shell or Path(os.environ.get("SHELL", "")).name
+    shell = shell or Path(os.environ.get("SHELL", "")).name
     if shell not in SHELLS:
         raise UserError("SHELL", shell, "there is no completion for it", allowed=SHELLS)
     if not install:

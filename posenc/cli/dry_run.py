@@ -1,72 +1,85 @@
-"""`posenc train --dry-run`: what each job would take and where it would lie. Nothing is written."""
+"""`posenc train --dry-run`: sizes, memory and time of each job. Nothing is written or fetched.
+
+A few real steps and a share of the evaluation are timed on random tokens: which tokens makes no difference.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import os
+import math
+import statistics
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from posenc.cli.estimate import SECONDS, Estimate, estimate
-from posenc.config.compose import ComposedJob, Jobs
+from posenc.config.compose import Jobs
 from posenc.core.console import clock, say
-from posenc.core.errors import RunError, UserError, visible
-from posenc.core.machine import resident
-from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer
+from posenc.core.errors import RunError, visible
+from posenc.core.machine import peak_of, resident
+from posenc.core.seeds import generator_for
+from posenc.data import CorpusFacts, Split, TokenStore, WindowSampler, build_tokenizer
 from posenc.data.corpus import known_figures
 from posenc.data.documents import SPLITS
 from posenc.data.hub import go_offline
 from posenc.data.registry import is_streamed, needs_network, pinned_identity
-from posenc.data.token_cache import cached_tokens, entry_of, open_entry, smallest_dtype
+from posenc.data.token_cache import smallest_dtype
 from posenc.evaluation.eval_memory import OutOfMemoryError
+from posenc.evaluation.evaluate import Cell, plan_cells
+from posenc.evaluation.forward_cache import NotApplicableError
+from posenc.model.decoder import Decoder, count_parameters
 from posenc.report.captions import millions
-from posenc.report.runs_table import DIVERGED, FINISHED
-from posenc.report.writers import color_of, width_of
-from posenc.running.jobs import each_once, validated
-from posenc.running.run_directory import is_finished, read_status
-from posenc.running.signals import RETRY
+from posenc.report.writers import width_of
+from posenc.running.build import build_model
+from posenc.running.jobs import applicable, each_once, validated
+from posenc.running.measure import subject_and_request
+from posenc.running.run_directory import OPEN, run_state
 from posenc.running.train_job import TrainJob
 from posenc.training.checkpoint import KEPT
+from posenc.training.loop import NextTokenLoss, gradients, update
+from posenc.training.oom import keep_freed_memory
+from posenc.training.optimizer import build_optimizer, moments_of
 
 # Jobs that differ in these, or in train.lr, alone share one estimate.
 NO_COST = ("seed", "name", "experiment_name", "runs_dir", "tracking")
-SECONDS_OF_ALL = 60.0  # for the estimates of a sweep: the more there are, the shorter each
+SECONDS = 7.0  # of steps and of the evaluation of one estimate, about
+SECONDS_OF_ALL = 60.0  # of all estimates of a sweep
+STEPS_SHARE = 0.45  # of the seconds of an estimate
+MOST_STEPS, LEAST_STEPS = 40, 2
+FORWARD_SHARE = 1 / 3  # of a training step
 BYTES_A_TOKEN = 3.0  # of a vocabulary of some thousands, about
 MOST_TOKENS = 20_000_000  # of random ones
-GOES_ON = {
-    FINISHED: "finished: the command would only print its table",
-    DIVERGED: "diverged before: the command would refuse it without --retry",
-}
 
 
-@dataclass
-class Planned:
-    """One job: its state on disk, the steps that are done, and what it would take (None: does not fit)."""
+@dataclass(frozen=True)
+class Estimate:
+    """What one run takes, in seconds and bytes. Gradients take as much as the weights."""
 
-    job: TrainJob
-    state: str
-    step: int
-    found: Estimate | None
-    real_tokens: bool
+    parameters: Mapping[str, int]
     vocab_size: int
-    base_bytes: int  # what the process holds before there is a model
-    problem: str | None = None
+    weight_bytes: int
+    optimizer_bytes: int
+    step_seconds: float
+    training_peak: int  # activations: above weights, gradients and moments
+    evaluation_seconds: float
+    evaluation_peak: int  # above the weights, at the longest window
+    problems: list[str]  # protocols and windows that cannot be measured
 
     @property
-    def training_seconds(self) -> float:
-        return 0.0 if self.found is None else (self.job.steps - self.step) * self.found.step_seconds
+    def training_memory(self) -> int:
+        return 2 * self.weight_bytes + self.optimizer_bytes + self.training_peak
 
     @property
-    def evaluation_seconds(self) -> float:
-        return 0.0 if self.found is None or self.state == FINISHED else self.found.evaluation_seconds
+    def evaluation_memory(self) -> int:
+        return self.weight_bytes + self.optimizer_bytes + self.evaluation_peak
 
 
 def print_dry_run(composed: Jobs) -> int:
@@ -75,53 +88,69 @@ def print_dry_run(composed: Jobs) -> int:
     Raises UserError as a real run would, RunError for a corpus or tokenizer that would have to be fetched.
     """
     go_offline()
-    for number, one in enumerate(composed.jobs, 1):
-        checked = _validated(one, number, len(composed.jobs))
-        if len(composed.jobs) > 1:
-            checked.facts.loaded = None  # all texts at once may be gigabytes
-    jobs = [validated("train", one.settings) for one in each_once(composed).jobs]
-    base, planned, load = resident("VmRSS") or 0, [], _high_load()
-    known: dict[str, tuple[Any, ...]] = {}
+    for one in composed.jobs:
+        _refuse_to_fetch(one.settings["data"])
+    jobs = [validated("train", one.settings) for one in each_once(applicable("train", composed)).jobs]
     seconds = min(SECONDS, SECONDS_OF_ALL / len({_cost_key(job) for job in jobs}))
+    known: dict[str, Estimate | str] = {}
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("run", overflow="fold")
+    for head in ("parameters", "training", "evaluation", "memory"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("state")
+    base, total = resident("VmRSS") or 0, 0.0
     for i, job in enumerate(jobs, 1):
         if len(jobs) > 1:
             say(f"[{i}/{len(jobs)}] {job.directory.name}")
-        key = _cost_key(job)
-        if key not in known:
+        if (key := _cost_key(job)) not in known:
             known[key] = _estimated(job, seconds)
-        found, real, vocab_size, problem = known[key]
-        planned.append(Planned(job, *_state(job), found, real, vocab_size, base, problem))
-    color = "auto" if color_of(sys.stdout) else None
-    console = Console(width=width_of(sys.stdout), highlight=False, color_system=color)  # type: ignore[arg-type]
-    if len(planned) == 1:
-        _print_one(console, planned[0])
-    else:
-        _print_all(console, planned)
-    console.print(Text("a dry run: nothing was written", style="dim"))
-    if load is not None:
-        console.print(load)
-    return 1 if any(one.problem for one in planned) else 0
+        name, found = Text(job.directory.name), known[key]
+        state = run_state(job.directory, job.settings["eval"])
+        if isinstance(found, str):
+            table.add_row(name, "-", "-", "-", "-", Text(visible(found)))
+            continue
+        training, evaluation = job.steps * found.step_seconds, found.evaluation_seconds
+        total += training + evaluation if state == OPEN else 0.0
+        memory = base + max(found.training_memory, found.evaluation_memory)
+        numbers = millions(found.parameters["total"]), clock(training), clock(evaluation), _mb(memory)
+        table.add_row(name, *numbers, "to run" if state == OPEN else state)
+    console = Console(width=width_of(sys.stdout), highlight=False)
+    console.print(table)
+    if len(jobs) == 1 and isinstance(found, Estimate):
+        for line in _details(jobs[0], found, base):
+            console.print(Text(visible(line)))
+    how_many = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs, one after the other,"
+    end = f"about {clock(total)} for {how_many} on {jobs[0].device}; nothing was written"
+    console.print(Text(end, style="bold"))
+    return 1 if any(isinstance(one, str) for one in known.values()) else 0
 
 
-def _high_load() -> str | None:
-    """Return a warning if other work keeps the machine busy before anything is timed."""
-    try:
-        load = os.getloadavg()[0]
-    except (AttributeError, OSError):  # Windows
-        return None
-    cores = os.cpu_count() or 1
-    if load < cores / 2:
-        return None
-    return f"the machine is at work (load {load:.1f}, {cores} cores): the times may be several times too long"
-
-
-def _validated(job: ComposedJob, number: int, total: int) -> TrainJob:
-    try:
-        _refuse_to_fetch(job.settings["data"])
-        return validated("train", job.settings)
-    except UserError as error:
-        where = f"in job {number} of {total} ({' '.join(job.overrides)})"
-        raise error.within(where) if total > 1 else error from None
+def _details(job: TrainJob, found: Estimate, base: int) -> list[str]:
+    """Return sizes, corpus and memory of one job as lines."""
+    length, shape, facts = job.settings["context_length"], job.shape, job.facts
+    batch_tokens = job.batch_windows * length
+    parts = ", ".join(f"{name} {n:,}" for name, n in found.parameters.items() if n and name != "total")
+    train_mb = facts.bytes["train"] / 1e6
+    where = "on the GPU" if job.device.type == "cuda" else f"with {_mb(base)} for Python and torch"
+    speed = f"{batch_tokens / found.step_seconds:,.0f} tokens/s in {job.precision}"
+    checkpoints = _mb(KEPT * (found.weight_bytes + found.optimizer_bytes))
+    return [
+        f"run        {job.directory}",
+        f"parameters {found.parameters['total']:,}: {parts}",
+        f"shapes     {shape.n_layers} layers of width {shape.d_model}, {shape.n_heads} heads of "
+        f"{shape.head_dim}, vocabulary {found.vocab_size:,}",
+        f"training   {job.steps:,} steps, a batch is ({job.batch_windows}, {length}): "
+        f"{batch_tokens:,} tokens; {speed}",
+        f"corpus     {facts.name}: {sum(facts.documents.values()):,} documents, {train_mb:,.1f} MB to train "
+        f"on, fingerprint {facts.fingerprint[:8]}",
+        f"evaluation {', '.join(job.evaluation.protocols)} at {', '.join(map(str, job.evaluation.windows))} "
+        "tokens",
+        f"memory     training {_mb(found.training_memory + base)}, evaluation "
+        f"{_mb(found.evaluation_memory + base)}, {where}: weights {_mb(found.weight_bytes)}, "
+        f"optimizer {_mb(found.optimizer_bytes)}",
+        f"disk       {checkpoints} for {KEPT} checkpoints, about 1 MB for results",
+        *(f"cannot     {problem}" for problem in found.problems),
+    ]
 
 
 def _refuse_to_fetch(data: Mapping[str, Any]) -> None:
@@ -140,44 +169,22 @@ def _cost_key(job: TrainJob) -> str:
     return json.dumps(settings, sort_keys=True, default=str)
 
 
-def _estimated(job: TrainJob, seconds: float) -> tuple[Estimate | None, bool, int, str | None]:
-    store, real = store_for(job.facts, job.settings["tokenizer"])
+def _estimated(job: TrainJob, seconds: float) -> Estimate | str:
+    """Return what the job takes, or why it does not fit into memory."""
     try:
-        return estimate(job, store, seconds), real, store.vocab_size, None
-    except OutOfMemoryError as error:
-        return None, real, store.vocab_size, f"does not fit into memory: {error}"
+        return estimate(job, random_store(job.facts, job.settings["tokenizer"]), seconds)
+    except (torch.OutOfMemoryError, MemoryError, OutOfMemoryError) as error:
+        return f"does not fit into memory: {str(error).partition(chr(10))[0] or type(error).__name__}"
     finally:
         job.facts.loaded = None
 
 
-def _state(job: TrainJob) -> tuple[str, int]:
-    """Return `new`, `finished`, `diverged` or how the run would go on, and the steps that are done."""
-    if not job.directory.is_dir():
-        return "new", 0
-    status = read_status(job.directory).get("status")
-    if status == DIVERGED:
-        return ("new", 0) if RETRY in os.environ else (DIVERGED, 0)
-    if is_finished(job.directory, job.settings["eval"]):
-        return FINISHED, job.steps
-    steps = [int(path.name[5:]) for path in (job.directory / "checkpoints").glob("step-*") if path.is_dir()]
-    step = min(job.steps, max(steps, default=0))
-    return f"{status or 'begun'}, would continue at step {step}", step
-
-
-def store_for(facts: CorpusFacts, tokenizer: Mapping[str, Any]) -> tuple[TokenStore, bool]:
-    """Return the cached tokens and True, or random ones in documents of the corpus's lengths and False."""
-    cached = None
-    if tokenizer["name"] != "bpe":
-        built = build_tokenizer(tokenizer, facts)
-        vocab_size, cached = built.vocab_size, open_entry(entry_of(facts.fingerprint, built.identity()))
-    else:  # building one that is not cached would train it, and keep it
+def random_store(facts: CorpusFacts, tokenizer: Mapping[str, Any]) -> TokenStore:
+    """Return random tokens in documents of the corpus's lengths."""
+    if tokenizer["name"] == "bpe":  # building it would train it, and keep it
         vocab_size = int(tokenizer["vocab_size"])
-        wanted = (facts.fingerprint, "bpe", vocab_size)
-        for row in cached_tokens():
-            if cached is None and (row["fingerprint"], row["tokenizer"], row["vocab_size"]) == wanted:
-                cached = open_entry(Path(row["path"]))
-    if cached is not None:
-        return cached, True
+    else:
+        vocab_size = build_tokenizer(tokenizer, facts).vocab_size
     each = 1.0 if tokenizer["name"] == "bytes" else BYTES_A_TOKEN
     splits, start = {}, 0
     for name in SPLITS:
@@ -188,7 +195,7 @@ def store_for(facts: CorpusFacts, tokenizer: Mapping[str, Any]) -> tuple[TokenSt
         start += int(lengths.sum())
     dtype = smallest_dtype(vocab_size)
     tokens = np.random.default_rng(0).integers(0, vocab_size, size=max(1, start), dtype=dtype)
-    return TokenStore(tokens, None, facts.fingerprint, vocab_size, dict(tokenizer), splits), False
+    return TokenStore(tokens, None, facts.fingerprint, vocab_size, dict(tokenizer), splits)
 
 
 def _document_bytes(facts: CorpusFacts, split: str) -> np.ndarray:
@@ -200,94 +207,79 @@ def _document_bytes(facts: CorpusFacts, split: str) -> np.ndarray:
     return np.array([facts.longest[split], *[rest] * (documents - 1)], dtype=np.int64)
 
 
-def _print_one(console: Console, one: Planned) -> None:
-    """Print all that is known of one job."""
-    job, found, shape, facts = one.job, one.found, one.job.shape, one.job.facts
-    length, tokenizer = job.settings["context_length"], job.settings["tokenizer"]["name"]
-    batch_tokens = job.batch_windows * length
-    tokens = job.steps * batch_tokens
-    rows: list[tuple[str, list[str]]] = [("run", [str(job.directory), GOES_ON.get(one.state, one.state)])]
-    if found is not None:
-        parts = ", ".join(f"{name} {n:,}" for name, n in found.parameters.items() if n and name != "total")
-        rows.append(("parameters", [f"{found.parameters['total']:,}: {parts}"]))
-    sizes = f"{shape.n_layers} layers of width {shape.d_model}, {shape.n_heads} heads of {shape.head_dim}"
-    steps = f"a batch is ({job.batch_windows}, {length}): {batch_tokens:,} tokens; {job.steps:,} steps"
-    rows.append(("shapes", [f"{sizes}, vocabulary {one.vocab_size:,}", steps]))
-    total, size = sum(facts.documents.values()), sum(facts.bytes.values()) / 1e6
-    training = f"{facts.bytes['train'] / 1e6:,.1f} MB to train on"
-    corpus = f"{facts.name}: {total:,} documents, {size:,.1f} MB, of them {training}; "
-    there = "cached" if one.real_tokens else "not tokenised yet (the real run does it first)"
-    seen = f"tokens of {tokenizer}: {there}; trained on {millions(tokens)}"
-    if tokenizer == "bytes":
-        seen += f", {tokens / max(1, facts.bytes['train']):.2f} of the training text"
-    rows.append(("corpus", [f"{corpus}fingerprint {facts.fingerprint[:8]}", seen]))
-    windows = ", ".join(map(str, job.evaluation.windows))
-    rows.append(("measured", [f"{', '.join(job.evaluation.protocols)} at {windows} tokens"]))
-    if found is not None:
-        rows += [("time", _time(one, found, batch_tokens)), ("memory", _memory(one, found))]
-        checkpoints = _mb(KEPT * (found.weight_bytes + found.optimizer_bytes))
-        rows.append(("disk", [f"{checkpoints} for {KEPT} checkpoints, about 1 MB for results"]))
-        rows += [("cannot", [problem]) for problem in found.problems]
-    if one.problem:
-        rows.append(("problem", [one.problem]))
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(min_width=10, style="bold")
-    table.add_column(overflow="fold")
-    for name, lines in rows:
-        table.add_row(Text(name), Text("\n".join(map(visible, lines))))
-    console.print(table)
+def estimate(job: TrainJob, store: TokenStore, seconds: float) -> Estimate:
+    """Build the model, run a few steps, measure a part of the targets, in about so many seconds."""
+    keep_freed_memory()
+    model = build_model(job.settings, job.shape, store.vocab_size)
+    trained = _training(job, model, store, seconds * STEPS_SHARE)
+    measured = _evaluation(job, model, store, trained["step_seconds"], seconds * (1 - STEPS_SHARE))
+    counts, weights = count_parameters(model), _bytes(model.parameters())
+    return Estimate(
+        parameters=counts, vocab_size=store.vocab_size, weight_bytes=weights, **trained, **measured
+    )
 
 
-def _time(one: Planned, found: Estimate, batch_tokens: int) -> list[str]:
-    whole = clock(one.training_seconds + one.evaluation_seconds)
-    compiled = "; without train.compile" if one.job.settings["train"]["compile"] else ""
-    rate = f"{found.steps_timed} steps timed, {batch_tokens / found.step_seconds:,.0f} tokens/s"
-    share = f"{max(0.01, found.evaluation_share):.0%} of the targets measured{compiled}"
-    return [
-        f"about {whole}: training {clock(one.training_seconds)}, evaluation {clock(one.evaluation_seconds)}",
-        f"{one.job.precision} on {one.job.device}: {rate}; {share}",
-    ]
+def _training(job: TrainJob, model: Decoder, store: TokenStore, budget: float) -> dict[str, Any]:
+    """Time steps as posenc.training.loop makes them, at a learning rate of zero."""
+    model.to(job.device).train()
+    optimizer, loss_of = build_optimizer(model, job.optimization), NextTokenLoss(model)
+    length, seed, clip = job.settings["context_length"], job.settings["seed"], job.optimization.grad_clip
+    sampler = WindowSampler(store, length, seed)
+
+    def step(number: int) -> None:
+        batch = sampler.batch(number, job.batch_windows)
+        inputs, targets = (torch.from_numpy(part).to(job.device) for part in batch)
+        pos = model.positions(length, generator_for(seed, "positions", number))
+        _, norm = gradients(loss_of, inputs, targets, pos, precision=job.precision, grad_clip=clip)
+        norm.item()
+        update(optimizer, 0.0)
+
+    step(0)  # makes the moments
+    with peak_of(job.device, [*model.parameters(), *model.buffers(), *moments_of(optimizer)]) as held:
+        step(1)
+    times: list[float] = []
+    while len(times) < LEAST_STEPS or (sum(times) < budget and len(times) < MOST_STEPS):
+        began = time.perf_counter()
+        step(2 + len(times))
+        times.append(time.perf_counter() - began)
+    return {
+        "step_seconds": statistics.median(times),
+        "training_peak": max(0, held[0] - _bytes(model.parameters())),
+        "optimizer_bytes": _bytes(moments_of(optimizer)),
+    }
 
 
-def _memory(one: Planned, found: Estimate) -> list[str]:
-    training, evaluation = _peaks(one, found)
-    where = "on the GPU"
-    if one.job.device.type != "cuda":
-        where = f"with {_mb(one.base_bytes)} for Python and torch"
-    return [
-        f"about {_mb(max(training, evaluation))} at its peak {where}",
-        f"training {_mb(training)}: weights {_mb(found.weight_bytes)}, gradients {_mb(found.weight_bytes)}, "
-        f"optimizer {_mb(found.optimizer_bytes)} (counted), "
-        f"activations {_mb(found.training_peak)} (measured in one step)",
-        f"evaluation at {found.longest} tokens {_mb(evaluation)}: "
-        f"activations {_mb(found.evaluation_peak)} (measured)",
-    ]
+def _evaluation(
+    job: TrainJob, model: Decoder, store: TokenStore, step_seconds: float, budget: float
+) -> dict[str, Any]:
+    """Time every cell of the evaluation on a share of its targets, the second time: the first one sets up."""
+    subject, asked = subject_and_request(job.settings, model, store, job.evaluation, job.device)
+    cells = plan_cells(subject, asked, job.evaluation.protocols)
+    batch_tokens = job.batch_windows * job.settings["context_length"]
+    expected = sum(map(_tokens, cells)) * step_seconds * FORWARD_SHARE / batch_tokens
+    targets = max(1, math.ceil(asked.max_targets * min(1.0, budget / 2 / max(expected, 1e-9))))
+    fewer = plan_cells(subject, dataclasses.replace(asked, max_targets=targets), job.evaluation.protocols)
+    seconds, peak, problems = 0.0, 0, []
+    for cell, small in zip(cells, fewer, strict=True):
+        try:
+            with peak_of(job.device, [*model.parameters(), *model.buffers()]) as held:
+                small.module.measure(subject, small.plan, small.window)
+            began = time.perf_counter()
+            small.module.measure(subject, small.plan, small.window)
+            seconds += (time.perf_counter() - began) * _tokens(cell) / _tokens(small)
+            peak = max(peak, held[0])
+        except (NotApplicableError, OutOfMemoryError) as reason:
+            problems.append(f"{cell.module.NAME} at {cell.window}: {reason}")
+    return {"evaluation_seconds": seconds, "evaluation_peak": peak, "problems": problems}
 
 
-def _peaks(one: Planned, found: Estimate) -> tuple[int, int]:
-    """Return the bytes at the peak of training and of evaluation."""
-    held = one.base_bytes + found.weight_bytes + found.optimizer_bytes
-    return held + found.weight_bytes + found.training_peak, held + found.evaluation_peak
+def _tokens(cell: Cell) -> int:
+    """Return the tokens that go through the model for a cell; at least one, to divide by."""
+    return max(1, cell.plan.tokens(cell.window))
 
 
-def _print_all(console: Console, planned: Sequence[Planned]) -> None:
-    """Print a row for each job of a sweep, and what all of them take."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("run", overflow="fold")
-    for head in ("parameters", "training", "evaluation", "memory"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("state")
-    for one in planned:
-        numbers = ["-"] * 4
-        if one.found is not None:
-            times = clock(one.training_seconds), clock(one.evaluation_seconds)
-            numbers = [millions(one.found.parameters["total"]), *times, _mb(max(_peaks(one, one.found)))]
-        table.add_row(Text(one.job.directory.name), *numbers, Text(visible(one.problem or one.state)))
-    console.print(table)
-    seconds = sum(one.training_seconds + one.evaluation_seconds for one in planned)
-    new = sum(one.state != FINISHED for one in planned)
-    text = f"{len(planned)} jobs, {new} to run, about {clock(seconds)} one after the other on "
-    console.print(Text(text + str(planned[0].job.device), style="bold"))
+def _bytes(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(one.numel() * one.element_size() for one in tensors)
 
 
 def _mb(size: float) -> str:

@@ -7,7 +7,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -18,8 +17,7 @@ from posenc.core.atomic_files import write_bytes_atomic
 from posenc.core.console import say
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import output_file
-from posenc.report.captions import millions
-from posenc.report.runs_table import document, notes, progress, summary, table
+from posenc.report.runs_table import document, notes, summary, table
 from posenc.report.writers import color_of, unicode_of, width_of
 from posenc.results.load import SUFFIX, Run, bundled, load_runs, packed
 from posenc.results.run import run_names
@@ -31,13 +29,6 @@ FORMATS = ("table", "json")
 EVERY = 2.0  # seconds between two looks
 PATIENCE = 30.0  # seconds without a running run before a watch ends: a sweep needs some between two
 ROWS_BELOW = 9  # of a terminal, beside the table
-SUMMARIZED = (
-    "status.json",
-    "results.json",
-    "metrics.jsonl",
-    "config.yaml",
-    "records",
-)  # what a row is read from
 SORTS: dict[str, Callable[[RunSummary], Any]] = {
     "path": lambda run: str(run.run.path),
     "status": lambda run: run.state,
@@ -64,19 +55,25 @@ def print_runs(
         raise UserError("--sort", sort, "no such order", allowed=SORTS)
     if watch and format != "table":
         raise UserError("--watch", None, f"cannot be combined with --format {format}")
-    reader = RunReader(paths, where, sort, reverse)
+    console = Console(
+        width=width_of(sys.stdout),
+        highlight=False,
+        markup=False,
+        emoji=False,
+        color_system="auto" if color_of(sys.stdout) else None,
+        safe_box=not unicode_of(sys.stdout),
+    )
     if watch:
         with StopFlag() as stop:
             try:
-                (_watch if sys.stdout.isatty() else _watch_lines)(reader)
+                _watch(console, lambda: _read(paths, where, sort, reverse))
             except InterruptedRunError:  # Ctrl-C is the ordinary way to leave
                 return 0 if stop.received == signal.SIGINT else stop.exit_code
         return 0
-    runs = reader.runs()
+    runs = _read(paths, where, sort, reverse)
     if format == "json":
         print(document(runs))
         return 0
-    console = _console()
     for part in _view(runs, console.width, time.time()):
         console.print(part, soft_wrap=isinstance(part, Text))  # half a command is another one
     if not runs and (below := bundles(paths)):
@@ -84,50 +81,21 @@ def print_runs(
     return 0
 
 
-class RunReader:
-    """Reads runs, and again only those whose files have changed."""
-
-    def __init__(self, paths: Sequence[str], where: Sequence[str], sort: str, reverse: bool) -> None:
-        self.paths, self.where, self.reverse = paths, list(where), reverse
-        self.key = SORTS[sort]
-        self._known: dict[Path, tuple[Any, RunSummary]] = {}
-        self._fitted = False  # whether `where` ever found any
-
-    def runs(self) -> list[RunSummary]:
-        """Return all that fit `where`, in order; those without a value come last. Raises UserError."""
-        found = []
-        for path, problem in run_directories(self.paths):
-            times = None if problem is not None else [_changed(path / name) for name in SUMMARIZED]
-            known = self._known.get(path)
-            # one that is running may die without a change on disk
-            if known is None or known[0] != times or known[1].state == "running":
-                self._known[path] = known = (times, self._read(path, problem))
-            found.append(known[1])
-        if self.where:
-            try:
-                kept = {run.path for run in fitting([one.run for one in found], self.where)}
-            except UserError:
-                if not self._fitted:
-                    raise
-                kept = set()  # the last one that fitted has changed its state
-            self._fitted = True
-            found = [one for one in found if one.run.path in kept]
-        with_value = [one for one in found if self.key(one) is not None]
-        without = [one for one in found if self.key(one) is None]
-        return [*sorted(with_value, key=self.key, reverse=self.reverse), *without]
-
-    def _read(self, path: Path, problem: str | None) -> RunSummary:
+def _read(paths: Sequence[str], where: Sequence[str], sort: str, reverse: bool) -> list[RunSummary]:
+    """Return all runs that fit `where`, in order; those without a value come last. Raises UserError."""
+    found = []
+    for path, problem in run_directories(paths):
         if problem is None:
-            return run_summary(path)
-        run = Run(path, problem=problem)
-        return RunSummary(run, run.state, None, None, None, None, None, None, {}, None, problem)
-
-
-def _changed(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return -1.0
+            found.append(run_summary(path))
+        else:
+            run = Run(path, problem=problem)
+            found.append(RunSummary(run, run.state, None, None, None, None, None, None, {}, None, problem))
+    if where:
+        kept = {run.path for run in fitting([one.run for one in found], where)}
+        found = [one for one in found if one.run.path in kept]
+    key = SORTS[sort]
+    with_value = sorted((one for one in found if key(one) is not None), key=key, reverse=reverse)
+    return [*with_value, *(one for one in found if key(one) is None)]
 
 
 def _view(
@@ -148,66 +116,20 @@ def _view(
     return [*parts, Text(summary(runs) + more, style="bold")]
 
 
-def _watch(reader: RunReader) -> None:
-    """Show the table in place until no run has been running for PATIENCE seconds."""
-    console = _console()
-    idle_since = time.monotonic()
+def _watch(console: Console, read: Callable[[], list[RunSummary]]) -> None:
+    """Show the table in place until no run has been running for PATIENCE seconds; a pipe gets the last."""
+    runs, seen = read(), time.monotonic()
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        while time.monotonic() - idle_since <= PATIENCE:
-            runs = reader.runs()
+        while time.monotonic() - seen <= PATIENCE:
             rows = max(1, console.height - ROWS_BELOW)
             live.update(Group(*_view(runs, console.width, time.time(), rows)), refresh=True)
             if any(run.state == "running" for run in runs):
-                idle_since = time.monotonic()
+                seen = time.monotonic()
             time.sleep(EVERY)
-
-
-def _watch_lines(reader: RunReader) -> None:
-    """On a pipe: print a line when a run changes its state or has done another tenth, then the summary."""
-    said: dict[Path, tuple[str, int]] = {}
-    idle_since = time.monotonic()
-    while True:
-        runs = reader.runs()
-        for run in runs:
-            tenth = 10 * (run.tokens or 0) // run.tokens_asked if run.tokens_asked else 0
-            now = (run.state, tenth if run.state == "running" else 0)
-            if said.get(run.run.path) != now:
-                said[run.run.path] = now
-                print(f"{time.strftime('%H:%M:%S')} {visible(_change(run))}", flush=True)
-        if any(run.state == "running" for run in runs):
-            idle_since = time.monotonic()
-        elif time.monotonic() - idle_since > PATIENCE:
-            print(summary(runs), flush=True)
-            return
-        time.sleep(EVERY)
-
-
-def _change(run: RunSummary) -> str:
-    parts = [f"{run.run.path}: {run.state}"]
-    if run.state == "running":
-        parts.append(progress(run))
-        if run.training_loss is not None:
-            parts.append(f"loss {run.training_loss:.3f}")
-        if run.tokens_per_second:
-            parts.append(f"{millions(round(run.tokens_per_second))} tokens/s")
-    elif run.state == "finished" and run.at_train_length is not None:
-        parts.append(f"{run.at_train_length:.3f} at T")
-        if run.longest is not None:
-            parts.append(f"{run.longest[1]:.3f} at {run.longest[0]:g}x")
-    elif run.reason:
-        parts.append(run.reason)
-    return ", ".join(parts)
-
-
-def _console() -> Console:
-    return Console(
-        width=width_of(sys.stdout),
-        highlight=False,
-        markup=False,
-        emoji=False,
-        color_system="auto" if color_of(sys.stdout) else None,
-        safe_box=not unicode_of(sys.stdout),
-    )
+            try:
+                runs = read()
+            except UserError:  # the last one that fitted --where has changed its state
+                runs = []
 
 
 def run_export(paths: Sequence[str], conditions: Sequence[str], out: str) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import re
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -204,22 +202,17 @@ def check_runs_dir(given: str, folder: Path, *, writing: bool) -> None:
         raise UserError("runs_dir", "''", "is not a folder", hint="runs_dir=. is the working folder")
     for place in (folder, *folder.parents):
         try:
-            facts = place.stat()
-        except (FileNotFoundError, NotADirectoryError) as error:
-            if not place.is_symlink() and place != Path():
-                continue
-            raise UserError("runs_dir", given, f"{place} leads nowhere") from error
-        except OSError as error:  # a name too long, links in a circle
+            place.lstat()
+            break
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:  # a name too long
             raise UserError("runs_dir", given, f"cannot be used: {error.strerror}") from error
-        if not stat.S_ISDIR(facts.st_mode):
-            raise UserError("runs_dir", given, f"{place} is not a folder")
-        if writing and not os.access(place, os.W_OK | os.X_OK):
-            hint = "runs_dir=FOLDER that you can write to"
-            mounted = getattr(os, "ST_RDONLY", 0) & os.statvfs(place).f_flag if hasattr(os, "statvfs") else 0
-            why = os.strerror(errno.EROFS if mounted else errno.EACCES)
-            problem = f"the folder {place.absolute()} cannot be written ({why})"
-            raise UserError("runs_dir", given, problem, hint=hint)
-        return
+    if not place.is_dir():  # nor is a link to nothing
+        raise UserError("runs_dir", given, f"{place} is not a folder")
+    if writing and not os.access(place, os.W_OK | os.X_OK):
+        problem = f"the folder {place.absolute()} cannot be written"
+        raise UserError("runs_dir", given, problem, hint="runs_dir=FOLDER that you can write to")
 
 
 def check_positions_reach(model: Decoder, longest: int) -> None:

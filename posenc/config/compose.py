@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
 import json
 import os
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any, get_args, get_type_hints
 import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, QuotedString
 from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -28,7 +30,6 @@ from posenc.config.errors import (
     unreadable,
     unreadable_yaml,
 )
-from posenc.config.eval_runs import with_each_run
 from posenc.config.hydra_adapter import (
     BASIC_LAUNCHER,
     BASIC_SWEEPER,
@@ -38,8 +39,11 @@ from posenc.config.hydra_adapter import (
 )
 from posenc.config.overrides import CommandLine, is_hydras, key_of, quoted
 from posenc.config.schema import LAUNCHER, EvalConfig, TrainConfig, register_schemas
-from posenc.core.errors import UserError, first_line
+from posenc.core.console import say
+from posenc.core.errors import UserError, first_line, visible
 from posenc.core.paths import conf_dir, refuse_taken_names
+from posenc.results.load import load_run, run_places
+from posenc.training.checkpoint import checkpoint_paths
 
 SCHEMAS = {"train": TrainConfig, "eval": EvalConfig}
 
@@ -71,7 +75,7 @@ def compose_jobs(command: str, line: CommandLine) -> Jobs:
     """Return every job of the command line, duplicates once. Raises UserError."""
     jobs = _jobs_of(command, line)
     if not jobs.jobs:
-        hint = "glob() chooses among the choices of a group, such as encoding; of others name each: seed=0,1"
+        hint = "glob() chooses among the choices of a group, such as encoding"
         raise UserError("-m", None, "there is no job in this sweep", hint=hint)
     if not jobs.sweep:
         return jobs
@@ -178,13 +182,51 @@ def _grid(command: str, overrides: list[str]) -> list[list[str]]:
     for written in overrides:
         is_sweep(written)  # names the one that cannot be read
     if command == "eval":
-        overrides = with_each_run(overrides, override_parser())
+        overrides = [_with_each_run(one) if key_of(one) == "run" else one for one in overrides]
     parsed = override_parser().parse_overrides(overrides)
     last = {o.get_key_element(): o for o in parsed}  # what is said later on the command line wins
     for override in last.values():
         if override.is_sweep_override() and not override.is_discrete_sweep():
             raise UserError(override.get_key_element(), override.get_value_string(), "cannot be enumerated")
     return combinations(list(last.values()))
+
+
+def _with_each_run(override: str) -> str:
+    """Put the runs below a folder or a glob in its place; a run directory stays as it is.
+
+    Runs that are not finished are left out and named. Raises UserError where nothing is left.
+    """
+    value = override_parser().parse_override(override).value()
+    every = value.list if isinstance(value, ChoiceSweep) else [value]
+    named = [one.text if isinstance(one, QuotedString) else str(one) for one in every]
+    if not any(map(_is_several, named)):
+        return override
+    runs = [run for one in named for run in (_runs_below(one) if _is_several(one) else [one])]
+    return f"{override.partition('=')[0]}={','.join(quoted(run) for run in dict.fromkeys(runs))}"
+
+
+def _is_several(given: str) -> bool:
+    path = os.path.expanduser(given)  # noqa: PTH111 (Path's raises for an unknown user)
+    if os.path.isdir(path):  # noqa: PTH112 (is_dir raises for names too long)
+        return not os.path.isfile(os.path.join(path, "config.yaml"))  # noqa: PTH113, PTH118
+    return glob.has_magic(path)
+
+
+def _runs_below(given: str) -> list[str]:
+    try:
+        below = run_places([os.path.expanduser(given)])  # noqa: PTH111
+    except UserError as error:
+        raise UserError("run", given, "nothing is there by that name") from error
+    kept = []
+    for path, problem in below:
+        state = load_run(path, ()).state if problem is None else problem
+        if state == "finished" and checkpoint_paths(path / "checkpoints"):
+            kept.append(str(path))
+        else:
+            say(f"{visible(path)}: left out: {'no checkpoint' if state == 'finished' else state}")
+    if not kept:
+        raise UserError("run", given, "there is no trained run below it")
+    return kept
 
 
 def _compose(command: str, overrides: list[str]) -> DictConfig:

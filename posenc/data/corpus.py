@@ -35,7 +35,7 @@ from posenc.data.tokenizers import ByteTokenizer, Tokenizer, build_tokenizer, ch
 FACTS = 2  # raised when a source makes other documents of the same data, or a figure is added
 FEW = 0.5  # share of the training text inside windows up to which the user is told
 # the first line of a corpus's YAML: what it is (licence; size)
-ABOUT = re.compile(r"#\s*(?P<description>.+?)\s*(\((?P<licence>[^()]*);(?P<size>[^();]*)\)\s*)?")
+ABOUT = re.compile(r"#\s*(.+?)\s*(?:\(([^()]*);([^();]*)\)\s*)?")
 log = logging.getLogger(__name__)
 
 
@@ -266,8 +266,7 @@ def inspect(
     if context_length is not None and split in facts.repeats:
         problem = f"every document of the {split} split holds the same text as one of the training split"
         raise UserError("data", facts.name, problem, hint="give documents that differ")
-    unit = "tokens" if tokenizer["name"] == "bytes" else "bytes"
-    _check(facts.longest, split, needed_tokens, context_length, unit)
+    _check(facts.longest, split, needed_tokens, context_length, "bytes")
     return facts
 
 
@@ -297,15 +296,9 @@ def _check(
     if context_length is not None:  # a window of n inputs has n targets, one place further on
         checks.insert(0, ("context_length", "train", context_length + 1))
     for key, name, needed in checks:
-        have = longest[name]
-        if have < needed:
-            raise UserError(
-                key,
-                needed - 1,
-                f"no document of the {name} split is that long: the longest has {have} {unit}",
-                hint=f"the longest that works is {have - 1}"
-                + (" or less, as a token may stand for several bytes" if unit == "bytes" else ""),
-            )
+        if (have := longest[name]) < needed:
+            problem = f"no document of the {name} split is that long: the longest has {have} {unit}"
+            raise UserError(key, needed - 1, problem, hint=f"the longest that works is {have - 1}")
 
 
 def list_corpora() -> list[dict[str, Any]]:
@@ -315,18 +308,10 @@ def list_corpora() -> list[dict[str, Any]]:
         text = path.read_text(encoding="utf-8")
         about = ABOUT.fullmatch(text.split("\n", 1)[0])
         settings = yaml.safe_load(text)
-        description, licence, size = about.group("description", "licence", "size") if about else ("", "", "")
-        rows.append(
-            {
-                "name": name,
-                "description": description,
-                "licence": (licence or "").strip(),
-                "size": (size or "").strip(),
-                "source": str(settings["source"]),
-                "network": registry.needs_network(settings),
-                "cached": cached_of(settings),
-            }
-        )
+        description, licence, size = about.groups("") if about else ("", "", "")
+        row = {"name": name, "description": description, "licence": licence.strip(), "size": size.strip()}
+        source = {"source": str(settings["source"]), "network": registry.needs_network(settings)}
+        rows.append({**row, **source, "cached": cached_of(settings)})
     return rows
 
 
@@ -336,9 +321,7 @@ def cached_of(data: dict[str, Any]) -> list[dict[str, Any]]:
         pinned = registry.pinned_identity(data)
     except (UserError, RunError):  # incomplete (data.paths), or a branch that nobody can resolve now
         pinned = None
-    figures = known_figures(pinned)
-    if pinned is not None and figures is None:
-        return []
-    if figures is not None:  # whoever tokenised the text, and under whatever name
-        return [row for row in cached_tokens() if row["fingerprint"] == figures["fingerprint"]]
-    return [row for row in cached_tokens() if row["corpus"] == data["name"]]
+    if pinned is None:
+        return [row for row in cached_tokens() if row["corpus"] == data["name"]]
+    figures = known_figures(pinned) or {}  # whoever tokenised the text, and under whatever name
+    return [row for row in cached_tokens() if row["fingerprint"] == figures.get("fingerprint")]

@@ -57,7 +57,7 @@ def encoding_class(name: str, plugins: Iterable[str] = ()) -> type[Encoding]:
         name,
         "there is no such encoding",
         allowed=list_encodings(plugins),
-        hint="one of your own, a class with a `name`: plugins=[MODULE] (posenc encodings: --plugin MODULE)",
+        hint="one of your own: plugins=[MODULE]; after posenc encodings: --plugin MODULE",
     )
 
 
@@ -80,11 +80,11 @@ def _load(point: EntryPoint) -> type[Encoding]:
 
 
 def _classes_in(module: Any) -> dict[str, type[Encoding]]:
-    """Return the encodings defined in a module by `name`."""
+    """Return the encodings defined in a module by `name`, the last one without a name by ""."""
     from posenc.encodings.base import Encoding
 
     classes = (cls for _, cls in inspect.getmembers(module, inspect.isclass) if issubclass(cls, Encoding))
-    return {cls.name: cls for cls in classes if cls.__module__ == module.__name__ and hasattr(cls, "name")}
+    return {getattr(cls, "name", ""): cls for cls in classes if cls.__module__ == module.__name__}
 
 
 def _plugin_classes(plugins: Iterable[str]) -> dict[str, type[Encoding]]:
@@ -97,9 +97,14 @@ def _plugin_classes(plugins: Iterable[str]) -> dict[str, type[Encoding]]:
             module = importlib.import_module(plugin)
         except (Exception, SystemExit) as error:  # the user's code may raise anything
             problem = f"cannot be imported ({type(error).__name__}: {error})"
-            hint = "a module, without .py, in this folder or on PYTHONPATH"
+            hint = f"plugins=[{plugin.removesuffix('.py')}]: a module in this folder or on PYTHONPATH"
             raise UserError("plugins", plugin, problem, hint=hint) from error
-        for name, cls in _classes_in(module).items():
+        classes = _classes_in(module)
+        nameless = classes.pop("", None)
+        if nameless is not None and not classes:
+            problem = f"its class {nameless.__name__} has no `name`, so no YAML can mean it"
+            raise UserError("plugins", plugin, problem, hint='name = "..." in the class, as in its YAML')
+        for name, cls in classes.items():
             point = _entry_points().get(name)
             others = [found.get(name, cls), cls if point is None else _load(point)]
             if name in own_encodings() or any(other is not cls for other in others):
@@ -133,7 +138,8 @@ def resolve_encoding(settings: Mapping[str, Any], plugins: Iterable[str] = ()) -
     plugins = list(plugins)
     name = settings.get("name")
     if not isinstance(name, str):
-        raise UserError("encoding.name", name, "must be a name", allowed=list_encodings(plugins))
+        problem = "is missing" if name is None else "must be a name"
+        raise UserError("encoding.name", name, problem, allowed=list_encodings(plugins))
     cls = encoding_class(name, plugins)
     given = {key: value for key, value in settings.items() if key != "name"}
     checked = check_arguments(cls, {**defaults_of(cls), **given}, "encoding")

@@ -59,27 +59,14 @@ def _peak(make_pass: Callable[[int], object], n: int) -> int:
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Return the bytes this process may still take: of the machine, its control groups, `ulimit -v`."""
+    """Return the bytes this process may still take: of the machine and of its control groups."""
     free = [psutil.virtual_memory().available]
-    limit = address_limit()
-    if limit is not None:
-        free.append(max(0, limit - psutil.Process().memory_info().vms))
     for version, folder in control_groups("memory", root):
         limit_file, used_file, cached = GROUP_FILES[version]
         limit, used = _number(folder / limit_file, r"^(\d+)$"), _number(folder / used_file, r"^(\d+)$")
         if limit is not None and used is not None:
             free.append(max(0, limit - used + (_number(folder / "memory.stat", rf"^{cached} (\d+)$") or 0)))
     return min(free)
-
-
-def address_limit() -> int | None:
-    """Return the bytes of address space that this process may have; None without a limit, and on Windows."""
-    try:
-        import resource
-    except ImportError:
-        return None
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def _number(path: Path, pattern: str) -> int | None:

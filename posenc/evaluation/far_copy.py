@@ -13,7 +13,6 @@ Text that comes again is easy text, and shorter matches nearby help at every W: 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +21,6 @@ from posenc.evaluation.forward_cache import (
     EvalContext,
     LossSums,
     NotApplicableError,
-    never_stopped,
     sums_by_document,
     text_losses,
 )
@@ -106,9 +104,7 @@ def far_copies(tokens: np.ndarray, cue: int, near: int, longest: int) -> np.ndar
     return places
 
 
-def measure(
-    context: EvalContext, plan: Plan, window: int, check_stop: Callable[[], None] = never_stopped
-) -> LossSums:
+def measure(context: EvalContext, plan: Plan, window: int) -> LossSums:
     """Sum the loss of every target, each the last of a window of `window` tokens.
 
     Raises NotApplicableError where there is no target.
@@ -118,6 +114,6 @@ def measure(
         raise NotApplicableError(f"n/a: no text comes again from {reach}")
     store = context.store
     targets = store.splits[context.split].starts[plan.documents] + plan.places  # in the store's tokens
-    nats = text_losses(context, targets + 1, window, 1, check_stop)
+    nats = text_losses(context, targets + 1, window, 1)
     byte_counts = store.bytes_between(targets, targets + 1)
     return sums_by_document(plan.documents, nats[:, 0], np.ones(len(targets)), byte_counts)

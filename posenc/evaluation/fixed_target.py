@@ -8,19 +8,12 @@ is the crop line, the loss if the text is truncated to T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from posenc.core.errors import UserError
-from posenc.evaluation.forward_cache import (
-    EvalContext,
-    LossSums,
-    never_stopped,
-    sums_by_document,
-    text_losses,
-)
+from posenc.evaluation.forward_cache import EvalContext, LossSums, sums_by_document, text_losses
 from posenc.evaluation.plans import EvalRequest, blocks_by_document, spread
 
 NAME = "fixed-target"
@@ -74,13 +67,11 @@ def check_block(shortest: int, block: int) -> None:
         )
 
 
-def measure(
-    context: EvalContext, plan: Plan, window: int, check_stop: Callable[[], None] = never_stopped
-) -> LossSums:
+def measure(context: EvalContext, plan: Plan, window: int) -> LossSums:
     """Sum the loss of every target, each seen at the end of a window of `window` tokens."""
     store, split = context.store, context.store.splits[context.split]
     stops = split.starts[plan.documents] + plan.ends  # in the store's tokens
-    nats = text_losses(context, stops, window, plan.block, check_stop)
+    nats = text_losses(context, stops, window, plan.block)
     targets = np.full(len(stops), plan.block)
     byte_counts = store.bytes_between(stops - plan.block, stops)
     return sums_by_document(plan.documents, nats.sum(axis=1), targets, byte_counts)

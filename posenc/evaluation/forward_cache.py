@@ -10,7 +10,6 @@ at all windows beyond T.
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
@@ -32,28 +31,6 @@ from posenc.training.precision import autocast
 
 # Where positions are drawn: how many draws the windows of one length share, window i having number i % DRAWS.
 DRAWS = 16
-MAX_BYTES = 1 << 26  # of losses kept: 8 million targets
-
-
-class ForwardCache:
-    """Losses of the latest passes of one evaluation, by a key that names a model by its address."""
-
-    def __init__(self) -> None:
-        self._losses: OrderedDict[Hashable, np.ndarray] = OrderedDict()
-        self._bytes = 0
-
-    def get(self, key: Hashable) -> np.ndarray | None:
-        """Return the losses of a key, read-only, or None."""
-        return self._losses.get(key)
-
-    def put(self, key: Hashable, losses: np.ndarray) -> None:
-        """Store losses, and drop the oldest beyond MAX_BYTES."""
-        losses.setflags(write=False)
-        self._losses[key] = losses
-        self._bytes += losses.nbytes
-        while self._bytes > MAX_BYTES:
-            _, oldest = self._losses.popitem(last=False)
-            self._bytes -= oldest.nbytes
 
 
 @dataclass(frozen=True)
@@ -69,7 +46,8 @@ class EvalContext:
     split: str
     batch_tokens: int  # tokens in one forward pass
     extension: Extension | None = None  # what is done to the trained model beyond T
-    cache: ForwardCache | None = None  # shared by the protocols of one evaluation; None: every pass is made
+    cache: dict[Hashable, np.ndarray] | None = None  # of one evaluation; None: every pass is made
+    check_stop: Callable[[], None] = lambda: None  # between batches; raises when a stop was asked for
 
     def effective_encoding(self, window: int) -> Encoding:
         """Return what the attention sees when the model is given `window` tokens at once."""
@@ -93,35 +71,22 @@ class NotApplicableError(Exception):
     """This window cannot be measured with this encoding; the message is the record's note."""
 
 
-def never_stopped() -> None:
-    """Do nothing: the default of `check_stop`, which raises when a stop was asked for."""
-
-
-def text_losses(
-    context: EvalContext,
-    stops: np.ndarray,
-    window: int,
-    n_targets: int,
-    check_stop: Callable[[], None] = never_stopped,
-) -> np.ndarray:
+def text_losses(context: EvalContext, stops: np.ndarray, window: int, n_targets: int) -> np.ndarray:
     """Return the loss in nats of the last targets of windows of text: (count, n_targets) float64, read-only.
 
     Window i has `window` inputs; its last target is the token before stops[i] (count,) of the store. Raises
     what `window_losses` raises.
     """
-    cache, tokens = context.cache, context.store.tokens
-
-    def read(i: int) -> np.ndarray:
-        return tokens[stops[i] - window - 1 : stops[i]]
-
-    if cache is None:
-        return window_losses(context, read, len(stops), window, n_targets, check_stop)
+    tokens, cache = context.store.tokens, {} if context.cache is None else context.cache
     key = _key(context, stops, window, n_targets)
-    losses = cache.get(key)
-    if losses is None:
-        losses = window_losses(context, read, len(stops), window, n_targets, check_stop)
-        cache.put(key, losses)
-    return losses
+    if key not in cache:
+
+        def read(i: int) -> np.ndarray:
+            return tokens[stops[i] - window - 1 : stops[i]]
+
+        cache[key] = window_losses(context, read, len(stops), window, n_targets)
+        cache[key].setflags(write=False)
+    return cache[key]
 
 
 def _key(context: EvalContext, stops: np.ndarray, window: int, n_targets: int) -> Hashable:
@@ -166,7 +131,6 @@ def window_losses(
     count: int,
     window: int,
     n_targets: int,
-    check_stop: Callable[[], None] = never_stopped,
 ) -> np.ndarray:
     """Return the loss in nats of the last `n_targets` of `count` windows: (count, n_targets) float64.
 
@@ -187,11 +151,11 @@ def window_losses(
     limit = encoding.ends_at
     if limit is not None and any(int(pos[-1]) >= limit for pos in drawn):
         raise NotApplicableError(f"n/a: no encoding of positions from {limit} on")
-    with current().sharing(losses, check_stop, OutOfMemoryError):
+    with current().sharing(losses, context.check_stop, OutOfMemoryError):
         _check_fits(context, drawn[0], encoding, n_targets)
         for draw, pos in enumerate(drawn):
             rows = np.arange(draw, count, draws)
-            _losses_at(context, read, rows, pos, encoding, losses, check_stop)
+            _losses_at(context, read, rows, pos, encoding, losses)
     return losses
 
 
@@ -202,14 +166,13 @@ def _losses_at(
     pos: Tensor,
     encoding: Encoding,
     losses: np.ndarray,
-    check_stop: Callable[[], None],
 ) -> None:
     """Fill in the losses (count, n_targets) of the windows `rows`, all of them at the positions pos."""
     inputs, n_targets = len(pos), losses.shape[1]
     size, start = max(1, context.batch_tokens // inputs), 0
     rows = current().batches(rows, size)
     while start < len(rows):
-        check_stop()
+        context.check_stop()
         some = rows[start : start + size]
         batch = np.stack([read(i)[-inputs - 1 :] for i in some]).astype(np.int64)
         try:

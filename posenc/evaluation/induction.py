@@ -21,19 +21,12 @@ Source: the repeated random tokens of Olsson et al. 2022 (In-context Learning an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from posenc.data import TokenStore
-from posenc.evaluation.forward_cache import (
-    EvalContext,
-    LossSums,
-    NotApplicableError,
-    never_stopped,
-    window_losses,
-)
+from posenc.evaluation.forward_cache import EvalContext, LossSums, NotApplicableError, window_losses
 from posenc.evaluation.plans import EvalRequest
 
 NAME = "induction"
@@ -94,9 +87,7 @@ def frequent(store: TokenStore) -> np.ndarray:
     return np.flatnonzero(counts >= min(RAREST * counts.sum(), counts.max()))
 
 
-def measure(
-    context: EvalContext, plan: Plan, window: int, check_stop: Callable[[], None] = never_stopped
-) -> LossSums:
+def measure(context: EvalContext, plan: Plan, window: int) -> LossSums:
     """Sum the loss of the second copies by sequence; they stand for no text, so they have no bytes.
 
     Raises NotApplicableError for a window that does not hold two copies.
@@ -107,7 +98,7 @@ def measure(
         raise NotApplicableError(f"n/a: two copies of {size} tokens do not fit into {window}")
     between = plan.filler[:, plan.filler.shape[1] - gap :]
     windows = np.concatenate([plan.copies, between, plan.copies], axis=1)  # (N, W + 1)
-    nats = window_losses(context, windows.__getitem__, count, window, size - 1, check_stop)
+    nats = window_losses(context, windows.__getitem__, count, window, size - 1)
     return LossSums(
         documents=np.arange(count),
         nats=nats.sum(axis=1),

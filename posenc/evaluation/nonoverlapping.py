@@ -7,26 +7,16 @@ which every window length cuts from the left. They are the spans of `sliding`, t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from posenc.evaluation.forward_cache import (
-    EvalContext,
-    LossSums,
-    never_stopped,
-    sums_by_document,
-    text_losses,
-)
+from posenc.evaluation.forward_cache import EvalContext, LossSums, sums_by_document, text_losses
 from posenc.evaluation.plans import Spans, plan_spans
 
 NAME = "nonoverlapping"
 plan = plan_spans
 
 
-def measure(
-    context: EvalContext, plan: Spans, window: int, check_stop: Callable[[], None] = never_stopped
-) -> LossSums:
+def measure(context: EvalContext, plan: Spans, window: int) -> LossSums:
     """Sum the loss of every target of every span, in windows of `window` tokens (the last may be shorter)."""
     store, split = context.store, context.store.splits[context.split]
     begins = split.starts[plan.documents] + plan.starts  # in the store's tokens
@@ -36,7 +26,7 @@ def measure(
         if length == 0 or len(offsets) == 0:
             continue
         stops = (begins[:, None] + offsets[None, :] + length + 1).ravel()  # (spans * windows,)
-        losses = text_losses(context, stops, length, length, check_stop)
+        losses = text_losses(context, stops, length, length)
         nats += losses.sum(axis=1).reshape(len(begins), len(offsets)).sum(axis=1)
     targets = np.full(len(begins), plan.span)
     byte_counts = store.bytes_between(begins + 1, begins + 1 + plan.span)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -68,9 +68,7 @@ class ProtocolModule(Protocol):
 
     def plan(self, request: EvalRequest) -> Planned: ...
 
-    def measure(
-        self, context: EvalContext, plan: Planned, window: int, check_stop: Callable[[], None]
-    ) -> LossSums: ...
+    def measure(self, context: EvalContext, plan: Planned, window: int) -> LossSums: ...
 
 
 def windows_of(module: ProtocolModule, request: EvalRequest) -> list[int]:

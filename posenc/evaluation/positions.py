@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ from posenc.evaluation.forward_cache import (
     EvalContext,
     LossSums,
     NotApplicableError,
-    never_stopped,
     sums_by_document,
     text_losses,
 )
@@ -43,9 +41,7 @@ def windows_of(request: EvalRequest) -> list[int]:
     return [request.longest]
 
 
-def measure(
-    context: EvalContext, plan: Spans, window: int, check_stop: Callable[[], None] = never_stopped
-) -> LossSums:
+def measure(context: EvalContext, plan: Spans, window: int) -> LossSums:
     """Sum the loss of every target of every span, each span one pass, and make its curve over positions.
 
     Raises NotApplicableError for a window below T: there is no level at T then.
@@ -55,11 +51,11 @@ def measure(
     store, split = context.store, context.store.splits[context.split]
     begins = split.starts[plan.documents] + plan.starts
     length = context.train_length
-    nats = text_losses(context, begins + window + 1, window, window, check_stop)  # (N, W)
+    nats = text_losses(context, begins + window + 1, window, window)  # (N, W)
     level = None
     if context.extension is not None:  # it may change what comes before T as well
         plain = dataclasses.replace(context, extension=None)
-        level = text_losses(plain, begins + length + 1, length, length, check_stop)[:, length // 2 :]
+        level = text_losses(plain, begins + length + 1, length, length)[:, length // 2 :]
     targets = np.full(len(begins), window)
     byte_counts = store.bytes_between(begins + 1, begins + 1 + window)
     sums = sums_by_document(plan.documents, nats.sum(axis=1), targets, byte_counts)

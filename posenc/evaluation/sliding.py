@@ -7,18 +7,11 @@ those of `nonoverlapping`: the difference of the two is the early-token curse an
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from posenc.evaluation.forward_cache import (
-    EvalContext,
-    LossSums,
-    never_stopped,
-    sums_by_document,
-    text_losses,
-)
+from posenc.evaluation.forward_cache import EvalContext, LossSums, sums_by_document, text_losses
 from posenc.evaluation.plans import EvalRequest, Spans, plan_spans
 
 NAME = "sliding"
@@ -46,9 +39,7 @@ def plan(request: EvalRequest) -> Plan:
     return Plan(plan_spans(request), request.stride)
 
 
-def measure(
-    context: EvalContext, plan: Plan, window: int, check_stop: Callable[[], None] = never_stopped
-) -> LossSums:
+def measure(context: EvalContext, plan: Plan, window: int) -> LossSums:
     """Sum the loss of every target of every span; a step's window ends at the last token it scores."""
     spans, store = plan.spans, context.store
     origins = store.splits[context.split].starts[spans.documents]  # of the documents, in the store's tokens
@@ -62,7 +53,7 @@ def measure(
     lengths, kind, counts = np.unique(kinds, axis=0, return_inverse=True, return_counts=True)
     alike = np.split(np.argsort(kind.ravel(), kind="stable"), np.cumsum(counts)[:-1])
     for (inputs, count), steps in zip(lengths.tolist(), alike, strict=True):
-        nats[steps] = text_losses(context, stops[steps], inputs, count, check_stop).sum(axis=1)
+        nats[steps] = text_losses(context, stops[steps], inputs, count).sum(axis=1)
     begins = origins + spans.starts
     targets = np.full(len(begins), spans.span)
     byte_counts = store.bytes_between(begins + 1, begins + 1 + spans.span)

@@ -11,8 +11,6 @@ and Goodman 1996, arXiv cmp-lg/9606011.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from posenc.data import TokenStore
@@ -23,8 +21,6 @@ from posenc.results.schema import REFERENCE_PROTOCOL
 NAME = REFERENCE_PROTOCOL
 ORDER = 3
 CHUNK = 1 << 21  # bytes of a document counted at once
-
-_fitted: dict[str, Trigram] = {}  # of the last training text, by its fingerprint: jobs of a sweep share it
 
 
 def trigram_sums(byte_store: TokenStore, store: TokenStore, split: str, plan: Plan) -> LossSums:
@@ -41,66 +37,39 @@ def trigram_sums(byte_store: TokenStore, store: TokenStore, split: str, plan: Pl
     blocks = np.repeat(np.arange(len(sizes)), sizes)
     places = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes) + np.repeat(begins, sizes)
     origins = byte_store.splits[split].starts[plan.documents]
-    losses = fitted(byte_store).losses(byte_store.tokens, origins[blocks] + places, places)
+    losses = losses_of(count(byte_store), byte_store.tokens, origins[blocks] + places, places)
     nats = np.bincount(blocks, weights=losses, minlength=len(sizes))
     return sums_by_document(plan.documents, nats, np.full(len(sizes), plan.block), sizes)
 
 
-def fitted(store: TokenStore) -> Trigram:
-    """Return the trigram of a byte store's training split, fitted once a process."""
-    if store.fingerprint not in _fitted:
-        _fitted.clear()
-        _fitted[store.fingerprint] = fit(store)
-    return _fitted[store.fingerprint]
+def losses_of(
+    tables: list[np.ndarray], text: np.ndarray, places: np.ndarray, before: np.ndarray
+) -> np.ndarray:
+    """Return the nats of text[places] (N,); before[i] bytes of the same document come before each."""
+    p = np.full(len(places), 1 / 256)
+    codes = np.zeros(len(places), dtype=np.int64)
+    for n, table in enumerate(tables):
+        by_context = table.reshape(-1, 256)  # N(ab...c)
+        totals, kinds = by_context.sum(axis=1), np.count_nonzero(by_context, axis=1)  # N(ab...), K(ab...)
+        reach = before >= n
+        codes[reach] += text[places[reach] - n].astype(np.int64) << (8 * n)
+        code, lower = codes[reach], p[reach]
+        total, kind = totals[code >> 8], kinds[code >> 8]
+        interpolated = (table[code] + kind * lower) / np.maximum(1, total + kind)
+        p[reach] = np.where(total > 0, interpolated, lower)
+    losses: np.ndarray = -np.log(p)
+    return losses
 
 
-@dataclass(frozen=True)
-class Grams:
-    """The n-grams that occur, as numbers of base 256, and counts of what follows their first n - 1 bytes."""
-
-    codes: np.ndarray  # (M,) int64, ascending
-    counts: np.ndarray  # (M,) int64, N(ab...c)
-    totals: np.ndarray  # (256^(n-1),) int64, N(ab...)
-    kinds: np.ndarray  # (256^(n-1),) int64, K(ab...)
-
-    def interpolated(self, codes: np.ndarray, lower: np.ndarray) -> np.ndarray:
-        """Return P of the last byte of each n-gram (N,), from P one order below."""
-        at = np.minimum(np.searchsorted(self.codes, codes), len(self.codes) - 1)
-        counts = np.where(self.codes[at] == codes, self.counts[at], 0)
-        context = codes >> 8
-        totals, kinds = self.totals[context], self.kinds[context]
-        seen = np.maximum(1, totals + kinds)
-        return np.where(totals > 0, (counts + kinds * lower) / seen, lower)
-
-
-@dataclass(frozen=True)
-class Trigram:
-    """Counts of one, two and three bytes."""
-
-    grams: tuple[Grams, ...]
-
-    def losses(self, text: np.ndarray, places: np.ndarray, before: np.ndarray) -> np.ndarray:
-        """Return the nats of text[places] (N,); before[i] bytes of the same document come before each."""
-        p = np.full(len(places), 1 / 256)
-        codes = np.zeros(len(places), dtype=np.int64)
-        for n, grams in enumerate(self.grams):
-            reach = before >= n
-            codes[reach] += text[places[reach] - n].astype(np.int64) << (8 * n)
-            p[reach] = grams.interpolated(codes[reach], p[reach])
-        losses: np.ndarray = -np.log(p)
-        return losses
-
-
-def fit(store: TokenStore) -> Trigram:
-    """Count the training split of a byte store, never across documents."""
-    split = store.splits["train"]
-    tables = [np.zeros(256**n, dtype=np.int64) for n in range(1, ORDER + 1)]
-    for i in range(len(split.ids)):
+def count(store: TokenStore) -> list[np.ndarray]:
+    """Count one, two and three bytes of the training split, never across documents: (256^n,) each."""
+    tables = [np.zeros(256**n, dtype=np.int32) for n in range(1, ORDER + 1)]
+    for i in range(len(store.splits["train"].ids)):
         text = store.document("train", i)
         for start in range(0, len(text), CHUNK):
             for n, table in enumerate(tables, 1):
                 np.add.at(table, codes_of(text[start : start + CHUNK + n - 1], n), 1)
-    return Trigram(tuple(_grams(table) for table in tables))
+    return tables
 
 
 def codes_of(text: np.ndarray, n: int) -> np.ndarray:
@@ -111,12 +80,6 @@ def codes_of(text: np.ndarray, n: int) -> np.ndarray:
         codes <<= 8
         codes |= text[offset : offset + count]
     return codes
-
-
-def _grams(table: np.ndarray) -> Grams:
-    by_context = table.reshape(-1, 256)
-    codes = np.flatnonzero(table)
-    return Grams(codes, table[codes], by_context.sum(axis=1), np.count_nonzero(by_context, axis=1))
 
 
 def _byte_spans(store: TokenStore, split: str, plan: Plan) -> tuple[np.ndarray, np.ndarray]:

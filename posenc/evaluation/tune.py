@@ -7,7 +7,6 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from posenc.core.errors import UserError
 from posenc.evaluation.evaluate import Cell, plan_cells
@@ -19,14 +18,6 @@ from posenc.results.schema import Record
 
 TARGETS = 8000  # validation targets for each candidate and length
 SPLIT = "validation"
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """The candidate with the lowest loss, and what it is in words."""
-
-    extension: Extension
-    words: str
 
 
 def candidates(extension: Extension | None, model: Decoder) -> list[Extension]:
@@ -54,8 +45,8 @@ def tune(
     request: EvalRequest,
     grid: Sequence[Extension],
     evaluated: Callable[[Sequence[Cell]], list[Record]],
-) -> Chosen:
-    """Return the candidate with the lowest mean fixed-target loss beyond T, on validation documents.
+) -> tuple[Extension, str]:
+    """Return the candidate of lowest fixed-target loss beyond T on validation documents, and it in words.
 
     `evaluated(cells)` measures and stores. A candidate without a number somewhere (diverged, out of memory)
     is never chosen; where none has one, the first is returned as it is. Otherwise the chosen one's settings
@@ -71,11 +62,9 @@ def tune(
         losses.append(math.inf if None in nats else sum(n for n in nats if n is not None))
     best = grid[losses.index(min(losses))]
     if not math.isfinite(min(losses)):
-        return Chosen(best, f"{best.name}: none of {len(grid)} candidates has a number, knobs as given")
+        return best, f"{best.name}: none of {len(grid)} candidates has a number, knobs as given"
     first = grid[0].settings
     tuned = sorted(key for key in best.grid if any(one.settings[key] != first[key] for one in grid))
     knobs = ", ".join(f"{key}={best.settings[key]}" for key in tuned)
     best.settings = {**best.settings, "tuned_on": SPLIT, "tuned": tuned}
-    failed = losses.count(math.inf)
-    left_out = f" ({failed} of {len(grid)} candidates without a number)" if failed else ""
-    return Chosen(best, f"{best.name} {knobs}{left_out}")
+    return best, f"{best.name} {knobs}"

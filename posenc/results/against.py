@@ -229,7 +229,22 @@ def _block(rows: Sequence[Published], ours: _Measured) -> Block:
         if base is not None and row is not base:
             check = sign(base, row, multiple, _from_t(ours, row.encoding, multiple))
             checks.append(check)
-        entries.append(_entry(row, multiple, ours.cell(row.encoding, multiple), check))
+        cell = ours.cell(row.encoding, multiple)
+        ends = None if check is None else check.interval
+        entries.append(
+            Entry(
+                encoding=row.encoding,
+                multiple=multiple,
+                published_length=row.eval_length,
+                published_multiple=row.multiple,
+                published=row.value,
+                published_change=None if check is None else check.published,
+                measured=None if cell is None else cell.mean,
+                measured_change=None if cell is None or multiple == 1 else cell.change,
+                measured_half=None if ends is None else (ends[1] - ends[0]) / 2,
+                sign=None if check is None else check.outcome,
+            )
+        )
     for length, multiple in places.items():
         both = [row for row in shown if row.eval_length == length]
         both = [row for row in both if (cell := ours.cell(row.encoding, multiple)) and cell.seeds]
@@ -260,22 +275,6 @@ def _places(rows: Sequence[Published], measured: Sequence[float]) -> dict[int, f
         if closest == multiple and apart(place, multiple) <= NEAR:
             places[length] = place if place in measured else multiple
     return places
-
-
-def _entry(row: Published, multiple: float, cell: Cell | None, check: Check | None) -> Entry:
-    ends = None if check is None else check.interval
-    return Entry(
-        encoding=row.encoding,
-        multiple=multiple,
-        published_length=row.eval_length,
-        published_multiple=row.multiple,
-        published=row.value,
-        published_change=None if check is None else check.published,
-        measured=None if cell is None else cell.mean,
-        measured_change=None if cell is None or multiple == 1 else cell.change,
-        measured_half=None if ends is None else (ends[1] - ends[0]) / 2,
-        sign=None if check is None else check.outcome,
-    )
 
 
 def _from_t(ours: _Measured, name: str, multiple: float) -> Pairs | str:

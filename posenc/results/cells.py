@@ -300,16 +300,13 @@ def bins_of(record: Record) -> list[tuple[float, int, int]]:
         return []
     curve, train_length = record["curve"], record["window"] / record["multiple"]
     ends = [stop - 1 for _, stop in pairwise(curve["edges"])]
-    return [
-        (round(end / train_length, 6), end, targets)
-        for end, targets in zip(ends, curve["targets"], strict=True)
-    ]
+    return [(round(end / train_length, 6), end, n) for end, n in zip(ends, curve["targets"], strict=True)]
 
 
 def summarise_curves(group: RowGroup) -> CurveSummary | None:
     """Return the summary of the row's curves; None without one."""
     records = [_curve_record(member, group.extend) for member in group.members]
-    found = [record for record in records if record is not None and "curve" in record]
+    found = [record for record in records if record and "curve" in record]
     if not found:
         return None
     curves = [record["curve"] for record in found]

@@ -165,11 +165,10 @@ def compare_facets(
     comparisons = []
     for value, some in facets_of(runs, key):
         try:
-            comparison, _ = compare_groups(some, protocol, metric, allow_mixed, view)
+            comparisons.append(compare_groups(some, protocol, metric, allow_mixed, view)[0])
         except UserError as error:
             raise error.within(f"where {key} is {value}") from None
-        comparison.header["facet"] = {"key": key, "value": value}
-        comparisons.append(comparison)
+        comparisons[-1].header["facet"] = {"key": key, "value": value}
     return comparisons
 
 
@@ -206,10 +205,7 @@ def check_request(runs: Sequence[Run], protocol: str, metric: str) -> None:
 def compare_groups(
     runs: Sequence[Run], protocol: str, metric: Metric, allow_mixed: bool, view: View
 ) -> tuple[Comparison, list[RowGroup]]:
-    """Compare checked runs, none of which need have measured the protocol; also return the runs of each row.
-
-    The groups are in the order of the rows before `view.sort`.
-    """
+    """Compare checked runs; also return the runs of each row, in the order of the rows before `view.sort`."""
     selected = select(runs, protocol)
     curves = has_curves(selected)
     if curves and metric != "nats":
@@ -237,9 +233,8 @@ def compare_groups(
         elif protocol not in (*PROBES, INFLATED):  # of these, the loss says nothing of context
             row.effective_context = effective_context(group, [one.multiple for one in every])
             row.uses_context = uses_context(group, metric)
-    if not curves:
-        for i, column in enumerate(columns):
-            _rank(column, i, rows, groups, metric, list(mixed[0]) if mixed else [], baseline)
+    for i, column in enumerate([] if curves else columns):
+        _rank(column, i, rows, groups, metric, list(mixed[0]) if mixed else [], baseline)
     probes, by_row = probe_columns(runs, groups, protocol)
     for row, of_row in zip(rows, by_row, strict=True):
         row.probes = of_row
@@ -266,16 +261,11 @@ def _row(group: RowGroup, cells: list[Cell], metric: Metric) -> Row:
         mixed=group.mixed,
         seeds=group.seeds,
         runs=[str(member.run.path) for member in group.members],
-        parameters=single(n for m in group.members if (n := _parameters(m.run)) is not None),
+        parameters=single(n for m in group.members if (n := m.run.parameters) is not None),
         crop=crop,
         cells=cells,
         notes=_notes(group),
     )
-
-
-def _parameters(run: Run) -> int | None:
-    total = (run.facts or {}).get("parameters", {}).get("total")
-    return total if isinstance(total, int) else None
 
 
 def _notes(group: RowGroup) -> list[str]:
@@ -289,11 +279,11 @@ def _notes(group: RowGroup) -> list[str]:
             notes.append(f"{seed}{state}" + (f": {run.reason}" if run.reason else ""))
     if group.extend is None and (weak := undertrained(group)):
         notes.append(weak)
-    found: dict[str, list[str]] = {}
+    found: dict[str, list[str]] = defaultdict(list)
     for member in group.members:
         for multiple, record in sorted(member.cells.get(group.extend, {}).items()):
-            if record["note"] is not None:
-                found.setdefault(record["note"], []).append(f"{multiple:g}x")
+            found[record["note"] or ""].append(f"{multiple:g}x")
+    found.pop("", None)
     return notes + [f"{', '.join(dict.fromkeys(places))}: {note}" for note, places in found.items()]
 
 
@@ -410,12 +400,6 @@ def _header(
         found = {as_text(value(one)): value(one) for one in selected}
         return next(iter(found.values())) if len(found) == 1 else None
 
-    def shared_fact(name: str) -> Any:
-        return shared(lambda one: (one.run.facts or {}).get(name))
-
-    def shared_field(name: str) -> Any:
-        return shared(lambda one: one.records[0].get(name))
-
     def ends(values: Sequence[int]) -> list[int] | None:
         return [min(values), max(values)] if values else None
 
@@ -423,20 +407,16 @@ def _header(
     scored = [record for one in selected for record in one.records if record["targets"]]
     settings = [group.settings for group in groups if group.settings]
     several = len({group.encoding for group in groups}) > 1
+    fields, facts = ("corpus", "fingerprint", "split", "stride"), ("tokenizer", "context_length", "model")
     named = ("encoding.", "attention.", "positions.", CODE)  # in the rows' labels and notes
     others = [key for key in differing(settings) if several and not key.startswith(named)]
     return {
         "protocol": protocol,
         "metric": metric,
         "unit": (units or UNIT) if metric == "nats" else METRICS[metric],
-        "corpus": shared_field("corpus"),
-        "fingerprint": shared_field("fingerprint"),
-        "split": shared_field("split"),
-        "stride": shared_field("stride"),
-        "tokenizer": shared_fact("tokenizer"),
-        "context_length": shared_fact("context_length"),
-        "model": shared_fact("model"),
-        "parameters": ends([n for one in selected if (n := _parameters(one.run)) is not None]),
+        **{key: shared(lambda one: one.records[0].get(key)) for key in fields},  # noqa: B023
+        **{key: shared(lambda one: (one.run.facts or {}).get(key)) for key in facts},  # noqa: B023
+        "parameters": ends([n for one in selected if (n := one.run.parameters) is not None]),
         "tokens": shared(tokens_trained),
         "seeds": sorted({seed for group in groups for seed in group.seeds}),
         "documents": ends([record["documents"] for record in scored]),
@@ -453,10 +433,7 @@ def _header(
 
 
 def _choose_rows(groups: Sequence[RowGroup], patterns: Sequence[str]) -> list[RowGroup]:
-    """Return the rows with a name that a pattern fits, in the order of the patterns; all without patterns.
-
-    Raises UserError for a pattern that fits nothing.
-    """
+    """Return the rows whose name fits a pattern, in the patterns' order; all without. Raises UserError."""
     if not patterns:
         return list(groups)
     chosen: dict[int, RowGroup] = {}

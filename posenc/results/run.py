@@ -53,6 +53,12 @@ class Run:
         return self.path.name or str(self.path)
 
     @property
+    def parameters(self) -> int | None:
+        """Of the whole model, where it is known."""
+        total = (self.facts or {}).get("parameters", {}).get("total")
+        return total if isinstance(total, int) else None
+
+    @property
     def seed(self) -> int | None:
         """The training seed, where it is known."""
         seed = self.facts["seed"] if self.facts is not None else (self.config or {}).get("seed")

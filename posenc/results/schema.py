@@ -228,7 +228,7 @@ def _check_parts(record: Record) -> None:
     """Check what a field's type cannot say. Raises ValueError."""
     sums, curve = record["per_document"], record.get("curve")
     extend = {"name": "none"} if record["extend"] is None else record["extend"]
-    tuned = extend.get("tuned", [])
+    tuned: Any = extend.get("tuned", [])
     checks = [
         (record["nats"] is not None or record["note"] is not None, "nats: null without a note"),
         (extend.get("name") and isinstance(extend["name"], str), "extend: must have a name"),

@@ -126,8 +126,7 @@ def _knobs_shown(records: Sequence[Record]) -> dict[str | None, str]:
     windows: dict[tuple[str | None, str], set[int]] = defaultdict(set)
     for record in records:
         windows[extend_key(record), _knobs(record)].add(record["window"])
-    order = sorted(windows, key=lambda key: (len(windows[key]), max(windows[key]), key[1]))
-    return dict(order)
+    return dict(sorted(windows, key=lambda key: (len(windows[key]), max(windows[key]), key[1])))
 
 
 def parse_multiple(text: str, option: str = "--length") -> float:
@@ -255,10 +254,9 @@ def _differing_targets(selected: Sequence[Selected]) -> dict[int, str]:
     """Return the hash of each run's targets in the first column where they are not all the same, by id."""
     columns: dict[float, dict[int, str]] = defaultdict(dict)
     for one in selected:
-        for cells in one.cells.values():
-            for multiple, record in cells.items():
-                column = 0.0 if "curve" in record else multiple  # curves share their columns, the bins
-                columns[column].setdefault(id(one), record["targets_hash"])
+        for record in one.records:
+            column = 0.0 if "curve" in record else multiple_of(record)  # curves share their columns, the bins
+            columns[column].setdefault(id(one), record["targets_hash"])
     for _, hashes in sorted(columns.items()):
         if len(set(hashes.values())) > 1:
             return hashes

@@ -93,7 +93,7 @@ def stored_run(run: str, plugins: list[str]) -> StoredRun:
 def _directory_of(run: str) -> Path:
     """Return the run directory that a user names by its path, or by its hash for one below runs/."""
     directory = expanded(run)
-    if re.fullmatch(r"[0-9a-f]{8}", run) and not os.path.exists(run):  # noqa: PTH110
+    if re.fullmatch(r"[0-9a-f]{8}", run) and not directory.exists():
         found = [path.parent for path in Path("runs").glob(f"*/*-{run}/config.yaml")]
         if len(found) > 1:
             raise UserError("run", run, "stands for several runs", allowed=sorted(map(str, found)))
@@ -101,11 +101,9 @@ def _directory_of(run: str) -> Path:
     if not directory.name or directory.name == "..":  # the folder's name ends in the hash of its settings
         directory = Path(os.path.abspath(directory))  # noqa: PTH100 (resolve() follows links)
     if not os.path.isfile(directory / "config.yaml"):  # noqa: PTH113 (is_file raises for names too long)
-        there = os.path.exists(directory)  # noqa: PTH110
-        problem = "not a run directory: it has no config.yaml" if there else "there is no such folder"
         hint = "a run directory, or its hash for one below runs/ (posenc runs lists them)\n"
         hint += "every run below a folder, or of a glob: posenc eval -m run=..."
-        raise UserError("run", run, problem, hint=hint)
+        raise UserError("run", run, "not a run directory: there is no config.yaml", hint=hint)
     return directory
 
 

@@ -65,14 +65,10 @@ def measure(
     extension = build_extension(plan.extend, model)
     for warning in [] if extension is None else extension.warnings():
         log.warning("%s", warning)
-    subject = dataclasses.replace(subject, extension=extension)
+    subject = dataclasses.replace(subject, extension=extension, check_stop=stop.check)
     grid = candidates(extension, model) if plan.tune else []
     if plan.tune and not grid:
         say(f"extend={plan.extend['name']}: no knob to choose, measured as it is")
-    if extension is not None and all(
-        extension.effective_encoding(w) is model.effective_encoding for w in request.windows
-    ):
-        log.warning("%s changes nothing at these lengths", extension.name)
     cells = plan_cells(subject, request, plan.protocols)
     done = 0
     total = len(cells) + len(grid) * len(request.extrapolating)
@@ -93,21 +89,12 @@ def measure(
             bar.update(done, text + " (stored)" * was_there)
 
         def evaluated(cells: Any) -> list[Record]:
-            return evaluate(
-                cells,
-                place,
-                corpus=corpus,
-                checkpoint_step=step,
-                on_cell=on_cell,
-                check_stop=stop.check,
-            )
+            return evaluate(cells, place, corpus=corpus, checkpoint_step=step, on_cell=on_cell)
 
         if grid:
-            chosen = tune(subject, request, grid, evaluated)
-            say(f"chosen on validation documents: {chosen.words}")
-            cells = plan_cells(
-                dataclasses.replace(subject, extension=chosen.extension), request, plan.protocols
-            )
+            chosen, words = tune(subject, request, grid, evaluated)
+            say(f"chosen on validation documents: {words}")
+            cells = plan_cells(dataclasses.replace(subject, extension=chosen), request, plan.protocols)
         records = evaluated(cells)
         if "fixed-target" in plan.protocols and trained_bytes is not None:
             reference = current().first(lambda: _reference(request, trained_bytes, directory, corpus, step))

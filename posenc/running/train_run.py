@@ -18,7 +18,6 @@ from posenc.data import (
     prepare,
 )
 from posenc.model.decoder import Decoder, count_parameters
-from posenc.results.schema import RunFacts
 from posenc.results.settings import spoken_name
 from posenc.running import run_directory as folder
 from posenc.running.build import build_model, run_facts
@@ -114,7 +113,19 @@ def _run(job: TrainJob, store: TokenStore, trained_bytes: TokenStore | None, sto
             )
         if trained.status == "interrupted":
             raise InterruptedRunError
-        facts = _facts(job, model, store, trained)
+        facts = run_facts(
+            settings,
+            model,
+            fingerprint=store.fingerprint,
+            name=directory.name,
+            digest=job.hash,
+            device=job.device,
+            tokens=trained.tokens,
+            steps=trained.step,
+            seconds=trained.seconds,
+            final_loss=trained.final_loss,
+            peak_memory_bytes=peak_memory(job.device) if trained.here else None,
+        )
         records = measure(
             settings,
             model,
@@ -202,19 +213,3 @@ def _train(job: TrainJob, model: Decoder, store: TokenStore, tracker: Tracker, s
             on_log=on_log,
             stop=stop,
         )
-
-
-def _facts(job: TrainJob, model: Decoder, store: TokenStore, trained: Trained) -> RunFacts:
-    return run_facts(
-        job.settings,
-        model,
-        fingerprint=store.fingerprint,
-        name=job.directory.name,
-        digest=job.hash,
-        device=job.device,
-        tokens=trained.tokens,
-        steps=trained.step,
-        seconds=trained.seconds,
-        final_loss=trained.final_loss,
-        peak_memory_bytes=peak_memory(job.device) if trained.here else None,
-    )

@@ -15,6 +15,7 @@ from posenc.tracking.base import BaseTracker, NoTracker, TrackedRun, Tracker, re
 __all__ = ["TRACKERS", "BaseTracker", "NoTracker", "TrackedRun", "Tracker", "build_tracker", "check_tracking"]
 
 TRACKERS = ("none", "several", "tensorboard", "trackio", "wandb")
+Group = dict[str, Any]
 logger = logging.getLogger(__name__)
 
 
@@ -45,10 +46,11 @@ def build_tracker(
 def _start(tracking: Mapping[str, Any], run: TrackedRun, prefix: str) -> Tracker:
     tracker, arguments = _resolve(tracking, prefix)
     try:
-        return tracker(run, **arguments)
+        started: Tracker = tracker(run, **arguments)
     except Exception as error:
         logger.warning("%s could not start, the run goes on without it (%s)", tracker.label, reason(error))
         return NoTracker(run)
+    return started
 
 
 def _resolve(tracking: Mapping[str, Any], prefix: str) -> tuple[Any, dict[str, Any]]:
@@ -69,13 +71,7 @@ class SeveralTrackers:
     label = "several trackers"
 
     def __init__(
-        self,
-        run: TrackedRun,
-        *,
-        trackers: list[str],
-        wandb: dict[str, Any],
-        trackio: dict[str, Any],
-        tensorboard: dict[str, Any],
+        self, run: TrackedRun, *, trackers: list[str], wandb: Group, trackio: Group, tensorboard: Group
     ) -> None:
         groups = {"wandb": wandb, "trackio": trackio, "tensorboard": tensorboard}
         self._trackers = [
@@ -84,31 +80,26 @@ class SeveralTrackers:
         ]
 
     @staticmethod
-    def check(prefix: str, *, trackers: list[str], **groups: dict[str, Any]) -> None:
+    def check(prefix: str, *, trackers: list[str], **groups: Group) -> None:
         """Raise UserError for trackers that there are none of, and for settings that one of them refuses."""
         if not trackers:
-            raise UserError(
-                f"{prefix}.trackers", "[]", "none is named", allowed=groups, hint="or tracking=none"
-            )
+            hint = "or tracking=none"
+            raise UserError(f"{prefix}.trackers", "[]", "none is named", allowed=groups, hint=hint)
         for name in trackers:
             if name not in groups:
                 raise UserError(f"{prefix}.trackers", name, "there is no such tracker", allowed=groups)
+            check_tracking({**groups[name], "name": name}, f"{prefix}.{name}")
         for name, group in groups.items():
             _resolve({**group, "name": name}, f"{prefix}.{name}")  # a misspelt key, asked for or not
-            if name in trackers:
-                check_tracking({**group, "name": name}, f"{prefix}.{name}")
 
     def log(self, metrics: dict[str, float], step: int | None) -> None:
-        """Log a training step to each."""
         for tracker in self._trackers:
             tracker.log(metrics, step)
 
     def evaluation(self, records: list[dict[str, Any]]) -> None:
-        """Log the records of an evaluation to each."""
         for tracker in self._trackers:
             tracker.evaluation(records)
 
     def finish(self, status: str) -> None:
-        """End the run in each."""
         for tracker in self._trackers:
             tracker.finish(status)

@@ -35,14 +35,10 @@ class TrackedRun:
     tags: Sequence[str]
     config: Mapping[str, Any]
     directory: Path
-    drawn: dict[str, bytes | None] = field(default_factory=dict)  # PNG: several trackers draw each plot once
 
     def png(self, kinds: Sequence[str]) -> dict[str, bytes]:
         """Draw plots by kind (keys of `posenc.report.plots.PLOTS`), but those nothing was measured for."""
-        for kind in kinds:
-            if kind not in self.drawn:
-                self.drawn[kind] = self._draw(kind)
-        return {kind: png for kind in kinds if (png := self.drawn[kind]) is not None}
+        return {kind: png for kind in kinds if (png := self._draw(kind)) is not None}
 
     def _draw(self, kind: str) -> bytes | None:
         logging.getLogger("matplotlib").setLevel(logging.WARNING)  # at first it says what fonts it found
@@ -90,16 +86,16 @@ class NoTracker:
 
     @staticmethod
     def check(prefix: str) -> None:
-        """Find nothing wrong."""
+        pass
 
     def log(self, metrics: dict[str, float], step: int | None) -> None:
-        """Do nothing."""
+        pass
 
     def evaluation(self, records: list[dict[str, Any]]) -> None:
-        """Do nothing."""
+        pass
 
     def finish(self, status: str) -> None:
-        """Do nothing."""
+        pass
 
 
 @dataclass
@@ -141,17 +137,13 @@ class BaseTracker:
         self._on = True
         self._given_up = False
         self._finished = False
-        # an id made from the directory's hash would be the same for everybody who trains the same thing, and
-        # again after the directory is deleted: two runs in one
+        # not made from the directory's hash: that is the same for everybody who trains the same thing
         self.progress = Progress(secrets.token_hex(6), run.group)
         self.resumed = False
-        with suppress(OSError, ValueError, TypeError, KeyError):
-            kept = json.loads(self._file.read_text(encoding="utf-8"))
-            group = None if kept["group"] is None else str(kept["group"])
-            if re.fullmatch(r"[a-z0-9]{8,64}", kept["id"]):  # it becomes a part of paths
-                steps = int(kept["step"]), int(kept["row"])
-                self.progress = Progress(kept["id"], group, *steps, [str(cell) for cell in kept["sent"]])
-                self.resumed = True
+        with suppress(OSError, ValueError, TypeError):
+            kept = Progress(**json.loads(self._file.read_text(encoding="utf-8")))
+            if re.fullmatch(r"[a-z0-9]{8,64}", kept.id):  # it becomes a part of paths
+                self.progress, self.resumed = kept, True
 
     def send_step(self, row: Mapping[str, float], step: int | None) -> None:
         """Send one training step; every name has a slash."""
@@ -180,11 +172,13 @@ class BaseTracker:
 
     def log(self, metrics: dict[str, float], step: int | None) -> None:
         """Send one row at `step`, with bare names under `train/`."""
-        if step is not None and step <= self.progress.step:
-            return
-        row = {name if "/" in name else f"train/{name}": value for name, value in metrics.items()}
-        if self._try(lambda: self.send_step(row, step)) and step is not None:
-            self.progress.step = step
+        self._try(lambda: self._log(metrics, step))
+
+    def _log(self, metrics: dict[str, float], step: int | None) -> None:
+        if step is None or step > self.progress.step:
+            row = {name if "/" in name else f"train/{name}": value for name, value in metrics.items()}
+            self.send_step(row, step)
+            self.progress.step = self.progress.step if step is None else step
             self.save()
 
     def evaluation(self, records: list[dict[str, Any]]) -> None:
@@ -208,32 +202,28 @@ class BaseTracker:
         if self._finished:
             return
         self._finished = True
-        if self._given_up:  # it would hang again
-            self.leave()
-            return
         try:
-            self._within(lambda: self.end(status))
+            if not self._given_up:  # it would hang again
+                self._within(lambda: self.end(status))
+                return
         except Exception as error:
             if self._on:
                 logger.warning("%s did not get everything (%s).%s", self.label, reason(error), self.advice())
-            self.leave()
+        self.leave()
 
     def _within(self, action: Callable[[], None]) -> None:
         """Call what may hang. W&B asks the server before it takes an artifact: 20 s where that has died."""
         run_interruptible(lambda _: action(), limit=self._timeout + GRACE_SECONDS)
 
-    def _try(self, action: Callable[[], None]) -> bool:
-        """Tell whether it was done."""
+    def _try(self, action: Callable[[], None]) -> None:
         if not self._on or self._finished:
-            return False
+            return
         try:
             action()
         except Exception as error:
             self._on, self._given_up = False, isinstance(error, TimeoutError)
             words = "is switched off, the run goes on without it"
             logger.warning("%s %s (%s).%s", self.label, words, reason(error), self.advice())
-            return False
-        return True
 
 
 def cell_key(record: Mapping[str, Any]) -> str:
@@ -247,30 +237,27 @@ def reason(error: BaseException) -> str:
     """Say what happened, on one line, without the key."""
     key = os.environ.get("WANDB_API_KEY")
     text = str(error).replace(key, "***") if key else str(error)
-    words = visible(text.partition("\n")[0])[:200]
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+    return f"{type(error).__name__}: {visible(text.partition(chr(10))[0])[:200]}"
 
 
 @contextmanager
 def as_files(pictures: Mapping[str, bytes]) -> Iterator[dict[str, str]]:
     """Write pictures for as long as it lasts, paths by kind: trackers copy files faster than they encode."""
     with tempfile.TemporaryDirectory(prefix="posenc-") as folder:
-        paths = {kind: Path(folder) / f"{kind}.png" for kind in pictures}
-        for kind, path in paths.items():
-            path.write_bytes(pictures[kind])
-        yield {kind: str(path) for kind, path in paths.items()}
+        for kind, png in pictures.items():
+            (Path(folder) / f"{kind}.png").write_bytes(png)
+        yield {kind: f"{folder}/{kind}.png" for kind in pictures}
 
 
 def check_shared(prefix: str, timeout: float, plots: Sequence[str]) -> None:
     """Raise UserError for what is no time, and for a plot that there is none of."""
     if not (math.isfinite(timeout) and timeout > 0):
         raise UserError(f"{prefix}.timeout", timeout, "not a time", allowed="seconds above 0")
-    if plots:
-        from posenc.report.plots import PLOTS
+    from posenc.report.plots import PLOTS
 
-        for plot in plots:
-            if plot not in PLOTS:
-                raise UserError(f"{prefix}.plots", plot, "no such plot", allowed=list(PLOTS))
+    for plot in plots:
+        if plot not in PLOTS:
+            raise UserError(f"{prefix}.plots", plot, "no such plot", allowed=list(PLOTS))
 
 
 def refuse_without(package: str, key: str, value: str | None, extra: str) -> None:

@@ -10,9 +10,7 @@ from typing import Any
 from posenc.tracking import metrics as figures
 from posenc.tracking.base import BaseTracker, Evaluation, Progress, TrackedRun, check_shared, refuse_without
 
-FOLDER = (
-    "tensorboard"  # in the run directory; its `eval` is a run of its own, whose steps are tokens of context
-)
+FOLDER = "tensorboard"  # in the run directory; the steps of its folder `eval` are tokens of context
 SKIPPED = ("tracking.", "eval.", "data.exclude")  # settings that nobody filters runs by
 
 
@@ -34,7 +32,8 @@ class TensorboardTracker(BaseTracker):
         if not self.resumed:
             config = json.dumps(run.config, indent=2, ensure_ascii=False, default=str)
             self._training.add_text("config", "\n".join(f"    {line}" for line in config.splitlines()))
-            self._summary(hparams(settings_of(run), {})[1])
+            writer: Any = self._training.file_writer
+            writer.add_summary(hparams(settings_of(run), {})[1])
             self._training.flush()
         self.save()
 
@@ -43,10 +42,6 @@ class TensorboardTracker(BaseTracker):
         """Raise UserError for a missing package."""
         refuse_without("tensorboard", "tracking", "tensorboard", "tensorboard")
         check_shared(prefix, timeout, plots)
-
-    def _summary(self, summary: Any) -> None:
-        writer: Any = self._training.file_writer
-        writer.add_summary(summary)
 
     def send_step(self, row: Mapping[str, float], step: int | None) -> None:
         for name, value in row.items():
@@ -72,18 +67,7 @@ class TensorboardTracker(BaseTracker):
         self._measured.flush()
 
     def end(self, status: str) -> None:
-        from tensorboard.plugins.hparams.api_pb2 import Status
-        from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
-        from torch.utils.tensorboard.summary import hparams
-
-        ended = hparams({}, {})[2]  # as a success
-        plugin = ended.value[0].metadata.plugin_data
-        data = HParamsPluginData.FromString(plugin.content)
-        data.session_end_info.status = Status.Value(
-            "STATUS_SUCCESS" if status == "finished" else "STATUS_FAILURE"
-        )
-        plugin.content = data.SerializeToString()
-        self._summary(ended)
+        self._training.add_text("status", status)
         self._training.close()
         self._measured.close()
 

@@ -25,8 +25,8 @@ from posenc.tracking.base import BaseTracker, Evaluation, TrackedRun, as_files, 
 logger = logging.getLogger(__name__)
 
 Mode = Literal["auto", "online", "offline", "disabled"]
-MODES: dict[str, Mode] = {"run": "online", "shared": "online", "dryrun": "offline"}  # wandb's older words
-MODES |= {"online": "online", "offline": "offline", "disabled": "disabled"}
+MODES: dict[str, Mode] = {"online": "online", "offline": "offline", "disabled": "disabled"}
+MODES |= {"run": "online", "shared": "online", "dryrun": "offline"}  # wandb's older words
 RESULTS = ("config.yaml", "results.json", "metrics.jsonl", "positions.json")
 POSITION = "eval/position"  # what curves by position are drawn against
 LONGEST_NAME, LONGEST_TAG = 128, 64  # characters: more is refused by the server

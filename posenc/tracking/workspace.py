@@ -9,12 +9,13 @@ from typing import Any
 
 from posenc.core.console import run_interruptible
 from posenc.core.errors import RunError, UserError
+from posenc.report.plots import PLOTS
 from posenc.tracking.base import reason
 from posenc.tracking.wandb import POSITION, has_key, host, load_wandb
 
 MOST_RUNS = 200  # W&B would show ten
 SECONDS = 10.0  # to ask the server
-TRAINING = {"loss": "nats per token", "lr": None, "grad_norm": None, "tokens_per_second": None}
+TRAINING = {"loss": "nats per token", "lr": "lr", "grad_norm": "norm", "tokens_per_second": "1/s"}
 
 
 def build_workspace(entity: str, project: str, name: str, protocol: str, multiple: str) -> Any:
@@ -26,39 +27,41 @@ def build_workspace(entity: str, project: str, name: str, protocol: str, multipl
     import wandb_workspaces.reports.v2 as wr
     import wandb_workspaces.workspaces as ws
 
-    shown: dict[str, Any] = {"max_runs_to_show": MOST_RUNS}
-    by_encoding = shown | {
+    by_encoding: dict[str, Any] = {
+        "max_runs_to_show": MOST_RUNS,
         "groupby": wr.Config("encoding.name"),
         "groupby_aggfunc": "mean",
         "groupby_rangefunc": "stddev",
     }
 
-    def curve(x: str, y: str, title: str, title_x: str, title_y: str | None, **look: Any) -> Any:
-        return wr.LinePlot(title=title, x=x, y=[y], title_x=title_x, title_y=title_y, **look)
+    def curve(x: str, title_x: str, y: str, title: str, title_y: str) -> Any:
+        look = {**by_encoding, "title": title, "title_x": title_x, "title_y": title_y}
+        return wr.LinePlot(x=x, y=[y], log_x=x.startswith("eval/"), **look)
 
     def by_window(measure: str, unit: str) -> Any:
         title, y = f"{protocol}: {unit} against context", f"eval/{protocol}/{measure}"
-        return curve("eval/window", y, title, "window (tokens)", unit, log_x=True, **by_encoding)
+        return curve("eval/window", "window (tokens)", y, title, unit)
 
     def by_position(measure: str, unit: str) -> Any:
-        y, title = f"eval/positions/{measure}-by-position", f"{unit} by position"
-        return curve(POSITION, y, title, "position (tokens)", unit, log_x=True, **by_encoding)
+        y = f"eval/positions/{measure}-by-position"
+        return curve(POSITION, "position (tokens)", y, f"{unit} by position", unit)
 
     def bars(at: str) -> Any:
         title = f"{protocol}: nats per token at {at}"
         return wr.BarPlot(title=title, metrics=[f"eval/{protocol}/nats@{at}"], orientation="h", **by_encoding)
 
-    def training(measure: str, unit: str | None) -> Any:
-        title, look = f"training: {measure.replace('_', ' ')}", by_encoding if measure == "loss" else shown
-        return curve("train/tokens", f"train/{measure}", title, "tokens", unit, **look)
-
-    plots = [f"plots/{kind}" for kind in ("context", "change", "positions", "training", "probes")]
-    rise = "rise over the loss at T"
+    plots = [f"plots/{kind}" for kind in PLOTS]
     sections = {
         "Loss against context": [by_window("nats", "nats per token"), by_window("bpb", "bits per byte")],
         f"At {multiple}": [bars(multiple), bars("1x")],
-        "By position": [by_position("nats", "nats per token"), by_position("rise", rise)],
-        "Training": [training(measure, unit) for measure, unit in TRAINING.items()],
+        "By position": [
+            by_position("nats", "nats per token"),
+            by_position("rise", "rise over the loss at T"),
+        ],
+        "Training": [
+            curve("train/tokens", "tokens", f"train/{name}", f"training: {name}", unit)
+            for name, unit in TRAINING.items()
+        ],
         "Runs": [
             wr.RunComparer(diff_only="split"),
             wr.WeavePanelSummaryTable(table_name="evaluation"),

@@ -10,10 +10,8 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-import math
 import os
 import sys
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -34,11 +32,7 @@ T = TypeVar("T")
 # Longer than the first process may tokenise while the others wait. One that dies ends them at once (gloo), or
 # when torchrun kills them, 30 s after it asked them to end (nccl).
 TIMEOUT = timedelta(hours=2)
-OWN_FAILURE = timedelta(
-    seconds=5
-)  # for the first process to end of the same reason, before another one prints
-LAST_WORDS = 1.0  # seconds the first one has to say why: torchrun kills it when another one goes
-PRINTED = 20_000  # characters of what another process printed, where it fails alone
+FIRST_ENDS = timedelta(seconds=30)  # to save and say why: torchrun kills it when another process goes
 ENDED = "ended"
 _runs = itertools.count()  # of this process
 
@@ -52,12 +46,9 @@ class Stop(Protocol):
         """Inside, a stop raises immediately: there is nothing to save."""
 
 
-class AnotherProcessFailedError(RunError):
-    """Another process of this run has the reason."""
-
-    def __init__(self) -> None:
-        hint = "its error stands above; the same command continues from the last checkpoint"
-        super().__init__("another process of this run has failed or was killed", hint=hint)
+def _another_failed() -> RunError:
+    hint = "its error stands above; the same command continues from the last checkpoint"
+    return RunError("another process of this run has failed or was killed", hint=hint)
 
 
 class ProcessGroup:
@@ -68,7 +59,6 @@ class ProcessGroup:
         self.rank, self.size = rank, size
         self.on_stop: Callable[[], None] = lambda: None  # called when another process was asked to stop
         self._stopping = False
-        self._alike = False  # what ends this process ends the others too
         if size == 1:
             return
         import torch
@@ -144,24 +134,17 @@ class ProcessGroup:
         import torch
         import torch.distributed as dist
 
-        parameters = dict(model.named_parameters())
         with torch.no_grad():
-            for parameter in parameters.values():
+            for parameter in model.parameters():
                 dist.broadcast(parameter, 0)
         if optimizer is None:
             return
-        kept = self.first(
-            lambda: [
-                (name, key, list(value.shape))
-                for name, parameter in parameters.items()
-                for key, value in optimizer.state.get(parameter, {}).items()
-            ]
+        state = optimizer.state
+        moments = self.first(
+            lambda: [{key: value.cpu() for key, value in state[p].items()} for p in model.parameters()]
         )
-        for name, key, shape in kept:
-            moments = optimizer.state[parameters[name]]
-            if not self.is_first:
-                moments[key] = torch.zeros(shape, device=parameters[name].device)
-            dist.broadcast(moments[key], 0)
+        for parameter, own in zip(model.parameters(), moments, strict=True):
+            state[parameter] = {key: value.to(parameter.device) for key, value in own.items()}
 
     def agree(self, loss: Tensor, norm: Tensor, stop: Stop) -> tuple[float, float]:
         """Return the loss of the whole batch, nats per token, and the norm of its gradient."""
@@ -174,7 +157,6 @@ class ProcessGroup:
         dist.all_reduce(sums)
         loss_sum, norm_sum, stops = sums.tolist()
         self._stopping = stops > 0
-        self._alike = self._stopping or not (math.isfinite(loss_sum) and math.isfinite(norm_sum))
         if self._stopping:
             self.on_stop()
         return loss_sum / self.size, norm_sum / self.size
@@ -187,15 +169,18 @@ class ProcessGroup:
         """Do something in the first process and return its result in all. If it fails, all fail."""
         if self.size == 1:
             return do()
+        import torch
+        import torch.distributed as dist
+
         result: list[Any] = [None, True]
         try:
             if self.is_first:
                 result = [do(), False]
         finally:
             with contextlib.suppress(RuntimeError) if self.is_first else self.watched():
-                self._broadcast(result)
+                dist.broadcast_object_list(result, 0, device=torch.device("cpu"))
         if result[1]:
-            raise self._another_failed()
+            raise _another_failed()
         value: T = result[0]
         return value
 
@@ -228,14 +213,21 @@ class ProcessGroup:
             yield
         except BaseException as error:  # also a stop
             own = error
-        how = _outcome(own, check_stop, refused)
+        how = "done"
+        if own is not None:
+            how = (
+                "refused"
+                if isinstance(own, refused)
+                else "failed"
+                if isinstance(own, Exception)
+                else "stopped"
+            )
         outcomes: list[Any] = [None] * self.size
         dist.all_gather_object(outcomes, (how, str(own)))
         ended = {how for how, _ in outcomes}
         if "failed" in ended:
-            raise own if own is not None and how == "failed" else self._another_failed()
+            raise own if own is not None and how == "failed" else _another_failed()
         if "stopped" in ended:
-            self._alike = True
             self.on_stop()
             check_stop()
         if "refused" in ended:
@@ -244,60 +236,25 @@ class ProcessGroup:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Turn what PyTorch says when another process is gone into an AnotherProcessFailedError."""
+        """Turn what PyTorch says when another process is gone into a RunError."""
         try:
             yield
         except RuntimeError as error:
             words = ("gloo", "nccl", "connection closed", "connection reset")
             if self.size == 1 or not any(word in str(error).lower() for word in words):
                 raise
-            raise self._another_failed() from error
+            raise _another_failed() from error
 
     def end(self) -> None:
-        """Tell the others that the first process is done, well or not, and has written all that there is."""
+        """Leave. Tell the others that the first process has written all that there is; else wait for that."""
         import torch.distributed as dist
 
         with contextlib.suppress(dist.DistError):
-            self._store.set(ENDED, "")
+            if self.is_first:
+                self._store.set(ENDED, "")
+            else:
+                self._store.wait([ENDED], FIRST_ENDS)
         dist.destroy_process_group()
-
-    def fails_alone(self, code: int) -> bool:
-        """Wait for the first process. Whether this one failed (`code` is not 0) of a reason of its own."""
-        import torch.distributed as dist
-
-        alike = code == 0 or self._alike
-        try:
-            self._store.wait([ENDED], TIMEOUT if alike else OWN_FAILURE)
-            alike = True
-        except dist.DistNetworkError:
-            alike = True  # the store went with its process
-        except dist.DistStoreError:  # not in time
-            pass
-        if 0 < code < 128 and alike:
-            time.sleep(LAST_WORDS)
-        dist.destroy_process_group()
-        return not alike and code < 128  # a signal is no reason of its own
-
-    def _broadcast(self, values: list[Any]) -> None:
-        import torch
-        import torch.distributed as dist
-
-        dist.broadcast_object_list(values, 0, device=torch.device("cpu"))
-
-    def _another_failed(self) -> AnotherProcessFailedError:
-        self._alike = True
-        return AnotherProcessFailedError()
-
-
-def _outcome(own: BaseException | None, check_stop: Callable[[], None], refused: type[Exception]) -> str:
-    """Name how a share of an evaluation ended."""
-    try:
-        check_stop()
-    except BaseException:  # the caller's own
-        return "stopped"
-    if own is None:
-        return "done"
-    return "refused" if isinstance(own, refused) else "failed"
 
 
 def _take_own_device(device: torch.device) -> None:
@@ -306,15 +263,12 @@ def _take_own_device(device: torch.device) -> None:
 
     if device.type == "cpu":
         return
-    processes, devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
     if device.type != "cuda" or device.index is not None:
         hint = "each process takes the device of its number"
         raise UserError("device", device, "is one device", allowed=("auto", "cpu", "cuda"), hint=hint)
+    processes, devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
     if processes > devices:
-        hint = f"torchrun --nproc-per-node {devices}; or device=cpu"
-        raise UserError(
-            "device", device, f"{processes} processes for {devices} devices of this node", hint=hint
-        )
+        raise UserError("device", device, f"{processes} processes for {devices} devices of this node")
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
 
 
@@ -334,24 +288,20 @@ def alone() -> AbstractContextManager[None]:
 def run_distributed(run: Callable[[], int]) -> int:
     """Return the exit code of `run`, in this process alone or as one of those that torchrun started.
 
-    Of several only the first one's output is shown; another one's when it fails and the first does not.
-    Raises UserError.
+    The first one's output is shown; another one's where it fails, with its rank before each line.
     """
-    size = _number("WORLD_SIZE", 1)
+    size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         return run()
-    group = ProcessGroup(_number("RANK", None), size)
+    group = ProcessGroup(int(os.environ.get("RANK", "0")), size)
     with _belonging_to(group):
-        if not group.is_first:
-            return _run_unseen(run, group)
         try:
-            return run()
+            return run() if group.is_first else _run_unseen(run, group)
         finally:
             group.end()
 
 
 def _run_unseen(run: Callable[[], int], group: ProcessGroup) -> int:
-    """Return the exit code of `run`; print what it printed only where it failed alone."""
     held = io.StringIO()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(held):
         try:
@@ -362,12 +312,8 @@ def _run_unseen(run: Callable[[], int], group: ProcessGroup) -> int:
         except Exception:
             traceback.print_exc()
             code = 1
-        except BaseException:  # asked to stop
-            group.fails_alone(128)
-            raise
-        prints = group.fails_alone(code)
-    if prints:
-        for line in held.getvalue()[-PRINTED:].splitlines():
+    if 0 < code < 128:  # not a signal
+        for line in held.getvalue().splitlines():
             print(f"process {group.rank}: {line}", file=sys.stderr, flush=True)
     return code
 
@@ -380,14 +326,3 @@ def _belonging_to(group: ProcessGroup) -> Iterator[None]:
         yield
     finally:
         _current = before
-
-
-def _number(name: str, default: int | None) -> int:
-    """Read a whole number that torchrun put into the environment. Raises UserError."""
-    text = os.environ.get(name, "")
-    if not text and default is not None:
-        return default
-    if not text.isdecimal() or (name == "WORLD_SIZE" and text == "0"):
-        hint = "several processes are started by torchrun: torchrun --nproc-per-node 2 train.py encoding=rope"
-        raise UserError(name, text or None, "is not what torchrun sets", allowed="a whole number", hint=hint)
-    return int(text)

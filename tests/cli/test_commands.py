@@ -19,7 +19,7 @@ import yaml
 
 from posenc import __version__
 from posenc.cli import app
-from posenc.cli.catalogue import PLACES, print_catalogue, reflow
+from posenc.cli.catalogue import PLACES, print_catalogue
 from posenc.cli.train import help_text
 from posenc.config.compose import compose_jobs
 from posenc.config.conf_text import choices, groups
@@ -78,6 +78,7 @@ def test_help_follows_the_choices_on_the_command_line() -> None:
     assert "encoding.learned_slopes=false" in chosen and "encoding.base=10000.0" not in chosen
 
 
+@pytest.mark.slow
 def test_the_doors_of_the_clone_are_the_command(trained_once: Path, place: Path, corpus: Path) -> None:
     shutil.copytree(trained_once, place / "runs")
     arguments = [*tiny.TINY, f"data.paths={corpus}", "encoding=rope"]
@@ -209,16 +210,3 @@ def test_the_catalogue_groups_by_where_encodings_act(
         assert out.startswith(f"{name}  (acts on: {cls.acts_on})") and max(map(len, out.splitlines())) <= 80
         words = " ".join(out.split())
         assert all(" ".join(text.split()) in words for text in (*cls.traps, *cls.refuses.values()))
-
-
-def test_reflow_joins_what_runs_on_and_hangs_terms() -> None:
-    text = (
-        f"Title.\n\nFormula: {'a ' * 45}\nand on. Short.\nPaper: one.\n"
-        f"  term      {'word ' * 16}\n            more words\n  other     x"
-    )
-    lines = "\n".join(reflow(text, 60)).splitlines()
-    assert "Paper: one." in lines  # a new heading is never joined
-    start = lines.index("Paper: one.") + 1
-    assert lines[start].startswith("  term      word") and lines[-1] == "  other     x"
-    assert all(line.startswith(" " * 12) for line in lines[start + 1 : -1])
-    assert " ".join("\n".join(lines).split()) == " ".join(text.split())

@@ -107,6 +107,15 @@ def test_pictures_and_pages_are_written_beside_the_table(posenc: Posenc, sweep: 
     assert refused.code == 2 and "not a regular file" in refused.err and Path("/dev/null").is_char_device()
 
 
+def test_a_papers_table_stands_beside_the_runs(posenc: Posenc, sweep: Path) -> None:
+    shown = posenc("compare", "--against", "alibi-table2")
+    assert shown.code == 0 and "published: alibi-table2" in shown.out and "directions: " in shown.out
+    found = document(posenc, "--against", "alibi-table2")
+    (block,) = found["blocks"]
+    measured = {one["encoding"]: one["measured"] for one in block["entries"] if one["multiple"] == 1}
+    assert measured["rope"] is not None and measured["sinusoidal"] is None and block["checks"]
+
+
 def test_a_damaged_run_is_named(posenc: Posenc, sweep: Path) -> None:
     run = next(path for path in sweep.rglob("results.json"))
     results = json.loads(run.read_text())

@@ -40,7 +40,6 @@ def at(line: str) -> list[str]:
         ("train encoding=kerple_p", ["encoding=kerple_power"]),
         ("train encoding=rope,ali", ["encoding=rope,alibi"]),
         ("train encoding=rope,rop", []),
-        ("train +experiment=smo", ["+experiment=smoke"]),
         ("train enco", ["encoding=", "encoding."]),
         ("train encoding=", [f"encoding={name}" for name in choices("encoding")]),
         ("train train.prec", ["train.precision=auto", "train.precision=fp32", "train.precision=bf16"]),
@@ -57,7 +56,6 @@ def at(line: str) -> list[str]:
         ("eval context", []),
         ("prepare data=wikitext10", ["data=wikitext103"]),
         ("prepare enc", []),
-        ("train --cfg j", ["job"]),
     ],
 )
 def test_candidates(line: str, found: list[str]) -> None:
@@ -138,7 +136,6 @@ def shell(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         ("posenc data prepare data=wikitext10", "data=wikitext103 "),
         ("posenc compare --against kerple", "--against kerple-table3 "),
         ("posenc compare --format mark", "--format markdown "),
-        ("posenc train --mult", "--multirun "),
         ("posenc compare --prot", "--protocol "),
     ],
 )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import shutil
-import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,8 @@ from typing import Any
 import pytest
 import tiny
 
-doctor = importlib.import_module("posenc.cli.doctor")  # the command has this name, too
+from posenc.cli import doctor
+
 KEY = "0123456789abcdef0123456789abcdef01234567"
 NOWHERE = {"HF_ENDPOINT": "http://127.0.0.1:9", "WANDB_BASE_URL": "http://127.0.0.1:9"}
 
@@ -43,9 +42,7 @@ def path_with(folder: Path) -> dict[str, str]:
 
 
 def test_everything_is_told_offline(place: Path, shared_cache: Path, broken: Path) -> None:
-    began = time.monotonic()
     found = findings(place, WANDB_API_KEY=KEY, **path_with(broken))
-    assert time.monotonic() - began < 60  # an idle machine: 4 s; what it guards against is a hang
     for name in ("Python", "torch", "device=auto", "threads", "configuration", "cache", "disk", "git"):
         assert found[name]["level"] in ("ok", "note"), found[name]
     assert version("numpy") in found["numpy"]["text"] and ">=2.0" in found["numpy"]["text"]
@@ -57,6 +54,7 @@ def test_everything_is_told_offline(place: Path, shared_cache: Path, broken: Pat
     assert {path.name for path in place.iterdir()} <= {".cache", ".config", ".triton"}
 
 
+@pytest.mark.slow
 def test_the_table_fits_and_names_a_broken_installed_encoding(place: Path, broken: Path) -> None:
     result = tiny.spawn("doctor", cwd=place, COLUMNS="80", **NOWHERE, **path_with(broken))
     assert result.code == 0 and result.err == "", result  # rope can still be trained
@@ -77,7 +75,7 @@ def test_a_torch_that_cannot_be_imported_is_a_line(place: Path, broken: Path) ->
 
 
 @pytest.mark.parametrize(
-    "missing", ["hydra", *(pytest.param(name, marks=[pytest.mark.slow]) for name in ("numpy", "yaml"))]
+    "missing", [pytest.param(name, marks=[pytest.mark.slow]) for name in ("hydra", "numpy", "yaml")]
 )
 def test_other_broken_packages_do_not_end_it(place: Path, broken: Path, missing: str) -> None:
     (broken / f"{missing}.py").write_text("raise ImportError('torn apart')")
@@ -87,16 +85,15 @@ def test_other_broken_packages_do_not_end_it(place: Path, broken: Path, missing:
 
 
 def test_a_full_disk_other_versions_and_no_cache(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+    monkeypatch.setattr(doctor, "requires", lambda _: ["numpy>=99", "not_there_at_all"])
+    levels = {one.name: one.level for one in doctor.packages()}
+    assert levels["numpy"] == "note" and levels["not_there_at_all"] == "problem"
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1e6}))
-    assert {one.name: one.level for one in doctor.runs()}["disk"] == "problem"
-    wanted = [("numpy>=99", None), ("not_there_at_all", None)]
-    monkeypatch.setattr(doctor, "requirements", lambda: wanted)
-    found = {one.name: one.level for one in doctor.packages()}
-    assert found["numpy"] == "note" and found["not_there_at_all"] == "problem"
     (place / "file").write_text("")
     monkeypatch.setenv("POSENC_CACHE", str(place / "file" / "cache"))
-    cache = next(iter(doctor.caches()))
-    assert cache.level == "problem" and "POSENC_CACHE" in cache.advice
+    found = {one.name: one for one in doctor.places()}
+    assert found["disk"].level == found["cache"].level == "problem"
+    assert "POSENC_CACHE" in found["cache"].advice
 
 
 def test_what_a_check_raises_is_a_finding() -> None:
@@ -105,5 +102,5 @@ def test_what_a_check_raises_is_a_finding() -> None:
         yield doctor.Finding("first", "ok", "fine")
         raise SystemExit("gave up")
 
-    first, second = doctor.guarded("it", raises, essential=True)
+    first, second = doctor.guarded(raises, "problem")
     assert first.level == "ok" and second.level == "problem" and "gave up" in second.text

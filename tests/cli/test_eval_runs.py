@@ -44,20 +44,12 @@ def test_a_glob_stands_for_what_it_matches(runs: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(runs)
     assert runs_of("run=a*") == [NAMES[0]]
     assert runs_of("run='[abc][+=]*'") == [NAMES[0], NAMES[2]]
-    assert runs_of("run=glob(*)") == [NAMES[0], NAMES[2], f"deeper/{NAMES[1]}"]
-    assert runs_of("run=glob(*,exclude=[deeper/*,a*])") == [NAMES[2]]
-    with pytest.raises(UserError, match="leaves out every run"):
-        runs_of("run=glob(*,exclude=*)")
 
 
-@pytest.mark.parametrize("name", ODDER)
-def test_any_name_comes_through(
-    name: str, run_copy: Path, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(run_copy, place / "several" / name)
-    monkeypatch.chdir(place / "several")
-    assert runs_of("run=glob(*)") == [name]
-    assert runs_of("run=../several") == [f"../several/{name}"]
+def test_any_name_comes_through(run_copy: Path, place: Path) -> None:
+    for name in ODDER:
+        shutil.copytree(run_copy, place / "several" / name)
+    assert sorted(runs_of("run=several")) == sorted(f"several/{name}" for name in ODDER)
 
 
 def test_a_run_directory_stays_as_it_is_written(run_copy: Path) -> None:
@@ -71,31 +63,25 @@ def test_a_run_directory_stays_as_it_is_written(run_copy: Path) -> None:
 def test_what_has_nothing_to_measure_is_named(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(runs / NAMES[0] / "checkpoints")
     (runs / NAMES[2] / "status.json").write_text('{"status": "interrupted"}')
-    (runs / "kept.runs.jsonl.gz").write_bytes(b"")
     assert runs_of(f"run={runs}") == [str(runs / "deeper" / NAMES[1])]
     told = capsys.readouterr().err
-    assert f"{runs / NAMES[2]}: left out: interrupted; to measure it as it is, name it" in told
-    assert f"{runs / NAMES[0]}: left out: has no checkpoint yet" in told
-    assert "kept.runs.jsonl.gz: left out: a bundle holds no weights" in told
+    assert f"{runs / NAMES[2]}: left out: interrupted" in told
+    assert f"{runs / NAMES[0]}: left out: no checkpoint" in told
     with pytest.raises(UserError, match="no trained run below it"):
         runs_of(f"run={runs / NAMES[0]}/records,{runs}")
     with pytest.raises(UserError, match="nothing is there"):
         runs_of(f"run={runs}/z*")
-    with pytest.raises(UserError, match="nothing is there"):
-        runs_of("run='~nobody-of-that-name/*'")
 
 
 def test_a_folder_without_m_says_how(posenc: Posenc, runs: Path) -> None:
     for given in (runs, f"{runs}/*"):
         result = posenc("eval", f"run={given}")
-        assert result.code == 2 and "not a run directory" in result.err
-        assert "posenc eval -m run=..." in result.err
+        assert result.code == 2 and "posenc eval -m run=..." in result.err
 
 
-def test_every_run_is_measured(runs: Path, place: Path) -> None:
+def test_every_run_is_measured(runs: Path, posenc: Posenc) -> None:
     shutil.rmtree(runs / NAMES[0])
-    words = (f"run={runs}", "eval.protocols=[sliding]", "eval.lengths=[1x]")
-    result = tiny.finished(tiny.start("eval", "-m", *words, cwd=place), 600)
+    result = posenc("eval", "-m", f"run={runs}", "eval.protocols=[sliding]", "eval.lengths=[1x]")
     assert result.code == 0, result.err
     for run in (runs / NAMES[2], runs / "deeper" / NAMES[1]):
         records = json.loads((run / "results.json").read_text())["records"]

@@ -161,32 +161,19 @@ def test_what_it_says_continues_a_killed_run_does(place: Path, corpus: Path, pos
     assert rows(posenc, "a b")[run.name]["status"] == "finished"
 
 
-@pytest.mark.parametrize("where", [(), ("--where", "status=running")])
-def test_watching_a_pipe_prints_changes_and_ends(
-    posenc: Posenc, several: Path, monkeypatch: pytest.MonkeyPatch, where: tuple[str, ...]
+def test_watching_ends_when_nothing_runs(
+    posenc: Posenc, several: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks: list[int] = []
-
-    def sleep(_: float) -> None:
-        looks.append(1)
-        if len(looks) == 2:
-            line = {"step": 36, "tokens": 36 * 128, "loss": 2.5, "tokens_per_second": 999.0}
-            with (several / "elsewhere" / "metrics.jsonl").open("a") as file:
-                file.write(f"\n{json.dumps(line)}\n")
-        if len(looks) == 4:
-            status(several / "elsewhere", status="failed", reason="out of luck")
-
-    monkeypatch.setattr("posenc.cli.runs.time.sleep", sleep)
-    monkeypatch.setattr(sys.modules["posenc.cli.runs"], "PATIENCE", -1.0)
-    result = posenc("runs", "--watch", *where)
-    assert (result.code, result.err) == (0, "")
-    if where:  # the last one that fitted does no longer, which is an end like another
-        assert result.out.splitlines()[-1] == "0 runs"
-        return
-    lines = [line for line in result.out.splitlines() if "elsewhere" in line]
-    assert len(lines) == 3, result.out
-    assert "running" in lines[0] and "loss 2.500" in lines[1] and "out of luck" in lines[2]
-    assert result.out.splitlines()[-1].startswith("6 runs: 1 finished")
+    """A pipe gets the last view; where nothing fits --where any longer, that is an end like another."""
+    monkeypatch.setattr(
+        "posenc.cli.runs.time.sleep",
+        lambda _: status(several / "elsewhere", status="failed", reason="no luck"),
+    )
+    monkeypatch.setattr("posenc.cli.runs.PATIENCE", 0.05)
+    ended = posenc("runs", "--watch", "--where", "status=running")
+    assert ended.code == 0 and ended.out.splitlines()[-1].rstrip() == "0 runs", ended
+    result = posenc("runs", "--watch")
+    assert (result.code, result.err) == (0, "") and "6 runs: 1 finished" in result.out
 
 
 def test_watching_on_a_terminal_is_left_by_ctrl_c(several: Path, place: Path) -> None:

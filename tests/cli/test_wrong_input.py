@@ -118,7 +118,7 @@ WRONG: list[tuple[str, ...]] = [
     ("eval", "run", "no default"),
     ("eval run=nowhere", "run=nowhere", "no such folder"),
     ("eval run={runs} bogus=1", "bogus=1", "no such setting"),
-    ("eval run=deadbeef", "run=deadbeef", "the hash at its end"),
+    ("eval run=deadbeef", "run=deadbeef", "its hash"),
     ("eval run={runs} model=tiny", "model: is the run's own"),
     ("eval run={runs} train.lr=3", "train.lr=3", "is the run's own"),
     ("encodings ropee", "ropee", "did you mean: rope"),
@@ -263,12 +263,10 @@ def test_lengths_are_checked_on_the_split_and_in_the_tokens_that_are_measured(
 def test_a_fault_of_our_own_is_one_line_and_a_traceback_with_debug(
     posenc: Posenc, monkeypatch: pytest.MonkeyPatch, place: Path
 ) -> None:
-    from posenc.cli.runs import RunReader
-
-    def broken(self: RunReader) -> None:
+    def broken(*_: object) -> None:
         raise KeyError("surprise")
 
-    monkeypatch.setattr(RunReader, "runs", broken)
+    monkeypatch.setattr("posenc.cli.runs._read", broken)
     result = posenc("runs")
     assert (result.code, len(result.err.splitlines())) == (1, 2)
     assert "KeyError: 'surprise'" in result.err and "--debug" in result.err

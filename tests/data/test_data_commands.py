@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpora import BYTES, conf, files
+from corpora import conf
 
 from posenc.core.atomic_files import write_sealed
 from posenc.core.paths import conf_dir
-from posenc.data import cached_of, corpus, hub, prepare, read_documents, read_facts
+from posenc.data import cached_of, corpus, hub, read_documents
 from posenc.data.token_cache import cached_tokens
 
 Posenc = Callable[..., Any]
@@ -105,18 +105,6 @@ def test_info_counts_what_fits(posenc: Posenc, tmp_path: Path, own_cache: Path) 
     assert far.code == 0 and line == ["100000", "0", "0,", "0", "none"]
 
 
-def test_wrong_input_is_exit_2(posenc: Posenc, own_cache: Path) -> None:
-    for wrong, near in (
-        ("data=tinystory", "tinystories"),
-        ("data.bytes=1e9", "data"),
-        ("data=files", "paths"),
-        ("context_length=-1", "from 2"),
-    ):
-        result = posenc("data", "info", wrong)
-        assert result.code == 2 and near in result.err and not result.out
-    assert posenc("data", "prepare", "data=tinystory").code == 2
-
-
 def test_prepare_is_enough_to_train_without_the_text(
     posenc: Posenc, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,16 +131,3 @@ def test_prepare_is_enough_to_train_without_the_text(
     small = ("experiment=smoke", "train.tokens=2048", "context_length=16", "eval.lengths=[1x,2x]")
     done = posenc("train", *asked, *small)
     assert done.code == 0 and "trigram" in done.out, done.err
-
-
-def test_what_info_calls_the_longest_works_and_twice_that_does_not(
-    posenc: Posenc, corpus: Path, own_cache: Path
-) -> None:
-    asked = ("data=files", f"data.paths={corpus}")
-    facts = json.loads(posenc("data", "info", *asked, "--json").out)
-    window = next(row for row in facts["lengths"] if row["context_length"] == 64)["longest_window"]
-    train = ("train", *asked, "experiment=smoke", "train.tokens=2048", "eval.max_targets=64")
-    refused = posenc(*train, f"eval.lengths=[64,{2 * window}]")
-    assert refused.code == 2 and "the longest that works is" in refused.err
-    assert posenc(*train, f"eval.lengths=[64,{window}]").code == 0
-    assert prepare(files(corpus), BYTES).fingerprint == read_facts(files(corpus)).fingerprint

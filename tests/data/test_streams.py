@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -148,27 +146,6 @@ def test_a_pinned_stream_is_known_without_asking_again(
     pinned(repository("other", rows={"train": ["another text"] * 9, "validation": ["and more"] * 9}))
     with pytest.raises(RunError, match="has changed"):
         prepare(data, BYTES, first)
-
-
-@pytest.mark.slow
-def test_memory_stays_small(repository: Repository) -> None:
-    """100 MB of text in row groups of 1 MB; the whole of it at once would show."""
-    rows = {"train": [f"{i:04d} " * 20000 for i in range(1000)], "validation": ["x" * 999] * 9}
-    code = """
-import json, resource, sys
-from posenc.data import prepare, read_facts
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-few = {**json.loads(sys.argv[1]), "documents": 20}
-prepare(few, {"name": "bytes"}, read_facts(few))
-before = peak()
-facts = read_facts(json.loads(sys.argv[1]))
-print(sum(facts.bytes.values()) / 1e6, peak() - before)
-"""
-    data = conf("tinystories", repository=str(repository(rows=rows, group=8)))
-    command = [sys.executable, "-c", code, json.dumps(data)]
-    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    text, more = map(float, out.split())
-    assert text > 90 and more < text / 3, (text, more)
 
 
 def test_a_branch_is_asked_for_once_and_remembered_without_a_hub(

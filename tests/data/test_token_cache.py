@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,9 +16,8 @@ import pytest
 from corpora import BPE, BYTES, conf, files
 
 from posenc.core import atomic_files
-from posenc.core.atomic_files import file_lock
 from posenc.core.errors import RunError, UserError
-from posenc.data import check_lengths, inspect, prepare, progress, read_documents, read_facts, token_cache
+from posenc.data import check_lengths, inspect, prepare, read_documents, read_facts, token_cache
 
 Repository = Callable[..., Path]
 
@@ -87,16 +84,6 @@ def test_corpora_that_are_too_small(texts: dict[str, Any], tmp_path: Path, cache
     (tmp_path / "book.txt").write_text("one long book " * 100)
     with pytest.raises(UserError, match="split is empty"):
         inspect(files(tmp_path / "book.txt"), BYTES, split="test", needed_tokens=9, context_length=8)
-
-
-def test_windows_are_counted_with_their_last_target(tmp_path: Path) -> None:
-    rows = [{"text": "x" * n} for n in (64, 65, 129, 1000) for _ in range(9)]
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    facts = read_facts(files(tmp_path / "a.jsonl"))
-    sizes = [len(d.text) for d in read_documents(files(tmp_path / "a.jsonl")) if d.split == "train"]
-    prepare(facts.data, BYTES, facts)
-    for window in (3, 63, 64, 65, 100, 128, 129, 512, 999, 1000, 10**9):
-        assert facts.reaching("train", window) == sum(size > window for size in sizes), window
 
 
 @pytest.mark.parametrize("name", ["tokens.bin", "token_bytes.bin", "documents.json", "manifest.json"])
@@ -195,20 +182,3 @@ def test_a_kill_leaves_nothing_that_is_believed(
         found = [store.document(name, i).tobytes() for i in range(len(split.ids))]
         assert found == [whole[i] for i in split.ids]
     assert not list((cache / "tokens").glob(".*"))
-
-
-def test_a_second_process_says_what_it_waits_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    order = []
-
-    def second() -> None:
-        with progress.cache_lock(tmp_path / "key.lock", "tokenising prose"):
-            order.append("second")
-
-    with file_lock(tmp_path / "key.lock"):
-        thread = threading.Thread(target=second)
-        thread.start()
-        time.sleep(1.3)
-        order.append("first")
-    thread.join(30)
-    assert order == ["first", "second"]
-    assert capsys.readouterr().err == "waiting for another process that is tokenising prose\n"

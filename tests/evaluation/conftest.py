@@ -73,7 +73,7 @@ def measured(
     """Records of a subject by (protocol, window), of all protocols unless some are named."""
 
     def go(subject: EvalContext, windows: list[int], **changes: Any) -> dict[tuple[str, int], Record]:
-        of_evaluate = {key: changes.pop(key) for key in ("on_cell", "check_stop") if key in changes}
+        of_evaluate = {key: changes.pop(key) for key in ("on_cell",) if key in changes}
         step, protocols = changes.pop("checkpoint_step", 1), changes.pop("protocols", list(PROTOCOLS))
         folder = changes.pop("folder", None) or tmp_path / f"cells-{len(list(tmp_path.iterdir()))}"
         asked = asked_of(windows, **{"store": subject.store, "split": subject.split, **changes})

@@ -15,7 +15,7 @@ from posenc.core.seeds import generator_for
 from posenc.data import TokenStore
 from posenc.encodings import build_encoding
 from posenc.encodings.options import build_options, distance_limit, position_limit
-from posenc.evaluation.forward_cache import DRAWS, EvalContext, NotApplicableError, window_losses
+from posenc.evaluation.forward_cache import DRAWS, EvalContext, window_losses
 from posenc.model.decoder import Decoder, initialize
 
 COUNT, WANTED = 2 * DRAWS + 5, 4
@@ -84,11 +84,3 @@ def test_dense_and_offset_are_measured_from_zero(store: TokenStore, positions: d
     of = subject(store, "rope", positions)
     plain = subject(store, "rope", {"name": "contiguous"})
     assert np.abs(losses(of, 2 * T) - losses(plain, 2 * T)).max() < 2e-5
-
-
-def test_positions_that_cannot_be_encoded_are_a_note(store: TokenStore) -> None:
-    of = subject(store, "xpos", {**RANDOMIZED, "max": 600})
-    of.model.encoding.ends_at = 500
-    of.model._effective[0].ends_at = 500
-    with pytest.raises(NotApplicableError, match="no encoding of positions from 500 on"):
-        losses(of, 4 * T)

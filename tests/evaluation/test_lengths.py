@@ -27,13 +27,3 @@ def test_what_is_no_length_is_named(bad: Any) -> None:
         resolve_lengths(["1x", bad], 64)
     assert caught.value.key == "eval.lengths" and caught.value.value == bad
     assert "multiples of context_length" in str(caught.value.allowed)
-
-
-def test_a_fraction_says_what_it_comes_to() -> None:
-    with pytest.raises(UserError, match=r"19\.2 tokens at context_length=64"):
-        resolve_lengths(["0.3x"], 64)
-
-
-def test_no_length_is_refused() -> None:
-    with pytest.raises(UserError, match="no length"):
-        resolve_lengths([], 64)

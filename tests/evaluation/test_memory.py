@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +12,11 @@ import pytest
 import torch
 from tiny_model import T
 
-from posenc.core.machine import LiveTensors, resident
+from posenc.core.machine import LiveTensors
 from posenc.encodings.base import Encoding
 from posenc.evaluation import eval_memory
 from posenc.evaluation import forward_cache as subject_module
-from posenc.evaluation.eval_memory import OutOfMemoryError, check_memory, free_memory, memory_needed
+from posenc.evaluation.eval_memory import free_memory, memory_needed
 from posenc.evaluation.forward_cache import EvalContext
 from posenc.results.schema import Record
 
@@ -48,24 +47,6 @@ def peak_of(make_pass: Callable[[int], object], n: int) -> int:
 def test_what_a_window_needs_is_known_from_shorter_ones(make_pass: Callable[[int], None]) -> None:
     for window in (1024, 1000, 17):
         assert memory_needed(make_pass, window) == pytest.approx(peak_of(make_pass, window), rel=1e-6)
-
-
-def test_a_pass_is_made_only_where_it_might_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
-
-    def make_pass(n: int) -> None:
-        made.append(n)
-        squared(n)
-
-    monkeypatch.setattr(eval_memory, "free_memory", lambda: 10**9)
-    check_memory(make_pass, 1024, 1)  # 32 numbers for each pair would fit
-    assert made == []
-    check_memory(make_pass, 4096, 1)
-    assert made == [256, 512]
-    with pytest.raises(
-        OutOfMemoryError, match=r"^oom at 8192 tokens, batch 1: needs about 2.15 GB, 1 GB free$"
-    ):
-        check_memory(make_pass, 8192, 1)
 
 
 class Quadratic(Encoding):
@@ -100,38 +81,6 @@ def test_a_window_that_would_not_fit_is_noted_and_never_tried(
     assert longest[0] == 2 * T - 8  # an eighth of it, or T
     again = measured(subject_of("nope"), [T, 12 * T], protocols=["fixed-target"], max_targets=50)
     assert again["fixed-target", 12 * T]["nats"] is not None
-
-
-@contextmanager
-def at_most(more: int) -> Iterator[None]:
-    """This process may take `more` bytes of address space, and no more."""
-    import resource
-
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, ((resident("VmSize") or 0) + more, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
-
-
-@pytest.mark.skipif(resident("VmSize") is None, reason="limits of Linux")
-def test_what_the_system_refuses_is_noted(subject_of: SubjectOf, measured: Measured) -> None:
-    """With the error that PyTorch raises: a limit on the address space makes the kernel refuse in time."""
-
-    class Huge(Encoding):
-        def embed(self, x: torch.Tensor, pos: torch.Tensor, layer: int) -> torch.Tensor:
-            return x + torch.zeros(len(pos), 1 << 24)[:, :1]  # 64 MB a token
-
-    subject = subject_of("nope", batch_tokens=1)
-    subject.model._effective = (Huge(subject.model.encoding.shape),)
-    with at_most(3 << 30):
-        records = measured(subject, [T, 4 * T], protocols=["fixed-target"], max_targets=8)
-    assert records["fixed-target", T]["nats"] is not None
-    note = records["fixed-target", 4 * T]["note"] or ""
-    assert (
-        note.startswith(f"oom at {4 * T} tokens, batch 1: ") and "allocate" in note and "4294967296" in note
-    )
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import torch.nn.functional as F
 from tiny_model import T
 from token_stores import ask, store_of
 
 from posenc.data import TokenStore
 from posenc.evaluation import far_copy, induction
-from posenc.evaluation import forward_cache as subject_module
 from posenc.evaluation.forward_cache import EvalContext, NotApplicableError
 from posenc.evaluation.plans import EvalRequest
 
@@ -109,19 +105,6 @@ def test_the_same_copies_stand_at_both_ends_of_every_window(
     assert len({row.tobytes() for row in filler}) == induction.COUNT
 
 
-def test_tokens_are_drawn_evenly_from_the_common_ones() -> None:
-    train = [b"a" * 5000 + b"b" * 3000 + b"c" * 10, b"d" * 1000 + b"e" * 9 + b"f" * 981]
-    asked = ask(store_of([b"zzz"], train), [T, 64 * T])
-    assert induction.frequent(asked.store).tolist() == list(b"abcdf")  # e: 9 of 10000
-    plan = induction.plan(asked)
-    drawn = np.concatenate([plan.copies.ravel(), plan.filler.ravel()])
-    counts = np.bincount(drawn)
-    share = counts[counts > 0] / len(drawn)
-    assert np.flatnonzero(counts).tolist() == list(b"abcdf")
-    assert np.abs(share - 0.2).max() < 0.01
-    assert plan.chance == pytest.approx(math.log(5)) and "chance 1.61" in plan.unit
-
-
 def test_sequences_depend_on_the_text_alone(store: TokenStore, asked_of: AskedOf) -> None:
     plan = induction.plan(asked_of([T, 8 * T]))
     for other in (asked_of([T // 2, 2 * T]), asked_of([T], stride=1, max_targets=5)):
@@ -141,33 +124,3 @@ def test_a_window_without_room_for_two_copies_is_a_note(
     records = measured(subject, [2 * size - 2, 2 * size - 1, 2 * T], protocols=["induction"])
     assert records["induction", 2 * size - 2]["note"] == f"n/a: two copies of {size} tokens do not fit into 6"
     assert records["induction", 2 * size - 1]["nats"] is not None  # the gap is 0
-
-
-def test_a_model_that_copies_is_seen(
-    subject_of: SubjectOf, measured: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Logits by hand: all weight on the token that followed the last two, the last time they came."""
-    subject = subject_of("nope")
-
-    def copying(
-        subject: EvalContext, batch: torch.Tensor, pos: Any, acting: Any, wanted: int
-    ) -> torch.Tensor:
-        logits = torch.zeros(len(batch), batch.shape[1] - 1, subject.store.vocab_size)
-        for row, text in enumerate(batch[:, :-1].tolist()):
-            follows = {}
-            for place in range(1, len(text)):
-                pair = (text[place - 1], text[place])
-                if pair in follows:
-                    logits[row, place, follows[pair]] = 30
-                if place + 1 < len(text):
-                    follows[pair] = text[place + 1]
-        scored, targets = logits[:, -wanted:].transpose(1, 2), batch[:, -wanted:]
-        return F.cross_entropy(scored, targets, reduction="none")
-
-    monkeypatch.setattr(subject_module, "_forward", copying)
-    record = measured(subject, [T // 2, 8 * T], protocols=["induction"])["induction", T // 2]
-    # the first of three targets has one token of the copy before it alone
-    assert record["nats"] == pytest.approx(math.log(256) / 3, abs=0.3)
-    assert record["bpb"] is None and record["targets"] == 4 * 3
-    assert record["per_document"]["document"] == [0, 1, 2, 3]
-    assert "second copy" in record["unit"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -76,42 +75,3 @@ def test_the_batch_changes_nothing(
     for window in windows_of(module, asked):
         a, b = module.measure(whole, plan, window), module.measure(single, plan, window)
         assert np.abs((a.nats - b.nats) / a.targets).max() < 1e-5
-
-
-def test_sliding_by_whole_windows_is_nonoverlapping(subject_of: SubjectOf, asked_of: AskedOf) -> None:
-    """Where the window divides the span, and begins where the span does."""
-    subject = subject_of("rope")
-    for window in (T // 2, T, 4 * T):
-        asked = asked_of([window, 4 * T], max_targets=500, stride=window)
-        slid = sliding.measure(subject, sliding.plan(asked), window)
-        cut = nonoverlapping.measure(subject, nonoverlapping.plan(asked), window)
-        assert np.array_equal(slid.targets, cut.targets) and np.array_equal(slid.bytes, cut.bytes)
-        assert np.abs(slid.nats - cut.nats).max() / cut.targets.max() < 1e-5
-
-
-def test_positions_bins_and_rise_equal_one_target_at_a_time(subject_of: SubjectOf, asked_of: AskedOf) -> None:
-    subject, asked = subject_of("rope"), asked_of([T, 6 * T], max_targets=6 * T * 3)
-    plan = positions.plan(asked)
-    curve = positions.measure(subject, plan, 6 * T).curve
-    assert curve is not None
-    slow = [loss for losses in slow_way.one_pass(subject, plan, 6 * T).values() for loss in losses]
-    at = {p: slow[p - 1 :: 6 * T] for p in range(1, 6 * T + 1)}  # one loss of every span
-    assert len(plan.starts) == 3 == len(at[1])
-
-    octave = [T * 2 ** (k / 4) for k in range(-16, 11)]  # from 1 to 5.7 T, four an octave
-    ends = sorted({*map(round, octave), 6 * T})
-    bins: dict[int, list[int]] = {}
-    for p in at:
-        bins.setdefault(next(end for end in ends if p <= end), []).append(p)
-    groups = sorted(bins.values())
-    level = np.mean([loss for p in range(T // 2 + 1, T + 1) for loss in at[p]])
-    means = [float(np.mean([loss for p in group for loss in at[p]])) for group in groups]
-    assert curve["edges"] == [group[0] for group in groups] + [6 * T + 1]
-    assert curve["targets"] == [3 * len(group) for group in groups]
-    assert curve["nats"] == pytest.approx(means, abs=1e-4)
-    assert curve["level"] == pytest.approx(level, abs=1e-4)
-    assert curve["rise"] == pytest.approx([mean - level for mean in means], abs=1e-4)
-    past = [(p, loss) for p in at if p > T for loss in at[p]]
-    slope = np.polyfit([p for p, _ in past], [loss for _, loss in past], 1)[0]
-    assert curve["slope"] == pytest.approx(slope, abs=1e-6)
-    assert math.isfinite(slope) and {T, T // 2, 2 * T, 4 * T} <= {end - 1 for end in curve["edges"]}

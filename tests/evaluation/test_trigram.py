@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import random
 from collections import Counter
@@ -68,7 +67,7 @@ def test_probabilities_of_a_context_sum_to_one(context: bytes) -> None:
     store, slow = store_of([b"a"], TRAIN), Slow(TRAIN)
     text = np.array([[*context, byte] for byte in range(256)], dtype=np.uint16)
     places = np.arange(256) * text.shape[1] + len(context)
-    p = np.exp(-trigram.fit(store).losses(text.ravel(), places, np.full(256, len(context))))
+    p = np.exp(-trigram.losses_of(trigram.count(store), text.ravel(), places, np.full(256, len(context))))
     assert p.sum() == pytest.approx(1, abs=1e-12) and p.min() > 0
     assert p == pytest.approx([slow.p(context, byte) for byte in range(256)], rel=1e-12)
 
@@ -81,16 +80,16 @@ def test_nothing_is_counted_across_documents_or_twice(monkeypatch: pytest.Monkey
     store = store_of([b"a"], documents)
     for chunk in (1, 2, 5, 7, 1000):
         monkeypatch.setattr(trigram, "CHUNK", chunk)
-        model = trigram.fit(store)
-        assert [int(grams.counts.sum()) for grams in model.grams] == [127, 121, 116], chunk
-        for size, grams in enumerate(model.grams):
+        tables = trigram.count(store)
+        assert [int(table.sum()) for table in tables] == [127, 121, 116], chunk
+        for size, table in enumerate(tables):
             want = {
                 int.from_bytes(bytes([*context, byte])): count
                 for context, counts in slow.after.items()
                 if len(context) == size
                 for byte, count in counts.items()
             }
-            assert dict(zip(grams.codes.tolist(), grams.counts.tolist(), strict=True)) == want
+            assert {code: int(table[code]) for code in np.flatnonzero(table)} == want
 
 
 def test_tokens_of_several_bytes_cost_what_their_bytes_cost(place: Path, asked_of: AskedOf) -> None:
@@ -113,28 +112,3 @@ def test_tokens_of_several_bytes_cost_what_their_bytes_cost(place: Path, asked_o
     assert sums.nats == pytest.approx(list(nats.values()), rel=1e-12)
     assert sums.bytes.tolist() == list(sizes.values()) and sums.targets.sum() == len(plan.ends) * plan.block
     assert sums.bytes.sum() > sums.targets.sum()
-
-
-def test_it_is_fitted_once_for_a_text(
-    store: TokenStore, asked_of: AskedOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan, fits = fixed_target.plan(asked_of([T, 4 * T])), []
-    fit = trigram.fit
-    monkeypatch.setattr(trigram, "_fitted", {})
-    monkeypatch.setattr(trigram, "fit", lambda store: fits.append(1) or fit(store))
-    first = trigram.trigram_sums(store, store, "test", plan)
-    again = trigram.trigram_sums(dataclasses.replace(store), store, "test", plan)
-    assert len(fits) == 1 and np.array_equal(first.nats, again.nats)
-    other = store_of([store.document("test", i).tobytes() for i in range(13)], TRAIN, fingerprint="another")
-    assert not np.allclose(trigram.trigram_sums(other, other, "test", plan).nats, first.nats)
-    assert len(fits) == 2
-
-
-def test_stores_of_two_corpora_or_without_bytes_are_refused(store: TokenStore, asked_of: AskedOf) -> None:
-    plan = fixed_target.plan(asked_of([T, 4 * T]))
-    for wrong in (
-        dataclasses.replace(store, fingerprint="another"),
-        dataclasses.replace(store, tokenizer={"name": "tokenizers"}),
-    ):
-        with pytest.raises(ValueError, match="the same corpus tokenised by bytes"):
-            trigram.trigram_sums(wrong, store, "test", plan)

@@ -1,49 +1,34 @@
-"""A small decoder with an encoding and options, and the same a token at a time in float64."""
+"""A small decoder and the same in float64, a token and a head at a time; encodings that prove the seam."""
+
+from __future__ import annotations
 
 import copy
 import math
-import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-
-sys.path.append(str(Path(__file__).parent))
-import naive
 
 from posenc.core.seeds import generator_for
 from posenc.encodings import build_encoding
-from posenc.encodings.base import Encoding
+from posenc.encodings.base import Encoding, Shape
 from posenc.model.decoder import Decoder, ModelShape, initialize
 
 SHAPE = ModelShape("small", d_model=16, n_layers=2, n_heads=2, mlp_ratio=2)
 T, VOCABULARY = 8, 13
-CLOSE = 1e-5  # of logits around 1
-
-Score = Callable[[list[float], list[float], int, int, naive.Place], float]
 
 
-def encoding(
-    name: str,
-    *,
-    layers: int = SHAPE.n_layers,
-    train_length: int = T,
-    limit: int | None = None,
-    plugins: Sequence[str] = (),
-    **params: Any,
-) -> Encoding:
+def encoding(name: str, **params: Any) -> Encoding:
     """With the parameters of its YAML, unless they are given, for a model of SHAPE."""
-    sizes = {"d_model": SHAPE.d_model, "n_heads": SHAPE.n_heads, "head_dim": SHAPE.head_dim}
-    more: dict[str, Any] = {"n_layers": layers, "train_length": train_length, "position_limit": limit}
-    return build_encoding(name, plugins=plugins, **sizes, **more, **params)
+    sizes: dict[str, Any] = {"d_model": SHAPE.d_model, "n_heads": SHAPE.n_heads, "head_dim": SHAPE.head_dim}
+    return build_encoding(name, **sizes, n_layers=SHAPE.n_layers, train_length=T, **params)
 
 
 def model_of(own: Encoding, *options: Encoding) -> Decoder:
     """With its initial values; parameters of the encoding and its options that start at zero get others."""
-    shape = ModelShape("small", SHAPE.d_model, own.shape.n_layers, SHAPE.n_heads, SHAPE.mlp_ratio)
-    model = Decoder(shape, VOCABULARY, own, options)
+    model = Decoder(SHAPE, VOCABULARY, own, options)
     initialize(model, 3)
     for number, parameter in enumerate([*model.encoding.parameters(), *model.options.parameters()]):
         if not parameter.detach().any():
@@ -51,43 +36,244 @@ def model_of(own: Encoding, *options: Encoding) -> Decoder:
     return model.eval()
 
 
-def text(n: int, seed: int = 0) -> list[int]:
-    return torch.randint(VOCABULARY, (n,), generator=torch.Generator().manual_seed(seed)).tolist()
-
-
-@torch.no_grad()
-def logits(
-    model: Decoder, tokens: list[int], pos: list[int] | None = None, wanted: int | None = None
-) -> Tensor:
-    """(T, V) of one text at 0, 1, 2, ... unless positions are given."""
-    at = torch.arange(len(tokens)) if pos is None else torch.tensor(pos)
-    out: Tensor = model(torch.tensor([tokens]), at, wanted)
-    return out[0]
-
-
-class Paper(naive.Naive):
-    """Scores by a formula of the unturned query and key, in plain numbers."""
-
-    def __init__(self, model: Decoder, score: Score) -> None:
-        super().__init__(model.encoding)
-        self.model, self.formula = model, score
-
-    def score(self, s: Tensor, q: Tensor, i: int, j: int, at: naive.Place) -> Tensor:
-        weight = self.model.blocks[at.layer].attention.qkv.weight.chunk(3)[1]
-        key = (weight @ at.x[j]).split(len(q))[at.head]
-        product = self.formula(q.tolist(), key.tolist(), at.pos[i], at.pos[j], at)
-        return torch.tensor(product / math.sqrt(len(q)), dtype=torch.float64)
-
-
 @torch.no_grad()
 def exactly(
-    model: Decoder, tokens: list[int], build: Callable[[Decoder], naive.Naive], pos: list[int] | None = None
+    model: Decoder, tokens: list[int], build: Callable[[Decoder], Naive], pos: list[int] | None = None
 ) -> Tensor:
-    """The same logits in float64; `build` makes the encoding's plain methods from the model in float64."""
+    """Logits (T, V) in float64; `build` makes the encoding's plain methods from the model in float64."""
     wide = copy.deepcopy(model).double()
-    return naive.decode(wide, tokens, list(range(len(tokens))) if pos is None else pos, build(wide))
+    return decode(wide, tokens, list(range(len(tokens))) if pos is None else pos, build(wide))
 
 
-def apart(a: Tensor, b: Tensor) -> float:
-    """The largest difference."""
-    return (a.double() - b.double()).abs().max().item()
+class Place:
+    """Where a score is made: layer, head, the layer's (normed) inputs and their positions."""
+
+    def __init__(self, layer: int, head: int, x: list[Tensor], pos: list[int]) -> None:
+        self.layer, self.head, self.x, self.pos = layer, head, x, pos
+
+
+class Naive:
+    """No encoding. Vectors are float64; `e` is the encoding whose parameters are read."""
+
+    def __init__(self, e: Any) -> None:
+        self.e = e.double()
+
+    def embed(self, x: Tensor, t: int, layer: int) -> Tensor:
+        return x
+
+    def turn(self, x: Tensor, t: int, heads: Tensor, key: bool) -> Tensor:
+        return x
+
+    def score(self, s: Tensor, q: Tensor, i: int, j: int, at: Place) -> Tensor:
+        return s
+
+    def visible(self, i: int, j: int, layer: int) -> bool:
+        return True
+
+    def weights(self, scores: list[Tensor], at: Place) -> list[Tensor]:
+        """Of the visible keys, oldest first; the last one is the token itself."""
+        total = sum(s.exp() for s in scores)
+        return [s.exp() / total for s in scores]
+
+    def value(self, v: Tensor, i: int, j: int, layer: int) -> Tensor:
+        return v
+
+
+def norm(x: Tensor) -> Tensor:
+    return x / (x.square().mean() + torch.finfo(torch.float32).eps).sqrt()
+
+
+def decode(model: Decoder, tokens: list[int], pos: list[int], naive: Naive) -> Tensor:
+    """Logits (T, V) of one text; `model` in float64."""
+    heads, width = model.shape.n_heads, model.shape.head_dim
+    stream = [model.embedding.weight[token] for token in tokens]
+    for layer, block in enumerate(model.blocks):
+        stream = [naive.embed(x, t, layer) for x, t in zip(stream, pos, strict=True)]
+        x = [norm(s) for s in stream]
+        q, k, v = (
+            [(w @ one).split(width) for one in x] for w in block.attention.qkv.weight.chunk(3)
+        )  # [token][head] (D,)
+        attended = []
+        for i in range(len(tokens)):
+            by_head = []
+            for h in range(heads):
+                at = Place(layer, h, x, pos)
+                seen = [j for j in range(i + 1) if j == i or naive.visible(pos[i], pos[j], layer)]
+                query = naive.turn(q[i][h], pos[i], torch.stack(q[i]), False)
+                scores = []
+                for j in seen:
+                    key = naive.turn(k[j][h], pos[j], torch.stack(k[j]), True)
+                    scores.append(naive.score(query @ key / math.sqrt(width), query, i, j, at))
+                weights = naive.weights(scores, at)
+                parts = zip(weights, seen, strict=True)
+                by_head.append(sum(w * naive.value(v[j][h], pos[i], pos[j], layer) for w, j in parts))
+            attended.append(block.attention.out.weight @ torch.cat(by_head))
+        stream = [s + a for s, a in zip(stream, attended, strict=True)]
+        up, down = block.mlp.up.weight, block.mlp.down.weight
+        stream = [s + down @ F.relu(up @ norm(s)).square() for s in stream]
+    return torch.stack([model.embedding.weight @ norm(s) for s in stream])
+
+
+class Double(Encoding):
+    """Parameters of standard deviation 1, so that what they do is seen."""
+
+    name = paper = formula = acts_on = past_training = "double"
+
+    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
+        nn.init.normal_(parameter, generator=generator)
+
+
+class Content(Double):
+    """A forget gate in the scores, stick-breaking weights and Shaw's value table at once."""
+
+    reach = 4
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.gate = nn.Parameter(torch.empty(shape.n_heads, shape.d_model))
+        self.added = nn.Parameter(torch.empty(shape.n_layers, self.reach + 1, shape.head_dim))
+
+    def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> Tensor:
+        return F.logsigmoid((x @ self.gate.T).float()).cumsum(1).transpose(1, 2)  # (B, H, S)
+
+    def scores(
+        self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
+    ) -> Tensor:
+        queries, keys = s.shape[-2:]
+        kept = state[..., :keys]
+        return s + kept[..., keys - queries :, None] - kept[..., None, :]
+
+    def weights(self, s: Tensor, allowed: Tensor, layer: int) -> Tensor:
+        """From the nearest key on, each takes its share of what is left; the token itself takes none."""
+        queries, keys = s.shape[-2:]
+        own = torch.ones(queries, keys, dtype=torch.bool, device=s.device).triu(keys - queries)
+        passed = F.logsigmoid(-s).masked_fill(~allowed | own, 0.0)
+        later = passed.flip(-1).cumsum(-1).flip(-1) - passed  # keys between this one and the query
+        return (F.logsigmoid(s) + later).exp().masked_fill(~allowed | own, 0.0)
+
+    def values(self, p: Tensor, v: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        clipped = (q_pos[:, None] - k_pos[None, :]).clamp(0, self.reach)  # (T, S)
+        return p @ v + torch.einsum("bhts,tsd->bhtd", p, self.added[layer][clipped])
+
+
+class NaiveContent(Naive):
+    def score(self, s: Tensor, q: Tensor, i: int, j: int, at: Place) -> Tensor:
+        gates = [torch.sigmoid(self.e.gate[at.head] @ at.x[m]) for m in range(j + 1, i + 1)]
+        return s + sum(gate.log() for gate in gates)
+
+    def weights(self, scores: list[Tensor], at: Place) -> list[Tensor]:
+        left, out = torch.tensor(1.0, dtype=torch.float64), []
+        for s in reversed(scores[:-1]):  # the nearest first, without the token itself
+            out.append(left * torch.sigmoid(s))
+            left = left * (1 - torch.sigmoid(s))
+        return [*reversed(out), torch.zeros((), dtype=torch.float64)]
+
+    def value(self, v: Tensor, i: int, j: int, layer: int) -> Tensor:
+        return v + self.e.added[layer, min(i - j, 4)]
+
+
+class LayerWindow(Double):
+    """A window of 3 keys in layer 0, everything above; forgets that a token sees itself."""
+
+    def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        r = q_pos[:, None] - k_pos[None, :]
+        return ((r < 3) & (r > 0)) | torch.tensor(layer > 0)
+
+
+class NaiveLayerWindow(Naive):
+    def visible(self, i: int, j: int, layer: int) -> bool:
+        return layer > 0 or i - j < 3
+
+
+class RandomizedSlopes(Double):
+    """A learned bias by the distance of drawn positions: a sorted random subset of [0, 64)."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.slope = nn.Parameter(torch.empty(shape.n_heads))
+
+    def positions(self, n: int, training: bool, generator: torch.Generator) -> Tensor:
+        return torch.randperm(64, generator=generator)[:n].sort().values
+
+    def distance_bias(self, r: Tensor, layer: int) -> Tensor:
+        return -self.slope[:, None] * (1 + layer) * (r.float() / 8)
+
+
+class NaiveRandomizedSlopes(Naive):
+    def score(self, s: Tensor, q: Tensor, i: int, j: int, at: Place) -> Tensor:
+        return s - self.e.slope[at.head] * (1 + at.layer) * (at.pos[i] - at.pos[j]) / 8
+
+
+class BothPositions(Double):
+    """A bias that needs both positions, and vectors before every block."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.weight = nn.Parameter(torch.empty(shape.n_layers, shape.n_heads))
+        self.direction = nn.Parameter(torch.empty(shape.n_layers, shape.d_model))
+
+    def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        r = q_pos[:, None] - k_pos[None, :]
+        psi = (1 + r.clamp_min(0).float()).log() / (2 + q_pos.float()).log()[:, None]
+        psi = torch.where(r < 0, 1e4, psi)  # the future may hold anything finite
+        return self.weight[layer][:, None, None] * psi
+
+    def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
+        return x + (pos.float()[:, None] / 8 * self.direction[layer]).to(x.dtype)
+
+
+class NaiveBothPositions(Naive):
+    def score(self, s: Tensor, q: Tensor, i: int, j: int, at: Place) -> Tensor:
+        psi = math.log(1 + at.pos[i] - at.pos[j]) / math.log(2 + at.pos[i])
+        return s + self.e.weight[at.layer, at.head] * psi
+
+    def embed(self, x: Tensor, t: int, layer: int) -> Tensor:
+        return x + t / 8 * self.e.direction[layer]
+
+
+class Widened(Double):
+    """Each number becomes a vector on a circle, so D doubles; the scale stays that of D."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.frequency = nn.Parameter(torch.empty(shape.head_dim))
+
+    def _turn(self, x: Tensor, pos: Tensor) -> Tensor:
+        angle = pos.float()[:, None] / 8 * self.frequency
+        return torch.cat((x * angle.cos(), x * angle.sin()), dim=-1).to(x.dtype)
+
+    def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        return self._turn(q, q_pos), self._turn(k, k_pos)
+
+
+class NaiveWidened(Naive):
+    def turn(self, x: Tensor, t: int, heads: Tensor, key: bool) -> Tensor:
+        # the product of two such vectors is sum of q_d k_d cos((i - j) w_d)
+        angle = t / 8 * self.e.frequency
+        return torch.cat((x * angle.cos(), x * angle.sin()))
+
+
+class OneKeyHead(Double):
+    """All query heads look at the mean key, scaled by the position."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.gain = nn.Parameter(torch.empty(1))
+
+    def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        return q, k.mean(1, keepdim=True) * (1 + self.gain * k_pos.float()[:, None] / 8).to(k.dtype)
+
+
+class NaiveOneKeyHead(Naive):
+    def turn(self, x: Tensor, t: int, heads: Tensor, key: bool) -> Tensor:
+        return heads.mean(0) * (1 + self.e.gain[0] * t / 8) if key else x
+
+
+NAIVE: dict[type[Double], type[Naive]] = {
+    Content: NaiveContent,
+    LayerWindow: NaiveLayerWindow,
+    RandomizedSlopes: NaiveRandomizedSlopes,
+    BothPositions: NaiveBothPositions,
+    Widened: NaiveWidened,
+    OneKeyHead: NaiveOneKeyHead,
+}

@@ -76,24 +76,14 @@ def test_standard_deviations(ends: str, std: float) -> None:
     assert len({value[0, 0].item() for value in found}) == len(found)
 
 
-def test_norms_start_at_one_and_nothing_is_left_out() -> None:
-    found = values(Encoding(shape()))
-    norms = [value for name, value in found.items() if "norm" in name]
-    assert len(norms) == 2 * SHAPE.n_layers + 1
-    assert all((value == 1).all() for value in norms)
-    assert len(found) == len(norms) + 4 * SHAPE.n_layers + 1
-
-
-def test_counts() -> None:
+def test_norms_start_at_one_and_parameters_are_counted() -> None:
     encoding = build_encoding("t5", d_model=64, n_heads=4, head_dim=16, n_layers=3, train_length=8)
-    model = Decoder(SHAPE, 300, encoding)
-    by_hand = 300 * 64 + 3 * (64 * 192 + 64 * 64 + 2 * 64 * 256 + 2 * 64) + 64 + 4 * 32
-    assert count_parameters(model) == {
-        "total": by_hand,
-        "embedding": 300 * 64,
-        "encoding": 4 * 32,
-        "options": 0,
-    }
+    found = values(encoding)
+    norms = [value for name, value in found.items() if "norm" in name]
+    assert len(norms) == 2 * SHAPE.n_layers + 1 and all((value == 1).all() for value in norms)
+    total = 300 * 64 + 3 * (64 * 192 + 64 * 64 + 2 * 64 * 256 + 2 * 64) + 64 + 4 * 32
+    counts = {"total": total, "embedding": 300 * 64, "encoding": 4 * 32, "options": 0}
+    assert count_parameters(Decoder(SHAPE, 300, encoding)) == counts
 
 
 def test_seeds_differ_by_seed_and_name_and_are_pinned() -> None:
@@ -106,6 +96,7 @@ def test_seeds_differ_by_seed_and_name_and_are_pinned() -> None:
     assert torch.equal(once, again)
 
 
+@pytest.mark.slow
 def test_a_model_without_storage_is_made_without_the_compiler() -> None:
     """Every check of a command makes one; importing torch's compiler for it took two seconds."""
     program = """

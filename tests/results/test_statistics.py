@@ -1,13 +1,11 @@
 """Means, intervals and paired differences against closed forms, and how often intervals contain the truth."""
 
 import math
-from itertools import combinations
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from posenc.results.ranking import holm
 from posenc.results.statistics import (
     Estimate,
     Sample,
@@ -142,29 +140,3 @@ def test_mean_and_spread() -> None:
     assert mean_and_spread([1.0, 2.0, 3.0]) == (2.0, 1.0)
     assert mean_and_spread([1.5]) == (1.5, None)
     assert mean_and_spread([1.0, math.inf]) == (math.inf, None)
-
-
-def test_coverage_of_few_unequal_documents() -> None:
-    """scripts/coverage.py is the long simulation; 1.96 standard errors would cover 86%."""
-    rng, hits = np.random.default_rng(7), 0
-    for _ in range(600):
-        counts = rng.lognormal(3, 1.5, 30)
-        sums = counts * rng.normal(1.5, 0.4, 30)  # the ratio's true value is 1.5
-        low, high = ratio_interval(list(sums), list(counts))
-        hits += low <= 1.5 <= high
-    assert 0.9 < hits / 600 < 0.98
-
-
-def test_six_equal_rows_are_hardly_ever_ranked() -> None:
-    """Few seeds tell little of their own variance: one t of Satterthwaite's degrees ranks some in 20%."""
-    rng, wrong = np.random.default_rng(12), 0
-    for _ in range(60):
-        sizes = rng.integers(1, 20, 60) * 16.0
-        rows = []
-        for _ in range(6):
-            effect = rng.normal(0, 0.05, 60)
-            noise = [rng.normal(0, 0.03) + rng.normal(size=60) / np.sqrt(sizes) for _ in range(3)]
-            rows.append([sample(math.log(2) * sizes * (effect + one), sizes=list(sizes)) for one in noise])
-        found = [difference(list(zip(a, b, strict=True)), "bytes") for a, b in combinations(rows, 2)]
-        wrong += min(holm([p_beyond([estimate], 0.0)[0] for estimate in found])) < 0.05
-    assert wrong <= 3

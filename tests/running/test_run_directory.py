@@ -15,7 +15,6 @@ import tiny
 import yaml
 
 from posenc.running import measure
-from posenc.training import checkpoint
 
 Posenc = Callable[..., tiny.Result]
 WINDOWS = [16, 32, 64]
@@ -174,23 +173,3 @@ def test_the_text_may_change_while_a_run_trains(
     assert result.code == 0, result.err
     (run,) = (place / "runs" / "default").iterdir()
     assert any(path.name.startswith("trigram") for path in (run / "records").iterdir())
-
-
-def test_checkpoints_that_are_replaced_while_they_are_read(
-    run_copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = run_copy / "checkpoints"
-    (newer,) = folder.iterdir()
-    aside, older = newer.rename(run_copy / newer.name), folder / "step-00000020"
-    older.mkdir()
-    whole = checkpoint.problem_of
-
-    def slow(path: Path) -> str | None:
-        if older.exists():  # a training saves, and clears the older one
-            aside.rename(newer)
-            older.rmdir()
-        return whole(path)
-
-    monkeypatch.setattr(checkpoint, "problem_of", slow)
-    found = checkpoint.newest_checkpoint(folder)
-    assert found is not None and found.path == newer

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import tiny
 
-from posenc.core.errors import RunError
 from posenc.running.run_lock import is_held, locked
 from posenc.running.signals import InterruptedRunError, StopFlag, report_error
 
@@ -100,23 +99,20 @@ def test_a_signal_during_evaluation_keeps_the_finished_cells(
     assert len(list((run_copy / "records").iterdir())) == 2
 
 
-@pytest.mark.parametrize(("stops", "code"), [(True, 143), (False, 1)])
 def test_what_was_finished_stays_so_when_more_is_asked_of_it(
-    train: Posenc, run_copy: Path, monkeypatch: pytest.MonkeyPatch, stops: bool, code: int
+    train: Posenc, run_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from posenc.running import measure
 
     kept = {name: (run_copy / name).read_bytes() for name in ("config.yaml", "results.json")}
 
     def ended(*args: Any, **more: Any) -> Any:
-        if not stops:
-            raise OSError("the disk is gone")
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(60)
 
     monkeypatch.setattr(measure, "evaluate", ended)
     result = train("encoding=rope", "eval.lengths=[0.5x,1x,2x,3x]")
-    assert (result.code, result.out) == (code, ""), result.err
+    assert (result.code, result.out) == (143, ""), result.err
     assert status_of(run_copy)["status"] == "finished"
     assert {name: (run_copy / name).read_bytes() for name in kept} == kept
 
@@ -135,24 +131,6 @@ def test_a_held_directory_names_its_holder_at_once(train: Posenc, posenc: Posenc
         result = posenc("eval", f"run={run_copy}", "eval.lengths=[1x,8x]")
         assert result.code == 1 and holder in result.err
     assert not is_held(run_copy, "run") and train("encoding=rope").code == 0  # released
-
-
-def test_a_lock_is_free_again_when_its_holder_is_killed(place: Path, corpus: Path) -> None:
-    process = tiny.start("train", *tiny.TINY, f"data.paths={corpus}", *LONG, cwd=place)
-    end = time.monotonic() + 60
-    while not lines_of(place / "runs") and time.monotonic() < end:
-        time.sleep(0.02)
-    process.kill()
-    tiny.finished(process)
-    assert status_of(only_run(place / "runs"))["status"] == "running"
-    with locked(only_run(place / "runs")):
-        pass
-
-
-def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="cannot write"), locked(tmp_path / "file" / "run"):
-        pass
 
 
 def test_a_run_that_diverged_says_so_and_is_final_without_retry(train: Posenc, place: Path) -> None:

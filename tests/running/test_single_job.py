@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny
@@ -51,20 +50,6 @@ def test_callbacks_and_the_environment_are_hydras(
     ]
 
 
-def test_it_is_composed_once(train: Posenc, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
-
-    real, composed = ConfigLoaderImpl.load_configuration, []
-
-    def counted(self: ConfigLoaderImpl, *given: Any, **named: Any) -> Any:
-        composed.append(given)
-        return real(self, *given, **named)
-
-    monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", counted)
-    assert train("encoding=rope").code == 0
-    assert len(composed) == 1
-
-
 def test_a_setting_may_refer_to_hydras_own(train: Posenc, place: Path) -> None:
     words = ("runs_dir=${hydra:runtime.cwd}/here", "name=${hydra:job.name}-${encoding.name}")
     assert train("encoding=rope", *words).code == 0
@@ -80,22 +65,6 @@ def test_what_hydra_does_not_know_before_is_refused_and_no_text(train: Posenc, p
     refused = train("-m", "name=x-${hydra:mode}", "seed=0,1")  # it is another in the jobs' processes
     assert refused.code == 2 and "hydra.mode is not known" in refused.err, refused.err
     assert not list(place.iterdir())
-
-
-def test_null_by_reference_is_refused_where_a_value_is_needed(train: Posenc, place: Path) -> None:
-    refused = train("runs_dir=${name}")
-    assert refused.code == 2 and "runs_dir: needs a value" in refused.err and not list(place.iterdir())
-
-
-def test_a_callback_may_change_a_setting(train: Posenc, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (place / "changes_it.py").write_text(
-        "from hydra.experimental.callback import Callback\n\n\nclass Changes(Callback):\n"
-        "    def on_run_start(self, config, **_):\n        config.seed = 7\n"
-    )
-    monkeypatch.syspath_prepend(place)
-    assert train("+hydra.callbacks.mine._target_=changes_it.Changes").code == 0
-    (run,) = (place / "runs" / "default").glob("[!.]*")
-    assert "-s7-" in run.name
 
 
 @pytest.mark.parametrize(
@@ -137,10 +106,3 @@ def test_a_folder_of_ones_own_may_have_any_name(posenc: Posenc, place: Path, nam
     mine.write_text((conf_dir() / "encoding" / "rope.yaml").read_text().replace("10000", "77"))
     shown = posenc("train", "--config-dir", name, "encoding=my_rope", "--cfg", "job")
     assert shown.code == 0 and "base: 77" in shown.out, shown.err
-
-
-def test_runs_dir_may_lie_at_home(train: Posenc, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(place / "home"))
-    (place / "home").mkdir()
-    assert train("encoding=rope", "runs_dir='~/mine'").code == 0
-    assert list((place / "home" / "mine" / "default").glob("rope-*")) and not (place / "~").exists()

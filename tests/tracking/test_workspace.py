@@ -81,11 +81,8 @@ def test_out_writes_the_same_to_a_file_and_sends_nothing(
     ("changes", "key"),
     [
         ({"length": "0x"}, "--length"),
-        ({"length": "xx"}, "--length"),
         ({"out": "no/such/folder/x"}, "--out"),
         ({"protocol": "bogus", "dry_run": True}, "--protocol"),
-        ({"protocol": "bogus+yarn", "dry_run": True}, "--protocol"),
-        ({"protocol": "fixed-target+", "dry_run": True}, "--protocol"),
         ({"protocol": "fixed-target+none", "dry_run": True}, "--protocol"),
     ],
 )
@@ -93,21 +90,6 @@ def test_wrong_input_is_refused(changes: dict[str, Any], key: str) -> None:
     with pytest.raises(UserError) as caught:
         make(**changes)
     assert caught.value.key == key
-
-
-@pytest.mark.parametrize(
-    ("given", "near"), [("slidng", "sliding"), ("fixed-target+yran", "fixed-target+yarn")]
-)
-def test_the_nearest_protocol_is_named(given: str, near: str) -> None:
-    with pytest.raises(UserError) as caught:
-        make(dry_run=True, protocol=given)
-    assert caught.value.exit_code == 2 and caught.value.nearest == near
-
-
-def test_curves_of_an_extension_can_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    make(dry_run=True, protocol="sliding+yarn")
-    bars = panels(json.loads(capsys.readouterr().out))["sliding+yarn: nats per token at 8x"]
-    assert bars["metrics"] == ["eval/sliding+yarn/nats@8x"]
 
 
 def test_without_a_key_the_user_is_told_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:

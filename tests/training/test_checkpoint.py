@@ -1,8 +1,9 @@
-"""Checkpoints: whole or not there, the last good one kept, room looked for before it is needed."""
+"""Checkpoints: whole or not there, damage noticed, the last good one kept, room looked for beforehand."""
 
 from __future__ import annotations
 
 import errno
+import logging
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from tiny_model import OPTIMIZATION, STEPS, build, on_disk, run
-from two_checkpoints import STATE, save, write_two
 
 from posenc.core import atomic_files
 from posenc.core.errors import RunError
@@ -28,10 +28,23 @@ from posenc.training.checkpoint import (
 )
 from posenc.training.optimizer import build_optimizer
 
+STATE = {"tokens": 0, "seconds": 0.0, "final_loss": None}
+
 
 @pytest.fixture
 def two(store: TokenStore, tmp_path: Path) -> Path:
-    return write_two(store, tmp_path / "checkpoints")
+    """Checkpoints of steps 6 and 9."""
+    folder = tmp_path / "checkpoints"
+    run(build("rope", store), store, folder, stop_after=6)
+    run(build("rope", store), store, folder, stop_after=3)
+    assert [p.name for p in checkpoint_paths(folder)] == ["step-00000006", "step-00000009"]
+    return folder
+
+
+def save(store: TokenStore, folder: Path, step: int) -> Path:
+    model = build("rope", store)
+    state = {**STATE, "tokens": 64 * step}
+    return save_checkpoint(folder, step, model, build_optimizer(model, OPTIMIZATION), state, {})
 
 
 def test_leftovers_of_a_kill_are_ignored_and_cleared(two: Path, store: TokenStore) -> None:
@@ -141,3 +154,81 @@ def test_what_changed_since_is_named(
     resume(two, model, build_optimizer(model, OPTIMIZATION), STEPS)
     assert "threads 1 -> 7" in caplog.text and "-> 9.9.0" in caplog.text and "bit for bit" in caplog.text
     assert "device" not in caplog.text
+
+
+def flip(path: Path) -> None:
+    """One bit of the file, other than white space."""
+    data = bytearray(path.read_bytes())
+    at = len(data) // 2
+    while chr(data[at]).isspace():
+        at += 1
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def unlisted(path: Path) -> None:
+    (path.parent / "tokenizer.json").write_text("{}")
+
+
+def other_step(path: Path) -> None:
+    shutil.rmtree(path.parent)
+    shutil.copytree(path.parents[1] / "step-00000006", path.parent)
+
+
+@pytest.mark.parametrize(
+    "name, damage",
+    [
+        *(
+            (name, flip)
+            for name in ("model.safetensors", "optimizer.safetensors", "state.json", "manifest.json")
+        ),
+        *((name, Path.unlink) for name in ("optimizer.safetensors", "manifest.json")),
+        ("model.safetensors", cut),
+        ("manifest.json", unlisted),
+        ("manifest.json", other_step),
+    ],
+)
+def test_damage_is_noticed_and_the_one_before_is_used(
+    two: Path, name: str, damage: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    damage(two / "step-00000009" / name)
+    with caplog.at_level(logging.WARNING):
+        found = newest_checkpoint(two)
+    assert found.step == 6
+    assert "step-00000009" in caplog.text and "back to step 6: 192 tokens of training are lost" in caplog.text
+
+
+def test_a_damaged_newer_one_does_not_push_out_what_is_written_now(two: Path, store: TokenStore) -> None:
+    flip(two / "step-00000009" / "model.safetensors")
+    run(build("rope", store), store, two, stop_after=1)  # step 7
+    assert [p.name for p in checkpoint_paths(two)] == ["step-00000006", "step-00000007"]
+
+
+def test_all_damaged_stops_and_never_starts_afresh(two: Path, store: TokenStore) -> None:
+    for path in checkpoint_paths(two):
+        flip(path / "model.safetensors")
+    before = sorted(p.name for p in two.iterdir())
+    with pytest.raises(RunError, match=r"step-00000009.*step-00000006") as caught:
+        run(build("rope", store), store, two)
+    assert "remove the run directory" in caught.value.text()
+    assert sorted(p.name for p in two.iterdir()) == before
+
+
+def test_files_that_belong_to_the_weights_are_verified_too(store: TokenStore, tmp_path: Path) -> None:
+    run(build("rope", store), store, tmp_path, files={"tokenizer.json": "{}"})
+    (tmp_path / f"step-{STEPS:08d}" / "tokenizer.json").write_text("[]")
+    with pytest.raises(RunError, match=r"tokenizer\.json differs"):
+        newest_checkpoint(tmp_path)
+
+
+def test_what_cannot_be_read_now_is_no_damage(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(path: Path) -> str:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(checkpoint, "sha256_of_file", failing)
+    with pytest.raises(RunError, match="Too many open files"):
+        newest_checkpoint(two)

@@ -1,4 +1,4 @@
-"""The loop's promises: the same numbers again, no update from a number that is not finite."""
+"""The loop: the same numbers again, also stopped and continued; no update that is not finite."""
 
 from pathlib import Path
 from typing import Any
@@ -9,10 +9,12 @@ import torch
 import torch.nn.functional as F
 from tiny_model import OPTIMIZATION, STEPS, T, build, on_disk, run
 
+from posenc.core.paths import conf_dir
 from posenc.data import TokenStore, WindowSampler
-from posenc.encodings.registry import own_encodings
 from posenc.training.loop import Progress
 from posenc.training.optimizer import build_optimizer, learning_rate
+
+ENCODINGS_TRAINED = ("rope", "learned", "t5", "fox")
 
 
 class Watched:
@@ -35,17 +37,17 @@ def test_one_seed_gives_the_same_weights_and_another_seed_others(store: TokenSto
 
 def test_encodings_share_batches_and_initial_values(store: TokenStore, tmp_path: Path) -> None:
     starts, batches = {}, {}
-    for name in own_encodings():
+    for name in ENCODINGS_TRAINED:
         model, sampler = build(name, store, seed=3), Watched(store, 3)
         starts[name] = {k: p.detach().clone() for k, p in model.named_parameters() if "encoding." not in k}
         run(model, store, tmp_path / name, seed=3, sampler=sampler)
         batches[name] = np.stack([np.stack(pair) for pair in sampler.given])
-    first = own_encodings()[0]
+    first = ENCODINGS_TRAINED[0]
     assert len(batches[first]) == STEPS
     assert not np.array_equal(batches[first][0], batches[first][1])
     other = np.stack(WindowSampler(store, T, 4).batch(0, 4))
     assert not np.array_equal(other, batches[first][0])  # another seed draws others
-    for name in own_encodings():
+    for name in ENCODINGS_TRAINED:
         assert np.array_equal(batches[name], batches[first]), name
         assert starts[name].keys() == starts[first].keys()
         assert all(torch.equal(starts[name][k], starts[first][k]) for k in starts[first]), name
@@ -108,12 +110,6 @@ def test_what_is_not_finite_stops_before_the_update(store: TokenStore, tmp_path:
     assert sorted(p.name for p in (tmp_path / "kept").iterdir()) == ["step-00000006", "step-00000007"]
 
 
-def test_a_run_that_explodes_writes_no_checkpoint(store: TokenStore, tmp_path: Path) -> None:
-    trained = run(build("rope", store), store, tmp_path / "kept", lr=1e9)
-    assert trained.status == "diverged" and trained.step < STEPS
-    assert not (tmp_path / "kept").exists()
-
-
 def test_bf16_trains_too_and_keeps_float32_weights(store: TokenStore, tmp_path: Path) -> None:
     model = build("rope", store)
     trained = run(model, store, tmp_path / "bf16", precision="bf16")
@@ -122,3 +118,35 @@ def test_bf16_trains_too_and_keeps_float32_weights(store: TokenStore, tmp_path: 
     other = run(build("rope", store), store, tmp_path / "fp32")
     assert trained.final_loss == pytest.approx(other.final_loss, abs=0.05)
     assert trained.final_loss != other.final_loss
+
+
+QUICK = {"rope", "learned", "t5", "fox", "dape", "sum"}  # a family each
+ENCODINGS = [
+    pytest.param(path.stem, marks=[] if path.stem in QUICK else [pytest.mark.slow])
+    for path in sorted((conf_dir() / "encoding").glob("*.yaml"))
+]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_stopped_at_the_first_middle_and_last_step_is_not_stopped(
+    store: TokenStore, tmp_path: Path, encoding: str
+) -> None:
+    run(build(encoding, store), store, tmp_path / "whole")
+    whole = on_disk(tmp_path / "whole")
+    for stop in (1, STEPS // 2, STEPS - 1):
+        folder = tmp_path / f"stop-{stop}"
+        stopped = run(build(encoding, store), store, folder, stop_after=stop)
+        assert (stopped.status, stopped.step) == ("interrupted", stop)
+        # another seed's model: everything has to come from the checkpoint
+        ended = run(build(encoding, store, seed=9), store, folder)
+        assert (ended.status, ended.step) == ("finished", STEPS)
+        assert on_disk(folder) == whole, stop
+
+
+def test_a_finished_run_is_not_trained_further(store: TokenStore, tmp_path: Path) -> None:
+    first = run(build("rope", store), store, tmp_path)
+    before = (tmp_path / f"step-{STEPS:08d}" / "model.safetensors").stat()
+    again = run(build("rope", store), store, tmp_path)
+    after = (tmp_path / f"step-{STEPS:08d}" / "model.safetensors").stat()
+    assert (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino)
+    assert (again.status, again.final_loss, again.tokens) == ("finished", first.final_loss, first.tokens)

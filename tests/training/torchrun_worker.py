@@ -6,6 +6,7 @@ Each leaves what it saw in FOLDER/<rank>.json and FOLDER/<rank>.npz.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import io
 import json
@@ -23,16 +24,16 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import tiny
-from tiny_model import OPTIMIZATION, T, build, tokens_of
+from tiny_model import T, build, run, tokens_of
 
 from posenc.core.errors import RunError
-from posenc.data import TokenStore, WindowSampler
+from posenc.data import TokenStore
 from posenc.evaluation import forward_cache as evaluation
 from posenc.model.decoder import Decoder
 from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.training import distributed
 from posenc.training.distributed import alone, current, run_distributed
-from posenc.training.loop import NextTokenLoss, Progress, train
+from posenc.training.loop import NextTokenLoss, Progress
 
 STEPS, WINDOWS, CPU = 30, 6, torch.device("cpu")  # 6 windows are 1, 2, 1, 2 for four processes
 
@@ -50,25 +51,8 @@ def trained(store: TokenStore, folder: Path, seed: int = 0) -> tuple[Decoder, di
 
     NextTokenLoss.forward = watched  # type: ignore[method-assign]
     try:
-        train(
-            model,
-            WindowSampler(store, T, 0),
-            OPTIMIZATION,
-            steps=STEPS,
-            batch_windows=WINDOWS,
-            context_length=T,
-            seed=0,
-            precision="fp32",
-            device=CPU,
-            checkpoints=folder / "checkpoints",
-            checkpoint_seconds=1e9,
-            log_every=1,
-            provenance={},
-            files={},
-            on_resume=lambda step: None,
-            on_log=logged.append,
-            stop=StopFlag(),
-        )
+        shares = {"steps": STEPS, "windows": WINDOWS, "log_every": 1}
+        run(model, store, folder / "checkpoints", on_log=logged.append, **shares)  # type: ignore[arg-type]
     finally:
         NextTokenLoss.forward = forward  # type: ignore[method-assign]
     weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
@@ -99,8 +83,8 @@ def evaluated(model: Decoder, store: TokenStore) -> dict[str, Any]:
         return store.tokens[split.starts[i % 5] + i : split.starts[i % 5] + i + 33]
 
     def losses(stop: StopFlag | None = None) -> Any:
-        check = evaluation.never_stopped if stop is None else stop.check
-        return evaluation.window_losses(subject, read, 37, 32, 8, check).tolist()
+        of = subject if stop is None else dataclasses.replace(subject, check_stop=stop.check)
+        return evaluation.window_losses(of, read, 37, 32, 8).tolist()
 
     def counted(*given: Any) -> Any:
         passes.append(len(given[1]))
@@ -164,17 +148,17 @@ def failing() -> int:
 
 def commands(folder: Path, corpus: Path) -> dict[str, Any]:
     """Several command lines, and a failure, one after the other."""
-    run = ["train", *tiny.TINY, f"data.paths={corpus}", "encoding=rope"]
+    words = ["train", *tiny.TINY, f"data.paths={corpus}", "encoding=rope"]
     said = {
-        "train": posenc(*run, "positions=randomized"),
-        "again": posenc(*run, "positions=randomized"),
+        "train": posenc(*words, "positions=randomized"),
+        "again": posenc(*words, "positions=randomized"),
         "eval": posenc("eval", f"run={next((folder / 'runs/default').iterdir())}", "eval.lengths=[1x,8x]"),
-        "sweep": posenc(*run, "-m", "seed=0,1"),
-        "wrong": posenc(*run, "train.lr=fast"),
-        "many": posenc(*run, "train.batch_tokens=16"),
-        "diverged": posenc(*run, "train.lr=1e12", "runs_dir=elsewhere"),
+        "sweep": posenc(*words, "-m", "seed=0,1"),
+        "wrong": posenc(*words, "train.lr=fast"),
+        "many": posenc(*words, "train.batch_tokens=16"),
+        "diverged": posenc(*words, "train.lr=1e12", "runs_dir=elsewhere"),
     }
-    err, distributed.OWN_FAILURE = io.StringIO(), timedelta(seconds=1)
+    err, distributed.FIRST_ENDS = io.StringIO(), timedelta(seconds=1)
     with contextlib.redirect_stderr(err):
         failed = outcome(lambda: run_distributed(failing))
     return {**said, "failing": [failed, err.getvalue()]}
@@ -192,10 +176,6 @@ def shared(folder: Path, corpus: Path, report: dict[str, Any]) -> int:
 
 def main(what: str, folder: Path, corpus: Path) -> None:
     torch.set_num_threads(1)
-    distributed.OWN_FAILURE, distributed.LAST_WORDS = (
-        timedelta(seconds=60),
-        0.0,
-    )  # torchrun ends nobody between commands
     report: dict[str, Any] = {}
     os.chdir(folder)
     if run_distributed(lambda: shared(folder, corpus, report)):

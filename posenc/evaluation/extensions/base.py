@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -61,6 +60,9 @@ class Extension:
         self.trained = model.effective_encoding
         self.shape = self.trained.shape
         self.parts = leaves(self.trained)
+        # How many positions a training window spanned: T, or the limit of positions drawn with gaps.
+        # Contiguous ones from a drawn start count as T: by distance they show no more.
+        self.reach = self.shape.distances
         self.settings: dict[str, Any] = {"name": self.name}  # as stored; the knobs are added when it is built
 
     def warnings(self) -> list[str]:
@@ -74,14 +76,6 @@ class Extension:
     def resolved(self, window: int) -> dict[str, Any]:
         """Return the values that the knobs resolve to at a window of W tokens."""
         return {}
-
-    @cached_property
-    def reach(self) -> int:
-        """How many positions a training window spanned: T, or the limit of positions drawn with gaps.
-
-        Contiguous positions from a drawn start count as T: by distance they show no more.
-        """
-        return self.shape.distances
 
     def span(self, window: int) -> int:
         """Return how many positions a window of W tokens may span."""

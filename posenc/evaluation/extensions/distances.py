@@ -123,13 +123,6 @@ class _NewDistances(_Redistancing):
         if not any(part.hooks & BY_DISTANCE for part in self.parts):
             raise RefusedError("no distance enters its scores")
 
-    def warnings(self) -> list[str]:
-        hiding = [name_of(part) for part in self.parts if "visible" in part.hooks]
-        if not hiding:
-            return []
-        windows = " and ".join(hiding)
-        return [f"{self.name}: the window of {windows} still hides far keys, so that little may change"]
-
 
 class ReRoPE(_NewDistances):
     """Rectified positions: distances up to a window are exact, all others are the window.

@@ -13,7 +13,7 @@ from posenc.encodings.sum import Composed
 from posenc.report.pictures.panels import Panel
 from posenc.report.pictures.positions import drawn_panels, embed_panels, rotation_panels
 from posenc.report.pictures.sampling import MOST_LINES, MOST_ROWS, chance, steps
-from posenc.report.pictures.scores import attention, bias_panels, mask_panels, uniform_panels, weight_panels
+from posenc.report.pictures.scores import attention, bias_panels, length_panel, mask_panels, weight_panels
 
 FEW_LINES = 2  # of random values, which make a tangle
 SILENT = "it starts at zero, where it changes nothing: drawn with random values in place of the zeros"
@@ -36,7 +36,7 @@ def measure(encoding: Encoding, before: Encoding | None = None) -> tuple[list[Pa
         panels, notes = _panels(encoding, MOST_LINES, before), []
     if encoding.hooks & ATTENDING or not panels:
         notes.append(INPUTS)
-    return panels or uniform_panels(encoding), notes
+    return panels or [length_panel(encoding, "No encoding: about 1/n to every key")], notes
 
 
 def _panels(encoding: Encoding, heads: int, before: Encoding | None) -> list[Panel]:

@@ -64,12 +64,14 @@ class Map:
 
 @dataclass(frozen=True)
 class Arrows:
-    """A pair of numbers at several positions: tips (n, 2)."""
+    """A pair of numbers at several positions: tips (n, 2), on the unit circle."""
 
     title: str
     labels: list[str]
     tips: Numbers
-    brief: bool = False
+    x_label: str = "first number of the pair"
+    y_label: str = "second number"
+    brief: Literal[False] = False  # never in a terminal
 
 
 Panel = Curves | Map | Arrows

@@ -52,10 +52,6 @@ def embed_panels(encoding: Encoding) -> list[Panel]:
     within = pos[pos < length]
     by_window = not torch.allclose(added(encoding, within, length), rows[: len(within)], atol=1e-5)
     title = "Added at the input"
-    if encoding.shape.n_layers > 1 and bool(
-        encoding.embed(torch.zeros(1, 2, width), torch.arange(2), 1).any()
-    ):
-        title = f"Added before block 1 of {encoding.shape.n_layers}"
     title += f" (defined below {multiple(reach, length)})" if reach < FAR * length else ""
     title += f", in a window of {multiple(reach, length)}" if by_window else ""
     shown = {name: at for name, at in marks(encoding).items() if at <= reach}
@@ -65,15 +61,6 @@ def embed_panels(encoding: Encoding) -> list[Panel]:
         Map(title, POSITION, "dimension", stream, heat, array(pos), dimensions, marks=shown, brief=True)
     ]
     panels += _products(encoding, reach)
-    if by_window:
-        windows = [n for n in (length // 2, length, 2 * length, 4 * length, FAR * length) if 0 < n <= reach]
-        lines = []
-        for n in windows:
-            size = added(encoding, steps(n - 1), n).norm(dim=-1)
-            lines.append(Line(f"n = {multiple(n, length)}", array(steps(n - 1)), array(size)))
-        title, here = "Its size in windows of n tokens", marks(encoding, far=False)
-        unit = "length of what is added"
-        panels.append(Curves(title, POSITION, unit, lines, marks=here, ordered=True, brief=True))
     return panels
 
 
@@ -135,9 +122,8 @@ def rotation_panels(encoding: Encoding, before: Encoding | None = None) -> list[
     panels: list[Panel] = []
     if theta is not None and bool((theta > 0).any()):
         trained = None if before is None else _frequencies(before)
-        panels += [_wavelengths(encoding, theta, trained), _turns(encoding, theta)]
+        panels += [_wavelengths(encoding, theta, trained), _turns(encoding, theta), _arrows(theta)]
     if layer is not None:
-        panels += _arrows(encoding, layer)
         panels.append(_self_score(encoding, layer, before))
     return panels
 
@@ -194,37 +180,12 @@ def _turns(encoding: Encoding, theta: Tensor) -> Curves:
     return Curves(title, POSITION, unit, lines, "log", "log", here, {"one turn": 1.0}, ordered=True)
 
 
-def _arrows(encoding: Encoding, layer: int) -> list[Panel]:
+def _arrows(theta: Tensor) -> Arrows:
     """Draw one pair of a query at positions 0..8, the one whose turn is nearest to a twelfth a token."""
-    tips, step = _turned_pairs(encoding, layer, ARROWS)
-    if not len(tips):
-        return []
-    best = int((step.abs() - math.pi / 6).abs().argmin())
-    degrees = abs(math.degrees(float(step[best])))
-    title = f"One pair at positions 0 to {ARROWS - 1}: {degrees:.0f}° a token"
-    return [Arrows(title, [str(t) for t in range(ARROWS)], array(tips[best]))]
-
-
-def _turned_pairs(encoding: Encoding, layer: int, count: int) -> tuple[Tensor, Tensor]:
-    """Turn each number of a query alone: tips (pairs, count, 2), and the angle from 0 to 1 (pairs,).
-
-    A number whose change does not lie in one plane is left out.
-    """
-    width, pos = encoding.shape.head_dim, torch.arange(count)
-    one = torch.eye(width)[:, None, None, :].expand(-1, encoding.shape.n_heads, count, -1)  # (D, H, n, D)
-    zero = torch.zeros_like(one)
-    q, _ = encoding.rotate(one, one, pos, pos, layer)
-    still, _ = encoding.rotate(zero, zero, pos, pos, layer)
-    tips = []
-    for own in (q - still)[:, 0]:  # (n, D'): what the number itself became
-        used = torch.nonzero(own.abs().amax(0) > 1e-6)[:, 0]
-        if len(used) == 2:
-            tips.append(own[:, used] / own[0].norm())
-    if not tips:
-        return torch.empty(0, count, 2), torch.empty(0)
-    every = torch.stack(tips)
-    angle = torch.atan2(every[:, :2, 1], every[:, :2, 0])
-    return every, (angle[:, 1] - angle[:, 0] + math.pi) % (2 * math.pi) - math.pi
+    angle = theta[(theta - math.pi / 6).abs().argmin()] * torch.arange(ARROWS)
+    title = f"One pair at positions 0 to {ARROWS - 1}: {math.degrees(float(angle[1])):.0f}° a token"
+    tips = torch.stack((angle.cos(), angle.sin()), dim=1)
+    return Arrows(title, [str(t) for t in range(ARROWS)], array(tips))
 
 
 def scores_with_itself(encoding: Encoding, r: Tensor, layer: int) -> tuple[Numbers, Numbers]:

@@ -30,7 +30,6 @@ from posenc.report.pictures.sampling import (
 
 ADDED = "added to the score (nats)"
 WEIGHT = "mean attention weight"
-KEYS = "keys n that it sees"
 DRAWS = 32  # random windows
 QUERIES = 16  # of each window, the last ones
 MOST_KEYS = 4096
@@ -110,9 +109,8 @@ def mask_panels(encoding: Encoding) -> list[Panel]:
     panels: list[Panel] = []
     for layers in list(groups.values())[:3]:
         named = ", ".join(str(layer + 1) for layer in layers[:6]) + (", ..." if len(layers) > 6 else "")
-        who = "every layer" if len(groups) == 1 else f"layer{'s' if len(layers) > 1 else ''} {named}"
-        look = {"binary": True, "brief": layers[0] == 0}
-        panels.append(_matrix(f"Keys seen in {who}", "", masks[layers[0]], pos, **look))
+        who = "every layer" if len(groups) == 1 else f"layer {named}"
+        panels.append(_matrix(f"Keys seen in {who}", "", masks[layers[0]], pos, binary=True))
     return panels
 
 
@@ -204,7 +202,7 @@ def weight_panels(encoding: Encoding) -> list[Panel]:
     lines.append(Line("without encoding", r, _smooth(without), reference=True))
     title = f"Attention of random inputs to n = {multiple(keys, length)} keys"
     panels.append(Curves(title, DISTANCE, WEIGHT, lines, "symlog", "log", brief=True))
-    panels.append(_by_length(encoding, "The same to n keys, mean of the heads"))
+    panels.append(length_panel(encoding, "The same to n keys, mean of the heads"))
     rows = min(length, MOST_ROWS)
     weights, change = attention(encoding, shape, rows, rows, 0)
     at = torch.arange(rows)
@@ -234,7 +232,7 @@ def _change(encoding: Encoding, layer: int) -> Curves:
     return Curves(title, DISTANCE, ADDED, lines, "symlog", "linear", marks(encoding, far=False), {"": 0.0})
 
 
-def _by_length(encoding: Encoding, title: str, *, brief: bool = False) -> Curves:
+def length_panel(encoding: Encoding, title: str) -> Curves:
     """Draw the mean over heads for windows of several lengths."""
     length = encoding.shape.train_length
     lines = []
@@ -242,29 +240,7 @@ def _by_length(encoding: Encoding, title: str, *, brief: bool = False) -> Curves
         y = _smooth(mean_weights(encoding, encoding.shape, keys).mean(0))
         lines.append(Line(f"n = {multiple(keys, length)}", np.arange(len(y), dtype=np.float64), y))
     here = marks(encoding)
-    return Curves(title, DISTANCE, WEIGHT, lines, "symlog", "log", here, ordered=True, brief=brief)
-
-
-def uniform_panels(encoding: Encoding) -> list[Panel]:
-    """Show that without any hook every key counts the same, so a longer window thins attention out."""
-    counts = np.unique(np.geomspace(1, _lengths(encoding.shape.train_length)[-1], 25).round().astype(int))
-    largest, entropy = np.array([_spread(encoding, int(n)) for n in counts]).T
-    x, here = counts.astype(np.float64), marks(encoding)
-    single = [Line("random inputs", x, largest), Line("1/n", x, 1 / x, reference=True)]
-    spread = [Line("random inputs", x, entropy), Line("log n, all alike", x, np.log(x), reference=True)]
-    weight = "attention weight"
-    return [
-        _by_length(encoding, "No encoding: about 1/n to every key", brief=True),
-        Curves("Largest weight of a query", KEYS, weight, single, "log", "log", marks=here),
-        Curves("Entropy of a query's weights", KEYS, "nats", spread, "log", marks=here),
-    ]
-
-
-def _spread(encoding: Encoding, keys: int) -> tuple[float, float]:
-    """Return largest weight and entropy (nats) of a query of so many keys, mean over random inputs."""
-    drawn = [attention(encoding, encoding.shape, keys, 1, i)[0] for i in range(DRAWS)]
-    p = torch.stack(drawn).double()  # (draws, H, 1, S)
-    return float(p.amax(-1).mean()), float(-torch.xlogy(p, p).sum(-1).mean())
+    return Curves(title, DISTANCE, WEIGHT, lines, "symlog", "log", here, ordered=True, brief=True)
 
 
 def _lengths(length: int) -> list[int]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,93 +14,79 @@ COLUMNS = 80
 LEFT = 11  # columns of the numbers beside a plot
 WIDE = COLUMNS - LEFT - 2
 HIGH = 12
-MAP_HIGH = 14
 LETTERS = "abcdefghij"
 SHADES = " .:-=+*#%@"
+FORWARD: dict[str, Callable[..., Any]] = {"linear": np.asarray, "symlog": np.log1p, "log": np.log}
+BACK: dict[str, Callable[..., Any]] = {"linear": float, "symlog": np.expm1, "log": np.exp}
+
+Grid = np.ndarray[tuple[int, int], np.dtype[np.str_]]
+Cells = np.ndarray[tuple[int], np.dtype[np.intp]]
 
 
 def text_plot(picture: Picture) -> str:
     """Draw the panels that say most, one below the other."""
     parts = ["\n".join(_fold(line) for line in [picture.title, *picture.notes])]
     for panel in picture.panels:
-        if panel.brief and isinstance(panel, Curves):
-            parts.append(_curves(panel))
-        elif panel.brief and isinstance(panel, Map):
-            parts.append(_map(panel))
+        if panel.brief:
+            parts.append(_curves(panel) if isinstance(panel, Curves) else _map(panel))
     return "\n\n".join(parts)
 
 
 def _curves(panel: Curves) -> str:
-    x = [_scaled(line.x, panel.x_scale) for line in panel.lines]
-    y = [_scaled(line.y, panel.y_scale) for line in panel.lines]
-    marks, y_marks = (list(some.values()) for some in (panel.marks, panel.y_marks))
+    with np.errstate(divide="ignore"):
+        x = [FORWARD[panel.x_scale](line.x) for line in panel.lines]
+        y = [FORWARD[panel.y_scale](line.y) for line in panel.lines]
+    marks = FORWARD[panel.x_scale](np.array([*panel.marks.values()]))
+    y_marks = FORWARD[panel.y_scale](np.array([*panel.y_marks.values()]))
     left, right = _range(x)
-    bottom, top = _range([*y, _scaled(y_marks, panel.y_scale)])
+    bottom, top = _range([*y, y_marks])
     if panel.y_scale == "log":
         bottom = max(bottom, top - np.log(LOG_RANGE))
     grid = np.full((HIGH, WIDE), " ")
-    columns = _place(_scaled(marks, panel.x_scale), left, right, WIDE)
+    grid[_place(y_marks[y_marks >= bottom], top, bottom, HIGH)] = "-"
+    columns = _place(marks, left, right, WIDE)
     grid[:, columns[(columns >= 0) & (columns < WIDE)]] = ":"
-    for row in _place(_scaled(y_marks, panel.y_scale), top, bottom, HIGH):
-        if 0 <= row < HIGH:
-            grid[row][grid[row] == " "] = "-"
     for letter, xs, ys in zip(LETTERS, x, y, strict=False):
-        shown = np.isfinite(ys)
-        columns, rows = _place(xs[shown], left, right, WIDE), _place(ys[shown], top, bottom, HIGH)
-        inside = (columns >= 0) & (columns < WIDE) & (rows >= 0) & (rows < HIGH)
-        grid[rows[inside], columns[inside]] = letter
-    logs = {"symlog": " (log axis)", "log": " (log axis)"}
+        shown = np.isfinite(ys) & (ys >= bottom)
+        grid[_place(ys[shown], top, bottom, HIGH), _place(xs[shown], left, right, WIDE)] = letter
     key = [f"{letter} {line.label}" for letter, line in zip(LETTERS, panel.lines, strict=False)]
-    key += [f": {' and '.join(panel.marks)}"] if marks else []
-    key += [f"- {' and '.join(filter(None, panel.y_marks))}"] if any(panel.y_marks) else []
-    head = f"{panel.title}: {panel.y_label}{logs.get(panel.y_scale, '')}"
-    below = panel.x_label + logs.get(panel.x_scale, "")
-    x_ends, y_ends = _back(panel.x_scale, left, right), _back(panel.y_scale, top, bottom)
-    return _framed(head, grid, y_ends, x_ends, below, key)
+    key += [f": {' and '.join(panel.marks)}"] if panel.marks else []
+    key += [f"- {' and '.join(panel.y_marks)}"] if any(panel.y_marks) else []
+    x_label, y_label = (
+        name + ("" if scale == "linear" else " (log axis)")
+        for name, scale in ((panel.x_label, panel.x_scale), (panel.y_label, panel.y_scale))
+    )
+    x_ends = [BACK[panel.x_scale](end) for end in (left, right)]
+    y_ends = [BACK[panel.y_scale](end) for end in (top, bottom)]
+    return _framed(f"{panel.title}: {y_label}", grid, y_ends, x_ends, x_label, key)
 
 
 def _map(panel: Map) -> str:
     z, order = (panel.z, panel.y) if panel.matrix else (panel.z[::-1], panel.y[::-1])
     low, high = _range([z])
-    rows = np.linspace(0, len(z) - 1, min(MAP_HIGH, len(z))).round().astype(int)
+    rows = np.linspace(0, len(z) - 1, min(HIGH, len(z))).round().astype(int)
     columns = np.linspace(0, z.shape[1] - 1, WIDE).round().astype(int)
     share = np.nan_to_num((z[np.ix_(rows, columns)] - low) / (high - low))
     grid = np.array(list(SHADES))[(share * (len(SHADES) - 1)).round().astype(int)]
     key = "@ sees" if panel.binary else f"' ' {low:.3g} .. '@' {high:.3g} {panel.z_label}"
-    x_ends, y_ends = (panel.x[0], panel.x[-1]), (order[0], order[-1])
+    y_ends, x_ends = [order[0], order[-1]], [panel.x[0], panel.x[-1]]
     return _framed(f"{panel.title}: {panel.y_label}", grid, y_ends, x_ends, panel.x_label, [key])
 
 
 def _framed(
-    title: str,
-    grid: np.ndarray[tuple[int, int], np.dtype[np.str_]],
-    y_ends: tuple[float, float],  # top, bottom
-    x_ends: tuple[float, float],
-    x_label: str,
-    key: list[str],
+    title: str, grid: Grid, y_ends: Sequence[float], x_ends: Sequence[float], x_label: str, key: list[str]
 ) -> str:
-    lines = [_fold(title)]
+    """Put ends and labels around a grid; `y_ends` from the top."""
     names = [f"{y_ends[0] + 0.0:.4g}", *[""] * (len(grid) - 2), f"{y_ends[1] + 0.0:.4g}"]
-    lines += [f"{name:>{LEFT}} |{''.join(row)}".rstrip() for name, row in zip(names, grid, strict=False)]
+    rows = [f"{name:>{LEFT}} |{''.join(row)}".rstrip() for name, row in zip(names, grid, strict=False)]
     first, last = (f"{end:.4g}" for end in x_ends)
-    lines.append(" " * LEFT + " +" + "-" * WIDE)
-    lines.append(" " * (LEFT + 2) + first + x_label.center(WIDE - len(first) - len(last)) + last)
-    return "\n".join([*lines, _fold("   ".join(key))])
+    axis = " " * LEFT + " +" + "-" * WIDE
+    below = " " * (LEFT + 2) + first + x_label.center(WIDE - len(first) - len(last)) + last
+    return "\n".join([_fold(title), *rows, axis, below, _fold("   ".join(key))])
 
 
 def _fold(line: str) -> str:
     return textwrap.fill(line, COLUMNS, subsequent_indent="  ")
-
-
-def _scaled(x: Numbers | Sequence[float], scale: str) -> Numbers:
-    x = np.asarray(x, float)
-    with np.errstate(divide="ignore"):
-        return np.log1p(x) if scale == "symlog" else np.log(x) if scale == "log" else x
-
-
-def _back(scale: str, *ends: float) -> tuple[float, float]:
-    first, last = (float({"symlog": np.expm1, "log": np.exp}.get(scale, float)(end)) for end in ends)
-    return first, last
 
 
 def _range(values: list[Numbers]) -> tuple[float, float]:
@@ -108,5 +95,6 @@ def _range(values: list[Numbers]) -> tuple[float, float]:
     return (low, high) if high > low else (low - 1, high + 1)
 
 
-def _place(x: Numbers, low: float, high: float, cells: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+def _place(x: Numbers, low: float, high: float, cells: int) -> Cells:
+    """Return the cells that numbers fall into."""
     return np.round((x - low) / (high - low) * (cells - 1)).astype(np.intp)

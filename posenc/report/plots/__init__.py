@@ -34,12 +34,11 @@ def figure_of(
 ) -> Figure:
     """Make the figure of a kind (a key of PLOTS), `width` inches wide: a panel for each comparison.
 
-    `runs` are what the comparisons were made of. Raises UserError for an unknown kind, where nobody has
-    measured what it shows, and for a width that it does not fit.
+    `runs` are what the comparisons were made of. Raises UserError where nobody has measured what it shows.
     """
     from posenc.report.plots.canvas import styled
 
-    with styled(width):
+    with styled():
         return _draw(kind, runs, comparisons, width)
 
 
@@ -49,7 +48,7 @@ def plot_bytes(
     """Return a file's content, the same bytes for the same runs; `format` is one of FORMATS."""
     from posenc.report.plots.canvas import file_bytes, styled
 
-    with styled(width):
+    with styled():
         return file_bytes(_draw(kind, runs, comparisons, width), format)
 
 
@@ -62,10 +61,7 @@ def save_plot(
 
 
 def check_plot(path: Path, kind: str, width: float = WIDTH) -> Path:
-    """Return where the figure will be, links followed. It needs no runs, so it can be asked before the work.
-
-    Raises UserError for another suffix, a folder that is not there, an unknown kind, no width in inches.
-    """
+    """Return where the figure will be. Raises UserError for a wrong suffix, folder, kind or width."""
     if path.suffix[1:].lower() not in FORMATS:
         allowed = ", ".join(f".{name}" for name in FORMATS)
         raise UserError("--plot", path, "its ending names the format", allowed=allowed)

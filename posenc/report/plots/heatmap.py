@@ -11,23 +11,21 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize, SymLogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.text import Text
 
-from posenc.report.plots.canvas import SMALLEST, finish, number, sheet, text_width
+from posenc.report.plots.canvas import CHARACTER, SMALLEST, finish, number, sheet
 from posenc.report.plots.curves import LINEAR, tokens
-from posenc.report.plots.series import Names, missing, panel_titles, per_bit, short_unit, source
-from posenc.results.cells import NOT_MEASURED, Cell, short_note
+from posenc.report.plots.series import Names, missing, panel_titles, per_bit, seeds_of, short_unit, source
+from posenc.results.cells import Cell, short_note
 from posenc.results.comparison import Column, Comparison, Row
 from posenc.results.load import Run
 from posenc.results.schema import printed, printed_change
 
 COLOURS = "RdBu_r"  # red: worse than at T; both ends as dark, so that it is a distance in grey, too
 DARKEST = 0.86  # of the colours: their ends are too dark for black numbers
-NOTHING = "–"
-ROW, HEAD, FOOT, TITLE = 0.19, 0.38, 0.06, 0.2  # inches
+LONGEST_REASON = 8  # characters
+ROW, HEAD, FOOT, TITLE, CELL = 0.19, 0.38, 0.06, 0.2, 0.5  # inches
 EMPTY: dict[str, Any] = {"facecolor": "white", "edgecolor": "white", "linewidth": 1.0}
-GREY = "#F4F4F4"
-MISSING: dict[str, Any] = {"facecolor": GREY, "hatch": "////", "edgecolor": "#D5D5D5", "linewidth": 0}
+MISSING: dict[str, Any] = {"facecolor": "#EDEDED", "edgecolor": "white", "linewidth": 1.0}
 
 
 def heatmap(runs: Sequence[Run], comparisons: Sequence[Comparison], width: float) -> Figure:
@@ -37,19 +35,15 @@ def heatmap(runs: Sequence[Run], comparisons: Sequence[Comparison], width: float
         HEAD + FOOT + ROW * len(one.rows) + (TITLE if title else 0.0)
         for one, title in zip(comparisons, titles, strict=True)
     ]
-    figure = sheet(width, sum(heights))
-    figure.set_figwidth(max(width, _needed(figure, comparisons, names)))
+    longest = max((len(names.of(row)) for one in comparisons for row in one.rows), default=0)
+    columns = max((len(one.columns) for one in comparisons), default=0)
+    figure = sheet(max(width, CHARACTER * longest + 0.2 + CELL * columns), sum(heights))
     norm = _norm(runs, comparisons)
     grid = figure.subplots(len(comparisons), 1, squeeze=False, height_ratios=heights)
-    reasons: list[Text] = []
     for comparison, axes, title in zip(comparisons, grid[:, 0], titles, strict=True):
-        reasons += _draw(axes, comparison, names, norm)
+        _draw(axes, comparison, names, norm)
         axes.set_title(title, pad=4).set_in_layout(bool(title))
     finish(figure, [], [_words(comparisons), *names.policies, *missing(comparisons, names)])
-    for text in reasons:  # one that does not fit its cell stands below with the others
-        assert text.axes is not None
-        if text.get_window_extent().width > 0.98 * text.axes.bbox.width / text.axes.get_xlim()[1]:
-            text.set_text(NOTHING)
     return figure
 
 
@@ -60,54 +54,33 @@ def _words(comparisons: Sequence[Comparison]) -> str:
     rows = [row for one in comparisons for row in one.rows]
     if any(row.extend is not None for row in rows):
         parts.append("Extensions: against the same run without one.")
-    if seeds := sorted({cell.seeds for row in rows for cell in row.cells if cell.seeds}):
-        over = " to ".join(map(str, sorted({seeds[0], seeds[-1]})))
-        parts.append("One seed." if over == "1" else f"Means over {over} seeds.")
+    if seeds := {cell.seeds for row in rows for cell in row.cells if cell.seeds}:
+        parts.append(f"Means over {seeds_of(seeds)}.")
     return " ".join(filter(None, parts))
 
 
-def _needed(figure: Figure, comparisons: Sequence[Comparison], names: Names) -> float:
-    """Measure what the names of the rows and the numbers take up: inches."""
-    labels, cells = [""], [""]
-    for one in comparisons:
-        labels += [names.of(row) for row in one.rows]
-        cells += [line for column in one.columns for line in _head(column).split("\n")]
-        cells += [
-            _text(column, row, cell, one.header["metric"])
-            for row in one.rows
-            for column, cell in zip(one.columns, row.cells, strict=True)
-            if cell.mean is not None
-        ]
-    name, cell_width = (max(text_width(figure, text) for text in some) for some in (labels, cells))
-    return name + 0.2 + (cell_width + 0.08) * max((len(one.columns) for one in comparisons), default=0)
-
-
-def _draw(axes: Axes, comparison: Comparison, names: Names, norm: Normalize) -> list[Text]:
-    """Draw the cells; return the reasons that stand in those without a number."""
+def _draw(axes: Axes, comparison: Comparison, names: Names, norm: Normalize) -> None:
+    """Draw the cells, each with its number or why there is none."""
     colours, rows, columns = matplotlib.colormaps[COLOURS], comparison.rows, comparison.columns
-    reasons = []
     for i, row in enumerate(rows):
         for j, (cell, column) in enumerate(zip(row.cells, columns, strict=True)):
-            ink, look = "0.1", dict(EMPTY)
+            ink, look = "0.1", EMPTY
             if cell.mean is None:
                 look, ink = MISSING, "0.35"
             elif not _own(row, column) and cell.change is not None:
-                red, green, blue, _ = look["facecolor"] = colours(float(norm(cell.change)))
+                red, green, blue, _ = colour = colours(float(norm(cell.change)))
+                look = {**EMPTY, "facecolor": colour}
                 ink = "white" if 0.3 * red + 0.6 * green + 0.1 * blue < 0.5 else "0.1"
             axes.add_patch(Rectangle((j, i), 1, 1, **look))
             shown = _text(column, row, cell, comparison.header["metric"])
-            text = axes.text(j + 0.5, i + 0.52, shown, ha="center", va="center", fontsize=SMALLEST, color=ink)
-            if cell.mean is None:
-                text.set_bbox({"facecolor": GREY, "edgecolor": "none", "pad": 1})
-                reasons.append(text)
-            elif _own(row, column):
-                text.set_fontweight("bold")
+            weight = "bold" if _own(row, column) and cell.mean is not None else "normal"
+            at = {"ha": "center", "va": "center", "fontsize": SMALLEST}
+            axes.text(j + 0.5, i + 0.52, shown, color=ink, fontweight=weight, **at)  # type: ignore[arg-type]
     axes.set(xlim=(0, max(len(columns), 1)), ylim=(max(len(rows), 1), 0))
     axes.set_xticks([j + 0.5 for j in range(len(columns))], [_head(column) for column in columns])
     axes.set_yticks([i + 0.5 for i in range(len(rows))], [names.of(row) for row in rows])
     axes.tick_params(length=0, labeltop=True, labelbottom=False)
     axes.spines[:].set_visible(False)
-    return reasons
 
 
 def _own(row: Row, column: Column) -> bool:
@@ -118,8 +91,8 @@ def _own(row: Row, column: Column) -> bool:
 def _text(column: Column, row: Row, cell: Cell, metric: str) -> str:
     """Return the change, the loss in brackets where there is no change, or why there is neither."""
     if cell.mean is None:
-        note = cell.note or NOTHING
-        return note if len(note) <= len(NOT_MEASURED) else short_note(note)
+        reason = short_note(cell.note or "")
+        return reason if len(reason) <= LONGEST_REASON else "–"  # the notes below have all of it
     if _own(row, column):
         return printed(cell.mean, metric)
     if cell.change is None:

@@ -6,26 +6,24 @@ import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from posenc.core.errors import UserError, visible
 from posenc.report.captions import millions
 from posenc.report.colors import Style, styles_of
 from posenc.results.cells import Cell
-from posenc.results.comparison import Comparison, Row, View, compare
+from posenc.results.comparison import Comparison, Row, compare
 from posenc.results.load import Run, losses_of
 from posenc.results.row_groups import full_label
 from posenc.results.schema import HEADLINE, METRICS
-from posenc.results.settings import as_text
 
 LONGEST_NAME = 44  # characters
 LONGEST_REASON = 120
 MOST_REASONS = 14  # rows named below a plot
 MOST_BANDS = 12  # lines: the bands of more would hide each other
 SMOOTHED = 5  # logged steps, of which a point of a training curve is the mean
-TYPICAL = 0.75  # of the points of training: those get the fine part of the scale
-START = 0.05  # of a run's tokens: what lies higher than all that follows may leave the axes at the top
+NAMED = ("model", "tokenizer")  # facts that are settings with a name, or the name alone
 BEYOND = re.compile(r" \(beyond: ([^()]*)\)")
 NAN = math.nan
 
@@ -86,8 +84,8 @@ def _label(row: Row) -> str:
 
 
 def cut(text: str, longest: int = LONGEST_NAME) -> str:
-    """Take the middle out of a long text."""
-    half = (longest - 1) // 2
+    """Escape what cannot be printed, and take the middle out of a long text."""
+    text, half = visible(text), (longest - 1) // 2
     return text if len(text) <= longest else f"{text[:half]}…{text[-half:]}"
 
 
@@ -130,14 +128,14 @@ def panel_titles(comparisons: Sequence[Comparison]) -> list[str]:
     """Name the facet, and what else sets the comparisons apart; empty for one that is no facet."""
     facts = [_facts(one) for one in comparisons]
     facets = [one.header["facet"] for one in comparisons]
-    named = [set() if facet is None else {str(facet["value"])} for facet in facets]
-    differ = [key for key in facts[0] if len({one[key] for one in facts}) > 1]
-    twice = [key for key in differ if all(n & {*f[key].split()} for n, f in zip(named, facts, strict=True))]
     titles = []
-    for i, (facet, fact) in enumerate(zip(facets, facts, strict=True)):
+    for facet, fact in zip(facets, facts, strict=True):
         parts = [] if facet is None else [f"{facet['key']} {facet['value']}"]
-        parts += [fact[key] for key in differ if key not in twice]
-        titles.append(cut(", ".join(filter(None, parts)) or (f"{i + 1}" if len(facts) > 1 else "")))
+        for key, text in fact.items():
+            known = facet is not None and str(facet["value"]) in text.split()  # the facet itself
+            if text and not known and len({one[key] for one in facts}) > 1:
+                parts.append(text)
+        titles.append(cut(", ".join(parts)))
     return titles
 
 
@@ -152,20 +150,17 @@ def source(comparisons: Sequence[Comparison], skip: Sequence[str] = ()) -> str:
 
 def _facts(comparison: Comparison) -> dict[str, str]:
     h = comparison.header
-    words: dict[str, Callable[[object], str]] = {
-        "protocol": str,
-        "stride": lambda stride: f"stride {stride}",
-        "corpus": lambda corpus: cut(str(corpus)) + (f" ({h['split']})" if h["split"] else ""),
-        "context_length": lambda length: f"T = {length}",
-        "model": lambda model: f"model {_named(model)}",
-        "tokenizer": lambda tokenizer: f"tokenizer {_named(tokenizer)}",
-        "tokens": lambda tokens: f"trained on {millions(tokens)} tokens",
+    model, tokenizer = (h[key].get("name") if isinstance(h[key], dict) else h[key] for key in NAMED)
+    words = {
+        "protocol": h["protocol"],
+        "stride": f"stride {h['stride']}",
+        "corpus": cut(str(h["corpus"])) + (f" ({h['split']})" if h["split"] else ""),
+        "context_length": f"T = {h['context_length']}",
+        "model": f"model {cut(str(model))}",
+        "tokenizer": f"tokenizer {cut(str(tokenizer))}",
+        "tokens": f"trained on {millions(h['tokens'])} tokens" if h["tokens"] is not None else "",
     }
-    return {key: "" if h[key] is None else in_words(h[key]) for key, in_words in words.items()}
-
-
-def _named(value: object) -> str:
-    return cut(str(value.get("name", as_text(value)) if isinstance(value, dict) else as_text(value)))
+    return {key: "" if h[key] is None else text for key, text in words.items()}
 
 
 def short_unit(comparison: Comparison) -> tuple[str, str]:
@@ -183,14 +178,17 @@ def band_is(comparisons: Sequence[Comparison], every: Sequence[Sequence[Series]]
         return f"Without bands, as there are more than {MOST_BANDS} lines."
     cells = [cell for one in comparisons for row in one.rows for cell in row.cells]
     parts = []
-    if counts := sorted({cell.seeds for cell in cells if cell.spread is not None}):
-        parts.append(
-            f"standard deviation over {' to '.join(map(str, sorted({counts[0], counts[-1]})))} seeds"
-        )
+    if counts := {cell.seeds for cell in cells if cell.spread is not None}:
+        parts.append(f"standard deviation over {seeds_of(counts)}")
     if any(cell.spread is None and cell.change_ci95 is not None for cell in cells):
-        parts.append("95% interval of the change against T over documents (one seed)")
-    name = "Bars" if all(len(one.columns) == 1 for one in comparisons) else "Bands"
-    return f"{name}: {'; '.join(parts)}." if parts else ""
+        parts.append("95% interval of the change over documents (one seed)")
+    return f"Bands: {'; '.join(parts)}." if parts else ""
+
+
+def seeds_of(counts: Iterable[int]) -> str:
+    """Write `3 seeds`, `1 to 3 seeds`."""
+    ends = sorted({min(counts), max(counts)})
+    return f"{' to '.join(map(str, ends))} seed{'' if ends == [1] else 's'}"
 
 
 def missing(comparisons: Sequence[Comparison], names: Names) -> list[str]:
@@ -204,8 +202,8 @@ def missing(comparisons: Sequence[Comparison], names: Names) -> list[str]:
                     places.setdefault(cell.note or ">1e30", []).append(f"{column.multiple:g}x")
             whole = len(row.cells)  # a reason that holds everywhere needs no places
             reasons = [note if len(at) == whole else f"{', '.join(at)} {note}" for note, at in places.items()]
-            if not reasons and all(cell.mean is None for cell in row.cells):
-                reasons = row.notes or ["no number"]
+            if not row.cells:
+                reasons = row.notes
             if reasons:
                 name = names.of(row) + (f" ({title})" if title else "")
                 lines.append(cut(f"{name} {', '.join(reasons)}", LONGEST_REASON))
@@ -237,15 +235,13 @@ def measured(
         if (one.header["protocol"], one.header["metric"]) == (protocol, "nats"):
             found.append(one)
         elif any(record["protocol"] == protocol for run in members for record in run.records):
-            every = compare(members, protocol, "nats", allow_mixed=True)
-            labels = [
-                _label(row)
+            other = compare(members, protocol, "nats", allow_mixed=True)
+            other.rows = [
+                row
                 for shown in one.rows
-                for row in every.rows
+                for row in other.rows
                 if row.extend == shown.extend and set(row.runs) & set(shown.runs)
             ]
-            view = View(rows=tuple(dict.fromkeys(labels)))
-            other = compare(members, protocol, "nats", allow_mixed=True, view=view)
             other.header["facet"] = one.header["facet"]
             found.append(other)
     if not found:
@@ -265,7 +261,6 @@ def per_bit(comparison: Comparison, runs: Sequence[Run]) -> float | None:
         for record in run.records
         if record["protocol"] == protocol and record["nats"] and record["bpb"]
     ]
-    ratios = [ratio for ratio in ratios if math.isfinite(ratio) and ratio > 0]
     return statistics.median(ratios) if ratios else None
 
 

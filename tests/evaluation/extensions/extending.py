@@ -15,7 +15,6 @@ from torch import Tensor
 
 sys.path.append(str(Path(__file__).parents[2] / "model"))
 import decoding
-import naive
 
 from posenc.encodings.base import Encoding
 from posenc.evaluation.extensions import Extension, NotForThisEncodingError, build_extension
@@ -130,14 +129,14 @@ def xpos(q: list[float], k: list[float], r: float, head: int, theta: Sequence[fl
     return faded / math.sqrt(len(q))
 
 
-class ByPairs(naive.Naive):
+class ByPairs(decoding.Naive):
     """Scores by a law of the raw query, the raw key and the distance that the extension gives them."""
 
     def __init__(self, model: Decoder, way: Way, law: Law) -> None:
         super().__init__(model.encoding)
         self.model, self.way, self.law = model, way, law
 
-    def score(self, s: Tensor, q: Tensor, i: int, j: int, at: naive.Place) -> Tensor:
+    def score(self, s: Tensor, q: Tensor, i: int, j: int, at: decoding.Place) -> Tensor:
         weight = self.model.blocks[at.layer].attention.qkv.weight.chunk(3)[1]
         key = (weight @ at.x[j]).split(len(q))[at.head]
         r = self.way.distance(at.pos[i], at.pos[j])
@@ -147,7 +146,7 @@ class ByPairs(naive.Naive):
     def visible(self, i: int, j: int, layer: int) -> bool:
         return self.way.seen(i, j)
 
-    def weights(self, scores: list[Tensor], at: naive.Place) -> list[Tensor]:
+    def weights(self, scores: list[Tensor], at: decoding.Place) -> list[Tensor]:
         times = self.way.times(len(scores))
         return super().weights([s * times for s in scores], at)
 

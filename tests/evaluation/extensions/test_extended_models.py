@@ -83,10 +83,3 @@ def test_a_temperature_is_of_the_whole_query(make: Any) -> None:
     found = logits(model, TOKENS[:LONG], acting)
     assert torch.allclose(found, logits(longer, TOKENS[:LONG]), atol=2e-5)
     assert not torch.allclose(found, logits(model, TOKENS[:LONG]), atol=1e-2)
-
-
-def test_the_decoupled_part_can_be_dropped() -> None:
-    model = latent_model("rope")
-    acting = extension_of(model, "drop").effective_encoding(LONG)
-    still = logits(latent_model("nope"), TOKENS[:LONG])  # the same initial values
-    assert torch.equal(logits(model, TOKENS[:LONG], acting), still)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from extending import BASE, FACTORS, LONG, T, Way, by_pairs, extension_of, logits, model_of, refused, theta_of
+from extending import BASE, LONG, T, extension_of, model_of, refused, theta_of
 
 from posenc.core.errors import UserError
 from posenc.encodings.options import SCALES, Window
@@ -84,59 +84,40 @@ def test_pairs_of_partial_rotary_and_dropped_ones() -> None:
     assert "single pair" in refused(model_of("rope", fraction=0.25), "ntk")
 
 
-def test_the_temperature_of_partial_rotary_is_of_all_logits() -> None:
-    model = model_of("rope", fraction=0.5, base=BASE)
-    knobs = {"factor": 4, "beta_slow": 100.0, "beta_fast": 101.0}  # nothing kept
-    expected = by_pairs(
-        model,
-        TOKENS[:20],
-        Way([0.25, BASE**-0.5 / 4, 0, 0], times=lambda n: (0.1 * math.log(4) + 1) ** 2),
-    )
-    acting = extension_of(model, "yarn", **knobs).effective_encoding(20)
-    assert (logits(model, TOKENS[:20], acting) - expected).abs().max() < 2e-5
-
-
-@pytest.mark.parametrize("name", ["ntk_by_parts", "yarn"])
-def test_a_warning_where_no_frequency_is_kept(name: str) -> None:
+def test_a_warning_where_no_frequency_is_kept() -> None:
+    name = "yarn"
     model = model_of("rope")
     assert "turns 1.3 times within 8 tokens" in extension_of(model, name).warnings()[0]
     assert extension_of(model, name, beta_fast=1.2).warnings() == []
 
 
-@pytest.mark.parametrize("name", FREQUENCIES)
-def test_frequencies_are_those_of_pairs_that_only_turn(name: str) -> None:
-    assert "no frequencies" in refused(model_of("alibi"), name)
-    assert "does more by position" in refused(model_of("xpos"), name)
-    assert "does not turn pairs" in refused(model_of("pope"), name)
+@pytest.mark.parametrize(
+    "encoding, names, reason",
+    [
+        ("alibi", FREQUENCIES, "no frequencies"),
+        ("xpos", ["pi"], "does more by position"),
+        ("pope", ["pi"], "does not turn pairs"),
+        ("rope", ["longrope"], "extend.factors, a list of 4"),
+        ("sinusoidal", DISTANCES, "does not act by distance alone"),
+        *((encoding, ["rerope"], "does not act by distance alone") for encoding in ("fire", "shaw", "dape")),
+        ("stick_breaking", ["sinks", "scale", "yarn"], "no "),
+        ("fox", ["sinks"], "counts along all of the text"),
+        ("rnope_swa", ["sinks"], "by a window that the model was trained with"),
+        ("scale_invariant", ["logn"], "already"),
+        ("nope", ["drop"], "nothing to remove"),
+        ("pope", ["drop"], "at position 0 too"),
+        ("stick_breaking", ["drop"], "the softmax"),
+    ],
+)
+def test_what_it_does_not_apply_to(encoding: str, names: list[str], reason: str) -> None:
+    model = model_of(encoding)
+    for name in names:
+        assert reason in refused(model, name)
 
 
-def test_longrope_needs_its_divisors() -> None:
-    assert "extend.factors, a list of 4" in refused(model_of("rope"), "longrope")
-    assert extension_of(model_of("rope"), "longrope", factors=FACTORS)
-
-
-@pytest.mark.parametrize("name", DISTANCES)
-def test_distances_are_of_what_acts_by_distance(name: str) -> None:
-    for encoding in ("sinusoidal", "fire", "shaw", "transformer_xl", "dape", "scale_invariant"):
-        assert "does not act by distance alone" in refused(model_of(encoding), name)
-    absolute = model_of("alibi")
-    absolute.encoding.relative = False
-    assert "alibi does not act by distance alone" in refused(absolute, name)
+def test_options_are_refused_too() -> None:
+    own = model_of("rope").encoding
+    assert "window hides" in refused(model_of("rope", Window(own.shape, window=4)), "sinks")
+    assert "already" in refused(model_of("rope", SCALES["logn"](own.shape, counted=(own,))), "logn")
     mixed = model_of("sum", parts=["alibi", "learned"])
-    assert "learned does not act by distance alone" in refused(mixed, name)
-
-
-@pytest.mark.parametrize("name", ["sinks", "lm_infinite"])
-def test_sinks_are_of_a_softmax_without_counts_or_windows(name: str) -> None:
-    assert extension_of(model_of("nope"), name)
-    assert "no softmax" in refused(model_of("stick_breaking"), name)
-    assert "counts along all of the text" in refused(model_of("fox"), name)
-    own = model_of("rope").encoding
-    assert "window hides" in refused(model_of("rope", Window(own.shape, window=4)), name)
-
-
-@pytest.mark.parametrize("scale", SCALES)
-def test_logits_are_not_scaled_by_the_number_of_keys_twice(scale: str) -> None:
-    own = model_of("rope").encoding
-    assert "already" in refused(model_of("rope", SCALES[scale](own.shape, counted=(own,))), "logn")
-    assert "already" in refused(model_of("scale_invariant"), "logn")
+    assert "learned does not act by distance alone" in refused(mixed, "rerope")

@@ -188,19 +188,3 @@ def test_a_trained_window_stays() -> None:
     acting = extension_of(model, "rerope", window=3).effective_encoding(26)
     way = Way(distance=lambda i, j: min(i - j, 3), seen=lambda i, j: i - j < 6)
     assert (logits(model, tokens, acting) - by_pairs(model, tokens, way)).abs().max() < CLOSE
-
-
-def test_blocks_in_any_order() -> None:
-    """The turned queries and keys are made at the first block, whichever that is."""
-    model = model_of("rope")
-    acting = extension_of(model, "self_extend").effective_encoding(LONG)
-    q, k = torch.randn(2, 1, HEADS, LONG, WIDTH, generator=torch.Generator().manual_seed(0))
-    pos, x = torch.arange(LONG), torch.zeros(1, LONG, 16)
-    s = torch.zeros(1, HEADS, LONG, LONG)
-    whole = acting.scores(s, q, k, pos, pos, acting.prepare(x, q, k, 0), 0)
-    state = acting.prepare(x, q, k, 0)
-    for stop in (10, 20, LONG):
-        got = acting.scores(
-            s[..., stop - 10 : stop, :stop], q, k, pos[stop - 10 : stop], pos[:stop], state, 0
-        )
-        assert torch.allclose(got, whole[..., stop - 10 : stop, :stop], atol=1e-6)

@@ -47,50 +47,38 @@ def ours(name: str, **knobs: Any) -> tuple[Tensor, float]:
     return turning.frequencies(torch.device("cpu")), built.resolved(LONG).get("logits", 1.0)
 
 
-def apart(found: Tensor, expected: Tensor) -> float:
-    """The largest relative difference."""
-    return float((found / expected.double() - 1).abs().max())
-
-
-def test_pi() -> None:
-    assert apart(ours("pi")[0], library("linear")[0]) < CLOSE
-
-
-@pytest.mark.parametrize("factor", [1.0, 2.0])
-def test_dynamic_ntk(factor: float) -> None:
-    found, _ = ours("dynamic_ntk", factor=factor)
-    assert apart(found, library("dynamic", factor=factor)[0]) < CLOSE
-
-
-def test_longrope() -> None:
-    divisors = [1 + k / 8 for k in range(WIDTH // 2)]
-    theta, factor = library("longrope", long_factor=divisors, short_factor=[1.0] * 32)
-    found, logits = ours("longrope", factors=divisors)
-    assert apart(found, theta) < CLOSE
-    assert math.isclose(logits, factor**2, rel_tol=1e-12)
-
-
 def turns(k: float) -> float:
     """Of the pair k within T."""
     return T * BASE ** (-2 * k / WIDTH) / (2 * math.pi)
 
 
-def test_yarn_where_no_pair_lies_on_the_ramp() -> None:
-    """The library ramps over the index: here from pair 12 to 13, ours in between them."""
-    knobs = {"beta_fast": turns(12.01), "beta_slow": turns(12.99)}
-    theta, factor = library("yarn", **knobs)
-    found, logits = ours("yarn", **knobs)
-    assert apart(found, theta) < CLOSE
+DIVISORS = [1 + k / 8 for k in range(WIDTH // 2)]
+LONG_FACTORS = {"long_factor": DIVISORS, "short_factor": [1.0] * 32}
+# the library ramps over the index: here no pair lies on the ramp
+BETAS = {
+    "beta_fast": turns(12.01),
+    "beta_slow": turns(12.99),
+}
+
+
+@pytest.mark.parametrize(
+    "name, knobs, kind, parameters",
+    [
+        ("pi", {}, "linear", {}),
+        ("dynamic_ntk", {"factor": 2.0}, "dynamic", {"factor": 2.0}),
+        (
+            "longrope",
+            {"factors": DIVISORS},
+            "longrope",
+            LONG_FACTORS,
+        ),
+        ("yarn", BETAS, "yarn", BETAS),
+    ],
+)
+def test_frequencies_and_temperature(
+    name: str, knobs: dict[str, Any], kind: str, parameters: dict[str, Any]
+) -> None:
+    theta, factor = library(kind, **parameters)
+    found, logits = ours(name, **knobs)
+    assert float((found / theta.double() - 1).abs().max()) < CLOSE
     assert math.isclose(logits, factor**2, rel_tol=1e-12)
-
-
-def test_yarn_off_the_ramp_with_the_published_betas() -> None:
-    """Pairs on the ramp differ, since the library's is linear in the index; all others agree."""
-    theta, _ = library("yarn")
-    found, _ = ours("yarn")
-    fast, slow = ([k for k in range(WIDTH // 2) if turns(k) > 32], [k for k in range(32) if turns(k) < 1])
-    sure = [*fast, *slow[1:]]  # the library's ramp ends at the next whole index
-    assert len(sure) > 10
-    assert apart(found[sure], theta[sure]) < CLOSE
-    ramp = [k for k in range(WIDTH // 2) if k not in (*fast, *slow)]
-    assert apart(found[ramp], theta[ramp]) > 0.01

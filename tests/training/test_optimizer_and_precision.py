@@ -1,0 +1,88 @@
+"""The learning rate, what is decayed, and what `auto` means for device and precision."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from tiny_model import OPTIMIZATION, build
+
+from posenc.core.errors import UserError
+from posenc.data import TokenStore
+from posenc.training import precision
+from posenc.training.optimizer import build_optimizer, learning_rate
+from posenc.training.precision import autocast, has_hardware_bf16, resolve_device, resolve_precision
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(("able", "expected"), [(True, "bf16"), (False, "fp32")])
+def test_auto_is_bf16_where_the_hardware_has_it(
+    monkeypatch: pytest.MonkeyPatch, able: bool, expected: str
+) -> None:
+    monkeypatch.setattr(precision, "has_hardware_bf16", lambda _: able)
+    assert resolve_precision("auto", CPU) == expected
+    assert resolve_precision("fp32", CPU) == "fp32"
+    assert resolve_precision("bf16", CPU) == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("able", "expected"),
+    [({"avx512_bf16": True}, True), ({"amx_bf16": True}, True), ({"avx512_f": True}, False), ({}, False)],
+)
+def test_a_cpu_has_bf16_when_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, able: dict[str, bool], expected: bool
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: able, raising=False)
+    assert has_hardware_bf16(CPU) is expected
+
+
+def test_without_accelerator_auto_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert resolve_device("auto") == CPU
+    with pytest.raises(UserError, match="no such device"):
+        resolve_device("cuda")
+    with pytest.raises(UserError, match="no such device"):
+        resolve_device("mps")
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("bf16", torch.bfloat16), ("fp32", torch.float32)])
+def test_products_run_in_the_named_precision(name: str, dtype: torch.dtype) -> None:
+    x = torch.ones(2, 2)
+    with autocast(name, CPU):
+        assert (x @ x).dtype == dtype
+
+
+SCHEDULE = replace(OPTIMIZATION, lr=1.0, warmup_fraction=0.1, final_lr_fraction=0.2)
+
+
+def test_warms_up_to_the_peak_and_decays_to_its_share_after_the_last_update() -> None:
+    rates = [learning_rate(step, 100, SCHEDULE) for step in range(100)]
+    assert rates[:10] == pytest.approx([0.1 * n for n in range(1, 11)])
+    assert rates[9] == max(rates) == 1.0
+    assert rates[99] == pytest.approx(0.2 + 0.8 / 90)
+    down = [a - b for a, b in pairwise(rates[10:])]
+    assert down == pytest.approx([0.8 / 90] * 89)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("warmup", [0.0, 0.02, 1.0])
+def test_few_updates_and_odd_shares_give_usable_rates(steps: int, warmup: float) -> None:
+    schedule = replace(SCHEDULE, warmup_fraction=warmup)
+    rates = [learning_rate(step, steps, schedule) for step in range(steps)]
+    assert all(0 < rate <= 1 for rate in rates)
+    assert rates[0] == 1 / max(1, round(warmup * steps))
+
+
+def test_only_shared_matrices_are_decayed(store: TokenStore) -> None:
+    model = build("learned", store)
+    groups = build_optimizer(model, OPTIMIZATION).param_groups
+    decayed = {id(p) for group in groups if group["weight_decay"] for p in group["params"]}
+    names = {name for name, parameter in model.named_parameters() if id(parameter) in decayed}
+    assert "encoding.table" not in names and "norm.weight" not in names
+    assert {"embedding.weight", "blocks.0.attention.qkv.weight", "blocks.1.mlp.down.weight"} <= names
+    every = [p for group in groups for p in group["params"]]
+    assert len(every) == len({id(p) for p in every}) == len(list(model.parameters()))
+    assert all(isinstance(p, torch.nn.Parameter) for p in every)
