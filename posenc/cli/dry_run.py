@@ -263,9 +263,9 @@ def _evaluation(
     for cell, small in zip(cells, fewer, strict=True):
         try:
             with peak_of(job.device, [*model.parameters(), *model.buffers()]) as held:
-                small.module.measure(subject, small.plan, small.window, lambda: None)
+                small.module.measure(subject, small.plan, small.window)
             began = time.perf_counter()
-            small.module.measure(subject, small.plan, small.window, lambda: None)
+            small.module.measure(subject, small.plan, small.window)
             seconds += (time.perf_counter() - began) * _tokens(cell) / _tokens(small)
             peak = max(peak, held[0])
         except (NotApplicableError, OutOfMemoryError) as reason:

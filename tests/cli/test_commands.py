@@ -78,6 +78,7 @@ def test_help_follows_the_choices_on_the_command_line() -> None:
     assert "encoding.learned_slopes=false" in chosen and "encoding.base=10000.0" not in chosen
 
 
+@pytest.mark.slow
 def test_the_doors_of_the_clone_are_the_command(trained_once: Path, place: Path, corpus: Path) -> None:
     shutil.copytree(trained_once, place / "runs")
     arguments = [*tiny.TINY, f"data.paths={corpus}", "encoding=rope"]

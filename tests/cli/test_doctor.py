@@ -54,6 +54,7 @@ def test_everything_is_told_offline(place: Path, shared_cache: Path, broken: Pat
     assert {path.name for path in place.iterdir()} <= {".cache", ".config", ".triton"}
 
 
+@pytest.mark.slow
 def test_the_table_fits_and_names_a_broken_installed_encoding(place: Path, broken: Path) -> None:
     result = tiny.spawn("doctor", cwd=place, COLUMNS="80", **NOWHERE, **path_with(broken))
     assert result.code == 0 and result.err == "", result  # rope can still be trained
@@ -74,7 +75,7 @@ def test_a_torch_that_cannot_be_imported_is_a_line(place: Path, broken: Path) ->
 
 
 @pytest.mark.parametrize(
-    "missing", ["hydra", *(pytest.param(name, marks=[pytest.mark.slow]) for name in ("numpy", "yaml"))]
+    "missing", [pytest.param(name, marks=[pytest.mark.slow]) for name in ("hydra", "numpy", "yaml")]
 )
 def test_other_broken_packages_do_not_end_it(place: Path, broken: Path, missing: str) -> None:
     (broken / f"{missing}.py").write_text("raise ImportError('torn apart')")

@@ -359,18 +359,6 @@ def test_latex_is_text() -> None:
     assert latex("-0.123±0.004") == r"$-$0.123$\pm$0.004" and latex("fixed-target T-2") == "fixed-target T-2"
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex on this machine")
-def test_latex_compiles(tmp_path: Path) -> None:
-    write_run(tmp_path / "runs", STRANGE.replace("/", ""), name="strange", params={"beyond": STRANGE})
-    write_run(tmp_path / "runs", "lost", records=[record(64, 1.0), record(512, 0.0, note="oom: $ & _")])
-    (tmp_path / "t.tex").write_text(render(compared(tmp_path / "runs"), "latex", 80, False))
-    document = r"\documentclass{article}\usepackage{booktabs}\begin{document}\input{t}\end{document}"
-    (tmp_path / "d.tex").write_text(document)
-    words = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "d.tex"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout[-1500:]
-
-
 def test_nothing_heavy_at_import() -> None:
     code = "import sys, posenc.results, posenc.report\n"
     code += "print([m for m in ('torch', 'numpy', 'pandas', 'yaml', 'jinja2') if m in sys.modules])"
