@@ -110,7 +110,8 @@ def mask_panels(encoding: Encoding) -> list[Panel]:
     for layers in list(groups.values())[:3]:
         named = ", ".join(str(layer + 1) for layer in layers[:6]) + (", ..." if len(layers) > 6 else "")
         who = "every layer" if len(groups) == 1 else f"layer {named}"
-        panels.append(_matrix(f"Keys seen in {who}", "", masks[layers[0]], pos, binary=True))
+        look = {"binary": True, "brief": layers[0] == 0}
+        panels.append(_matrix(f"Keys seen in {who}", "", masks[layers[0]], pos, **look))
     return panels
 
 
