@@ -103,7 +103,12 @@ def _directory_of(run: str) -> Path:
     if not os.path.isfile(directory / "config.yaml"):  # noqa: PTH113 (is_file raises for names too long)
         hint = "a run directory, or its hash for one below runs/ (posenc runs lists them)\n"
         hint += "every run below a folder, or of a glob: posenc eval -m run=..."
-        raise UserError("run", run, "not a run directory: there is no config.yaml", hint=hint)
+        problem = (
+            "not a run directory: there is no config.yaml"
+            if directory.exists()
+            else "there is no such folder"
+        )
+        raise UserError("run", run, problem, hint=hint)
     return directory
 
 

@@ -176,7 +176,7 @@ def test_wrong_input(posenc: Posenc, place: Path, corpus: Path, trained_once: Pa
     ("name", "content", "says"),
     [
         ("missing", None, ["missin", "no such file", "did you mean", "missing"]),
-        ("empty.txt", b"", ["empty.txt", "is empty"]),
+        ("empty.txt", b"", ["empty.txt", "no text was found"]),
         ("latin.txt", b"good until h\xe9re", ["latin.txt", "0xe9 at offset 12"]),
         ("[red]x.txt", b"\xff", ["[red]x.txt", "0xff"]),
         ("one.txt", b"all alone " * 100, ["data=files", "split is empty"]),
