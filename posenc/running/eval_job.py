@@ -105,7 +105,7 @@ def _directory_of(run: str) -> Path:
         hint += "every run below a folder, or of a glob: posenc eval -m run=..."
         problem = (
             "not a run directory: there is no config.yaml"
-            if directory.exists()
+            if os.path.exists(directory)  # noqa: PTH110 (exists() raises for names too long)
             else "there is no such folder"
         )
         raise UserError("run", run, problem, hint=hint)
