@@ -111,6 +111,9 @@ def _write(folder: Path, contents: Mapping[str, str | dict[str, Tensor]]) -> Non
     for path in folder.iterdir():
         sync(path)
     sync(folder)
+    for name, digest in manifest.items():  # before older checkpoints go
+        if sha256_of_file(folder / name) != digest:
+            raise OSError(f"{name} does not read back as it was written")
 
 
 def _drop_others(folder: Path, newest: Path) -> None:

@@ -79,6 +79,21 @@ def test_a_kill_before_the_rename_leaves_the_old_ones(
     assert [p.name for p in checkpoint_paths(two)] == ["step-00000006", "step-00000009"]
 
 
+def test_a_save_that_does_not_read_back_leaves_the_old_ones(
+    two: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that takes other bytes than it was given."""
+
+    def spoil(path: Path) -> None:
+        if path.name == "model.safetensors":
+            path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+
+    monkeypatch.setattr(checkpoint, "sync", spoil)
+    with pytest.raises(RunError, match="cannot write"):
+        save(store, two, 11)
+    assert [p.name for p in checkpoint_paths(two)] == ["step-00000006", "step-00000009"]
+
+
 def test_weights_that_are_not_finite_are_never_written(store: TokenStore, tmp_path: Path) -> None:
     model = build("rope", store)
     with torch.no_grad():
