@@ -80,6 +80,15 @@ def test_a_break_is_more_than_a_tenth_of_a_nat(height: float, breaks: bool) -> N
     assert (curve_of(nats, np.arange(DOCUMENTS), T)["breaks_at"] is not None) == breaks
 
 
+def test_a_break_needs_the_whole_interval() -> None:
+    """A rise of 0.3 nats on average past T, 3 nats in a tenth of the documents: the interval reaches below 0.1."""
+    nats = np.full((DOCUMENTS, LONG), 2.0)
+    nats[: DOCUMENTS // 10, T:] += 3
+    curve = curve_of(nats, np.arange(DOCUMENTS), T)
+    assert curve["rise"][-1] > 0.29 and curve["breaks_at"] is None
+    assert curve["rise_ci95"][-1][0] < 0.1
+
+
 @pytest.mark.parametrize("train_length", [2, 3, 16, 100])
 @pytest.mark.parametrize("times", [1, 2, 8, 33])
 def test_bins_tile_the_positions(train_length: int, times: int) -> None:
