@@ -81,7 +81,7 @@ def test_a_break_is_more_than_a_tenth_of_a_nat(height: float, breaks: bool) -> N
 
 
 def test_a_break_needs_the_whole_interval() -> None:
-    """A rise of 0.3 nats on average past T, 3 nats in a tenth of the documents: the interval reaches below 0.1."""
+    """A rise of 3 nats in a tenth of the documents, 0.3 on average: the interval reaches below 0.1."""
     nats = np.full((DOCUMENTS, LONG), 2.0)
     nats[: DOCUMENTS // 10, T:] += 3
     curve = curve_of(nats, np.arange(DOCUMENTS), T)
