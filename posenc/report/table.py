@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from posenc.report.captions import (
+    PROTOCOLS,
     answer,
     breaks_text,
     curve_of,
@@ -59,6 +61,7 @@ class Report:
     tables: list[Table]
     notes: list[str]
     gap: bool = False  # an empty line between the table and the notes
+    name: str = ""  # for a paper's label
 
 
 # --- one screen
@@ -228,6 +231,24 @@ def _droppable(multiples: Sequence[float]) -> list[int]:
     return below + past[::-1]
 
 
+def paper_report_of(comparison: Comparison, runs: Sequence[Run] = (), every: bool = False) -> Report:
+    """Return the table of a paper, each number with its ±; its facts are the caption."""
+    h, cells = comparison.header, [cell for row in comparison.rows for cell in row.cells]
+    what = "Perplexity" if h["metric"] == "ppl" else f"Loss in {unit_of(h)}"
+    other = f"difference to {h['baseline']}" if h["baseline"] else "change against T at other lengths"
+    protocol = h["protocol"] + (f" ({PROTOCOLS[h['protocol']]})" if h["protocol"] in PROTOCOLS else "")
+    parts = [f"{what} at T and {other}", *facts_of(comparison, runs), f"protocol {protocol}"]
+    if any(cell.spread is not None for cell in cells):
+        parts.append("±: standard deviation over seeds")
+    elif any(cell.change_ci95 for cell in cells):
+        parts.append("±: half the 95% CI over documents")
+    if any(cell.versus_best for cell in cells):
+        parts.append("bold: best, tilde: not distinguishable from it")
+    words = "-".join(["posenc", h["protocol"], h["metric"], *map(str, h["group"].values())])
+    table = rows_table(comparison, every, spread=True)
+    return Report(parts, "", [table], [], name="tab:" + re.sub(r"[^A-Za-z0-9-]+", "-", words))
+
+
 # --- in full
 
 
@@ -313,6 +334,16 @@ def _side_table(comparison: Comparison) -> Table:
 
 def _head(column: Column) -> str:
     return length(column.multiple) + (" (T)" if column.multiple == 1 else "")
+
+
+def cell_lines(cell: Cell, metric: str) -> list[str]:
+    """Return loss, change and verdict of a cell, each ± its spread, or why there is no number."""
+    if cell.mean is None:
+        return [_loss(cell, metric)]
+    lines = [_loss(cell, metric) + _half(_ends(cell.spread), metric)]
+    if cell.change is not None and (cell.multiple != 1 or cell.change != 0):
+        lines.append(_signed(cell.change, metric) + _half(_ends(cell.change_spread) or cell.change_ci95, metric))
+    return lines + ([short_verdict(cell.verdict)] if cell.verdict else [])
 
 
 def _is_base(row: Row, cell: Cell) -> bool:

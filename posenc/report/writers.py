@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -14,9 +14,8 @@ from rich.console import Console
 from rich.text import Text
 
 from posenc.core.errors import UserError, visible
-from posenc.report.captions import PROTOCOLS, facts_of, unit_of
 from posenc.report.data import PER, csv_of, json_document
-from posenc.report.table import BEST, TIED, CellText, Report, Table, full_report_of, report_of, rows_table
+from posenc.report.table import BEST, TIED, CellText, Report, Table, full_report_of, paper_report_of, report_of
 from posenc.results.comparison import Comparison, CompareRequest, compare_runs, protocols_of
 from posenc.results.run import Run
 from posenc.results.run_summary import resume_command
@@ -33,7 +32,7 @@ LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textascii
 LATEX |= {character: "\\" + character for character in "&%$#_{}"}
 LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''"}
 LATEX |= {"±": r"$\pm$", "×": r"$\times$", "−": "$-$"}
-SCALED = r"% needs \usepackage{booktabs}; made by posenc compare --format latex"
+PREAMBLE = r"% needs \usepackage{booktabs}; made by posenc compare --format latex"
 
 
 def show(
@@ -87,10 +86,9 @@ def render(
         case "table":
             text = terminal([report_of(one, runs, every) for one in comparisons], width, color)
         case "markdown":
-            text = "\n".join(_markdown(*paper_table(one, runs, every, full)) for one in comparisons)
+            text = markdown([paper_report_of(one, runs, every or full) for one in comparisons])
         case "latex":
-            tables = [_latex(*paper_table(one, runs, every, full)) for one in comparisons]
-            text = "\n".join([f"{SCALED}\n", *tables])
+            text = latex([paper_report_of(one, runs, every or full) for one in comparisons])
         case "csv":
             text = csv_of(comparisons, runs, per)
         case "json":
@@ -285,48 +283,34 @@ def _cut(text: str, width: int) -> str:
 # --- papers
 
 
-def paper_table(
-    comparison: Comparison, runs: Sequence[Run], every: bool, full: bool
-) -> tuple[str, str, Table]:
-    """Return caption, label and the table of a paper: each number ± its spread."""
-    h, cells = comparison.header, [cell for row in comparison.rows for cell in row.cells]
-    what = "perplexity" if h["metric"] == "ppl" else f"loss in {unit_of(h)}"
-    change = f"difference to {h['baseline']}" if h["baseline"] else "change against T at other lengths"
-    parts = [f"{what[0].upper()}{what[1:]} at T and {change}", ", ".join(facts_of(comparison, runs))]
-    parts += [h["protocol"] + (f": {PROTOCOLS[h['protocol']]}" if h["protocol"] in PROTOCOLS else "")]
-    if any(cell.spread is not None for cell in cells):
-        parts.append("±: standard deviation over seeds")
-    elif any(cell.change_ci95 for cell in cells):
-        parts.append("±: half the 95% CI over documents")
-    if any(cell.versus_best for cell in cells):
-        parts.append(f"bold: best; {TIED}: not distinguishable from it")
-    return "; ".join(parts) + ".", f"tab:{_slug(comparison)}", rows_table(comparison, every or full, spread=True)
-
-
-def _slug(comparison: Comparison) -> str:
-    h = comparison.header
-    words = "-".join(["posenc", h["protocol"], h["metric"], *map(str, h["group"].values())])
-    return re.sub(r"[^A-Za-z0-9-]+", "-", words)
-
-
 def md(text: object) -> str:
     """Return one line that Markdown and its HTML leave as it is, also inside a pipe table."""
     return re.sub(r"([\\`*_{}\[\]<>|#~!$&])", r"\\\1", visible(text))
 
 
-def _markdown(caption: str, name: str, table: Table) -> str:
-    """Return a caption with an anchor for links and a pipe table, a line a row, the best in bold."""
+def markdown(reports: Sequence[Report]) -> str:
+    """Return facts in bold, the answer, pipe tables with a line a row and the best in bold, notes as lists."""
+    return "\n".join("\n".join(_markdown(report)) + "\n" for report in reports)
 
+
+def _markdown(report: Report) -> Iterator[str]:
     def cell(one: CellText) -> str:
         return f"**{md(one.text)}**" if one.mark == BEST else md(f"{one.text} {one.mark}".strip())
 
-    lines = [f'<a id="{name}"></a>**Table.** {md(caption)}', "", pipe(map(md, table.heads))]
-    lines.append(pipe(["---", *("---" if i == table.left else "---:" for i in range(1, len(table.heads)))]))
-    return "\n".join([*lines, *(pipe(map(cell, row)) for row in table.rows)]) + "\n"
+    yield f"**{md(', '.join(report.facts))}**"
+    if report.answer:
+        yield from ("", md(report.answer))
+    for table in report.tables:
+        yield from ("", f"**{md(table.title)}**") if table.title else ()
+        yield from ("", _pipe(map(md, table.heads)))
+        yield _pipe(["---", *("---" if i == table.left else "---:" for i in range(1, len(table.heads)))])
+        yield from (_pipe(map(cell, row)) for row in table.rows)
+    if report.notes:
+        yield ""
+    yield from (f"- {md(note)}" for note in report.notes)
 
 
-def pipe(cells: Iterator[str] | Sequence[str]) -> str:
-    """Return a line of a pipe table."""
+def _pipe(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
@@ -337,18 +321,25 @@ def tex(text: object) -> str:
     return "".join(c if c.isascii() else f"[U+{ord(c):04X}]" for c in out).replace("--", "-{}-")
 
 
-def _latex(caption: str, name: str, table: Table) -> str:
-    r"""Return a `table` environment with booktabs rules, a line a row, to be \input into a paper."""
+def latex(reports: Sequence[Report]) -> str:
+    r"""Return a `table` environment with booktabs rules for each report, to be \input into a paper."""
+    return "\n".join([PREAMBLE, *("\n".join(_latex(report)) + "\n" for report in reports)])
 
+
+def _latex(report: Report) -> Iterator[str]:
     def cell(one: CellText) -> str:  # a mark hangs over, so that the digits of a column stay below each other
         if one.mark == BEST:
             return rf"\textbf{{{tex(one.text)}}}"
         return tex(one.text) + (r"\rlap{$\sim$}" if one.mark else "")
 
-    columns = "".join("l" if i in (0, table.left) else "r" for i in range(len(table.heads)))
-    lines = [r"\begin{table}", r"\centering", r"\footnotesize"]
-    lines += [rf"\caption{{{tex(caption)}}}", rf"\label{{{name}}}"]
-    lines += [rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}", r"\toprule"]
-    lines += [" & ".join(map(tex, table.heads)) + r" \\", r"\midrule"]
-    lines += [" & ".join(map(cell, row)) + r" \\" for row in table.rows]
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+    def line(cells: Iterable[str]) -> str:
+        return " & ".join(cells) + r" \\"
+
+    yield from (r"\begin{table}", r"\centering", r"\footnotesize")
+    yield from (rf"\caption{{{tex(', '.join(report.facts))}}}", rf"\label{{{report.name}}}")
+    for table in report.tables:
+        columns = "".join("l" if i in (0, table.left) else "r" for i in range(len(table.heads)))
+        yield from (rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}", r"\toprule")
+        yield from (line(map(tex, table.heads)), r"\midrule", *(line(map(cell, row)) for row in table.rows))
+        yield from (r"\bottomrule", r"\end{tabular}")
+    yield r"\end{table}"

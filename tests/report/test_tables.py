@@ -18,7 +18,7 @@ from fake_runs import MULTIPLES, T, positions, record, write_run
 
 from posenc.core.errors import UserError
 from posenc.report.captions import millions, summary_sentence
-from posenc.report.runs_table import failures_lines
+from posenc.report.runs_table import unfinished_lines
 from posenc.report.writers import FORMATS, render, show, show_run
 from posenc.report.writers import tex as latex
 from posenc.results import load_runs
@@ -226,7 +226,7 @@ def test_failures_say_why(tmp_path: Path) -> None:
     write_run(other, "rope", name="good")
     write_run(other, "rope", name="bad\n[red]", status="failed", reason="disk\x1b[31m full", results=False)
     write_run(other, "rope", name="busy", status="running", results=False)
-    assert failures_lines(load_runs([other])) == [
+    assert unfinished_lines(load_runs([other])) == [
         rf"bad\n[red]: failed, disk\x1b[31m full (log: {other}/bad\n[red]/log.txt)",
         f"busy: running, by process 1 on here (log: {other}/busy/log.txt)",
     ]
