@@ -17,6 +17,7 @@ from posenc.results.ranking import (
     SAME_WORD,
     AgainstBaseline,
     Mark,
+    Versus,
     interval_of,
     verdict,
 )
@@ -61,12 +62,12 @@ class Cell:
     verdict_ci95: list[float] | None = None  # of it, over seeds and documents (one seed: documents)
     mark: Mark | None = None  # relation to the lowest of the column
     against: AgainstBaseline | None = None  # this row minus the comparison's baseline
-    versus_best: Any = None  # against the row with the lowest mean of the column
+    versus_best: Versus | None = None  # against the row with the lowest mean of the column
     targets_hash: str | None = None
     targets: int | None = None  # that were scored in each seed; null where the seeds differ
     documents: int | None = None  # that they are in
     rankable: bool = False  # no seed is left out for being bad
-    versus_baseline: Any = None  # against the row that was asked for
+    versus_baseline: Versus | None = None  # against the row that was asked for
 
 
 @dataclass

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from posenc.core.errors import UserError
-from posenc.results import ranking
 from posenc.results.cells import (
     NOT_MEASURED,
     PROBES,
@@ -46,6 +45,7 @@ from posenc.results.ranking import (
     Pair,
     against_baseline,
     compare_pairs,
+    compare_with,
     marks,
     surely_below,
 )
@@ -399,7 +399,6 @@ def _rank(
     samples = [samples_of(group, column.multiple) if cell.rankable else None for group, cell in ranked]
     if not all(any(one.columns["bytes"]) for some in samples if some for one in some.values()):
         return  # the margin is in bits per byte, and a probe of random tokens has no bytes
-    compare_with: Any = getattr(ranking, "compare_with", lambda *_: {})
     for i, versus in compare_with(samples, None, metric).items():
         cells[i].versus_best = versus
     if baseline is not None:
