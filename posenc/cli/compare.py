@@ -165,7 +165,9 @@ def _others(runs: Sequence[Run], request: CompareRequest) -> list:
     found = []
     for name in names if request.protocol != ALL else []:
         try:
-            found += compare_runs(runs, replace(plain, protocol=name, metric="nats" if name == "positions" else request.metric))
+            found += compare_runs(
+                runs, replace(plain, protocol=name, metric="nats" if name == "positions" else request.metric)
+            )
         except UserError as error:  # nobody asked for this one: the page is made without it
             say(f"not on the page: {name} ({' '.join(error.problem.split())})")
     return found

@@ -59,7 +59,7 @@ def report_of(found: PaperComparison) -> Report:
             f"T = {as_text(ours['context_length'])}, {millions(ours['tokens'])} tokens, "
             f"seeds {', '.join(map(str, ours['seeds']))}",
             "directions are compared, never sizes: corpus, model, tokenizer and length differ",
-            f"changes (against 1x) are in nats per token, of a perplexity its logarithm; below {FLAT:.2f} is flat",
+            f"changes against 1x in nats per token (of a perplexity its logarithm); flat: below {FLAT:.2f}",
         ],
         gap=True,
     )
@@ -80,7 +80,13 @@ def _texts(entry: Entry) -> list[str]:
     if measured and entry.measured_half is not None:
         measured += f"±{printed(entry.measured_half, 'nats')}"
     mean = "-" if entry.measured is None else printed(entry.measured, "nats")
-    return [f"{entry.multiple:.3g}x = {entry.published_length}", f"{entry.published:g}", published, mean, measured]
+    return [
+        f"{entry.multiple:.3g}x = {entry.published_length}",
+        f"{entry.published:g}",
+        published,
+        mean,
+        measured,
+    ]
 
 
 def _csv(found: PaperComparison) -> str:

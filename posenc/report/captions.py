@@ -11,7 +11,7 @@ from typing import Any
 
 from posenc.core.errors import visible
 from posenc.results.cells import Cell, CurveSummary
-from posenc.results.comparison import Comparison, CompareRequest, Row, compare_runs, protocols_of
+from posenc.results.comparison import CompareRequest, Comparison, Row, compare_runs, protocols_of
 from posenc.results.ranking import (
     BETTER,
     COLLAPSED,
@@ -62,14 +62,14 @@ verdict  on the change in bits/byte, with its whole 95% CI:
 *        best: the lowest loss of its column
 ~        tied: not distinguishable from the best at 95%, corrected for the rows
          no mark: above the best, or not comparable with it
-undertrained   at T not {REFERENCE:g} bits/byte below a byte trigram of the training text:
+undertrained   at T not {REFERENCE:g} bits/byte below a byte trigram of the training:
          its change past T says nothing of the encoding
 effective context   the longest window within {EFFECTIVE:g} nats of the row's best loss
 breaks at   the first position past T that is surely {BREAK:g} nats above T's level
 beyond=  what an encoding does past T, where it must choose
 protocols   fixed-target: the headline; the same last tokens at every length
-         sliding: all tokens, each once; nonoverlapping: as papers do, rewards
-         longer windows; positions: loss by position; induction, far-copy: copying
+         sliding: all tokens, each once; nonoverlapping: as in papers, rewards
+         longer windows; positions: loss by position; induction, far-copy: copies
 """
 
 
@@ -163,7 +163,11 @@ def _model(header: Mapping[str, Any]) -> str:
     """Return `nano 0.82M`; with the range where the rows differ."""
     sizes = header["parameters"]
     digits = 2 if sizes and sizes[0] == sizes[1] else 1
-    shown = "" if sizes is None else _span([f"{n / 1e6:.{digits}g}" if n < 1e7 else f"{n / 1e6:.0f}" for n in sizes])
+    shown = (
+        ""
+        if sizes is None
+        else _span([f"{n / 1e6:.{digits}g}" if n < 1e7 else f"{n / 1e6:.0f}" for n in sizes])
+    )
     name = "" if header["model"] is None else _name_of(header["model"])
     return f"{name} {shown}M".strip() if shown else name
 
@@ -198,7 +202,9 @@ def answer(comparison: Comparison, curve: CurveSummary | None = None) -> str:
         return _against(comparison, columns[-1])
     if subject(rows) is not None:
         return _one(comparison, curve)
-    return " ".join(filter(None, [_undertrained(rows), *_best(comparison, columns), _keeps(comparison, columns[-1])]))
+    return " ".join(
+        filter(None, [_undertrained(rows), *_best(comparison, columns), _keeps(comparison, columns[-1])])
+    )
 
 
 def run_headline(run: Run) -> str:
@@ -223,7 +229,9 @@ def subject(rows: Sequence[Row]) -> tuple[Row, Row | None] | None:
     """Return the only row; of a row and its extension the latter, and the row as trained."""
     if len(rows) == 1:
         return rows[0], None
-    plain, extended = ([row for row in rows if (row.extend is not None) == is_extended] for is_extended in (0, 1))
+    plain, extended = (
+        [row for row in rows if (row.extend is not None) == is_extended] for is_extended in (0, 1)
+    )
     if len(plain) == len(extended) == 1 and extended[0].encoding == plain[0].encoding:
         return extended[0], plain[0]
     return None
@@ -261,7 +269,9 @@ def _one(comparison: Comparison, curve: CurveSummary | None) -> str:
         text += f" (without {row.extend}: {', '.join(without)})" if without else ""
     elif curve is not None and any(curve.breaks_at):
         text += f"; breaks at {breaks_text(curve)}"
-    if lacking := [f"{length(cell.multiple)} ({cell.note})" for cell in past if cell.mean is None and cell.note]:
+    if lacking := [
+        f"{length(cell.multiple)} ({cell.note})" for cell in past if cell.mean is None and cell.note
+    ]:
         text += f"; no number at {', '.join(lacking)}"
     return f"{text}."
 
@@ -296,7 +306,9 @@ def _best(comparison: Comparison, columns: Sequence[int]) -> list[str]:
     """`Best at T: rope (tied: learned).`, and the same at the longest window."""
     sentences = []
     for i in dict.fromkeys([*(i for i in columns if comparison.columns[i].multiple == 1), columns[-1]]):
-        words = {row.label: one.word for row in comparison.rows if (one := row.cells[i].versus_best) is not None}
+        words = {
+            row.label: one.word for row in comparison.rows if (one := row.cells[i].versus_best) is not None
+        }
         best, tied = ([row for row in comparison.rows if words.get(row.label) == w] for w in ("best", "tied"))
         if best:
             multiple = comparison.columns[i].multiple
@@ -317,8 +329,14 @@ def _keeps(comparison: Comparison, at: int) -> str:
     place = length(comparison.columns[at].multiple)
     if len(by_word[""]) == len(rows):
         changes = sorted(cell.change for row in rows if (cell := row.cells[at]).change is not None)
-        ends = dict.fromkeys(printed_change(one, comparison.header["metric"]) for one in changes[:1] + changes[-1:])
-        return f"No verdicts; changes at {place}: {' to '.join(ends)} {unit_of(comparison.header)}." if ends else ""
+        ends = dict.fromkeys(
+            printed_change(one, comparison.header["metric"]) for one in changes[:1] + changes[-1:]
+        )
+        return (
+            f"No verdicts; changes at {place}: {' to '.join(ends)} {unit_of(comparison.header)}."
+            if ends
+            else ""
+        )
     if len(found) == 1:
         return f"All {VERBS[found[0][0]][1]} at {place}."
     if found[0][0] == SAME_WORD and len(found[0][1]) == 1 and not by_word["unclear"] + by_word[""]:
@@ -334,10 +352,18 @@ def _against(comparison: Comparison, at: int) -> str:
     """`Against rope at 8x: lower alibi (-2.43), higher nope.`"""
     h, clauses = comparison.header, []
     for word, shown in AGAINST.items():
-        some = [(row, one) for row in comparison.rows if (one := row.cells[at].versus_baseline) and one.word == word]
+        some = [
+            (row, one)
+            for row in comparison.rows
+            if (one := row.cells[at].versus_baseline) and one.word == word
+        ]
         if some:
-            names = [f"{short_label(row)} ({printed_change(one.difference, h['metric'])})" for row, one in some]
-            clauses.append(f"{shown} {', '.join(names) if len(names) <= MOST_NAMED else f'{len(names)} rows'}")
+            names = [
+                f"{short_label(row)} ({printed_change(one.difference, h['metric'])})" for row, one in some
+            ]
+            clauses.append(
+                f"{shown} {', '.join(names) if len(names) <= MOST_NAMED else f'{len(names)} rows'}"
+            )
     place = length(comparison.columns[at].multiple)
     listed = "; ".join(clauses) or "no row can be compared with it"
     return f"Against {visible(h['baseline'])} at {place}: {listed}."
@@ -371,10 +397,14 @@ def full_notes(comparison: Comparison) -> list[str]:
         chance = re.search(r"\(chance ([\d.]+)\)", probe.unit)
         more = f"; chance is {chance[1]}" if chance else ""
         lines.append(f"{probe.protocol}: {PROTOCOLS.get(probe.protocol, probe.unit)}{more}")
-    lines += [f"the rows also differ in {key}: {', '.join(values)}" for key, values in h["also_differs"].items()]
+    lines += [
+        f"the rows also differ in {key}: {', '.join(values)}" for key, values in h["also_differs"].items()
+    ]
     if h["left_out"]:
         flags = "--length, --corpus, --split, --stride choose"
-        lines.append(f"not shown: {plural(h['left_out'], 'record')} of other targets or checkpoints ({flags})")
+        lines.append(
+            f"not shown: {plural(h['left_out'], 'record')} of other targets or checkpoints ({flags})"
+        )
     return lines + [f"{label(row)}: {note}" for row in comparison.rows for note in row.notes]
 
 

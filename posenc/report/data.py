@@ -12,7 +12,6 @@ from typing import Any
 from posenc.core.errors import UserError, visible
 from posenc.report.captions import answer
 from posenc.results.comparison import Comparison
-from posenc.results.frame import cells_table, documents_table, seeds_table
 from posenc.results.run import Run
 from posenc.results.schema import SCHEMA_VERSION
 
@@ -24,10 +23,13 @@ def csv_of(comparisons: Sequence[Comparison], runs: Sequence[Run], per: str) -> 
     """Return unrounded numbers, a unit a column, empty where there is none. `per` is one of PER."""
     if per not in PER:
         raise UserError("--per", per, "no such line", allowed=PER)
-    if per == "cell":
-        rows = cells_table(comparisons)
-    else:
-        rows = seeds_table(runs) if per == "seed" else documents_table(runs)
+    rows = [
+        {"protocol": one.header["protocol"], "metric": one.header["metric"], "row": row.label}
+        | {key: value for key, value in vars(cell).items() if not hasattr(value, "__dict__")}
+        for one in comparisons
+        for row in one.rows
+        for cell in row.cells
+    ]
     heads = list(dict.fromkeys(key for row in rows for key in row))
     return csv_text([heads, *([row.get(head) for head in heads] for row in rows)])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from posenc.report.captions import (
@@ -19,7 +19,6 @@ from posenc.report.captions import (
     sample_line,
     short_label,
     subject,
-    token_of,
     unit_of,
 )
 from posenc.results.cells import Cell, CurveSummary
@@ -73,11 +72,14 @@ def report_of(comparison: Comparison, runs: Sequence[Run] = (), every: bool = Fa
     `every`: lengths below T are shown too.
     """
     found = subject(comparison.rows)
-    if found is not None and comparison.header["baseline"] is None:
+    special = comparison.header["baseline"] or comparison.extensions or not comparison.columns
+    if found is not None and not special:
         return _run_report(comparison, *found, runs)
     notes = [_unit_note(comparison)]
     if any(row.cells[i].versus_best for row in comparison.rows for i in range(len(row.cells))):
-        notes.append(f"{BEST} best, {TIED} tied with it. More: posenc compare --full, --explain, --protocol all")
+        notes.append(
+            f"{BEST} best, {TIED} tied with it. More: posenc compare --full, --explain, --protocol all"
+        )
     else:
         notes.append("more: posenc compare --full, --explain, --protocol all")
     return Report(
@@ -168,8 +170,7 @@ def rows_table(comparison: Comparison, every: bool = False, spread: bool = False
 
 def _cell_text(comparison: Comparison, row: Row, i: int, spread: bool) -> CellText:
     h, cell = comparison.header, row.cells[i]
-    metric = h["metric"]
-    mark = MARKS.get(cell.versus_best.word, "") if cell.versus_best else ""
+    metric, mark = h["metric"], _mark(cell)
     if h["baseline"] is not None and cell.versus_baseline is not None:
         half = _half(cell.versus_baseline.ci95, metric) if spread else ""
         return CellText(printed_change(cell.versus_baseline.difference, metric) + half, mark)
@@ -254,40 +255,44 @@ def paper_report_of(comparison: Comparison, runs: Sequence[Run] = (), every: boo
 
 def full_report_of(comparison: Comparison, runs: Sequence[Run] = ()) -> Report:
     """Return everything: losses, changes, verdicts and comparisons with the best, each ± its interval."""
-    h, metric = comparison.header, comparison.header["metric"]
-    shown = [i for i, column in enumerate(comparison.columns) if column.shown]
-    cells = [[row.cells[i] for i in shown] for row in comparison.rows]
-    heads = ["encoding", *(_head(comparison.columns[i]) for i in shown)]
+    h, metric, unit = comparison.header, comparison.header["metric"], unit_of(comparison.header)
+    rows = comparison.rows
+    seeds = any(cell.spread is not None for row in rows for cell in row.cells)
+    over = "± standard deviation over seeds" if seeds else "± half the 95% CI over documents"
+    what = "rise over the level at T" if any(row.curve for row in rows) else "change against T"
+    compared = f"minus {h['baseline']}" if h["baseline"] else "above the best"
 
-    def table(title: str, texts: Iterable[Sequence[CellText]]) -> list[Table]:
-        rows = [[CellText(short_label(row)), *some] for row, some in zip(comparison.rows, texts, strict=True)]
-        return [Table(heads, rows, title)] if any(one.text.strip("-") for row in rows for one in row[1:]) else []
-
-    def loss(cell: Cell) -> CellText:
-        mark = MARKS.get(cell.versus_best.word, "") if cell.versus_best else ""
-        return CellText(_loss(cell, metric) + _half(_ends(cell.spread), metric), mark)
+    def loss(row: Row, cell: Cell) -> CellText:
+        return CellText(_loss(cell, metric) + _half(_ends(cell.spread), metric), _mark(cell))
 
     def change(row: Row, cell: Cell) -> CellText:
         half = _half(_ends(cell.change_spread) or cell.change_ci95, metric)
         return CellText("-" if _is_base(row, cell) else _signed(cell.change, metric) + half)
 
-    unit = unit_of(h)
-    tables = table(f"loss, {unit} ± standard deviation over seeds", [map(loss, some) for some in cells])
+    def verdict(row: Row, cell: Cell) -> CellText:
+        return CellText(short_verdict(cell.verdict or "-"))
+
+    def versus(row: Row, cell: Cell) -> CellText:
+        return _versus_text(cell.versus_baseline if h["baseline"] else cell.versus_best, metric)
+
+    kinds: dict[str, Callable[[Row, Cell], CellText]] = {f"loss, {unit}{' ' + over if seeds else ''}": loss}
     if h["baseline"] is None:
-        pairs = zip(comparison.rows, cells, strict=True)
-        title = f"{'rise over the level at T' if any(r.curve for r in comparison.rows) else 'change against T'}, {unit}"
-        over = "seeds" if any(cell.spread is not None for some in cells for cell in some) else "documents (95% CI)"
-        tables += table(f"{title} ± over {over}", [[change(row, cell) for cell in some] for row, some in pairs])
-        tables += table("verdict", [[CellText(short_verdict(cell.verdict or "-")) for cell in some] for some in cells])
-        title, each = f"above the best, {unit}", [[cell.versus_best for cell in some] for some in cells]
-    else:
-        title, each = f"minus {h['baseline']}, {unit}", [[cell.versus_baseline for cell in some] for some in cells]
-    tables += table(
-        f"{title}, corrected 95% CI and p", [[_versus_text(one, metric) for one in some] for some in each]
-    )
+        kinds |= {f"{what}, {unit} {over}": change, "verdict": verdict}
+    kinds[f"{compared}, {unit}, with corrected 95% CI and p"] = versus
+    shown = [i for i, column in enumerate(comparison.columns) if column.shown]
+    heads = ["encoding", *(_head(comparison.columns[i]) for i in shown)]
+    tables = [
+        Table(
+            heads,
+            [[CellText(short_label(row)), *(of(row, row.cells[i]) for i in shown)] for row in rows],
+            title,
+        )
+        for title, of in kinds.items()
+    ]
+    tables = [one for one in tables if any(cell.text.strip("-") for row in one.rows for cell in row[1:])]
     return Report(
         facts=facts_of(comparison, runs),
-        answer=answer(comparison, None if len(comparison.rows) != 1 else curve_of(runs)),
+        answer=answer(comparison, None if len(rows) != 1 else curve_of(runs)),
         tables=[*tables, _side_table(comparison)],
         notes=full_notes(comparison),
         gap=True,
@@ -297,7 +302,9 @@ def full_report_of(comparison: Comparison, runs: Sequence[Run] = ()) -> Report:
 def _versus_text(versus: Versus | None, metric: str) -> CellText:
     if versus is None or versus.word == "best":
         return CellText("-" if versus is None else "best")
-    ends = "" if versus.ci95 is None else f" [{', '.join(printed_change(end, metric) for end in versus.ci95)}]"
+    ends = (
+        "" if versus.ci95 is None else f" [{', '.join(printed_change(end, metric) for end in versus.ci95)}]"
+    )
     p = "" if versus.p is None else " p<0.001" if versus.p < 0.001 else f" p={versus.p:.3f}"
     method = "" if versus.method == "welch" else f" {versus.method}"
     return CellText(f"{printed_change(versus.difference, metric)}{ends}{p}{method}")
@@ -342,8 +349,14 @@ def cell_lines(cell: Cell, metric: str) -> list[str]:
         return [_loss(cell, metric)]
     lines = [_loss(cell, metric) + _half(_ends(cell.spread), metric)]
     if cell.change is not None and (cell.multiple != 1 or cell.change != 0):
-        lines.append(_signed(cell.change, metric) + _half(_ends(cell.change_spread) or cell.change_ci95, metric))
+        lines.append(
+            _signed(cell.change, metric) + _half(_ends(cell.change_spread) or cell.change_ci95, metric)
+        )
     return lines + ([short_verdict(cell.verdict)] if cell.verdict else [])
+
+
+def _mark(cell: Cell) -> str:
+    return MARKS.get(cell.versus_best.word, "") if cell.versus_best else ""
 
 
 def _is_base(row: Row, cell: Cell) -> bool:

@@ -14,9 +14,18 @@ from rich.console import Console
 from rich.text import Text
 
 from posenc.core.errors import UserError, visible
-from posenc.report.data import PER, csv_of, json_document
-from posenc.report.table import BEST, TIED, CellText, Report, Table, full_report_of, paper_report_of, report_of
-from posenc.results.comparison import Comparison, CompareRequest, compare_runs, protocols_of
+from posenc.report.data import csv_of, json_document
+from posenc.report.table import (
+    BEST,
+    TIED,
+    CellText,
+    Report,
+    Table,
+    full_report_of,
+    paper_report_of,
+    report_of,
+)
+from posenc.results.comparison import CompareRequest, Comparison, compare_runs, protocols_of
 from posenc.results.run import Run
 from posenc.results.run_summary import resume_command
 from posenc.results.schema import HEADLINE
@@ -124,7 +133,9 @@ def _next(run: Run, saved: Path, weak: bool, width: int) -> str:
         other = "rope" if "encoding=alibi" in words else "alibi"
         words = [f"{word},{other}" if word.startswith("encoding=") else word for word in words]
     sweep = " ".join([*words[:2], "-m", *words[2:], "seed=0,1,2"])
-    return sweep if command and len(sweep) + len("next   ") <= width else f"posenc compare {saved.parent.parent}"
+    return (
+        sweep if command and len(sweep) + len("next   ") <= width else f"posenc compare {saved.parent.parent}"
+    )
 
 
 # --- the stream
@@ -166,9 +177,9 @@ def unicode_of(stream: TextIO) -> bool:
 
 
 def terminal(reports: Sequence[Report], width: int, color: bool) -> str:
-    """Return reports one below the other, `width` columns wide where the numbers allow; a note is printed once.
+    """Return reports one below the other, `width` columns wide where the numbers allow.
 
-    A number is never cut: lengths that do not fit are left out, or columns go below.
+    A number is never cut: lengths that do not fit are left out, or columns go below. A note is printed once.
     """
     console = Console(
         file=io.StringIO(),
@@ -213,7 +224,10 @@ def _fitting(table: Table, width: int) -> tuple[Table, int]:
     for column in [*table.drop, None]:
         kept = [i for i in range(len(table.heads)) if i not in gone]
         widths = [_width(table, i) for i in kept]
-        if sum(widths[1:]) + len(GAP) * (len(kept) - 1) + min(widths[0], LEAST_NAME) <= width or column is None:
+        if (
+            sum(widths[1:]) + len(GAP) * (len(kept) - 1) + min(widths[0], LEAST_NAME) <= width
+            or column is None
+        ):
             break
         gone.add(column)
     left = None if table.left is None else kept.index(table.left)
@@ -289,7 +303,7 @@ def md(text: object) -> str:
 
 
 def markdown(reports: Sequence[Report]) -> str:
-    """Return facts in bold, the answer, pipe tables with a line a row and the best in bold, notes as lists."""
+    """Return facts in bold, the answer, pipe tables (the best in bold), and notes as a list."""
     return "\n".join("\n".join(_markdown(report)) + "\n" for report in reports)
 
 
