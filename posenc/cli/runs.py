@@ -89,7 +89,7 @@ def _read(paths: Sequence[str], where: Sequence[str], sort: str, reverse: bool) 
             found.append(run_summary(path))
         else:
             run = Run(path, problem=problem)
-            found.append(RunSummary(run, run.state, None, None, None, None, None, None, {}, None, problem))
+            found.append(RunSummary(run, run.state, problem))
     if where:
         kept = {run.path for run in fitting([one.run for one in found], where)}
         found = [one for one in found if one.run.path in kept]

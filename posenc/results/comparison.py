@@ -434,7 +434,7 @@ def _comparable(
     hashes = list(by_tokenizer.values())
     if any(len(of_one) != 1 or None in of_one for of_one in hashes):
         return False
-    same_text = not {"evaluated on", "split", "context length", "targets"} & set(unlike)
+    same_text = not {"evaluated on", "split", "context length", "target set"} & set(unlike)
     return len(set.union(*hashes)) == 1 or (metric == "bpb" and "tokenizer" in unlike and same_text)
 
 

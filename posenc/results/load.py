@@ -22,6 +22,7 @@ from posenc.results.run import Run
 from posenc.results.schema import SCHEMA_VERSION, check_results
 from posenc.results.store import LARGEST, LARGEST_RESULTS, parse_object, read_config, read_file, read_json
 
+STUDY = "study"  # names the reference study where there is no such folder
 MARKS = ("status.json", "results.json")
 SUFFIX = ".runs.jsonl.gz"
 HEAD = "posenc_bundle"
@@ -36,8 +37,8 @@ def load_runs(paths: Iterable[str | Path], protocols: Container[str] | None = No
     """Return every run under `paths`, each once, sorted by path.
 
     A path is a run directory, a folder with run directories or bundles at any depth (hidden folders and
-    symbolic links inside it are not followed), a results.json, a bundle, or a glob. With `protocols` only
-    their records are kept; the others are named in `unread`. Damaged and foreign files make a Run with a
+    symbolic links inside it are not followed), a results.json, a bundle, a glob, or `study`. With `protocols`
+    only their records are kept; the others are named in `unread`. Damaged and foreign files make a Run with a
     `problem`. Raises UserError for a path that does not exist.
     """
     found: dict[str, Run] = {}
@@ -127,10 +128,19 @@ def _expanded(given: str | Path) -> list[Path]:
         kept = [p for p in matches if p.is_dir() or p.name in MARKS or p.name.endswith(SUFFIX)]
         if matches:
             return sorted(p.parent if p.name in MARKS else p for p in kept)
+    if str(given) == STUDY:
+        return [study_dir()]
     hint = "train one first: posenc train encoding=rope"
     if "=" in str(given):
         hint = f"to choose among runs, each with its own option: --where {visible(given)}"
     raise UserError("DIRS", visible(given), "no such run directory", hint=hint)
+
+
+def study_dir() -> Path:
+    """Return the bundles of the reference study: inside the installed package, or in docs/ of a clone."""
+    package = Path(__file__).resolve().parents[1]
+    shipped = package / STUDY
+    return shipped if shipped.is_dir() else package.parent / "docs" / STUDY
 
 
 def _below(start: Path) -> Iterator[tuple[Path, str | None]]:

@@ -197,10 +197,10 @@ def mixed_values(selected: Sequence[Selected]) -> list[dict[str, str]]:
         row["model"] = " ".join(
             model.get(k, UNKNOWN) if k == "name" else f"{k}={model.get(k)}" for k in named
         )
-        row["targets"] = hashes.get(id(one), "")
+        row["target set"] = hashes.get(id(one), "")
     keys = differing(rows)
     if any(key in keys for key in ("evaluated on", "split", "stride", "tokenizer", "context length")):
-        keys = [key for key in keys if key != "targets"]  # then the targets differ anyway: name the cause
+        keys = [key for key in keys if key != "target set"]  # then the targets differ anyway: name the cause
     return [{key: row[key] for key in keys} for row in rows]
 
 
@@ -213,13 +213,13 @@ def split_runs(runs: Sequence[Run], protocol: str) -> list[tuple[dict[str, str],
     if len(found) < 2:
         return [({}, list(runs))]
     measured = {id(run) for _, members in found for run in members}
-    kinds = [[_kind(run) for run in members] for _, members in found]
-    for run in runs:
-        if id(run) not in measured:
-            whole, size = _kind(run)
-            places = [i for i, of in enumerate(kinds) if (whole, size) in of]
-            places += [i for i, of in enumerate(kinds) if size in (other for _, other in of)]
-            found[[*places, -1][0]][1].append(run)
+    rest = [run for run in runs if id(run) not in measured]
+    kinds = [[_kind(run) for run in members] for _, members in found] if rest else []
+    for run in rest:
+        whole, size = _kind(run)
+        places = [i for i, of in enumerate(kinds) if (whole, size) in of]
+        places += [i for i, of in enumerate(kinds) if size in (other for _, other in of)]
+        found[[*places, -1][0]][1].append(run)
     return found
 
 

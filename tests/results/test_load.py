@@ -40,6 +40,13 @@ def test_finds_runs_at_any_depth_once(tmp_path: Path) -> None:
     assert run_names(found * 2, most=1) == f"{a.name} and 3 more"
 
 
+def test_the_reference_study_is_there_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len(load_runs(["study"], ())) > 80
+    write_run(tmp_path / "study")
+    assert len(load_runs(["study"])) == 1  # a folder of that name is meant
+
+
 def test_only_asked_protocols_are_read(tmp_path: Path) -> None:
     write_run(tmp_path, records=[record(T, 1.0), record(T, 2.0, protocol="sliding", stride=8)])
     for path in (tmp_path, tmp_path / f"x{SUFFIX}"):
@@ -139,12 +146,8 @@ def test_a_summary_has_progress_and_the_tables_losses(tmp_path: Path) -> None:
     found = run_summary(run)
     shown = {cell.multiple: cell.mean for cell in compared(tmp_path).rows[0].cells if cell.mean is not None}
     assert found.losses == pytest.approx(shown) and found.at_train_length == pytest.approx(1.2)
-    assert (found.state, found.encoding, found.context_length, found.tokens) == (
-        "finished",
-        "rope",
-        T,
-        3_276_800,
-    )
+    assert (found.state, found.encoding, found.model) == ("finished", "rope", "nano")
+    assert (found.experiment, found.context_length, found.tokens) == (tmp_path.name, T, 3_276_800)
     extended = [record(m * T, 1.0 + m, extend={"name": "yarn"}) for m in (1, 2)]
     assert losses_by_multiple(extended, {}) == {1.0: 2.0, 2.0: 3.0}
     stopped = write_run(tmp_path, "alibi", status="interrupted", results=False)
