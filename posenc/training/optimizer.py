@@ -12,7 +12,6 @@ from torch import Tensor
 from posenc.encodings.base import Encoding
 from posenc.model.decoder import Decoder
 
-
 OPTIMIZERS = ("adamw", "muon")
 
 
@@ -56,7 +55,7 @@ def build_optimizer(model: Decoder, optimization: Optimization) -> torch.optim.O
     kept: list[torch.nn.Parameter] = []
     for parameter in model.parameters():
         (decayed if own.get(parameter, parameter.ndim > 1) else kept).append(parameter)
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"params": decayed, "weight_decay": optimization.weight_decay},
         {"params": kept, "weight_decay": 0.0},
     ]
