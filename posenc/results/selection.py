@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from posenc.core.errors import UserError, visible
-from posenc.results.run import Run, run_names
+from posenc.core.errors import UserError
+from posenc.results.run import Run
 from posenc.results.schema import REFERENCE_PROTOCOL, Record, multiple_of
-from posenc.results.settings import as_text, differing, flatten
+from posenc.results.settings import as_text, differing, encoding_of, flatten, settings_of, size_of
 from posenc.results.statistics import Sample
 
 UNKNOWN = "unknown"
@@ -204,24 +204,46 @@ def mixed_values(selected: Sequence[Selected]) -> list[dict[str, str]]:
     return [{key: row[key] for key in keys} for row in rows]
 
 
-def refuse_mixed(selected: Sequence[Selected], mixed: Sequence[Mapping[str, str]]) -> None:
-    """Raise UserError that names every differing key with its values and their runs, if there is one."""
-    if not mixed or not mixed[0]:
-        return
-    lines, every = [], [one.run for one in selected]
-    for key in mixed[0]:
-        runs = defaultdict(list)
-        for one, values in zip(selected, mixed, strict=True):
-            runs[values[key]].append(one.run)
-        shown = [f"{visible(value)} ({run_names(some, among=every)})" for value, some in runs.items()]
-        lines.append(f"  {key}: {'; '.join(shown)}")
-    problem = "these runs do not belong in one ranking, they differ in\n" + "\n".join(lines)
-    hint = "name the runs to compare, or add --allow-mixed to see them side by side, labelled"
-    if "targets" in mixed[0]:
-        hint = (
-            "targets depend on the longest of eval.lengths: posenc eval run=DIR with the same again\n" + hint
-        )
-    raise UserError("compare", None, problem, hint=hint)
+def split_runs(runs: Sequence[Run], protocol: str) -> list[tuple[dict[str, str], list[Run]]]:
+    """Return the runs of each ranking and what tells it from the others ({} for one), most runs first.
+
+    Runs without numbers join the first with runs of their settings, else of their size, else the last.
+    """
+    found = sorted(_alike(runs, protocol), key=lambda one: (-len(one[1]), sorted(one[0].items())))
+    if len(found) < 2:
+        return [({}, list(runs))]
+    measured = {id(run) for _, members in found for run in members}
+    kinds = [[_kind(run) for run in members] for _, members in found]
+    for run in runs:
+        if id(run) not in measured:
+            whole, size = _kind(run)
+            places = [i for i, of in enumerate(kinds) if (whole, size) in of]
+            places += [i for i, of in enumerate(kinds) if size in (other for _, other in of)]
+            found[[*places, -1][0]][1].append(run)
+    return found
+
+
+def _alike(runs: Sequence[Run], protocol: str) -> list[tuple[dict[str, str], list[Run]]]:
+    """Return the runs with numbers that may share a ranking, and what they have of the keys that differ."""
+    selected = select(runs, protocol)
+    by_values: dict[tuple[tuple[str, str], ...], list[Run]] = defaultdict(list)
+    for one, values in zip(selected, mixed_values(selected), strict=True):
+        by_values[tuple(values.items())].append(one.run)
+    if len(by_values) < 2:
+        return [(dict(values), some) for values, some in by_values.items()]
+    # within one of them other keys may differ: the targets, where the corpora did
+    return [
+        (dict(values) | own, members)
+        for values, some in by_values.items()
+        for own, members in _alike(some, protocol)
+    ]
+
+
+def _kind(run: Run) -> tuple[str, str]:
+    """Return encoding and settings, and the size, as comparable texts."""
+    return json.dumps([encoding_of(run), settings_of(run)], sort_keys=True), json.dumps(
+        size_of(run), sort_keys=True
+    )
 
 
 def _comparable(one: Selected) -> dict[str, str]:
@@ -251,13 +273,17 @@ def tokens_trained(one: Selected) -> int | str:
 
 
 def _differing_targets(selected: Sequence[Selected]) -> dict[int, str]:
-    """Return the hash of each run's targets in the first column where they are not all the same, by id."""
+    """Return what names each run's targets in the first column where they are not all the same, by id."""
     columns: dict[float, dict[int, str]] = defaultdict(dict)
     for one in selected:
         for record in one.records:
             column = 0.0 if "curve" in record else multiple_of(record)  # curves share their columns, the bins
             columns[column].setdefault(id(one), record["targets_hash"])
-    for _, hashes in sorted(columns.items()):
-        if len(set(hashes.values())) > 1:
-            return hashes
-    return {}
+    unlike = (hashes for _, hashes in sorted(columns.items()) if len(set(hashes.values())) > 1)
+    hashes = next(unlike, {})
+    # the longest window decides which targets there are
+    return {
+        id(one): f"{hashes[id(one)][:8]}, to {max(map(multiple_of, one.records)):g}x"
+        for one in selected
+        if id(one) in hashes
+    }

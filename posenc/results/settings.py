@@ -191,13 +191,13 @@ def check_key(runs: Sequence[Run], key: str, option: str) -> None:
     raise UserError(option, key, "no run has this key", allowed=known)
 
 
-def facets_of(runs: Sequence[Run], key: str) -> list[tuple[str, list[Run]]]:
-    """Return the values of a key, numbers by size, and the runs that have them. Raises UserError."""
+def facets_of(runs: Sequence[Run], key: str) -> list[tuple[dict[str, str], list[Run]]]:
+    """Return `{key: value}` of each value, numbers by size, and the runs that have it. Raises UserError."""
     check_key(runs, key, "--facet")
     found: dict[str, list[Run]] = {}
     for run in runs:
         found.setdefault(value_of_key(run, key) or "unknown", []).append(run)
-    return sorted(found.items(), key=lambda item: _by_size(item[0]))
+    return [({key: value}, found[value]) for value in sorted(found, key=_by_size)]
 
 
 def _by_size(value: str) -> tuple[int, float, str]:
