@@ -19,8 +19,7 @@ from posenc.core.errors import UserError, visible
 from posenc.core.paths import output_file
 from posenc.report.runs_table import document, notes, summary, table
 from posenc.report.writers import color_of, unicode_of, width_of
-from posenc.results.load import SUFFIX, Run, bundled, load_runs, packed
-from posenc.results.run import run_names
+from posenc.results.load import SUFFIX, Run, bundled, load_runs, packed, run_names
 from posenc.results.run_summary import RunSummary, bundles, run_directories, run_summary
 from posenc.results.settings import where as fitting
 from posenc.running.signals import InterruptedRunError, StopFlag

@@ -13,11 +13,10 @@ from typing import Any
 
 from posenc.results.cells import Cell, make_bin_cell, make_cell
 from posenc.results.comparison import EVERYTHING, CompareRequest, Comparison, Row, compare_groups
+from posenc.results.load import Run
 from posenc.results.ranking import Versus
-from posenc.results.row_groups import RowGroup
-from posenc.results.run import Run
+from posenc.results.rows import RowGroup, Selected
 from posenc.results.schema import Record
-from posenc.results.selection import Selected
 
 Line = dict[str, Any]
 

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from posenc.core.paths import choice_file, conf_dir
-from posenc.results.load import SUFFIX, load_run, run_places
-from posenc.results.run import Run
+from posenc.results.load import SUFFIX, Run, load_run, run_places
+from posenc.results.rows import select
 from posenc.results.schema import HEADLINE, Record, RunFacts
-from posenc.results.selection import select
 from posenc.results.settings import as_text, encoding_of, own_yaml, value_of_key
 
 TAIL = 4096  # bytes; a line of metrics.jsonl has about 150

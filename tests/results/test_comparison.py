@@ -10,7 +10,7 @@ from fake_runs import MULTIPLES, T, compared, positions, record, rows_of, write_
 from posenc.core.errors import UserError
 from posenc.results import load_runs
 from posenc.results.comparison import CompareRequest, compare_runs, metric_for, protocols_of
-from posenc.results.selection import only
+from posenc.results.rows import only
 
 BIT = math.log(2)
 YARN = {"name": "yarn", "factor": 2.0}

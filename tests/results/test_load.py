@@ -16,8 +16,7 @@ from fake_runs import MULTIPLES, T, compared, edit_json, record, write_run
 from posenc.core.errors import UserError
 from posenc.results import Run, load_runs
 from posenc.results import load as load_module
-from posenc.results.load import MOST_LOSSES, SUFFIX, bundled, losses_of, packed
-from posenc.results.run import is_dead, run_names
+from posenc.results.load import MOST_LOSSES, SUFFIX, bundled, is_dead, losses_of, packed, run_names
 from posenc.results.run_summary import bundles, losses_by_multiple, run_directories, run_summary
 from posenc.results.settings import where
 from posenc.results.store import plain_yaml
