@@ -14,15 +14,16 @@ from posenc.core.console import say
 from posenc.core.errors import UserError
 from posenc.core.paths import output_file
 from posenc.report.captions import EXPLAIN
-from posenc.report.data import PER
+from posenc.report.data import csv_lines
 from posenc.report.plots import KIND, PLOTS, WIDTH, check_plot, save_plot
 from posenc.report.runs_table import unfinished_lines
 from posenc.report.writers import FORMATS, show, write
 from posenc.results.cells import PROBES
 from posenc.results.comparison import ALL, CompareRequest, compare_runs, protocols_of
+from posenc.results.frame import documents_table, seeds_table
 from posenc.results.load import Run, load_runs
+from posenc.results.rows import only, parse_multiple
 from posenc.results.schema import HEADLINE, METRICS, REFERENCE_PROTOCOL, Metric
-from posenc.results.selection import only, parse_multiple
 from posenc.results.settings import where
 
 OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")  # commas; a row of a mixed table has some in its name
@@ -69,8 +70,12 @@ def run_compare(options: CompareOptions) -> None:
         _against(options, runs)
     else:
         found = compare_runs(runs, request)
-        shown = {"full": options.full, "every": bool(options.columns), "per": options.per or PER[0]}
-        show(found, options.format, sys.stdout, runs=runs, **shown)  # type: ignore[arg-type]
+        if options.per is None or options.per == "cell":
+            every = bool(options.columns)
+            show(found, options.format, sys.stdout, runs=runs, full=options.full, every=every)
+        else:
+            lines = seeds_table if options.per == "seed" else documents_table
+            write(csv_lines(lines(runs, request)), sys.stdout)
         if options.plot is not None:
             save_plot(Path(options.plot), options.plot_kind or KIND, runs, found, options.plot_width or WIDTH)
             say(f"wrote {options.plot}")
@@ -89,7 +94,7 @@ def _request(options: CompareOptions) -> CompareRequest:
     """Return what is compared; refuse whatever can be seen to be wrong before runs are read."""
     for option, value, allowed in (
         ("--format", options.format, list(FORMATS)),
-        ("--per", options.per, list(PER)),
+        ("--per", options.per, ["cell", "seed", "document"]),
         ("--metric", options.metric, list(METRICS)),
         ("--extensions", options.extensions, ["rows", "columns"]),
         ("--plot-kind", options.plot_kind, list(PLOTS)),

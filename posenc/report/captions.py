@@ -12,6 +12,7 @@ from typing import Any
 from posenc.core.errors import visible
 from posenc.results.cells import Cell, CurveSummary
 from posenc.results.comparison import CompareRequest, Comparison, Row, compare_runs, protocols_of
+from posenc.results.load import Run
 from posenc.results.ranking import (
     BETTER,
     COLLAPSED,
@@ -23,8 +24,7 @@ from posenc.results.ranking import (
     WORSE,
     short_verdict,
 )
-from posenc.results.row_groups import full_label
-from posenc.results.run import Run
+from posenc.results.rows import full_label
 from posenc.results.schema import BREAK, HEADLINE, printed_change
 from posenc.results.settings import as_text
 

@@ -1,4 +1,4 @@
-"""Write a comparison for programs: CSV, a line for each cell, seed or document, and one JSON document."""
+"""Write a comparison for programs: CSV and one JSON document."""
 
 from __future__ import annotations
 
@@ -6,32 +6,15 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from posenc.core.errors import UserError, visible
+from posenc.core.errors import visible
 from posenc.report.captions import answer
 from posenc.results.comparison import Comparison
-from posenc.results.run import Run
 from posenc.results.schema import SCHEMA_VERSION
 
-PER = ("cell", "seed", "document")
 FORMULA = "=+-@＝＋－＠"  # what a spreadsheet takes for the beginning of a formula
-
-
-def csv_of(comparisons: Sequence[Comparison], runs: Sequence[Run], per: str) -> str:
-    """Return unrounded numbers, a unit a column, empty where there is none. `per` is one of PER."""
-    if per not in PER:
-        raise UserError("--per", per, "no such line", allowed=PER)
-    rows = [
-        {"protocol": one.header["protocol"], "metric": one.header["metric"], "row": row.label}
-        | {key: value for key, value in vars(cell).items() if not hasattr(value, "__dict__")}
-        for one in comparisons
-        for row in one.rows
-        for cell in row.cells
-    ]
-    heads = list(dict.fromkeys(key for row in rows for key in row))
-    return csv_text([heads, *([row.get(head) for head in heads] for row in rows)])
 
 
 def json_document(comparisons: Sequence[Comparison]) -> str:
@@ -42,6 +25,12 @@ def json_document(comparisons: Sequence[Comparison]) -> str:
     documents = [{"summary": visible(answer(one))} | _finite(one.to_dict()) for one in comparisons]
     several = {"schema_version": SCHEMA_VERSION, "comparisons": documents}
     return json.dumps(documents[0] if len(documents) == 1 else several, indent=2, allow_nan=False) + "\n"
+
+
+def csv_lines(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return lines of results.frame as CSV: unrounded, a unit a column, empty where there is none."""
+    heads = list(dict.fromkeys(key for line in lines for key in line))
+    return csv_text([heads, *([line.get(head) for head in heads] for line in lines)])
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> str:

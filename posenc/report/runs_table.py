@@ -14,9 +14,8 @@ from rich.text import Text
 from posenc.core.console import clock
 from posenc.core.errors import visible
 from posenc.report.captions import length, millions, plural
-from posenc.results.run import Run
+from posenc.results.load import Run
 from posenc.results.run_summary import RunSummary, resume_command
-from posenc.results.settings import value_of_key
 
 FINISHED, DIVERGED = "finished", "diverged"
 STYLES = {FINISHED: "green", "running": "cyan", "interrupted": "yellow"}  # all others are red
@@ -95,9 +94,9 @@ def _facts(run: RunSummary, now: float) -> dict[str, str | None]:
     speed, longest, at_t = run.tokens_per_second, run.longest, run.at_train_length
     return {
         "status": run.state,
-        "experiment": run.run.path.parent.name or None,
+        "experiment": run.experiment,
         "encoding": run.encoding,
-        "model": value_of_key(run.run, "model"),
+        "model": run.model,
         "T": None if run.context_length is None else str(run.context_length),
         "seed": None if run.run.seed is None else str(run.run.seed),
         "tokens": _progress(run),
@@ -121,11 +120,11 @@ def _plain(run: RunSummary) -> dict[str, Any]:
     longest_multiple, nats_at_longest = run.longest or (None, None)
     return {
         "path": str(run.run.path),
-        "experiment": run.run.path.parent.name,
+        "experiment": run.experiment,
         "status": run.state,
         "reason": run.reason,
         "encoding": run.encoding,
-        "model": value_of_key(run.run, "model"),
+        "model": run.model,
         "seed": run.run.seed,
         "context_length": run.context_length,
         "tokens": run.tokens,

@@ -23,8 +23,8 @@ from posenc.report.captions import (
 )
 from posenc.results.cells import Cell, CurveSummary
 from posenc.results.comparison import Column, Comparison, Row, protocols_of
+from posenc.results.load import Run
 from posenc.results.ranking import Versus, short_verdict
-from posenc.results.run import Run
 from posenc.results.schema import printed, printed_change
 
 BEST, TIED = "*", "~"

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from posenc.core.errors import UserError, visible
-from posenc.report.data import csv_of, json_document
+from posenc.report.data import csv_lines, json_document
 from posenc.report.table import (
     BEST,
     TIED,
@@ -26,7 +26,8 @@ from posenc.report.table import (
     report_of,
 )
 from posenc.results.comparison import CompareRequest, Comparison, compare_runs, protocols_of
-from posenc.results.run import Run
+from posenc.results.frame import cells_table
+from posenc.results.load import Run
 from posenc.results.run_summary import resume_command
 from posenc.results.schema import HEADLINE
 
@@ -52,12 +53,10 @@ def show(
     runs: Sequence[Run] = (),
     full: bool = False,
     every: bool = False,
-    per: str = "cell",
 ) -> None:
     """Print comparisons, as wide, coloured and plain as the stream can show.
 
-    `runs` are what they were made of; `full`: every number with its interval; `every`: lengths below T too;
-    `per`: of CSV, what a line is.
+    `runs` are what they were made of; `full`: every number with its interval; `every`: lengths below T too.
     """
     text = render(
         comparisons,
@@ -68,7 +67,6 @@ def show(
         runs=runs,
         full=full,
         every=every,
-        per=per,
     )
     write(text, stream)
 
@@ -83,7 +81,6 @@ def render(
     runs: Sequence[Run] = (),
     full: bool = False,
     every: bool = False,
-    per: str = "cell",
 ) -> str:
     """Return comparisons as text that ends with a newline; only the format `table` uses `width` and `color`.
 
@@ -99,7 +96,7 @@ def render(
         case "latex":
             text = latex([paper_report_of(one, runs, every or full) for one in comparisons])
         case "csv":
-            text = csv_of(comparisons, runs, per)
+            text = csv_lines(cells_table(comparisons))
         case "json":
             text = json_document(comparisons)
         case _:

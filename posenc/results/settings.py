@@ -12,9 +12,9 @@ from typing import Any
 
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import choice_file
-from posenc.results.run import Run
+from posenc.results.load import Run
 
-# Settings that leave the numbers alone, and those that posenc.results.selection compares on its own.
+# Settings that leave the numbers alone, and those that posenc.results.rows compares on its own.
 NOT_DEFINING = {"seed", "device", "name", "experiment_name", "experiment", "runs_dir", "plugins", "eval"}
 NOT_DEFINING |= {"tracking", "hydra", "train.compile", "train.checkpoint_seconds", "train.log_every"}
 SKIPPED = NOT_DEFINING | {"model", "data", "tokenizer", "context_length", "train.tokens", "encoding.name"}
