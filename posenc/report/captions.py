@@ -69,7 +69,7 @@ breaks at   the first position past T that is surely {BREAK:g} nats above T's le
 beyond=  what an encoding does past T, where it must choose
 protocols   fixed-target: the headline; the same last tokens at every length
          sliding: all tokens, each once; nonoverlapping: as in papers, rewards
-         longer windows; positions: loss by position; induction, far-copy: copies
+         longer windows; positions: by position; induction, far-copy: copies
 """
 
 
