@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.cells import cell_len
-from rich.table import Table
 from rich.text import Text
 
 from posenc.core.console import clock
@@ -22,7 +21,7 @@ STYLES = {FINISHED: "green", "running": "cyan", "interrupted": "yellow"}  # all 
 ORDER = (FINISHED, "running", "interrupted", "failed", DIVERGED, "dead", "damaged", "unknown")
 RESUMABLE = ("dead", "interrupted", "failed")  # by the same command
 GAP = 2
-LEFT = ("status", "experiment", "encoding", "model")
+LEFT = ("status", "experiment", "encoding", "model", "run")
 LESS = ("age", "tok/s", "tokens", "model", "experiment")  # left out in this order where the width is small
 UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
@@ -38,8 +37,8 @@ def summary(runs: Sequence[RunSummary]) -> str:
     return plural(len(runs), "run") + (f": {counts}" if counts else "")
 
 
-def table(runs: Sequence[RunSummary], width: int, now: float) -> Table:
-    """Return a row a run, without the columns of LESS where `width` is too small.
+def table(runs: Sequence[RunSummary], width: int, now: float) -> list[Text]:
+    """Return a line a run below the heads, without the columns of LESS where `width` is too small.
 
     The directory is shown as its path where that fits, else as its name, else as the end of its hash.
     """
@@ -53,13 +52,24 @@ def table(runs: Sequence[RunSummary], width: int, now: float) -> Table:
         used = sum(max(map(cell_len, [head, *texts])) + GAP for head, texts in kept.items())
         if used + max(map(cell_len, ["run", *some])) <= width:
             break
-    drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold", show_edge=False)
-    for head in kept:
-        drawn.add_column(head, justify="left" if head in LEFT else "right", no_wrap=True)
-    drawn.add_column("run", no_wrap=True)
-    for state, *row, name in zip(*kept.values(), some, strict=True):
-        drawn.add_row(Text(state, style=STYLES.get(state, "red")), *map(Text, row), Text(name))
-    return drawn
+    columns = {**kept, "run": some}
+    widths = {head: max(map(cell_len, [head, *texts])) for head, texts in columns.items()}
+    lines: list[Text] = []
+    for row in zip(*([head, *texts] for head, texts in columns.items()), strict=True):
+        line = Text(style="" if lines else "bold")
+        for head, text in zip(columns, row, strict=True):
+            room = " " * (widths[head] - cell_len(text))
+            line.append(
+                text + room if head in LEFT else room + text, style=_style(head, text) if lines else ""
+            )
+            line.append(" " * GAP)
+        line.rstrip()
+        lines.append(line)
+    return lines
+
+
+def _style(head: str, text: str) -> str:
+    return STYLES.get(text, "red") if head == "status" else ""
 
 
 def notes(runs: Sequence[RunSummary], now: float) -> list[str]:
