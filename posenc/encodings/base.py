@@ -67,9 +67,8 @@ class Shape:
 class Encoding(nn.Module):
     """One positional encoding. Override the hooks it needs; a hook left alone costs nothing.
 
-    The attention picks its kernel by `hooks`, never by a name. Parameters of the encoding are keyword-only
-    arguments of `__init__` with types; their defaults are in `conf/encoding/<name>.yaml`. Raise ValueError in
-    `__init__` for a value out of range.
+    The attention picks its kernel by `hooks`, never by a name. Parameters are keyword-only arguments of
+    `__init__` with types, their defaults in `conf/encoding/<name>.yaml`; ValueError for one out of range.
     """
 
     name: ClassVar[str]

@@ -16,14 +16,8 @@ import yaml
 from posenc.core.errors import UserError
 from posenc.core.paths import conf_dir
 from posenc.core.signature import parameters_of
-from posenc.encodings import (
-    build_encoding,
-    encoding_class,
-    list_encodings,
-    registry,
-    resolve_encoding,
-    sources_of,
-)
+from posenc.encodings import build_encoding, list_encodings, registry
+from posenc.encodings.registry import encoding_class, resolve_encoding, sources_of
 from posenc.encodings.rope import RoPE
 
 SIZES = {"d_model": 16, "n_heads": 2, "head_dim": 8, "n_layers": 1, "train_length": 8}

@@ -11,9 +11,10 @@ from naive_formulas import Example
 
 from posenc.core.errors import UserError
 from posenc.core.seeds import generator_for
-from posenc.encodings import build_encoding, resolve_encoding
+from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding
 from posenc.encodings.options import build_options
+from posenc.encodings.registry import resolve_encoding
 from posenc.encodings.sum import Sum
 from posenc.model.decoder import Decoder, ModelShape, initialize
 from posenc.training.optimizer import Optimization, build_optimizer
