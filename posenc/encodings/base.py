@@ -72,10 +72,10 @@ class Encoding(nn.Module):
     """
 
     name: ClassVar[str]
-    paper: ClassVar[str] = "not said"
-    formula: ClassVar[str] = "not said"
-    acts_on: ClassVar[str] = "not said"  # a hook | nothing | several
-    past_training: ClassVar[str] = "not said"  # what happens beyond the training length, in one line
+    paper: ClassVar[str] = "not given"
+    formula: ClassVar[str] = "not given"
+    acts_on: ClassVar[str] = "not given"  # a hook | nothing | several
+    past_training: ClassVar[str] = "not given"  # what happens beyond the training length, in one line
     learned: ClassVar[str | None] = None  # parameter count: arithmetic over T d D H L and the parameters
     traps: ClassVar[tuple[str, ...]] = ()  # common errors in other implementations, a sentence each
     revision: ClassVar[int] = 1  # raised when its numbers change; part of a run's identity
