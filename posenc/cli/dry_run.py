@@ -26,7 +26,7 @@ from posenc.core.console import shown
 from posenc.core.errors import RunError, visible
 from posenc.core.machine import peak_of, resident, wait_for
 from posenc.core.seeds import generator_for
-from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer
+from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer, corpus_notes
 from posenc.data.corpus import known_figures
 from posenc.data.documents import SPLITS
 from posenc.data.hub import go_offline
@@ -126,7 +126,13 @@ def _print(estimated: list[tuple[TrainJob, Estimate]]) -> int:
     console.print(table)
     for line in _details(*estimated[0], here) if len(estimated) == 1 else ():
         console.print(Text(visible(line)))
+    for note in dict.fromkeys(note for job, _ in estimated for note in _notes(job)):
+        console.print(Text(visible(note)))
     return code
+
+
+def _notes(job: TrainJob) -> list[str]:
+    return corpus_notes(job.facts, job.evaluation.split, max(job.evaluation.windows))
 
 
 def _details(job: TrainJob, found: Estimate, here: int) -> list[str]:
@@ -143,8 +149,8 @@ def _details(job: TrainJob, found: Estimate, here: int) -> list[str]:
         f"{shape.head_dim}, vocabulary {found.vocab_size:,}",
         f"training   {job.steps:,} steps, a batch is ({job.batch_windows}, {length}): "
         f"{batch_tokens:,} tokens; {speed}",
-        f"corpus     {facts.name}: {sum(facts.documents.values()):,} documents, "
-        f"{facts.bytes['train'] / 1e6:,.1f} MB to train on, fingerprint {facts.fingerprint[:8]}",
+        f"corpus     {facts.name}: {sum(map(len, facts.sizes.values())):,} documents, "
+        f"{sum(facts.sizes['train']) / 1e6:,.1f} MB to train on, fingerprint {facts.fingerprint[:8]}",
         f"evaluation {', '.join(job.evaluation.protocols)} at {', '.join(map(str, job.evaluation.windows))} "
         "tokens",
         f"memory     training {_mb(found.training_memory + here)}, evaluation "
@@ -180,7 +186,7 @@ def random_store(facts: CorpusFacts, tokenizer: Mapping[str, Any]) -> TokenStore
     each = 1.0 if tokenizer["name"] == "bytes" else BYTES_A_TOKEN
     splits, start = {}, 0
     for name in SPLITS:
-        lengths = (_document_bytes(facts, name) / each).astype(np.int64)
+        lengths = (np.array(facts.sizes[name], dtype=np.int64) / each).astype(np.int64)
         lengths = lengths[np.cumsum(lengths) <= max(MOST_TOKENS // 3, lengths[:1].sum())]
         starts = start + np.cumsum(lengths) - lengths
         splits[name] = Split([str(i) for i in range(len(lengths))], starts, lengths)
@@ -188,15 +194,6 @@ def random_store(facts: CorpusFacts, tokenizer: Mapping[str, Any]) -> TokenStore
     dtype = smallest_dtype(vocab_size)
     tokens = np.random.default_rng(0).integers(0, vocab_size, size=max(1, start), dtype=dtype)
     return TokenStore(tokens, None, facts.fingerprint, vocab_size, dict(tokenizer), splits)
-
-
-def _document_bytes(facts: CorpusFacts, split: str) -> np.ndarray:
-    """Return the bytes of a split's documents, equal ones where only the longest and the sum are known."""
-    if facts.loaded is not None:
-        return np.array([len(d.text) for d in facts.loaded if d.split == split], dtype=np.int64)
-    documents = max(1, facts.documents[split])
-    rest = (facts.bytes[split] - facts.longest[split]) // max(1, documents - 1)
-    return np.array([facts.longest[split], *[rest] * (documents - 1)], dtype=np.int64)
 
 
 def estimate(job: TrainJob, store: TokenStore, flops: float) -> Estimate:
