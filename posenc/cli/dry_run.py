@@ -54,7 +54,6 @@ NO_COST = ("seed", "name", "experiment_name", "runs_dir", "tracking")
 SAMPLE = 1.1e10  # FLOPs of a sample on a CPU: a batch of nano, 0.2 s on one core; a GPU gets whole batches
 SAMPLES_OF_ALL = 4e10  # of a sweep's samples
 SHORTEST, LONGEST = 16, 1 << 20  # windows that are sampled, as far as their FLOPs allow
-CALLS = 2  # of a sample that are timed; the fastest counts
 MOST_LAYERS = 4  # of the model that is sampled: deeper ones take as much longer as they have more FLOPs
 UPDATE_BYTES = 40  # a parameter: clipping and AdamW read and write weight, gradient and two moments
 ADD_BYTES = 12  # a number of an addition in place, which gives the rate for it
@@ -319,17 +318,20 @@ class Sampler:
         return self.flops / (training_flops(self.model, window) * window)
 
     def _sampled(self, run: Callable[[], object], tokens: int, window: int = 0) -> Rate:
-        with peak_of(self.job.device, self.model.parameters()) as held:
-            run()  # the first time sets up
         # on a CPU the thread's own seconds: what other processes take does not count
         clock = time.thread_time if self.job.device.type == "cpu" else time.perf_counter
-        seconds = math.inf
-        for _ in range(CALLS):
+
+        def timed() -> float:
             wait_for(self.job.device)
             began = clock()
             run()
             wait_for(self.job.device)
-            seconds = min(seconds, clock() - began)
+            return clock() - began
+
+        timed()  # the first time sets up
+        with peak_of(self.job.device, self.model.parameters()) as held:
+            seconds = timed()
+        seconds = min(seconds, timed())
         deeper = forward_flops(self.whole, window) / forward_flops(self.model, window) if window else 1.0
         return Rate(seconds * deeper / tokens, held[0] / tokens)
 
