@@ -22,8 +22,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from posenc.config.conf_text import command_tree
 from posenc.config.errors import (
     is_choice,
+    no_search,
     no_such_choice,
     translated,
     unknown_key,
@@ -35,7 +37,7 @@ from posenc.config.hydra_adapter import (
     BASIC_SWEEPER,
     combinations,
     override_parser,
-    resolving_hydra,
+    resolve_hydra,
 )
 from posenc.config.overrides import CommandLine, is_hydras, key_of, quoted
 from posenc.config.schema import LAUNCHER, EvalConfig, TrainConfig, register_schemas
@@ -98,25 +100,26 @@ def frozen(settings: dict[str, Any]) -> str:
 def _jobs_of(command: str, line: CommandLine) -> Jobs:
     """Compose the jobs that the line itself names, without those of `sweep.also`."""
     with initialized(line.config_dir) as search:
-        for override in line.overrides if line.multirun else ():
+        deciding = of_the_sweep(line)
+        for override in deciding:
             if key_of(override) == "experiment" and is_sweep(override):
                 hint = "a command for each; one that is to bring another along says so itself: sweep.also"
                 raise UserError("experiment", override.partition("=")[2], "one at a time", hint=hint)
-        base = _compose(command, [*search, *(of_the_sweep(line) if line.multirun else line.overrides)])
-        mode = OmegaConf.select(base, "hydra.mode")
-        choices = OmegaConf.select(base, "hydra.runtime.choices")
+        base = _compose(command, [*search, *(deciding if line.multirun or deciding else line.overrides)])
+        _refuse_folders(command, base)
+        mode, params = base.hydra.mode, base.hydra.sweeper.get("params") or {}
+        choices = base.hydra.runtime.choices
         launcher = str(choices["hydra/launcher"])
-        if not (line.multirun or str(getattr(mode, "name", mode)) == "MULTIRUN"):
+        if not (line.multirun or mode == RunMode.MULTIRUN or (mode is None and params)):
             if mode is None and launcher != "basic":
                 raise UserError("hydra/launcher", launcher, "launches the jobs of a sweep", hint="add -m")
+            if deciding:
+                base = _compose(command, [*search, *line.overrides])
             base.hydra.mode = RunMode.RUN
             return Jobs([ComposedJob(line.overrides, plain_settings(command, base))], config=base)
-        if OmegaConf.select(base, "hydra.sweeper._target_") != BASIC_SWEEPER:
-            hint = "a search gives single commands, and reads results.json after each"
-            sweeper = str(choices["hydra/sweeper"])
-            raise UserError("hydra/sweeper", sweeper, "sweeps are grids here", allowed="basic", hint=hint)
+        if base.hydra.sweeper._target_ != BASIC_SWEEPER:
+            raise no_search(str(choices["hydra/sweeper"]))
         jobs: list[ComposedJob] = []
-        params = base.hydra.sweeper.params or {}
         for overrides in _grid(command, [*(f"{k!s}={v}" for k, v in params.items()), *line.overrides]):
             try:
                 settings = plain_settings(command, _compose(command, [*search, *overrides]))
@@ -127,6 +130,21 @@ def _jobs_of(command: str, line: CommandLine) -> Jobs:
             return Jobs(jobs, checked_n_jobs(OmegaConf.select(base, "hydra.launcher.n_jobs")))
         ours = OmegaConf.select(base, "hydra.launcher._target_") == BASIC_LAUNCHER
         return Jobs(jobs, launcher=None if ours else launcher)
+
+
+def _refuse_folders(command: str, config: DictConfig) -> None:
+    """Raise UserError where Hydra is to choose a folder: posenc makes the run directory."""
+    usual = command_tree(command)["hydra"]
+    given = OmegaConf.to_container(config.hydra, resolve=False)
+    assert isinstance(given, dict)
+    for key in ("run.dir", "sweep.dir", "sweep.subdir", "job.chdir", "output_subdir"):
+        section, _, name = key.rpartition(".")
+        value, default = ((tree[section] if section else tree)[name] for tree in (given, usual))
+        if value != default:
+            hint = "an evaluation is kept in the directory of its run"
+            if command == "train":
+                hint = "runs_dir=FOLDER experiment_name=GROUP name=NAME gives FOLDER/GROUP/NAME-HASH"
+            raise UserError(f"hydra.{key}", value, "posenc makes the run directory, not Hydra", hint=hint)
 
 
 def checked_n_jobs(value: object) -> int:
@@ -260,8 +278,8 @@ def plain_settings(command: str, config: DictConfig) -> dict[str, Any]:
     """
     kept = OmegaConf.masked_copy(config, [str(k) for k in config if k != "hydra"])
     try:
-        with resolving_hydra(config):
-            settings = OmegaConf.to_container(kept, resolve=True, throw_on_missing=True)
+        resolve_hydra(config)
+        settings = OmegaConf.to_container(kept, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         key = str(getattr(error, "full_key", None) or "override")
         if isinstance(error, MissingMandatoryValue):

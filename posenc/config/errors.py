@@ -13,17 +13,20 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
-from posenc.config.overrides import group_of, key_of, quoted
+from posenc.config.overrides import group_of, key_of
 from posenc.core.errors import UserError, first_line, nearest
 from posenc.core.paths import choice_files, conf_dir
 
 LONGEST_NAME = 250  # bytes: of a file's 255 five are `.yaml`
-# Launchers of Hydra's plug-ins, and what to install for them; the preset `slurm` needs `submitit_slurm`.
-PLUG_INS = {
+# What to install for launchers (the preset `slurm` needs `submitit_slurm`), and to search without a sweeper.
+LAUNCHERS = {
     "submitit_slurm": "'posenc[slurm]'",
     "submitit_local": "'posenc[slurm]'",
     "ray": "hydra-ray-launcher",
+    "ray_aws": "hydra-ray-launcher",
+    "rq": "hydra-rq-launcher",
 }
+SEARCHES = {"optuna": "optuna", "ax": "ax-platform", "nevergrad": "nevergrad"}
 WANTED = {
     "Integer": "a whole number",
     "Float": "a number",
@@ -35,14 +38,11 @@ Composed = Callable[[list[str]], DictConfig]  # overrides -> the configuration, 
 
 def unreadable(override: str) -> UserError:
     """An override that is not KEY=VALUE."""
-    key, _, value = override.partition("=")
-    if re.fullmatch(r"[~+]*[\w./@]+", key) and re.search(r"[^\x00-\x7f]|^~", value) and "'" not in value:
-        hint = f'Hydra wants quotes of its own around such a value:\n"{key}={quoted(value)}"'
-    elif override in choice_files("encoding"):
+    if override in choice_files("encoding"):
         hint = f"did you mean: encoding={override}"
     else:
         hint = "no spaces around '='; quote what holds spaces or brackets:\n"
-        hint += "'eval.lengths=[1x,2x]'  \"data.paths='my texts'\""
+        hint += "'eval.lengths=[1x,2x]'"
     return UserError(override, None, "cannot be read as KEY=VALUE", hint=hint)
 
 
@@ -51,11 +51,20 @@ def no_such_choice(error: MissingConfigException) -> UserError:
     group, _, choice = (error.missing_cfg_file or "").rpartition("/")
     if not group:
         return UserError(choice, None, first_line(error))
-    if group == "hydra/launcher" and choice in PLUG_INS:
-        hint = f"pip install {PLUG_INS[choice]}"
+    if group == "hydra/launcher" and choice in LAUNCHERS:
+        hint = f"pip install {LAUNCHERS[choice]}"
         return UserError(group, choice, "needs a plug-in of Hydra that is not installed", hint=hint)
+    if group == "hydra/sweeper":
+        return no_search(choice)
     hint = f"one of your own needs --config-dir DIR with its YAML in DIR/{group}/"
     return UserError(group, choice, f"there is no such {group}", allowed=list(error.options or []), hint=hint)
+
+
+def no_search(sweeper: str) -> UserError:
+    """A sweeper that searches: posenc's sweeps are grids."""
+    hint = f"to search, pip install {SEARCHES.get(sweeper, sweeper)} and let its objective run\n"
+    hint += "posenc train KEY=VALUE ... and read the run's results.json"
+    return UserError("hydra/sweeper", sweeper, "sweeps are grids here", allowed="basic", hint=hint)
 
 
 def unreadable_yaml(error: yaml.YAMLError) -> UserError:

@@ -10,7 +10,7 @@ import sys
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 from posenc.config.compose import ComposedJob, Jobs, frozen
 from posenc.core.console import say
@@ -23,16 +23,8 @@ if TYPE_CHECKING:
     from posenc.running.train_job import TrainJob
 
 
-@overload
-def validated(command: Literal["train"], settings: dict[str, Any]) -> TrainJob: ...
-
-
-@overload
-def validated(command: str, settings: dict[str, Any]) -> TrainJob | EvalJob: ...
-
-
-def validated(command: str, settings: dict[str, Any]) -> TrainJob | EvalJob:
-    """Return the validated job of these settings, validated once in a process. Raises UserError."""
+def validated(command: str, settings: dict[str, Any]) -> Any:
+    """Return the TrainJob or EvalJob of these settings, validated once in a process. Raises UserError."""
     return _validated(command, frozen(settings))
 
 
@@ -90,16 +82,22 @@ def each_once(composed: Jobs) -> Jobs:
     return dataclasses.replace(composed, jobs=kept)
 
 
+def seed_by_seed(composed: Jobs) -> Jobs:
+    """Return the jobs of the first seed, then those of the next: a comparison exists early."""
+    seeds = list(dict.fromkeys(job.settings.get("seed") for job in composed.jobs))
+    jobs = sorted(composed.jobs, key=lambda job: seeds.index(job.settings.get("seed")))
+    return dataclasses.replace(composed, jobs=jobs)
+
+
 def requested_targets(command: str, jobs: list[ComposedJob]) -> dict[Path, set[tuple[str, str]]]:
     """Return the (protocol, hash of its targets) that an evaluation measures, by run; {} for a training."""
     if command != "eval":
         return {}
-    from posenc.running.eval_job import EvalJob, targets_of
+    from posenc.running.eval_job import targets_of
 
     found: dict[Path, set[tuple[str, str]]] = {}
     for job in jobs:
         checked = validated("eval", job.settings)
-        assert isinstance(checked, EvalJob)
         found.setdefault(checked.directory, set()).update(targets_of(checked))
     return found
 
@@ -114,7 +112,7 @@ def state_of(command: str, settings: dict[str, Any]) -> str | None:
     return run_state(job.directory, job.settings["eval"])
 
 
-def run_job(command: str, settings: dict[str, Any], *, in_sweep: bool) -> int:
+def run_job(command: str, settings: dict[str, Any], *, in_sweep: bool = False) -> int:
     """Run one job; print its table unless it is part of a sweep. Returns its exit code."""
     from posenc.running.eval_job import run_eval
     from posenc.running.run_lock import HeldRunError

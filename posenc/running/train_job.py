@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from posenc.config.checks import (
+    LARGEST_TOKENS,
     LONGEST_CONTEXT,
     EvalPlan,
     between,
@@ -27,7 +28,7 @@ from posenc.config.checks import (
     check_runs_dir,
     whole,
 )
-from posenc.core.errors import safe_name
+from posenc.core.errors import UserError, safe_name
 from posenc.core.paths import expanded
 from posenc.data import (
     CorpusFacts,
@@ -70,8 +71,11 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     seed = whole("seed", settings["seed"], least=0)
     context_length = whole("context_length", settings["context_length"], least=2, most=LONGEST_CONTEXT)
     train = settings["train"]
-    tokens = whole("train.tokens", train["tokens"], least=1)
     batch_tokens = check_batch_tokens(train["batch_tokens"], context_length)
+    tokens = whole("train.tokens", train["tokens"], least=1, most=LARGEST_TOKENS)
+    if tokens < batch_tokens:
+        problem = f"is less than one update, train.batch_tokens={batch_tokens}"
+        raise UserError("train.tokens", tokens, problem, allowed=f"a whole number from {batch_tokens}")
     whole("train.log_every", train["log_every"], least=1)
     between("train.checkpoint_seconds", train["checkpoint_seconds"], 0, math.inf)
     shape = check_model(settings["model"])

@@ -127,7 +127,7 @@ def test_auto_goes_on_in_the_precision_that_a_run_was_begun_in(
 
 def test_steps_are_the_tokens_over_the_batch(job: Callable[..., TrainJob]) -> None:
     assert (job().steps, job().batch_windows) == (tiny.STEPS, 8)
-    assert job("train.tokens=1").steps == 1
+    assert job("train.tokens=128").steps == 1
     uneven = job("train.batch_tokens=130")  # 8 windows of 16, no part of a ninth
     assert (uneven.steps, uneven.batch_windows) == (tiny.STEPS, 8)
 
