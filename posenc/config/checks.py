@@ -55,9 +55,9 @@ def whole(key: str, value: Any, *, least: int, most: int = LARGEST) -> int:
     allowed = f"a whole number from {least}" + (f" to {most}" if most < LARGEST else "")
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UserError(key, value, "wrong type", allowed=allowed)
-    written = repr(value).replace("e+", "e")  # 1e30, as it was typed
+    written = f"{value:.0f}" if abs(value) < 1e16 else repr(value).replace("e+", "e")  # 1e30 as it was typed
     if isinstance(value, float) and not value.is_integer():  # nor are nan and infinity
-        raise UserError(key, written, "not a whole number", allowed=allowed)
+        raise UserError(key, value, "not a whole number", allowed=allowed)
     if not least <= value <= most:
         problem = "too small" if value < least else "too large"
         raise UserError(key, written, problem, allowed=f"a whole number from {least} to {most}")

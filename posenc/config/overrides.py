@@ -36,6 +36,10 @@ def parse(arguments: list[str]) -> CommandLine:
     for word in arguments:
         if any("\ud800" <= sign <= "\udfff" for sign in word):
             raise UserError(visible(word), None, "is not UTF-8, and settings are kept as text")
+    flag = "--config-dir="  # a shell leaves a ~ behind it as it is
+    arguments = [
+        f"{flag}{expanded(word.removeprefix(flag))}" if word.startswith(flag) else word for word in arguments
+    ]
     args = argument_parser().parse_intermixed_args(arguments)  # flags may stand between overrides
     if args.multirun and args.cfg:
         raise UserError("--cfg", args.cfg, "cannot be combined with --multirun", hint="leave out -m")
@@ -53,7 +57,7 @@ def parse(arguments: list[str]) -> CommandLine:
         overrides=[as_written(override) for override in args.overrides],
         flags=[word for word in arguments if word not in args.overrides],
         multirun=bool(args.multirun),
-        config_dir=args.config_dir and str(expanded(args.config_dir)),
+        config_dir=args.config_dir,
         asks_hydra=asks,
         prints_config=args.cfg is not None,
     )

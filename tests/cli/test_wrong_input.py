@@ -74,7 +74,7 @@ WRONG: list[tuple[str, ...]] = [
     ("train eval.lengths=[1000000000x]", "eval.lengths=1000000000x: too large"),
     ("train eval.lengths=[99999999999999999999]", "eval.lengths=99999999999999999999: too large"),
     ("train context_length=1000000000 train.batch_tokens=1000000000", "context_length=1000000000: too large"),
-    ("train train.batch_tokens=1e9", "train.batch_tokens=1e9: too large", "from 1 to 67108864"),
+    ("train train.batch_tokens=1e9", "train.batch_tokens=1000000000: too large", "from 1 to 67108864"),
     ("train train.tokens=1e30", "train.tokens=1e30: too large", "to 1000000000000000"),
     ("train train.tokens=99999999999999999999", "train.tokens=99999999999999999999: too large"),
     ("train train.batch_tokens=6000", "train.tokens=5120", "less than one update, train.batch_tokens=6000"),
