@@ -19,8 +19,8 @@ from posenc.report.writers import FORMATS, show
 from posenc.results.cells import PROBES
 from posenc.results.comparison import Comparison, View, compare_facets, metric_for, protocols_of, tables_of
 from posenc.results.load import Run, load_runs
+from posenc.results.rows import only, parse_multiple
 from posenc.results.schema import HEADLINE, METRICS, REFERENCE_PROTOCOL, Metric
-from posenc.results.selection import only, parse_multiple
 from posenc.results.settings import where
 
 OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")  # commas; a row of a mixed table has some in its name

@@ -19,8 +19,7 @@ from posenc.core.errors import UserError, visible
 from posenc.core.paths import output_file
 from posenc.report.runs_table import document, notes, summary, table
 from posenc.report.writers import color_of, unicode_of, width_of
-from posenc.results.load import SUFFIX, Run, bundled, load_runs, packed
-from posenc.results.run import run_names
+from posenc.results.load import SUFFIX, Run, bundled, load_runs, packed, run_names
 from posenc.results.run_summary import RunSummary, bundles, run_directories, run_summary
 from posenc.results.settings import where as fitting
 from posenc.running.signals import InterruptedRunError, StopFlag
@@ -89,7 +88,7 @@ def _read(paths: Sequence[str], where: Sequence[str], sort: str, reverse: bool) 
             found.append(run_summary(path))
         else:
             run = Run(path, problem=problem)
-            found.append(RunSummary(run, run.state, None, None, None, None, None, None, {}, None, problem))
+            found.append(RunSummary(run, run.state, problem))
     if where:
         kept = {run.path for run in fitting([one.run for one in found], where)}
         found = [one for one in found if one.run.path in kept]

@@ -23,7 +23,7 @@ from posenc.results.ranking import (
     WORSE,
     short_verdict,
 )
-from posenc.results.row_groups import full_label
+from posenc.results.rows import full_label
 from posenc.results.schema import printed, printed_change
 from posenc.results.settings import as_text
 

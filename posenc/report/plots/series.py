@@ -15,7 +15,7 @@ from posenc.report.colors import Style, styles_of
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row, compare
 from posenc.results.load import Run, losses_of
-from posenc.results.row_groups import full_label
+from posenc.results.rows import full_label
 from posenc.results.schema import HEADLINE, METRICS
 
 LONGEST_NAME = 44  # characters
