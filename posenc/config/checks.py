@@ -208,14 +208,7 @@ def check_runs_dir(given: str, folder: Path, *, writing: bool) -> None:
     """
     if not given:
         raise UserError("runs_dir", "''", "is not a folder", hint="runs_dir=. is the working folder")
-    for place in (folder, *folder.parents):
-        try:
-            place.lstat()
-            break
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:  # a name too long
-            raise UserError("runs_dir", given, f"cannot be used: {error.strerror}") from error
+    place = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if not place.is_dir():  # nor is a link to nothing
         raise UserError("runs_dir", given, f"{place} is not a folder")
     if writing and not os.access(place, os.W_OK | os.X_OK):

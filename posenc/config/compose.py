@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import glob
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,7 +42,7 @@ from posenc.config.overrides import CommandLine, is_hydras, key_of, quoted
 from posenc.config.schema import LAUNCHER, EvalConfig, TrainConfig, register_schemas
 from posenc.core.console import say
 from posenc.core.errors import UserError, first_line, visible
-from posenc.core.paths import conf_dir, refuse_taken_names
+from posenc.core.paths import conf_dir, expanded, is_folder, refuse_taken_names
 from posenc.results.load import load_run, run_places
 from posenc.training.checkpoint import checkpoint_paths
 
@@ -178,7 +177,7 @@ def own_overrides(job: ComposedJob, jobs: list[ComposedJob]) -> list[str]:
 def initialized(config_dir: str | None) -> Iterator[list[str]]:
     """Initialize Hydra's compose API on posenc's YAML; yields the overrides that add the user's folder."""
     if config_dir is not None:
-        if not os.path.isdir(config_dir):  # noqa: PTH112  Path.is_dir raises for a name too long
+        if not is_folder(config_dir):
             raise UserError("--config-dir", config_dir, "there is no such folder")
         refuse_taken_names(Path(config_dir))
     register_schemas()
@@ -217,31 +216,27 @@ def _with_each_run(override: str) -> str:
     value = override_parser().parse_override(override).value()
     every = value.list if isinstance(value, ChoiceSweep) else [value]
     named = [one.text if isinstance(one, QuotedString) else str(one) for one in every]
-    if not any(map(_is_several, named)):
-        return override
-    runs = [run for one in named for run in (_runs_below(one) if _is_several(one) else [one])]
+    runs = [run for one in named for run in _runs_below(one)]
     return f"{override.partition('=')[0]}={','.join(quoted(run) for run in dict.fromkeys(runs))}"
 
 
-def _is_several(given: str) -> bool:
-    path = os.path.expanduser(given)  # noqa: PTH111 (Path's raises for an unknown user)
-    if os.path.isdir(path):  # noqa: PTH112 (is_dir raises for names too long)
-        return not os.path.isfile(os.path.join(path, "config.yaml"))  # noqa: PTH113, PTH118
-    return glob.has_magic(path)
-
-
 def _runs_below(given: str) -> list[str]:
+    """Return the trained runs below a folder or of a glob; anything else as it is, for its job to judge."""
+    path = expanded(given)
+    folder = is_folder(given)
+    if (folder and (path / "config.yaml").is_file()) or not (folder or glob.has_magic(given)):
+        return [given]
     try:
-        below = run_places([os.path.expanduser(given)])  # noqa: PTH111
+        below = run_places([path])
     except UserError as error:
         raise UserError("run", given, "nothing is there by that name") from error
     kept = []
-    for path, problem in below:
-        state = load_run(path, ()).state if problem is None else problem
-        if state == "finished" and checkpoint_paths(path / "checkpoints"):
-            kept.append(str(path))
+    for run, problem in below:
+        state = load_run(run, ()).state if problem is None else problem
+        if state == "finished" and checkpoint_paths(run / "checkpoints"):
+            kept.append(str(run))
         else:
-            say(f"{visible(path)}: left out: {'no checkpoint' if state == 'finished' else state}")
+            say(f"{visible(run)}: left out: {'no checkpoint' if state == 'finished' else state}")
     if not kept:
         raise UserError("run", given, "there is no trained run below it")
     return kept
@@ -259,12 +254,7 @@ def _compose(command: str, overrides: list[str]) -> DictConfig:
         return compose(command, overrides, return_hydra_config=True)
     except MissingConfigException as error:
         raise no_such_choice(error) from error
-    except AssertionError as error:  # of OmegaConf, where Hydra's own part takes no such key
-        given = " ".join(filter(is_hydras, overrides))
-        raise UserError("hydra", given or None, "cannot be set so", hint="see --cfg hydra") from error
-    except (HydraException, OmegaConfBaseException, ValueError, OSError) as error:
-        if isinstance(error, FileNotFoundError) and not error.filename:
-            raise  # the working folder is gone
+    except (HydraException, OmegaConfBaseException, AssertionError, ValueError, OSError) as error:
         trained = partial(_compose, "train") if command == "eval" else None
         raise translated(overrides, error, partial(_compose, command), trained) from error
     except yaml.YAMLError as error:

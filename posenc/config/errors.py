@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from errno import ENAMETOOLONG
 from typing import Any
 
 import yaml
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
@@ -17,7 +15,6 @@ from posenc.config.overrides import group_of, key_of
 from posenc.core.errors import UserError, first_line, nearest
 from posenc.core.paths import choice_files, conf_dir
 
-LONGEST_NAME = 250  # bytes: of a file's 255 five are `.yaml`
 # What to install for launchers (the preset `slurm` needs `submitit_slurm`), and to search without a sweeper.
 LAUNCHERS = {
     "submitit_slurm": "'posenc[slurm]'",
@@ -105,10 +102,6 @@ def translated(
         return unreadable(error.override)
     if in_a_file := _in_a_file(whole):
         return in_a_file
-    if keyless := [o for o in overrides if o.lstrip("+~").startswith("=")]:
-        return unreadable(keyless[0])
-    if "Config group override must be" in whole or getattr(error, "errno", 0) == ENAMETOOLONG:
-        return _no_name(overrides)
     no_group = re.search(r"Could not override '([^']+)'\.\s*No match", whole)
     unknown = (no_group and no_group[1]) or key
     if trained is not None and unknown:
@@ -163,21 +156,6 @@ def _in_a_file(text: str) -> UserError | None:
         hint = f"it stands for {file.rpartition('/')[0]}; to set anything else, begin with the line\n"
         hint += "# @package _global_      and choose others by a defaults list: - override /encoding: rope"
     return UserError(f"{file}.yaml", None, problem, hint=hint)
-
-
-def _no_name(overrides: list[str]) -> UserError:
-    """A group that is given no name: encoding=null, model=1, or one too long for a file's."""
-    for override in overrides:
-        written, _, value = override.lstrip("+~").partition("=")
-        group = written.partition("@")[0]
-        if len(group.encode()) > LONGEST_NAME:
-            return UserError(group, value, "there is no such setting")
-        if not is_choice(f"{group}={value}"):
-            continue
-        given = OverridesParser.create().parse_override(override).value()
-        if not isinstance(given, str) or len(given.encode()) > LONGEST_NAME:
-            return UserError(group, value, "is no name of a choice", allowed=[*choice_files(group)])
-    return UserError("override", None, "a group takes the name of a choice")
 
 
 def _elsewhere(key: str) -> str | None:

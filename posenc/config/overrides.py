@@ -43,15 +43,10 @@ def parse(arguments: list[str]) -> CommandLine:
     args = argument_parser().parse_intermixed_args(arguments)  # flags may stand between overrides
     if args.multirun and args.cfg:
         raise UserError("--cfg", args.cfg, "cannot be combined with --multirun", hint="leave out -m")
-    if args.run and (args.cfg or args.info):
-        raise UserError("--run", None, "cannot be combined with --cfg or --info", hint="leave it out")
     for name in ("config_name", "config_path", "experimental_rerun"):
         if value := getattr(args, name, None):
             hint = "--config-dir DIR adds YAML files of your own"
             raise UserError(f"--{name.replace('_', '-')}", value, "is not for posenc", hint=hint)
-    for name in ("resolve", "package"):
-        if getattr(args, name) and not (args.cfg or args.help):
-            raise UserError(f"--{name}", None, "goes with --cfg", hint=f"--cfg job --{name}")
     asks = any((args.help, args.hydra_help, args.cfg, args.info, args.shell_completion))
     return CommandLine(
         overrides=[as_written(override) for override in args.overrides],
