@@ -39,7 +39,7 @@ from posenc.model.decoder import Decoder, count_parameters
 from posenc.report.captions import millions
 from posenc.report.writers import width_of
 from posenc.running.build import build_model
-from posenc.running.jobs import applicable, each_once, validated
+from posenc.running.jobs import applicable, validated
 from posenc.running.measure import subject_and_request
 from posenc.running.run_directory import OPEN, run_state
 from posenc.running.train_job import TrainJob
@@ -90,7 +90,7 @@ def print_dry_run(composed: Jobs) -> int:
     go_offline()
     for one in composed.jobs:
         _refuse_to_fetch(one.settings["data"])
-    jobs = [validated("train", one.settings) for one in each_once(applicable("train", composed)).jobs]
+    jobs = [validated("train", one.settings) for one in applicable("train", composed).jobs]
     seconds = min(SECONDS, SECONDS_OF_ALL / len({_cost_key(job) for job in jobs}))
     known: dict[str, Estimate | str] = {}
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
@@ -253,7 +253,7 @@ def _evaluation(
     job: TrainJob, model: Decoder, store: TokenStore, step_seconds: float, budget: float
 ) -> dict[str, Any]:
     """Time every cell of the evaluation on a share of its targets, the second time: the first one sets up."""
-    subject, asked = subject_and_request(job.settings, model, store, job.evaluation, job.device)
+    subject, asked = subject_and_request(job, model, store)
     cells = plan_cells(subject, asked, job.evaluation.protocols)
     batch_tokens = job.batch_windows * job.settings["context_length"]
     expected = sum(map(_tokens, cells)) * step_seconds * FORWARD_SHARE / batch_tokens

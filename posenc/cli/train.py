@@ -66,7 +66,7 @@ def _run(command: str, arguments: list[str], own_flags: Collection[str], dry_run
 
 def run_jobs(command: str, line: CommandLine, composed: Jobs) -> int:
     """Validate all jobs, then run them; return the exit code. Raises UserError, RunError."""
-    from posenc.running.jobs import applicable, each_once, seed_by_seed
+    from posenc.running.jobs import applicable, seed_by_seed
     from posenc.running.sweep import fails_fast, named_sweep, run_sweep
     from posenc.training.distributed import current
 
@@ -79,8 +79,6 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs) -> int:
     composed = current().in_turn(lambda: applicable(command, composed))
     if composed.config is not None:
         return _run_one(command, line, composed.config)
-    if command == "train":
-        composed = each_once(composed)
     with named_sweep(composed.jobs):
         composed = seed_by_seed(composed)
         if composed.launcher is None:

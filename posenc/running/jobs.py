@@ -14,22 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 from posenc.config.compose import ComposedJob, Jobs, frozen
 from posenc.core.console import say
-from posenc.core.errors import RunError, UserError, visible
+from posenc.core.errors import RunError, UserError
 from posenc.running.signals import IF_HELD, SWEEP, debugging
 
 if TYPE_CHECKING:
     from posenc.results.schema import Record
-    from posenc.running.eval_job import EvalJob
-    from posenc.running.train_job import TrainJob
+    from posenc.running.measure import Job
 
 
 def validated(command: str, settings: dict[str, Any]) -> Any:
-    """Return the TrainJob or EvalJob of these settings, validated once in a process. Raises UserError."""
+    """Return the Job of these settings, a TrainJob for `train`, checked once. Raises UserError."""
     return _validated(command, frozen(settings))
 
 
 @functools.cache
-def _validated(command: str, frozen_settings: str) -> TrainJob | EvalJob:
+def _validated(command: str, frozen_settings: str) -> Job:
     settings = json.loads(frozen_settings)
     if command == "train":
         from posenc.running.train_job import train_job
@@ -64,21 +63,6 @@ def applicable(command: str, composed: Jobs) -> Jobs:
             raise error.within(where) if count > 1 else error from None
     if not kept:
         raise refused[0]
-    return dataclasses.replace(composed, jobs=kept)
-
-
-def each_once(composed: Jobs) -> Jobs:
-    """Return the first of all training jobs that are one run and ask for one evaluation; name the others."""
-    first: dict[str, int] = {}
-    kept = []
-    for i, job in enumerate(composed.jobs):
-        run = validated("train", job.settings)
-        same = first.setdefault(json.dumps([str(run.directory.parent), run.hash, run.settings["eval"]]), i)
-        if same == i:
-            kept.append(job)
-            continue
-        words, other = " ".join(job.overrides), " ".join(composed.jobs[same].overrides)
-        say(f"{visible(words)}: the same run as {visible(other)}; done once")
     return dataclasses.replace(composed, jobs=kept)
 
 

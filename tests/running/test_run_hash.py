@@ -141,12 +141,9 @@ def test_the_directory_is_named_by_experiment_name_and_hash(job: Callable[..., T
 def facts_of(job: TrainJob) -> Any:
     model = build_model(job.settings, job.shape, 256)
     return run_facts(
-        job.settings,
+        job,
         model,
         fingerprint="f",
-        name="n",
-        digest="d",
-        device=job.device,
         tokens=1,
         steps=1,
         seconds=1.0,
