@@ -23,7 +23,7 @@ from posenc.results.ranking import CONFIDENCE
 from posenc.results.row_groups import RowGroup
 from posenc.results.run import Run
 from posenc.results.schema import HEADLINE, INFLATED
-from posenc.results.statistics import Sample, difference, same_targets
+from posenc.results.statistics import MIN_DOCUMENTS, Sample, difference, same_targets
 
 # Taken from other people's copies of these tables.
 TRANSCRIBED = frozenset({"kerple-table3", "scale-invariant-table1", "kazemnejad-appendixF"})
@@ -359,7 +359,7 @@ def _measure(check: Check, pairs: Pairs | str, confidence: float) -> None:
         check.measured = estimate.value
         check.reason = f"measured {estimate.value:+.3f}"
         if interval is None:
-            check.reason += ": no interval below 30 documents"
+            check.reason += f": no interval below {MIN_DOCUMENTS} documents"
         else:
             check.interval = list(interval)
             check.reason += f" [{interval[0]:+.3f}, {interval[1]:+.3f}]"

@@ -81,7 +81,7 @@ class UsesContext:
     """The loss at T minus that at T/2 on the same targets; below 0 it makes use of the second half."""
 
     change: float  # mean over seeds
-    ci95: list[float] | None  # over seeds and documents; null below 30 documents
+    ci95: list[float] | None  # over seeds and documents; null below 10 documents
     seeds: int
     unit: str
 
@@ -385,7 +385,7 @@ def undertrained(group: RowGroup) -> str | None:
     """Return a warning that names the seeds whose loss at T, as trained, is not clearly below the reference.
 
     Such a model may extrapolate perfectly, and says nothing about its encoding. Clearly: by 0.1 bits per byte
-    with the whole 95% interval over documents (below 30 documents with the difference itself).
+    with the whole 95% interval over documents (below 10 documents with the difference itself).
     """
     gains = {m.run.seed: gain for m in group.members if (gain := _against_reference(m)) is not None}
     highest = {seed: (gain.interval(CONFIDENCE) or [gain.value])[-1] for seed, gain in gains.items()}

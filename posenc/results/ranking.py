@@ -7,13 +7,24 @@ where the corrected interval lies beyond the margin of "same".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
 from posenc.results.schema import Metric
-from posenc.results.statistics import Estimate, Per, Sample, difference, on_shared_documents, p_beyond
+from posenc.results.statistics import (
+    Estimate,
+    Per,
+    Sample,
+    difference,
+    document_part,
+    mean_and_spread,
+    on_shared_documents,
+    p_beyond,
+    ratios_of,
+)
 
 CONFIDENCE = 0.95
 SAME = 0.02  # bits per byte: nobody should choose an encoding for less
@@ -57,7 +68,7 @@ def verdict(change: Estimate) -> str:
     """Return the word for a change against the crop line, in bits per byte; lower is better.
 
     Where the interval crosses a margin, `unclear`, with what would narrow it: documents for one seed and
-    below 30 documents (then there is no interval), else whichever of the two is the wider.
+    below MIN_DOCUMENTS (then there is no interval), else whichever of the two is the wider.
     """
     interval = change.interval(CONFIDENCE)
     if interval is None:
@@ -82,6 +93,79 @@ def interval_of(estimate: Estimate) -> list[float] | None:
     """Return the 95% interval as JSON holds it."""
     interval = estimate.interval(CONFIDENCE)
     return None if interval is None else list(interval)
+
+
+@dataclass
+class Versus:
+    """A row against the best row (or the baseline) of a column."""
+
+    difference: float  # row - reference, nats per token or bits per byte: the comparison's metric
+    ci95: (
+        list[float] | None
+    )  # of it, over seeds and documents; two-sided, at the level that R-1 comparisons leave
+    p: float | None  # corrected, one-sided: that the truth is within SAME or on the other side
+    word: Literal["best", "tied", "above", "below"]  # tied: not resolved; below: only against a baseline
+    method: Literal["welch", "moderated", "documents"]  # documents: one seed
+
+
+def compare_with(
+    samples: Sequence[Mapping[int, Sample] | None], reference: int | None, metric: Metric
+) -> dict[int, Versus]:
+    """Return each ranked row of a column against row `reference`, or against the lowest mean (None).
+
+    `samples` has those of each row by seed; None: not ranked. Seeds are not paired: those of two encodings
+    have nothing in common. The baseline itself is left out; {} below two rows or without shared documents.
+    """
+    ranked = {i: list(of.values()) for i, of in enumerate(samples) if of}
+    shared = on_shared_documents([one for of in ranked.values() for one in of])
+    if len(ranked) < 2 or not shared or reference not in {None, *ranked}:
+        return {}
+    rest = iter(shared)
+    rows = {i: [next(rest) for _ in of] for i, of in ranked.items()}
+    per: Per = "bytes" if metric == "bpb" else "targets"
+    means = {i: math.fsum(one.ratio(per).value for one in of) / len(of) for i, of in rows.items()}
+    at = min(means, key=lambda i: means[i]) if reference is None else reference
+    others = [i for i in rows if i != at]
+    level = (1 - CONFIDENCE) / len(others)
+    in_bits = [_unpaired(rows[i], rows[at], "bytes") for i in others]
+    shown = in_bits if per == "bytes" else [_unpaired(rows[i], rows[at], per) for i in others]
+    method: dict[bool, Literal["welch", "documents"]] = {True: "welch", False: "documents"}
+    one_seed = {i: min(len(rows[i]), len(rows[at])) == 1 for i in rows}
+    found = {} if reference is not None else {at: Versus(0.0, None, None, "best", method[len(rows[at]) > 1])}
+    for i, bits, own, p in zip(others, in_bits, shown, p_beyond(in_bits, SAME), strict=True):
+        interval = own.interval(1 - level)
+        corrected = None if p is None else min(1.0, 2 * p * len(others))
+        surely = corrected is not None and corrected < 1 - CONFIDENCE
+        found[i] = Versus(
+            difference=own.value,
+            ci95=None if interval is None else list(interval),
+            p=corrected,
+            word="tied" if not surely else "above" if bits.value > 0 else "below",
+            method=method[not one_seed[i]],
+        )
+    return found
+
+
+def _unpaired(a: Sequence[Sample], b: Sequence[Sample], per: Per) -> Estimate:
+    """Return the mean over seeds of a minus that of b: seeds by Welch (1947), documents paired."""
+    every = ratios_of([*a, *b], per)
+    ours, theirs = every[: len(a)], every[len(a) :]
+    parts = []
+    means = []
+    for ratios in (ours, theirs):
+        mean, spread = mean_and_spread([one.value for one in ratios])
+        means.append(mean)
+        if spread is not None:
+            parts.append((spread**2 / len(ratios), len(ratios) - 1))
+    variance = sum(part for part, _ in parts)
+    squares = sum(part**2 / freedom for part, freedom in parts)
+    return Estimate(
+        value=means[0] - means[1],
+        seeds=min(len(a), len(b)),
+        seed_variance=variance if parts else None,
+        seed_freedom=variance**2 / squares if squares else math.inf,
+        **document_part([*a, *b], ours, theirs),
+    )
 
 
 def compare_pairs(
@@ -110,8 +194,8 @@ def compare_pairs(
 
 def _difference(a: Samples, b: Samples, seeds: Sequence[int], per: Per) -> Estimate | None:
     """Return a - b over the seeds; None without any, or where one shares no document."""
-    both = [on_shared_documents(a[seed], b[seed]) for seed in seeds]
-    shared = [one for one in both if one is not None]
+    both = [on_shared_documents([a[seed], b[seed]]) for seed in seeds]
+    shared = [(one[0], one[1]) for one in both if one]
     return difference(shared, per) if shared and len(shared) == len(seeds) else None
 
 
@@ -123,7 +207,7 @@ def _judge(pairs: Sequence[Pair], estimates: Sequence[Estimate | None], unseen: 
     """
     have = [(pair, one) for pair, one in zip(pairs, estimates, strict=True) if one is not None]
     found = p_beyond([estimate for _, estimate in have], SAME)
-    tested = [(p, *one) for p, one in zip(found, have, strict=True) if p is not None]
+    tested = [(min(1.0, 2 * p), *one) for p, one in zip(found, have, strict=True) if p is not None]
     tested.sort(key=lambda one: one[0])
     corrected = holm([p for p, _, _ in tested], unseen)
     level, failed = 0.0, False

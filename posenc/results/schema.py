@@ -70,7 +70,7 @@ class Record(TypedDict):
     ppl: float | None  # exp(nats); null where that overflows
     targets: Count  # scored tokens
     documents: Count  # that they are in
-    ci95: Interval | None  # of nats, over documents; null below 30 documents
+    ci95: Interval | None  # of nats, over documents; null below 10 documents
     per_document: PerDocument | None  # what everything above is computed from
     beyond: str | None  # the declared policy past T, where the encoding needs one
     note: str | None  # why there is no number: oom, diverged, n/a

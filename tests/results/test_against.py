@@ -71,7 +71,7 @@ def test_a_sign_is_of_direction_alone(paper: tuple, by: float, noise: float, out
     [
         (None, "not measured", "not measured"),
         (None, [], "no seed in common"),
-        (None, change(0.4, count=20), "30 documents"),
+        (None, change(0.4, count=8), "10 documents"),
         (None, change(0.4, other=1), "different targets"),
         (8, change(0.4), "spread"),
     ],

@@ -50,10 +50,10 @@ def test_words_at_their_borders(value: float, half: float, word: str, seeds: int
 
 
 def test_unclear_says_what_would_narrow_the_interval() -> None:
-    assert verdict(Estimate(0.0, 3, 40, 0.01**2, 0.02**2, 39.0)) == MORE_SEEDS  # t(2) makes it the wider
-    assert verdict(Estimate(0.0, 9, 40, 0.01**2, 0.02**2, 39.0)) == MORE_DOCUMENTS
+    assert verdict(Estimate(0.0, 3, 40, 0.01**2, 0.02**2, 39.0, 2)) == MORE_SEEDS  # t(2) makes it the wider
+    assert verdict(Estimate(0.0, 9, 40, 0.01**2, 0.02**2, 39.0, 8)) == MORE_DOCUMENTS
     assert verdict(Estimate(0.0, 1, 40, None, 0.02**2, 39.0)) == MORE_DOCUMENTS
-    assert verdict(Estimate(5.0, 3, 20, 0.01**2, None, 19.0)) == MORE_DOCUMENTS  # too few for an interval
+    assert verdict(Estimate(5.0, 3, 8, 0.01**2, None, 7.0, 2)) == MORE_DOCUMENTS  # too few for an interval
 
 
 def sample(loss: float, seeds=(0, 1, 2), seed_noise: float = 0.0, wiggle: float = 0.0) -> dict[int, Sample]:
@@ -137,7 +137,7 @@ def test_a_column_marks_ties_and_leaves_the_higher_bare(tmp_path: Path) -> None:
     [
         ({}, "nats", {"alibi": None, "rope": "lowest"}),  # one seed ranks these models
         ({}, "ppl", {"alibi": None, "rope": None}),
-        ({"count": 20}, "nats", {"alibi": "unclear", "rope": "lowest"}),
+        ({"count": 8}, "nats", {"alibi": "unclear", "rope": "lowest"}),
         ({"bytes": [0] * 40}, "nats", {"alibi": None, "rope": None}),
     ],
 )

@@ -45,11 +45,14 @@ def test_ratio_interval_uses_the_effective_number_of_documents() -> None:
     assert (high - low) / 2 > 3 * error  # t with about 2.8 degrees of freedom, not 1.96
 
 
-def test_no_interval_below_thirty_documents_and_wrong_counts() -> None:
-    assert ratio_interval([1.0] * 29, [1.0] * 29) is None
-    assert ratio_interval([1.0, 2.0] * 15, [1.0] * 30) is not None
-    few = difference([(bits([1.0, 2.0] * 14), bits([1.0] * 28))] * 3, "bytes")
-    assert (few.value, few.interval(), p_beyond([few], 0.0)[0]) == (pytest.approx(0.5), None, None)
+def test_an_interval_from_ten_documents_on_and_few_below_thirty() -> None:
+    assert ratio_interval([1.0, 2.0] * 4, [1.0] * 8) is None
+    assert ratio_interval([1.0, 2.0] * 5, [1.0] * 10) is not None
+    none, few, enough = (
+        difference([(bits([1.0, 2.0] * n), bits([1.0] * 2 * n))] * 3, "bytes") for n in (4, 14, 15)
+    )
+    assert (none.value, none.interval(), p_beyond([none], 0.0)[0]) == (pytest.approx(0.5), None, None)
+    assert few.interval() is not None and (none.few, few.few, enough.few) == (True, True, False)
 
 
 def test_difference_divides_once_and_aligns_documents() -> None:
@@ -69,10 +72,10 @@ def test_pairing_removes_what_both_share() -> None:
     estimate = difference([(sample(noise + 2), sample(noise))], "targets")
     low, high = estimate.interval()
     assert estimate.value == pytest.approx(0.2) and high - low < 1e-9
-    ours, theirs = on_shared_documents(sample(noise), sample(noise[5:], start=5))
+    ours, theirs = on_shared_documents([sample(noise), sample(noise[5:], start=5)])
     assert ours.columns["document"] == theirs.columns["document"] == list(range(5, 40))
     assert ours.columns["nats"] == theirs.columns["nats"]
-    assert on_shared_documents(sample([1.0]), sample([1.0], start=1)) is None
+    assert on_shared_documents([sample([1.0]), sample([1.0], start=1)]) == []
 
 
 def test_two_tokenizers_are_compared_over_the_same_documents() -> None:
@@ -95,7 +98,7 @@ def test_without_noise_in_the_documents_it_is_the_t_interval_over_seeds() -> Non
     estimate = difference([(bits([value + 1] * 40), bits([1.0] * 40)) for value in values], "bytes")
     expected = stats.ttest_1samp(values, 0.02)
     assert estimate.interval() == pytest.approx(tuple(expected.confidence_interval(0.95)))
-    assert p_beyond([estimate], 0.02)[0] == pytest.approx(expected.pvalue, rel=1e-6)
+    assert p_beyond([estimate], 0.02)[0] == pytest.approx(expected.pvalue / 2, rel=1e-6)
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
@@ -105,7 +108,7 @@ def test_for_one_seed_or_equal_seeds_it_is_the_t_interval_over_documents(seeds: 
     estimate = difference([(bits(values), bits([0.0] * 50))] * seeds, "bytes")
     assert estimate.seeds == seeds
     assert estimate.interval() == pytest.approx(tuple(expected.confidence_interval(0.95)))
-    assert p_beyond([estimate], 0.02)[0] == pytest.approx(expected.pvalue, rel=1e-6)
+    assert p_beyond([estimate], 0.02)[0] == pytest.approx(expected.pvalue / 2, rel=1e-6)
 
 
 def test_documents_are_judged_after_averaging_over_seeds() -> None:
@@ -118,7 +121,7 @@ def test_documents_are_judged_after_averaging_over_seeds() -> None:
 
 
 def test_both_parts_add_up_as_squares() -> None:
-    estimate = Estimate(1.0, 3, 100, 0.01**2, 0.02**2, 80.0)
+    estimate = Estimate(1.0, 3, 100, 0.01**2, 0.02**2, 80.0, 2)
     seeds, documents = stats.t.ppf(0.975, 2) * 0.01, stats.t.ppf(0.975, 80) * 0.02
     assert estimate.halves(0.05) == pytest.approx((seeds, documents))
     low, high = estimate.interval()
@@ -128,9 +131,9 @@ def test_both_parts_add_up_as_squares() -> None:
 @pytest.mark.parametrize("margin", [0.0, 0.02, 0.05])
 def test_p_is_below_a_level_where_that_levels_interval_clears_the_margin(margin: float) -> None:
     for value in (0.03, -0.06, 0.09, -0.2):
-        estimate = Estimate(value, 3, 100, 0.005**2, 0.004**2, 60.0)
+        estimate = Estimate(value, 3, 100, 0.005**2, 0.004**2, 60.0, 2)
         for level in (0.2, 0.05, 0.05 / 15, 0.05 / 300):
-            low, high = estimate.interval(1 - level)
+            low, high = estimate.interval(1 - 2 * level)
             assert (p_beyond([estimate], margin)[0] < level) == (low > margin or high < -margin)
     assert p_beyond([Estimate(0.01, 1, 40, None, 1e-6, 39.0)], 0.02)[0] == 1.0
     assert 0 < p_beyond([Estimate(0.5, 1, 40, None, 0.0, 39.0)], 0.02)[0] < 1e-10
