@@ -139,11 +139,14 @@ def subject_and_request(
     settings: dict[str, Any], model: Decoder, store: TokenStore, plan: EvalPlan, device: torch.device
 ) -> tuple[EvalContext, EvalRequest]:
     """Return the model as trained by `settings`, and what its protocols measure."""
+    trained = settings["train"]["precision"]
+    precision = trained if plan.precision == "auto" else plan.precision
     subject = EvalContext(
         model=model,
         train_length=settings["context_length"],
         seed=settings["seed"],
-        precision=settings["train"]["precision"],
+        precision=precision,
+        recorded_precision=None if precision == trained else precision,
         device=device,
         store=store,
         split=plan.split,

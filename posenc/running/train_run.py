@@ -207,6 +207,7 @@ def _train(job: TrainJob, model: Decoder, store: TokenStore, tracker: Tracker, s
                 "fingerprint": store.fingerprint,
                 "tokenizer": store.tokenizer,
                 "encoding": job.source,
+                "run": {"encoding": settings["encoding"], "settings_hash": job.hash},
             },
             files={} if tokenizer.definition is None else {"tokenizer.json": tokenizer.definition},
             on_resume=on_resume,
