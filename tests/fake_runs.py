@@ -12,7 +12,7 @@ import yaml
 
 from posenc.core.atomic_files import write_json_atomic
 from posenc.results import load_runs
-from posenc.results.comparison import Comparison, Row, View, compare
+from posenc.results.comparison import CompareRequest, Comparison, Row, compare_runs
 from posenc.results.schema import Curve, Record, make_record
 from posenc.results.store import assemble_results, write_record
 
@@ -124,10 +124,15 @@ def edit_json(path: Path, **changes: Any) -> None:
 
 
 def compared(
-    root: Path, metric: Any = "nats", allow_mixed: bool = False, protocol: str = "fixed-target", **view: Any
+    root: Path,
+    metric: Any = "nats",
+    allow_mixed: bool = False,
+    protocol: str = "fixed-target",
+    **request: Any,
 ) -> Comparison:
-    """Compare all runs below `root`; `view` are fields of View."""
-    return compare(load_runs([root]), protocol, metric, allow_mixed, View(**view))
+    """Return the first table of all runs below `root`; `request` are fields of CompareRequest."""
+    asked = CompareRequest(protocol, metric, allow_mixed=allow_mixed, **request)
+    return compare_runs(load_runs([root]), asked)[0]
 
 
 def rows_of(comparison: Comparison) -> dict[str, Row]:

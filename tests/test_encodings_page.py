@@ -7,7 +7,8 @@ import sys
 
 from tiny import ROOT
 
-from posenc.encodings import encoding_class, list_encodings
+from posenc.encodings import list_encodings
+from posenc.encodings.registry import encoding_class
 
 PAGE = ROOT / "docs" / "encodings.md"
 

@@ -18,7 +18,7 @@ from posenc.evaluation import PROTOCOLS, resolve_length, resolve_lengths
 from posenc.evaluation.extensions import resolve_extend
 from posenc.evaluation.fixed_target import block_of, check_block
 from posenc.model.decoder import Decoder, ModelShape
-from posenc.training.optimizer import Optimization
+from posenc.training.optimizer import OPTIMIZERS, Optimization
 from posenc.training.precision import PRECISIONS
 
 NAME = re.compile(r"[A-Za-z0-9._+-]+")
@@ -175,10 +175,11 @@ def check_evaluation(
 
 
 def check_optimization(train: dict[str, Any], optim: dict[str, Any]) -> Optimization:
-    if optim["name"] != "adamw":
-        raise UserError("optim.name", optim["name"], "there is no such optimizer", allowed=["adamw"])
+    if optim["name"] not in OPTIMIZERS:
+        raise UserError("optim.name", optim["name"], "there is no such optimizer", allowed=OPTIMIZERS)
     infinity = math.inf
     return Optimization(
+        name=optim["name"],
         lr=between("train.lr", train["lr"], 0, infinity, open_low=True),
         betas=(
             between("optim.beta1", optim["beta1"], 0, 0.9999),

@@ -31,7 +31,7 @@ class ModelSettings:
 
 @dataclass
 class OptimSettings:
-    """AdamW and the shape of its schedule."""
+    """The optimizer and the shape of its schedule."""
 
     name: str = MISSING
     beta1: float = MISSING

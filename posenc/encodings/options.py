@@ -33,8 +33,6 @@ from posenc.core.signature import check_arguments
 from posenc.encodings.base import Encoding, Shape, at_least
 
 Scale = Literal["none", "logn", "ssmax"]
-
-
 LARGEST = 2**24  # positions to draw from: a draw makes all of them, 134 MB
 
 

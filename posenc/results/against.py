@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -18,10 +18,10 @@ from typing import Any, Literal
 
 from posenc.core.errors import UserError
 from posenc.results.cells import NOT_MEASURED, Cell, samples_of
-from posenc.results.comparison import EVERYTHING, Comparison, check_request, compare_groups, protocols_of
+from posenc.results.comparison import CompareRequest, Comparison, compare_groups, protocols_of
+from posenc.results.load import Run
 from posenc.results.ranking import CONFIDENCE
-from posenc.results.row_groups import RowGroup
-from posenc.results.run import Run
+from posenc.results.rows import RowGroup
 from posenc.results.schema import HEADLINE, INFLATED
 from posenc.results.statistics import MIN_DOCUMENTS, Sample, difference, same_targets
 
@@ -177,8 +177,8 @@ def against(runs: Sequence[Run], table: str, allow_mixed: bool = False) -> Paper
     nearest = next((name for name in PROTOCOLS if rows[0].protocol.startswith(name)), HEADLINE)
     there = protocols_of(runs)
     protocol = next((name for name in (nearest, *PROTOCOLS) if name in there), HEADLINE)
-    check_request(runs, protocol, "nats")
-    comparison, groups = compare_groups(runs, protocol, "nats", allow_mixed, EVERYTHING)
+    every = compare_groups(runs, CompareRequest(protocol, allow_mixed=allow_mixed))
+    comparison, groups = every[0]
     names = list(dict.fromkeys(row.encoding for row in rows))
     # a row with options of its own, or with one of several settings, is called otherwise
     bare = [group.label.split(" (beyond")[0] for group in groups]
@@ -189,9 +189,15 @@ def against(runs: Sequence[Run], table: str, allow_mixed: bool = False) -> Paper
         table=table,
         published={key: " | ".join(dict.fromkeys(getattr(row, key) for row in rows)) for key in keys},
         measured=comparison.header,
-        notes=_notes(rows[0], nearest, names, ours),
+        notes=_notes(rows[0], nearest, names, ours)
+        + [_left_out(one.header["group"]) for one, _ in every[1:]],
         blocks=[_block([row for row in rows if row.train_length == length], ours) for length in lengths],
     )
+
+
+def _left_out(group: Mapping[str, str]) -> str:
+    """Name the runs that cannot share a ranking with those compared."""
+    return "not compared: " + ", ".join(f"{key} {value}" for key, value in group.items())
 
 
 def _notes(theirs: Published, nearest: str, names: Sequence[str], ours: _Measured) -> list[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from posenc.results.load import Run
 from posenc.results.ranking import (
     CONFIDENCE,
     EFFECTIVE,
@@ -17,11 +18,11 @@ from posenc.results.ranking import (
     SAME_WORD,
     AgainstBaseline,
     Mark,
+    Versus,
     interval_of,
     verdict,
 )
-from posenc.results.row_groups import RowGroup
-from posenc.results.run import Run
+from posenc.results.rows import RowGroup, Selected, select
 from posenc.results.schema import (
     BREAK,
     HEADLINE,
@@ -34,7 +35,6 @@ from posenc.results.schema import (
     perplexity,
     printed_change,
 )
-from posenc.results.selection import Selected, select
 from posenc.results.statistics import Estimate, Per, Sample, difference, mean_and_spread, same_targets
 
 NOT_MEASURED = "not measured"
@@ -60,11 +60,13 @@ class Cell:
     verdict_change: float | None = None  # the change in bits per byte, whatever the metric
     verdict_ci95: list[float] | None = None  # of it, over seeds and documents (one seed: documents)
     mark: Mark | None = None  # relation to the lowest of the column
+    against: AgainstBaseline | None = None  # this row minus the comparison's baseline
+    versus_best: Versus | None = None  # against the row with the lowest mean of the column
     targets_hash: str | None = None
     targets: int | None = None  # that were scored in each seed; null where the seeds differ
     documents: int | None = None  # that they are in
     rankable: bool = False  # no seed is left out for being bad
-    against: AgainstBaseline | None = None  # this row minus the comparison's baseline
+    versus_baseline: Versus | None = None  # against the row that was asked for
 
 
 @dataclass
@@ -382,22 +384,20 @@ def reference_of(selected: Sequence[Selected], metric: Metric) -> dict[str, Any]
 
 
 def undertrained(group: RowGroup) -> str | None:
-    """Return a warning that names the seeds whose loss at T, as trained, is not clearly below the reference.
+    """Return which seeds' loss at T, as trained, is not clearly below the reference's, and by how much.
 
     Such a model may extrapolate perfectly, and says nothing about its encoding. Clearly: by 0.1 bits per byte
     with the whole 95% interval over documents (below 10 documents with the difference itself).
     """
     gains = {m.run.seed: gain for m in group.members if (gain := _against_reference(m)) is not None}
     highest = {seed: (gain.interval(CONFIDENCE) or [gain.value])[-1] for seed, gain in gains.items()}
-    weak = {seed: gain for seed, gain in gains.items() if highest[seed] >= -REFERENCE}
+    weak = [seed for seed in gains if highest[seed] >= -REFERENCE]
     if not weak:
         return None
-    seeds = "" if len(weak) == len(group.members) else f" (seed {', '.join(map(str, weak))})"
-    worst = max(gain.value for gain in weak.values())
-    return (
-        f"undertrained{seeds}: at 1x not clearly {REFERENCE:g} bits per byte below the trigram reference "
-        f"(it is at {printed_change(worst, 'bpb')})"
-    )
+    seeds = "" if len(weak) == len(group.members) else f"seed {', '.join(map(str, weak))}: "
+    mean = printed_change(math.fsum(gains[seed].value for seed in weak) / len(weak), "bpb")
+    of = f" in the mean of {len(weak)} seeds" if len(weak) > 1 else ""
+    return f"{seeds}{mean} bits per byte from the trigram reference{of}"
 
 
 def _against_reference(member: Selected) -> Estimate | None:

@@ -1,4 +1,7 @@
-"""The comparison: rows are encodings, columns window lengths, seeds are averaged, nothing is dropped."""
+"""The comparison: rows are encodings, columns window lengths, seeds are averaged, nothing is dropped.
+
+Runs that cannot share a ranking (another corpus, length, model, set of targets) become tables of their own.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from posenc.core.errors import UserError
 from posenc.results.cells import (
@@ -35,6 +38,7 @@ from posenc.results.cells import (
     uses_context,
     value_of,
 )
+from posenc.results.load import Run
 from posenc.results.ranking import (
     COLLAPSED,
     CONFIDENCE,
@@ -42,11 +46,24 @@ from posenc.results.ranking import (
     Pair,
     against_baseline,
     compare_pairs,
+    compare_with,
     marks,
     surely_below,
 )
-from posenc.results.row_groups import CODE, RowGroup, extends, fold, group_runs, relabel, shown_of
-from posenc.results.run import Run
+from posenc.results.rows import (
+    CODE,
+    RowGroup,
+    Selected,
+    extends,
+    fold,
+    group_runs,
+    mixed_values,
+    relabel,
+    select,
+    shown_of,
+    split_runs,
+    tokens_trained,
+)
 from posenc.results.schema import (
     HEADLINE,
     INFLATED,
@@ -58,12 +75,29 @@ from posenc.results.schema import (
     Record,
     multiple_of,
 )
-from posenc.results.selection import Selected, mixed_values, refuse_mixed, select, tokens_trained
 from posenc.results.settings import as_text, differing, facets_of
 from posenc.results.statistics import mean_and_spread
 
-MOST_PAIRED = 40  # rows; of more only the pairs with the lowest are made, and corrected for all
+ALL = "all"  # a request's protocol: a table for each one measured
 SHORTEST_SHOWN = 1 / 8  # of T: a table shows the bins of a curve that end at powers of two from here
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """What is compared and shown; the defaults choose everything, in the order of names.
+
+    `rows`, `columns`, `sort` and `baseline` apply to the tables that have such rows and columns.
+    """
+
+    protocol: str = HEADLINE  # or ALL
+    metric: Metric = "nats"
+    rows: Sequence[str] = ()  # labels or encodings, globs; shown in this order
+    columns: Sequence[float] = ()  # multiples of T
+    sort: str | None = None  # name, 8x (the loss there), change or change@8x; `-` in front reverses it
+    baseline: str | None = None  # the row that is subtracted from the others
+    facet: str | None = None  # a key of `--where`: tables of its values
+    extensions: Literal["rows", "columns"] = "rows"  # a row for each, or columns of the row as trained
+    allow_mixed: bool = False  # one table of all runs, labelled by what differs, not ranked across it
 
 
 @dataclass
@@ -75,7 +109,7 @@ class Column:
     targets: int | None
     documents: int | None
     shown: bool = True  # in tables; programs get all
-    pairs: list[Pair] = field(default_factory=list)  # of rows that may be ranked
+    pairs: list[Pair] = field(default_factory=list)
 
 
 @dataclass
@@ -100,8 +134,9 @@ class Row:
     parameters: int | None  # of the whole model
     crop: dict[str, float | None] | None  # mean and spread at W = T as trained: the crop line
     cells: list[Cell]
-    notes: list[str]  # what is missing or weak, in words
-    effective_context: EffectiveContext | None = None
+    notes: list[str]  # what is missing, in words
+    undertrained: str | None = None  # by how much its loss at T misses the reference; null where it does not
+    effective_context: EffectiveContext | None = None  # null for an undertrained row
     uses_context: UsesContext | None = None
     curve: CurveSummary | None = None  # of the protocol `positions`
     probes: list[Probe] = field(default_factory=list)  # in the order of the comparison's
@@ -110,7 +145,7 @@ class Row:
 
 @dataclass
 class Comparison:
-    """`header` says what was measured; a value there is null where the runs differ (see `mixed`)."""
+    """One table. `header` says what was measured; a value is null where the runs differ (see `mixed`)."""
 
     header: dict[str, Any]
     columns: list[Column]
@@ -123,53 +158,57 @@ class Comparison:
         return {"schema_version": SCHEMA_VERSION, **dataclasses.asdict(self)}
 
 
-@dataclass(frozen=True)
-class View:
-    """Which rows and columns are shown; empty and None choose nothing: everything, in the order of names."""
+@dataclass
+class _Part:
+    """What one table is made of."""
 
-    rows: Sequence[str] = ()  # names of rows or encodings, globs; shown in this order
-    columns: Sequence[float] = ()  # multiples of T
-    sort: str | None = None  # name, 8x (the loss there), change or change@8x; `-` in front reverses it
-    baseline: str | None = None  # the row that is subtracted from the others
-    extensions: Literal["rows", "columns"] = "rows"  # a row of its own for each, or columns of its row
+    protocol: str
+    metric: Metric
+    group: dict[str, str]  # what tells it from the other tables
+    runs: list[Run]
+    selected: list[Selected]
+    rows: list[RowGroup]
+    folded: list[RowGroup] = field(default_factory=list)  # extended rows that are columns
+    mixed: list[dict[str, str]] = field(default_factory=list)  # of each selected run
 
 
-EVERYTHING = View()
+EVERYTHING = CompareRequest()
+Asked = TypeVar("Asked")
+Table = TypeVar("Table")
+Chosen = TypeVar("Chosen")
 
 
-def compare(
-    runs: Sequence[Run], protocol: str, metric: Metric, allow_mixed: bool, view: View = EVERYTHING
-) -> Comparison:
-    """Compare runs by one protocol and metric (nats, bpb, ppl).
+def compare_runs(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -> list[Comparison]:
+    """Compare runs; return a table for each set of them that can share a ranking, most runs first.
 
     Runs without numbers are rows or cells with their reason. The change is against the same run as trained at
-    W = T on the same targets (for an extension: against the crop line). `view` chooses rows and columns; what
-    is not shown is not ranked. Raises UserError for what is not there, and for runs that do not belong in one
-    ranking unless `allow_mixed` is on.
+    W = T on the same targets (for an extension: against the crop line). What is not shown is not ranked.
+    `header["group"]` says what tells a table from the others. Raises UserError for what no table has.
     """
-    return compare_facets(runs, None, protocol, metric, allow_mixed, view)[0]
+    return [comparison for comparison, _ in compare_groups(runs, request)]
 
 
-def compare_facets(
-    runs: Sequence[Run],
-    key: str | None,
-    protocol: str,
-    metric: Metric,
-    allow_mixed: bool,
-    view: View = EVERYTHING,
-) -> list[Comparison]:
-    """Return a comparison for each value of `key`, named in its header; one of all runs without a key."""
-    check_request(runs, protocol, metric)
-    if key is None:
-        return [compare_groups(runs, protocol, metric, allow_mixed, view)[0]]
-    comparisons = []
-    for value, some in facets_of(runs, key):
-        try:
-            comparisons.append(compare_groups(some, protocol, metric, allow_mixed, view)[0])
-        except UserError as error:
-            raise error.within(f"where {key} is {value}") from None
-        comparisons[-1].header["facet"] = {"key": key, "value": value}
-    return comparisons
+def compare_groups(
+    runs: Sequence[Run], request: CompareRequest = EVERYTHING
+) -> list[tuple[Comparison, list[RowGroup]]]:
+    """Compare runs; also return the runs of each row, in the order of the rows."""
+    parts = _prepare(_parts(runs, request), request)
+    every = [_columns(part) for part in parts]
+    chosen = _choose_columns(every, request.columns)
+    baselines = _where_it_fits(request.baseline, parts, _find_baseline)
+    found = [
+        _compare(part, columns, [one.multiple for one in measured], baseline)
+        for part, columns, measured, baseline in zip(parts, chosen, every, baselines, strict=True)
+    ]
+    orders = _where_it_fits(request.sort, [one for one, _ in found], _order)
+    for (comparison, groups), order in zip(found, orders, strict=True):
+        if order is not None:
+            comparison.rows[:] = [comparison.rows[i] for i in order]
+            place = {old: new for new, old in enumerate(order)}
+            for pair in (pair for column in comparison.columns for pair in column.pairs):
+                pair.a, pair.b = place[pair.a], place[pair.b]
+            groups[:] = [groups[i] for i in order]
+    return found
 
 
 def protocols_of(runs: Sequence[Run]) -> list[str]:
@@ -179,49 +218,89 @@ def protocols_of(runs: Sequence[Run]) -> list[str]:
     return sorted(names, key=lambda name: (name != HEADLINE, name))
 
 
-def tables_of(runs: Sequence[Run]) -> list[str]:
-    """Return the protocols with a table of their own: probes are columns of the headline's."""
-    names = protocols_of(runs) or [HEADLINE]
-    return [name for name in names if name not in PROBES] if HEADLINE in names else names
-
-
-def metric_for(runs: Sequence[Run], protocol: str, metric: Metric) -> Metric:
-    """Return `metric`, or nats where the protocol has nothing else."""
-    return "nats" if has_curves(select(runs, protocol)) else metric
-
-
-def check_request(runs: Sequence[Run], protocol: str, metric: str) -> None:
-    """Raise UserError for an unknown metric, no runs, or a protocol that nobody measured."""
-    if metric not in METRICS:
-        raise UserError("--metric", metric, "no such metric", allowed=list(METRICS))
+def _parts(runs: Sequence[Run], request: CompareRequest) -> list[_Part]:
+    """Return what each table is made of, in their order. Raises UserError."""
+    if request.metric not in METRICS:
+        raise UserError("--metric", request.metric, "no such metric", allowed=list(METRICS))
     if not runs:
         raise UserError("DIRS", None, "no runs found", hint="train one first: posenc train encoding=rope")
     measured = protocols_of(runs)
-    if measured and protocol not in measured:
+    if measured and request.protocol not in (ALL, *measured):
         hint = "one that there is: posenc eval run=DIR 'eval.protocols=[...]'"
-        raise UserError("--protocol", protocol, "no run has measured it", allowed=measured, hint=hint)
+        raise UserError(
+            "--protocol", request.protocol, "no run has measured it", allowed=[*measured, ALL], hint=hint
+        )
+    facets = [({}, list(runs))] if request.facet is None else facets_of(runs, request.facet)
+    parts = []
+    for protocol in (measured or [HEADLINE]) if request.protocol == ALL else [request.protocol]:
+        for facet, some in facets:
+            for group, members in [({}, some)] if request.allow_mixed else split_runs(some, protocol):
+                selected = select(members, protocol)
+                if request.protocol == ALL and measured and not selected:
+                    continue
+                metric = request.metric
+                if has_curves(selected) and metric != "nats":
+                    if request.protocol != ALL:
+                        raise UserError(
+                            "--metric", metric, f"{protocol} is in nats per token", allowed=["nats"]
+                        )
+                    metric = "nats"
+                rows = group_runs(members, selected, mixed_values(selected))
+                parts.append(_Part(protocol, metric, {**facet, **group}, members, selected, rows))
+    return parts
 
 
-def compare_groups(
-    runs: Sequence[Run], protocol: str, metric: Metric, allow_mixed: bool, view: View
+def _prepare(parts: Sequence[_Part], request: CompareRequest) -> list[_Part]:
+    """Return the parts with the rows that are asked for, named by what tells them apart. Raises UserError."""
+    chosen: list[dict[int, RowGroup]] = [{} for _ in parts]
+    for pattern in request.rows:
+        fitting = [
+            [row for row in part.rows if pattern in row.names or fnmatch.filter(row.names, pattern)]
+            for part in parts
+        ]
+        if not any(fitting):
+            there = sorted({name for part in parts for row in part.rows for name in row.names})
+            raise UserError("--rows", pattern, "there is no such row", allowed=there)
+        for rows, found in zip(chosen, fitting, strict=True):
+            rows |= {id(row): row for row in found}
+    if request.rows:
+        parts = [part for part, rows in zip(parts, chosen, strict=True) if rows]
+        for part, rows in zip(parts, filter(None, chosen), strict=True):
+            part.rows = list(rows.values())
+    keys = {key for part in parts for key in part.group}
+    shared = {key for key in keys - {request.facet} if len({part.group.get(key) for part in parts}) == 1}
+    for part in parts:
+        part.group = {key: value for key, value in part.group.items() if key not in shared}
+        part.selected = shown_of(part.selected, part.rows)
+        part.mixed = mixed_values(part.selected)
+        relabel(part.selected, part.mixed, part.rows)
+        if request.extensions == "columns":
+            part.rows, part.folded = fold(part.rows)
+    return list(parts)
+
+
+def _where_it_fits(
+    asked: Asked | None, tables: Sequence[Table], choose: Callable[[Table, Asked], Chosen]
+) -> list[Chosen | None]:
+    """Return what an option chooses in each table; None where it does not fit. Raises UserError if in all."""
+    found: list[Chosen | None] = []
+    errors = []
+    for table in tables:
+        try:
+            found.append(None if asked is None else choose(table, asked))
+        except UserError as error:
+            found.append(None)
+            errors.append(error)
+    if errors and len(errors) == len(tables):
+        raise errors[0]
+    return found
+
+
+def _compare(
+    part: _Part, columns: list[Column], multiples: Sequence[float], baseline: int | None
 ) -> tuple[Comparison, list[RowGroup]]:
-    """Compare checked runs; also return the runs of each row, in the order of the rows before `view.sort`."""
-    selected = select(runs, protocol)
-    curves = has_curves(selected)
-    if curves and metric != "nats":
-        raise UserError("--metric", metric, f"{protocol} is in nats per token", allowed=["nats"])
-    groups = _choose_rows(group_runs(runs, selected, mixed_values(selected)), view.rows)
-    folded: list[RowGroup] = []
-    if view.extensions == "columns":
-        groups, folded = fold(groups)
-    selected = shown_of(selected, [*groups, *folded])
-    mixed = mixed_values(selected)  # of what is shown
-    if not allow_mixed:
-        refuse_mixed(selected, mixed)
-    relabel(selected, mixed, [*groups, *folded])
-    baseline = None if view.baseline is None else _find_baseline(groups, view.baseline)
-    every = _bin_columns(selected) if curves else _window_columns(selected)
-    columns = _choose_columns(every, view.columns)
+    """Compare the rows of one table. `multiples` are those of all columns, shown or not."""
+    groups, metric, curves = part.rows, part.metric, has_curves(part.selected)
 
     def cell_of(group: RowGroup, multiple: float) -> Cell:
         return make_bin_cell(group, multiple) if curves else make_cell(group, multiple, metric)
@@ -230,22 +309,21 @@ def compare_groups(
     for row, group in zip(rows, groups, strict=True):
         if curves:
             row.curve = summarise_curves(group)
-        elif protocol not in (*PROBES, INFLATED):  # of these, the loss says nothing of context
-            row.effective_context = effective_context(group, [one.multiple for one in every])
+        elif part.protocol not in (*PROBES, INFLATED):  # of these, the loss says nothing of context
+            if row.undertrained is None:
+                row.effective_context = effective_context(group, multiples)
             row.uses_context = uses_context(group, metric)
+    unlike = list(part.mixed[0]) if part.mixed else []
     for i, column in enumerate([] if curves else columns):
-        _rank(column, i, rows, groups, metric, list(mixed[0]) if mixed else [], baseline)
-    probes, by_row = probe_columns(runs, groups, protocol)
+        _rank(column, i, rows, groups, metric, unlike, baseline)
+    probes, by_row = probe_columns(part.runs, groups, part.protocol)
     for row, of_row in zip(rows, by_row, strict=True):
         row.probes = of_row
-    extensions = _add_extensions(rows, groups, folded, columns, cell_of)
-    header = _header(selected, groups, protocol, metric, mixed)
+    names = _add_extensions(rows, groups, part.folded, columns, cell_of)
+    header = _header(part)
+    header["facet"] = next(({"key": key, "value": value} for key, value in part.group.items()), None)
     header["baseline"] = None if baseline is None else groups[baseline].full_label
-    order = _sorted_rows(rows, view.sort)
-    place = {old: new for new, old in enumerate(order)}
-    for pair in (pair for column in columns for pair in column.pairs):
-        pair.a, pair.b = place[pair.a], place[pair.b]
-    return Comparison(header, columns, probes, [rows[i] for i in order], extensions), groups
+    return Comparison(header, columns, probes, rows, names), groups
 
 
 def _row(group: RowGroup, cells: list[Cell], metric: Metric) -> Row:
@@ -265,6 +343,7 @@ def _row(group: RowGroup, cells: list[Cell], metric: Metric) -> Row:
         crop=crop,
         cells=cells,
         notes=_notes(group),
+        undertrained=undertrained(group),
     )
 
 
@@ -277,8 +356,6 @@ def _notes(group: RowGroup) -> list[str]:
             seed = "" if run.seed is None else f"seed {run.seed} "
             state = NOT_MEASURED if run.state == "finished" else run.state
             notes.append(f"{seed}{state}" + (f": {run.reason}" if run.reason else ""))
-    if group.extend is None and (weak := undertrained(group)):
-        notes.append(weak)
     found: dict[str, list[str]] = defaultdict(list)
     for member in group.members:
         for multiple, record in sorted(member.cells.get(group.extend, {}).items()):
@@ -325,7 +402,7 @@ def _rank(
     unlike: Sequence[str],
     baseline: int | None,
 ) -> None:
-    """Compare the rows of a column that may be compared, pair by pair, and mark those near the lowest."""
+    """Compare the rows of a column that may be compared with the one of the lowest mean, and the baseline."""
     cells = [row.cells[at] for row in rows]
     means = {i: cell.mean for i, cell in enumerate(cells) if cell.rankable and cell.mean is not None}
     if len(means) < 2 or not _comparable(rows, means, at, metric, unlike):
@@ -334,12 +411,17 @@ def _rank(
     samples = [samples_of(group, column.multiple) if cell.rankable else None for group, cell in ranked]
     if not all(any(one.columns["bytes"]) for some in samples if some for one in some.values()):
         return  # the margin is in bits per byte, and a probe of random tokens has no bytes
+    for i, versus in compare_with(samples, None, metric).items():
+        cells[i].versus_best = versus
+    if baseline is not None:
+        for i, versus in compare_with(samples, baseline, metric).items():
+            cells[i].versus_baseline = versus
     labels = [row.label for row in rows]
     lowest, seen = min(means, key=lambda i: means[i]), set[int]()
     while lowest not in seen:  # of other seeds a mean may be lower, and on the shared ones clearly higher
         seen.add(lowest)
-        if not column.pairs or len(means) > MOST_PAIRED:
-            column.pairs = compare_pairs(labels, samples, lowest if len(means) > MOST_PAIRED else None)
+        if not column.pairs or len(means) > 40:
+            column.pairs = compare_pairs(labels, samples, lowest if len(means) > 40 else None)
         lowest = min(surely_below(column.pairs, lowest), key=lambda i: means[i], default=lowest)
     for i, mark in marks(column.pairs, lowest).items():
         cells[i].mark = mark
@@ -364,7 +446,7 @@ def _comparable(
     hashes = list(by_tokenizer.values())
     if any(len(of_one) != 1 or None in of_one for of_one in hashes):
         return False
-    same_text = not {"evaluated on", "split", "context length", "targets"} & set(unlike)
+    same_text = not {"evaluated on", "split", "context length", "target set"} & set(unlike)
     return len(set.union(*hashes)) == 1 or (metric == "bpb" and "tokenizer" in unlike and same_text)
 
 
@@ -387,14 +469,9 @@ def _add_extensions(
     return [ExtensionColumn(name, longest) for name in names]
 
 
-def _header(
-    selected: Sequence[Selected],
-    groups: Sequence[RowGroup],
-    protocol: str,
-    metric: Metric,
-    mixed: Sequence[dict[str, str]],
-) -> dict[str, Any]:
+def _header(part: _Part) -> dict[str, Any]:
     """Return what the rows share; a value is null where the runs differ in it (`mixed` says how)."""
+    selected, groups, metric, mixed = part.selected, part.rows, part.metric, part.mixed
 
     def shared(value: Callable[[Selected], Any]) -> Any:
         found = {as_text(value(one)): value(one) for one in selected}
@@ -411,7 +488,8 @@ def _header(
     named = ("encoding.", "attention.", "positions.", CODE)  # in the rows' labels and notes
     others = [key for key in differing(settings) if several and not key.startswith(named)]
     return {
-        "protocol": protocol,
+        "protocol": part.protocol,
+        "group": part.group,
         "metric": metric,
         "unit": (units or UNIT) if metric == "nats" else METRICS[metric],
         **{key: shared(lambda one: one.records[0].get(key)) for key in fields},  # noqa: B023
@@ -427,27 +505,13 @@ def _header(
         "reference": reference_of(selected, metric),
         "margins": {"unit": METRICS["bpb"], "same": SAME, "collapsed": COLLAPSED, "confidence": CONFIDENCE},
         "left_out": sum(one.left_out for one in selected),
-        "facet": None,
         "baseline": None,
     }
 
 
-def _choose_rows(groups: Sequence[RowGroup], patterns: Sequence[str]) -> list[RowGroup]:
-    """Return the rows whose name fits a pattern, in the patterns' order; all without. Raises UserError."""
-    if not patterns:
-        return list(groups)
-    chosen: dict[int, RowGroup] = {}
-    for pattern in patterns:
-        found = [one for one in groups if pattern in one.names or fnmatch.filter(one.names, pattern)]
-        if not found:
-            there = sorted({name for one in groups for name in one.names})
-            raise UserError("--rows", pattern, "there is no such row", allowed=there)
-        chosen |= {id(one): one for one in found}
-    return list(chosen.values())
-
-
-def _find_baseline(groups: Sequence[RowGroup], asked: str) -> int:
+def _find_baseline(part: _Part, asked: str) -> int:
     """Return the index of the row that `asked` names, or its encoding with one row. Raises UserError."""
+    groups = part.rows
     exact = [i for i, group in enumerate(groups) if asked == group.full_label]
     exact = exact or [i for i, group in enumerate(groups) if asked == group.label]
     found = exact or [i for i, group in enumerate(groups) if asked in group.names]
@@ -458,31 +522,39 @@ def _find_baseline(groups: Sequence[RowGroup], asked: str) -> int:
     raise UserError("--baseline", asked, problem, allowed=labels)
 
 
-def _choose_columns(columns: Sequence[Column], asked: Sequence[float]) -> list[Column]:
-    """Return the columns that are asked for; all if nothing is. Raises UserError for what nobody measured."""
-    if not asked:
-        return list(columns)
+def _columns(part: _Part) -> list[Column]:
+    return _bin_columns(part.selected) if has_curves(part.selected) else _window_columns(part.selected)
+
+
+def _choose_columns(every: Sequence[list[Column]], asked: Sequence[float]) -> list[list[Column]]:
+    """Return the columns of each table that are asked for; all of a table that has none of them.
+
+    Raises UserError for what nobody measured.
+    """
+    there = sorted({column.multiple for columns in every for column in columns})
     for multiple in asked:
-        if not any(_close(multiple, one.multiple) for one in columns):
+        if not any(_close(multiple, one) for one in there):
             hint = f"multiples of T, not tokens; if it was measured on other targets: --length {multiple:g}x"
-            there = ", ".join(f"{one.multiple:g}x" for one in columns)
-            raise UserError("--columns", f"{multiple:g}x", "nobody measured it", allowed=there, hint=hint)
-    chosen = [column for column in columns if any(_close(one, column.multiple) for one in asked)]
-    return [dataclasses.replace(column, shown=True) for column in chosen]
+            shown = ", ".join(f"{one:g}x" for one in there)
+            raise UserError("--columns", f"{multiple:g}x", "nobody measured it", allowed=shown, hint=hint)
+    chosen = [
+        [dataclasses.replace(c, shown=True) for c in columns if any(_close(one, c.multiple) for one in asked)]
+        for columns in every
+    ]
+    return [some or columns for some, columns in zip(chosen, every, strict=True)]
 
 
 def _close(a: float, b: float) -> bool:
     return math.isclose(a, b, rel_tol=1e-4)
 
 
-def _sorted_rows(rows: Sequence[Row], order: str | None) -> list[int]:
+def _order(comparison: Comparison, order: str) -> list[int]:
     """Return indices of the rows in the order asked for; rows without that number last. Raises UserError."""
-    if order is None:
-        return list(range(len(rows)))
+    rows = comparison.rows
     reverse, key = order.startswith("-"), order.removeprefix("-")
     if key == "name":
         return sorted(range(len(rows)), key=lambda i: rows[i].label, reverse=reverse)
-    multiples = [cell.multiple for cell in rows[0].cells] if rows else []
+    multiples = [column.multiple for column in comparison.columns]
     found = re.fullmatch(r"(change(?:@(?=\d))?)?(?:(\d+\.?\d*|\.\d+)x?)?", key)
     at = len(multiples) - 1  # the longest
     if found and found[2]:
@@ -496,3 +568,48 @@ def _sorted_rows(rows: Sequence[Row], order: str | None) -> list[int]:
     numbers = {i: value for i, value in values.items() if value is not None}
     lacking = [i for i in range(len(rows)) if i not in numbers]
     return sorted(numbers, key=lambda i: numbers[i], reverse=reverse) + lacking
+
+
+# --- until nobody calls them any more
+
+
+@dataclass(frozen=True)
+class View:
+    """Which rows and columns are shown."""
+
+    rows: Sequence[str] = ()
+    columns: Sequence[float] = ()
+    sort: str | None = None
+    baseline: str | None = None
+    extensions: Literal["rows", "columns"] = "rows"
+
+
+def compare(
+    runs: Sequence[Run], protocol: str, metric: Metric, allow_mixed: bool, view: View | None = None
+) -> Comparison:
+    """Return the first table."""
+    return compare_facets(runs, None, protocol, metric, allow_mixed, view)[0]
+
+
+def compare_facets(
+    runs: Sequence[Run],
+    key: str | None,
+    protocol: str,
+    metric: Metric,
+    allow_mixed: bool,
+    view: View | None = None,
+) -> list[Comparison]:
+    """Return the tables."""
+    chosen = {} if view is None else {name: getattr(view, name) for name in View.__dataclass_fields__}
+    return compare_runs(runs, CompareRequest(protocol, metric, facet=key, allow_mixed=allow_mixed, **chosen))
+
+
+def tables_of(runs: Sequence[Run]) -> list[str]:
+    """Return the protocols with a table of their own: probes are columns of the headline's."""
+    names = protocols_of(runs) or [HEADLINE]
+    return [name for name in names if name not in PROBES] if HEADLINE in names else names
+
+
+def metric_for(runs: Sequence[Run], protocol: str, metric: Metric) -> Metric:
+    """Return `metric`, or nats where the protocol has nothing else."""
+    return "nats" if has_curves(select(runs, protocol)) else metric

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
+from posenc.results.moderated import SEEDS, shared_variances
 from posenc.results.schema import Metric
 from posenc.results.statistics import (
     Estimate,
     Per,
+    Ratio,
     Sample,
     difference,
     document_part,
@@ -38,6 +40,8 @@ MORE_DOCUMENTS = "unclear (needs more documents)"
 Word = Literal["lower", "higher", "tie", "unclear"]
 Mark = Literal["lowest", "tie", "unclear"]
 Samples = Mapping[int, Sample]  # of a row by seed
+Method = Literal["welch", "moderated", "documents"]  # documents: one seed, holds for these models only
+METHODS: list[Method] = ["documents", "welch", "moderated"]  # of two rows the first one is said
 
 
 @dataclass
@@ -100,12 +104,22 @@ class Versus:
     """A row against the best row (or the baseline) of a column."""
 
     difference: float  # row - reference, nats per token or bits per byte: the comparison's metric
-    ci95: (
-        list[float] | None
-    )  # of it, over seeds and documents; two-sided, at the level that R-1 comparisons leave
-    p: float | None  # corrected, one-sided: that the truth is within SAME or on the other side
+    ci95: list[float] | None  # of it, over seeds and documents; two-sided, as wide as the correction asks
+    p: float | None  # corrected; of the hypothesis that the truth is within SAME, or on the other side
     word: Literal["best", "tied", "above", "below"]  # tied: not resolved; below: only against a baseline
-    method: Literal["welch", "moderated", "documents"]  # documents: one seed
+    method: Method
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A ranked row of a column, in bits per byte."""
+
+    samples: list[Sample]
+    ratios: list[Ratio]
+    mean: float
+    variance: float  # of the mean, over seeds; 0 for one seed
+    freedom: float  # of that variance
+    method: Method
 
 
 def compare_with(
@@ -114,58 +128,95 @@ def compare_with(
     """Return each ranked row of a column against row `reference`, or against the lowest mean (None).
 
     `samples` has those of each row by seed; None: not ranked. Seeds are not paired: those of two encodings
-    have nothing in common. The baseline itself is left out; {} below two rows or without shared documents.
+    have nothing in common. Documents are. Holm (1979) over the R - 1 comparisons; against the lowest mean
+    both sides count, since that row may be the lowest by luck (Hsu 1984: what may be wrong are the R - 1
+    comparisons with the row that is truly best, on either side). The baseline itself is left out; {} below
+    two rows or without shared documents.
     """
-    ranked = {i: list(of.values()) for i, of in enumerate(samples) if of}
-    shared = on_shared_documents([one for of in ranked.values() for one in of])
-    if len(ranked) < 2 or not shared or reference not in {None, *ranked}:
+    rows = _rows(samples)
+    if len(rows) < 2 or reference not in {None, *rows}:
         return {}
-    rest = iter(shared)
-    rows = {i: [next(rest) for _ in of] for i, of in ranked.items()}
-    per: Per = "bytes" if metric == "bpb" else "targets"
-    means = {i: math.fsum(one.ratio(per).value for one in of) / len(of) for i, of in rows.items()}
-    at = min(means, key=lambda i: means[i]) if reference is None else reference
+    at = min(rows, key=lambda i: rows[i].mean) if reference is None else reference
     others = [i for i in rows if i != at]
-    level = (1 - CONFIDENCE) / len(others)
-    in_bits = [_unpaired(rows[i], rows[at], "bytes") for i in others]
-    shown = in_bits if per == "bytes" else [_unpaired(rows[i], rows[at], per) for i in others]
-    method: dict[bool, Literal["welch", "documents"]] = {True: "welch", False: "documents"}
-    one_seed = {i: min(len(rows[i]), len(rows[at])) == 1 for i in rows}
-    found = {} if reference is not None else {at: Versus(0.0, None, None, "best", method[len(rows[at]) > 1])}
-    for i, bits, own, p in zip(others, in_bits, shown, p_beyond(in_bits, SAME), strict=True):
-        interval = own.interval(1 - level)
-        corrected = None if p is None else min(1.0, 2 * p * len(others))
-        surely = corrected is not None and corrected < 1 - CONFIDENCE
+    estimates = [_unpaired(rows[i], rows[at]) for i in others]
+    sides = 2 if reference is None else 1
+    corrected, levels = _holm([None if p is None else sides * p for p in p_beyond(estimates, SAME)])
+    unit = 1.0 if metric == "bpb" else _nats_per_token(rows[at].samples[0])
+    found = {}
+    if reference is None:
+        found[at] = Versus(0.0, None, None, "best", rows[at].method)
+    for i, one, p, level in zip(others, estimates, corrected, levels, strict=True):
+        interval = one.interval(1 - level)
+        word: Literal["tied", "above", "below"] = "tied"
+        if p is not None and p < 1 - CONFIDENCE:
+            word = "above" if one.value > 0 else "below"
         found[i] = Versus(
-            difference=own.value,
-            ci95=None if interval is None else list(interval),
-            p=corrected,
-            word="tied" if not surely else "above" if bits.value > 0 else "below",
-            method=method[not one_seed[i]],
+            difference=unit * one.value,
+            ci95=None if interval is None else [unit * interval[0], unit * interval[1]],
+            p=p,
+            word=word,
+            method=min(rows[i].method, rows[at].method, key=METHODS.index),
         )
     return found
 
 
-def _unpaired(a: Sequence[Sample], b: Sequence[Sample], per: Per) -> Estimate:
-    """Return the mean over seeds of a minus that of b: seeds by Welch (1947), documents paired."""
-    every = ratios_of([*a, *b], per)
-    ours, theirs = every[: len(a)], every[len(a) :]
-    parts = []
-    means = []
-    for ratios in (ours, theirs):
-        mean, spread = mean_and_spread([one.value for one in ratios])
-        means.append(mean)
-        if spread is not None:
-            parts.append((spread**2 / len(ratios), len(ratios) - 1))
-    variance = sum(part for part, _ in parts)
-    squares = sum(part**2 / freedom for part, freedom in parts)
+def _rows(samples: Sequence[Mapping[int, Sample] | None]) -> dict[int, _Row]:
+    """Return the rows that are ranked, cut to the documents that all of them have."""
+    counts = {i: len(of) for i, of in enumerate(samples) if of}
+    every = on_shared_documents([one for of in samples if of for one in of.values()])
+    if not every:
+        return {}
+    ratios = ratios_of(every, "bytes")
+    places, start = {}, 0
+    for i, count in counts.items():
+        places[i] = slice(start, start + count)
+        start += count
+    values = {i: tuple(one.value for one in ratios[place]) for i, place in places.items()}
+    several = [i for i in values if len(values[i]) >= SEEDS]
+    shared = shared_variances(tuple(values[i] for i in several))
+    moderated = dict(zip(several, shared, strict=True)) if shared else {}
+    rows = {}
+    for i, place in places.items():
+        mean, spread = mean_and_spread(values[i])
+        method: Method = "documents" if spread is None else "moderated" if i in moderated else "welch"
+        variance, freedom = moderated.get(i, ((spread or 0.0) ** 2, max(counts[i] - 1, 1)))
+        rows[i] = _Row(every[place], ratios[place], mean, variance / counts[i], freedom, method)
+    return rows
+
+
+def _unpaired(a: _Row, b: _Row) -> Estimate:
+    """Return the mean of a minus that of b: seeds as Welch (1947), documents paired."""
+    variance = a.variance + b.variance
+    squares = a.variance**2 / a.freedom + b.variance**2 / b.freedom
     return Estimate(
-        value=means[0] - means[1],
-        seeds=min(len(a), len(b)),
-        seed_variance=variance if parts else None,
+        value=a.mean - b.mean,
+        seeds=min(len(a.samples), len(b.samples)),
+        seed_variance=variance or None,
         seed_freedom=variance**2 / squares if squares else math.inf,
-        **document_part([*a, *b], ours, theirs),
+        **document_part([*a.samples, *b.samples], a.ratios, b.ratios),
     )
+
+
+def _nats_per_token(sample: Sample) -> float:
+    """Return how many nats per token are one bit per byte; the same for all rows that share their targets."""
+    return sample.ratio("targets").value / sample.ratio("bytes").value
+
+
+def _holm(p: Sequence[float | None]) -> tuple[list[float | None], list[float]]:
+    """Return corrected p and the level of each one's interval, in the order given.
+
+    The smallest p is held against 0.05 / m, the next against 0.05 / (m - 1), until one fails; the rest keep
+    that one's level.
+    """
+    order = sorted((one, i) for i, one in enumerate(p) if one is not None)
+    corrected: list[float | None] = [None] * len(p)
+    levels, level, so_far = [1 - CONFIDENCE] * len(p), 0.0, 0.0
+    for rank, (one, i) in enumerate(order):
+        if so_far < 1 - CONFIDENCE:
+            level = (1 - CONFIDENCE) / (len(order) - rank)
+        so_far = max(so_far, min(1.0, (len(order) - rank) * one))
+        corrected[i], levels[i] = so_far, level
+    return corrected, levels
 
 
 def compare_pairs(

@@ -12,9 +12,9 @@ from typing import Any
 
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import choice_file
-from posenc.results.run import Run
+from posenc.results.load import Run
 
-# Settings that leave the numbers alone, and those that posenc.results.selection compares on its own.
+# Settings that leave the numbers alone, and those that posenc.results.rows compares on its own.
 NOT_DEFINING = {"seed", "device", "name", "experiment_name", "experiment", "runs_dir", "plugins", "eval"}
 NOT_DEFINING |= {"tracking", "hydra", "train.compile", "train.checkpoint_seconds", "train.log_every"}
 SKIPPED = NOT_DEFINING | {"model", "data", "tokenizer", "context_length", "train.tokens", "encoding.name"}
@@ -199,13 +199,13 @@ def check_key(runs: Sequence[Run], key: str, option: str) -> None:
     raise UserError(option, key, "no run has this key", allowed=known)
 
 
-def facets_of(runs: Sequence[Run], key: str) -> list[tuple[str, list[Run]]]:
-    """Return the values of a key, numbers by size, and the runs that have them. Raises UserError."""
+def facets_of(runs: Sequence[Run], key: str) -> list[tuple[dict[str, str], list[Run]]]:
+    """Return `{key: value}` of each value, numbers by size, and the runs that have it. Raises UserError."""
     check_key(runs, key, "--facet")
     found: dict[str, list[Run]] = {}
     for run in runs:
         found.setdefault(value_of_key(run, key) or "unknown", []).append(run)
-    return sorted(found.items(), key=lambda item: _by_size(item[0]))
+    return [({key: value}, found[value]) for value in sorted(found, key=_by_size)]
 
 
 def _by_size(value: str) -> tuple[int, float, str]:

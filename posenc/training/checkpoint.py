@@ -259,14 +259,11 @@ def load_weights(path: Path, model: Decoder) -> None:
 
 
 def load_optimizer(path: Path, model: Decoder, optimizer: torch.optim.Optimizer) -> None:
-    """Load AdamW's moments and step counts of a verified checkpoint."""
-    tensors = load_file(path / "optimizer.safetensors")
-    for name, parameter in model.named_parameters():
-        optimizer.state[parameter] = {
-            key: tensors[f"{key}/{name}"].to(parameter.device)
-            for key in ("step", "exp_avg", "exp_avg_sq")
-            if f"{key}/{name}" in tensors
-        }
+    """Load the moments and step counts of a verified checkpoint."""
+    parameters = dict(model.named_parameters())
+    for place, tensor in load_file(path / "optimizer.safetensors").items():
+        key, name = place.split("/", 1)
+        optimizer.state[parameters[name]][key] = tensor.to(parameters[name].device)
 
 
 def made_by(model: Decoder) -> dict[str, Any]:

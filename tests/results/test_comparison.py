@@ -9,13 +9,14 @@ from fake_runs import MULTIPLES, T, compared, positions, record, rows_of, write_
 
 from posenc.core.errors import UserError
 from posenc.results import load_runs
-from posenc.results.comparison import View, compare, compare_facets, metric_for, protocols_of
-from posenc.results.selection import only
+from posenc.results.comparison import CompareRequest, compare_runs, metric_for, protocols_of
+from posenc.results.rows import only
 
 BIT = math.log(2)
 YARN = {"name": "yarn", "factor": 2.0}
 BPE = {"tokenizer": {"name": "bpe", "vocab_size": 512}}
 SMALL = {"model": {"name": "small", "d_model": 512}, "context_length": 256}
+BIG: dict[str, Any] = {"facts": {"context_length": 128}, "config": {"context_length": 128}}
 
 
 def test_seeds_are_averaged_and_changes_paired_by_seed(tmp_path: Path) -> None:
@@ -156,34 +157,78 @@ def test_runs_of_other_code_or_size_are_other_rows(tmp_path: Path) -> None:
     assert rows_of(compared(tmp_path))["rope"].cells[-1].note == "1 of 3 diverged"
 
 
-def differ(root: Path, **changes: Any) -> None:
-    write_run(root, "alibi")
-    write_run(root, "rope", **changes)
+MIXED: list[tuple[str, str, str, dict[str, Any]]] = [
+    ("tokenizer", "bytes", "bpe vocab_size=512", {"facts": BPE}),
+    ("model", "nano", "tiny", {"facts": {"model": {"name": "tiny"}}}),
+    ("context length", "64", "128", {"facts": {"context_length": 128}}),
+    (
+        "corpus",
+        "sympy ffffffffffff",
+        "x eeeeeeeeeeee",
+        {"facts": {"corpus": {"name": "x", "fingerprint": "e" * 64}}},
+    ),
+    (
+        "evaluated on",
+        "sympy ffffffffffff",
+        "sympy eeeeeeeeeeee",
+        {"records": [record(64, 1.0, fingerprint="e" * 64)]},
+    ),
+    ("split", "test", "validation", {"records": [record(64, 1.0, split="validation")]}),
+    ("target set", "aaaaaaaa, to 8x", "b, to 1x", {"records": [record(64, 1.0, targets_hash="b")]}),
+    ("tokens trained", "3276800", "1638400", {"records": [record(64, 1.0, checkpoint_step=400)]}),
+]
 
 
-MIXED: dict[str, dict[str, Any]] = {
-    "tokenizer: bytes .*bpe vocab_size=512": {"facts": BPE},
-    "model: nano .*tiny": {"facts": {"model": {"name": "tiny"}}},
-    "context length: 64 .*128": {"facts": {"context_length": 128}},
-    "corpus: sympy f{12} .*stdlib": {"facts": {"corpus": {"name": "stdlib", "fingerprint": "e" * 64}}},
-    "evaluated on: ": {"records": [record(64, 1.0, fingerprint="e" * 64)]},
-    "split: test .*validation": {"records": [record(64, 1.0, split="validation")]},
-    "targets: a+ .*b": {"records": [record(64, 1.0, targets_hash="b")]},
-    "tokens trained: 3276800 .*1638400": {"records": [record(64, 1.0, checkpoint_step=400)]},
-}
-
-
-@pytest.mark.parametrize("words", MIXED)
-def test_what_does_not_belong_together_is_refused_or_labelled_and_not_ranked(
-    tmp_path: Path, words: str
+@pytest.mark.parametrize(("key", "first", "second", "changes"), MIXED, ids=[one[0] for one in MIXED])
+def test_what_cannot_share_a_ranking_is_tables_or_labelled(
+    tmp_path: Path, key: str, first: str, second: str, changes: dict
 ) -> None:
-    differ(tmp_path, **MIXED[words])
-    with pytest.raises(UserError, match=words):
-        compared(tmp_path)
+    write_run(tmp_path, "alibi")
+    write_run(tmp_path, "rope", **changes)
+    tables = compare_runs(load_runs([tmp_path]))
+    assert {one.rows[0].label: one.header["group"] for one in tables} == {
+        "alibi": {key: first},
+        "rope": {key: second},
+    }
+    assert not any(one.header["mixed"] for one in tables)
     mixed = compared(tmp_path, allow_mixed=True)
-    assert list(mixed.header["mixed"]) == [words.partition(":")[0]] and all(row.mixed for row in mixed.rows)
-    assert any(c.pairs for c in mixed.columns) == (not words.startswith(("tokenizer", "targets")))
-    assert [row.mixed for row in compared(tmp_path, rows=["alibi"]).rows] == [{}]  # of what is shown
+    assert list(mixed.header["mixed"]) == [key] and all(row.mixed for row in mixed.rows)
+    (alone,) = compare_runs(load_runs([tmp_path]), CompareRequest(rows=["alibi"]))
+    assert (alone.header["group"], alone.rows[0].mixed) == ({}, {})  # of what is shown
+
+
+def test_groups_of_runs(tmp_path: Path) -> None:
+    """The most runs first; runs without numbers in the group of their settings, or the last one."""
+    other = [record(64, 1.1, targets_hash="b"), record(1024, 1.1, targets_hash="b")]
+    for seed in (0, 1):
+        write_run(tmp_path, "rope", seed=seed, **BIG)
+        write_run(tmp_path, "alibi", seed=seed)
+    write_run(tmp_path, "fire", **BIG)
+    write_run(tmp_path, "nope", records=other)
+    write_run(tmp_path, "alibi", seed=2, status="failed", results=False)
+    write_run(tmp_path, "t5", status="failed", results=False, config=BIG["config"])
+    write_run(tmp_path, "cope", status="failed", results=False, config={"model": {"d_model": 9}})
+    runs = load_runs([tmp_path])
+    big, small, longer = compare_runs(runs)
+    assert [list(rows_of(one)) for one in (big, small, longer)] == [
+        ["fire", "rope", "t5"],
+        ["alibi"],
+        ["cope", "nope"],
+    ]
+    assert big.header["group"] == {"context length": "128"}
+    assert small.header["group"] == {"context length": "64", "target set": "aaaaaaaa, to 8x"}
+    assert longer.header["group"]["target set"] == "b, to 16x"
+    assert small.rows[0].cells[0].note == "1 of 3 failed"
+    assert compare_runs(runs, CompareRequest(rows=["rope", "fire"], baseline="fire"))[0].header["group"] == {}
+    # what fits one of them is no mistake
+    chosen = compare_runs(runs, CompareRequest(columns=[16], sort="-16x", baseline="rope"))
+    assert [one.header["baseline"] for one in chosen] == ["rope", None, None]
+    assert [[column.multiple for column in one.columns] for one in chosen[1:]] == [[0.5, 1, 2, 4, 8], [16]]
+    facets = compare_runs(runs, CompareRequest(facet="seed"))
+    assert [one.header["group"].get("seed") for one in facets] == ["0", "0", "0", "1", "1", "2"]
+    assert [one.header["protocol"] for one in compare_runs(runs, CompareRequest("all"))] == [
+        "fixed-target"
+    ] * 3
 
 
 def test_across_tokenizers_only_bits_per_byte_of_shared_documents_are_ranked(tmp_path: Path) -> None:
@@ -214,12 +259,12 @@ def test_the_set_of_targets_that_most_runs_share_is_taken(tmp_path: Path) -> Non
     assert rows_of(comparison)["rope"].cells[0].mean == pytest.approx(1.0)
     assert (comparison.header["left_out"], comparison.header["split"]) == (13, "test")
     runs = load_runs([tmp_path])
-    alone = compare([r for r in runs if "rope" in r.name], "fixed-target", "nats", False)
+    (alone,) = compare_runs([r for r in runs if "rope" in r.name])
     assert [column.window for column in alone.columns] == [64, 512, 1024]  # then the longest curve
     asked = only(runs, length=16.0, corpus=None, split="test")
     assert {r["targets_hash"] for run in asked for r in run.records} == {"b"}
     asked = only(runs, length=None, corpus="sympy", split="validation")
-    assert compare(asked, "fixed-target", "nats", False).header["split"] == "validation"
+    assert compare_runs(asked)[0].header["split"] == "validation"
     for choice, words in (
         ({"length": 32.0}, "--length=32x"),
         ({"corpus": "x"}, "allowed: sympy"),
@@ -295,9 +340,9 @@ def test_undertrained_is_not_clearly_below_the_reference(
     loss = record(64, 1.81 - below * BIT, wiggle=wiggle)
     write_run(tmp_path, records=[loss, record(512, 1.0), record(512, 1.0, extend=YARN), trigram, other])
     comparison = compared(tmp_path, "bpb")
-    plain, extended = (row.notes for row in comparison.rows)
-    assert [note.startswith("undertrained: at 1x") for note in plain] == [True] * marked and not extended
-    assert not marked or f"(it is at {-below:+.3f})" in plain[0]
+    for row in comparison.rows:
+        assert (row.undertrained or "").startswith(f"{-below:+.3f} bits per byte") == marked
+    assert (comparison.rows[0].effective_context is None) == marked
     assert comparison.header["reference"]["mean"] == pytest.approx(1.81 / BIT)
     assert protocols_of(load_runs([tmp_path])) == ["fixed-target"]
 
@@ -405,11 +450,9 @@ def test_columns_and_facets(sweep: Path, tmp_path: Path) -> None:
         config, facts = {"context_length": length}, {"context_length": length}
         write_run(tmp_path, name=f"T{length}", config=config, facts=facts)
     runs = load_runs([tmp_path])
-    facets = compare_facets(runs, "context_length", "fixed-target", "nats", True)
-    assert [one.header["facet"]["value"] for one in facets] == ["64", "128", "512"]
+    facets = compare_runs(runs, CompareRequest(facet="context_length"))
+    assert [one.header["group"] for one in facets] == [{"context_length": n} for n in ("64", "128", "512")]
     assert [one.rows[0].runs for one in facets] == [[str(tmp_path / f"T{n}")] for n in (64, 128, 512)]
-    with pytest.raises(UserError, match="where context_length is 64"):
-        compare_facets(runs, "context_length", "fixed-target", "nats", True, View(baseline="alibi"))
     named = compared(tmp_path, allow_mixed=True, baseline="rope [context length 64]")
     assert named.header["baseline"] == "rope [context length 64]"
     with pytest.raises(UserError, match=r"several rows(.|\n)*rope \[context length 128\]"):
@@ -435,4 +478,4 @@ def test_wrong_views_are_the_users_mistake(sweep: Path, view: dict, words: str) 
     with pytest.raises(UserError, match=words):
         compared(sweep, **view)
     with pytest.raises(UserError, match="no runs"):
-        compare([], "fixed-target", "nats", False)
+        compare_runs([])

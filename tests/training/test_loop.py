@@ -122,23 +122,23 @@ def test_bf16_trains_too_and_keeps_float32_weights(store: TokenStore, tmp_path: 
 
 QUICK = {"rope", "learned", "t5", "fox", "dape", "sum"}  # a family each
 ENCODINGS = [
-    pytest.param(path.stem, marks=[] if path.stem in QUICK else [pytest.mark.slow])
+    pytest.param(path.stem, "adamw", marks=[] if path.stem in QUICK else [pytest.mark.slow])
     for path in sorted((conf_dir() / "encoding").glob("*.yaml"))
 ]
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize(("encoding", "optimizer"), [*ENCODINGS, ("t5", "muon")])
 def test_stopped_at_the_first_middle_and_last_step_is_not_stopped(
-    store: TokenStore, tmp_path: Path, encoding: str
+    store: TokenStore, tmp_path: Path, encoding: str, optimizer: str
 ) -> None:
-    run(build(encoding, store), store, tmp_path / "whole")
+    run(build(encoding, store), store, tmp_path / "whole", name=optimizer)
     whole = on_disk(tmp_path / "whole")
     for stop in (1, STEPS // 2, STEPS - 1):
         folder = tmp_path / f"stop-{stop}"
-        stopped = run(build(encoding, store), store, folder, stop_after=stop)
+        stopped = run(build(encoding, store), store, folder, stop_after=stop, name=optimizer)
         assert (stopped.status, stopped.step) == ("interrupted", stop)
         # another seed's model: everything has to come from the checkpoint
-        ended = run(build(encoding, store, seed=9), store, folder)
+        ended = run(build(encoding, store, seed=9), store, folder, name=optimizer)
         assert (ended.status, ended.step) == ("finished", STEPS)
         assert on_disk(folder) == whole, stop
 

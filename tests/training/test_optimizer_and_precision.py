@@ -10,7 +10,7 @@ from tiny_model import OPTIMIZATION, build
 from posenc.core.errors import UserError
 from posenc.data import TokenStore
 from posenc.training import precision
-from posenc.training.optimizer import build_optimizer, learning_rate
+from posenc.training.optimizer import OPTIMIZERS, build_optimizer, learning_rate
 from posenc.training.precision import autocast, has_hardware_bf16, resolve_device, resolve_precision
 
 CPU = torch.device("cpu")
@@ -76,9 +76,10 @@ def test_few_updates_and_odd_shares_give_usable_rates(steps: int, warmup: float)
     assert rates[0] == 1 / max(1, round(warmup * steps))
 
 
-def test_only_shared_matrices_are_decayed(store: TokenStore) -> None:
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_only_shared_matrices_are_decayed(store: TokenStore, name: str) -> None:
     model = build("learned", store)
-    groups = build_optimizer(model, OPTIMIZATION).param_groups
+    groups = build_optimizer(model, replace(OPTIMIZATION, name=name)).param_groups
     decayed = {id(p) for group in groups if group["weight_decay"] for p in group["params"]}
     names = {name for name, parameter in model.named_parameters() if id(parameter) in decayed}
     assert "encoding.table" not in names and "norm.weight" not in names
@@ -86,3 +87,19 @@ def test_only_shared_matrices_are_decayed(store: TokenStore) -> None:
     every = [p for group in groups for p in group["params"]]
     assert len(every) == len({id(p) for p in every}) == len(list(model.parameters()))
     assert all(isinstance(p, torch.nn.Parameter) for p in every)
+
+
+def test_muon_moves_hidden_matrices_alone_by_orthogonal_updates(store: TokenStore) -> None:
+    model = build("t5", store)
+    how = replace(OPTIMIZATION, name="muon", weight_decay=0.0)
+    optimizer = build_optimizer(model, how)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+    optimizer.step()
+    moved = {name: (p.detach() - before[name]) / how.lr for name, p in model.named_parameters()}
+    up = moved["blocks.0.mlp.up.weight"]  # all singular values alike, sized as AdamW's
+    values = torch.linalg.svdvals(up) / (0.2 * max(up.shape) ** 0.5)
+    assert values.min() > 0.6 and values.max() < 1.3
+    signs = [moved[name] for name in ("embedding.weight", "encoding.table", "norm.weight") if name in moved]
+    assert len(signs) >= 2 and all((one.abs() - 1).abs().max() < 1e-3 for one in signs)

@@ -35,13 +35,11 @@ class Absolute(Encoding):
 
     def __init__(self, shape: Shape, *, per_layer: bool, combine: Combine) -> None:
         super().__init__(shape)
-        self.per_layer = per_layer
-        self.combine = combine
+        self.per_layer, self.combine = per_layer, combine
         self.places = shape.n_layers if per_layer else 1
         self.input_scale = 1.0  # factor on the token embeddings
         if combine == "concat":
-            width = shape.d_model
-            self.joined = nn.Parameter(torch.empty(self.places, width, 2 * width))  # (places, d, 2d)
+            self.joined = nn.Parameter(torch.empty(self.places, shape.d_model, 2 * shape.d_model))
 
     def rows(self, pos: Tensor, place: int) -> Tensor:
         """Return the vectors of positions, (T,) int64 -> (T, d_model) float32; `place`: 0 or the layer."""
@@ -69,13 +67,7 @@ class Absolute(Encoding):
 
 
 class Tabled(Absolute):
-    """A table of trained rows of `width` numbers for each place.
-
-    It has `shape.positions` rows: T, or as many as `positions=randomized|offset` draw from. `beyond` sets
-    what a later position t gets: `untrained`: a row drawn from (seed, place, t) like the trained ones before
-    training, neither saved nor decayed; `clamp`: the last row; `truncate` and `refuse`: none (with `truncate`
-    the caller keeps the last T tokens only).
-    """
+    """A table of trained rows of `width` numbers for each place; `beyond` is explained in `learned`."""
 
     traps: ClassVar[tuple[str, ...]] = (
         "A table indexed past its end is an assert on a GPU that poisons the whole process: the position is "
@@ -110,8 +102,7 @@ class Tabled(Absolute):
         _, end, width = self.table.shape
         rows = self._drawn.setdefault((self.seed, place), [])
         for t in range(end + len(rows), end + count):
-            # a generator for each row, so that a row does not depend on how many are asked for
-            names = (f"encoding.table[{t}]", *([place] if place else []))
+            names = (f"encoding.table[{t}]", *([place] if place else []))  # a generator for each row
             rows.append(torch.randn(width, generator=generator_for(self.seed, *names)))
         return torch.stack(rows[:count]) * self.shape.d_model**-0.5
 
