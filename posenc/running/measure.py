@@ -196,6 +196,7 @@ def _reference(
     if stored is not None:
         return stored
     sums = trigram.trigram_sums(trained_bytes, store, request.split, plan)
+    groups = store.splits[request.split].groups
     record = make_record(
         **identity,
         train_length=request.train_length,
@@ -205,6 +206,7 @@ def _reference(
         nats=sums.nats.tolist(),
         targets=sums.targets.tolist(),
         bytes=sums.bytes.tolist(),
+        groups=None if groups is None else groups[sums.documents].tolist(),
     )
     write_record(directory, record)
     return record
