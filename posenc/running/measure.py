@@ -167,11 +167,14 @@ def _records_of(directory: Path, step: int) -> Iterator[tuple[Path, Callable[[],
 
 def subject_and_request(job: Job, model: Decoder, store: TokenStore) -> tuple[EvalContext, EvalRequest]:
     """Return the model as it is trained, and what its protocols measure."""
+    trained = job.settings["train"]["precision"]
+    precision = trained if job.evaluation.precision == "auto" else job.evaluation.precision
     subject = EvalContext(
         model=model,
         train_length=job.settings["context_length"],
         seed=job.settings["seed"],
-        precision=job.settings["train"]["precision"],
+        precision=precision,
+        recorded_precision=None if precision == trained else precision,
         device=job.device,
         store=store,
         split=job.evaluation.split,
@@ -223,6 +226,7 @@ def _reference(
     if stored is not None:
         return stored
     sums = trigram.trigram_sums(trained_bytes, store, request.split, plan)
+    groups = store.splits[request.split].groups
     record = make_record(
         **identity,
         train_length=request.train_length,
@@ -232,6 +236,7 @@ def _reference(
         nats=sums.nats.tolist(),
         targets=sums.targets.tolist(),
         bytes=sums.bytes.tolist(),
+        groups=None if groups is None else groups[sums.documents].tolist(),
     )
     write_record(directory, record)
     return record
