@@ -40,7 +40,7 @@ from posenc.model.fused import token_losses
 from posenc.report.captions import millions
 from posenc.report.writers import width_of
 from posenc.running.build import build_decoder, build_model
-from posenc.running.jobs import applicable, each_once, validated
+from posenc.running.jobs import applicable, validated
 from posenc.running.measure import subject_and_request
 from posenc.running.run_directory import OPEN, run_state
 from posenc.running.train_job import TrainJob
@@ -87,7 +87,7 @@ def print_dry_run(composed: Jobs) -> int:
     go_offline()
     for one in composed.jobs:
         _refuse_to_fetch(one.settings["data"])
-    jobs = [validated("train", one.settings) for one in each_once(applicable("train", composed)).jobs]
+    jobs = [validated("train", one.settings) for one in applicable("train", composed).jobs]
     flops = min(SAMPLE, SAMPLES_OF_ALL / len({_cost_key(job) for job in jobs}))
     known: dict[str, Estimate] = {}
     with shown("estimated", len(jobs)) as progress:
@@ -221,7 +221,7 @@ def estimate(job: TrainJob, store: TokenStore, flops: float) -> Estimate:
 
 def _evaluation(job: TrainJob, store: TokenStore, sampler: Sampler) -> tuple[float, float, list[str]]:
     """Return the seconds of all passes, the bytes of the longest one, and what cannot be measured."""
-    subject, request = subject_and_request(job.settings, sampler.model, store, job.evaluation, job.device)
+    subject, request = subject_and_request(job, sampler.model, store)
     passes: dict[int | None, dict[tuple[int, str], float]] = {}  # tokens, by targets of a window and by pass
     problems = []
     for cell in plan_cells(subject, request, job.evaluation.protocols):
@@ -238,7 +238,7 @@ def _evaluation(job: TrainJob, store: TokenStore, sampler: Sampler) -> tuple[flo
     seconds, held = 0.0, 0.0
     for count, alike in passes.items():
         windows = sorted({window for window, _ in alike})
-        rates = sampler.pass_rates(windows, count)
+        rates = sampler.pass_rates(windows, count, subject.precision)
         seconds += sum(tokens * rates[window].seconds for (window, _), tokens in alike.items())
         held = max(held, rates[windows[-1]].bytes * max(job.evaluation.batch_tokens, windows[-1]))
     return seconds, held, problems
@@ -264,9 +264,9 @@ class Sampler:
         """Return the rates of loss and gradients."""
         return self._line(windows, self._step)
 
-    def pass_rates(self, windows: Sequence[int], targets: int | None) -> dict[int, Rate]:
+    def pass_rates(self, windows: Sequence[int], targets: int | None, precision: str) -> dict[int, Rate]:
         """Return the rates of passes that score the last `targets` tokens, or all."""
-        return self._line(windows, lambda window: self._pass(window, min(targets or window, window)))
+        return self._line(windows, lambda window: self._pass(window, targets or window, precision))
 
     def update_rate(self) -> float:
         """Return the seconds of the optimizer for a parameter: as fast as memory is read and written."""
@@ -295,11 +295,11 @@ class Sampler:
         return self._sampled(run, tokens.shape[0] * window, window)
 
     @torch.no_grad()
-    def _pass(self, window: int, targets: int) -> Rate:
+    def _pass(self, window: int, targets: int, precision: str) -> Rate:
         (tokens, pos), encoding = self._batch(window), self.model.eval().effective_encoding
 
         def run() -> None:
-            with autocast(self.job.precision, self.job.device):
+            with autocast(precision, self.job.device):
                 hidden = self.model.hidden(tokens[:, :-1], pos, targets, encoding)
             weight = self.model.embedding.weight.to(hidden.dtype)
             token_losses(hidden.flatten(0, 1), weight, tokens[:, -targets:].flatten())

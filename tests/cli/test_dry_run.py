@@ -104,7 +104,7 @@ def test_what_is_too_long_or_too_deep_to_be_sampled_is_counted(monkeypatch: pyte
         return Rate(forward_flops(found.whole, window), 1.0)
 
     monkeypatch.setattr(found, "_sampled", sampled)
-    rates = found.pass_rates([32, 64, 128, 4096], None)
+    rates = found.pass_rates([32, 64, 128, 4096], None, "fp32")
     assert max(asked) < 4096 and len(asked) == 2
     for window, rate in rates.items():
         assert rate.seconds == pytest.approx(forward_flops(found.whole, window), rel=1e-6)
