@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from posenc.report.captions import length, millions
+from posenc.report.captions import length, millions, unit_of
 from posenc.report.colors import Style
 from posenc.report.plots.series import Names, Series, series_of, training_series
 from posenc.report.table import cell_lines
@@ -19,6 +19,7 @@ from posenc.results.load import Run
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"  # a name; nothing is fetched
 HEIGHT = 280  # pixels
+TICKS = [sign * tick for tick in (0.02, 0.1, 0.5, 1, 2, 5) for sign in (-1, 1)] + [0]
 FINE = 0.02  # a change of this size: the axis is logarithmic beyond
 DIGITS = 6  # significant ones of a coordinate
 DENSE = 16  # points of a line; of more none is marked
@@ -76,7 +77,7 @@ def context_charts(comparison: Comparison, names: Names, looks: Looks) -> list[d
     losses = _context_points(comparison, names, change=False)
     if not losses:
         return []
-    curves, unit = any(row.curve for row in comparison.rows), comparison.header["unit"]
+    curves, unit = any(row.curve for row in comparison.rows), unit_of(comparison.header)
     axis = _context_axis(comparison, "position" if curves else "context")
     charts = [_chart("Loss by position" if curves else "Loss against context", unit, losses, axis, looks)]
     changes = _context_points(comparison, names, change=True)
@@ -148,6 +149,8 @@ def _chart(
     x_scale |= {"type": "log", "base": 2, "padding": 14} if context else {}
     y_scale: dict[str, Any] = {"domain": [low, high], "zero": False, "nice": False}
     y_scale |= {"type": "symlog", "constant": fine} if fine else {}
+    y_axis: dict[str, Any] = {"title": None, "tickCount": 6, "minExtent": 36}
+    y_axis |= {"values": [tick for tick in TICKS if low <= tick <= high]} if fine else {}
     spec = {
         "$schema": SCHEMA,
         "width": "container",
@@ -161,7 +164,7 @@ def _chart(
                 "field": "y",
                 "type": "quantitative",
                 "scale": y_scale,
-                "axis": {"title": None, "tickCount": 6, "minExtent": 36},
+                "axis": y_axis,
             },
         },
         "layer": [*(MARKED_T if context and min(xs) < 1 < max(xs) else []), *_lines(points, looks)],
