@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "tests" / "encodings")]
 
-WHERE = {"learned": "gaps", "hybrid": "gaps", "xpos": "far", "binary": "far"}  # not as far as the others
+WHERE = {"xpos": "far", "binary": "far"}  # the others: near and far
 
 
 def main() -> None:

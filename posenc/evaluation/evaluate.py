@@ -95,9 +95,9 @@ def _stored(cell: Cell, run_dir: Path, checkpoint_step: int) -> Record | None:
         targets_hash=cell.plan.hash,
         checkpoint_step=checkpoint_step,
     )
-    if record is not None and (record["note"] or "").startswith("oom"):
-        return None  # this machine, or this moment, may have more memory
-    return record
+    if record is None or (record["note"] or "").startswith("oom"):  # there may be more memory now
+        return None
+    return record if record.get("precision") == context.recorded_precision else None
 
 
 def _measured(cell: Cell, run_dir: Path, corpus: str, checkpoint_step: int) -> Record:
@@ -136,6 +136,7 @@ def _measured(cell: Cell, run_dir: Path, corpus: str, checkpoint_step: int) -> R
         bytes=[] if sums is None else sums.bytes.tolist(),
         groups=None if sums is None or groups is None else groups[sums.documents].tolist(),
         beyond=encoding.beyond,
+        precision=context.recorded_precision,
         note=note,
         curve=None if sums is None else sums.curve,
     )

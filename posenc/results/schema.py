@@ -77,6 +77,7 @@ class Record(TypedDict):
     note: str | None  # why there is no number: oom, diverged, n/a
     seconds: Number  # that the measurement took
     curve: NotRequired[Curve]  # of the protocol `positions`
+    precision: NotRequired[str]  # fp32 or bf16, of the measurement where it is not the training's
 
 
 class RunFacts(TypedDict, total=False):
@@ -171,6 +172,8 @@ def make_record(
     )
     if curve is not None:
         record["curve"] = curve
+    if cell.get("precision") is not None:
+        record["precision"] = cell["precision"]
     return record
 
 

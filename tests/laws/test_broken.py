@@ -152,7 +152,7 @@ def test_far_positions_may_be_refused_and_near_ones_not() -> None:
     assert judge("finite", far).status == "pass" and "that far" in judge("shift", far).reason
     assert judge("finite", of_class(ending(SHORT))).status == "fail"
     spanning = of_class(ending(1000, span=True))
-    assert far_positions(spanning.fresh(), 4).tolist() == list(range(FAR - 8, FAR))
+    assert far_positions(spanning, spanning.fresh()).tolist() == list(range(FAR - 2 * SHORT, FAR))
     assert judge("float32", spanning).status == "pass"
 
 
