@@ -145,8 +145,10 @@ def test_a_run_that_diverged_says_so_and_is_final_without_retry(train: Posenc, p
     again = train("encoding=rope", "train.lr=1e12")
     assert again.code == 1 and "diverged before: non-finite loss at step 2" in again.err
     assert status_of(run) == status
+    (run / "checkpoints" / "step-00000001").mkdir(parents=True)  # of an hour of training: forgotten
     retried = train("encoding=rope", "train.lr=1e12", "--retry")
     assert retried.code == 1 and "diverged: non-finite loss at step 2" in retried.err
+    assert not (run / "checkpoints").exists()
 
 
 BROKEN = """
