@@ -210,10 +210,9 @@ def test_a_signal_that_python_swallowed_is_not_lost() -> None:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (MemoryError(), "error: not enough memory\n"),
+        (MemoryError(), "error: not enough memory: MemoryError\n"),
         (OSError(12, "Cannot allocate memory"), "not enough memory: [Errno 12]"),
-        (ImportError("x.so: failed to map segment from shared object"), "not enough memory"),
-        (ImportError("cannot allocate memory in static TLS block"), "this is a fault of posenc"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: 12"), "not enough memory: Default"),
         (OSError(28, "No space left on device"), "cannot write the output: No space left"),
         (KeyError("k"), "error: KeyError: 'k'\n  this is a fault of posenc; --debug shows where\n"),
     ],
