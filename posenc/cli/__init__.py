@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import traceback
@@ -358,7 +359,7 @@ def main(command: str | None = None) -> None:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         if library_at_work():
             leave_at_once(code)
-        ignore_signals()
+        atexit.register(ignore_signals)  # the last to be registered is the first to be called
         raise
 
 

@@ -136,8 +136,7 @@ def test_other_lengths_measure_only_what_is_missing(train: Posenc, run_copy: Pat
     kept = [*(run_copy / "records").iterdir(), *run_copy.rglob("*.safetensors")]
     before = {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in kept}
     result = train("encoding=rope", "eval.lengths=[0.5x,1x,4x]")
-    assert result.code == 0 and "0.5x" in result.out, result.err
-    assert " 2x" not in result.out.partition("positions: ")[0]  # what was asked for
+    assert result.code == 0 and re.search(r"^context +8 +16 = T +64$", result.out, re.M), result.out
     assert {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in kept} == before
     results = load(run_copy / "results.json")
     assert {r["window"] for r in results["records"]} == {8, *WINDOWS}
