@@ -102,7 +102,7 @@ WRONG: list[tuple[str, ...]] = [
     ("train -m --cfg job", "--cfg=job", "--multirun"),
     ("train --multrun", "did you mean: --multirun"),
     ("train --config-dir nowhere", "--config-dir=nowhere", "no such folder"),
-    ("eval --dry-run", "is an option of posenc train alone"),
+    ("eval --dry-run", "--dry-run: there is no such option"),
     # other commands
     ("trian", "train"),
     ("eval", "run", "no default"),
