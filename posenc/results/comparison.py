@@ -58,7 +58,6 @@ from posenc.results.rows import (
     fold,
     group_runs,
     mixed_values,
-    relabel,
     select,
     shown_of,
     split_runs,
@@ -271,9 +270,7 @@ def _prepare(parts: Sequence[_Part], request: CompareRequest) -> list[_Part]:
     shared = {key for key in keys - {request.facet} if len({part.group.get(key) for part in parts}) == 1}
     for part in parts:
         part.group = {key: value for key, value in part.group.items() if key not in shared}
-        part.selected = shown_of(part.selected, part.rows)
-        part.mixed = mixed_values(part.selected)
-        relabel(part.selected, part.mixed, part.rows)
+        part.selected, part.mixed = shown_of(part.selected, part.rows)
         if request.extensions == "columns":
             part.rows, part.folded = fold(part.rows)
     return list(parts)
