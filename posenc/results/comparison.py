@@ -21,8 +21,7 @@ from posenc.results.cells import (
     Cell,
     CurveSummary,
     EffectiveContext,
-    Probe,
-    ProbeColumn,
+    SideColumn,
     UsesContext,
     bins_of,
     effective_context,
@@ -112,14 +111,6 @@ class Column:
 
 
 @dataclass
-class ExtensionColumn:
-    """An extension with its knobs, at the longest window that is shown."""
-
-    name: str  # `yarn`, or with knobs that are not the usual ones `window window=32`
-    multiple: float  # of T
-
-
-@dataclass
 class Row:
     """An encoding with one set of settings; its cells are in the order of the columns."""
 
@@ -138,7 +129,7 @@ class Row:
     effective_context: EffectiveContext | None = None  # null for an undertrained row
     uses_context: UsesContext | None = None
     curve: CurveSummary | None = None  # of the protocol `positions`
-    probes: list[Probe] = field(default_factory=list)  # in the order of the comparison's
+    probes: list[Cell] = field(default_factory=list)  # in the order of the comparison's
     extensions: list[Cell | None] = field(default_factory=list)  # in the order of the comparison's
 
 
@@ -148,9 +139,9 @@ class Comparison:
 
     header: dict[str, Any]
     columns: list[Column]
-    probes: list[ProbeColumn]
+    probes: list[SideColumn]
     rows: list[Row]
-    extensions: list[ExtensionColumn] = field(default_factory=list)  # where they are columns, not rows
+    extensions: list[SideColumn] = field(default_factory=list)  # where they are columns, not rows
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; perplexities may still be infinite."""
@@ -313,14 +304,14 @@ def _compare(
     unlike = list(part.mixed[0]) if part.mixed else []
     for i, column in enumerate([] if curves else columns):
         _rank(column, i, rows, groups, metric, unlike, baseline)
-    probes, by_row = probe_columns(part.runs, groups, part.protocol)
-    for row, of_row in zip(rows, by_row, strict=True):
-        row.probes = of_row
-    names = _add_extensions(rows, groups, part.folded, columns, cell_of)
+    probes = probe_columns(part.runs, groups, part.protocol)
+    for i, row in enumerate(rows):
+        row.probes = [cells[i] for _, cells in probes]
+    extensions = _add_extensions(rows, groups, part.folded, columns, metric, cell_of)
     header = _header(part)
     header["facet"] = next(({"key": key, "value": value} for key, value in part.group.items()), None)
     header["baseline"] = None if baseline is None else groups[baseline].full_label
-    return Comparison(header, columns, probes, rows, names), groups
+    return Comparison(header, columns, [one for one, _ in probes], rows, extensions), groups
 
 
 def _row(group: RowGroup, cells: list[Cell], metric: Metric) -> Row:
@@ -452,18 +443,21 @@ def _add_extensions(
     groups: Sequence[RowGroup],
     folded: Sequence[RowGroup],
     columns: Sequence[Column],
+    metric: Metric,
     cell_of: Callable[[RowGroup, float], Cell],
-) -> list[ExtensionColumn]:
+) -> list[SideColumn]:
     """Add the extended rows as cells beside the rows as trained; return their columns."""
     title = {id(one): " ".join([str(one.extend_name), *one.knobs]) for one in folded}
     names = list(dict.fromkeys(title.values()))
-    longest = max((column.multiple for column in columns), default=1.0)
+    if not names or not columns:
+        return []
+    longest = columns[-1]
     for row, group in zip(rows, groups, strict=True):
         own = {title[id(one)]: one for one in folded if extends(one, group)}
-        row.extensions = [cell_of(own[name], longest) if name in own else None for name in names]
+        row.extensions = [cell_of(own[name], longest.multiple) if name in own else None for name in names]
         for name, one in own.items():
             row.notes += [f"+{name} {note}" for note in one.notes if note not in group.notes]
-    return [ExtensionColumn(name, longest) for name in names]
+    return [SideColumn(name, longest.multiple, longest.window, METRICS[metric]) for name in names]
 
 
 def _header(part: _Part) -> dict[str, Any]:

@@ -466,7 +466,7 @@ def _label(rows: Sequence[RowGroup]) -> None:
 def shown_of(
     selected: Sequence[Selected], groups: Sequence[RowGroup]
 ) -> tuple[list[Selected], list[dict[str, str]]]:
-    """Return what of the runs' records is in these rows, and `mixed_values` of it, which each row gets too."""
+    """Return what of the records is in these rows, and `mixed_values` of it, which each row gets too."""
     kept = {(id(member.run), group.extend) for group in groups for member in group.members}
     cut = [{key: one.cells[key] for key in one.cells if (id(one.run), key) in kept} for one in selected]
     shown = [replace(one, cells=cells) for one, cells in zip(selected, cut, strict=True) if cells]
