@@ -148,7 +148,7 @@ def _against(options: CompareOptions, runs: Sequence[Run]) -> None:
             raise UserError(f"--{name}", None, "does not go together with --against")
     if options.extensions != "rows":
         raise UserError("--extensions", options.extensions, "does not go together with --against")
-    show_against(against(runs, options.against, options.allow_mixed), options.format, sys.stdout)
+    show_against(against(runs, options.against), options.format, sys.stdout)
 
 
 def _others(options: CompareOptions, runs: Sequence[Run], view: View) -> list[Comparison]:

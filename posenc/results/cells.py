@@ -135,7 +135,7 @@ def make_cell(group: RowGroup, multiple: float, metric: Metric) -> Cell:
         if reference is not None and math.isfinite(value - reference):  # perplexities may be infinite
             changes.append(value - reference)
         if base is not record:
-            pairs += _pair(member, record, base)
+            pairs += pair_of(member, record, base)
     values = [value for value, _ in found]
     cell = _cell(multiple, single(windows), values, [record for _, record in found], reasons)
     cell.rankable = bool(values) and set(reasons) <= INNOCENT
@@ -230,7 +230,7 @@ def _reason(run: Run, record: Record | None) -> str:
     return run.state
 
 
-def _pair(member: Selected, record: Record | None, base: Record | None) -> list[tuple[Sample, Sample]]:
+def pair_of(member: Selected, record: Record | None, base: Record | None) -> list[tuple[Sample, Sample]]:
     """Return both sides by document, on the one set of targets of the run; nothing where one is missing."""
     ours, theirs = (None if one is None else member.sample(one) for one in (record, base))
     return [(ours, theirs)] if ours and theirs else []
@@ -270,7 +270,7 @@ def uses_context(group: RowGroup, metric: Metric) -> UsesContext | None:
     """Return it over the seeds that have both windows; None where there is none. Perplexities: in nats."""
     pairs: list[tuple[Sample, Sample]] = []
     for member in group.members:
-        pairs += _pair(member, member.record(group.extend, 1.0), member.record(group.extend, 0.5))
+        pairs += pair_of(member, member.record(group.extend, 1.0), member.record(group.extend, 0.5))
     estimate = _difference(pairs, "bytes" if metric == "bpb" else "targets")
     if estimate is None:
         return None
@@ -396,7 +396,7 @@ def _against_reference(member: Selected) -> Estimate | None:
         return None
     shown = {id(record) for record in member.records}
     best = max(losses, key=lambda record: (id(record) in shown, record["checkpoint_step"]))
-    return _difference(_pair(member, best, references[_place(best)]), "bytes")
+    return _difference(pair_of(member, best, references[_place(best)]), "bytes")
 
 
 def _place(record: Record) -> tuple[str, int]:
