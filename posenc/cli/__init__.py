@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 import traceback
@@ -26,8 +25,8 @@ from posenc.running.signals import (
     InterruptedRunError,
     StopFlag,
     ignore_signals,
-    leave_at_a_signal,
     leave_at_once,
+    stop_with_parent,
 )
 
 app = typer.Typer(
@@ -133,6 +132,14 @@ def compare_command(
         str,
         _choice("table", "markdown", "csv", "latex", "json", help="table, markdown, csv, latex or json."),
     ] = "table",
+    per: Annotated[
+        str | None,
+        _choice("cell", "seed", "document", help="With --format csv, a line per cell, seed or document."),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Every number with its interval; seeds, probes, notes.")
+    ] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="How to read the table.")] = False,
     rows: Annotated[
         list[str] | None, typer.Option(help="Only these rows, in this order: rope,alibi*")
     ] = None,
@@ -390,6 +397,10 @@ def main(command: str | None = None) -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller: `>&-`
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
+    if sys.getfilesystemencoding() != "utf-8" and any(not word.isascii() for word in sys.argv):
+        # the locale is C or Latin-1, and the path may be UTF-8
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONUTF8": "1"})
+    stop_with_parent()
     arguments = [*([command] if command else []), *sys.argv[1:]]
     if "--debug" in arguments:
         os.environ["HYDRA_FULL_ERROR"] = "1"  # for Hydra, and for the jobs of a sweep
@@ -398,7 +409,6 @@ def main(command: str | None = None) -> None:
         from posenc.cli.completion import answer_tab
 
         answer_tab(app)
-    atexit.register(ignore_signals)  # the first to be registered is the last to be called
     try:
         with StopFlag() as stop:
             _run(arguments, debug, stop)
@@ -406,7 +416,7 @@ def main(command: str | None = None) -> None:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         if library_at_work():
             leave_at_once(code)
-        atexit.register(leave_at_a_signal, code)
+        ignore_signals()
         raise
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
@@ -73,8 +73,8 @@ def print_runs(
     if format == "json":
         print(document(runs))
         return 0
-    for part in _view(runs, console.width, time.time()):
-        console.print(part, soft_wrap=isinstance(part, Text))  # half a command is another one
+    for line in _view(runs, console.width, time.time()):
+        console.print(line, soft_wrap=True)  # half a command is another one
     if not runs and (below := bundles(paths)):
         say(f"{visible(str(below[0]))} is a bundle, without run directories: posenc compare reads it")
     return 0
@@ -97,9 +97,7 @@ def _read(paths: Sequence[str], where: Sequence[str], sort: str, reverse: bool) 
     return [*with_value, *(one for one in found if key(one) is None)]
 
 
-def _view(
-    runs: Sequence[RunSummary], width: int, now: float, rows: int | None = None
-) -> list[RenderableType]:
+def _view(runs: Sequence[RunSummary], width: int, now: float, rows: int | None = None) -> list[Text]:
     """Return table, notes and summary; with `rows` only the newest so many, and notes of what is running."""
     shown = list(runs)
     if rows is not None and len(shown) > rows:
@@ -107,12 +105,11 @@ def _view(
         shown = [run for run in shown if run in newest]
     noted = runs if rows is None else [run for run in shown if run.state == "running"][:3]
     more = "" if len(shown) == len(runs) else f" ({len(shown)} of them shown)"
-    parts: list[RenderableType] = [table(shown, width, now), Text("")] if shown else []
-    parts += [Text(line, overflow="fold") for line in notes(noted, now)]
+    lines = [*table(shown, width, now), Text("")] if shown else []
+    lines += [Text(line) for line in notes(noted, now)]
     if any(run.losses for run in shown):
-        legend = "at T, longest: fixed-target, nats per token; all lengths: posenc compare"
-        parts.append(Text(legend, style="dim"))
-    return [*parts, Text(summary(runs) + more, style="bold")]
+        lines.append(Text("at T, longest: fixed-target, nats per token; more: posenc compare", style="dim"))
+    return [*lines, Text(summary(runs) + more, style="bold")]
 
 
 def _watch(console: Console, read: Callable[[], list[RunSummary]]) -> None:

@@ -16,8 +16,6 @@ from posenc.results.ranking import (
     EFFECTIVE,
     REFERENCE,
     SAME_WORD,
-    AgainstBaseline,
-    Mark,
     Versus,
     interval_of,
     verdict,
@@ -59,8 +57,6 @@ class Cell:
     verdict: str | None = None  # on the change; null where a seed is missing for being bad
     verdict_change: float | None = None  # the change in bits per byte, whatever the metric
     verdict_ci95: list[float] | None = None  # of it, over seeds and documents (one seed: documents)
-    mark: Mark | None = None  # relation to the lowest of the column
-    against: AgainstBaseline | None = None  # this row minus the comparison's baseline
     versus_best: Versus | None = None  # against the row with the lowest mean of the column
     targets_hash: str | None = None
     targets: int | None = None  # that were scored in each seed; null where the seeds differ

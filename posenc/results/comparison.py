@@ -42,12 +42,7 @@ from posenc.results.ranking import (
     COLLAPSED,
     CONFIDENCE,
     SAME,
-    Pair,
-    against_baseline,
-    compare_pairs,
     compare_with,
-    marks,
-    surely_below,
 )
 from posenc.results.rows import (
     CODE,
@@ -107,7 +102,6 @@ class Column:
     targets: int | None
     documents: int | None
     shown: bool = True  # in tables; programs get all
-    pairs: list[Pair] = field(default_factory=list)
 
 
 @dataclass
@@ -194,9 +188,6 @@ def compare_groups(
     for (comparison, groups), order in zip(found, orders, strict=True):
         if order is not None:
             comparison.rows[:] = [comparison.rows[i] for i in order]
-            place = {old: new for new, old in enumerate(order)}
-            for pair in (pair for column in comparison.columns for pair in column.pairs):
-                pair.a, pair.b = place[pair.a], place[pair.b]
             groups[:] = [groups[i] for i in order]
     return found
 
@@ -303,13 +294,12 @@ def _compare(
             row.uses_context = uses_context(group, metric)
     unlike = list(part.mixed[0]) if part.mixed else []
     for i, column in enumerate([] if curves else columns):
-        _rank(column, i, rows, groups, metric, unlike, baseline)
+        _rank(column.multiple, i, rows, groups, metric, unlike, baseline)
     probes = probe_columns(part.runs, groups, part.protocol)
     for i, row in enumerate(rows):
         row.probes = [cells[i] for _, cells in probes]
     extensions = _add_extensions(rows, groups, part.folded, columns, metric, cell_of)
     header = _header(part)
-    header["facet"] = next(({"key": key, "value": value} for key, value in part.group.items()), None)
     header["baseline"] = None if baseline is None else groups[baseline].full_label
     return Comparison(header, columns, [one for one, _ in probes], rows, extensions), groups
 
@@ -382,7 +372,7 @@ def _bin_columns(selected: Sequence[Selected]) -> list[Column]:
 
 
 def _rank(
-    column: Column,
+    multiple: float,
     at: int,
     rows: Sequence[Row],
     groups: Sequence[RowGroup],
@@ -396,7 +386,7 @@ def _rank(
     if len(means) < 2 or not _comparable(rows, means, at, metric, unlike):
         return
     ranked = zip(groups, cells, strict=True)
-    samples = [samples_of(group, column.multiple) if cell.rankable else None for group, cell in ranked]
+    samples = [samples_of(group, multiple) if cell.rankable else None for group, cell in ranked]
     if not all(any(one.columns["bytes"]) for some in samples if some for one in some.values()):
         return  # the margin is in bits per byte, and a probe of random tokens has no bytes
     for i, versus in compare_with(samples, None, metric).items():
@@ -404,18 +394,6 @@ def _rank(
     if baseline is not None:
         for i, versus in compare_with(samples, baseline, metric).items():
             cells[i].versus_baseline = versus
-    labels = [row.label for row in rows]
-    lowest, seen = min(means, key=lambda i: means[i]), set[int]()
-    while lowest not in seen:  # of other seeds a mean may be lower, and on the shared ones clearly higher
-        seen.add(lowest)
-        if not column.pairs or len(means) > 40:
-            column.pairs = compare_pairs(labels, samples, lowest if len(means) > 40 else None)
-        lowest = min(surely_below(column.pairs, lowest), key=lambda i: means[i], default=lowest)
-    for i, mark in marks(column.pairs, lowest).items():
-        cells[i].mark = mark
-    if baseline is not None:
-        for i, against in against_baseline(labels, samples, baseline, metric).items():
-            cells[i].against = against
 
 
 def _comparable(
@@ -559,48 +537,3 @@ def _order(comparison: Comparison, order: str) -> list[int]:
     numbers = {i: value for i, value in values.items() if value is not None}
     lacking = [i for i in range(len(rows)) if i not in numbers]
     return sorted(numbers, key=lambda i: numbers[i], reverse=reverse) + lacking
-
-
-# --- until nobody calls them any more
-
-
-@dataclass(frozen=True)
-class View:
-    """Which rows and columns are shown."""
-
-    rows: Sequence[str] = ()
-    columns: Sequence[float] = ()
-    sort: str | None = None
-    baseline: str | None = None
-    extensions: Literal["rows", "columns"] = "rows"
-
-
-def compare(
-    runs: Sequence[Run], protocol: str, metric: Metric, allow_mixed: bool, view: View | None = None
-) -> Comparison:
-    """Return the first table."""
-    return compare_facets(runs, None, protocol, metric, allow_mixed, view)[0]
-
-
-def compare_facets(
-    runs: Sequence[Run],
-    key: str | None,
-    protocol: str,
-    metric: Metric,
-    allow_mixed: bool,
-    view: View | None = None,
-) -> list[Comparison]:
-    """Return the tables."""
-    chosen = {} if view is None else {name: getattr(view, name) for name in View.__dataclass_fields__}
-    return compare_runs(runs, CompareRequest(protocol, metric, facet=key, allow_mixed=allow_mixed, **chosen))
-
-
-def tables_of(runs: Sequence[Run]) -> list[str]:
-    """Return the protocols with a table of their own: probes are columns of the headline's."""
-    names = protocols_of(runs) or [HEADLINE]
-    return [name for name in names if name not in PROBES] if HEADLINE in names else names
-
-
-def metric_for(runs: Sequence[Run], protocol: str, metric: Metric) -> Metric:
-    """Return `metric`, or nats where the protocol has nothing else."""
-    return "nats" if has_curves(select(runs, protocol)) else metric

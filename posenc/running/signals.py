@@ -23,6 +23,7 @@ WAIT = "POSENC_WAIT"  # 1: wait for a run that another process holds, instead of
 SWEEP = "POSENC_SWEEP"  # the sweep's name
 RETRY = "POSENC_RETRY"  # set: a run that diverged is trained again (--retry)
 IF_HELD = "POSENC_IF_HELD"  # the exit code of a job whose run another process holds; 1 without
+PARENT = "POSENC_PARENT"  # the process of the sweep that started this one
 DEBUG = "HYDRA_FULL_ERROR"  # 1: tracebacks, as for Hydra (--debug)
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SIGHUP: 143}
@@ -54,12 +55,6 @@ def to_take_over() -> list[int]:
     return [one for one in CODES if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]
 
 
-def leave_at_a_signal(code: int) -> None:
-    """Let a signal end the process at once with `code`: all is done, and torch takes 0.5 s to clear up."""
-    for number in to_take_over():
-        signal.signal(number, lambda *_: leave_at_once(code))
-
-
 def leave_at_once(code: int) -> None:
     """Exit without Python's clearing up: with a library still at work in a thread, that is a SIGSEGV."""
     for stream in (sys.stdout, sys.stderr):
@@ -68,8 +63,22 @@ def leave_at_once(code: int) -> None:
     os._exit(code)
 
 
+def stop_with_parent() -> None:
+    """Take a SIGTERM once the sweep that started this process is gone: killed, it could not pass one on."""
+    parent = os.environ.pop(PARENT, None)
+    if parent is None:
+        return
+
+    def watch() -> None:
+        while os.getppid() == int(parent):
+            time.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def ignore_signals() -> None:
-    """Ignore signals at the very end, when handlers are no longer called."""
+    """Ignore signals: all is done, and what is left is the half second that torch takes to clear up."""
     for number in CODES:
         signal.signal(number, signal.SIG_IGN)
 

@@ -19,9 +19,9 @@ from posenc.report.captions import length
 from posenc.results.load import Run, load_runs
 from posenc.results.run_summary import run_summary
 from posenc.running.jobs import requested_targets, state_of, validated
-from posenc.running.run_directory import DIVERGED, FINISHED
+from posenc.running.run_directory import DIVERGED, FINISHED, LOG
 from posenc.running.signals import CODES, SWEEP, setting
-from posenc.running.worker_pool import WAITING, Job, WorkerPool, jobs_at_once, log_of, visible_gpus
+from posenc.running.worker_pool import WAITING, Job, WorkerPool, jobs_at_once, visible_gpus
 
 Targets = Mapping[Path, set[tuple[str, str]]]  # (protocol, hash of targets) that were asked for, by run
 LOCKS = {"train": "run", "eval": "evaluation"}
@@ -127,8 +127,8 @@ def failures(jobs: Sequence[Job]) -> list[str]:
     lines = []
     for job in left:
         lines.append(f"{job.name}: {job.ended}")
-        if (log := log_of(job)) is not None:
-            lines.append(f"  log: {visible(log)}")
+        if (job.place / LOG).is_file():
+            lines.append(f"  log: {visible(job.place / LOG)}")
     counts = Counter(job.state for job in jobs)
     lines.append(f"{len(jobs)} jobs: " + ", ".join(f"{n} {state}" for state, n in counts.items()))
     if any(job.state != DIVERGED for job in left):
@@ -139,15 +139,14 @@ def failures(jobs: Sequence[Job]) -> list[str]:
 
 
 def show_tables(places: Sequence[Path], targets: Targets) -> list[Run]:
-    """Print the comparison by each of `tables_of` on stdout; return the runs that are on disk.
+    """Print the comparison on stdout; return the runs that are on disk.
 
     Of a run in `targets` only the records of these targets are shown.
     """
     runs = load_runs([path for path in dict.fromkeys(places) if path.is_dir()])
     if not runs:
         return []
-    from posenc.report.writers import show
-    from posenc.results.comparison import compare, tables_of
+    from posenc.report.writers import show_runs
     from posenc.results.schema import REFERENCE_PROTOCOL
 
     for run in runs:
@@ -160,9 +159,5 @@ def show_tables(places: Sequence[Path], targets: Targets) -> list[Run]:
                 if (record["protocol"], record["targets_hash"]) in asked
                 or (record["protocol"] == REFERENCE_PROTOCOL and record["targets_hash"] in hashes)
             ]
-    for number, protocol in enumerate(tables_of(runs)):
-        if number:
-            print()
-        # a sweep may vary what a ranking must share (T, say): then the column says so
-        show([compare(runs, protocol, "nats", True)], "table", sys.stdout)
+    show_runs(runs, sys.stdout)
     return runs

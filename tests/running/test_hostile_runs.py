@@ -28,6 +28,7 @@ CHANGES: list[tuple[dict[str, Any], list[str]]] = [
     ({"eval": "evil"}, ["config.yaml"]),
     ({"seed": "evil"}, ["seed=evil"]),
     ({"context_length": "16"}, ["context_length"]),
+    ({"context_length": 10**9}, ["context_length=1000000000: too large"]),
     ({"experiment_name": "../../up"}, ["experiment_name"]),
 ]
 

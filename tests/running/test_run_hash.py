@@ -127,7 +127,7 @@ def test_auto_goes_on_in_the_precision_that_a_run_was_begun_in(
 
 def test_steps_are_the_tokens_over_the_batch(job: Callable[..., TrainJob]) -> None:
     assert (job().steps, job().batch_windows) == (tiny.STEPS, 8)
-    assert job("train.tokens=1").steps == 1
+    assert job("train.tokens=128").steps == 1
     uneven = job("train.batch_tokens=130")  # 8 windows of 16, no part of a ninth
     assert (uneven.steps, uneven.batch_windows) == (tiny.STEPS, 8)
 
@@ -141,12 +141,9 @@ def test_the_directory_is_named_by_experiment_name_and_hash(job: Callable[..., T
 def facts_of(job: TrainJob) -> Any:
     model = build_model(job.settings, job.shape, 256)
     return run_facts(
-        job.settings,
+        job,
         model,
         fingerprint="f",
-        name="n",
-        digest="d",
-        device=job.device,
         tokens=1,
         steps=1,
         seconds=1.0,

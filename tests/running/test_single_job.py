@@ -73,8 +73,6 @@ def test_what_hydra_does_not_know_before_is_refused_and_no_text(train: Posenc, p
         (["+hydra.callbacks.mine._target_=nowhere.Nothing"], "nowhere"),
         (["hydra.job_logging.version=9"], "hydra: "),
         (["hydra.run.dir=/dev/null/x"], "/dev/null/x"),
-        (["--resolve"], "goes with --cfg"),
-        (["--package", "train"], "goes with --cfg"),
     ],
     ids=lambda given: given if isinstance(given, str) else " ".join(given),
 )

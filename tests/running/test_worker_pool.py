@@ -87,14 +87,13 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
-def test_every_death_is_listed_with_its_reason_and_a_log(at_once: int, pool: Run) -> None:
+def test_every_death_is_listed_with_its_reason(at_once: int, pool: Run) -> None:
     garbage = "os.write(2, bytes(range(256)) * 4)\nos._exit(0)"
     says = "print('error: [red]why\\x1b', file=sys.stderr)\nprint('  a hint')\nsys.exit(1)"
     scripts = ("os.kill(os.getpid(), 9)", FINISH, "os.abort()", garbage, "sys.exit(3)", says)
     code, err = pool(*scripts, at_once=at_once)
     assert code == 1 and "[2/6] seed=1: finished, 1x 2.500 nats per token; 0:0" in err and "\x1b" not in err
     end = err[err.rindex("[1/6]") :].splitlines()
-    logs = [Path(line.removeprefix("  log: ")).read_text() for line in end if line.startswith("  log: ")]
     assert [line for line in end if line.startswith("[")] == [
         f"[1/6] seed=0: killed by SIGKILL, {OUT_OF_MEMORY}",
         "[3/6] seed=2: killed by SIGABRT",
@@ -102,8 +101,6 @@ def test_every_death_is_listed_with_its_reason_and_a_log(at_once: int, pool: Run
         "[5/6] seed=4: failed, exit code 3 before it was finished",
         "[6/6] seed=5: failed, [red]why\\x1b",
     ]
-    reasons = ("killed by SIGKILL, out of memory", "killed by SIGABRT", "exit code 0", "exit code 3")
-    assert len(logs) == 4 and all(reason in log for reason, log in zip(reasons, logs, strict=True))
     assert end[-2] == "6 jobs: 1 killed by SIGKILL, 1 finished, 1 killed by SIGABRT, 3 failed"
     assert end[-1] == "the same command goes on with what is not finished"
     again, err = pool(FINISH, "sys.exit(9)", *[FINISH] * 4, at_once=at_once)
