@@ -165,7 +165,7 @@ def test_the_nearest_protocol_is_taken_and_a_difference_said(tmp_path: Path) -> 
 
 
 def test_extensions_settings_and_losses_in_nats(tmp_path: Path) -> None:
-    yarn = {"name": "yarn", "factor": "auto"}
+    yarn = {"name": "yarn", "factor": "auto", "ramp": "index", "mscale_all_dim": 0.0}
     records = [
         record(T, 1.2),
         record(4 * T, 3.0),
