@@ -56,9 +56,9 @@ A line for each row and length (`--per cell`), each run and length (`--per seed`
 Numbers are not rounded, empty where there is none, and a column has one unit, which its name ends with:
 
 - `loss_nats`, `change_nats`: per token; `loss_bpb`, `change_bpb`: bits per byte; `loss_ppl`: perplexity;
-- `..._sd` is over seeds, `..._low` and `..._high` are the ends of a 95% interval: of `change_bpb` per cell over
-  seeds and documents, of a change in another unit and per seed over documents;
-- `versus_best`, `versus_baseline`: the word of Versus, with the difference in `..._nats`, `..._p`, `..._method`;
+- `..._sd` is over seeds, `..._low` and `..._high` are the ends of a 95% interval: of `change_bpb` per cell
+  over seeds and documents, of a change in another unit and per seed over documents;
+- `versus_best`, `versus_baseline`: the word of Versus; `..._nats` the difference, `..._p`, `..._method`;
 - `label` is the row's name (`rope base=500000`), `encoding` the encoding's, `extend` the extension's;
 - what tells several tables apart has the key's name (`context length`), protocols are in `protocol`.
 """

@@ -37,7 +37,10 @@ def test_every_field_on_disk_is_described(trained_once: Path) -> None:
     assert set(results) == {"schema_version", "run", "records"}
     assert set(results["run"]) <= fields["RunFacts"]
     for record in results["records"]:
-        assert set(record) <= fields["Record"] and set(record["per_document"]) == fields["PerDocument"]
+        assert (
+            set(record) <= fields["Record"]
+            and set(record["per_document"]) | {"group"} == fields["PerDocument"]
+        )
         assert set(record.get("curve", fields["Curve"])) == fields["Curve"]
     assert any("curve" in record for record in results["records"])
 
