@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
@@ -189,10 +190,10 @@ def compare_command(
     debug: Debug = False,
 ) -> None:
     """The comparison: rows encodings, columns lengths; from disk, nothing is measured."""
-    from posenc.cli.compare import CompareOptions, run_compare
+    options = SimpleNamespace(**locals())
+    from posenc.cli.compare import run_compare
 
-    given = dict(locals())  # the parameters above are the fields of CompareOptions
-    run_compare(CompareOptions(**{name: given[name] for name in CompareOptions.__dataclass_fields__}))
+    run_compare(options)
 
 
 @app.command(name="encodings")

@@ -136,13 +136,14 @@ def facts_of(comparison: Comparison, runs: Sequence[Run]) -> list[str]:
     members = _members(rows, runs)
     counts = sorted({cell.seeds for row in rows for cell in row.cells if cell.seeds})
     seeds = f"{_span(counts)} seed" + ("" if counts == [1] else "s") if counts else ""
+    if len(only := {seed for row in rows for seed in row.seeds}) == 1:
+        seeds = f"seed {only.pop()}"
     precisions = sorted({str(p) for run in members if (p := (run.facts or {}).get("precision"))})
     protocol = "" if h["protocol"] == HEADLINE else h["protocol"]
     if h["stride"] is not None and protocol:
         protocol += f", stride {h['stride']}"
     if len(rows) == 1:
         what = label(rows[0])
-        seeds = f"seed {rows[0].seeds[0]}" if len(rows[0].seeds) == 1 else seeds
     elif len({row.encoding for row in rows}) == len(rows):
         what = f"{len(rows)} encodings"
     else:

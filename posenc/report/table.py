@@ -147,7 +147,7 @@ def rows_table(comparison: Comparison, every: bool = False, spread: bool = False
         shown = [i for i in shown if comparison.columns[i].multiple >= 1]
     columns = [comparison.columns[i] for i in shown]
     place = length(columns[-1].multiple) if columns else ""
-    last = f"verdict at {place}"
+    last = f"verdict at {place}" if columns else "reason"
     if any(row.curve for row in rows):
         last = "breaks at"
     elif h["baseline"] is not None:
