@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 import traceback
+from types import SimpleNamespace
 from typing import Annotated, Any, TypeAlias
 
 import typer
@@ -167,10 +168,10 @@ def compare_command(
     html: Annotated[Text, option("One page with charts and tables.", metavar="FILE")] = None,
 ) -> None:
     """The comparison: rows encodings, columns lengths; from disk, nothing is measured."""
-    from posenc.cli.compare import CompareOptions, run_compare
+    options = SimpleNamespace(**locals())
+    from posenc.cli.compare import run_compare
 
-    given = dict(locals())  # the parameters above are the fields of CompareOptions
-    run_compare(CompareOptions(**{name: given[name] for name in CompareOptions.__dataclass_fields__}))
+    run_compare(options)
 
 
 @app.command(name="encodings")

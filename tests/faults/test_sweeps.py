@@ -84,14 +84,14 @@ def test_a_death_is_its_own_and_listed_with_reason_and_log(
         for name, reason in DEATHS.items():
             i = max(i for i, line in enumerate(lines) if f"] {name}: " in line)
             assert reason in lines[i], lines[i]
-            log = Path(lines[i + 1].strip().removeprefix("log: "))
+            log = Path(lines[i].partition(" (log: ")[2].removesuffix(")"))
             assert (place / log).stat().st_size
         assert (done.err.count("already finished") == 2) == bool(turn)
         assert ("final without --retry" in done.err) == bool(turn)
     (log,) = place.glob("runs/default/aborts-*/log.txt")
     assert "Fatal Python error: Aborted" in log.read_text() and "plug.py" in log.read_text()
     good = sweep("encoding=rope,alibi", *launcher)
-    assert good.code == 0 and "fixed-target" in good.out, good.err
+    assert good.code == 0 and "verdict at" in good.out, good.err
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS, ids=["basic", "joblib"])
@@ -100,7 +100,7 @@ def test_two_of_the_same_sweep_share_the_work(place: Path, corpus: Path, launche
     both = [tiny.start(*words, "train.tokens=32000", cwd=place) for _ in range(2)]
     first, second = (tiny.finished(process, 400) for process in both)
     assert first.code == second.code == 0, first.err + second.err
-    assert first.out == second.out and "fixed-target" in first.out
+    assert first.out == second.out and "verdict" in first.out
     assert statuses(place / "runs") == ["finished"] * 3
     for path in place.glob("runs/default/*/metrics.jsonl"):
         steps = [json.loads(line)["step"] for line in path.read_text().splitlines()]

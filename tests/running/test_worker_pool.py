@@ -101,7 +101,7 @@ def test_every_death_is_listed_with_its_reason(at_once: int, pool: Run) -> None:
         "[6/6] seed=5: failed, [red]why\\x1b",
     ]
     assert end[-2] == "6 jobs: 1 killed by SIGKILL, 1 finished, 1 killed by SIGABRT, 3 failed"
-    assert end[-1] == "the same command goes on with what is not finished"
+    assert end[-1] == "the same command resumes what is not finished"
     again, err = pool(FINISH, "sys.exit(9)", *[FINISH] * 4, at_once=at_once)
     assert again == 0 and "[2/6] seed=1: already finished" in err and "goes on" not in err
 
@@ -127,8 +127,8 @@ def test_what_diverged_before_is_not_begun_and_listed(pool: Run, tmp_path: Path)
     code, err = pool("open('begun', 'w')", FINISH)
     assert code == 1 and not (place / "begun").exists()
     assert "[1/2] seed=0: diverged before, which is final without --retry" in err
-    assert f"[1/2] seed=0: diverged, non-finite loss at step 7\n  log: {place}/log.txt" in err
-    assert err.endswith("with --retry the same command trains those again from the start")
+    assert f"[1/2] seed=0: diverged, non-finite loss at step 7 (log: {place}/log.txt)" in err
+    assert err.endswith("with --retry the same command trains those again")
 
 
 def test_fail_fast_begins_nothing_more_and_stops_what_runs(pool: Run, tmp_path: Path) -> None:
