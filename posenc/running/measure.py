@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -30,8 +29,6 @@ from posenc.results.schema import Record, make_record
 from posenc.results.store import find_record, write_record
 from posenc.running.signals import StopFlag
 from posenc.training.distributed import current
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -63,8 +60,6 @@ def measure(
     """
     subject, request = subject_and_request(settings, model, store, plan, device)
     extension = build_extension(plan.extend, model)
-    for warning in [] if extension is None else extension.warnings():
-        log.warning("%s", warning)
     subject = dataclasses.replace(subject, extension=extension, check_stop=stop.check)
     grid = candidates(extension, model) if plan.tune else []
     if plan.tune and not grid:
