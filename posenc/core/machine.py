@@ -24,6 +24,12 @@ def usable_cores() -> int:
     return int(cpu_count())
 
 
+def wait_for(device: torch.device) -> None:
+    """Wait until everything that was asked of the device is done."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
 class LiveTensors(TorchDispatchMode):
     """Count the bytes of tensors made inside that are still held, and their peak.
 
