@@ -11,15 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from posenc.results.load import Run
-from posenc.results.ranking import (
-    CONFIDENCE,
-    EFFECTIVE,
-    REFERENCE,
-    SAME_WORD,
-    Versus,
-    interval_of,
-    verdict,
-)
+from posenc.results.ranking import CONFIDENCE, EFFECTIVE, REFERENCE, SAME_WORD, Versus, interval_of, verdict
 from posenc.results.rows import RowGroup, Selected, select
 from posenc.results.schema import (
     BREAK,
