@@ -374,7 +374,7 @@ class Recorder(Composed):
 
 
 def attention(
-    encoding: Encoding | None, shape: Shape, keys: int, queries: int, draw: int, layer: int = 0
+    encoding: Encoding | None, shape: Shape, keys: int, queries: int, draw: int
 ) -> tuple[Tensor, Tensor | None]:
     """Return weights (H, T, S) of random inputs, numbers of unit variance, and what the scores changed by.
 
@@ -384,7 +384,7 @@ def attention(
     x = torch.randn(1, keys, shape.d_model, generator=generator)
     q, k = torch.randn(2, 1, shape.n_heads, keys, shape.head_dim, generator=generator)
     recorder = Recorder(shape, () if encoding is None else (encoding,))
-    attend(q[:, :, -queries:], k, torch.zeros_like(k), x, torch.arange(keys), recorder, layer)
+    attend(q[:, :, -queries:], k, torch.zeros_like(k), x, torch.arange(keys), recorder, layer=0)
 
     def whole(blocks: list[Tensor]) -> Tensor:
         """Put blocks (1, H, T', S') together, with zeros for the keys after them."""
@@ -415,11 +415,7 @@ def mean_weights(encoding: Encoding | None, shape: Shape, keys: int) -> Numbers:
 def weight_panels(encoding: Encoding) -> list[Panel]:
     """Draw where attention goes on random inputs: by head, by length, and one example."""
     shape, length = encoding.shape, encoding.shape.train_length
-    panels: list[Panel] = []
-    if "scores" in encoding.hooks:
-        first, last = _change(encoding, 0), _change(encoding, shape.n_layers - 1)
-        differ = any(not np.allclose(a.y, b.y) for a, b in zip(first.lines, last.lines, strict=True))
-        panels += [first, last] if differ else [first]
+    panels: list[Panel] = [_change(encoding)] if "scores" in encoding.hooks else []
     keys = min(length, MOST_KEYS)
     table, without = mean_weights(encoding, shape, keys), mean_weights(None, shape, keys).mean(0)
     r = np.arange(table.shape[1], dtype=np.float64)
@@ -436,18 +432,18 @@ def weight_panels(encoding: Encoding) -> list[Panel]:
     return [*panels, _matrix(f"Attention weights, {example}", "attention weight", weights[0], at, log=True)]
 
 
-def _change(encoding: Encoding, layer: int) -> Curves:
+def _change(encoding: Encoding) -> Curves:
     """Draw what the `scores` hook makes of the score at distance r: mean over inputs, spread for head 1."""
     shape = encoding.shape
     keys = min(2 * shape.train_length, MOST_KEYS)
     queries = min(QUERIES, max(1, keys // 4))
-    changes = [attention(encoding, shape, keys, queries, i, layer)[1] for i in range(DRAWS)]
+    changes = [attention(encoding, shape, keys, queries, i)[1] for i in range(DRAWS)]
     every = torch.cat([by_distance(change) for change in changes if change is not None]).double()
     mean, spread = array(every.mean(0)), array(every.std(0))  # (H, R), over draws and queries
     r = np.arange(mean.shape[1], dtype=np.float64)
     lines = [Line("head 1", r, mean[0], mean[0] - spread[0], mean[0] + spread[0])]
     lines += [Line(f"head {h + 1}", r, mean[h]) for h in some(len(mean), 4)[1:]]
-    title = f"Change of the scores, layer {layer + 1} (± sd: head 1)"
+    title = "Change of the scores (± sd: head 1)"
     here = marks(encoding, far=False)
     return Curves(title, DISTANCE, ADDED, lines, "symlog", marks=here, y_marks={"": 0.0})
 
