@@ -120,21 +120,20 @@ def losses_text(place: Path) -> str:
 
 
 def failures(jobs: Sequence[Job]) -> list[str]:
-    """Return a line for every job not finished, its log, the counts, and what to do; [] if all are."""
+    """Return a line for every job not finished, with its log, the counts, and what resumes; [] if all are."""
     left = [job for job in jobs if job.state != FINISHED]
     if not left:
         return []
     lines = []
     for job in left:
-        lines.append(f"{job.name}: {job.ended}")
-        if (job.place / LOG).is_file():
-            lines.append(f"  log: {visible(job.place / LOG)}")
+        log = f" (log: {visible(job.place / LOG)})" if (job.place / LOG).is_file() else ""
+        lines.append(f"{job.name}: {job.ended}{log}")
     counts = Counter(job.state for job in jobs)
     lines.append(f"{len(jobs)} jobs: " + ", ".join(f"{n} {state}" for state, n in counts.items()))
     if any(job.state != DIVERGED for job in left):
-        lines.append("the same command goes on with what is not finished")
+        lines.append("the same command resumes what is not finished")
     if counts[DIVERGED]:
-        lines.append("diverged is final; with --retry the same command trains those again from the start")
+        lines.append("diverged is final; with --retry the same command trains those again")
     return lines
 
 

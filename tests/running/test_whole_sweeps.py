@@ -79,7 +79,7 @@ def test_an_eval_sweep_with_a_failing_job_ends_with_1(run_copy: Path, place: Pat
     words = ("eval", "-m", f"run={run_copy}", "eval.lengths=[1x,2x]", "eval.protocols=[fixed-target]")
     result = tiny.spawn(*words, cwd=place)
     assert result.code == 1 and "damaged record" in result.err
-    assert f"  log: {run_copy}/log.txt" in result.err
+    assert f"(log: {run_copy}/log.txt)" in result.err
     assert "damaged record" in (run_copy / "log.txt").read_text()
     assert json.loads((run_copy / "status.json").read_text())["status"] == "finished"
 
