@@ -49,7 +49,7 @@ def test_everything_is_told_offline(place: Path, shared_cache: Path, broken: Pat
     assert found["train.precision=auto"]["text"] in ("fp32", "bf16")
     assert str(shared_cache) in found["cache"]["text"]
     assert found["hub"]["level"] == "note" and "data prepare" in found["hub"]["advice"]
-    assert "key found" in found["W&B"]["text"] and found["W&B"]["level"] == "note"
+    assert "key found" in found["W&B"]["text"] and found["W&B"]["level"] == "ok"
     assert KEY not in json.dumps(found)
     assert {path.name for path in place.iterdir()} <= {".cache", ".config", ".triton"}
 
