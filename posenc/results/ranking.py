@@ -111,7 +111,7 @@ class Versus:
 
 
 @dataclass(frozen=True)
-class _Row:
+class RankedRow:
     """A ranked row of a column, in bits per byte."""
 
     samples: list[Sample]
@@ -133,12 +133,12 @@ def compare_with(
     comparisons with the row that is truly best, on either side). The baseline itself is left out; {} below
     two rows or without shared documents.
     """
-    rows = _rows(samples)
+    rows = ranked_rows(samples)
     if len(rows) < 2 or reference not in {None, *rows}:
         return {}
     at = min(rows, key=lambda i: rows[i].mean) if reference is None else reference
     others = [i for i in rows if i != at]
-    estimates = [_unpaired(rows[i], rows[at]) for i in others]
+    estimates = [unpaired(rows[i], rows[at]) for i in others]
     sides = 2 if reference is None else 1
     corrected, levels = _holm([None if p is None else sides * p for p in p_beyond(estimates, SAME)])
     unit = 1.0 if metric == "bpb" else _nats_per_token(rows[at].samples[0])
@@ -160,7 +160,7 @@ def compare_with(
     return found
 
 
-def _rows(samples: Sequence[Mapping[int, Sample] | None]) -> dict[int, _Row]:
+def ranked_rows(samples: Sequence[Mapping[int, Sample] | None]) -> dict[int, RankedRow]:
     """Return the rows that are ranked, cut to the documents that all of them have."""
     counts = {i: len(of) for i, of in enumerate(samples) if of}
     every = on_shared_documents([one for of in samples if of for one in of.values()])
@@ -180,11 +180,11 @@ def _rows(samples: Sequence[Mapping[int, Sample] | None]) -> dict[int, _Row]:
         mean, spread = mean_and_spread(values[i])
         method: Method = "documents" if spread is None else "moderated" if i in moderated else "welch"
         variance, freedom = moderated.get(i, ((spread or 0.0) ** 2, max(counts[i] - 1, 1)))
-        rows[i] = _Row(every[place], ratios[place], mean, variance / counts[i], freedom, method)
+        rows[i] = RankedRow(every[place], ratios[place], mean, variance / counts[i], freedom, method)
     return rows
 
 
-def _unpaired(a: _Row, b: _Row) -> Estimate:
+def unpaired(a: RankedRow, b: RankedRow) -> Estimate:
     """Return the mean of a minus that of b: seeds as Welch (1947), documents paired."""
     variance = a.variance + b.variance
     squares = a.variance**2 / a.freedom + b.variance**2 / b.freedom
