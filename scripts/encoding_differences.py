@@ -11,26 +11,21 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "tests" / "encodings")]
 
+WHERE = {"xpos": "far", "binary": "far"}  # the others: near and far
+
 
 def main() -> None:
     import torch
-    from libraries import LIBRARIES
     from naive_formulas import CASES, POSITIONS
     from rich.console import Console
     from rich.table import Table
     from test_formulas import ROW_CASES, differences
+    from test_libraries import LIBRARIES
 
     table = Table("encoding", "against")
     table.add_column("largest difference", justify="right")
     for name, params in [*CASES, *ROW_CASES]:
-        where = (
-            "gaps"
-            if name in ("learned", "hybrid")
-            else "far"
-            if name in ("xpos", "binary")
-            else "near and far"
-        )
-        pos = POSITIONS[where]
+        pos = POSITIONS[WHERE.get(name, "near and far")]
         shown = " ".join([name, *(f"{key}={value}" for key, value in params.items())])
         found = differences(name, params, pos)
         table.add_row(shown, f"formula, positions to {pos[-1]}", f"{found:.1e}")

@@ -54,27 +54,13 @@ def cell(text: object) -> str:
     return str(text).replace("|", "\\|").replace("\n", " ")
 
 
-def first_paragraph(module: str) -> str:
-    return (sys.modules[module].__doc__ or "").strip().partition("\n")[0]
-
-
 def overview(entries: list[dict[str, Any]]) -> list[str]:
     lines = ["| encoding | acts on | learned parameters | past T | paper |", "|---|---|---|---|---|"]
     for one in entries:
-        learned = (
-            "0"
-            if one["learned_parameters"] == "0"
-            else f"`{one['learned_parameters']}`"
-            if one["learned_parameters"]
-            else "as its parts"
-        )
-        row = (
-            f"[{one['name']}](#{one['name']})",
-            one["acts_on"],
-            learned,
-            one["past_training"],
-            one["paper"],
-        )
+        count = one["learned_parameters"]
+        learned = {None: "as its parts", "0": "0"}.get(count, f"`{count}`")
+        link = f"[{one['name']}](#{one['name']})"
+        row = (link, one["acts_on"], learned, one["past_training"], one["paper"])
         lines.append("| " + " | ".join(cell(part) for part in row) + " |")
     return lines
 

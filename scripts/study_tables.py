@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from posenc.report.captions import label
-from posenc.report.table import cell_text
+from posenc.report.table import cell_lines
 from posenc.results import Run, load_runs
 from posenc.results.against import against, tables
 from posenc.results.cells import Cell
@@ -97,7 +97,7 @@ def _said(table: Comparison, name: str, multiple: float) -> str:
     cells = [] if row is None else [cell for cell in row.cells if cell.multiple == multiple and cell.mean]
     if not cells:
         return "-"
-    loss, *change = cell_text(cells[0], table).lines
+    loss, *change = cell_lines(cells[0], table.header["metric"])
     return loss if multiple == 1 else " ".join(change)
 
 

@@ -12,7 +12,7 @@ import yaml
 
 from posenc.core.atomic_files import write_json_atomic
 from posenc.results import load_runs
-from posenc.results.comparison import Comparison, CompareRequest, Row, compare_runs
+from posenc.results.comparison import CompareRequest, Comparison, Row, compare_runs
 from posenc.results.schema import Curve, Record, make_record
 from posenc.results.store import assemble_results, write_record
 

@@ -83,6 +83,7 @@ def run(
     steps: int = STEPS,
     windows: int = 4,
     log_every: int = 5,
+    settings_hash: str = "12345678",
     **optimization: float,
 ) -> Trained:
     """`steps` updates of `windows` windows; checkpoints in `folder`."""
@@ -99,7 +100,11 @@ def run(
         checkpoints=folder,
         checkpoint_seconds=checkpoint_seconds,
         log_every=log_every,
-        provenance={"fingerprint": store.fingerprint, "tokenizer": store.tokenizer},
+        provenance={
+            "fingerprint": store.fingerprint,
+            "tokenizer": store.tokenizer,
+            "run": {"encoding": {"name": model.encoding.name}, "settings_hash": settings_hash},
+        },
         files=files or {},
         on_resume=on_resume,
         on_log=on_log,

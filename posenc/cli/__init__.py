@@ -133,6 +133,14 @@ def compare_command(
         str,
         _choice("table", "markdown", "csv", "latex", "json", help="table, markdown, csv, latex or json."),
     ] = "table",
+    per: Annotated[
+        str | None,
+        _choice("cell", "seed", "document", help="With --format csv, a line per cell, seed or document."),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Every number with its interval; seeds, probes, notes.")
+    ] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="How to read the table.")] = False,
     rows: Annotated[
         list[str] | None, typer.Option(help="Only these rows, in this order: rope,alibi*")
     ] = None,

@@ -24,9 +24,8 @@ from posenc.config.overrides import CommandLine, key_of
 from posenc.core.console import say, shown
 from posenc.core.errors import RunError, UserError, visible
 from posenc.data import build_tokenizer, check_tokenizer
-from posenc.encodings import encoding_class
 from posenc.encodings.options import check_positions
-from posenc.encodings.registry import own_encodings
+from posenc.encodings.registry import encoding_class, own_encodings
 from posenc.evaluation import resolve_length
 from posenc.evaluation.fixed_target import block_of
 from posenc.model.decoder import training_flops

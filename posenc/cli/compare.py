@@ -6,21 +6,24 @@ import gc
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
 from posenc.core.console import say
 from posenc.core.errors import UserError
 from posenc.core.paths import output_file
+from posenc.report.captions import EXPLAIN
+from posenc.report.data import csv_lines
 from posenc.report.plots import KIND, PLOTS, WIDTH, check_plot, save_plot
-from posenc.report.runs_table import failures_lines
-from posenc.report.writers import FORMATS, show
+from posenc.report.runs_table import unfinished_lines
+from posenc.report.writers import FORMATS, show, write
 from posenc.results.cells import PROBES
-from posenc.results.comparison import Comparison, View, compare_facets, metric_for, protocols_of, tables_of
+from posenc.results.comparison import ALL, CompareRequest, compare_runs, protocols_of
+from posenc.results.frame import documents_table, seeds_table
 from posenc.results.load import Run, load_runs
+from posenc.results.rows import only, parse_multiple
 from posenc.results.schema import HEADLINE, METRICS, REFERENCE_PROTOCOL, Metric
-from posenc.results.selection import only, parse_multiple
 from posenc.results.settings import where
 
 OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")  # commas; a row of a mixed table has some in its name
@@ -35,6 +38,9 @@ class CompareOptions:
     protocol: str
     metric: str
     format: str
+    per: str | None
+    full: bool
+    explain: bool
     rows: Sequence[str] | None
     columns: Sequence[str] | None
     sort: str | None
@@ -55,32 +61,40 @@ class CompareOptions:
 
 def run_compare(options: CompareOptions) -> None:
     """Read, compare, write. Raises UserError."""
-    view = _view(options)
+    if options.explain:
+        write(EXPLAIN, sys.stdout)
+        return
+    request = _request(options)
     runs = _runs(options)
     if options.against is not None:
         _against(options, runs)
     else:
-        metric = cast("Metric", options.metric)
-        found = compare_facets(runs, options.facet, options.protocol, metric, options.allow_mixed, view)
-        show(found, options.format, sys.stdout)
+        found = compare_runs(runs, request)
+        if options.per is None or options.per == "cell":
+            every = bool(options.columns)
+            show(found, options.format, sys.stdout, runs=runs, full=options.full, every=every)
+        else:
+            lines = seeds_table if options.per == "seed" else documents_table
+            write(csv_lines(lines(runs, request)), sys.stdout)
         if options.plot is not None:
-            kind, width = _plot(options)
-            save_plot(Path(options.plot), kind, runs, found, width)
+            save_plot(Path(options.plot), options.plot_kind or KIND, runs, found, options.plot_width or WIDTH)
             say(f"wrote {options.plot}")
         if options.html is not None:
             from posenc.report.page import write_page
 
             page = output_file("--html", options.html)
-            write_page(page, runs, [*found, *_others(options, runs, view)], ["posenc", *sys.argv[1:]])
+            others = [] if options.facet else _others(runs, request)
+            write_page(page, runs, [*found, *others], ["posenc", *sys.argv[1:]])
             say(f"wrote {options.html}")
-    for line in failures_lines(runs):
+    for line in unfinished_lines(runs):
         say(line)
 
 
-def _view(options: CompareOptions) -> View:
-    """Return what is shown; refuse whatever can be seen to be wrong before runs are read."""
+def _request(options: CompareOptions) -> CompareRequest:
+    """Return what is compared; refuse whatever can be seen to be wrong before runs are read."""
     for option, value, allowed in (
         ("--format", options.format, list(FORMATS)),
+        ("--per", options.per, ["cell", "seed", "document"]),
         ("--metric", options.metric, list(METRICS)),
         ("--extensions", options.extensions, ["rows", "columns"]),
         ("--plot-kind", options.plot_kind, list(PLOTS)),
@@ -92,46 +106,46 @@ def _view(options: CompareOptions) -> View:
     if options.metric == "ppl" and options.baseline is not None:
         raise UserError("--baseline", options.baseline, "perplexities are not compared", allowed="nats, bpb")
     if options.plot is not None:
-        check_plot(Path(options.plot), *_plot(options))
-    for option, given in {"--plot-kind": options.plot_kind, "--plot-width": options.plot_width}.items():
+        width = WIDTH if options.plot_width is None else options.plot_width
+        check_plot(Path(options.plot), options.plot_kind or KIND, width)
+    needs = {"--plot-kind": options.plot_kind, "--plot-width": options.plot_width}
+    for option, given in needs.items():
         if given is not None and options.plot is None:
             raise UserError(option, given, "there is no picture to make", hint="--plot FILE")
+    if options.per is not None and options.format != "csv":
+        raise UserError("--per", options.per, "is for --format csv")
     if options.html is not None:
         if not options.html.lower().endswith((".html", ".htm")):
             raise UserError("--html", options.html, "its ending must say what it is", allowed=".html")
         output_file("--html", options.html)
-    return View(
+    return CompareRequest(
+        protocol=options.protocol,
+        metric=cast("Metric", options.metric),
         rows=_listed("--rows", options.rows),
         columns=[parse_multiple(text, "--columns") for text in _listed("--columns", options.columns)],
         sort=options.sort,
         baseline=options.baseline,
+        facet=options.facet,
         extensions="columns" if options.extensions == "columns" else "rows",
+        allow_mixed=options.allow_mixed,
     )
 
 
-def _plot(options: CompareOptions) -> tuple[str, float]:
-    """Return kind and width of the picture."""
-    return options.plot_kind or KIND, WIDTH if options.plot_width is None else options.plot_width
-
-
 def _runs(options: CompareOptions) -> list[Run]:
-    everything = options.plot is not None or options.html is not None or options.against is not None
-    protocols = None if everything else {options.protocol, REFERENCE_PROTOCOL, *PROBES}
+    everything = options.protocol == ALL or options.plot or options.html or options.against or options.per
+    protocols = None if everything else {options.protocol, HEADLINE, "positions", REFERENCE_PROTOCOL, *PROBES}
     runs = load_runs(options.runs or ["runs"], protocols)
     gc.freeze()  # thousands of records that stay: searching them for cycles again and again takes seconds
     if options.where:
         runs = where(runs, options.where)
-    multiple = None if options.length is None else parse_multiple(options.length)
-    protocol = (
-        options.protocol if options.against is None and options.protocol in protocols_of(runs) else None
-    )
+    named = options.against is None and options.protocol in protocols_of(runs)
     return only(
         runs,
-        length=multiple,
+        length=None if options.length is None else parse_multiple(options.length),
         corpus=options.corpus,
         split=options.split,
         stride=options.stride,
-        protocol=protocol,
+        protocol=options.protocol if named else None,
     )
 
 
@@ -143,29 +157,23 @@ def _against(options: CompareOptions, runs: Sequence[Run]) -> None:
     assert options.against is not None
     if (options.protocol, options.metric) != (HEADLINE, "nats"):
         raise UserError("--against", options.against, "chooses protocol and unit by the paper's table itself")
-    for name in ("plot", "html", "rows", "columns", "sort", "baseline", "facet"):
+    for name in ("plot", "html", "rows", "columns", "sort", "baseline", "facet", "per", "full"):
         if getattr(options, name):
             raise UserError(f"--{name}", None, "does not go together with --against")
-    if options.extensions != "rows":
-        raise UserError("--extensions", options.extensions, "does not go together with --against")
     show_against(against(runs, options.against, options.allow_mixed), options.format, sys.stdout)
 
 
-def _others(options: CompareOptions, runs: Sequence[Run], view: View) -> list[Comparison]:
-    """Return the other protocols' tables, for the page: with the rows, not the columns, of the first."""
-    others = [name for name in tables_of(runs) if name != options.protocol]
-    if options.facet is not None:
-        if others:
-            say(f"not on the page: {', '.join(others)} (with --facet one protocol, see --protocol)")
-        return []
-    plain = View(rows=view.rows)
-    metric = cast("Metric", options.metric)
+def _others(runs: Sequence[Run], request: CompareRequest) -> list:
+    """Return the other protocols' tables, for the page: with the rows of the first, not its columns."""
+    plain = CompareRequest(metric=request.metric, rows=request.rows, allow_mixed=request.allow_mixed)
+    names = [name for name in protocols_of(runs) if name not in (request.protocol, *PROBES)]
     found = []
-    for name in others:
-        chosen = metric_for(runs, name, metric)
+    for name in names if request.protocol != ALL else []:
         try:
-            found += compare_facets(runs, None, name, chosen, options.allow_mixed, plain)
-        except UserError as error:  # nobody options for this one: the page is made without it
+            found += compare_runs(
+                runs, replace(plain, protocol=name, metric="nats" if name == "positions" else request.metric)
+            )
+        except UserError as error:  # nobody asked for this one: the page is made without it
             say(f"not on the page: {name} ({' '.join(error.problem.split())})")
     return found
 

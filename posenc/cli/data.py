@@ -13,7 +13,7 @@ from posenc.config.overrides import CommandLine, refuse_others
 from posenc.core.console import say
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import cache_dir
-from posenc.data import CorpusFacts, cached_of, list_corpora, prepare, read_facts
+from posenc.data import CorpusFacts, cached_of, corpus_notes, list_corpora, prepare, read_facts
 from posenc.data.documents import SPLITS
 from posenc.data.token_cache import entry_of
 from posenc.data.tokenizers import ByteTokenizer
@@ -56,8 +56,8 @@ def print_info(line: CommandLine, as_json: bool) -> None:
         _print_facts(facts, settings["context_length"])
         return
     splits = {
-        split: {"documents": count, "bytes": facts.bytes[split], "longest": facts.longest[split]}
-        for split, count in facts.documents.items()
+        split: {"documents": len(sizes), "bytes": sum(sizes), "longest": max(sizes, default=0)}
+        for split, sizes in facts.sizes.items()
     }
     document = {
         "name": facts.name,
@@ -65,6 +65,7 @@ def print_info(line: CommandLine, as_json: bool) -> None:
         "identity": facts.identity,
         "splits": splits,
         "lengths": _all_fits(facts, settings["context_length"]),
+        "notes": _notes(facts, settings["context_length"]),
         "cached": cached_of(facts.data),
     }
     print(json.dumps(document, indent=1))
@@ -81,11 +82,11 @@ def prepare_and_print(line: CommandLine) -> None:
     _print_facts(facts, settings["context_length"])
     for name, store in stores.items():
         count = len(store.tokens)
-        each = sum(facts.bytes.values()) / max(1, count)
+        each = sum(map(sum, facts.sizes.values())) / max(1, count)
         size = store.tokens.nbytes + (0 if store.token_bytes is None else store.token_bytes.nbytes)
         say(f"tokenised: {count:,} tokens of {name}, {each:.2f} bytes each, {size / 1e6:,.1f} MB in")
         say(f"  {entry_of(facts.fingerprint, store.tokenizer)}")
-    if empty := [name for name in SPLITS if not facts.documents[name]]:
+    if empty := [name for name in SPLITS if not facts.sizes[name]]:
         say(f"empty splits: {', '.join(empty)}; posenc train refuses this corpus as it is")
     else:
         say("training and evaluation on it with this tokenizer need no network now")
@@ -109,7 +110,7 @@ def _all_fits(facts: CorpusFacts, asked: int) -> list[dict[str, Any]]:
 
 def _fits(facts: CorpusFacts, length: int) -> dict[str, Any]:
     """Return what a context length (bytes) can do on this corpus."""
-    longest = max(0, facts.longest["test"] - 1)  # the byte after a window is its last target
+    longest = max(0, max(facts.sizes["test"], default=0) - 1)  # the byte after a window is its last target
     multiple = 2 ** ((longest // length).bit_length() - 1) if longest >= length else None
     return {
         "context_length": length,
@@ -121,17 +122,19 @@ def _fits(facts: CorpusFacts, length: int) -> dict[str, Any]:
     }
 
 
+def _notes(facts: CorpusFacts, asked: int) -> list[str]:
+    return corpus_notes(facts, "test", MULTIPLE * asked)
+
+
 def _print_facts(facts: CorpusFacts, asked: int) -> None:
-    sizes = Table(escape(facts.name), box=None, pad_edge=False)
+    table = Table(escape(facts.name), box=None, pad_edge=False)
     for name in ("documents", "bytes", "longest"):
-        sizes.add_column(name, justify="right")
-    for split, count in facts.documents.items():
-        sizes.add_row(split, f"{count:,}", f"{facts.bytes[split]:,}", f"{facts.longest[split]:,}")
+        table.add_column(name, justify="right")
+    for split, sizes in facts.sizes.items():
+        table.add_row(split, *(f"{n:,}" for n in (len(sizes), sum(sizes), max(sizes, default=0))))
     lengths = Table(box=None, pad_edge=False)
-    for name in (
-        *("context_length", "training documents"),
-        *(f"test documents at 1x, {MULTIPLE}x", "longest that fits"),
-    ):
+    heads = "context_length", "training documents", f"test documents at 1x, {MULTIPLE}x", "longest that fits"
+    for name in heads:
         lengths.add_column(name, justify="right")
     for row in _all_fits(facts, asked):
         tests = f"{row['test_documents']:,}, {row[f'test_documents_{MULTIPLE}x']:,}"
@@ -139,11 +142,7 @@ def _print_facts(facts: CorpusFacts, asked: int) -> None:
         longest = "none" if multiple is None else f"{multiple:,}x = {row['longest_window']:,}"
         lengths.add_row(str(row["context_length"]), f"{row['train_documents']:,}", tests, longest)
     console = Console(highlight=False)
-    console.print(sizes)
-    console.print(f"fingerprint {facts.fingerprint}\n", soft_wrap=True)
-    console.print(lengths)
-    reach = max(0, facts.longest["test"] - 1)
-    note = f"documents that hold such a window, in bytes; the longest window of all is {reach:,}\n"
-    console.print(
-        f"{note}a token of another tokenizer stands for several bytes, so fewer fit", soft_wrap=True
-    )
+    console.print(table)
+    for line in (f"fingerprint {facts.fingerprint}", *_notes(facts, asked)):
+        console.print(escape(line), soft_wrap=True)
+    console.print("", lengths, "lengths in bytes; tokens of other tokenizers stand for several, so fewer fit")

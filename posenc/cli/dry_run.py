@@ -26,7 +26,7 @@ from posenc.core.console import clock, say
 from posenc.core.errors import RunError, visible
 from posenc.core.machine import peak_of, resident
 from posenc.core.seeds import generator_for
-from posenc.data import CorpusFacts, Split, TokenStore, WindowSampler, build_tokenizer
+from posenc.data import CorpusFacts, Split, TokenStore, WindowSampler, build_tokenizer, corpus_notes
 from posenc.data.corpus import known_figures
 from posenc.data.documents import SPLITS
 from posenc.data.hub import go_offline
@@ -119,6 +119,8 @@ def print_dry_run(composed: Jobs) -> int:
     if len(jobs) == 1 and isinstance(found, Estimate):
         for line in _details(jobs[0], found, base):
             console.print(Text(visible(line)))
+    for note in dict.fromkeys(note for job in jobs for note in _notes(job)):
+        console.print(Text(visible(note)))
     how_many = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs, one after the other,"
     end = f"about {clock(total)} for {how_many} on {jobs[0].device}; nothing was written"
     console.print(Text(end, style="bold"))
@@ -130,7 +132,7 @@ def _details(job: TrainJob, found: Estimate, base: int) -> list[str]:
     length, shape, facts = job.settings["context_length"], job.shape, job.facts
     batch_tokens = job.batch_windows * length
     parts = ", ".join(f"{name} {n:,}" for name, n in found.parameters.items() if n and name != "total")
-    train_mb = facts.bytes["train"] / 1e6
+    train_mb, documents = sum(facts.sizes["train"]) / 1e6, sum(map(len, facts.sizes.values()))
     where = "on the GPU" if job.device.type == "cuda" else f"with {_mb(base)} for Python and torch"
     speed = f"{batch_tokens / found.step_seconds:,.0f} tokens/s in {job.precision}"
     checkpoints = _mb(KEPT * (found.weight_bytes + found.optimizer_bytes))
@@ -141,7 +143,7 @@ def _details(job: TrainJob, found: Estimate, base: int) -> list[str]:
         f"{shape.head_dim}, vocabulary {found.vocab_size:,}",
         f"training   {job.steps:,} steps, a batch is ({job.batch_windows}, {length}): "
         f"{batch_tokens:,} tokens; {speed}",
-        f"corpus     {facts.name}: {sum(facts.documents.values()):,} documents, {train_mb:,.1f} MB to train "
+        f"corpus     {facts.name}: {documents:,} documents, {train_mb:,.1f} MB to train "
         f"on, fingerprint {facts.fingerprint[:8]}",
         f"evaluation {', '.join(job.evaluation.protocols)} at {', '.join(map(str, job.evaluation.windows))} "
         "tokens",
@@ -151,6 +153,10 @@ def _details(job: TrainJob, found: Estimate, base: int) -> list[str]:
         f"disk       {checkpoints} for {KEPT} checkpoints, about 1 MB for results",
         *(f"cannot     {problem}" for problem in found.problems),
     ]
+
+
+def _notes(job: TrainJob) -> list[str]:
+    return corpus_notes(job.facts, job.evaluation.split, max(job.evaluation.windows))
 
 
 def _refuse_to_fetch(data: Mapping[str, Any]) -> None:
@@ -188,7 +194,7 @@ def random_store(facts: CorpusFacts, tokenizer: Mapping[str, Any]) -> TokenStore
     each = 1.0 if tokenizer["name"] == "bytes" else BYTES_A_TOKEN
     splits, start = {}, 0
     for name in SPLITS:
-        lengths = (_document_bytes(facts, name) / each).astype(np.int64)
+        lengths = (np.array(facts.sizes[name], dtype=np.int64) / each).astype(np.int64)
         lengths = lengths[np.cumsum(lengths) <= max(MOST_TOKENS // 3, lengths[:1].sum())]
         starts = start + np.cumsum(lengths) - lengths
         splits[name] = Split([str(i) for i in range(len(lengths))], starts, lengths)
@@ -196,15 +202,6 @@ def random_store(facts: CorpusFacts, tokenizer: Mapping[str, Any]) -> TokenStore
     dtype = smallest_dtype(vocab_size)
     tokens = np.random.default_rng(0).integers(0, vocab_size, size=max(1, start), dtype=dtype)
     return TokenStore(tokens, None, facts.fingerprint, vocab_size, dict(tokenizer), splits)
-
-
-def _document_bytes(facts: CorpusFacts, split: str) -> np.ndarray:
-    """Return the bytes of a split's documents, equal ones where only the longest and the sum are known."""
-    if facts.loaded is not None:
-        return np.array([len(d.text) for d in facts.loaded if d.split == split], dtype=np.int64)
-    documents = max(1, facts.documents[split])
-    rest = (facts.bytes[split] - facts.longest[split]) // max(1, documents - 1)
-    return np.array([facts.longest[split], *[rest] * (documents - 1)], dtype=np.int64)
 
 
 def estimate(job: TrainJob, store: TokenStore, seconds: float) -> Estimate:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
@@ -19,8 +19,7 @@ from posenc.core.errors import UserError, visible
 from posenc.core.paths import output_file
 from posenc.report.runs_table import document, notes, summary, table
 from posenc.report.writers import color_of, unicode_of, width_of
-from posenc.results.load import SUFFIX, Run, bundled, load_runs, packed
-from posenc.results.run import run_names
+from posenc.results.load import SUFFIX, Run, bundled, load_runs, packed, run_names
 from posenc.results.run_summary import RunSummary, bundles, run_directories, run_summary
 from posenc.results.settings import where as fitting
 from posenc.running.signals import InterruptedRunError, StopFlag
@@ -74,8 +73,8 @@ def print_runs(
     if format == "json":
         print(document(runs))
         return 0
-    for part in _view(runs, console.width, time.time()):
-        console.print(part, soft_wrap=isinstance(part, Text))  # half a command is another one
+    for line in _view(runs, console.width, time.time()):
+        console.print(line, soft_wrap=True)  # half a command is another one
     if not runs and (below := bundles(paths)):
         say(f"{visible(str(below[0]))} is a bundle, without run directories: posenc compare reads it")
     return 0
@@ -89,7 +88,7 @@ def _read(paths: Sequence[str], where: Sequence[str], sort: str, reverse: bool) 
             found.append(run_summary(path))
         else:
             run = Run(path, problem=problem)
-            found.append(RunSummary(run, run.state, None, None, None, None, None, None, {}, None, problem))
+            found.append(RunSummary(run, run.state, problem))
     if where:
         kept = {run.path for run in fitting([one.run for one in found], where)}
         found = [one for one in found if one.run.path in kept]
@@ -98,9 +97,7 @@ def _read(paths: Sequence[str], where: Sequence[str], sort: str, reverse: bool) 
     return [*with_value, *(one for one in found if key(one) is None)]
 
 
-def _view(
-    runs: Sequence[RunSummary], width: int, now: float, rows: int | None = None
-) -> list[RenderableType]:
+def _view(runs: Sequence[RunSummary], width: int, now: float, rows: int | None = None) -> list[Text]:
     """Return table, notes and summary; with `rows` only the newest so many, and notes of what is running."""
     shown = list(runs)
     if rows is not None and len(shown) > rows:
@@ -108,12 +105,11 @@ def _view(
         shown = [run for run in shown if run in newest]
     noted = runs if rows is None else [run for run in shown if run.state == "running"][:3]
     more = "" if len(shown) == len(runs) else f" ({len(shown)} of them shown)"
-    parts: list[RenderableType] = [table(shown, width, now), Text("")] if shown else []
-    parts += [Text(line, overflow="fold") for line in notes(noted, now)]
+    lines = [*table(shown, width, now), Text("")] if shown else []
+    lines += [Text(line) for line in notes(noted, now)]
     if any(run.losses for run in shown):
-        legend = "at T, longest: fixed-target, nats per token; all lengths: posenc compare"
-        parts.append(Text(legend, style="dim"))
-    return [*parts, Text(summary(runs) + more, style="bold")]
+        lines.append(Text("at T, longest: fixed-target, nats per token; more: posenc compare", style="dim"))
+    return [*lines, Text(summary(runs) + more, style="bold")]
 
 
 def _watch(console: Console, read: Callable[[], list[RunSummary]]) -> None:

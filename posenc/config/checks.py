@@ -19,6 +19,7 @@ from posenc.evaluation.extensions import resolve_extend
 from posenc.evaluation.fixed_target import block_of, check_block
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.training.optimizer import OPTIMIZERS, Optimization
+from posenc.training.precision import PRECISIONS
 
 NAME = re.compile(r"[A-Za-z0-9._+-]+")
 LARGEST = 2**63 - 1  # what files, seeds and tensors can hold
@@ -38,6 +39,7 @@ class EvalPlan:
     target_fraction: float
     max_targets: int
     batch_tokens: int
+    precision: str  # auto: as trained
     stride: int  # tokens
     extend: dict[str, Any]  # a test-time extension, {"name": "none"} for the model as trained
     tune: bool  # its knobs are chosen on validation documents
@@ -134,6 +136,10 @@ def check_evaluation(
         raise UserError("eval.protocols", "[]", "no protocol to measure with", allowed=list(PROTOCOLS))
     if settings["split"] not in ("test", "validation"):
         raise UserError("eval.split", settings["split"], "not a split", allowed=["test", "validation"])
+    if settings["precision"] not in PRECISIONS:
+        raise UserError(
+            "eval.precision", settings["precision"], "there is no such precision", allowed=PRECISIONS
+        )
     fraction = between("eval.target_fraction", settings["target_fraction"], 0, 1, open_low=True)
     # T itself is always measured: it is the crop line that every change is held against
     windows = sorted({*resolve_lengths(settings["lengths"], context_length), context_length})
@@ -161,6 +167,7 @@ def check_evaluation(
         target_fraction=fraction,
         max_targets=whole("eval.max_targets", settings["max_targets"], least=1),
         batch_tokens=whole("eval.batch_tokens", settings["batch_tokens"], least=1),
+        precision=settings["precision"],
         stride=stride,
         extend=resolve_extend(chosen),
         tune=tune,

@@ -67,6 +67,7 @@ class EvalSettings:
     stride: Any = MISSING
     max_targets: Any = MISSING
     batch_tokens: Any = MISSING
+    precision: str | None = MISSING
 
 
 @dataclass

@@ -18,7 +18,7 @@ from posenc.core.atomic_files import check_room, digest_of, read_sealed, write_s
 from posenc.core.errors import RunError, UserError
 from posenc.core.paths import cache_dir, choice_files
 from posenc.data import registry
-from posenc.data.documents import SPLITS, Document, Fingerprint, fingerprint
+from posenc.data.documents import SPLITS, Document, Fingerprint, Notes, fingerprint
 from posenc.data.progress import ELSEWHERE, cache_lock, with_progress
 from posenc.data.token_cache import (
     EntryWriter,
@@ -32,8 +32,9 @@ from posenc.data.token_cache import (
 )
 from posenc.data.tokenizers import ByteTokenizer, Tokenizer, build_tokenizer, check_tokenizer
 
-FACTS = 2  # raised when a source makes other documents of the same data, or a figure is added
+FACTS = 3  # raised when a source makes other documents of the same data, or a figure is added
 FEW = 0.5  # share of the training text inside windows up to which the user is told
+INTERVAL, RELIABLE = 10, 30  # test documents that a 95% CI needs, and below which it is rough
 # the first line of a corpus's YAML: what it is (licence; size)
 ABOUT = re.compile(r"#\s*(.+?)\s*(?:\(([^()]*);([^();]*)\)\s*)?")
 log = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class CorpusFacts:
-    """A corpus in figures, each per split.
+    """A corpus in figures, each by split.
 
     `identity` is plain JSON for the hash of a run. `loaded` keeps the documents between `inspect` and
     `prepare`, so that nothing is read twice; those of a stream lie on disk instead, as its bytes.
@@ -50,13 +51,11 @@ class CorpusFacts:
     name: str
     fingerprint: str  # over all documents and their splits
     train_fingerprint: str  # over the training split: what a tokenizer is trained on
-    documents: dict[str, int]
-    bytes: dict[str, int]
-    longest: dict[str, int]  # bytes of the longest document
-    holding: dict[str, list[int]]  # [k]: documents that hold a window of 2^k bytes and its last target
+    sizes: dict[str, list[int]] = field(repr=False)  # bytes of each document, by id
+    copies: dict[str, int]  # of each split's documents how many have the text of a training document
+    notes: list[str]  # what was not read, and how documents were made, a line each
     identity: dict[str, Any]
     data: dict[str, Any] = field(repr=False)
-    repeats: list[str] = field(default_factory=list)  # splits whose texts are all in the training split
     loaded: list[Document] | None = field(default=None, repr=False)
 
     def read(self) -> Iterable[Document]:
@@ -76,16 +75,8 @@ class CorpusFacts:
         return sorted(self.loaded, key=lambda d: (SPLITS.index(str(d.split)), d.id))
 
     def reaching(self, split: str, window: int) -> int:
-        """Count the documents of a split that hold a window of so many bytes. Raises as `read`.
-
-        Powers of two are among the figures; other windows need the text.
-        """
-        counts, power = self.holding[split], window.bit_length() - 1
-        if power >= len(counts):
-            return 0
-        if window == 2**power:
-            return counts[power]
-        return sum(len(document.text) > window for document in self.read() if document.split == split)
+        """Count the documents of a split that hold a window of so many bytes, and its last target."""
+        return sum(size > window for size in self.sizes[split])
 
     def _check_same(self, found: str) -> None:
         if found != self.fingerprint:
@@ -106,39 +97,40 @@ def read_facts(data: Mapping[str, Any]) -> CorpusFacts:
                 known = _read_stream(data)
                 _remember(pinned, known)
     elif known is None:
-        loaded = registry.read_documents(data)
-        known = _figures_of(loaded)
+        notes = Notes()
+        loaded = registry.read_documents(data, notes)
+        known = _figures_of(loaded, notes)
         _remember(pinned, known)
     identity = pinned or {"name": data["name"], "fingerprint": known["fingerprint"]}
     return CorpusFacts(name=data["name"], identity=identity, data=dict(data), loaded=loaded, **known)
 
 
-def _figures_of(documents: Iterable[Document]) -> dict[str, Any]:
+def _figures_of(documents: Iterable[Document], notes: Notes) -> dict[str, Any]:
     """Return the fields of `CorpusFacts` that follow from documents, in the order of their ids."""
     whole, train = Fingerprint(), Fingerprint()
     sizes: dict[str, list[int]] = {name: [] for name in SPLITS}
-    texts: dict[str, set[bytes]] = {name: set() for name in SPLITS}
+    texts: dict[str, list[bytes]] = {name: [] for name in SPLITS}
     for document in documents:
         split = str(document.split)
         whole.add(document)
         if split == "train":
             train.add(document)
         sizes[split].append(len(document.text))
-        texts[split].add(hashlib.blake2b(document.text, digest_size=8).digest())
+        texts[split].append(hashlib.blake2b(document.text, digest_size=8).digest())
+    trained = set(texts["train"])
+    copies = {name: sum(text in trained for text in texts[name]) for name in SPLITS[1:]}
+    told = [
+        f"{count:,} of {len(sizes[name]):,} {name} documents have the text of a training document"
+        for name, count in copies.items()
+        if count
+    ]
     return {
         "fingerprint": whole.hexdigest(),
         "train_fingerprint": train.hexdigest(),
-        "documents": {name: len(some) for name, some in sizes.items()},
-        "bytes": {name: sum(some) for name, some in sizes.items()},
-        "longest": {name: max(some, default=0) for name, some in sizes.items()},
-        "holding": {name: _holding(some) for name, some in sizes.items()},
-        "repeats": [name for name in SPLITS[1:] if texts[name] and texts[name] <= texts["train"]],
+        "sizes": sizes,
+        "copies": copies,
+        "notes": notes.text() + told,
     }
-
-
-def _holding(sizes: list[int]) -> list[int]:
-    powers = max(0, max(sizes, default=0) - 1).bit_length()
-    return [sum(size > 2**k for size in sizes) for k in range(powers)]
 
 
 def known_figures(pinned: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -185,8 +177,9 @@ def _read_stream(data: Mapping[str, Any]) -> dict[str, Any]:
     with build_entry(_stream_key(data), ByteTokenizer()) as writer:
         hint = f"data.bytes=... reads less; {ELSEWHERE}"
         check_room(tokens_dir(), limit, f"up to {limit / 1e6:,.0f} MB of text", hint=hint)
-        documents = with_progress(registry.stream_documents(data), f"reading {data['name']}")
-        figures = _figures_of(_written(documents, writer))
+        notes = Notes()
+        documents = with_progress(registry.stream_documents(data, notes), f"reading {data['name']}")
+        figures = _figures_of(_written(documents, writer), notes)
         writer.finish(data["name"], figures["fingerprint"])
     return figures
 
@@ -218,7 +211,7 @@ def prepare(
 
 def _tokenise(entry: Path, facts: CorpusFacts, tokenizer: Tokenizer) -> TokenStore:
     """Build the entry, whichever process asks first."""
-    doing, text = f"tokenising {facts.name}", sum(facts.bytes.values())
+    doing, text = f"tokenising {facts.name}", sum(map(sum, facts.sizes.values()))
     width = smallest_dtype(tokenizer.vocab_size).itemsize
     # exact for bytes; else about, at four bytes of text a token
     size = text * width if tokenizer.name == "bytes" else text * (width + 4) // 4
@@ -258,15 +251,16 @@ def inspect(
     check_tokenizer(tokenizer)
     facts = read_facts(data)
     for each in SPLITS if context_length is not None else (split,):
-        if not facts.documents[each]:
-            counts = ", ".join(f"{name} {facts.documents[name]}" for name in SPLITS)
+        if not facts.sizes[each]:
+            counts = ", ".join(f"{name} {len(facts.sizes[name])}" for name in SPLITS)
             problem = f"the {each} split is empty (documents: {counts})"
-            hint = "splits hold whole documents: give more files, or larger shares in data.split"
+            hint = "splits hold whole documents: give more text, or larger shares in data.split"
             raise UserError("data", facts.name, problem, hint=hint)
-    if context_length is not None and split in facts.repeats:
+    if context_length is not None and facts.copies.get(split) == len(facts.sizes[split]):
         problem = f"every document of the {split} split holds the same text as one of the training split"
         raise UserError("data", facts.name, problem, hint="give documents that differ")
-    _check(facts.longest, split, needed_tokens, context_length, "bytes")
+    longest = {name: max(sizes, default=0) for name, sizes in facts.sizes.items()}
+    _check(longest, split, needed_tokens, context_length, "bytes")
     return facts
 
 
@@ -274,6 +268,19 @@ def check_lengths(store: TokenStore, *, split: str, needed_tokens: int, context_
     """Check the lengths of `inspect` exactly, in tokens. Raises UserError."""
     longest = {name: int(some.lengths.max(initial=0)) for name, some in store.splits.items()}
     _check(longest, split, needed_tokens, context_length, "tokens")
+
+
+def corpus_notes(facts: CorpusFacts, split: str, window: int, store: TokenStore | None = None) -> list[str]:
+    """Return what to know of a corpus before training on it, a line each.
+
+    `split` is the one to evaluate on, `window` the longest there: in tokens with `store`, else in bytes.
+    """
+    sizes = facts.sizes[split] if store is None else store.splits[split].lengths
+    count, unit = sum(size > window for size in sizes), "bytes" if store is None else "tokens"
+    reach = f"{count} {split} documents are longer than {window} {unit}"
+    if count < INTERVAL:
+        return [*facts.notes, f"{reach}: no 95% CI, which needs {INTERVAL} ({RELIABLE} to be reliable)"]
+    return [*facts.notes, f"{reach}: below {RELIABLE} a 95% CI is rough"] if count < RELIABLE else facts.notes
 
 
 def left_out_of_training(store: TokenStore, context_length: int) -> str | None:

@@ -1,12 +1,15 @@
-"""Documents, the split each one belongs to, and the fingerprint of a corpus."""
+"""Documents, the split and group each one belongs to, and the fingerprint of a corpus."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 SPLITS = ("train", "validation", "test")
+KINDS = 6  # of what is not read, named one by one
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,22 @@ class Document:
     id: str
     text: bytes
     split: str | None
+
+
+@dataclass
+class Notes:
+    """What a source does not read, by kind, and how it makes documents of the rest."""
+
+    not_read: Counter[str] = field(default_factory=Counter)
+    lines: list[str] = field(default_factory=list)
+
+    def text(self) -> list[str]:
+        """Return what the user is told, a line each."""
+        kinds = self.not_read.most_common()
+        named = [f"{count:,} {kind}" for kind, count in kinds[:KINDS] if count]
+        if rest := sum(count for _, count in kinds[KINDS:]):
+            named.append(f"{rest:,} others")
+        return [*([f"not read: {', '.join(named)}"] if named else []), *self.lines]
 
 
 def split_of(document_id: str, fractions: Mapping[str, float]) -> str:
@@ -35,6 +54,23 @@ def split_of(document_id: str, fractions: Mapping[str, float]) -> str:
 def hash_fraction(content: bytes) -> float:
     """Return a number in [0, 1) that depends on the content alone."""
     return int.from_bytes(hashlib.sha256(content).digest()[:8], "big") / 2**64
+
+
+def groups_of(ids: Sequence[str]) -> list[int] | None:
+    """Number the groups of documents by first appearance; None where every document is alone.
+
+    A group is the first folder in which paths differ (SymPy's subpackages, a folder for each author); a
+    document that lies in none is alone.
+    """
+    paths = [one.split("/") for one in ids]
+    folders = [path[:-1] for path in paths] or [[]]
+    shared = itertools.takewhile(
+        lambda pair: pair[0] == pair[1], zip(min(folders), max(folders), strict=False)
+    )
+    depth = len(list(shared)) + 1
+    numbers: dict[tuple[str, ...], int] = {}
+    groups = [numbers.setdefault(tuple(path[:depth]), len(numbers)) for path in paths]
+    return groups if len(numbers) < len(ids) else None
 
 
 class Fingerprint:

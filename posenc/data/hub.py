@@ -10,7 +10,7 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -19,11 +19,10 @@ from urllib.request import getproxies, proxy_bypass
 from posenc.core.atomic_files import digest_of, read_sealed, write_sealed
 from posenc.core.errors import RunError, UserError, first_line
 from posenc.core.paths import cache_dir, is_folder
-from posenc.data.documents import SPLITS, Document, hash_fraction
+from posenc.data.documents import SPLITS, Document, Notes, hash_fraction
+from posenc.data.sections import articles
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
-# ` = Title = ` opens an article; its sections have two or more signs on each side
-TITLE = re.compile(r" = [^=\n]+ = ?\n?")
 PATIENCE = 3.0  # seconds for name look-up and connection together
 ROWS = 16  # fetched from the library at once; a row may be a book
 WAYS_OUT = (
@@ -33,6 +32,8 @@ WAYS_OUT = (
 
 
 def read(
+    notes: Notes,
+    /,
     *,
     repository: str,
     config: str | None,
@@ -56,6 +57,7 @@ def read(
             if rows == "wikitext_lines":
                 texts = articles(texts)
             kept = [text.encode("utf-8", "replace") for text in texts if text.strip()]
+            notes.not_read["empty"] += len(texts) - len(kept)
             documents += [Document(f"{split}/{i:08d}", text, split) for i, text in enumerate(kept)]
     return documents
 
@@ -67,26 +69,9 @@ def pinned_identity(settings: dict[str, Any]) -> dict[str, Any] | None:
     return settings
 
 
-def articles(lines: Iterable[str]) -> list[str]:
-    """Join WikiText's rows (one line each, blank ones too) to articles.
-
-    An article opens at a title line between blank lines: a few table rows look like titles and are not.
-    Lines before the first title make an article of their own.
-    """
-    rows = list(lines)
-
-    def blank(i: int) -> bool:
-        return not 0 <= i < len(rows) or not rows[i].strip()
-
-    starts = [i for i, row in enumerate(rows) if TITLE.fullmatch(row) and blank(i - 1) and blank(i + 1)]
-    edges = [0, *(i for i in starts if i > 0), len(rows)]
-    # blank rows come with or without their line end
-    whole = [row if row.endswith("\n") else row + "\n" for row in rows]
-    joined = ["".join(whole[a:b]) for a, b in itertools.pairwise(edges)]
-    return [text for text in joined if text.strip()]
-
-
 def stream(
+    notes: Notes,
+    /,
     *,
     repository: str,
     config: str | None,
@@ -110,6 +95,7 @@ def stream(
                 raise UserError("data.text_field", text_field, f"does not hold text (row {row} of {split})")
             text = (value or "").encode("utf-8", "replace")
             if not text.strip():
+                notes.not_read["empty"] += 1
                 continue
             taken, size = taken + 1, size + len(text)
             if (documents is not None and taken > documents) or (bytes is not None and size > bytes):

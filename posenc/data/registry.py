@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,14 +11,14 @@ from posenc.core.errors import UserError
 from posenc.core.paths import expanded, is_folder
 from posenc.core.signature import check_arguments
 from posenc.data import files, hub, installed_code
-from posenc.data.documents import Document, split_of
+from posenc.data.documents import Document, Notes, split_of
 
 OWN_KEYS = {"name", "source", "split"}
 
 
 @dataclass(frozen=True)
 class Source:
-    """A way to read a corpus: `read` takes its settings, keyword-only and typed."""
+    """A way to read a corpus: `read` takes notes, and its settings, keyword-only and typed."""
 
     read: Callable[..., Iterable[Document]]
     check: Callable[[dict[str, Any]], None] = lambda settings: None  # of values; raises UserError
@@ -88,22 +89,37 @@ def pinned_identity(data: Mapping[str, Any]) -> dict[str, Any] | None:
     return source.pinned_identity(arguments)
 
 
-def read_documents(data: Mapping[str, Any]) -> list[Document]:
-    """Return all documents of a corpus, each with its split, sorted by id.
+def read_documents(data: Mapping[str, Any], notes: Notes | None = None) -> list[Document]:
+    """Return all documents of a corpus that hold more than white space, each with its split, sorted by id.
 
-    Raises UserError for wrong settings or unreadable input, RunError when a source is out of reach.
+    `notes` takes what is told about them. Raises UserError for wrong settings or unreadable input, RunError
+    when a source is out of reach.
     """
     source, arguments = check_data(data)
-    documents = source.read(**arguments)
-    if not source.own_splits:
-        documents = [replace(d, split=split_of(d.id, data["split"])) for d in documents]
-    return sorted(documents, key=lambda document: document.id)
+    notes = notes or Notes()
+    found = sorted(source.read(notes, **arguments), key=lambda document: document.id)
+    documents = [d for d in found if d.text and not d.text.decode().isspace()]
+    notes.not_read["empty"] += len(found) - len(documents)
+    return documents if source.own_splits else _split(documents, data["split"], notes)
 
 
-def stream_documents(data: Mapping[str, Any]) -> Iterator[Document]:
+def _split(documents: list[Document], shares: Mapping[str, float], notes: Notes) -> list[Document]:
+    """Return the documents, each with the split of the first one that has its text."""
+    own = [split_of(d.id, shares) for d in documents]
+    first: dict[bytes, str] = {}
+    splits = [
+        first.setdefault(hashlib.sha256(d.text).digest(), split)
+        for d, split in zip(documents, own, strict=True)
+    ]
+    if moved := sum(a != b for a, b in zip(own, splits, strict=True)):
+        notes.lines.append(f"copies across splits: {moved:,} documents moved to the split of the first copy")
+    return [replace(d, split=split) for d, split in zip(documents, splits, strict=True)]
+
+
+def stream_documents(data: Mapping[str, Any], notes: Notes) -> Iterator[Document]:
     """Yield the documents of a streamed corpus. Raises as `read_documents`, some only on the way."""
     source, arguments = check_data(data)
-    yield from source.read(**arguments)
+    yield from source.read(notes, **arguments)
 
 
 def is_streamed(data: Mapping[str, Any]) -> bool:

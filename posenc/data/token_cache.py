@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import mmap
 import shutil
@@ -28,7 +29,7 @@ from posenc.core.atomic_files import (
 )
 from posenc.core.errors import UserError
 from posenc.core.paths import cache_dir
-from posenc.data.documents import SPLITS
+from posenc.data.documents import SPLITS, groups_of
 from posenc.data.tokenizers import Tokenizer
 
 LAYOUT = 1  # raised when the files below change their meaning
@@ -43,6 +44,12 @@ class Split:
     ids: list[str]
     starts: Ints
     lengths: Ints
+
+    @functools.cached_property
+    def groups(self) -> Ints | None:
+        """Number the group of each document; None where there are no groups."""
+        groups = groups_of(self.ids)
+        return None if groups is None else np.array(groups, dtype=np.int64)
 
 
 @dataclass(frozen=True)

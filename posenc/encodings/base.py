@@ -67,16 +67,15 @@ class Shape:
 class Encoding(nn.Module):
     """One positional encoding. Override the hooks it needs; a hook left alone costs nothing.
 
-    The attention picks its kernel by `hooks`, never by a name. Parameters of the encoding are keyword-only
-    arguments of `__init__` with types; their defaults are in `conf/encoding/<name>.yaml`. Raise ValueError in
-    `__init__` for a value out of range.
+    The attention picks its kernel by `hooks`, never by a name. Parameters are keyword-only arguments of
+    `__init__` with types, their defaults in `conf/encoding/<name>.yaml`; ValueError for one out of range.
     """
 
     name: ClassVar[str]
-    paper: ClassVar[str] = "not said"
-    formula: ClassVar[str] = "not said"
-    acts_on: ClassVar[str] = "not said"  # a hook | nothing | several
-    past_training: ClassVar[str] = "not said"  # what happens beyond the training length, in one line
+    paper: ClassVar[str] = "not given"
+    formula: ClassVar[str] = "not given"
+    acts_on: ClassVar[str] = "not given"  # a hook | nothing | several
+    past_training: ClassVar[str] = "not given"  # what happens beyond the training length, in one line
     learned: ClassVar[str | None] = None  # parameter count: arithmetic over T d D H L and the parameters
     traps: ClassVar[tuple[str, ...]] = ()  # common errors in other implementations, a sentence each
     revision: ClassVar[int] = 1  # raised when its numbers change; part of a run's identity

@@ -28,11 +28,9 @@ class Binary(Absolute):
         self.trained_bits = (shape.positions - 1).bit_length()  # bits that training sets
         least = max(1, self.trained_bits)
         if not least <= bits <= MOST_BITS:
-            raise ValueError(
-                f"bits={bits}: must be {least} (for {shape.positions} training positions) to {MOST_BITS}"
-            )
-        self.bits = bits
-        self.ends_at = 2**bits
+            needed = f"{least} (for {shape.positions} training positions)"
+            raise ValueError(f"bits={bits}: must be {needed} to {MOST_BITS}")
+        self.bits, self.ends_at = bits, 2**bits
         self.table = nn.Parameter(torch.empty(self.places, bits, shape.d_model))  # (places, bits, d)
 
     def warnings(self) -> list[str]:

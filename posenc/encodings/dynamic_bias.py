@@ -47,7 +47,6 @@ class DynamicBias(Encoding):
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
         exact = float64(r)  # at r = 65 536 a float32 network of r itself is off by 2e-4
         u = exact.log1p() if self.log_distance else exact / self.shape.train_length  # (R,)
-        weights = (self.w1, self.b1, self.w2, self.b2, self.w3, self.b3)
-        w1, b1, w2, b2, w3, b3 = (float64(one) for one in weights)
+        w1, b1, w2, b2, w3, b3 = (float64(one) for one in self.parameters())
         x = F.relu(u[:, None] * w1 + b1)  # (R, hidden)
         return F.linear(F.relu(F.linear(x, w2, b2)), w3, b3).T.float().to(r.device)  # (H, R)

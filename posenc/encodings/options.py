@@ -33,8 +33,6 @@ from posenc.core.signature import check_arguments
 from posenc.encodings.base import Encoding, Shape, at_least
 
 Scale = Literal["none", "logn", "ssmax"]
-
-
 LARGEST = 2**24  # positions to draw from: a draw makes all of them, 134 MB
 
 
@@ -49,10 +47,9 @@ class Drawn(Encoding):
         self.limit = self.limit_for(max, shape.train_length)
         if max is None:
             self.derived["max"] = self.limit
-        if self.limit < shape.train_length:
-            raise ValueError(f"positions.max={max}: must be at least context_length={shape.train_length}")
-        if self.limit > LARGEST:
-            raise ValueError(f"positions.max={max}: must be at most {LARGEST}")
+        if not shape.train_length <= self.limit <= LARGEST:
+            allowed = f"from context_length={shape.train_length} to {LARGEST}"
+            raise ValueError(f"positions.max={self.limit}: must be {allowed}")
 
     @classmethod
     def limit_for(cls, max: int | None, train_length: int) -> int:

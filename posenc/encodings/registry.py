@@ -11,7 +11,7 @@ import importlib
 import inspect
 import pkgutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points, packages_distributions, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,29 +36,25 @@ def own_encodings() -> list[str]:
     return sorted(m.name for m in modules if m.name not in NOT_ENCODINGS)
 
 
-def list_encodings(plugins: Iterable[str] = ()) -> list[str]:
+def list_encodings(plugins: Sequence[str] = ()) -> list[str]:
     """Return all names that `encoding.name` may take."""
     return sorted({*own_encodings(), *_entry_points(), *_plugin_classes(plugins)})
 
 
-def encoding_class(name: str, plugins: Iterable[str] = ()) -> type[Encoding]:
+def encoding_class(name: str, plugins: Sequence[str] = ()) -> type[Encoding]:
     """Return the class of a name. Raises UserError with the nearest name if there is none."""
-    plugins = list(plugins)
-    classes = _plugin_classes(plugins)  # even if it is not needed: a misspelt plug-in must not pass
+    classes, points = _plugin_classes(plugins), _entry_points()  # a misspelt plug-in must not pass
     if name in own_encodings():
         return _classes_in(importlib.import_module(f"posenc.encodings.{name}"))[name]
-    points = _entry_points()
     if name in points:
         return _load(points[name])
     if name in classes:
         return classes[name]
-    raise UserError(
-        "encoding",
-        name,
+    problem, hint = (
         "there is no such encoding",
-        allowed=list_encodings(plugins),
-        hint="one of your own: plugins=[MODULE]; after posenc encodings: --plugin MODULE",
+        "one of your own: plugins=[MODULE] (posenc encodings: --plugin)",
     )
+    raise UserError("encoding", name, problem, allowed=list_encodings(plugins), hint=hint)
 
 
 def _entry_points() -> dict[str, EntryPoint]:
@@ -69,25 +65,24 @@ def _load(point: EntryPoint) -> type[Encoding]:
     from posenc.encodings.base import Encoding
 
     try:
-        cls = point.load()
+        cls: type[Encoding] = point.load()
+        if not issubclass(cls, Encoding):
+            raise TypeError("not an Encoding")
     except Exception as error:  # an installed package that is broken
         problem = f"cannot be imported from {point.value} ({type(error).__name__}: {error})"
         raise UserError("encoding", point.name, problem) from error
-    if not (inspect.isclass(cls) and issubclass(cls, Encoding)):
-        raise UserError("encoding", point.name, f"{point.value} is not an Encoding")
-    found: type[Encoding] = cls
-    return found
+    return cls
 
 
 def _classes_in(module: Any) -> dict[str, type[Encoding]]:
-    """Return the encodings defined in a module by `name`, the last one without a name by ""."""
+    """Return the encodings that a module defines (and does not import) by `name`."""
     from posenc.encodings.base import Encoding
 
-    classes = (cls for _, cls in inspect.getmembers(module, inspect.isclass) if issubclass(cls, Encoding))
-    return {getattr(cls, "name", ""): cls for cls in classes if cls.__module__ == module.__name__}
+    own = (cls for cls in vars(module).values() if inspect.isclass(cls) and cls.__module__ == module.__name__)
+    return {cls.name: cls for cls in own if issubclass(cls, Encoding) and hasattr(cls, "name")}
 
 
-def _plugin_classes(plugins: Iterable[str]) -> dict[str, type[Encoding]]:
+def _plugin_classes(plugins: Sequence[str]) -> dict[str, type[Encoding]]:
     found: dict[str, type[Encoding]] = {}
     here = str(Path.cwd())
     if plugins and here not in sys.path:
@@ -99,12 +94,7 @@ def _plugin_classes(plugins: Iterable[str]) -> dict[str, type[Encoding]]:
             problem = f"cannot be imported ({type(error).__name__}: {error})"
             hint = f"plugins=[{plugin.removesuffix('.py')}]: a module in this folder or on PYTHONPATH"
             raise UserError("plugins", plugin, problem, hint=hint) from error
-        classes = _classes_in(module)
-        nameless = classes.pop("", None)
-        if nameless is not None and not classes:
-            problem = f"its class {nameless.__name__} has no `name`, so no YAML can mean it"
-            raise UserError("plugins", plugin, problem, hint='name = "..." in the class, as in its YAML')
-        for name, cls in classes.items():
+        for name, cls in _classes_in(module).items():
             point = _entry_points().get(name)
             others = [found.get(name, cls), cls if point is None else _load(point)]
             if name in own_encodings() or any(other is not cls for other in others):
@@ -130,12 +120,11 @@ def part_parameters(cls: type[Encoding]) -> list[str]:
     return [key for key, kind in parameters_of(cls).items() if kind == list[Encoding]]
 
 
-def resolve_encoding(settings: Mapping[str, Any], plugins: Iterable[str] = ()) -> dict[str, Any]:
+def resolve_encoding(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> dict[str, Any]:
     """Return the `encoding` group's settings as a run stores them: typed, the parts of a sum in full.
 
     So base=10000 and base=10000.0 are one run. Raises UserError for what does not exist or has a wrong type.
     """
-    plugins = list(plugins)
     name = settings.get("name")
     if not isinstance(name, str):
         problem = "is missing" if name is None else "must be a name"
@@ -150,7 +139,7 @@ def resolve_encoding(settings: Mapping[str, Any], plugins: Iterable[str] = ()) -
     return {"name": name, **checked}
 
 
-def _resolve_part(part: Any, key: str, plugins: list[str]) -> dict[str, Any]:
+def _resolve_part(part: Any, key: str, plugins: Sequence[str]) -> dict[str, Any]:
     settings = {"name": part} if isinstance(part, str) else part
     if not (isinstance(settings, Mapping) and isinstance(settings.get("name"), str)):
         allowed = "a name, or a mapping such as {name: rope, base: 500000.0}"
@@ -161,7 +150,7 @@ def _resolve_part(part: Any, key: str, plugins: list[str]) -> dict[str, Any]:
         raise error.within(f"in {key}") from None
 
 
-def _with_defaults(settings: Mapping[str, Any], plugins: list[str]) -> dict[str, Any]:
+def _with_defaults(settings: Mapping[str, Any], plugins: Sequence[str]) -> dict[str, Any]:
     """Return the settings with the values of the YAML for the others."""
     encoding_class(settings["name"], plugins)  # first: what is no encoding must not become a path
     return {**default_parameters(settings["name"]), **settings}
@@ -177,7 +166,7 @@ def build_encoding(
     train_length: int,
     position_limit: int | None = None,
     distance_limit: int | None = None,
-    plugins: Iterable[str] = (),
+    plugins: Sequence[str] = (),
     **params: Any,
 ) -> Encoding:
     """Build an encoding for a model of this shape; parameters not given are those of its YAML.
@@ -186,13 +175,12 @@ def build_encoding(
     """
     from posenc.encodings.base import Shape
 
-    plugins = list(plugins)
     shape = Shape(d_model, n_heads, head_dim, n_layers, train_length, position_limit, distance_limit)
     given = _with_defaults({"name": name, **params}, plugins)
     return _build(shape, resolve_encoding(given, plugins), plugins)
 
 
-def _build(shape: Shape, settings: Mapping[str, Any], plugins: list[str]) -> Encoding:
+def _build(shape: Shape, settings: Mapping[str, Any], plugins: Sequence[str]) -> Encoding:
     cls = encoding_class(settings["name"], plugins)
     params = {key: value for key, value in settings.items() if key != "name"}
     for key in part_parameters(cls):
@@ -212,30 +200,25 @@ def _is_own(cls: type[Encoding]) -> bool:
     return cls.__module__.startswith("posenc.encodings.")
 
 
-def sources_of(settings: Mapping[str, Any], plugins: Iterable[str] = ()) -> dict[str, Any]:
+def sources_of(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> dict[str, Any]:
     """Return what the numbers of an encoding and of its parts depend on beside parameters.
 
     `revision` for posenc's own; for others the hash of the module's text too, since nobody raises a revision
     while trying things out. Part of a run's identity.
     """
-    plugins = list(plugins)
     cls = encoding_class(settings["name"], plugins)
-    text = None
+    source = None
     if not _is_own(cls):
-        try:
-            text = hashlib.sha256(inspect.getsource(inspect.getmodule(cls) or cls).encode()).hexdigest()[:16]
-        except (OSError, TypeError):  # typed into an interpreter
-            text = None
+        source = hashlib.sha256(inspect.getsource(sys.modules[cls.__module__]).encode()).hexdigest()[:16]
     parts = [sources_of(part, plugins) for key in part_parameters(cls) for part in settings[key]]
-    return {"revision": cls.revision, "source": text, **({"parts": parts} if parts else {})}
+    return {"revision": cls.revision, "source": source, **({"parts": parts} if parts else {})}
 
 
-def origins_of(settings: Mapping[str, Any], plugins: Iterable[str] = ()) -> dict[str, str]:
+def origins_of(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> dict[str, str]:
     """Return where those encodings of the settings come from that are not posenc's own.
 
     `{"encoding mine": "my_package 0.1.0"}`, or the module's name where no installed distribution has it.
     """
-    plugins = list(plugins)
     cls = encoding_class(settings["name"], plugins)
     found: dict[str, str] = {}
     for key in part_parameters(cls):

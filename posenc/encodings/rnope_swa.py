@@ -32,8 +32,7 @@ class RNoPESWA(Rotary):
             window = max(1, shape.distances // 2)
             self.derived["window"] = window
         at_least(1, every=every, window=window)
-        self.every = min(every, shape.n_layers)
-        self.window = window
+        self.every, self.window = min(every, shape.n_layers), window
 
     def is_free(self, layer: int) -> bool:
         """Tell whether the layer has no encoding and full attention."""

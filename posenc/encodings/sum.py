@@ -36,14 +36,13 @@ class Composed(Encoding):
         if len(policies) > 1:
             raise ValueError(f"parts differ in what is done past T: {sorted(map(str, policies))}")
         self.beyond = next(iter(policies), None)
-        ends = [part.ends_at for part in self.parts if part.ends_at is not None]
-        self.ends_at = min(ends, default=None)
-        self.prefix_stable = all(part.prefix_stable for part in self.parts)
-        self.relative = all(part.relative for part in self.parts)
+        self.ends_at = min((part.ends_at for part in parts if part.ends_at is not None), default=None)
+        self.prefix_stable = all(part.prefix_stable for part in parts)
+        self.relative = all(part.relative for part in parts)
         biased = self._having("bias", "distance_bias")
         self.penalty = bool(biased) and all(part.penalty for part in biased)
-        self.uses_positions = any(part.uses_positions for part in self.parts)
-        self.decouples = all(part.decouples for part in self.parts)
+        self.uses_positions = any(part.uses_positions for part in parts)
+        self.decouples = all(part.decouples for part in parts)
 
     @cached_property
     def hooks(self) -> frozenset[str]:
@@ -84,15 +83,13 @@ class Composed(Encoding):
         return seen
 
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> Any:
-        return [part.prepare(x, q, k, layer) if "prepare" in part.hooks else None for part in self.parts]
+        return [part.prepare(x, q, k, layer) for part in self.parts]
 
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
     ) -> Tensor:
-        states = state if state is not None else [None] * len(self.parts)
-        for part, own in zip(self.parts, states, strict=True):
-            if "scores" in part.hooks:
-                s = part.scores(s, q, k, q_pos, k_pos, own, layer)
+        for part, own in zip(self.parts, state or [None] * len(self.parts), strict=True):
+            s = part.scores(s, q, k, q_pos, k_pos, own, layer)
         return s
 
     def weights(self, s: Tensor, allowed: Tensor, layer: int) -> Tensor:

@@ -41,10 +41,10 @@ class TransformerXL(Encoding):
         if shape.d_model % 2:
             raise ValueError(f"d_model={shape.d_model}: must be even, sines and cosines come in pairs")
         self.base = base
-        layers, heads, width = shape.n_layers, shape.n_heads, shape.head_dim
-        self.w = nn.Parameter(torch.empty(layers, heads, width, shape.d_model))  # (L, H, D, d)
-        self.u = nn.Parameter(torch.empty(layers, heads, width))  # (L, H, D)
-        self.v = nn.Parameter(torch.empty(layers, heads, width))
+        sizes = (shape.n_layers, shape.n_heads, shape.head_dim)
+        self.w = nn.Parameter(torch.empty(*sizes, shape.d_model))  # (L, H, D, d)
+        self.u = nn.Parameter(torch.empty(sizes))  # (L, H, D)
+        self.v = nn.Parameter(torch.empty(sizes))
 
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """Return u . k_j, (B, H, S) float32, and g_i, (B, H, queries, d)."""

@@ -95,9 +95,9 @@ def _stored(cell: Cell, run_dir: Path, checkpoint_step: int) -> Record | None:
         targets_hash=cell.plan.hash,
         checkpoint_step=checkpoint_step,
     )
-    if record is not None and (record["note"] or "").startswith("oom"):
-        return None  # this machine, or this moment, may have more memory
-    return record
+    if record is None or (record["note"] or "").startswith("oom"):  # there may be more memory now
+        return None
+    return record if record.get("precision") == context.recorded_precision else None
 
 
 def _measured(cell: Cell, run_dir: Path, corpus: str, checkpoint_step: int) -> Record:
@@ -112,7 +112,7 @@ def _measured(cell: Cell, run_dir: Path, corpus: str, checkpoint_step: int) -> R
             write_record(run_dir, record)
         return cast(Record, {**record, "extend": _extend(context, window), "seconds": 0.0})
     start = time.monotonic()
-    sums, note = None, None
+    sums, note, groups = None, None, context.store.splits[context.split].groups
     try:
         sums = cell.module.measure(context, cell.plan, window)
     except (NotApplicableError, OutOfMemoryError) as reason:
@@ -134,7 +134,9 @@ def _measured(cell: Cell, run_dir: Path, corpus: str, checkpoint_step: int) -> R
         nats=[] if sums is None else sums.nats.tolist(),
         targets=[] if sums is None else sums.targets.tolist(),
         bytes=[] if sums is None else sums.bytes.tolist(),
+        groups=None if sums is None or groups is None else groups[sums.documents].tolist(),
         beyond=encoding.beyond,
+        precision=context.recorded_precision,
         note=note,
         curve=None if sums is None else sums.curve,
     )

@@ -46,6 +46,7 @@ class EvalContext:
     split: str
     batch_tokens: int  # tokens in one forward pass
     extension: Extension | None = None  # what is done to the trained model beyond T
+    recorded_precision: str | None = None  # None: that of the training
     cache: dict[Hashable, np.ndarray] | None = None  # of one evaluation; None: every pass is made
     check_stop: Callable[[], None] = lambda: None  # between batches; raises when a stop was asked for
 

@@ -26,7 +26,7 @@ class Law:
 
 LAWS: dict[str, Law] = {
     # First: a table shared by the process must be found before other laws have filled it.
-    "trace": Law(depends.trace, "what a model met before leaves no trace in its numbers"),
+    "trace": Law(depends.trace, "no number depends on what this process computed before"),
     "causal": Law(depends.causal, "changed future tokens leave past logits bit-identical"),
     "prefix": Law(depends.prefix, "a longer text leaves the logits of its prefix alone, unless declared"),
     "shift": Law(depends.shift, "if relative: logits stay when all positions shift alike, to 65 536"),

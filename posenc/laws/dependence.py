@@ -19,6 +19,7 @@ from posenc.laws.subject import (
     bounded,
     changed_from,
     has_positions,
+    identical,
     largest,
     logits,
     require,
@@ -43,15 +44,9 @@ def causal(subject: Subject) -> Verdict:
     before = logits(model, ids)
     cuts = (1, n // 4, n // 2 - 1, n // 2, n - 1)
     for cut in cuts:
-        after = logits(model, changed_from(ids, cut, model))
-        off = largest(before[:, :cut], after[:, :cut])
-        require(
-            torch.equal(before[:, :cut], after[:, :cut]),
-            f"tokens changed from {cut} on move logits before them by {off:.1e}",
-        )
-        require(
-            largest(before[:, cut:], after[:, cut:]) > SEEN, f"tokens changed from {cut} on change nothing"
-        )
+        after, changed = logits(model, changed_from(ids, cut, model)), f"tokens changed from {cut} on"
+        identical(before[:, :cut], after[:, :cut], f"{changed} move logits before them")
+        require(largest(before[:, cut:], after[:, cut:]) > SEEN, f"{changed} change nothing")
     return Verdict("pass", f"bit for bit at {len(cuts)} cuts")
 
 
@@ -100,9 +95,8 @@ def shift(subject: Subject) -> Verdict:
             moved = logits(model, ids, pos + by)
         except ValueError as error:
             raise NotApplicableError(f"refuses far positions: {error}") from error
-        off = max(
-            off, within(largest(before, moved), SHIFTED, f"logits move when all positions move by {by}")
-        )
+        reason = f"logits move when all positions move by {by}"
+        off = max(off, within(largest(before, moved), SHIFTED, reason))
     return Verdict("pass", bounded(off, SHIFTED))
 
 
@@ -117,7 +111,7 @@ def positions(subject: Subject) -> Verdict:
         increasing = int(pos[0]) >= 0 and bool((pos.diff() > 0).all())
         require(increasing, "positions do not increase from 0 or above")
         again = model.positions(length, generator_for(1, "law"))
-        require(torch.equal(pos, again), "positions depend on more than their generator")
+        identical(pos, again, "positions depend on more than their generator")
     model, n = subject.anywhere(subject.fresh()), length // 2
     ids, pos = tokens(model, n), torch.arange(n)
     before, used = logits(model, ids, pos), subject.declared.uses_positions
@@ -171,8 +165,7 @@ def batch(subject: Subject) -> Verdict:
     for training in (True, False):
         alone, beside = (logits(model, each, training=training)[0] for each in (ids, others))
         where = "in training" if training else "in evaluation"
-        off = f"{largest(alone, beside):.1e}"
-        require(torch.equal(alone, beside), f"other texts in the batch move a text's logits {where}", off)
+        identical(alone, beside, f"other texts in the batch move a text's logits {where}")
     return Verdict("pass", "bit for bit beside three others")
 
 
@@ -190,8 +183,7 @@ def repeat(subject: Subject) -> Verdict:
                 torch.manual_seed(seed)
                 made.append(logits(model, ids, training=training))
         where = "in training" if training else "in evaluation"
-        reason = f"the same text has other logits the second time {where}"
-        require(torch.equal(*made), reason, f"{largest(*made):.1e}")
+        identical(made[0], made[1], f"the same text has other logits the second time {where}")
     return Verdict("pass", "bit for bit, twice")
 
 
@@ -203,14 +195,15 @@ def trace(subject: Subject) -> Verdict:
     model.train()
     model(short, model.positions(length, generator_for(0, "law"))).sum().backward()
     near = logits(model, short)
-    _same(logits(model, long), far, f"{longest} tokens after training at {length}, and of a fresh model")
+    at_short, at_long = (f"differ: logits at {n} tokens" for n in (length, longest))
+    identical(logits(model, long), far, f"{at_long} after training at {length}, and of a fresh model")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         logits(model, long)
-    _same(logits(model, short), near, f"{length} tokens, before and after longer windows")
+    identical(logits(model, short), near, f"{at_short}, before and after longer windows")
     _run_another(subject, longest)
-    _same(logits(model, short), near, f"{length} tokens, before and after another model")
-    _same(logits(model, long), far, f"{longest} tokens, before and after another model")
-    _same(logits(subject.fresh(), short), near, f"{length} tokens, and of a fresh model")
+    identical(logits(model, short), near, f"{at_short}, before and after another model")
+    identical(logits(model, long), far, f"{at_long}, before and after another model")
+    identical(logits(subject.fresh(), short), near, f"{at_short}, and of a fresh model")
     return Verdict("pass", f"bit for bit at {length} and {longest} tokens")
 
 
@@ -240,15 +233,12 @@ def weights(subject: Subject) -> Verdict:
             to.seed = of.seed
     other.load_state_dict(load(save({k: v.contiguous() for k, v in model.state_dict().items()})), strict=True)
     for ids, want in zip(texts, wanted, strict=True):
-        _same(logits(other, ids), want, f"{ids.shape[1]} tokens, before and after loading")
+        reason = f"differ: logits at {ids.shape[1]} tokens, before and after loading"
+        identical(logits(other, ids), want, reason)
     parts = subject.fresh().encoding.modules()
     plain = [name for part in parts for name, value in vars(part).items() if isinstance(value, Tensor)]
     require(not plain, f"tensors that stay on the CPU: {', '.join(plain)} (register_buffer moves them along)")
     return Verdict("pass", f"bit for bit at {' and '.join(str(ids.shape[1]) for ids in texts)} tokens")
-
-
-def _same(a: Tensor, b: Tensor, what: str) -> None:
-    require(torch.equal(a, b), f"differ: logits at {what}", f"{largest(a, b):.1e}")
 
 
 def tail(subject: Subject) -> Verdict:
@@ -314,6 +304,6 @@ def options(subject: Subject) -> Verdict:
         ids = tokens(model, n)
         before, after = logits(model, ids), logits(model, changed_from(ids, n // 2, model))
         require(bool(before.isfinite().all()), f"with {option}: not finite at {n} tokens")
-        same = before[:, : n // 2].equal(after[:, : n // 2])
-        require(same, f"with {option}: the future changes logits of the past")
+        past = slice(n // 2)
+        identical(before[:, past], after[:, past], f"with {option}: the future changes logits of the past")
     return Verdict("pass", ", ".join(taken), f"refused: {', '.join(refused)}" if refused else "")

@@ -18,6 +18,7 @@ from posenc.laws.subject import (
     Subject,
     Verdict,
     bounded,
+    identical,
     largest,
     logits,
     require,
@@ -51,8 +52,7 @@ def finite(subject: Subject) -> Verdict:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         _is_finite(logits(model, tokens(model, n)), torch.bfloat16, f"{n} tokens")
     try:
-        model = subject.anywhere(model)
-        pos = far_positions(model, subject.train_length)
+        pos = far_positions(subject, model)
     except NotApplicableError as error:
         return Verdict("pass", f"{n} tokens", str(error))
     _is_finite(logits(model, tokens(model, len(pos)), pos), torch.float32, f"positions to {FAR - 1}")
@@ -89,8 +89,8 @@ def diverged(subject: Subject) -> Verdict:
 
 def float32(subject: Subject) -> Verdict:
     """Compare with the same code and parameters with everything in float64."""
-    model = subject.anywhere(subject.fresh())
-    pos = far_positions(model, subject.train_length)
+    model = subject.fresh()
+    pos = far_positions(subject, model)
     ids = tokens(model, len(pos))
     rounded = logits(model, ids, pos)
     with Float64():
@@ -115,8 +115,7 @@ def bf16(subject: Subject) -> Verdict:
     ]
     require(max(off) < GROWTH * off[0], f"bf16 is {max(off) / off[0]:.1f} times as far off at longer windows")
     try:
-        model = subject.anywhere(model)
-        pos = far_positions(model, length)
+        pos = far_positions(subject, model)
     except NotApplicableError as error:
         return Verdict("pass", bounded(max(off), BF16), str(error))
     far = _bf16_off(model, len(pos), pos, length, f"at positions to {FAR - 1}")
@@ -135,11 +134,13 @@ def _bf16_off(model: Decoder, n: int, pos: Tensor | None, last: int, where: str)
     return mean
 
 
-def far_positions(model: Decoder, length: int) -> Tensor:
+def far_positions(subject: Subject, model: Decoder) -> Tensor:
     """Return T positions from zero on and T below FAR; 2T below FAR where that is refused. (2T,) int64
 
-    Raises NotApplicableError where both are.
+    The model accepts them from here on. Raises NotApplicableError where both are refused.
     """
+    subject.anywhere(model)
+    length = subject.train_length
     near = torch.arange(length)
     both, alone = torch.cat((near, FAR - length + near)), torch.arange(FAR - 2 * length, FAR)
     reason = ""
@@ -199,18 +200,14 @@ def gradient(subject: Subject) -> Verdict:
             require(parameter.grad is not None, f"no gradient reaches {name}{where}")
             assert parameter.grad is not None
             require(bool(parameter.grad.isfinite().all()), f"the gradient of {name} is not finite{where}")
-            for part, grad in _by_layer(name, parameter.grad, len(model.blocks)):
+            by_layer = name.startswith("encoding.") and parameter.shape[0] == len(model.blocks)
+            parts = parameter.grad if by_layer and parameter.ndim > 1 else parameter.grad[None]
+            for layer, grad in enumerate(parts):
+                part = f"{name}[{layer}]" if len(parts) > 1 else name
                 require(bool((grad != 0).any()), f"the gradient of {part} is zero{where}")
         require(not any(buffer.requires_grad for buffer in model.buffers()), "a buffer requires a gradient")
     every, own = (len(list(module.parameters())) for module in (model, model.encoding))
     return Verdict("pass", f"{every} tensors, {own} of its own")
-
-
-def _by_layer(name: str, grad: Tensor, layers: int) -> list[tuple[str, Tensor]]:
-    """Split the gradient of an encoding's parameter whose first size is the number of layers."""
-    if not name.startswith("encoding.") or grad.ndim < 2 or len(grad) != layers:
-        return [(name, grad)]
-    return [(f"{name}[{layer}]", one) for layer, one in enumerate(grad)]
 
 
 def count(subject: Subject) -> Verdict:
@@ -221,9 +218,7 @@ def count(subject: Subject) -> Verdict:
     real = count_parameters(model)["encoding"]
     figure = f"{declared:,} declared, {real:,} there"
     require(declared == real, f"learned = {encoding.learned!r} is not what it has", figure)
-    return Verdict(
-        "pass", f"{real:,}", f"learned = {encoding.learned}" if encoding.learned else "of its parts"
-    )
+    return Verdict("pass", f"{real:,}", f"learned = {encoding.learned or 'as its parts'}")
 
 
 def seeds(subject: Subject) -> Verdict:
@@ -243,10 +238,9 @@ def seeds(subject: Subject) -> Verdict:
         initialize(plain, seed)
         shared = dict(plain.named_parameters())
         for name, parameter in model.named_parameters():
-            require(torch.equal(parameter, again[name]), f"{name} starts elsewhere the second time")
-            require(
-                name not in shared or torch.equal(parameter, shared[name]),
-                f"{name} starts elsewhere than without the encoding",
+            identical(parameter, again[name], f"{name} starts elsewhere the second time")
+            identical(
+                parameter, shared.get(name, parameter), f"{name} starts elsewhere than without the encoding"
             )
     return Verdict("pass", "two seeds, bit for bit")
 

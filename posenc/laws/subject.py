@@ -46,6 +46,11 @@ def within(figure: float, bound: float, reason: str) -> float:
     return figure
 
 
+def identical(a: Tensor, b: Tensor, reason: str) -> None:
+    """Raise ViolationError unless both are the same bit for bit."""
+    require(torch.equal(a, b), reason, f"{largest(a, b):.1e}")
+
+
 def bounded(figure: float, bound: float) -> str:
     return f"{figure:.1e} (bound {bound:.0e})"
 

@@ -5,32 +5,29 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Sequence
 from typing import TextIO
 
 from posenc.core.errors import UserError
 from posenc.report.captions import millions
 from posenc.report.data import csv_text
 from posenc.report.table import CellText, Report, Table
-from posenc.report.writers import color_of, markdown, terminal, unicode_of, width_of, write
-from posenc.results.against import FLAT, Block, Check, Entry, PaperComparison
+from posenc.report.writers import color_of, markdown, terminal, width_of, write
+from posenc.results.against import FLAT, Block, Entry, PaperComparison
 from posenc.results.schema import SCHEMA_VERSION, printed, printed_change
 from posenc.results.settings import as_text
 
 FORMATS = ("table", "markdown", "csv", "json")
-HEADS = ["length there", "published", "change", "measured", "change"]
+HEADS = ["encoding", "length there", "published", "change", "measured", "change"]
 OUTCOMES = ("pass", "fail", "cannot tell")  # in the order they are printed
-ALIKE = 1.02  # multiples of T that differ by less are printed as one
 
 
 def show_against(found: PaperComparison, format: str, stream: TextIO) -> None:
     """Print to a stream. Raises UserError for a format that is not in FORMATS."""
     match format:
         case "table":
-            shown = [report_of(found)]
-            text = terminal(shown, width_of(stream), color_of(stream), unicode_of(stream))
+            text = terminal([report_of(found)], width_of(stream), color_of(stream))
         case "markdown":
-            text = markdown([report_of(found)], unicode_of(stream))
+            text = markdown([report_of(found)])
         case "csv":
             text = _csv(found)
         case "json":
@@ -42,52 +39,36 @@ def show_against(found: PaperComparison, format: str, stream: TextIO) -> None:
 
 
 def report_of(found: PaperComparison) -> Report:
-    """Return both sides' settings, a table for each training length with its checks, and the counts."""
+    """Return the counts, both sides' settings, a table for each training length, and the checks."""
     counts = Counter[str](check.outcome for check in found.checks)
+    checks: dict[tuple[str, str], list[str]] = {}  # those of one reason together
+    for check in sorted(found.checks, key=lambda one: OUTCOMES.index(one.outcome)):
+        checks.setdefault((check.outcome, check.reason), []).append(check.what)
+    theirs, ours = found.published, found.measured
+    size = " to ".join(dict.fromkeys(map(millions, ours["parameters"] or [])))
     return Report(
-        titles=_settings(found),
-        answer="directions: " + ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES),
+        facts=[f"directions of {found.table}", *(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES)],
+        answer="",
         tables=[_table(block) for block in found.blocks],
         notes=[
+            *(f"{outcome}: {'; '.join(whats)}: {reason}" for (outcome, reason), whats in checks.items()),
             *found.notes,
+            f"published: {theirs['paper']} (arXiv {theirs['arxiv'] or 'none'}), {theirs['parameters']} "
+            f"parameters, {theirs['corpus']}, {theirs['protocol']}, {theirs['metric']}",
+            f"measured: {size} parameters, {as_text(ours['corpus'])}, {ours['protocol']}, nats per token, "
+            f"T = {as_text(ours['context_length'])}, {millions(ours['tokens'])} tokens, "
+            f"seeds {', '.join(map(str, ours['seeds']))}",
             "directions are compared, never sizes: corpus, model, tokenizer and length differ",
-            "changes (against 1x) and differences are in nats per token, of a perplexity its logarithm; "
-            f"within {FLAT:.2f} is flat",
-            "± and [] are 95% intervals; those of the orders at one length hold together (Bonferroni)",
+            f"changes against 1x in nats per token (of a perplexity its logarithm); flat: below {FLAT:.2f}",
         ],
+        gap=True,
     )
-
-
-def _settings(found: PaperComparison) -> list[str]:
-    """Return the settings of both sides, a line each."""
-    theirs, ours = found.published, found.measured
-    model, tokenizer = (
-        as_text(ours[key].get("name") if isinstance(ours[key], dict) else ours[key])
-        for key in ("model", "tokenizer")
-    )
-    arxiv = f" (arXiv {theirs['arxiv']})" if theirs["arxiv"] else ""
-    size = " to ".join(dict.fromkeys(map(millions, ours["parameters"] or [])))
-    stride = "" if ours["stride"] is None else f" stride={ours['stride']}"
-    return [
-        f"published: {found.table}, {theirs['paper']}{arxiv}, {theirs['parameters']} parameters, "
-        f"{theirs['corpus']}, {theirs['protocol']}, {theirs['metric']}",
-        f"measured: model {model} ({size} parameters), {as_text(ours['corpus'])} ({as_text(ours['split'])}), "
-        f"{ours['protocol']}{stride}, nats per token, tokenizer {tokenizer}, "
-        f"T = {as_text(ours['context_length'])}, trained on {millions(ours['tokens'])} tokens, "
-        f"seeds {', '.join(map(str, ours['seeds']))}",
-    ]
 
 
 def _table(block: Block) -> Table:
-    rest = f"; {block.not_shown} more published numbers, at lengths between these" if block.not_shown else ""
-    names = [entry.encoding for entry in block.entries]
-    return Table(
-        heads=[[head] for head in HEADS],
-        names=["" if i and name == names[i - 1] else name for i, name in enumerate(names)],
-        cells=[[CellText([text]) for text in _texts(entry)] for entry in block.entries],
-        title=f"trained at {block.train_length} tokens there{rest}",
-        notes=_checks(block.checks),
-    )
+    more = f"; {block.not_shown} more published numbers, at lengths between these" if block.not_shown else ""
+    rows = [[CellText(text) for text in (entry.encoding, *_texts(entry))] for entry in block.entries]
+    return Table(HEADS, rows, f"trained at {block.train_length} tokens there{more}")
 
 
 def _texts(entry: Entry) -> list[str]:
@@ -99,26 +80,13 @@ def _texts(entry: Entry) -> list[str]:
     if measured and entry.measured_half is not None:
         measured += f"±{printed(entry.measured_half, 'nats')}"
     mean = "-" if entry.measured is None else printed(entry.measured, "nats")
-    return [_length(entry), f"{entry.published:g}", published, mean, measured]
-
-
-def _length(entry: Entry) -> str:
-    """`2x = 1024`; where the paper's own multiple is another one `4x ~ 2512 (4.91x)`."""
-    if max(entry.multiple, entry.published_multiple) < ALIKE * min(entry.multiple, entry.published_multiple):
-        return f"{entry.multiple:.3g}x = {entry.published_length}"
-    return f"{entry.multiple:.3g}x ~ {entry.published_length} ({entry.published_multiple:.3g}x)"
-
-
-def _checks(checks: Sequence[Check]) -> list[tuple[str, str]]:
-    """Return outcome and text of the checks, those of one reason together: passes, failures, the rest."""
-    lines = []
-    for outcome in OUTCOMES:
-        by_reason: dict[str, list[str]] = {}
-        for check in checks:
-            if check.outcome == outcome:
-                by_reason.setdefault(check.reason, []).append(check.what)
-        lines += [(outcome, f"{'; '.join(whats)}: {reason}") for reason, whats in by_reason.items()]
-    return lines
+    return [
+        f"{entry.multiple:.3g}x = {entry.published_length}",
+        f"{entry.published:g}",
+        published,
+        mean,
+        measured,
+    ]
 
 
 def _csv(found: PaperComparison) -> str:

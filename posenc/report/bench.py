@@ -39,10 +39,12 @@ def report_of(document: dict[str, Any]) -> Report:
         groups.setdefault(json.dumps([cell[key] for key in ALIKE]), []).append(cell)
     base = ", ".join(dict.fromkeys(cell["base"] for cell in document["cells"]))
     return Report(
-        titles=list(_machine(document)),
+        facts=list(_machine(document)),
         answer="",
         tables=[table for cells in groups.values() for table in _tables(cells)],
+        gap=True,
         notes=[
+            *_reasons(document["cells"]),
             f"ms: the median of {document['repeats']} samples, each right before or after one of {base}",
             f"time: the median of these pairs, and their quartiles; {base} beside itself shows the noise",
             "tokens/s of an evaluation: all tokens of the windows, scored or not",
@@ -50,6 +52,13 @@ def report_of(document: dict[str, Any]) -> Report:
             "MFU: 6 N + 12 L d T operations a token (attention with every key), as a share of the rate above",
         ],
     )
+
+
+def _reasons(cells: Sequence[dict[str, Any]]) -> Iterator[str]:
+    for cell in cells:
+        for one in (cell["training"], *cell["evaluation"]):
+            if one.get("reason"):
+                yield f"{cell['label']}: {one['reason']}"
 
 
 def _machine(document: dict[str, Any]) -> Iterator[str]:
@@ -84,11 +93,12 @@ def _table(
     heads = ["ms", "tokens/s", f"time {base}", "quartiles", "MB", f"tensors {base}", "MFU"][: 7 if mfu else 6]
     names = [cell["label"] for cell in cells]
     return Table(
-        heads=[[head] for head in heads],
-        names=names,
-        cells=[[CellText([text]) for text in _texts(one)[: len(heads)]] for one in figures],
+        heads=["encoding", *heads],
+        rows=[
+            [CellText(name), *(CellText(text) for text in _texts(one)[: len(heads)])]
+            for name, one in zip(names, figures, strict=True)
+        ],
         title=title,
-        notes=[(n, one["reason"]) for n, one in zip(names, figures, strict=True) if one.get("reason")],
     )
 
 

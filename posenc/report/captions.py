@@ -1,56 +1,89 @@
-"""Write what is said around the table of a comparison: title, answer in a sentence or two, notes.
+"""Say a comparison in words: its facts in one line, the answer, notes, and the rules (`--explain`).
 
-All of it is plain text; the writers escape it. docs/reading-the-numbers.md explains the rules.
+All of it is plain text; the writers escape it.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from posenc.core.errors import visible
-from posenc.results.cells import Cell
-from posenc.results.comparison import Comparison, Row
+from posenc.results.cells import Cell, CurveSummary
+from posenc.results.comparison import CompareRequest, Comparison, Row, compare_runs, protocols_of
+from posenc.results.load import Run
 from posenc.results.ranking import (
     BETTER,
+    COLLAPSED,
     COLLAPSED_WORD,
     EFFECTIVE,
-    MORE_DOCUMENTS,
-    MORE_SEEDS,
+    REFERENCE,
+    SAME,
     SAME_WORD,
     WORSE,
     short_verdict,
 )
-from posenc.results.row_groups import full_label
-from posenc.results.schema import printed, printed_change
+from posenc.results.rows import full_label
+from posenc.results.schema import BREAK, HEADLINE, printed_change
 from posenc.results.settings import as_text
 
-MOST_NAMED = 5  # rows that the answer names; of more it gives their number
+MOST_NAMED = 3  # rows that a sentence names; of more it gives their number
+IN_FACTS = {"context length", "context_length", "T", "tokens trained", "tokens", "split", "stride", "seed"}
 INDEPENDENT = {"induction": "sequence"}  # what the intervals are over, where it is not documents
-UNITS = {"nats": "nats", "bpb": "bits per byte", "ppl": "perplexity"}
 VERBS = {
     BETTER: ("gains", "gain"),
     SAME_WORD: ("keeps its loss", "keep their loss"),
+    "unclear": ("is unclear", "are unclear"),
     WORSE: ("loses", "lose"),
     COLLAPSED_WORD: ("collapses", "collapse"),
+    "": ("has no verdict", "have no verdict"),
 }
-AGAINST = {"lower": "lower", "tie": "a tie with it", "unclear": "not told from it", "higher": "higher"}
-MARK_WORDS = {"lowest": "lowest of its length", "tie": "a tie with it", "unclear": "cannot be told from it"}
-NOTES = {
-    "fixed-target": "1x is the crop line: the loss if you truncate the context to T",
-    "nonoverlapping": "nonoverlapping rewards longer windows: use it only to compare with papers",
-    "sliding": "sliding: windows move by the stride, and every token is scored once",
-    "positions": "positions: one pass over the longest context; a column is the last bin before it",
-    "induction": "induction: loss on the second copy of a random sequence",
-    "far-copy": "far-copy: loss on text that can be copied only from more than T tokens before",
+AGAINST = {"below": "lower", "tied": "tied", "above": "higher"}
+POLICY = re.compile(r" \(beyond: [^()]*\)")
+PROTOCOLS = {
+    "nonoverlapping": "rewards longer windows: use it only to compare with papers",
+    "sliding": "windows move by the stride, and every token is scored once",
+    "positions": "one pass over the longest context; a column is the last bin before it",
+    "induction": "loss on the second copy of a random sequence",
+    "far-copy": "loss on text that can be copied only from more than T tokens before",
 }
+EXPLAIN = f"""\
+T        training length; 8x is a context of 8T, its loss on the same targets
+loss     nats/token, or nats/byte where a token is a byte; --metric bpb, ppl
+1x (T)   the crop line: the loss if you truncate the text to T tokens
+change   loss minus the loss at 1x as trained; above 0, longer text harms
+±        several seeds: standard deviation over seeds; one seed: half the 95% CI
+95% CI   over test documents (by folder, book or article where known) and seeds;
+         with one seed over documents only: it says nothing of other seeds
+verdict  on the change in bits/byte, with its whole 95% CI:
+         same within {SAME:g}, better or worse beyond it, collapsed above {COLLAPSED:g};
+         unclear: the CI crosses a threshold
+*        best: the lowest loss of its column
+~        tied: not distinguishable from the best at 95%, corrected for the rows
+         no mark: above the best, or not comparable with it
+undertrained   at T not {REFERENCE:g} bits/byte below a byte trigram of the training:
+         its change past T says nothing of the encoding
+effective context   the longest window within {EFFECTIVE:g} nats of the row's best loss
+breaks at   the first position past T that is surely {BREAK:g} nats above T's level
+beyond=  what an encoding does past T, where it must choose
+protocols   fixed-target: the headline; the same last tokens at every length
+         sliding: all tokens, each once; nonoverlapping: as in papers, rewards
+         longer windows; positions: by position; induction, far-copy: copies
+"""
+
+
+# --- small texts
 
 
 def label(row: Row) -> str:
     """Return the row's name, with what sets it apart in a mixed table."""
     return visible(full_label(row.label, row.mixed))
+
+
+def short_label(row: Row) -> str:
+    """Return the row's name without its policy past T."""
+    return POLICY.sub("", label(row))
 
 
 def length(multiple: float) -> str:
@@ -68,318 +101,329 @@ def millions(count: object) -> str:
     return str(count)
 
 
-def spread_is_of(comparison: Comparison) -> str | None:
-    """Return what the ± of the cells is over: `seeds`, `documents` or None; one meaning a table."""
-    cells = _cells(comparison)
-    if any(cell.spread is not None for cell in cells):
-        return "seeds"
-    return "documents" if any(cell.change_ci95 is not None for cell in cells) else None
+def token_of(header: Mapping[str, Any]) -> str:
+    """Return `byte` where a token is one, else `token`."""
+    return "byte" if _name_of(header["tokenizer"]) == "bytes" else "token"
 
 
-def title(comparison: Comparison) -> str:
-    """Return protocol, unit, corpus, tokenizer, T, model and training tokens in one line."""
-    h = comparison.header
-    split = f" ({h['split']})" if h["split"] else ""
-    sizes = "" if h["parameters"] is None else f" ({_range(map(millions, h['parameters']))} parameters)"
-    parts = {  # by what must be known
-        "facet": h["facet"] and f"{h['facet']['key']} {h['facet']['value']}",
-        "protocol": f"{h['protocol']}: {h['unit']}",
-        "stride": f"stride {h['stride']}",
-        "corpus": f"corpus {h['corpus']}{split}",
-        "tokenizer": f"tokenizer {_name_of(h['tokenizer'])}",
-        "context_length": f"T = {h['context_length']} tokens",
-        "model": f"model {_name_of(h['model'])}{sizes}",
-        "tokens": f"trained on {millions(h['tokens'])} tokens",
-    }
-    return ", ".join(text for key, text in parts.items() if h[key] is not None)
+def unit_of(header: Mapping[str, Any]) -> str:
+    """Return the short unit of the losses: `nats/byte`, `bits/byte`, `perplexity`."""
+    short = {"nats": f"nats/{token_of(header)}", "bpb": "bits/byte", "ppl": "perplexity"}
+    return short[header["metric"]]
+
+
+def plural(count: int, noun: str) -> str:
+    """Return `1 seed`, `3 seeds`."""
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def breaks_text(curve: CurveSummary) -> str:
+    """Return where the seeds of a row break: `1.44x`, `1.44x-2x (2 of 3 seeds)`, `no break`, `unclear`."""
+    broken = sorted(position for position in curve.breaks_at if position is not None)
+    if not broken:
+        return "no break" if all(curve.holds) else "unclear"
+    ends = dict.fromkeys(length(round(end / curve.train_length, 2)) for end in (broken[0], broken[-1]))
+    total = len(curve.breaks_at)
+    return "-".join(ends) + ("" if len(broken) == total else f" ({len(broken)} of {total} seeds)")
+
+
+# --- the facts
+
+
+def facts_of(comparison: Comparison, runs: Sequence[Run]) -> list[str]:
+    """Return what the table is of: `6 encodings`, `3 seeds`, `nano 0.82M`, `T = 64 bytes`, `sympy`, ..."""
+    h, rows = comparison.header, comparison.rows
+    members = _members(rows, runs)
+    counts = sorted({cell.seeds for row in rows for cell in row.cells if cell.seeds})
+    seeds = f"{_span(counts)} seed" + ("" if counts == [1] else "s") if counts else ""
+    precisions = sorted({str(p) for run in members if (p := (run.facts or {}).get("precision"))})
+    protocol = "" if h["protocol"] == HEADLINE else h["protocol"]
+    if h["stride"] is not None and protocol:
+        protocol += f", stride {h['stride']}"
+    if len(rows) == 1:
+        what = label(rows[0])
+        seeds = f"seed {rows[0].seeds[0]}" if len(rows[0].seeds) == 1 else seeds
+    elif len({row.encoding for row in rows}) == len(rows):
+        what = f"{len(rows)} encodings"
+    else:
+        what = f"{len(rows)} rows"
+    setting = [
+        _model(h),
+        h["context_length"] and f"T = {h['context_length']} {token_of(h)}s",
+        h["corpus"] and str(h["corpus"]) + (f" ({h['split']})" if h["split"] not in (None, "test") else ""),
+        "" if h["tokens"] is None else f"{millions(h['tokens'])} tokens",
+    ]
+    order = [what, *setting, seeds] if len(rows) == 1 else [what, seeds, *setting]
+    group = [f"{key} {value}" for key, value in h["group"].items() if key not in IN_FACTS]
+    parts = [*group, protocol, *order, "/".join(precisions)]
+    return [visible(part) for part in parts if part]
+
+
+def _model(header: Mapping[str, Any]) -> str:
+    """Return `nano 0.82M`; with the range where the rows differ."""
+    sizes = header["parameters"]
+    digits = 2 if sizes and sizes[0] == sizes[1] else 1
+    shown = (
+        ""
+        if sizes is None
+        else _span([f"{n / 1e6:.{digits}g}" if n < 1e7 else f"{n / 1e6:.0f}" for n in sizes])
+    )
+    name = "" if header["model"] is None else _name_of(header["model"])
+    return f"{name} {shown}M".strip() if shown else name
+
+
+def sample_line(comparison: Comparison) -> str:
+    """Return documents and seeds, and what the CI of one seed does not cover."""
+    h, cells = comparison.header, [cell for row in comparison.rows for cell in row.cells]
+    if h["documents"] is None:
+        return ""
+    noun = INDEPENDENT.get(h["protocol"], f"{h['split'] or 'test'} document")
+    parts = [f"{_span(h['documents'])} {noun}" + ("" if h["documents"][1] == 1 else "s")]
+    if {cell.seeds for cell in cells if cell.seeds} == {1}:
+        ci = any(cell.change_ci95 for cell in cells)
+        covers = f"the CI covers {noun.split()[-1]}s, not training randomness" if ci else "no 95% CI"
+        parts.append(f"1 seed: {covers}")
+    elif len(comparison.rows) == 1:
+        parts.append(f"seeds {', '.join(map(str, comparison.rows[0].seeds))}")
+    return "; ".join(parts)
 
 
 # --- the answer
 
 
-def summary_sentence(comparison: Comparison) -> str:
-    """Return what happens at the longest window, which row is lowest, and of how much data; may be empty."""
-    columns = [i for i, column in enumerate(comparison.columns) if column.shown]
-    if not columns or not comparison.rows:
+def answer(comparison: Comparison, curve: CurveSummary | None = None) -> str:
+    """Return what the comparison found, in a sentence or a few; `curve` is that of the only row, if known."""
+    rows, columns = comparison.rows, [i for i, one in enumerate(comparison.columns) if one.shown]
+    if not columns or not any(cell.mean is not None for row in rows for cell in row.cells):
+        return "No run has a number yet."
+    if any(row.curve for row in rows):
+        return _breaks(rows)
+    if comparison.header["baseline"] is not None:
+        return _against(comparison, columns[-1])
+    if subject(rows) is not None:
+        return _one(comparison, curve)
+    return " ".join(
+        filter(None, [_undertrained(rows), *_best(comparison, columns), _keeps(comparison, columns[-1])])
+    )
+
+
+def run_headline(run: Run) -> str:
+    """Return the answer of one run in a sentence, for trackers; empty without a number."""
+    measured = protocols_of([run])
+    if run.problem is not None or not measured:
         return ""
-    if any(row.curve for row in comparison.rows):
-        parts = [_breaks(comparison.rows)]
-    elif comparison.header["baseline"] is not None:
-        parts = [_against(comparison, columns[-1])]
-    else:
-        parts = [_changes(comparison, columns[-1]), _lowest(comparison, columns)]
-    return " ".join(f"{part[0].upper()}{part[1:]}." for part in [*parts, _counts(comparison)] if part)
+    (comparison,) = compare_runs([run], CompareRequest(measured[0], allow_mixed=True))
+    return answer(comparison, curve_of([run]))
 
 
-def _changes(comparison: Comparison, at: int) -> str:
-    """`at 8x alibi keeps its loss; rope and nope collapse (+1.33 to +2.47 nats)`."""
-    column, metric = comparison.columns[at], comparison.header["metric"]
-    if column.multiple <= 1:
+def curve_of(runs: Sequence[Run]) -> CurveSummary | None:
+    """Return the summary of the curves over positions of runs that are one row; None without."""
+    if "positions" not in protocols_of(runs):
+        return None
+    (comparison,) = compare_runs(runs, CompareRequest("positions", allow_mixed=True))
+    rows = [row for row in comparison.rows if row.extend is None]
+    return rows[0].curve if len(rows) == 1 else None
+
+
+def subject(rows: Sequence[Row]) -> tuple[Row, Row | None] | None:
+    """Return the only row; of a row and its extension the latter, and the row as trained."""
+    if len(rows) == 1:
+        return rows[0], None
+    plain, extended = (
+        [row for row in rows if (row.extend is not None) == is_extended] for is_extended in (0, 1)
+    )
+    if len(plain) == len(extended) == 1 and extended[0].encoding == plain[0].encoding:
+        return extended[0], plain[0]
+    return None
+
+
+def _one(comparison: Comparison, curve: CurveSummary | None) -> str:
+    """`Does not extrapolate: +1.20 nats at 2x, +2.44 at 8x; breaks at 1.44x.`"""
+    found = subject(comparison.rows)
+    assert found is not None
+    row, plain = found
+    if row.undertrained or (plain is not None and plain.undertrained):
+        return _one_undertrained(comparison, plain or row)
+    past = [cell for cell in row.cells if cell.multiple > 1]
+    numbers = [cell for cell in past if cell.change is not None]
+    if not numbers:
+        reasons = ", ".join(dict.fromkeys(f"{length(c.multiple)} {c.note}" for c in past if c.note))
+        return f"No number past T: {reasons}." if reasons else "Not measured past T."
+    last, metric = numbers[-1], comparison.header["metric"]
+    unit = {"nats": "nats", "bpb": "bits/byte", "ppl": "in perplexity"}[metric]
+    ends = list({cell.multiple: cell for cell in (numbers[0], last)}.values())
+    sizes = [f"{_change(cell, metric)} at {length(cell.multiple)}" for cell in ends]
+    sizes[0] = sizes[0].replace(" at", f" {unit} at")
+    listed = ", ".join(sizes)
+    outcome = "" if last.verdict is None else short_verdict(last.verdict)
+    text = {
+        COLLAPSED_WORD: f"Does not extrapolate: {listed}",
+        WORSE: f"Loses past T: {listed}",
+        SAME_WORD: f"Extrapolates to {length(last.multiple)}: {listed}",
+        BETTER: f"Gains from longer text: {listed}",
+        "unclear": f"Unclear at {length(last.multiple)}: {listed}{_needs(last)}",
+    }.get(outcome, f"No verdict: {listed}")
+    if plain is not None:
+        base = {cell.multiple: cell for cell in plain.cells if cell.change is not None}
+        without = [_change(base[cell.multiple], metric) for cell in ends if cell.multiple in base]
+        text += f" (without {row.extend}: {', '.join(without)})" if without else ""
+    elif curve is not None and any(curve.breaks_at):
+        text += f"; breaks at {breaks_text(curve)}"
+    if lacking := [
+        f"{length(cell.multiple)} ({cell.note})" for cell in past if cell.mean is None and cell.note
+    ]:
+        text += f"; no number at {', '.join(lacking)}"
+    return f"{text}."
+
+
+def _one_undertrained(comparison: Comparison, row: Row) -> str:
+    h = comparison.header
+    at_t = next((cell.mean for cell in row.cells if cell.multiple == 1), None)
+    reference = (h["reference"] or {}).get("mean")
+    sizes = f" ({at_t:.2f} against {reference:.2f} {unit_of(h)})" if at_t and reference else ""
+    return f"Undertrained: at T not below a byte trigram{sizes}, so changes past T say little."
+
+
+def _needs(cell: Cell) -> str:
+    found = re.search(r"\(needs (.*)\)", cell.verdict or "")
+    return f"; {found[1]} would help" if found else ""
+
+
+def _change(cell: Cell, metric: str) -> str:
+    """Return a change in two digits, small ones in three."""
+    value = cell.change or 0.0
+    return f"{value:+.2f}" if 0.1 <= abs(value) < 1000 else printed_change(value, metric)
+
+
+def _undertrained(rows: Sequence[Row]) -> str:
+    weak = [row for row in rows if row.undertrained]
+    if weak and len(weak) == sum(row.extend is None for row in rows):
+        return "All runs undertrained."
+    return f"Undertrained: {_names(weak)}." if weak else ""
+
+
+def _best(comparison: Comparison, columns: Sequence[int]) -> list[str]:
+    """`Best at T: rope (tied: learned).`, and the same at the longest window."""
+    sentences = []
+    for i in dict.fromkeys([*(i for i in columns if comparison.columns[i].multiple == 1), columns[-1]]):
+        words = {
+            row.label: one.word for row in comparison.rows if (one := row.cells[i].versus_best) is not None
+        }
+        best, tied = ([row for row in comparison.rows if words.get(row.label) == w] for w in ("best", "tied"))
+        if best:
+            multiple = comparison.columns[i].multiple
+            also = f" (tied: {_names(tied, 'others')})" if tied else ""
+            sentences.append(f"Best at {'T' if multiple == 1 else length(multiple)}: {_names(best)}{also}.")
+    return sentences
+
+
+def _keeps(comparison: Comparison, at: int) -> str:
+    """`Only alibi keeps its loss.`, `At 8x alibi is unclear, the other 5 collapse.`"""
+    rows = [row for row in comparison.rows if not row.undertrained]
+    if comparison.columns[at].multiple <= 1 or not rows:
         return ""
-    clauses = []
-    for outcome in (*VERBS, "unclear", "no verdict", "no number"):
-        rows = [row for row in comparison.rows if _outcome(row.cells[at]) == outcome]
-        rows.sort(key=lambda row: row.cells[at].change or 0.0)
-        changes = [change for row in rows if (change := row.cells[at].change) is not None]
-        sized = changes and outcome not in (SAME_WORD, "no verdict")
-        size = f" ({_span(changes, metric)} {UNITS[metric]})" if sized else ""
-        if rows and outcome in VERBS:
-            clauses.append(f"{_names(rows)} {VERBS[outcome][len(rows) > 1]}{size}")
-        elif rows:
-            clauses.append(f"{outcome} for {_names(rows)}{size}")
-    return f"at {length(column.multiple)} {'; '.join(clauses)}" if clauses else ""
-
-
-def _outcome(cell: Cell) -> str:
-    if cell.mean is None:
-        return "no number"
-    return "no verdict" if cell.verdict is None else short_verdict(cell.verdict)
+    by_word: dict[str, list[Row]] = {word: [] for word in VERBS}
+    for row in rows:
+        by_word[short_verdict(row.cells[at].verdict or "")].append(row)
+    found = [(word, some) for word, some in by_word.items() if some]
+    place = length(comparison.columns[at].multiple)
+    if len(by_word[""]) == len(rows):
+        changes = sorted(cell.change for row in rows if (cell := row.cells[at]).change is not None)
+        ends = dict.fromkeys(
+            printed_change(one, comparison.header["metric"]) for one in changes[:1] + changes[-1:]
+        )
+        return (
+            f"No verdicts; changes at {place}: {' to '.join(ends)} {unit_of(comparison.header)}."
+            if ends
+            else ""
+        )
+    if len(found) == 1:
+        return f"All {VERBS[found[0][0]][1]} at {place}."
+    if found[0][0] == SAME_WORD and len(found[0][1]) == 1 and not by_word["unclear"] + by_word[""]:
+        return f"Only {_names(found[0][1])} keeps its loss at {place}."
+    clauses = [f"{_names(some)} {VERBS[word][len(some) > 1]}" for word, some in found]
+    word, rest = found[-1]
+    if len(rest) > 1:
+        clauses[-1] = f"the other {len(rest)} {VERBS[word][1]}"
+    return f"At {place} {', '.join(clauses)}."
 
 
 def _against(comparison: Comparison, at: int) -> str:
-    """`against rope at 8x, in nats: alibi is lower (-2.43)`."""
-    metric, name = comparison.header["metric"], visible(comparison.header["baseline"])
-    found = [(row, row.cells[at].against) for row in comparison.rows]
-    clauses = []
-    for word, words in AGAINST.items():
-        some = [(row, one.difference) for row, one in found if one is not None and one.word == word]
+    """`Against rope at 8x: lower alibi (-2.43), higher nope.`"""
+    h, clauses = comparison.header, []
+    for word, shown in AGAINST.items():
+        some = [
+            (row, one)
+            for row in comparison.rows
+            if (one := row.cells[at].versus_baseline) and one.word == word
+        ]
         if some:
-            verb, sizes = "is" if len(some) == 1 else "are", _span([value for _, value in some], metric)
-            clauses.append(f"{_names([row for row, _ in some])} {verb} {words} ({sizes})")
-    rest = [row for row, one in found if one is None and label(row) != name]
-    if rest:
-        clauses.append(f"not held against it: {_names(rest)}")
+            names = [
+                f"{short_label(row)} ({printed_change(one.difference, h['metric'])})" for row, one in some
+            ]
+            clauses.append(
+                f"{shown} {', '.join(names) if len(names) <= MOST_NAMED else f'{len(names)} rows'}"
+            )
     place = length(comparison.columns[at].multiple)
-    return f"against {name} at {place}, in {UNITS[metric]}: {'; '.join(clauses)}"
-
-
-def _lowest(comparison: Comparison, columns: Sequence[int]) -> str:
-    """Name the row with the lowest loss at T and at the longest window, and those it cannot be told from."""
-    clauses = []
-    for i in dict.fromkeys([*(i for i in columns if comparison.columns[i].multiple == 1), columns[-1]]):
-        lowest = [row for row in comparison.rows if row.cells[i].mark == "lowest"]
-        near = [row for row in comparison.rows if row.cells[i].mark in ("tie", "unclear")]
-        if lowest:
-            multiple = comparison.columns[i].multiple
-            behind = f" (not told from it: {_names(near)})" if near else ""
-            clauses.append(f"at {'T' if multiple == 1 else length(multiple)} {_names(lowest)}{behind}")
-    return f"lowest {', '.join(clauses)}" if clauses else ""
+    listed = "; ".join(clauses) or "no row can be compared with it"
+    return f"Against {visible(h['baseline'])} at {place}: {listed}."
 
 
 def _breaks(rows: Sequence[Row]) -> str:
-    """`past T rope breaks at 1.44x; alibi does not break`."""
-    clauses: list[str] = []
-    whole: list[Row] = []
-    unclear: list[Row] = []
-    for row in rows:
-        if row.curve is None:
-            continue
-        ends = [end for end in row.curve.breaks_at if end is not None]
-        if ends:
-            clauses.append(f"{_names([row])} breaks at {min(ends) / row.curve.train_length:.3g}x")
-        else:
-            (whole if all(row.curve.holds) else unclear).append(row)
-    if len(clauses) > MOST_NAMED:
-        clauses = [f"{len(clauses)} rows break"]
-    if whole:
-        clauses.append(f"{_names(whole)} {'does' if len(whole) == 1 else 'do'} not break")
-    if unclear:
-        clauses.append(f"unclear for {_names(unclear)}")
-    return f"past T {'; '.join(clauses)}" if clauses else ""
+    """`Past T rope breaks at 1.44x; alibi does not break.`"""
+    found = [(row, breaks_text(row.curve)) for row in rows if row.curve is not None]
+    broken = [(row, text) for row, text in found if text not in ("no break", "unclear")]
+    clauses = [f"{short_label(row)} breaks at {text}" for row, text in broken]
+    clauses = clauses if len(clauses) <= MOST_NAMED else [f"{len(clauses)} rows break"]
+    for word, verb in (("no break", ("does not break", "do not break")), ("unclear", VERBS["unclear"])):
+        if some := [row for row, text in found if text == word]:
+            clauses.append(f"{_names(some)} {verb[len(some) > 1]}")
+    return f"Past T {'; '.join(clauses)}."
 
 
-def _counts(comparison: Comparison) -> str:
-    """`3 seeds, 160 documents`."""
-    h, cells = comparison.header, _cells(comparison)
-    seeds = {cell.seeds for cell in cells if cell.seeds}
-    if h["baseline"] is not None:  # paired: the seeds that both rows have
-        seeds = {len(cell.against.seeds) for cell in cells if cell.against is not None}
-    parts = []
-    if seeds:
-        parts.append(_range((min(seeds), max(seeds))) + (" seed" if seeds == {1} else " seeds"))
-    if h["documents"] is not None:
-        parts.append(_documents(h))
-    return ", ".join(parts)
+# --- the notes of --full
 
 
-def _names(rows: Sequence[Row]) -> str:
-    if len(rows) > MOST_NAMED:
-        return f"{len(rows)} rows"
-    names = []
-    for row in rows:
-        weak = any(note.startswith("undertrained:") for note in row.notes)
-        name = label(row).replace(f" (beyond: {visible(row.beyond)})", "")
-        names.append(name + (" (undertrained)" if weak else ""))
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _span(values: Sequence[float], metric: str) -> str:
-    """Return the lowest and the highest of changes; one where they print alike."""
-    low, high = min(values), max(values)
-    if printed(low, metric) == printed(high, metric):
-        return printed_change(low, metric)
-    return f"{printed_change(low, metric)} to {printed_change(high, metric)}"
-
-
-# --- the notes
-
-
-def captions(comparison: Comparison, marks: Mapping[str, str]) -> list[str]:
-    """Return the notes: protocol, targets, ±, verdicts, marks, the side table, rows that need a word.
-
-    `marks` is how the format marks the `lowest`, a `tie` with it, and what is `unclear`.
-    """
-    h = comparison.header
-    lines = [NOTES.get(h["protocol"], ""), "" if comparison.columns else "no run has a number yet"]
-    lines += [_scored(comparison), _numbers(comparison), _verdicts(comparison), _marks(comparison, marks)]
-    lines += [_side(comparison), *_probes(comparison)]
+def full_notes(comparison: Comparison) -> list[str]:
+    """Return what the tables do not say: targets, reference, chance, left out records, notes of the rows."""
+    h, lines = comparison.header, []
+    if h["protocol"] in PROTOCOLS:
+        lines.append(f"{h['protocol']}: {PROTOCOLS[h['protocol']]}")
+    if h["targets"] is not None:
+        lines.append(f"{_span(h['targets'])} targets; {sample_line(comparison)}")
+    if h["reference"] is not None and h["reference"]["mean"] is not None:
+        lines.append(f"a byte trigram of the training text: {h['reference']['mean']:.3f} {unit_of(h)}")
+    for probe in comparison.probes:
+        chance = re.search(r"\(chance ([\d.]+)\)", probe.unit)
+        more = f"; chance is {chance[1]}" if chance else ""
+        lines.append(f"{probe.protocol}: {PROTOCOLS.get(probe.protocol, probe.unit)}{more}")
     lines += [
         f"the rows also differ in {key}: {', '.join(values)}" for key, values in h["also_differs"].items()
     ]
     if h["left_out"]:
-        records = "1 record" if h["left_out"] == 1 else f"{h['left_out']} records"
+        flags = "--length, --corpus, --split, --stride choose"
         lines.append(
-            f"not shown: {records} of other targets, corpora, checkpoints or tuned knobs "
-            "(--length, --corpus, --split and --stride choose)"
+            f"not shown: {plural(h['left_out'], 'record')} of other targets or checkpoints ({flags})"
         )
-    lines += [f"{label(row)}: {note}" for row in comparison.rows for note in row.notes]
-    return [line for line in lines if line]
+    return lines + [f"{label(row)}: {note}" for row in comparison.rows for note in row.notes]
 
 
-def _scored(comparison: Comparison) -> str:
-    """`30384 targets in 160 documents; a byte trigram of the training text: 1.920 nats per token`."""
-    h, parts = comparison.header, []
-    if h["targets"] is not None:
-        parts.append(f"{_range(h['targets'])} targets in {_documents(h)}")
-    if h["reference"] is not None and h["reference"]["mean"] is not None:
-        number = printed(h["reference"]["mean"], h["metric"])
-        parts.append(f"a byte trigram of the training text: {number} {h['reference']['unit']}")
-    return "; ".join(parts)
+def _names(rows: Sequence[Row], many: str = "rows") -> str:
+    names = [short_label(row) for row in rows]
+    if len(names) > MOST_NAMED:
+        return f"{len(rows)} {many}"
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _numbers(comparison: Comparison) -> str:
-    """Return what a number with a sign and the ± of a cell are."""
-    cells, of = _cells(comparison), spread_is_of(comparison)
-    seeds = {cell.seeds for cell in cells if cell.seeds}
-    if not seeds:
-        return ""
-    if comparison.header["baseline"] is not None:
-        return _against_numbers(comparison)
-    curves = any(row.curve for row in comparison.rows)
-    parts = [
-        f"a number with a sign: {'the rise over the mean from T/2 to T' if curves else 'change against 1x'}"
-    ]
-    if of == "seeds":
-        several = seeds - {1}
-        fewer = ", none for one seed" if 1 in seeds else ""
-        parts.append(f"±: standard deviation over {_range((min(several), max(several)))} seeds{fewer}")
-    elif of == "documents":
-        over = INDEPENDENT.get(comparison.header["protocol"], "document") + "s"
-        parts.append(f"±: half the 95% interval over {over}")
-    if seeds == {1}:
-        parts.append("one seed: these models only")
-    return "; ".join(parts)
+def _members(rows: Sequence[Row], runs: Sequence[Run]) -> list[Run]:
+    paths = {path for row in rows for path in row.runs}
+    return [run for run in runs if str(run.path) in paths]
 
 
-def _against_numbers(comparison: Comparison) -> str:
-    name, margins = comparison.header["baseline"], comparison.header["margins"]
-    if len(comparison.rows) == 1:
-        return f"{name} is the only row"
-    found = [cell.against for cell in _cells(comparison) if cell.against is not None]
-    if not found:
-        return f"nothing can be compared with {name}: not the same targets, seeds or metric"
-    alone = "; one seed: these models only" if all(len(one.seeds) == 1 for one in found) else ""
-    return (
-        f"a number with a sign: difference to {name} at the same length, ± half its 95% interval; lower or "
-        f"higher by more than {margins['same']:g} {margins['unit']}, tie within it, unclear: neither{alone}"
-    )
-
-
-def _verdicts(comparison: Comparison) -> str:
-    found = {cell.verdict for cell in _cells(comparison)} - {None}
-    h = comparison.header
-    if not found or h["baseline"] is not None:
-        return ""
-    in_nats = h["metric"] == "nats" and _name_of(h["tokenizer"]) == "bytes"  # then a token is a byte
-    same, collapsed = (
-        f"{bits:g}" + (f" ({bits * math.log(2):.3f} nats)" if in_nats else "")
-        for bits in (h["margins"]["same"], h["margins"]["collapsed"])
-    )
-    needs = [
-        need for word, need in {MORE_SEEDS: "seeds", MORE_DOCUMENTS: "documents"}.items() if word in found
-    ]
-    unclear = f"; unclear: the 95% interval crosses a margin, more {' or '.join(needs)} are needed"
-    text = f"verdicts in {h['margins']['unit']}: same within {same}, collapsed beyond {collapsed}"
-    return text + (unclear if needs else "")
-
-
-def _marks(comparison: Comparison, marks: Mapping[str, str]) -> str:
-    """Return what the marks mean; where there are none though there are rows to rank, why."""
-    h, cells = comparison.header, _cells(comparison)
-    lost_seeds = any(cell.mean is not None and not cell.rankable for cell in cells)
-    ranked = any(column.pairs for column in comparison.columns)
-    if not ranked and len(comparison.rows) > 1:
-        if h["metric"] == "ppl":
-            return "perplexities are not ranked: --metric nats and --metric bpb are"
-        if h["mixed"]:
-            return "no best is marked: these rows are not comparable"
-    if ranked and not any(pair.seeds for column in comparison.columns for pair in column.pairs):
-        return "not ranked: no two rows have a seed in common"
-    given = {cell.mark for cell in cells}
-    parts = [f"{marks[mark]} {text}" for mark, text in MARK_WORDS.items() if mark in given]
-    if ranked:
-        parts.append("no mark: higher (95% intervals, Holm-corrected)")
-    if lost_seeds and len(comparison.rows) > 1 and not any(row.curve for row in comparison.rows):
-        parts.append("not ranked: rows that lost a seed")
-    return "; ".join(parts)
-
-
-def _side(comparison: Comparison) -> str:
-    """Return what the columns of the side table are: context, slope, break."""
-    rows, parts = comparison.rows, []
-    if any(row.effective_context for row in rows):
-        parts.append(
-            f"effective context: the longest window within {EFFECTIVE:g} nats of the row's best loss "
-            "(+: the longest measured)"
-        )
-    if any(row.uses_context for row in rows):
-        unit = ", in nats per token" if comparison.header["metric"] == "ppl" else ""
-        parts.append(f"T against T/2: the loss at 1x minus that at 0.5x{unit}")
-    if any(row.curve for row in rows):
-        parts.append("slope: nats per token of loss, for each token past T")
-        parts.append("breaks at: the first bin past T whose 95% interval is 0.1 nats above the level at T")
-    return "; ".join(parts)
-
-
-def _probes(comparison: Comparison) -> list[str]:
-    """Return a line for each probe, and one for the extensions that are columns."""
-    lines = []
-    for i, probe in enumerate(comparison.probes):
-        losses = [loss for row in comparison.rows if (loss := row.probes[i].cell.mean) is not None]
-        chance = re.search(r"\(chance ([\d.]+)\)", probe.unit)
-        line = NOTES.get(probe.protocol, f"{probe.protocol}: in {probe.unit}")
-        if chance:
-            worse = bool(losses) and min(losses) > float(chance[1])
-            line += f"; chance is {chance[1]}" + (", and all rows are worse" if worse else "")
-        lines.append(line + ("" if probe.same_targets else "; the rows scored different targets"))
-    if comparison.extensions:
-        names = ", ".join(one.name for one in comparison.extensions)
-        lines.append(f"{names}: test-time extensions; their change is against the row's crop line")
-    return lines
-
-
-def _documents(header: Mapping[str, Any]) -> str:
-    """`160 documents`, `1 sequence`."""
-    noun = INDEPENDENT.get(header["protocol"], "document")
-    return f"{_range(header['documents'])} {noun}" + ("" if header["documents"][1] == 1 else "s")
-
-
-def _cells(comparison: Comparison) -> list[Cell]:
-    return [cell for row in comparison.rows for cell in row.cells]
-
-
-def _range(ends: Iterable[object]) -> str:
-    return " to ".join(dict.fromkeys(map(str, ends)))
+def _span(ends: Iterable[object]) -> str:
+    """Return the first and the last of sorted values: `3`, `3-5`."""
+    listed = list(dict.fromkeys(map(str, ends)))
+    return listed[0] if len(listed) == 1 else f"{listed[0]}-{listed[-1]}"
 
 
 def _name_of(value: object) -> str:

@@ -12,13 +12,14 @@ from typing import Any
 from posenc.report.captions import length, millions
 from posenc.report.colors import Style
 from posenc.report.plots.series import Names, Series, series_of, training_series
-from posenc.report.table import cell_text
+from posenc.report.table import cell_lines
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison
 from posenc.results.load import Run
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"  # a name; nothing is fetched
 HEIGHT = 280  # pixels
+FINE = 0.02  # a change of this size: the axis is logarithmic beyond
 DIGITS = 6  # significant ones of a coordinate
 DENSE = 16  # points of a line; of more none is marked
 MOST_BANDS = 12  # lines; the bands of more would hide each other
@@ -81,7 +82,7 @@ def context_charts(comparison: Comparison, names: Names, looks: Looks) -> list[d
     changes = _context_points(comparison, names, change=True)
     if any(point["x"] != 1 for point in changes):
         title = "Rise over the mean from T/2 to T" if curves else "Change against T"
-        charts.append(_chart(title, unit, changes, axis, looks))
+        charts.append(_chart(title, unit, changes, axis, looks, FINE))
     return charts
 
 
@@ -127,7 +128,7 @@ def _text(cell: Cell, comparison: Comparison) -> list[str]:
     counts = f"{cell.seeds} seed{'s' if cell.seeds > 1 else ''}"
     if cell.targets is not None:
         counts += f", {cell.targets} targets, {cell.documents} documents"
-    return [place, *cell_text(cell, comparison).lines, counts]
+    return [place, *cell_lines(cell, comparison.header["metric"]), counts]
 
 
 def _short(value: float) -> float:
@@ -138,31 +139,28 @@ def _short(value: float) -> float:
 
 
 def _chart(
-    title: str, unit: str, points: Sequence[Point], axis: dict[str, Any], looks: Looks
+    title: str, unit: str, points: Sequence[Point], axis: dict[str, Any], looks: Looks, fine: float = 0.0
 ) -> dict[str, Any]:
-    """Return title, unit and specification. A checkbox shows the range of the lower points."""
-    context = "values" in axis  # multiples of T, else tokens trained on
-    ys, xs = sorted(point["y"] for point in points), [point["x"] for point in points]
-    whole = _padded([point[key] for point in points for key in ("y", "low", "high") if key in point])
-    near = _padded(ys[: int(len(ys) * (0.5 if context else 0.75)) + 1])
-    ends = [{"expr": f"detail ? {a} : {b}"} for a, b in zip(near, whole, strict=True)]
+    """Return title, unit and specification; y is linear up to `fine` and logarithmic beyond, or linear."""
+    context, xs = "values" in axis, [point["x"] for point in points]  # multiples of T, else tokens trained on
+    low, high = _padded([point[key] for point in points for key in ("y", "low", "high") if key in point])
     x_scale: dict[str, Any] = {"domain": [min(xs) if context else 0, max(xs)], "nice": False}
     x_scale |= {"type": "log", "base": 2, "padding": 14} if context else {}
-    box = {"name": "detail", "value": not context, "bind": {"input": "checkbox", "name": "detail "}}
+    y_scale: dict[str, Any] = {"domain": [low, high], "zero": False, "nice": False}
+    y_scale |= {"type": "symlog", "constant": fine} if fine else {}
     spec = {
         "$schema": SCHEMA,
         "width": "container",
         "height": HEIGHT,
         "autosize": {"type": "fit-x", "contains": "padding"},
         "config": CONFIG,
-        "params": [box],
         "data": {"values": list(points)},
         "encoding": {
             "x": {"field": "x", "type": "quantitative", "scale": x_scale, "axis": {**axis, "grid": False}},
             "y": {
                 "field": "y",
                 "type": "quantitative",
-                "scale": {"domain": ends, "zero": False, "nice": False},
+                "scale": y_scale,
                 "axis": {"title": None, "tickCount": 6, "minExtent": 36},
             },
         },

@@ -17,11 +17,11 @@ from typing import Any
 
 from posenc import __version__
 from posenc.core.errors import RunError, visible
-from posenc.report.captions import MARK_WORDS, captions, label, summary_sentence, title
+from posenc.report.captions import EXPLAIN, label
 from posenc.report.charts import SHAPES, Looks, context_charts, training_chart
 from posenc.report.colors import Style
 from posenc.report.plots.series import Names, panel_titles
-from posenc.report.table import MARKS, CellText, Table, main_table, side_table
+from posenc.report.table import BEST, TIED, CellText, Table, full_report_of, report_of, rows_table
 from posenc.results.comparison import Comparison
 from posenc.results.load import Run
 from posenc.results.settings import as_text, differing, flatten
@@ -33,7 +33,8 @@ POLICY = (
     "base-uri 'none'; form-action 'none'"
 )
 CHIPS = {word: word for word in ("better", "same", "worse", "collapsed", "unclear")}
-CHIPS |= {"lower": "better", "tie": "same", "higher": "worse"}  # style classes of verdicts
+CHIPS |= {"below": "better", "tied": "same", "above": "worse", "undertrained": "unclear"}  # style classes
+MEANS = {BEST: "best", TIED: "not distinguishable from the best"}
 FACTS = {
     "T": ("context_length", as_text),
     "tokens": ("tokens", "{:,.0f}".format),
@@ -93,8 +94,8 @@ def page(runs: Sequence[Run], comparisons: Sequence[Comparison], command: Sequen
         command=shlex.join(command),
         version=__version__,
         chips=CHIPS,
-        marks=MARKS,
-        means=MARK_WORDS,
+        means=MEANS,
+        rules=EXPLAIN,
     )
 
 
@@ -125,7 +126,8 @@ def _sections(
     drawn: set[str] = set()
     for comparison, panel in zip(comparisons, panel_titles(comparisons), strict=True):
         name = panel or comparison.header["protocol"]
-        charts, notes = context_charts(comparison, names, looks), captions(comparison, MARKS)
+        short, full = report_of(comparison, runs), full_report_of(comparison, runs)
+        charts, notes = context_charts(comparison, names, looks), [*short.notes, *full.notes]
         paths = {path for row in comparison.rows for path in row.runs}
         if not paths <= drawn:
             drawn |= paths
@@ -133,27 +135,25 @@ def _sections(
             training, unseen = training_chart(comparison, members, names, looks)
             charts, notes = charts + training, notes + unseen
         numbers = [looks[names.of(row)][0] for row in comparison.rows]
-        captioned = {
-            f"{name}: {comparison.header['unit']}": main_table(comparison),
-            f"{name}: use of context, probes": side_table(comparison),
-        }
         yield {
             "title": name,
-            "answer": summary_sentence(comparison),
-            "about": title(comparison),
+            "answer": short.answer,
+            "facts": short.facts,
             "charts": charts,
-            "tables": [_table(text, one, numbers) for text, one in captioned.items() if one is not None],
+            "table": _table(rows_table(comparison), name, numbers),
+            "details": [_table(one, f"{name}: {one.title}", numbers) for one in full.tables],
             "notes": notes,
         }
 
 
-def _table(caption: str, table: Table, numbers: Sequence[int | None]) -> dict[str, Any]:
+def _table(table: Table, caption: str, numbers: Sequence[int | None]) -> dict[str, Any]:
     """Return a table for the template; `numbers` are those of the rows' styles."""
     rows = [
-        {"name": name, "number": number, "cells": cells}
-        for name, number, cells in zip(table.names, numbers, table.cells, strict=True)
+        {"name": row[0].text, "number": number, "cells": row[1:]}
+        for number, row in zip(numbers, table.rows, strict=True)
     ]
-    return {"caption": caption, "heads": [[table.stub], *table.heads], "rows": rows}
+    left = None if table.left is None else table.left - 1
+    return {"caption": caption, "title": table.title, "heads": table.heads, "rows": rows, "left": left}
 
 
 def _settings(
@@ -188,15 +188,13 @@ def _settings(
 
 def _runs_table(runs: Sequence[Run]) -> dict[str, Any]:
     """Return a line for each run: state, seed, speed, what it ended with."""
-    cells = []
+    rows = []
     for run in runs:
         facts = run.facts or {}
         known = [(facts.get(key), text) for key, text in FACTS.values()]
         shown = [text(value) if isinstance(value, int | float) else "-" for value, text in known]
-        cells.append([CellText([text]) for text in (run.state, as_text(run.seed), *shown)])
-    heads = [["status"], ["seed"], *([name] for name in FACTS)]
-    table = Table(heads, [run.name for run in runs], cells, stub="run")
-    return _table("Runs", table, [None] * len(runs))
+        rows.append([CellText(text) for text in (run.name, run.state, as_text(run.seed), *shown)])
+    return _table(Table(["run", "status", "seed", *FACTS], rows), "Runs", [None] * len(runs))
 
 
 def _environment(runs: Sequence[Run]) -> list[tuple[str, str]]:

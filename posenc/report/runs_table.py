@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.cells import cell_len
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from posenc.core.console import clock
 from posenc.core.errors import visible
-from posenc.report.captions import length, millions
+from posenc.report.captions import length, millions, plural
 from posenc.results.load import Run
 from posenc.results.run_summary import RunSummary, resume_command
 
-FINISHED, DIVERGED, NOT_STARTED = "finished", "diverged", "not started"
+FINISHED, DIVERGED = "finished", "diverged"
 STYLES = {FINISHED: "green", "running": "cyan", "interrupted": "yellow"}  # all others are red
 ORDER = (FINISHED, "running", "interrupted", "failed", DIVERGED, "dead", "damaged", "unknown")
 RESUMABLE = ("dead", "interrupted", "failed")  # by the same command
 GAP = 2
-LEFT = ("status", "encoding")
-LESS = ("age", "tok/s", "T", "tokens")  # columns left out, in this order, where the width is too small
+LEFT = ("status", "experiment", "encoding", "model", "run")
+LESS = ("age", "tok/s", "tokens", "model", "experiment")  # left out in this order where the width is small
 UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
@@ -37,25 +34,42 @@ def summary(runs: Sequence[RunSummary]) -> str:
     found = Counter(run.state for run in runs)
     states = sorted(found, key=lambda state: ORDER.index(state) if state in ORDER else len(ORDER))
     counts = ", ".join(f"{found[state]} {visible(state)}" for state in states)
-    return f"{len(runs)} run{'s' if len(runs) != 1 else ''}" + (f": {counts}" if counts else "")
+    return plural(len(runs), "run") + (f": {counts}" if counts else "")
 
 
-def table(runs: Sequence[RunSummary], width: int, now: float) -> RenderableType:
-    """Return a row a run, without the columns of LESS where `width` is too small; else a paragraph a run.
+def table(runs: Sequence[RunSummary], width: int, now: float) -> list[Text]:
+    """Return a line a run below the heads, without the columns of LESS where `width` is too small.
 
     The directory is shown as its path where that fits, else as its name, else as the end of its hash.
     """
     facts = [_facts(run, now) for run in runs]
     cells = {head: [visible(row[head] or "-") for row in facts] for head in facts[0]}
-    names = _names(runs)
-    for dropped in range(len(LESS) + 1):
+    paths, names = [str(run.run.path) for run in runs], [run.run.name for run in runs]
+    shown = [[visible(name) for name in some] for some in (paths, names, [name[-8:] for name in names])]
+    layouts = [(n, some) for n in range(len(LESS) + 1) for some in shown]
+    for dropped, some in layouts:
         kept = {head: texts for head, texts in cells.items() if head not in LESS[:dropped]}
-        room = width - sum(_widest(head, *texts) + GAP for head, texts in kept.items())
-        for some in names:
-            if _widest("run", *some) <= room:
-                return _grid(kept, some)
-    fitting = next((some for some in names if _widest(*some) <= width), names[-1])
-    return Group(*(part for i, name in enumerate(fitting) for part in _paragraph(cells, i, name)))
+        used = sum(max(map(cell_len, [head, *texts])) + GAP for head, texts in kept.items())
+        if used + max(map(cell_len, ["run", *some])) <= width:
+            break
+    columns = {**kept, "run": some}
+    widths = {head: max(map(cell_len, [head, *texts])) for head, texts in columns.items()}
+    lines: list[Text] = []
+    for row in zip(*([head, *texts] for head, texts in columns.items()), strict=True):
+        line = Text(style="" if lines else "bold")
+        for head, text in zip(columns, row, strict=True):
+            room = " " * (widths[head] - cell_len(text))
+            line.append(
+                text + room if head in LEFT else room + text, style=_style(head, text) if lines else ""
+            )
+            line.append(" " * GAP)
+        line.rstrip()
+        lines.append(line)
+    return lines
+
+
+def _style(head: str, text: str) -> str:
+    return STYLES.get(text, "red") if head == "status" else ""
 
 
 def notes(runs: Sequence[RunSummary], now: float) -> list[str]:
@@ -65,13 +79,12 @@ def notes(runs: Sequence[RunSummary], now: float) -> list[str]:
         if run.state == FINISHED:
             continue
         log = run.run.path / "log.txt"
-        lines.append(f"{run.run.path}: {_state_of(run, now)}")
-        if run.state not in ("running", "damaged") and log.is_file():
-            lines.append(f"  log: {log}")
+        logged = run.state not in ("running", "damaged") and log.is_file()
+        lines.append(f"{run.run.path}: {_state_of(run, now)}" + (f" (log: {log})" if logged else ""))
         if run.state in RESUMABLE:
-            lines.append(f"  continue: {_command(run)}")
+            lines.append(f"  resume: {_command(run)}")
         elif run.state == DIVERGED:
-            lines.append(f"  again from the start: {_command(run, '--retry')}")
+            lines.append(f"  again from the start: {_command(run)} --retry")
     return [visible(line) for line in lines]
 
 
@@ -79,15 +92,6 @@ def document(runs: Sequence[RunSummary]) -> str:
     """Return one JSON document with everything that is known of each run."""
     counts = dict(Counter(run.state for run in runs))
     return json.dumps({"schema_version": 1, "counts": counts, "runs": [*map(_plain, runs)]}, indent=2)
-
-
-def progress(run: RunSummary) -> str:
-    """Return the tokens trained on, and of how many where that is not all."""
-    if run.tokens is None:
-        return "-"
-    if run.tokens_asked and run.tokens < 0.999 * run.tokens_asked:
-        return f"{millions(run.tokens)}/{millions(run.tokens_asked)}"
-    return millions(run.tokens)
 
 
 def age(seconds: float) -> str:
@@ -100,10 +104,12 @@ def _facts(run: RunSummary, now: float) -> dict[str, str | None]:
     speed, longest, at_t = run.tokens_per_second, run.longest, run.at_train_length
     return {
         "status": run.state,
+        "experiment": run.experiment,
         "encoding": run.encoding,
-        "seed": None if run.run.seed is None else str(run.run.seed),
+        "model": run.model,
         "T": None if run.context_length is None else str(run.context_length),
-        "tokens": progress(run),
+        "seed": None if run.run.seed is None else str(run.run.seed),
+        "tokens": _progress(run),
         "tok/s": None if speed is None else millions(round(speed)),
         "age": None if run.written is None else age(now - run.written),
         "at T": None if at_t is None else f"{at_t:.3f}",
@@ -111,41 +117,24 @@ def _facts(run: RunSummary, now: float) -> dict[str, str | None]:
     }
 
 
-def _names(runs: Sequence[RunSummary]) -> list[list[str]]:
-    """Return the paths, the names, and the ends of the names, which are hashes."""
-    paths, names = [str(run.run.path) for run in runs], [run.run.name for run in runs]
-    return [[visible(name) for name in some] for some in (paths, names, [name[-8:] for name in names])]
-
-
-def _grid(cells: dict[str, list[str]], names: list[str]) -> Table:
-    drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold", show_edge=False)
-    for head in cells:
-        drawn.add_column(head, justify="left" if head in LEFT else "right", no_wrap=True)
-    drawn.add_column("run", no_wrap=True)
-    for state, *row, name in zip(*cells.values(), names, strict=True):
-        drawn.add_row(Text(state, style=STYLES.get(state, "red")), *map(Text, row), Text(name))
-    return drawn
-
-
-def _paragraph(cells: dict[str, list[str]], i: int, name: str) -> Iterator[RenderableType]:
-    """Yield the directory and below it all that is known of the run."""
-    known = {head: texts[i] for head, texts in cells.items() if texts[i] != "-"}
-    facts = [text if head in LEFT else f"{head} {text}" for head, text in known.items()]
-    yield Text(name, overflow="fold")
-    yield Padding(Text(", ".join(facts), overflow="fold"), (0, 0, 0, 2))
-
-
-def _widest(*texts: str) -> int:
-    return max(map(cell_len, texts), default=0)
+def _progress(run: RunSummary) -> str:
+    """Return the tokens trained on, and of how many where that is not all."""
+    if run.tokens is None:
+        return "-"
+    if run.tokens_asked and run.tokens < 0.999 * run.tokens_asked:
+        return f"{millions(run.tokens)}/{millions(run.tokens_asked)}"
+    return millions(run.tokens)
 
 
 def _plain(run: RunSummary) -> dict[str, Any]:
     longest_multiple, nats_at_longest = run.longest or (None, None)
     return {
         "path": str(run.run.path),
+        "experiment": run.experiment,
         "status": run.state,
         "reason": run.reason,
         "encoding": run.encoding,
+        "model": run.model,
         "seed": run.run.seed,
         "context_length": run.context_length,
         "tokens": run.tokens,
@@ -176,20 +165,17 @@ def _state_of(run: RunSummary, now: float) -> str:
     return ", ".join(parts)
 
 
-def _command(run: RunSummary, *flags: str) -> str:
+def _command(run: RunSummary) -> str:
     found = resume_command(run.run.config, run.run.path) if run.run.config else None
-    if found:
-        return " ".join((found, *flags))
-    began = " ".join(("the command that began it", *flags))
-    return f"{began} (its encoding or corpus is a YAML of your own)"
+    return found or "the command that began it (its encoding or corpus is a YAML of your own)"
 
 
 def _process(run: Run) -> str:
     return f"process {run.status.get('pid', '?')} on {run.status.get('host', '?')}"
 
 
-def failures_lines(runs: Sequence[Run]) -> list[str]:
-    """Return a line for every run that is not finished: name, state, reason, log."""
+def unfinished_lines(runs: Sequence[Run]) -> list[str]:
+    """Return a line for every run that is not finished (name, state, reason, log), and how to resume."""
     lines = []
     for run in runs:
         if run.state == FINISHED:
@@ -198,4 +184,6 @@ def failures_lines(runs: Sequence[Run]) -> list[str]:
         words = reason if reason.startswith(run.state) else ", ".join(filter(None, [run.state, reason]))
         log = f" (log: {run.path / 'log.txt'})" if (run.path / "log.txt").is_file() else ""
         lines.append(visible(f"{run.name}: {words}{log}"))
+    if any(run.state in RESUMABLE for run in runs):
+        lines.append("to resume: the same command, or what posenc runs shows")
     return lines

@@ -1,167 +1,397 @@
-"""Turn a comparison into what every format prints: title, answer, tables of text, notes.
-
-This is the only place beside `captions` that reads a Comparison for a table; the writers know only Report.
-"""
+"""Turn comparisons into reports: facts, the answer, tables of text, notes. The writers know only these."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from posenc.report.captions import captions, label, length, spread_is_of, summary_sentence, title
+from posenc.report.captions import (
+    PROTOCOLS,
+    answer,
+    breaks_text,
+    curve_of,
+    facts_of,
+    full_notes,
+    label,
+    length,
+    plural,
+    sample_line,
+    short_label,
+    subject,
+    unit_of,
+)
 from posenc.results.cells import Cell, CurveSummary
-from posenc.results.comparison import Column, Comparison, Row
-from posenc.results.ranking import Mark, short_verdict
+from posenc.results.comparison import Column, Comparison, Row, protocols_of
+from posenc.results.load import Run
+from posenc.results.ranking import Versus, short_verdict
 from posenc.results.schema import printed, printed_change
 
-MARKS = {"lowest": "*", "tie": "=", "unclear": "?"}
+BEST, TIED = "*", "~"
+MARKS = {"best": BEST, "tied": TIED}
+LONGEST_REASON = 12  # characters of why a cell has no number
 
 
 @dataclass
 class CellText:
-    """The text of a cell in lines (loss, change, verdict, or why there is none), and its mark."""
+    """The text of a cell; `mark` is `*`, `~` or empty."""
 
-    lines: list[str]
-    mark: Mark | None = None
+    text: str = ""
+    mark: str = ""
 
 
 @dataclass
 class Table:
-    """Rows of cells, `cells[row][column]`; a head is a list of lines."""
+    """Rows of cells. The first column names the rows; a `left` column is words, aligned to the left."""
 
-    heads: list[list[str]]
-    names: list[str]
-    cells: list[list[CellText]]
+    heads: list[str]
+    rows: list[list[CellText]]
     title: str = ""
-    stub: str = "encoding"  # head of the names
-    notes: list[tuple[str, str]] = field(default_factory=list)  # a word (pass, fail, a name) and its text
+    left: int | None = None  # beside the first
+    drop: list[int] = field(default_factory=list)  # columns to leave out first where the width is too small
 
 
 @dataclass
 class Report:
-    """What a reader gets: titles, the answer, tables, notes. Plain text, which the writers escape."""
+    """What a reader gets, as plain text, which the writers escape."""
 
-    titles: list[str]
+    facts: list[str]
     answer: str
     tables: list[Table]
     notes: list[str]
+    gap: bool = False  # an empty line between the table and the notes
+    name: str = ""  # for a paper's label
 
 
-def report_of(comparison: Comparison, marks: Mapping[str, str] = MARKS) -> Report:
-    """Return the tables of a comparison; `marks` is how the format marks its cells."""
-    side = side_table(comparison)
+# --- one screen
+
+
+def report_of(comparison: Comparison, runs: Sequence[Run] = (), every: bool = False) -> Report:
+    """Return the short report: a line a row, or a line a quantity for a single row.
+
+    `every`: lengths below T are shown too.
+    """
+    found = subject(comparison.rows)
+    special = comparison.header["baseline"] or comparison.extensions or not comparison.columns
+    if found is not None and not special:
+        return _run_report(comparison, *found, runs)
+    notes = [_unit_note(comparison)]
+    if any(row.cells[i].versus_best for row in comparison.rows for i in range(len(row.cells))):
+        notes.append(
+            f"{BEST} best, {TIED} tied with it. More: posenc compare --full, --explain, --protocol all"
+        )
+    else:
+        notes.append("more: posenc compare --full, --explain, --protocol all")
     return Report(
-        titles=[title(comparison)],
-        answer=summary_sentence(comparison),
-        tables=[main_table(comparison)] + ([side] if side is not None else []),
-        notes=captions(comparison, marks),
+        facts=facts_of(comparison, runs),
+        answer=answer(comparison),
+        tables=[rows_table(comparison, every=every)],
+        notes=notes,
     )
 
 
-def main_table(comparison: Comparison) -> Table:
-    """Return the losses by length, those of hidden columns left out."""
+def _run_report(comparison: Comparison, row: Row, plain: Row | None, runs: Sequence[Run]) -> Report:
+    measured = [name for name in protocols_of(runs) if name != comparison.header["protocol"]]
+    also = f"also measured: {', '.join(measured)} (posenc compare --protocol all)" if measured else ""
+    only = Comparison(comparison.header, comparison.columns, comparison.probes, [row])
+    return Report(
+        facts=facts_of(only, runs),
+        answer=answer(comparison, None if row.curve or plain else curve_of(runs)),
+        tables=[_run_table(comparison, row, plain)],
+        notes=[note for note in (sample_line(comparison), also) if note],
+        gap=True,
+    )
+
+
+def _run_table(comparison: Comparison, row: Row, plain: Row | None) -> Table:
+    """Return a column a length: loss, change, its interval, the verdict."""
+    h, metric = comparison.header, comparison.header["metric"]
     shown = [i for i, column in enumerate(comparison.columns) if column.shown]
-    return Table(
-        heads=[_head(comparison.columns[i]) for i in shown],
-        names=[label(row) for row in comparison.rows],
-        cells=[[cell_text(row.cells[i], comparison) for i in shown] for row in comparison.rows],
+    cells = [row.cells[i] for i in shown]
+    lines = {
+        "loss": [_loss(cell, metric) for cell in cells],
+        "change": ["-" if _is_base(row, cell) else _signed(cell.change, metric) for cell in cells],
+        "95% CI": [_half(cell.change_ci95, metric) for cell in cells],
+        "sd of seeds": [_half(_ends(cell.change_spread), metric) for cell in cells],
+        "verdict": [short_verdict(cell.verdict or "") for cell in cells],
+    }
+    if plain is not None:
+        lines[f"without {row.extend}"] = [_signed(plain.cells[i].change, metric) for i in shown]
+    if row.undertrained:
+        del lines["verdict"]
+    if row.curve:
+        lines["rise"] = lines.pop("change")
+    rows = [
+        [CellText(name), *map(CellText, texts), CellText(unit_of(h) if name == "loss" else "")]
+        for name, texts in lines.items()
+        if any(text.strip("-") for text in texts)
+    ]
+    heads = [
+        (str(column.window) if column.window else length(column.multiple))
+        + (" = T" if column.multiple == 1 else "")
+        for column in (comparison.columns[i] for i in shown)
+    ]
+    drop = _droppable([comparison.columns[i].multiple for i in shown])
+    name = "position" if row.curve else "context"
+    return Table([name, *heads, ""], rows, left=len(heads) + 1, drop=[i + 1 for i in drop])
+
+
+def rows_table(comparison: Comparison, every: bool = False, spread: bool = False) -> Table:
+    """Return a line a row: the loss at T, the change elsewhere, the verdict at the longest length.
+
+    With a baseline the differences to it; with `spread` each number with its ±.
+    """
+    h, rows = comparison.header, comparison.rows
+    shown = [i for i, column in enumerate(comparison.columns) if column.shown]
+    if not every and any(comparison.columns[i].multiple > 1 for i in shown):
+        shown = [i for i in shown if comparison.columns[i].multiple >= 1]
+    columns = [comparison.columns[i] for i in shown]
+    place = length(columns[-1].multiple) if columns else ""
+    last = f"verdict at {place}"
+    if any(row.curve for row in rows):
+        last = "breaks at"
+    elif h["baseline"] is not None:
+        last = f"at {place}"
+    usual = _usual_seeds(rows)
+    table = [
+        [
+            CellText(short_label(row)),
+            *(_cell_text(comparison, row, i, spread) for i in shown),
+            *(_extension_text(cell, h["metric"]) for cell in row.extensions),
+            CellText(_last_text(comparison, row, shown[-1], usual) if shown else "; ".join(row.notes)),
+        ]
+        for row in rows
+    ]
+    heads = [_head(column) for column in columns]
+    heads += [f"{one.name} {length(one.multiple)}" for one in comparison.extensions]
+    drop = [i + 1 for i in _droppable([column.multiple for column in columns])]
+    return Table(["encoding", *heads, last], table, left=len(heads) + 1, drop=drop)
+
+
+def _cell_text(comparison: Comparison, row: Row, i: int, spread: bool) -> CellText:
+    h, cell = comparison.header, row.cells[i]
+    metric, mark = h["metric"], _mark(cell)
+    if h["baseline"] is not None and cell.versus_baseline is not None:
+        half = _half(cell.versus_baseline.ci95, metric) if spread else ""
+        return CellText(printed_change(cell.versus_baseline.difference, metric) + half, mark)
+    if cell.mean is None or h["baseline"] is not None or comparison.columns[i].multiple == 1:
+        half = _half(_ends(cell.spread), metric) if spread and cell.mean is not None else ""
+        return CellText(_loss(cell, metric) + half, mark)
+    if cell.change is None:
+        return CellText(f"({_loss(cell, metric)})", mark)
+    half = _half(_ends(cell.change_spread) or cell.change_ci95, metric) if spread else ""
+    return CellText(_signed(cell.change, metric) + half, mark)
+
+
+def _extension_text(cell: Cell | None, metric: str) -> CellText:
+    if cell is None:
+        return CellText("-")
+    return CellText(_loss(cell, metric) if cell.mean is None else _signed(cell.change, metric))
+
+
+def _last_text(comparison: Comparison, row: Row, i: int, usual: int) -> str:
+    """Return the verdict at the longest length, and what is particular: policy, seeds, failures."""
+    cell = row.cells[i]
+    if row.curve is not None:
+        word = breaks_text(row.curve)
+    elif comparison.header["baseline"] is not None:
+        versus = cell.versus_baseline
+        word = versus.word if versus else "baseline" if label(row) == comparison.header["baseline"] else ""
+    else:
+        word = "undertrained" if row.undertrained else short_verdict(cell.verdict or "")
+    parts = [word, f"beyond={row.beyond}" if row.beyond else ""]
+    if cell.mean is not None and cell.note:
+        parts.append(cell.note)
+    elif cell.seeds not in (0, usual):
+        parts.append(plural(cell.seeds, "seed"))
+    return ", ".join(filter(None, parts))
+
+
+def _usual_seeds(rows: Sequence[Row]) -> int:
+    counts = [max((cell.seeds for cell in row.cells), default=0) for row in rows]
+    return max(set(counts), key=counts.count, default=0)
+
+
+def _unit_note(comparison: Comparison) -> str:
+    h = comparison.header
+    unit, context = unit_of(h), "see more text"
+    if h["baseline"] is not None:
+        return f"{unit}: difference to {h['baseline']} at the same length; of itself the loss"
+    if any(row.curve for row in comparison.rows):
+        return f"loss in {unit} at position T, then the rise over the mean from T/2 to T"
+    extra = h["unit"].partition("(")[2]
+    chance = f" ({extra}" if extra.startswith("chance") else ""
+    what = "perplexity" if h["metric"] == "ppl" else f"loss in {unit}"
+    return f"{what}{chance} at T, then the change when the same targets {context}"
+
+
+def _droppable(multiples: Sequence[float]) -> list[int]:
+    """Return the columns to leave out, first to last: those below T, then the longest but one, and so on."""
+    below = [i for i, one in enumerate(multiples) if one < 1]
+    past = [i for i, one in enumerate(multiples[:-1]) if one > 1]
+    return below + past[::-1]
+
+
+def paper_report_of(comparison: Comparison, runs: Sequence[Run] = (), every: bool = False) -> Report:
+    """Return the table of a paper, each number with its ±; its facts are the caption."""
+    h, cells = comparison.header, [cell for row in comparison.rows for cell in row.cells]
+    what = "Perplexity" if h["metric"] == "ppl" else f"Loss in {unit_of(h)}"
+    other = f"difference to {h['baseline']}" if h["baseline"] else "change against T at other lengths"
+    protocol = h["protocol"] + (f" ({PROTOCOLS[h['protocol']]})" if h["protocol"] in PROTOCOLS else "")
+    parts = [f"{what} at T and {other}", *facts_of(comparison, runs), f"protocol {protocol}"]
+    if any(cell.spread is not None for cell in cells):
+        parts.append("±: standard deviation over seeds")
+    elif any(cell.change_ci95 for cell in cells):
+        parts.append("±: half the 95% CI over documents")
+    if any(cell.versus_best for cell in cells):
+        parts.append("bold: best, tilde: not distinguishable from it")
+    words = "-".join(["posenc", h["protocol"], h["metric"], *map(str, h["group"].values())])
+    table = rows_table(comparison, every, spread=True)
+    return Report(parts, "", [table], [], name="tab:" + re.sub(r"[^A-Za-z0-9-]+", "-", words))
+
+
+# --- in full
+
+
+def full_report_of(comparison: Comparison, runs: Sequence[Run] = ()) -> Report:
+    """Return everything: losses, changes, verdicts and comparisons with the best, each ± its interval."""
+    h, metric, unit = comparison.header, comparison.header["metric"], unit_of(comparison.header)
+    rows = comparison.rows
+    seeds = any(cell.spread is not None for row in rows for cell in row.cells)
+    over = "± standard deviation over seeds" if seeds else "± half the 95% CI over documents"
+    what = "rise over the level at T" if any(row.curve for row in rows) else "change against T"
+    compared = f"minus {h['baseline']}" if h["baseline"] else "above the best"
+
+    def loss(row: Row, cell: Cell) -> CellText:
+        return CellText(_loss(cell, metric) + _half(_ends(cell.spread), metric), _mark(cell))
+
+    def change(row: Row, cell: Cell) -> CellText:
+        half = _half(_ends(cell.change_spread) or cell.change_ci95, metric)
+        return CellText("-" if _is_base(row, cell) else _signed(cell.change, metric) + half)
+
+    def verdict(row: Row, cell: Cell) -> CellText:
+        return CellText(short_verdict(cell.verdict or "-"))
+
+    def versus(row: Row, cell: Cell) -> CellText:
+        return _versus_text(cell.versus_baseline if h["baseline"] else cell.versus_best, metric)
+
+    kinds: dict[str, Callable[[Row, Cell], CellText]] = {f"loss, {unit}{' ' + over if seeds else ''}": loss}
+    if h["baseline"] is None:
+        kinds |= {f"{what}, {unit} {over}": change, "verdict": verdict}
+    kinds[f"{compared}, {unit}, with corrected 95% CI and p"] = versus
+    shown = [i for i, column in enumerate(comparison.columns) if column.shown]
+    heads = ["encoding", *(_head(comparison.columns[i]) for i in shown)]
+    tables = [
+        Table(
+            heads,
+            [[CellText(short_label(row)), *(of(row, row.cells[i]) for i in shown)] for row in rows],
+            title,
+        )
+        for title, of in kinds.items()
+    ]
+    tables = [one for one in tables if any(cell.text.strip("-") for row in one.rows for cell in row[1:])]
+    return Report(
+        facts=facts_of(comparison, runs),
+        answer=answer(comparison, None if len(rows) != 1 else curve_of(runs)),
+        tables=[*tables, _side_table(comparison)],
+        notes=full_notes(comparison),
+        gap=True,
     )
 
 
-def side_table(comparison: Comparison) -> Table | None:
-    """Return how rows use their context, slopes, probes and extensions; None where no row has any."""
-    rows, metric, of = comparison.rows, comparison.header["metric"], spread_is_of(comparison)
-    columns: list[tuple[list[str], list[list[str]]]] = [
-        (["effective", "context"], [_effective(row) for row in rows]),
-        (["T against", "T/2"], [_uses(row) for row in rows]),
-        (["slope", "past T"], [_slope(row.curve, of) for row in rows]),
-        (["breaks", "at"], [_breaks(row.curve) for row in rows]),
-    ]
+def _versus_text(versus: Versus | None, metric: str) -> CellText:
+    if versus is None or versus.word == "best":
+        return CellText("-" if versus is None else "best")
+    ends = (
+        "" if versus.ci95 is None else f" [{', '.join(printed_change(end, metric) for end in versus.ci95)}]"
+    )
+    p = "" if versus.p is None else " p<0.001" if versus.p < 0.001 else f" p={versus.p:.3f}"
+    method = "" if versus.method == "welch" else f" {versus.method}"
+    return CellText(f"{printed_change(versus.difference, metric)}{ends}{p}{method}")
+
+
+def _side_table(comparison: Comparison) -> Table:
+    """Return of each row its seeds, use of context, slope, break, probes and extensions."""
+    metric = comparison.header["metric"]
+    columns: dict[str, list[str]] = {
+        "seeds": [" ".join(map(str, row.seeds)) for row in comparison.rows],
+        "beyond": [row.beyond or "" for row in comparison.rows],
+        "effective context": [_effective(row) for row in comparison.rows],
+        "T against T/2": [_uses(row) for row in comparison.rows],
+        "slope past T": [_slope(row.curve) for row in comparison.rows],
+        "breaks at": ["" if row.curve is None else breaks_text(row.curve) for row in comparison.rows],
+    }
     for i, probe in enumerate(comparison.probes):
-        texts = [_cell_text(row.probes[i].cell, "nats", of).lines for row in rows]
-        columns.append(([probe.protocol, length(probe.multiple)], texts))
+        cells = [row.probes[i].cell for row in comparison.rows]
+        columns[f"{probe.protocol} {length(probe.multiple)}"] = [_loss(cell, "nats") for cell in cells]
+        columns[f"{probe.protocol} change"] = [_signed(cell.change, "nats") for cell in cells]
     for i, extension in enumerate(comparison.extensions):
-        cells = [row.extensions[i] for row in rows]
-        texts = [[] if cell is None else _cell_text(cell, metric, of).lines for cell in cells]
-        columns.append(([extension.name, length(extension.multiple)], texts))
-    columns = [(head, texts) for head, texts in columns if any(texts)]
-    if not columns:
-        return None
-    entries = [[CellText(texts[i] or ["-"]) for _, texts in columns] for i in range(len(rows))]
-    return Table([head for head, _ in columns], [label(row) for row in rows], entries)
+        texts = [_extension_text(row.extensions[i], metric).text for row in comparison.rows]
+        columns[f"{extension.name} {length(extension.multiple)}"] = texts
+    columns = {head: texts for head, texts in columns.items() if any(texts)}
+    rows = [
+        [CellText(short_label(row)), *(CellText(texts[i] or "-") for texts in columns.values())]
+        for i, row in enumerate(comparison.rows)
+    ]
+    return Table(["encoding", *columns], rows, "per row")
 
 
-def cell_text(cell: Cell, comparison: Comparison) -> CellText:
-    """Return a cell as text: loss, change or difference to the baseline, verdict, or why there is none."""
-    h = comparison.header
-    return _cell_text(cell, h["metric"], spread_is_of(comparison), h["baseline"] is not None)
+# --- cells
 
 
-def _cell_text(cell: Cell, metric: str, of: str | None, baseline: bool = False) -> CellText:
-    """`of` is what the table's ± is over; with a `baseline` no change against 1x is shown."""
-    lines = []
+def _head(column: Column) -> str:
+    return length(column.multiple) + (" (T)" if column.multiple == 1 else "")
+
+
+def cell_lines(cell: Cell, metric: str) -> list[str]:
+    """Return loss, change and verdict of a cell, each ± its spread, or why there is no number."""
+    if cell.mean is None:
+        return [_loss(cell, metric)]
+    lines = [_loss(cell, metric) + _half(_ends(cell.spread), metric)]
+    if cell.change is not None and (cell.multiple != 1 or cell.change != 0):
+        lines.append(
+            _signed(cell.change, metric) + _half(_ends(cell.change_spread) or cell.change_ci95, metric)
+        )
+    return lines + ([short_verdict(cell.verdict)] if cell.verdict else [])
+
+
+def _mark(cell: Cell) -> str:
+    return MARKS.get(cell.versus_best.word, "") if cell.versus_best else ""
+
+
+def _is_base(row: Row, cell: Cell) -> bool:
+    """Return whether the row's changes are against this cell."""
+    return cell.multiple == 1 and row.extend is None and row.curve is None
+
+
+def _loss(cell: Cell, metric: str) -> str:
+    """Return the loss, or why there is none."""
     if cell.mean is not None:
-        lines.append(printed(cell.mean, metric) + _plus_minus(cell.spread if of == "seeds" else None, metric))
-        if cell.against is not None:
-            lines += [_change(cell.against.difference, _half(cell.against.ci95), metric), cell.against.word]
-        elif cell.change is not None and (cell.multiple != 1 or cell.change != 0) and not baseline:
-            lines.append(_change(cell.change, _over(of, cell.change_spread, cell.change_ci95), metric))
-        if cell.verdict is not None and not baseline:
-            lines.append(short_verdict(cell.verdict))
-        if cell.note is not None:  # the reason is in the notes
-            lines.append(f"only {cell.seeds} seed" + ("s" if cell.seeds > 1 else ""))
-    elif cell.note is not None:
-        lines += cell.note.split(", ")
-    return CellText(lines or ["-"], cell.mark)
+        return printed(cell.mean, metric)
+    return (cell.note or "-").partition(",")[0][:LONGEST_REASON]
 
 
-def _head(column: Column) -> list[str]:
-    """`4x` over its tokens; the training length is marked."""
-    name = length(column.multiple) + (" (T)" if column.multiple == 1 else "")
-    return [name] if column.window is None else [name, str(column.window)]
+def _signed(value: float | None, metric: str) -> str:
+    return "" if value is None else printed_change(value, metric)
 
 
-def _change(value: float, half: float | None, metric: str) -> str:
-    return printed_change(value, metric) + _plus_minus(half, metric)
+def _half(interval: Sequence[float] | None, metric: str) -> str:
+    return "" if interval is None else f"±{printed((interval[1] - interval[0]) / 2, metric)}"
 
 
-def _plus_minus(half: float | None, metric: str) -> str:
-    return "" if half is None else f"±{printed(half, metric)}"
+def _ends(spread: float | None) -> list[float] | None:
+    return None if spread is None else [-spread, spread]
 
 
-def _half(interval: Sequence[float] | None) -> float | None:
-    return None if interval is None else (interval[1] - interval[0]) / 2
-
-
-def _over(of: str | None, spread: float | None, interval: Sequence[float] | None) -> float | None:
-    """Return what the table's ± is over: the deviation over seeds, or half the interval over documents."""
-    return spread if of == "seeds" else _half(interval) if of == "documents" else None
-
-
-def _effective(row: Row) -> list[str]:
+def _effective(row: Row) -> str:
     context = row.effective_context
-    return [] if context is None else [length(context.multiple) + ("+" if context.longest else "")]
+    return "" if context is None else length(context.multiple) + ("+" if context.longest else "")
 
 
-def _uses(row: Row) -> list[str]:
+def _uses(row: Row) -> str:
     uses = row.uses_context
-    return [] if uses is None else [_change(uses.change, _half(uses.ci95), "nats")]
+    return "" if uses is None else printed_change(uses.change, "nats") + _half(uses.ci95, "nats")
 
 
-def _slope(curve: CurveSummary | None, of: str | None) -> list[str]:
-    if curve is None or curve.slope is None:
-        return []
-    half = _over(of, curve.slope_spread, curve.slope_ci95)
-    return [f"{curve.slope:+.1e}" + ("" if half is None else f"±{half:.0e}")]
-
-
-def _breaks(curve: CurveSummary | None) -> list[str]:
-    """Return the first and the last position over the seeds, and how many of the seeds break."""
-    if curve is None:
-        return []
-    broken = sorted(position for position in curve.breaks_at if position is not None)
-    if not broken:
-        return ["no break" if all(curve.holds) else "unclear"]
-    ends = dict.fromkeys(length(round(end / curve.train_length, 2)) for end in (broken[0], broken[-1]))
-    part = [] if len(broken) == len(curve.breaks_at) else [f"{len(broken)} of {len(curve.breaks_at)} seeds"]
-    return [" to ".join(ends), *part]
+def _slope(curve: CurveSummary | None) -> str:
+    return "" if curve is None or curve.slope is None else f"{curve.slope:+.1e}"

@@ -1,33 +1,43 @@
-"""Write reports: tables for a terminal, Markdown or LaTeX; and comparisons in each format of `compare`."""
+"""Write reports for a terminal, Markdown or LaTeX, and comparisons in each format of `compare`."""
 
 from __future__ import annotations
 
 import io
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TextIO
 
 from rich.cells import cell_len
-from rich.console import Console, RenderableType
-from rich.table import Table as RichTable
+from rich.console import Console
 from rich.text import Text
 
 from posenc.core.errors import UserError, visible
 from posenc.report.data import csv_lines, json_document
-from posenc.report.table import MARKS, CellText, Report, Table, report_of
-from posenc.results.comparison import Comparison, compare, tables_of
+from posenc.report.table import (
+    BEST,
+    TIED,
+    CellText,
+    Report,
+    Table,
+    full_report_of,
+    paper_report_of,
+    report_of,
+)
+from posenc.results.comparison import CompareRequest, Comparison, compare_runs, protocols_of
+from posenc.results.frame import cells_table
 from posenc.results.load import Run
-from posenc.results.ranking import Mark
+from posenc.results.run_summary import resume_command
+from posenc.results.schema import HEADLINE
 
 FORMATS = ("table", "markdown", "csv", "latex", "json")
-PIPED_WIDTH = 200  # a pipe has no width: wide enough for eight lengths in one block
-GAP = 2  # a space before each number, and the place of its mark behind it
-LEAST_LABEL = 10  # a name may be folded to this width
-STYLES: dict[str | None, str] = {"lowest": "bold green", "tie": "green"}
-NOTE_STYLES = {"pass": "green", "fail": "bold red"}
-BOLD = {**MARKS, "lowest": "bold:"}
+PIPED_WIDTH = 100  # a pipe has no width
+GAP = "  "
+LEAST_NAME = 14  # a row's name may be cut to this width, so that all columns fit
+LONGEST_NAME = 30  # where columns go below, so that names need not be cut
+STYLES = {BEST: "bold green", TIED: "green"}
+WORDS = {"better": "green", "same": "green", "pass": "green", "collapsed": "red", "fail": "bold red"}
 LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 LATEX |= {character: "\\" + character for character in "&%$#_{}"}
 LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''"}
@@ -35,36 +45,94 @@ LATEX |= {"±": r"$\pm$", "×": r"$\times$", "−": "$-$"}
 PREAMBLE = r"% needs \usepackage{booktabs}; made by posenc compare --format latex"
 
 
+def show(
+    comparisons: Sequence[Comparison],
+    format: str,
+    stream: TextIO,
+    *,
+    runs: Sequence[Run] = (),
+    full: bool = False,
+    every: bool = False,
+) -> None:
+    """Print comparisons, as wide, coloured and plain as the stream can show.
+
+    `runs` are what they were made of; `full`: every number with its interval; `every`: lengths below T too.
+    """
+    text = render(
+        comparisons,
+        format,
+        width_of(stream),
+        color_of(stream),
+        unicode_of(stream),
+        runs=runs,
+        full=full,
+        every=every,
+    )
+    write(text, stream)
+
+
 def render(
-    comparisons: Comparison | Sequence[Comparison], format: str, width: int, color: bool, unicode: bool = True
+    comparisons: Sequence[Comparison],
+    format: str,
+    width: int = 80,
+    color: bool = False,
+    unicode: bool = True,
+    *,
+    runs: Sequence[Run] = (),
+    full: bool = False,
+    every: bool = False,
 ) -> str:
     """Return comparisons as text that ends with a newline; only the format `table` uses `width` and `color`.
 
     Without `unicode` ± is `+/-`. Raises UserError for a format that is not in FORMATS.
     """
-    found = [comparisons] if isinstance(comparisons, Comparison) else comparisons
     match format:
+        case "table" if full:
+            text = terminal([full_report_of(one, runs) for one in comparisons], width, color)
         case "table":
-            return terminal([report_of(one) for one in found], width, color, unicode)
+            text = terminal([report_of(one, runs, every) for one in comparisons], width, color)
         case "markdown":
-            return markdown([report_of(one, BOLD) for one in found], unicode)
+            text = markdown([paper_report_of(one, runs, every or full) for one in comparisons])
         case "latex":
-            return latex([report_of(one, BOLD) for one in found])
+            text = latex([paper_report_of(one, runs, every or full) for one in comparisons])
         case "csv":
-            return csv_lines(found)
+            text = csv_lines(cells_table(comparisons))
         case "json":
-            return json_document(found)
-    raise UserError("--format", visible(format), "no such format", allowed=FORMATS)
+            text = json_document(comparisons)
+        case _:
+            raise UserError("--format", visible(format), "no such format", allowed=FORMATS)
+    return text if unicode else text.replace("±", "+/-")
 
 
-def show(comparisons: Sequence[Comparison], format: str, stream: TextIO) -> None:
-    """Print comparisons, as wide, coloured and plain as the stream can show."""
-    write(render(comparisons, format, width_of(stream), color_of(stream), unicode_of(stream)), stream)
+def show_runs(runs: Sequence[Run], stream: TextIO, saved: Path | None = None) -> None:
+    """Print the answer of runs at the end of a command: one screen; `saved` is the directory of the only one.
+
+    Runs of several settings (a sweep over T) have a table each.
+    """
+    measured = protocols_of(runs)
+    found = compare_runs(runs, CompareRequest(measured[0] if measured else HEADLINE))
+    reports = [report_of(one, runs) for one in found]
+    if saved is not None:
+        weak = any(row.undertrained for one in found for row in one.rows)
+        reports[-1].notes += [f"saved  {saved}", f"next   {_next(runs[0], saved, weak, width_of(stream))}"]
+    text = terminal(reports, width_of(stream), color_of(stream))
+    write(text if unicode_of(stream) else text.replace("±", "+/-"), stream)
 
 
-def show_run(run: Run, stream: TextIO) -> None:
-    """Print one run's own tables, one for each protocol of `tables_of`."""
-    show([compare([run], name, "nats", False) for name in tables_of([run])], "table", stream)
+def _next(run: Run, saved: Path, weak: bool, width: int) -> str:
+    """Return what to type next: the same with another encoding and more seeds, or with more training."""
+    tokens = ((run.config or {}).get("train") or {}).get("tokens")
+    if weak and isinstance(tokens, int):
+        return f"train longer: the same command with train.tokens={10 * tokens}"
+    command = resume_command(run.config, saved) if run.config else None
+    words = [word for word in (command or "").split(" ") if not word.startswith("seed=")]
+    if not any(word.startswith("encoding.") for word in words):
+        other = "rope" if "encoding=alibi" in words else "alibi"
+        words = [f"{word},{other}" if word.startswith("encoding=") else word for word in words]
+    sweep = " ".join([*words[:2], "-m", *words[2:], "seed=0,1,2"])
+    return (
+        sweep if command and len(sweep) + len("next   ") <= width else f"posenc compare {saved.parent.parent}"
+    )
 
 
 # --- the stream
@@ -77,7 +145,7 @@ def write(text: str, stream: TextIO) -> None:
 
 
 def width_of(stream: TextIO) -> int:
-    """Return the columns to print for: COLUMNS, the terminal's own width, or 200 for a pipe."""
+    """Return the columns to print for: COLUMNS, the terminal's own width, or 100 for a pipe."""
     named = os.environ.get("COLUMNS", "")
     if named.isdecimal() and int(named) > 0:
         return int(named)
@@ -105,88 +173,125 @@ def unicode_of(stream: TextIO) -> bool:
 # --- terminal
 
 
-def terminal(reports: Sequence[Report], width: int, color: bool, unicode: bool = True) -> str:
-    """Return reports one below the other, at most `width` columns wide where the numbers allow.
+def terminal(reports: Sequence[Report], width: int, color: bool) -> str:
+    """Return reports one below the other, `width` columns wide where the numbers allow.
 
-    A number is never cut: columns that do not fit go below, names are folded. A note is printed once.
+    A number is never cut: lengths that do not fit are left out, or columns go below. A note is printed once.
     """
-
-    def text(shown: str, style: str = "") -> Text:
-        return Text(visible(shown if unicode else shown.replace("±", "+/-")), style=style)
-
-    drawn, noted = [], set[str]()
-    for report in reports:
-        report = replace(report, notes=[note for note in report.notes if note not in noted])
-        noted.update(report.notes)
-        drawn.append(_terminal(report, width, color, text))
-    return "\n".join(drawn)
-
-
-def _terminal(report: Report, width: int, color: bool, text: Callable[..., Text]) -> str:
-    blocks = [list(_blocks(table, width, text)) for table in report.tables]
-    widest = max((needed for parts in blocks for _, needed in parts), default=0)
     console = Console(
         file=io.StringIO(),
-        width=max(width, widest),
+        width=10_000,
         force_terminal=color,
         color_system="standard" if color else None,
         highlight=False,
+        legacy_windows=False,
     )
-    shown: list[RenderableType] = [text(line, "bold") for line in report.titles]
-    shown += [text(report.answer)] if report.answer else []
-    for table, parts in zip(report.tables, blocks, strict=True):
-        for i, (block, _) in enumerate(parts):
-            shown += ["", text(table.title, "bold"), block] if table.title and i == 0 else ["", block]
-        for word, rest in table.notes:
-            shown.append(Text.assemble(text(f"{word}:", NOTE_STYLES.get(word, "dim")), " ", text(rest)))
-    shown += ["", *(text(note, "dim") for note in report.notes)] if report.notes else []
-    for one in shown:
-        console.print(one, overflow="fold")
-    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+    noted: set[str] = set()
+    for i, report in enumerate(reports):
+        facts = [part for part in report.facts if i == 0 or part not in reports[0].facts] or report.facts
+        lines = [Text("")] if i else []
+        lines += [*_wrapped(" | ".join(facts), width, "bold"), Text("")]
+        lines += [*_wrapped(report.answer, width), Text("")] if report.answer else []
+        left_out, first = 0, True
+        for table in report.tables:
+            fitting, dropped = _fitting(table, width)
+            left_out += dropped
+            for block in _blocks(fitting, width):
+                lines += ([] if first else [Text("")]) + list(_lines(block, width))
+                first = False
+        notes = [f"{left_out} more lengths: a wider terminal, or --full"] if left_out else []
+        notes = [note for note in [*notes, *report.notes] if note not in noted]
+        noted.update(notes)
+        lines += [Text("")] if notes and report.gap else []
+        lines += [line for note in notes for line in _wrapped(note, width, "dim")]
+        for line in lines:
+            line.rstrip()
+            console.print(line, soft_wrap=True)
+    return console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def _blocks(table: Table, width: int, text: Callable[..., Text]) -> Iterator[tuple[RichTable, int]]:
-    """Yield as few blocks of columns as fit, of equal size, each with the width that it needs."""
-    names = [text(name, "bold") for name in (table.stub, *table.names)]
-    heads = [[text(line) for line in head] for head in table.heads]
-    cells = [[[text(line) for line in cell.lines] for cell in row] for row in table.cells]
-    widths = [
-        max(line.cell_len for line in [*head, *(line for row in cells for line in row[i])])
-        for i, head in enumerate(heads)
-    ]
-    whole = max(name.cell_len for name in names)
-    word = max(cell_len(word) for name in names for word in name.plain.split() or [""])
-    least = min(whole, max(LEAST_LABEL, min(16, word)))
-    for count in range(1, max(1, len(heads)) + 1):
-        size = max(1, -(-len(heads) // count))
-        ranges = [range(a, min(a + size, len(heads))) for a in range(0, max(1, len(heads)), size)]
-        needs = [sum(widths[i] + GAP for i in columns) for columns in ranges]
-        if least + max(needs) <= width:
+def _wrapped(text: str, width: int, style: str = "") -> list[Text]:
+    lines = Text(visible(text), style=style).wrap(Console(width=width, file=io.StringIO()), width)
+    return list(lines)
+
+
+def _fitting(table: Table, width: int) -> tuple[Table, int]:
+    """Return the table without those of its `drop` columns that do not fit, and their number."""
+    gone: set[int] = set()
+    for column in [*table.drop, None]:
+        kept = [i for i in range(len(table.heads)) if i not in gone]
+        widths = [_width(table, i) for i in kept]
+        if (
+            sum(widths[1:]) + len(GAP) * (len(kept) - 1) + min(widths[0], LEAST_NAME) <= width
+            or column is None
+        ):
             break
-    for columns, needed in zip(ranges, needs, strict=True):
-        stub = max(least, min(whole, width - needed))
-        block = RichTable(box=None, padding=(0, 0), pad_edge=False, header_style="bold")
-        block.add_column(names[0], width=stub, overflow="fold")
-        for i in columns:
-            head = Text("\n", style="bold cyan" if "(T)" in table.heads[i][0] else "bold").join(heads[i])
-            block.add_column(head, width=widths[i] + 1, justify="right")
-            block.add_column("", width=1)
-        for name, row, entries in zip(names[1:], cells, table.cells, strict=True):
-            block.add_row(name, *(part for i in columns for part in _cell(row[i], entries[i].mark)))
-        yield block, stub + needed
+        gone.add(column)
+    left = None if table.left is None else kept.index(table.left)
+    rows = [[row[i] for i in kept] for row in table.rows]
+    return Table([table.heads[i] for i in kept], rows, table.title, left), len(gone)
 
 
-def _cell(lines: Sequence[Text], mark: Mark | None) -> tuple[Text, Text]:
-    """Return the text, and its mark in the column behind it."""
-    style = STYLES.get(mark, "")
-    lines[0].stylize(style)
-    for line in lines[1:]:
-        line.stylize("dim")
-    return Text("\n").join(lines), Text(MARKS[mark] if mark else "", style=style)
+def _blocks(table: Table, width: int) -> Iterator[Table]:
+    """Yield the table in as few blocks of columns as fit."""
+    room = width - min(_width(table, 0), LONGEST_NAME)
+    columns, used = [0], 0
+    for i in range(1, len(table.heads)):
+        needed = _width(table, i) + len(GAP)
+        if used + needed > room and len(columns) > 1:
+            yield _part(table, columns)
+            columns, used = [0], 0
+        columns.append(i)
+        used += needed
+    yield _part(table, columns)
 
 
-# --- Markdown
+def _part(table: Table, columns: Sequence[int]) -> Table:
+    left = columns.index(table.left) if table.left in columns else None
+    rows = [[row[i] for i in columns] for row in table.rows]
+    return Table([table.heads[i] for i in columns], rows, table.title, left)
+
+
+def _width(table: Table, column: int) -> int:
+    """Return the columns of the terminal that a column needs, marks included."""
+    marked = 2 if any(row[column].mark for row in table.rows) else 0
+    texts = [cell_len(visible(row[column].text)) + marked for row in table.rows]
+    return max([cell_len(visible(table.heads[column])), *texts])
+
+
+def _lines(table: Table, width: int) -> Iterator[Text]:
+    widths = [_width(table, i) for i in range(len(table.heads))]
+    spare = width - sum(widths) - len(GAP) * (len(widths) - 1)
+    widths[0] = max(min(widths[0], LEAST_NAME), widths[0] + min(0, spare))
+    if table.title:
+        yield Text(visible(table.title), style="bold")
+    for n, row in enumerate([[CellText(head) for head in table.heads], *table.rows]):
+        parts = []
+        for i, cell in enumerate(row):
+            text = Text(_cut(visible(cell.text), widths[i]) if i == 0 else visible(cell.text))
+            marked = any(one[i].mark for one in table.rows)
+            if n == 0:
+                text.stylize("bold")
+            elif cell.mark:
+                text = Text(f"{text.plain} {cell.mark}", style=STYLES[cell.mark])
+            else:
+                text.stylize(WORDS.get(text.plain.partition(",")[0], ""))
+            if n and marked and not cell.mark:
+                text.append("  ")
+            room = " " * (widths[i] - text.cell_len)
+            parts.append(text + room if i in (0, table.left) else Text(room) + text)
+        yield Text(GAP).join(parts)
+
+
+def _cut(text: str, width: int) -> str:
+    """Take the middle out of a name that is too long."""
+    if cell_len(text) <= width:
+        return text
+    half = (width - 2) // 2
+    return f"{text[:half]}..{text[len(text) - (width - 2 - half) :]}"
+
+
+# --- papers
 
 
 def md(text: object) -> str:
@@ -194,42 +299,30 @@ def md(text: object) -> str:
     return re.sub(r"([\\`*_{}\[\]<>|#~!$&])", r"\\\1", visible(text))
 
 
-def markdown(reports: Sequence[Report], unicode: bool = True) -> str:
-    """Return pipe tables with `loss mark (change, verdict)` in a cell, the lowest in bold, notes as lists."""
-    found = "\n".join("\n".join(_markdown(report)) + "\n" for report in reports)
-    return found if unicode else found.replace("±", "+/-")
+def markdown(reports: Sequence[Report]) -> str:
+    """Return facts in bold, the answer, pipe tables (the best in bold), and notes as a list."""
+    return "\n".join("\n".join(_markdown(report)) + "\n" for report in reports)
 
 
 def _markdown(report: Report) -> Iterator[str]:
-    yield from (f"**{md(line)}**  " for line in report.titles[:-1])
-    yield f"**{md(report.titles[-1])}**"
+    def cell(one: CellText) -> str:
+        return f"**{md(one.text)}**" if one.mark == BEST else md(f"{one.text} {one.mark}".strip())
+
+    yield f"**{md(', '.join(report.facts))}**"
     if report.answer:
         yield from ("", md(report.answer))
     for table in report.tables:
         yield from ("", f"**{md(table.title)}**") if table.title else ()
-        joint = " = " if any("(T)" in head[0] for head in table.heads) else " "
-        yield from ("", _pipe([md(table.stub), *(md(joint.join(head)) for head in table.heads)]))
-        yield _pipe(["---", *["---:"] * len(table.heads)])
-        for name, row in zip(table.names, table.cells, strict=True):
-            yield _pipe([md(name), *map(_markdown_cell, row)])
-        if table.notes:
-            yield ""
-        yield from (f"- {md(word)}: {md(rest)}" for word, rest in table.notes)
-    yield ""
+        yield from ("", _pipe(map(md, table.heads)))
+        yield _pipe(["---", *("---" if i == table.left else "---:" for i in range(1, len(table.heads)))])
+        yield from (_pipe(map(cell, row)) for row in table.rows)
+    if report.notes:
+        yield ""
     yield from (f"- {md(note)}" for note in report.notes)
 
 
-def _markdown_cell(cell: CellText) -> str:
-    first, *rest = map(md, cell.lines)
-    shown = f"**{first}**" if cell.mark == "lowest" else f"{first} {MARKS[cell.mark]}" if cell.mark else first
-    return shown + (f" ({', '.join(rest)})" if rest else "")
-
-
-def _pipe(cells: Sequence[str]) -> str:
+def _pipe(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
-
-
-# --- LaTeX
 
 
 def tex(text: object) -> str:
@@ -245,42 +338,19 @@ def latex(reports: Sequence[Report]) -> str:
 
 
 def _latex(report: Report) -> Iterator[str]:
+    def cell(one: CellText) -> str:  # a mark hangs over, so that the digits of a column stay below each other
+        if one.mark == BEST:
+            return rf"\textbf{{{tex(one.text)}}}"
+        return tex(one.text) + (r"\rlap{$\sim$}" if one.mark else "")
+
+    def line(cells: Iterable[str]) -> str:
+        return " & ".join(cells) + r" \\"
+
     yield from (r"\begin{table}", r"\centering", r"\footnotesize")
-    yield rf"\caption{{{tex(', '.join(report.titles))}}}"
-    for i, table in enumerate(report.tables):
-        yield from ("", r"\medskip") if i else ()
-        yield from _tabular(table)
-    yield from ("", r"\medskip", r"\begin{minipage}{\linewidth}", r"\raggedright\scriptsize")
-    yield from (rf"{tex(line.rstrip('.'))}.\par" for line in [report.answer, *report.notes] if line)
-    yield from (r"\end{minipage}", r"\end{table}")
-
-
-def _tabular(table: Table) -> Iterator[str]:
-    """A line for each line of a cell, so that a loss stands above its change, as in the terminal."""
-    yield from (rf"\begin{{tabular}}{{@{{}}l{'r' * len(table.heads)}@{{}}}}", r"\toprule")
-    for n in range(max(map(len, table.heads), default=0)):
-        yield _ampersands([tex(table.stub) if n == 0 else "", *(tex(_line(head, n)) for head in table.heads)])
-    yield r"\midrule"
-    for i, (name, row) in enumerate(zip(table.names, table.cells, strict=True)):
-        tall = max((len(one.lines) for one in row), default=1)
-        if i and tall > 1:
-            yield r"\addlinespace"
-        for n in range(tall):
-            yield _ampersands([tex(name) if n == 0 else "", *(_latex_cell(one, n) for one in row)])
-    yield from (r"\bottomrule", r"\end{tabular}")
-
-
-def _latex_cell(cell: CellText, n: int) -> str:
-    text = tex(_line(cell.lines, n))
-    if n or cell.mark is None:
-        return text
-    # the mark hangs over, so that the digits of a column stay below each other
-    return rf"\textbf{{{text}}}" if cell.mark == "lowest" else rf"{text}\rlap{{{tex(MARKS[cell.mark])}}}"
-
-
-def _line(lines: Sequence[str], n: int) -> str:
-    return lines[n] if n < len(lines) else ""
-
-
-def _ampersands(cells: Sequence[str]) -> str:
-    return " & ".join(cells) + r" \\"
+    yield from (rf"\caption{{{tex(', '.join(report.facts))}}}", rf"\label{{{report.name}}}")
+    for table in report.tables:
+        columns = "".join("l" if i in (0, table.left) else "r" for i in range(len(table.heads)))
+        yield from (rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}", r"\toprule")
+        yield from (line(map(tex, table.heads)), r"\midrule", *(line(map(cell, row)) for row in table.rows))
+        yield from (r"\bottomrule", r"\end{tabular}")
+    yield r"\end{table}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from posenc.results.load import load_runs
-from posenc.results.run import Run
+from posenc.results.load import Run, load_runs
 
 __all__ = ["Run", "load_runs"]

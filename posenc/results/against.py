@@ -19,9 +19,9 @@ from typing import Any, Literal
 from posenc.core.errors import UserError
 from posenc.results.cells import NOT_MEASURED, Cell, samples_of
 from posenc.results.comparison import CompareRequest, Comparison, compare_groups, protocols_of
+from posenc.results.load import Run
 from posenc.results.ranking import CONFIDENCE
-from posenc.results.row_groups import RowGroup
-from posenc.results.run import Run
+from posenc.results.rows import RowGroup
 from posenc.results.schema import HEADLINE, INFLATED
 from posenc.results.statistics import MIN_DOCUMENTS, Sample, difference, same_targets
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from posenc.results.load import Run
 from posenc.results.ranking import (
     CONFIDENCE,
     EFFECTIVE,
@@ -21,8 +22,7 @@ from posenc.results.ranking import (
     interval_of,
     verdict,
 )
-from posenc.results.row_groups import RowGroup
-from posenc.results.run import Run
+from posenc.results.rows import RowGroup, Selected, select
 from posenc.results.schema import (
     BREAK,
     HEADLINE,
@@ -35,7 +35,6 @@ from posenc.results.schema import (
     perplexity,
     printed_change,
 )
-from posenc.results.selection import Selected, select
 from posenc.results.statistics import Estimate, Per, Sample, difference, mean_and_spread, same_targets
 
 NOT_MEASURED = "not measured"

@@ -38,6 +38,7 @@ from posenc.results.cells import (
     uses_context,
     value_of,
 )
+from posenc.results.load import Run
 from posenc.results.ranking import (
     COLLAPSED,
     CONFIDENCE,
@@ -49,8 +50,20 @@ from posenc.results.ranking import (
     marks,
     surely_below,
 )
-from posenc.results.row_groups import CODE, RowGroup, extends, fold, group_runs, relabel, shown_of
-from posenc.results.run import Run
+from posenc.results.rows import (
+    CODE,
+    RowGroup,
+    Selected,
+    extends,
+    fold,
+    group_runs,
+    mixed_values,
+    relabel,
+    select,
+    shown_of,
+    split_runs,
+    tokens_trained,
+)
 from posenc.results.schema import (
     HEADLINE,
     INFLATED,
@@ -62,7 +75,6 @@ from posenc.results.schema import (
     Record,
     multiple_of,
 )
-from posenc.results.selection import Selected, mixed_values, select, split_runs, tokens_trained
 from posenc.results.settings import as_text, differing, facets_of
 from posenc.results.statistics import mean_and_spread
 
@@ -434,7 +446,7 @@ def _comparable(
     hashes = list(by_tokenizer.values())
     if any(len(of_one) != 1 or None in of_one for of_one in hashes):
         return False
-    same_text = not {"evaluated on", "split", "context length", "targets"} & set(unlike)
+    same_text = not {"evaluated on", "split", "context length", "target set"} & set(unlike)
     return len(set.union(*hashes)) == 1 or (metric == "bpb" and "tokenizer" in unlike and same_text)
 
 

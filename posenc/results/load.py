@@ -12,16 +12,19 @@ import gzip
 import io
 import json
 import os
+import socket
 import zlib
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from posenc.core.errors import UserError, safe_name, visible
-from posenc.results.run import Run
-from posenc.results.schema import SCHEMA_VERSION, check_results
+from posenc.results.schema import SCHEMA_VERSION, Record, RunFacts, check_results
 from posenc.results.store import LARGEST, LARGEST_RESULTS, parse_object, read_config, read_file, read_json
 
+STUDY = "study"  # names the reference study where there is no such folder
 MARKS = ("status.json", "results.json")
 SUFFIX = ".runs.jsonl.gz"
 HEAD = "posenc_bundle"
@@ -32,12 +35,93 @@ MOST_LOSSES = 200  # points of a training curve: a figure is some 400 pixels wid
 KEPT = ("status", "reason", "step", "versions", "git_commit", "started", "updated")
 
 
+@dataclass
+class Run:
+    """What a run directory holds. With a `problem` (why it cannot be used) no facts, no records."""
+
+    path: Path
+    status: dict[str, Any] = field(default_factory=dict)
+    facts: RunFacts | None = None
+    records: list[Record] = field(default_factory=list)
+    config: dict[str, Any] | None = None
+    problem: str | None = None
+    losses: dict[float, float] | None = None  # of a bundle; posenc.results.load.losses_of reads the others
+    unread: set[str] = field(default_factory=set)  # protocols whose records were left out on reading
+
+    @property
+    def state(self) -> str:
+        """running, finished, failed, diverged, interrupted; `damaged` with a problem; `unknown`; or `dead`:
+        its process is gone and left no final status."""
+        if self.problem is not None:
+            return "damaged"
+        state = self.status.get("status")
+        if not isinstance(state, str):
+            return "finished" if self.facts is not None else "unknown"
+        if state == "running" and is_dead(self.status):
+            return "dead"
+        return visible(state)[:40]
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is in this state, as far as it is known. It may be a stranger's text."""
+        if self.state == "dead":
+            return f"its process {self.status.get('pid', '?')} is gone and left no word"
+        reason = self.problem or self.status.get("reason")
+        return reason if isinstance(reason, str) and reason else None
+
+    @property
+    def name(self) -> str:
+        """The run's name: that of its directory."""
+        return self.path.name or str(self.path)
+
+    @property
+    def parameters(self) -> int | None:
+        """Of the whole model, where it is known."""
+        total = (self.facts or {}).get("parameters", {}).get("total")
+        return total if isinstance(total, int) else None
+
+    @property
+    def seed(self) -> int | None:
+        """The training seed, where it is known."""
+        seed = self.facts["seed"] if self.facts is not None else (self.config or {}).get("seed")
+        return seed if isinstance(seed, int) else None
+
+
+def is_dead(status: dict[str, Any]) -> bool:
+    """Return whether the process of a status.json is certainly gone: it ran on this host and does not now."""
+    pid = status.get("pid")
+    here = status.get("host") == socket.gethostname()
+    if not here or isinstance(pid, bool) or not isinstance(pid, int) or not 0 < pid < 2**31:
+        return False
+    import psutil  # takes 0.15 s, and most commands ask about no process
+
+    try:
+        process = psutil.Process(pid)
+        written = datetime.fromisoformat(str(status.get("updated"))).timestamp()
+        # a zombie has ended; one that began later has been given the number anew
+        return bool(process.status() == psutil.STATUS_ZOMBIE or process.create_time() > written + 2)
+    except psutil.NoSuchProcess:
+        return True
+    except (psutil.Error, ValueError):
+        return False
+
+
+def run_names(runs: Sequence[Run], most: int = 3, among: Sequence[Run] = ()) -> str:
+    """Return a few names for a message: `a, b, c and 4 more`; paths where others of `among` have it."""
+    others = [run.name for run in among]
+    names = [str(run.path) if others.count(run.name) > 1 else run.name for run in runs[:most]]
+    return ", ".join(names) + (f" and {len(runs) - most} more" if len(runs) > most else "")
+
+
+# --- run directories and bundles
+
+
 def load_runs(paths: Iterable[str | Path], protocols: Container[str] | None = None) -> list[Run]:
     """Return every run under `paths`, each once, sorted by path.
 
     A path is a run directory, a folder with run directories or bundles at any depth (hidden folders and
-    symbolic links inside it are not followed), a results.json, a bundle, or a glob. With `protocols` only
-    their records are kept; the others are named in `unread`. Damaged and foreign files make a Run with a
+    symbolic links inside it are not followed), a results.json, a bundle, a glob, or `study`. With `protocols`
+    only their records are kept; the others are named in `unread`. Damaged and foreign files make a Run with a
     `problem`. Raises UserError for a path that does not exist.
     """
     found: dict[str, Run] = {}
@@ -127,10 +211,19 @@ def _expanded(given: str | Path) -> list[Path]:
         kept = [p for p in matches if p.is_dir() or p.name in MARKS or p.name.endswith(SUFFIX)]
         if matches:
             return sorted(p.parent if p.name in MARKS else p for p in kept)
+    if str(given) == STUDY:
+        return [study_dir()]
     hint = "train one first: posenc train encoding=rope"
     if "=" in str(given):
         hint = f"to choose among runs, each with its own option: --where {visible(given)}"
     raise UserError("DIRS", visible(given), "no such run directory", hint=hint)
+
+
+def study_dir() -> Path:
+    """Return the bundles of the reference study: inside the installed package, or in docs/ of a clone."""
+    package = Path(__file__).resolve().parents[1]
+    shipped = package / STUDY
+    return shipped if shipped.is_dir() else package.parent / "docs" / STUDY
 
 
 def _below(start: Path) -> Iterator[tuple[Path, str | None]]:

@@ -8,17 +8,16 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from posenc.core.paths import choice_file, conf_dir
-from posenc.results.load import SUFFIX, load_run, run_places
-from posenc.results.run import Run
+from posenc.results.load import SUFFIX, Run, load_run, run_places
+from posenc.results.rows import select
 from posenc.results.schema import HEADLINE, Record, RunFacts
-from posenc.results.selection import select
-from posenc.results.settings import as_text, encoding_of, own_yaml
+from posenc.results.settings import as_text, encoding_of, own_yaml, value_of_key
 
 TAIL = 4096  # bytes; a line of metrics.jsonl has about 150
 PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+@%-]*|-?[0-9]+x?|[0-9.]+x")
@@ -33,15 +32,17 @@ class RunSummary:
 
     run: Run  # with the headline's records alone
     state: str  # as Run.state
-    encoding: str | None
-    context_length: int | None  # T
-    tokens: int | None  # trained on so far
-    tokens_asked: int | None
-    tokens_per_second: float | None
-    training_loss: float | None  # the last one logged
-    losses: dict[float, float]  # by multiple of T, fixed-target, as trained
-    written: float | None  # when something was last written, seconds since the epoch
     reason: str | None
+    experiment: str | None = None
+    encoding: str | None = None
+    model: str | None = None
+    context_length: int | None = None  # T
+    tokens: int | None = None  # trained on so far
+    tokens_asked: int | None = None
+    tokens_per_second: float | None = None
+    training_loss: float | None = None  # the last one logged
+    losses: dict[float, float] = field(default_factory=dict)  # by multiple of T, fixed-target, as trained
+    written: float | None = None  # when something was last written, seconds since the epoch
 
     @property
     def at_train_length(self) -> float | None:
@@ -84,7 +85,10 @@ def run_summary(path: Path) -> RunSummary:
     return RunSummary(
         run=run,
         state=run.state,
+        reason=run.reason,
+        experiment=as_text(config.get("experiment_name", path.parent.name)) or None,
         encoding=encoding_of(run),
+        model=value_of_key(run, "model"),
         context_length=_whole(facts.get("context_length", config.get("context_length"))),
         tokens=_whole(tokens) if tokens is not None else (0 if asked and run.problem is None else None),
         tokens_asked=_whole(facts.get("tokens")) if finished else _whole(asked),
@@ -92,7 +96,6 @@ def run_summary(path: Path) -> RunSummary:
         training_loss=_number(last.get("loss", facts.get("final_loss"))),
         losses={} if run.facts is None else losses_by_multiple(plain, run.facts),
         written=_written(path, run.status),
-        reason=run.reason,
     )
 
 

@@ -35,6 +35,7 @@ class PerDocument(TypedDict):
     nats: list[Number]  # summed loss of its targets
     targets: list[Positive]
     bytes: list[Count]  # bytes of text that its targets stand for
+    group: NotRequired[list[Count]]  # of the document (folder, book), where the corpus has groups
 
 
 class Curve(TypedDict):
@@ -76,6 +77,7 @@ class Record(TypedDict):
     note: str | None  # why there is no number: oom, diverged, n/a
     seconds: Number  # that the measurement took
     curve: NotRequired[Curve]  # of the protocol `positions`
+    precision: NotRequired[str]  # fp32 or bf16, of the measurement where it is not the training's
 
 
 class RunFacts(TypedDict, total=False):
@@ -118,6 +120,7 @@ def make_record(
     nats: Sequence[float] = (),
     targets: Sequence[int] = (),
     bytes: Sequence[int] = (),
+    groups: Sequence[int] | None = None,
     train_length: int,
     note: str | None = None,
     curve: Curve | None = None,
@@ -125,18 +128,21 @@ def make_record(
 ) -> Record:
     """Make a record from sums by document: one division at the end, an interval clustered by document.
 
-    `documents` are distinct indices; `nats`, `targets`, `bytes` are sums of each, in the same order
-    (documents without a target are left out). `train_length` in tokens; `cell` are the record's other fields.
+    `documents` are distinct indices; `nats`, `targets`, `bytes` are sums of each and `groups` their groups,
+    in the same order (documents without a target are left out). `train_length` in tokens; `cell` are the
+    record's other fields.
     Without data pass a `note` that says why. A non-finite sum makes a record noted `diverged`.
     """
-    lines = zip(documents, nats, targets, bytes, strict=True)
-    rows = sorted((int(d), float(s), int(t), int(b)) for d, s, t, b in lines if t > 0)
+    lines = zip(documents, nats, targets, bytes, documents if groups is None else groups, strict=True)
+    rows = sorted((int(d), float(s), int(t), int(b), int(g)) for d, s, t, b, g in lines if t > 0)
     assert len({row[0] for row in rows}) == len(rows), "every document may come once"
     assert rows or note is not None, "a record without targets needs a note that says why"
     if not all(math.isfinite(row[1]) for row in rows):
         rows, note = [], note or "diverged"
-    columns: list[list[Any]] = [list(column) for column in zip(*rows, strict=True)] or [[], [], [], []]
+    columns: list[list[Any]] = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(5)]
     sums = PerDocument(document=columns[0], nats=columns[1], targets=columns[2], bytes=columns[3])
+    if groups is not None:
+        sums["group"] = columns[4]
     count, size, total = sum(sums["targets"]), sum(sums["bytes"]), math.fsum(sums["nats"])
     mean = total / count if rows else None
     ppl = math.inf if mean is None else perplexity(mean)
@@ -166,6 +172,8 @@ def make_record(
     )
     if curve is not None:
         record["curve"] = curve
+    if cell.get("precision") is not None:
+        record["precision"] = cell["precision"]
     return record
 
 
@@ -237,6 +245,7 @@ def _check_parts(record: Record) -> None:
     if sums is not None:
         documents = sums["document"]
         alike = {len(sums["nats"]), len(sums["targets"]), len(sums["bytes"])} == {len(documents)}
+        alike &= len(sums.get("group", documents)) == len(documents)
         checks.append((alike, "per_document: lists of different lengths"))
         checks.append((len(set(documents)) == len(documents), "per_document: a document comes twice"))
     if curve is not None:

@@ -12,9 +12,9 @@ from typing import Any
 
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import choice_file
-from posenc.results.run import Run
+from posenc.results.load import Run
 
-# Settings that leave the numbers alone, and those that posenc.results.selection compares on its own.
+# Settings that leave the numbers alone, and those that posenc.results.rows compares on its own.
 NOT_DEFINING = {"seed", "device", "name", "experiment_name", "experiment", "runs_dir", "plugins", "eval"}
 NOT_DEFINING |= {"tracking", "hydra", "train.compile", "train.checkpoint_seconds", "train.log_every"}
 SKIPPED = NOT_DEFINING | {"model", "data", "tokenizer", "context_length", "train.tokens", "encoding.name"}
@@ -84,11 +84,19 @@ def is_option(key: str) -> bool:
     return key.startswith(("attention.", "positions."))
 
 
+# Knobs that earlier records do not have, with the value that they stand for.
+EARLIER: dict[str, dict[str, Any]] = {
+    "ntk_by_parts": {"ramp": "turns"},
+    "yarn": {"ramp": "turns", "mscale_all_dim": 1.0},
+}
+
+
 def knob_words(extension: Mapping[str, Any]) -> list[str]:
     """Return a record's extension knobs that differ from its YAML, and the names of those that were tuned."""
     tuned, path = extension.get("tuned", []), choice_file("extend", str(extension["name"]))
     usual = {} if path is None else flatten(own_yaml(path))
     left_out = {"name", "tuned", "tuned_on", "resolved", *tuned}
+    extension = {**EARLIER.get(str(extension["name"]), {}), **extension}
     given = {key: text for key, text in flatten(extension).items() if key.split(".")[0] not in left_out}
     parts = [f"{key}={value}" for key, value in given.items() if usual.get(key) != value]
     return parts + ([f"(tuned: {', '.join(tuned)})"] if tuned else [])

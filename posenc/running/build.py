@@ -9,17 +9,16 @@ from typing import Any
 import torch
 
 from posenc.core.errors import UserError
-from posenc.encodings import (
-    build_encoding,
+from posenc.encodings import build_encoding, list_encodings
+from posenc.encodings.base import Encoding
+from posenc.encodings.options import build_options, check_positions, distance_limit, position_limit
+from posenc.encodings.registry import (
     encoding_class,
-    list_encodings,
     origins_of,
+    part_parameters,
     resolve_encoding,
     sources_of,
 )
-from posenc.encodings.base import Encoding
-from posenc.encodings.options import build_options, check_positions, distance_limit, position_limit
-from posenc.encodings.registry import part_parameters
 from posenc.encodings.sum import Composed
 from posenc.model.attention import attention_choice, resolve_attention
 from posenc.model.decoder import Decoder, ModelShape, count_parameters, initialize

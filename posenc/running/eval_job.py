@@ -47,7 +47,7 @@ from posenc.running.measure import Outcome, byte_store, measure, request_of
 from posenc.running.run_lock import is_held, locked
 from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.tracking import build_tracker, check_tracking
-from posenc.training.checkpoint import Checkpoint, check_weights, load_weights, newest_checkpoint
+from posenc.training.checkpoint import Checkpoint, check_run, check_weights, load_weights, newest_checkpoint
 from posenc.training.distributed import current
 from posenc.training.precision import resolve_device
 
@@ -83,6 +83,7 @@ def stored_run(run: str, plugins: list[str]) -> StoredRun:
     checkpoint = newest_checkpoint(directory / "checkpoints")
     if checkpoint is None:
         raise UserError("run", run, "has no checkpoint yet; train it first")
+    check_run(checkpoint, {"encoding": loaded.config["encoding"]})
     if checkpoint.state.get("encoding") != source:
         problem = f"was trained by other code of its encoding {settings['encoding']['name']}"
         hint = "its weights mean nothing to the changed one; train it again"

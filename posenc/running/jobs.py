@@ -162,10 +162,10 @@ def _log(directory: Path | None, reason: str) -> None:
 
 
 def show_run(directory: Path, records: list[Record] | None) -> None:
-    """Print the run's table: of these records, or of all; beside an extension what was measured without."""
-    from posenc.report.writers import show_run as show
+    """Print the run's answer: of these records, or of all; beside an extension what was measured without."""
+    from posenc.report.writers import show_runs
     from posenc.results.load import load_run
-    from posenc.results.selection import target_set
+    from posenc.results.rows import target_set
 
     run = load_run(directory)
     if records is not None and run.problem is None:
@@ -177,4 +177,4 @@ def show_run(directory: Path, records: list[Record] | None) -> None:
             if r["extend"] is None and (r["protocol"], r["checkpoint_step"], target_set(r)) in same
         ]
         run.records = [*plain, *extended] if extended else records
-    show(run, sys.stdout)
+    show_runs([run], sys.stdout, saved=directory)

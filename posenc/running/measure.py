@@ -139,11 +139,14 @@ def subject_and_request(
     settings: dict[str, Any], model: Decoder, store: TokenStore, plan: EvalPlan, device: torch.device
 ) -> tuple[EvalContext, EvalRequest]:
     """Return the model as trained by `settings`, and what its protocols measure."""
+    trained = settings["train"]["precision"]
+    precision = trained if plan.precision == "auto" else plan.precision
     subject = EvalContext(
         model=model,
         train_length=settings["context_length"],
         seed=settings["seed"],
-        precision=settings["train"]["precision"],
+        precision=precision,
+        recorded_precision=None if precision == trained else precision,
         device=device,
         store=store,
         split=plan.split,
@@ -196,6 +199,7 @@ def _reference(
     if stored is not None:
         return stored
     sums = trigram.trigram_sums(trained_bytes, store, request.split, plan)
+    groups = store.splits[request.split].groups
     record = make_record(
         **identity,
         train_length=request.train_length,
@@ -205,6 +209,7 @@ def _reference(
         nats=sums.nats.tolist(),
         targets=sums.targets.tolist(),
         bytes=sums.bytes.tolist(),
+        groups=None if groups is None else groups[sums.documents].tolist(),
     )
     write_record(directory, record)
     return record

@@ -101,7 +101,8 @@ def is_finished(directory: Path, evaluation: dict[str, Any]) -> bool:
     """Tell whether the run is trained, and evaluated by these settings."""
     run = load_run(directory)
     whole = read_status(directory).get("status") == FINISHED and run.facts is not None
-    return whole and (run.config or {}).get("eval") == evaluation
+    measured = {"precision": "auto", **((run.config or {}).get("eval") or {})}  # earlier runs do not say it
+    return whole and measured == evaluation
 
 
 def is_done(directory: Path, evaluation: dict[str, Any]) -> bool:

@@ -33,7 +33,7 @@ from posenc.config.schema import register_schemas
 from posenc.core.console import say
 from posenc.core.errors import RunError, UserError, visible
 from posenc.core.paths import expanded
-from posenc.report.runs_table import failures_lines
+from posenc.report.runs_table import unfinished_lines
 from posenc.running.jobs import requested_targets, run_job, state_of, validated
 from posenc.running.run_directory import DIVERGED, FINISHED, OPEN
 from posenc.running.signals import CODES, InterruptedRunError, StopFlag, debugging
@@ -92,7 +92,7 @@ def run_launched(command: str, line: CommandLine, composed: Jobs) -> int:
             hint = "said by the launcher; --debug shows where"
             say(RunError(f"{type(error).__name__}: {error}", hint=hint).text())
             failed = True
-    for text in failures_lines(show_tables(places, targets)):
+    for text in unfinished_lines(show_tables(places, targets)):
         say(text)
     for path in dict.fromkeys(places):
         if not path.is_dir():

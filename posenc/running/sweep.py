@@ -139,15 +139,14 @@ def failures(jobs: Sequence[Job]) -> list[str]:
 
 
 def show_tables(places: Sequence[Path], targets: Targets) -> list[Run]:
-    """Print the comparison by each of `tables_of` on stdout; return the runs that are on disk.
+    """Print the comparison on stdout; return the runs that are on disk.
 
     Of a run in `targets` only the records of these targets are shown.
     """
     runs = load_runs([path for path in dict.fromkeys(places) if path.is_dir()])
     if not runs:
         return []
-    from posenc.report.writers import show
-    from posenc.results.comparison import compare, tables_of
+    from posenc.report.writers import show_runs
     from posenc.results.schema import REFERENCE_PROTOCOL
 
     for run in runs:
@@ -160,9 +159,5 @@ def show_tables(places: Sequence[Path], targets: Targets) -> list[Run]:
                 if (record["protocol"], record["targets_hash"]) in asked
                 or (record["protocol"] == REFERENCE_PROTOCOL and record["targets_hash"] in hashes)
             ]
-    for number, protocol in enumerate(tables_of(runs)):
-        if number:
-            print()
-        # a sweep may vary what a ranking must share (T, say): then the column says so
-        show([compare(runs, protocol, "nats", True)], "table", sys.stdout)
+    show_runs(runs, sys.stdout)
     return runs

@@ -14,6 +14,7 @@ from posenc.data import (
     WindowSampler,
     build_tokenizer,
     check_lengths,
+    corpus_notes,
     left_out_of_training,
     prepare,
 )
@@ -97,7 +98,8 @@ def _run(job: TrainJob, store: TokenStore, trained_bytes: TokenStore | None, sto
     folder.write_config(directory, settings)
     model = build_model(settings, job.shape, store.vocab_size)
     left_out = left_out_of_training(store, settings["context_length"])
-    for warning in [*model.effective_encoding.warnings(), *([left_out] if left_out else [])]:
+    notes = corpus_notes(job.facts, job.evaluation.split, max(job.evaluation.windows), store)
+    for warning in [*notes, *model.effective_encoding.warnings(), *([left_out] if left_out else [])]:
         log.warning("%s", warning)
     tracker = _tracker(job)
     status = "failed"
@@ -207,6 +209,7 @@ def _train(job: TrainJob, model: Decoder, store: TokenStore, tracker: Tracker, s
                 "fingerprint": store.fingerprint,
                 "tokenizer": store.tokenizer,
                 "encoding": job.source,
+                "run": {"encoding": settings["encoding"], "settings_hash": job.hash},
             },
             files={} if tokenizer.definition is None else {"tokenizer.json": tokenizer.definition},
             on_resume=on_resume,

@@ -28,6 +28,7 @@ from torch import Tensor
 from posenc.core.atomic_files import CONTINUES, cannot_write, check_room, sha256_of_file, sync
 from posenc.core.errors import RunError
 from posenc.model.decoder import Decoder
+from posenc.results.settings import flatten
 from posenc.training.distributed import current
 
 log = logging.getLogger(__name__)
@@ -130,11 +131,12 @@ def _drop_others(folder: Path, newest: Path) -> None:
 
 
 def resume(
-    folder: Path, model: Decoder, optimizer: torch.optim.Optimizer, steps: int
+    folder: Path, model: Decoder, optimizer: torch.optim.Optimizer, steps: int, run: Mapping[str, Any]
 ) -> tuple[int, dict[str, Any]]:
     """Load the newest intact checkpoint and return its step and state; step 0 for a fresh run.
 
-    Raises RunError where none is intact, or where those of the rest up to `steps` would not fit on the disk.
+    Raises RunError where none is intact, where it is not of `run` (`check_run`), or where those of the rest
+    up to `steps` would not fit on the disk.
     """
     _clear(folder)
     found = newest_checkpoint(folder)
@@ -146,6 +148,7 @@ def resume(
         check_room(folder, needed, f"{KEPT + 1} checkpoints and the results", hint=CONTINUES)
     if found is None:
         return 0, {"seconds": 0.0, "final_loss": None}
+    check_run(found, run)
     load_weights(found.path, model)
     load_optimizer(found.path, model, optimizer)
     warn_of_changes(found.state.get("made_by", {}), made_by(model))
@@ -177,6 +180,21 @@ def newest_checkpoint(folder: Path) -> Checkpoint | None:
         problem = f"no checkpoint in {folder} is intact: {', '.join(damaged)}"
         raise RunError(problem, hint="remove the run directory to train afresh")
     return None
+
+
+def check_run(checkpoint: Checkpoint, run: Mapping[str, Any]) -> None:
+    """Raise RunError for a checkpoint of another run; earlier ones do not say whose they are.
+
+    `run` has the settings of its `encoding`, and its `settings_hash` where that is known.
+    """
+    wrote = checkpoint.state.get("run", run)
+    theirs, own = flatten(wrote if isinstance(wrote, dict) else {}), flatten(run)
+    odd = [key for key in own if theirs.get(key) != own[key]]
+    if odd:
+        shown = dict.fromkeys(["encoding.name", *odd])
+        words = [", ".join(f"{key}={one.get(key)}" for key in shown) for one in (theirs, own)]
+        problem = f"{checkpoint.path} was written by another run: {words[0]}; this run has {words[1]}"
+        raise RunError(problem, hint="put this run's own checkpoints back, or remove them to train afresh")
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:

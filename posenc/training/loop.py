@@ -126,15 +126,15 @@ def train(
     """Train up to update `steps`, from the newest intact checkpoint if there is one.
 
     Every update sees `batch_windows` windows of `context_length` tokens. A checkpoint is written every
-    `checkpoint_seconds`, when stopped and at the end; its state has `provenance` (plain JSON: text and
-    tokenizer), its folder `files`, texts by name. `on_resume(step)` is called once with the first step.
+    `checkpoint_seconds`, when stopped and at the end; its state has `provenance` (plain JSON: text,
+    tokenizer, run), its folder `files`, texts by name. `on_resume(step)` is called once with the first step.
     Of several processes each computes a part of every batch; the first alone reads and writes checkpoints.
     """
     group = current()
     keep_freed_memory()
     model.to(device).train()
     optimizer = build_optimizer(model, optimization)
-    step, state = group.first(lambda: resume(checkpoints, model, optimizer, steps))
+    step, state = group.first(lambda: resume(checkpoints, model, optimizer, steps, provenance["run"]))
     group.same_weights(model, optimizer)
     loss_of = group.data_parallel(NextTokenLoss(model, group.loss_weight(batch_windows)))
     rows = group.rows(batch_windows)

@@ -25,7 +25,8 @@ from posenc.config.compose import compose_jobs
 from posenc.config.conf_text import choices, groups
 from posenc.config.overrides import parse
 from posenc.core.paths import conf_dir
-from posenc.encodings import encoding_class, list_encodings
+from posenc.encodings import list_encodings
+from posenc.encodings.registry import encoding_class
 from posenc.results.load import load_runs
 
 Posenc = Callable[..., tiny.Result]

@@ -84,7 +84,7 @@ def test_random_tokens_have_the_documents_lengths(
     facts = inspect(data, {"name": "bytes"}, split="test", needed_tokens=65, context_length=16)
     store = random_store(facts, {"name": "bytes"})
     for split, some in store.splits.items():
-        assert int(some.lengths.sum()) == facts.bytes[split] and len(some.ids) == facts.documents[split]
+        assert int(some.lengths.sum()) == sum(facts.sizes[split]) and len(some.ids) == len(facts.sizes[split])
     bpe = random_store(facts, {"name": "bpe", "vocab_size": 400})
     assert bpe.vocab_size == 400 and not (place / "cache").exists()
     assert 0.3 < len(bpe.tokens) / len(store.tokens) < 0.4

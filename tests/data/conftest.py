@@ -64,9 +64,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name in ("stream_documents", "read_documents"):
         whole = getattr(registry, name)
 
-        def counted(data: dict[str, Any], whole: Any = whole) -> Iterator[Any]:
+        def counted(data: dict[str, Any], *notes: Any, whole: Any = whole) -> Iterator[Any]:
             seen.append(data["name"])
-            result: Iterator[Any] = whole(data)
+            result: Iterator[Any] = whole(data, *notes)
             return result
 
         monkeypatch.setattr(registry, name, counted)

@@ -19,7 +19,9 @@ from corpora import BYTES, conf, files
 
 from posenc.core.errors import RunError, UserError
 from posenc.data import absolute_data, hub, prepare, read_documents, read_facts, registry
+from posenc.data.documents import Notes
 from posenc.data.installed_code import read_package, read_python_packages, read_stdlib
+from posenc.data.sections import articles
 
 
 def read(paths: Any) -> dict[str, bytes]:
@@ -54,19 +56,19 @@ def test_a_folder_with_every_kind_of_file(tmp_path: Path) -> None:
     before = read_facts(files(root))
     shutil.move(root, tmp_path / "renamed")
     after = read_facts(files(tmp_path / "renamed"))
-    assert after.fingerprint == before.fingerprint and after.documents == before.documents
+    assert after.fingerprint == before.fingerprint and after.sizes == before.sizes
 
 
 def test_files_globs_and_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("x/one.md", "x/y/two.md", "z/one.md", "z/three.txt", "p[1]/t/a.txt", "p[1]/t/b.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
-    assert set(read(tmp_path / "x" / "one.md")) == {"one.md"}
+    assert set(read(tmp_path / "x" / "one.md")) == {"one.md/00000001"}
     assert set(read(tmp_path / "x" / "**" / "*.md")) == {"one.md", "y/two.md"}
     both = [tmp_path / "x" / "one.md", tmp_path / "z"]
     assert set(read([*both, tmp_path / "z" / "three.txt"])) == {"x/one.md", "z/three.txt"}  # once each
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert set(read("~/x/*.md")) == {"one.md"}
+    assert set(read("~/x/*.md")) == {"one.md/00000001"}
     monkeypatch.chdir(tmp_path / "p[1]")  # a folder above with brackets, and the absolute path of a run
     assert set(read("t/*.txt")) == set(read(tmp_path / "p[1]" / "t" / "*.txt")) == {"a.txt", "b.txt"}
 
@@ -154,17 +156,17 @@ def test_a_package_is_read_as_bytes_and_never_run(tmp_path: Path, monkeypatch: p
     (inner / "empty.py").write_bytes(b"")
     (inner / "tests" / "test_a.py").write_text("1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    documents = read_package(package="trap", exclude=["*/tests/*"])
+    documents = read_package(Notes(), package="trap", exclude=["*/tests/*"])
     assert [d.id for d in documents] == ["__init__.py", "inner/crlf.py"]
     assert documents[1].text == "# é\r\n".encode()
     for name in ("no_such_package_here", "os.path", "", "a-b"):
         with pytest.raises(UserError) as caught:
-            read_package(package=name, exclude=[])
+            read_package(Notes(), package=name, exclude=[])
         assert caught.value.key == "data.package"
 
 
 def test_stdlib_leaves_out_what_differs_between_builds() -> None:
-    ids = {d.id for d in read_stdlib(exclude=conf("stdlib")["exclude"])}
+    ids = {d.id for d in read_stdlib(Notes(), exclude=conf("stdlib")["exclude"])}
     assert {"argparse.py", "asyncio/tasks.py", "json/decoder.py"} <= ids
     left_out = {"site-packages", "test", "tests", "encodings", "__pycache__"}
     assert not [i for i in ids if left_out & set(i.split("/")) or i.startswith("_sysconfigdata")]
@@ -181,7 +183,7 @@ def test_python_packages_keep_one_of_each_text(tmp_path: Path, monkeypatch: pyte
         (tmp_path / name).write_text(text)
     (info / "RECORD").write_text("".join(f"{name},,\n" for name in written))
     monkeypatch.setattr("sys.path", [str(tmp_path)])
-    found = read_python_packages(exclude=["*/tests/*"])
+    found = read_python_packages(Notes(), exclude=["*/tests/*"])
     assert [(d.id, d.text) for d in found] == [("thing/a.py", b"x = 1\n")]
 
 
@@ -227,13 +229,13 @@ ROWS = [
 
 
 def test_wikitext_articles_are_put_together_at_titles() -> None:
-    found = hub.articles(ROWS)
+    found = articles(ROWS)
     assert [text.strip().split("\n")[0].strip() for text in found] == ["= First =", "= Third ="]
     assert "= = Section = =" in found[0] and "inside a table" in found[0] and "Deeper" in found[0]
     assert found[1] == " = Third = \n\n End . \n"
     rows = ["lost \n", "", " = A = \n", "", "text \n", ""]
-    assert hub.articles(rows) == ["lost \n\n", " = A = \n\ntext \n\n"]
-    assert hub.articles([]) == hub.articles(["", ""]) == []
+    assert articles(rows) == ["lost \n\n", " = A = \n\ntext \n\n"]
+    assert articles([]) == articles(["", ""]) == []
 
 
 class Column:
@@ -259,7 +261,7 @@ def test_a_pinned_corpus_is_loaded_once_and_an_unpinned_one_each_time(
     assert len(loads) == 1 and first.loaded is None
     again = read_facts(data)
     assert prepare(data, BYTES, again).fingerprint == store.fingerprint and len(loads) == 1
-    assert (again.fingerprint, again.bytes, again.longest) == (first.fingerprint, first.bytes, first.longest)
+    assert (again.fingerprint, again.sizes) == (first.fingerprint, first.sizes)
     assert again.identity["revision"] == data["revision"] and "fingerprint" not in again.identity
     for _ in range(2):
         assert read_facts({**data, "revision": "main"}).identity["fingerprint"] == first.fingerprint

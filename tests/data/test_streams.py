@@ -94,11 +94,11 @@ def test_splits_of_copies_and_stories_too_short_are_refused(repository: Reposito
     data = conf("tinystories", repository=str(repository(rows={"train": texts, "validation": texts[:20]})))
     with pytest.raises(UserError, match="same text as one of the training split"):
         inspect(data, BYTES, split="test", needed_tokens=9, context_length=8)
-    assert inspect(data, BYTES, split="test", needed_tokens=9, context_length=None).repeats
+    assert inspect(data, BYTES, split="test", needed_tokens=9, context_length=None).copies
     data = conf("tinystories", repository=str(repository("other")))
     facts = read_facts(data)
-    assert not facts.repeats
-    with pytest.raises(UserError, match=f"the longest that works is {facts.longest['test'] - 1}\\b"):
+    assert not any(facts.copies.values())
+    with pytest.raises(UserError, match=f"the longest that works is {max(facts.sizes['test']) - 1}\\b"):
         inspect(data, BYTES, split="test", needed_tokens=513, context_length=64)
 
 
@@ -191,4 +191,4 @@ def test_a_connection_that_breaks_off_leaves_nothing(
         with pytest.raises(RunError, match=r"(?s)could not be loaded .*reset by peer.*ways out"):
             read_facts(conf("tinystories"))
     assert not [path for path in (cache / "tokens").iterdir() if path.is_dir()]
-    assert read_facts(conf("tinystories")).documents["train"] == 60
+    assert len(read_facts(conf("tinystories")).sizes["train"]) == 60

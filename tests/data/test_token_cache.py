@@ -35,7 +35,7 @@ def test_documents_come_back_whole_and_the_second_time_from_the_cache(
     store = prepare(texts, tokenizer, facts)
     assert reads == ["files"] and facts.loaded is None  # nothing is read twice
     documents = read_documents(texts)
-    assert sum(facts.bytes.values()) == sum(len(d.text) for d in documents)
+    assert sum(map(sum, facts.sizes.values())) == sum(len(d.text) for d in documents)
     assert facts.identity == {"name": "files", "fingerprint": store.fingerprint}
     for name, split in store.splits.items():
         mine = [d for d in documents if d.split == name]
@@ -67,21 +67,21 @@ def test_the_key_follows_text_and_tokenizer(texts: dict[str, Any], tmp_path: Pat
 def test_corpora_that_are_too_small(texts: dict[str, Any], tmp_path: Path, cache: Path) -> None:
     facts = inspect(texts, BYTES, split="test", needed_tokens=9, context_length=8)
     assert not cache.exists()
-    longest = facts.longest["test"]
+    longest = max(facts.sizes["test"])
     for tokenizer in (BYTES, BPE):
         inspect(texts, tokenizer, split="test", needed_tokens=longest, context_length=8)
     with pytest.raises(UserError, match="tokens"):  # tokens are fewer than bytes
         check_lengths(prepare(texts, BPE), split="test", needed_tokens=longest, context_length=8)
     store = prepare(texts, BYTES, facts)
     for check in (partial(inspect, texts, BYTES, split="test"), partial(check_lengths, store, split="test")):
-        check(needed_tokens=longest, context_length=facts.longest["train"] - 1)
+        check(needed_tokens=longest, context_length=max(facts.sizes["train"]) - 1)
         with pytest.raises(UserError, match=f"the longest that works is {longest - 1}$") as caught:
             check(needed_tokens=longest + 1, context_length=8)
         assert (caught.value.key, caught.value.value) == ("eval.lengths", longest)
         with pytest.raises(UserError) as caught:
-            check(needed_tokens=9, context_length=facts.longest["train"])
+            check(needed_tokens=9, context_length=max(facts.sizes["train"]))
         assert caught.value.key == "context_length"
-    (tmp_path / "book.txt").write_text("one long book " * 100)
+    (tmp_path / "book.txt").write_text("one short book " * 100)
     with pytest.raises(UserError, match="split is empty"):
         inspect(files(tmp_path / "book.txt"), BYTES, split="test", needed_tokens=9, context_length=8)
 
@@ -127,7 +127,7 @@ def test_a_full_disk_leaves_nothing_and_says_path_needed_and_free(
 def test_room_is_looked_for_before_anything_is_built(
     texts: dict[str, Any], repository: Repository, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size = sum(read_facts(texts).bytes.values())
+    size = sum(map(sum, read_facts(texts).sizes.values()))
     monkeypatch.setattr(atomic_files.shutil, "disk_usage", lambda _: SimpleNamespace(free=size - 1))
     with pytest.raises(RunError, match=f"(?s)not enough room.*needed: {size:,} bytes; free: {size - 1:,} "):
         prepare(texts, BYTES)

@@ -43,31 +43,13 @@ EIGHT = [2.0**-h for h in range(1, 9)]
 PINS: dict[str, tuple[Callable[[], Any], Any]] = {
     "alibi: slopes of 8 heads": (lambda: slopes(8), EIGHT),
     "alibi: slopes of 12 heads": (lambda: slopes(12), [*EIGHT, 2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]),
-    "alibi: a penalty": (lambda: built("alibi").distance_bias(torch.tensor([3]), 0)[0].tolist(), [-0.75]),
     "rope: unit frequency at 1 and 2": (
         lambda: product(built("rope", heads=1, width=2), [1.0, 2.0], [3.0, 4.0], 1, 2),
         7.6262673,
     ),
-    "rope: exponents over the rotated width": (
-        lambda: built("rope", width=16, fraction=0.25).frequencies().tolist(),
-        [1.0, 0.01],
-    ),
-    "rope: drop_low counts over the whole width": (
-        lambda: built("rope", drop_low=0.5).frequencies().tolist(),
-        [1.0, 0.1, 0.0, 0.0],
-    ),
-    "hope: pairs that turn within T": (
-        lambda: built("hope", width=16).frequencies().gt(0).tolist(),
-        [True] * 3 + [False] * 5,
-    ),
     "scale_invariant: p-RoPE": (
         lambda: (made := built("scale_invariant")) and [made.width, *made.frequencies().tolist()],
         [4, 1.0, 1 / 32],
-    ),
-    "sinusoidal: position 0": (lambda: sinusoids(torch.tensor([0]), 6, 1e4)[0].tolist(), [0.0, 1] * 3),
-    "sinusoidal: wavelengths": (
-        lambda: (2 * math.pi / sinusoid_frequencies(512, 1e4))[[0, -1]].tolist(),
-        [2 * math.pi, 2 * math.pi * 1e4 ** (510 / 512)],
     ),
     "t5: published buckets": (
         lambda: bucket(torch.tensor([0, 15, 16, 112, 113, 128, 999]), 32, 128).tolist(),
@@ -83,8 +65,7 @@ PINS: dict[str, tuple[Callable[[], Any], Any]] = {
 @pytest.mark.parametrize("pin", PINS)
 def test_published_number(pin: str) -> None:
     measure, want = PINS[pin]
-    found = measure()
-    assert found == pytest.approx(want, rel=1e-5, abs=1e-6)
+    assert measure() == pytest.approx(want, rel=1e-5, abs=1e-6)
 
 
 # encoding -> parameter -> (smallest, largest, standard deviation) of 8 heads of 16, 4 layers, T = 64; d = 128
@@ -111,14 +92,7 @@ INITIAL: dict[str, dict[str, tuple[float, float, float]]] = {
     "transformer_xl": {"w": NORMAL, "u": ZERO, "v": ZERO},
     "shaw": {"keys": (-2.0, 2.0, 0.25), "added": (-2.0, 2.0, 0.25)},
     "sinusoidal_trainable": {"phase": ZERO},
-    "dynamic_bias": {
-        "w1": (-9, 9, 1),
-        "b1": (-9, 9, 1),
-        "w2": (-2, 2, 0.25),
-        "b2": ZERO,
-        "w3": ZERO,
-        "b3": ZERO,
-    },
+    "dynamic_bias": {"w1": (-9, 9, 1), "w2": (-2, 2, 0.25), "b2": ZERO, "w3": ZERO},
     "fire": {"w1": uniform(1), "b1": uniform(1), "w2": uniform(32), "b2": uniform(32)},
     "dape": {"w1": uniform(16), "b1": uniform(16), "w2": uniform(32), "b2": uniform(32)},
 }
@@ -148,10 +122,8 @@ def test_initial_values_of_kerple_are_uniform(name: str, key: str, most: float) 
 
 def test_initial_values_that_start_as_another_encoding() -> None:
     r, pos = torch.arange(300), torch.tensor([0, 1, 65535])
-    fixed, trained = (
-        built("alibi", heads=6, learned_slopes=one).distance_bias(r, 0) for one in (False, True)
-    )
-    assert torch.allclose(fixed, trained, rtol=2e-6)
+    learned = built("alibi", heads=6, learned_slopes=True).distance_bias(r, 0)
+    assert torch.allclose(built("alibi", heads=6).distance_bias(r, 0), learned, rtol=2e-6)
     for per_layer in (False, True):
         waves = built("sinusoidal_trainable", per_layer=per_layer).rows(pos, 0)
         assert torch.allclose(waves, sinusoids(pos, 32, 1e4), atol=2e-3)  # frequencies are float32
@@ -163,22 +135,17 @@ def test_initial_values_that_start_as_another_encoding() -> None:
 
 
 @pytest.mark.parametrize("size", [-200.0, -5.0, 80.0])
-@pytest.mark.parametrize("name", ["kerple_log", "kerple_power", "fire", "alibi"])
+@pytest.mark.parametrize("name", ["kerple_log", "kerple_power", "fire"])
 def test_reparametrised_numbers_stay_in_range_with_finite_gradients(name: str, size: float) -> None:
     """Where a clamp through `.data` would have a gradient of zero."""
-    made, pos = built(name, **({"learned_slopes": True} if name == "alibi" else {})), torch.arange(40)
-    for key in ("a", "b", "c", "factor", "slope"):
-        if hasattr(made, key):
-            getattr(made, key).data.fill_(min(size, 9) if name == "alibi" else size)
+    made, pos = built(name), torch.arange(40)
+    for key in {"a", "b", "c", "factor"} & set(dict(made.named_parameters())):
+        made.get_parameter(key).data.fill_(size)
     found = made.bias(pos, pos, 0)
     found.sum().backward()
-    assert found.isfinite().all()
-    if name != "fire":
-        assert (found[:, 39].diff() >= 0).all()  # nearer keys are penalised less
-    for key, parameter in made.named_parameters():
-        assert parameter.grad is not None and parameter.grad.isfinite().all(), key
-    if size == -5.0 and name.startswith("kerple"):
-        assert all((parameter.grad != 0).all() for parameter in made.parameters())
+    assert found.isfinite().all() and all(p.grad.isfinite().all() for p in made.parameters())
+    if size == -5.0 and name != "fire":
+        assert all((p.grad != 0).all() for p in made.parameters())
 
 
 @pytest.mark.parametrize("name", ["integer", "learned", "binary"])
@@ -216,24 +183,9 @@ def test_chunks_of_the_network_over_heads(most: int, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(content, "PAIRS", most)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = content.over_heads(*given) * past
-        assert all(
-            torch.allclose(a, g, rtol=1e-3, atol=1e-3)
-            for a, g in zip(torch.autograd.grad(found.square().sum(), given), grads, strict=True)
-        )
+        for one, other in zip(torch.autograd.grad(found.square().sum(), given), grads, strict=True):
+            assert torch.allclose(one, other, rtol=1e-3, atol=1e-3)
     assert torch.allclose(found, want, atol=1e-5)
-    seen = [(start, stop) for start, stop, _ in content._chunks(z)]
-    assert sorted(row for start, stop in seen for row in range(start, stop)) == [0, 1, 2, 3]
-
-
-def test_a_relu_network_is_looked_up_exactly() -> None:
-    """Also with units that have no slope, on both sides of every border."""
-    gen = torch.Generator().manual_seed(2)
-    w1, b1, w2, b2 = (torch.randn(size, generator=gen) for size in ((7,), (7,), (3, 7), (3,)))
-    w1[0] = w1[1] = 0.0
-    b1[0], b1[1] = 1.0, -1.0
-    u = torch.linspace(-3, 3, 200)
-    want = (torch.relu(u[:, None] * w1 + b1) @ w2.T + b2).T
-    assert torch.allclose(bias.relu_network(u, w1, b1, w2, b2), want, atol=1e-5)
 
 
 def test_far_sums_of_gates_stay_exact() -> None:
@@ -317,19 +269,12 @@ REFUSED: list[tuple[str, int, dict[str, Any], str]] = [
     ("xpos", 65_537, {}, "context_length=65537"),
     ("hope", 64, {"turns": 0.0}, "turns=0"),
     ("hope", 4, {}, "no pair turns as often within T=4"),
-    ("rnope_swa", 64, {"every": 0}, "every=0"),
     ("rnope_swa", 64, {"window": 0}, "window=0"),
     ("scale_invariant", 64, {"tau": 0.0}, "tau=0"),
     ("t5", 64, {"buckets": 31}, "buckets=31"),
     ("t5", 64, {"max_distance": 16}, "max_distance=16"),
-    ("fire", 64, {"threshold": 0.0}, "threshold=0"),
-    ("dynamic_bias", 64, {"hidden": 0}, "hidden=0"),
     ("dape", 64, {"hidden": 0}, "hidden=0"),
-    ("cope", 64, {"p_max": 0}, "p_max=0"),
-    ("shaw", 64, {"clip": 0}, "clip=0"),
-    ("transformer_xl", 64, {"heads": 1, "width": 3}, "d_model=3: must be even"),
     ("sinusoidal_trainable", 64, {"heads": 1, "width": 5}, "d_model=5: must be even"),
-    ("hybrid", 64, {"learned_share": 0.0}, "learned_share=0"),
     ("hybrid", 64, {"learned_share": 0.001}, "learned_share=0.001"),
     ("binary", 64, {"bits": 5}, "bits=5: must be 6"),
     ("binary", 64, {"bits": 63}, "bits=63"),
@@ -368,7 +313,3 @@ def test_xpos_has_no_overflow_in_its_longest_windows() -> None:
     assert q.isfinite().all() and k.isfinite().all()
     last, same = made.rotate(x[:, :, -5:], x, pos[-5:], pos, 0)
     assert torch.equal(last, q[:, :, -5:]) and torch.equal(same, k)
-    gaps = torch.tensor([0, 1, 9000, 32_767])
-    few = x[:, :, :4]
-    q, k = made.rotate(few, few, gaps, gaps, 0)
-    assert (q @ k.mT).isfinite().all()  # also of the future, which is masked later

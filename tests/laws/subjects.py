@@ -7,10 +7,9 @@ from typing import Any
 
 from posenc.cli.check import SHORT, SMALL, VOCABULARY, subject_of
 from posenc.core.signature import check_arguments
-from posenc.encodings import resolve_encoding
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.options import build_options, position_limit
-from posenc.encodings.registry import default_parameters
+from posenc.encodings.registry import default_parameters, resolve_encoding
 from posenc.laws import Subject, Verdict, judge
 from posenc.model.decoder import Decoder, initialize
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 from broken import BROKEN, SharedTable, Turned
-from subjects import of_class
+from subjects import SETTINGS, named, of_class
 from torch import Tensor
 
-from posenc.cli.check import SHORT
+from posenc.cli.check import SHORT, subject_of
 from posenc.core.errors import UserError
 from posenc.encodings.base import Encoding, Shape
 from posenc.laws import LAWS, Verdict, judge
-from posenc.laws.numbers import far_positions
+from posenc.laws.numbers import Float64, far_positions
 from posenc.laws.subject import FAR
 from posenc.model import kernels
 
@@ -61,15 +61,21 @@ def only_causal(instead: float) -> Any:
     return weights
 
 
+def worse_in_bf16(self: Encoding, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, *others: Any) -> Tensor:
+    return s if q.dtype == torch.float32 else s * (1 + q_pos[:, None] * 1.5e-4)
+
+
+def nan_in_bf16(self: Encoding, s: Tensor, q: Tensor, *others: Any) -> Tensor:
+    return s if q.dtype == torch.float32 else s * math.nan
+
+
 def drawn_when_made(self: Encoding, x: Tensor, pos: Tensor, layer: int) -> Tensor:
     """Add what is drawn once a model from torch's global generator."""
     return x + self.__dict__.setdefault("drawn", torch.randn(x.shape[-1]))
 
 
-def worse_in_bf16(
-    self: Encoding, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
-) -> Tensor:
-    return s if q.dtype == torch.float32 else s * (1 + q_pos[:, None] * 1.5e-4)
+def flat(self: Encoding, r: Tensor, layer: int) -> Tensor:
+    return torch.zeros(self.shape.n_heads, len(r))
 
 
 # law, part of its reason, hooks and declarations of an encoding that breaks it
@@ -80,26 +86,18 @@ FAILS: list[tuple[str, str, dict[str, Any]]] = [
     (
         "positions",
         "more than their generator",
-        {"positions": lambda self, n, *_: torch.randperm(2 * n)[:n].sort().values},
+        {"positions": lambda self, n, *_: torch.randperm(2 * n)[:n].sort()[0]},
     ),
     ("prefix", "declares that a longer text", {"prefix_stable": False}),
     ("finite", "same dtype", {"embed": lambda self, x, pos, layer: x.double()}),
     ("causal", "change nothing", {"embed": lambda self, x, pos, layer: x * 0 if layer == 0 else x}),
-    (
-        "penalty",
-        "the same at every distance",
-        {"penalty": True, "distance_bias": lambda self, r, layer: torch.zeros(self.shape.n_heads, len(r))},
-    ),
+    ("penalty", "the same at every distance", {"penalty": True, "distance_bias": flat}),
     ("bf16", "times as far off at longer windows", {"scores": worse_in_bf16}),
     ("blocks", "queries one by one", {"scores": lambda self, s, q, *_: s * 2 if q.shape[2] == 1 else s}),
     ("options", "with window: the future changes", {"weights": only_causal(0.0)}),
     ("options", "with window: not finite", {"weights": only_causal(math.nan)}),
     ("options", "randomized is refused without being named", {"__init__": refuse_without_a_name}),
-    (
-        "gradient",
-        "in bf16",
-        {"scores": lambda self, s, q, *_: s if q.dtype == torch.float32 else s * math.nan},
-    ),
+    ("gradient", "in bf16", {"scores": nan_in_bf16}),
     ("trace", "of a fresh model", {"embed": drawn_when_made}),
 ]
 
@@ -154,5 +152,33 @@ def test_far_positions_may_be_refused_and_near_ones_not() -> None:
     assert judge("finite", far).status == "pass" and "that far" in judge("shift", far).reason
     assert judge("finite", of_class(ending(SHORT))).status == "fail"
     spanning = of_class(ending(1000, span=True))
-    assert far_positions(spanning.fresh(), 4).tolist() == list(range(FAR - 8, FAR))
+    assert far_positions(spanning, spanning.fresh()).tolist() == list(range(FAR - 2 * SHORT, FAR))
     assert judge("float32", spanning).status == "pass"
+
+
+def test_in_float64_everything_is() -> None:
+    generator = torch.Generator().manual_seed(3)
+    drawn = torch.randn(4, generator=generator)
+    with Float64():
+        x = torch.arange(3).float()
+        made = [x.half(), x.to(torch.bfloat16), torch.zeros(2, dtype=torch.float32), torch.arange(3) / 2]
+        made += [torch.nn.Linear(2, 2).weight, x.type(torch.float32), x.softmax(0, dtype=torch.float32)]
+        assert {t.dtype for t in made} == {torch.float64} and torch.arange(3).dtype == torch.int64
+        again = torch.randn(4, generator=generator.manual_seed(3))
+        filled = torch.empty(4).normal_(generator=generator.manual_seed(3))
+    assert torch.equal(again, drawn.double()) and torch.equal(filled, drawn.double())
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_windows_end_where_positions_do() -> None:
+    positions = {"name": "randomized", "max": 100, "dense": False}
+    drawn = subject_of({**SETTINGS, "encoding": named("rope").settings, "positions": positions})
+    assert drawn.longest() == 64 and drawn.windows([8, 100, 101]) == [8, 100] and drawn.bounded is None
+
+
+def test_models_of_a_subject_are_new_and_not_zero() -> None:
+    subject = named("t5")
+    one, other = subject.fresh(), subject.fresh()
+    assert one.encoding.table is not other.encoding.table
+    assert one.encoding.table.any() and torch.equal(one.encoding.table, other.encoding.table)
+    assert not subject.build(0).encoding.table.any()

@@ -13,8 +13,7 @@ from posenc.core.paths import conf_dir
 from posenc.laws import LAWS, judge
 
 NAMES = sorted(path.stem for path in (conf_dir() / "encoding").glob("*.yaml"))
-AGAIN = {"hybrid", "sum"}  # made of others; hybrid draws 65 536 untrained rows, as learned does
-CHOSEN = [pytest.param(name, marks=pytest.mark.slow if name in AGAIN else ()) for name in NAMES]
+CHOSEN = [pytest.param(name, marks=pytest.mark.slow if name == "sum" else ()) for name in NAMES]
 
 
 @pytest.mark.parametrize("law", LAWS)

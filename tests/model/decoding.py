@@ -1,4 +1,4 @@
-"""A small decoder and the same in float64, a token and a head at a time; encodings that prove the seam."""
+"""A small decoder, the same in float64 a token and a head at a time, and encodings in no catalogue."""
 
 from __future__ import annotations
 
@@ -75,9 +75,6 @@ class Naive:
         total = sum(s.exp() for s in scores)
         return [s.exp() / total for s in scores]
 
-    def value(self, v: Tensor, i: int, j: int, layer: int) -> Tensor:
-        return v
-
 
 def norm(x: Tensor) -> Tensor:
     return x / (x.square().mean() + torch.finfo(torch.float32).eps).sqrt()
@@ -104,9 +101,8 @@ def decode(model: Decoder, tokens: list[int], pos: list[int], naive: Naive) -> T
                 for j in seen:
                     key = naive.turn(k[j][h], pos[j], torch.stack(k[j]), True)
                     scores.append(naive.score(query @ key / math.sqrt(width), query, i, j, at))
-                weights = naive.weights(scores, at)
-                parts = zip(weights, seen, strict=True)
-                by_head.append(sum(w * naive.value(v[j][h], pos[i], pos[j], layer) for w, j in parts))
+                parts = zip(naive.weights(scores, at), seen, strict=True)
+                by_head.append(sum(w * v[j][h] for w, j in parts))
             attended.append(block.attention.out.weight @ torch.cat(by_head))
         stream = [s + a for s, a in zip(stream, attended, strict=True)]
         up, down = block.mlp.up.weight, block.mlp.down.weight
@@ -123,55 +119,6 @@ class Double(Encoding):
         nn.init.normal_(parameter, generator=generator)
 
 
-class Content(Double):
-    """A forget gate in the scores, stick-breaking weights and Shaw's value table at once."""
-
-    reach = 4
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__(shape)
-        self.gate = nn.Parameter(torch.empty(shape.n_heads, shape.d_model))
-        self.added = nn.Parameter(torch.empty(shape.n_layers, self.reach + 1, shape.head_dim))
-
-    def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> Tensor:
-        return F.logsigmoid((x @ self.gate.T).float()).cumsum(1).transpose(1, 2)  # (B, H, S)
-
-    def scores(
-        self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
-    ) -> Tensor:
-        queries, keys = s.shape[-2:]
-        kept = state[..., :keys]
-        return s + kept[..., keys - queries :, None] - kept[..., None, :]
-
-    def weights(self, s: Tensor, allowed: Tensor, layer: int) -> Tensor:
-        """From the nearest key on, each takes its share of what is left; the token itself takes none."""
-        queries, keys = s.shape[-2:]
-        own = torch.ones(queries, keys, dtype=torch.bool, device=s.device).triu(keys - queries)
-        passed = F.logsigmoid(-s).masked_fill(~allowed | own, 0.0)
-        later = passed.flip(-1).cumsum(-1).flip(-1) - passed  # keys between this one and the query
-        return (F.logsigmoid(s) + later).exp().masked_fill(~allowed | own, 0.0)
-
-    def values(self, p: Tensor, v: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        clipped = (q_pos[:, None] - k_pos[None, :]).clamp(0, self.reach)  # (T, S)
-        return p @ v + torch.einsum("bhts,tsd->bhtd", p, self.added[layer][clipped])
-
-
-class NaiveContent(Naive):
-    def score(self, s: Tensor, q: Tensor, i: int, j: int, at: Place) -> Tensor:
-        gates = [torch.sigmoid(self.e.gate[at.head] @ at.x[m]) for m in range(j + 1, i + 1)]
-        return s + sum(gate.log() for gate in gates)
-
-    def weights(self, scores: list[Tensor], at: Place) -> list[Tensor]:
-        left, out = torch.tensor(1.0, dtype=torch.float64), []
-        for s in reversed(scores[:-1]):  # the nearest first, without the token itself
-            out.append(left * torch.sigmoid(s))
-            left = left * (1 - torch.sigmoid(s))
-        return [*reversed(out), torch.zeros((), dtype=torch.float64)]
-
-    def value(self, v: Tensor, i: int, j: int, layer: int) -> Tensor:
-        return v + self.e.added[layer, min(i - j, 4)]
-
-
 class LayerWindow(Double):
     """A window of 3 keys in layer 0, everything above; forgets that a token sees itself."""
 
@@ -180,32 +127,8 @@ class LayerWindow(Double):
         return ((r < 3) & (r > 0)) | torch.tensor(layer > 0)
 
 
-class NaiveLayerWindow(Naive):
-    def visible(self, i: int, j: int, layer: int) -> bool:
-        return layer > 0 or i - j < 3
-
-
-class RandomizedSlopes(Double):
-    """A learned bias by the distance of drawn positions: a sorted random subset of [0, 64)."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__(shape)
-        self.slope = nn.Parameter(torch.empty(shape.n_heads))
-
-    def positions(self, n: int, training: bool, generator: torch.Generator) -> Tensor:
-        return torch.randperm(64, generator=generator)[:n].sort().values
-
-    def distance_bias(self, r: Tensor, layer: int) -> Tensor:
-        return -self.slope[:, None] * (1 + layer) * (r.float() / 8)
-
-
-class NaiveRandomizedSlopes(Naive):
-    def score(self, s: Tensor, q: Tensor, i: int, j: int, at: Place) -> Tensor:
-        return s - self.e.slope[at.head] * (1 + at.layer) * (at.pos[i] - at.pos[j]) / 8
-
-
 class BothPositions(Double):
-    """A bias that needs both positions, and vectors before every block."""
+    """A learned bias that needs both positions, and vectors before every block."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
@@ -246,13 +169,6 @@ class Widened(Double):
         return self._turn(q, q_pos), self._turn(k, k_pos)
 
 
-class NaiveWidened(Naive):
-    def turn(self, x: Tensor, t: int, heads: Tensor, key: bool) -> Tensor:
-        # the product of two such vectors is sum of q_d k_d cos((i - j) w_d)
-        angle = t / 8 * self.e.frequency
-        return torch.cat((x * angle.cos(), x * angle.sin()))
-
-
 class OneKeyHead(Double):
     """All query heads look at the mean key, scaled by the position."""
 
@@ -262,18 +178,3 @@ class OneKeyHead(Double):
 
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         return q, k.mean(1, keepdim=True) * (1 + self.gain * k_pos.float()[:, None] / 8).to(k.dtype)
-
-
-class NaiveOneKeyHead(Naive):
-    def turn(self, x: Tensor, t: int, heads: Tensor, key: bool) -> Tensor:
-        return heads.mean(0) * (1 + self.e.gain[0] * t / 8) if key else x
-
-
-NAIVE: dict[type[Double], type[Naive]] = {
-    Content: NaiveContent,
-    LayerWindow: NaiveLayerWindow,
-    RandomizedSlopes: NaiveRandomizedSlopes,
-    BothPositions: NaiveBothPositions,
-    Widened: NaiveWidened,
-    OneKeyHead: NaiveOneKeyHead,
-}

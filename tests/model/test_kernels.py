@@ -1,4 +1,4 @@
-import math
+"""Fused kernels against blocks of queries, and which of them serves."""
 
 import pytest
 import torch
@@ -6,7 +6,6 @@ from decoding import OneKeyHead, Widened
 from torch import Tensor
 
 from posenc.encodings import build_encoding
-from posenc.encodings.alibi import slopes
 from posenc.encodings.base import Encoding, Shape
 from posenc.model import kernels
 
@@ -82,25 +81,6 @@ def test_which_kernel_serves(monkeypatch: pytest.MonkeyPatch) -> None:
             attended(encoding(which), keys)
         attended(double(Widened), fewer)  # queries wider than values
     assert served == ["_blockwise", "_masked", "_causal", "_masked", "_causal", "_blockwise", "_blockwise"]
-
-
-@pytest.mark.parametrize("queries", [7, 4, 1])
-@pytest.mark.parametrize("block", [1, 3, 7])
-def test_alibi_strip_is_the_matrix(queries: int, block: int) -> None:
-    keys = 7
-    masked = kernels.Masked(encoding("alibi"), torch.arange(keys), 0, queries)
-    assert masked.strip is not None and masked.strip.shape == (HEADS, 2 * keys - 1)
-    for start in range(0, queries, block):
-        stop = min(start + block, queries)
-        seen = keys - queries + stop
-        got = masked.additive(start, stop, seen)
-        assert got.shape == (HEADS, stop - start, seen)
-        for h in range(HEADS):
-            for row in range(start, stop):
-                i = keys - queries + row
-                for j in range(seen):
-                    want = -slopes(HEADS)[h] * (i - j) if j <= i else -math.inf
-                    assert got[h, row - start, j].item() == want
 
 
 @pytest.mark.parametrize("name", ["sandwich", "t5", "kerple_log"])

@@ -1,4 +1,4 @@
-"""Latent attention: by loops in float64, decoded from its cache alone, as a part of a run."""
+"""Latent attention: by loops in float64, and settings that are refused."""
 
 from __future__ import annotations
 
@@ -10,22 +10,16 @@ from typing import Any
 
 import pytest
 import tiny
-import tiny_model
 import torch
 from torch import Tensor
 
-from posenc.data import TokenStore
-from posenc.encodings import build_encoding
-from posenc.encodings.base import Encoding
-from posenc.model import kernels
-from posenc.model.attention import AttentionChoice
-from posenc.model.decoder import Decoder, ModelShape, initialize
+from posenc.model.decoder import Decoder, ModelShape
 from posenc.model.mla import LatentAttention
 from posenc.running.build import build_model
 
 Posenc = Callable[..., tiny.Result]
 SHAPE = ModelShape("small", d_model=24, n_layers=2, n_heads=3, mlp_ratio=2)
-T, VOCABULARY, HEADS, WIDTH = 8, 13, 3, 8
+T, VOCABULARY = 8, 13
 RANKS = {"kv_rank": 10, "q_rank": 14, "rope_dim": 4}
 DRAWN = [0, 1, 5, 6, 30, 31, 90, 127]
 
@@ -103,11 +97,7 @@ class Exactly:
         return norm(self.w_dkv @ x, self.kv_norm), turn(self.encoding, self.w_kr @ x, t)
 
     def explicit(
-        self,
-        x: Tensor,
-        pos: list[int],
-        window: int | None = None,
-        factor: Callable[[int], float] = lambda n: 1.0,
+        self, x: Tensor, pos: list[int], window: int | None, factor: Callable[[int], float]
     ) -> Tensor:
         """(T, d): keys and values of every head written out."""
         out = []
@@ -126,16 +116,6 @@ class Exactly:
             out.append(self.w_o @ torch.cat(by_head))
         return torch.stack(out)
 
-    def absorbed(self, x: Tensor, t: int, cache: list[tuple[Tensor, Tensor]]) -> Tensor:
-        """One token's output (d,) from the cache alone: no key or value is ever made."""
-        latents, rotaries = (torch.stack(part) for part in zip(*cache, strict=True))
-        by_head = []
-        for h in range(self.heads):
-            content, rotary = self.query(x, h, t)
-            scores = latents @ (self.w_uk[h].T @ content) + rotaries @ rotary
-            by_head.append(self.w_uv[h] @ (torch.softmax(scores / self.root, 0) @ latents))
-        return self.w_o @ torch.cat(by_head)
-
 
 @torch.no_grad()
 def output(model: Decoder, x: Tensor, pos: list[int], wanted: int | None = None, layer: int = 0) -> Tensor:
@@ -144,65 +124,27 @@ def output(model: Decoder, x: Tensor, pos: list[int], wanted: int | None = None,
     return out[0]
 
 
-@pytest.mark.parametrize("encoding", ["rope", "nope"])
-@pytest.mark.parametrize("pos", [DRAWN, list(range(65529, 65537))], ids=["drawn", "far"])
-@pytest.mark.parametrize("ranks", [RANKS, {"kv_rank": 24, "q_rank": 1, "rope_dim": 2}], ids=["4", "2"])
-def test_explicit_scores(encoding: str, pos: list[int], ranks: dict[str, int]) -> None:
-    model, x = model_of(encoding, **ranks), inputs()
+NEAR, FAR = [0, 1, 2, 5, 6, 7, 8, 20], list(range(65529, 65537))
+SMALL = {"kv_rank": 24, "q_rank": 1, "rope_dim": 2}
+CASES: list[tuple[str, list[int], dict[str, Any]]] = [
+    ("rope", DRAWN, {}),
+    ("rope", FAR, SMALL),
+    ("nope", DRAWN, SMALL),
+    ("rope", NEAR, {"window": 3}),
+    ("rope", NEAR, {"scale": "logn"}),
+    ("rope", NEAR, {"scale": "ssmax", "window": 3}),  # ssmax starts as logn
+]
+
+
+@pytest.mark.parametrize("encoding, pos, settings", CASES, ids=str)
+def test_explicit_scores(encoding: str, pos: list[int], settings: dict[str, Any]) -> None:
+    model, x = model_of(encoding, **settings), inputs()
+    factor = (lambda n: math.log(n) / math.log(T)) if "scale" in settings else (lambda n: 1.0)
     for layer in range(SHAPE.n_layers):
         exact = Exactly(attention_of(model, layer), encoding)
-        assert apart(output(model, x, pos, layer=layer), exact.explicit(x, pos)) < 5e-6
-
-
-def test_the_cache_alone_gives_the_same() -> None:
-    model, x = model_of("rope"), inputs()
-    exact, cache, out = Exactly(attention_of(model), "rope"), [], []
-    for one, t in zip(x, DRAWN, strict=True):
-        cache.append(exact.cached(one, t))
-        out.append(exact.absorbed(one, t, cache))
-    assert apart(torch.stack(out), exact.explicit(x, DRAWN)) < 1e-13
-
-
-class Seen(Encoding):
-    """Notes what it is given to turn."""
-
-    name = "seen"
-
-    def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        self.given = q, k, q_pos, k_pos, layer
-        return q, k
-
-
-@torch.no_grad()
-def test_the_encoding_turns_the_rotary_parts_alone_and_heads_share_the_key() -> None:
-    model, x = model_of("nope"), inputs()
-    seen = Seen(model.encoding.shape)
-    assert seen.shape.head_dim == RANKS["rope_dim"] and seen.shape.d_model == SHAPE.d_model
-    attention_of(model, 1)(x.float()[None], torch.tensor(DRAWN), seen, 3)
-    q, k, q_pos, k_pos, layer = seen.given
-    assert (q.shape, k.shape, layer) == ((1, HEADS, 3, 4), (1, 1, T, 4), 1)
-    assert q_pos.tolist() == DRAWN[-3:] and k_pos.tolist() == DRAWN
-    exact = Exactly(attention_of(model, 1), "nope")
-    assert apart(k[0, 0, 2], exact.cached(x[2], 0)[1]) < 1e-5  # kR: not normed, of the input itself
-    assert apart(q[0, 1, 0], exact.query(x[T - 3], 1, 0)[1]) < 1e-5
-
-
-@pytest.mark.parametrize("wanted", [1, 3, T])
-def test_blocks_of_queries(wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, x = model_of(window=3), inputs()
-    whole = output(model, x, DRAWN)
-    monkeypatch.setattr(kernels, "MAX_SCORES", 60)
-    assert apart(output(model, x, DRAWN, wanted), whole[-wanted:]) < 1e-6
-
-
-@pytest.mark.parametrize("window, scale", [(3, "none"), (None, "logn"), (3, "ssmax")])
-def test_window_and_scale(window: int | None, scale: str) -> None:
-    model, x, pos = model_of("rope", window=window, scale=scale), inputs(), [0, 1, 2, 5, 6, 7, 8, 20]
-    exact = Exactly(attention_of(model), "rope")
-    factor = (
-        (lambda n: 1.0) if scale == "none" else (lambda n: math.log(n) / math.log(T))
-    )  # ssmax starts there
-    assert apart(output(model, x, pos), exact.explicit(x, pos, window, factor)) < 5e-6
+        want = exact.explicit(x, pos, settings.get("window"), factor)
+        assert apart(output(model, x, pos, layer=layer), want) < 5e-6
+        assert apart(output(model, x, pos, wanted=3, layer=layer), want[-3:]) < 5e-6
 
 
 def test_published_sizes() -> None:
@@ -212,31 +154,6 @@ def test_published_sizes() -> None:
         cut = LatentAttention(64, 4, 0, kv_rank=None, q_rank=None, rope_dim=None)
     assert (a.kv_rank, a.q_down.out_features, a.rope_dim, a.head_dim) == (512, 1536, 64, 128)
     assert (cut.kv_rank, cut.q_down.out_features, cut.rope_dim) == (64, 64, 8)
-
-
-def test_bf16_is_near() -> None:
-    model, x = model_of(), inputs()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        near = output(model, x, DRAWN)
-    assert 0 < apart(near, output(model, x, DRAWN)) < 0.05
-
-
-def tiny_mla(store: TokenStore, seed: int) -> Decoder:
-    choice = AttentionChoice("mla", {"kv_rank": 12, "q_rank": None, "rope_dim": None})
-    width = choice.encoded_width(tiny_model.SHAPE.head_dim)
-    own = build_encoding("rope", d_model=32, n_heads=2, head_dim=width, n_layers=2, train_length=tiny_model.T)
-    model = Decoder(tiny_model.SHAPE, store.vocab_size, own, attention=choice)
-    initialize(model, seed)
-    return model
-
-
-def test_stopped_and_continued_is_not_stopped(place: Path, corpus: Path, tmp_path: Path) -> None:
-    store = tiny_model.tokens_of(corpus)
-    for folder, stop in (("whole", None), ("stopped", 6)):
-        tiny_model.run(tiny_mla(store, 0), store, tmp_path / folder, stop_after=stop, precision="bf16")
-    # another seed's model: everything has to come from the checkpoint
-    tiny_model.run(tiny_mla(store, 9), store, tmp_path / "stopped", precision="bf16")
-    assert tiny_model.on_disk(tmp_path / "stopped") == tiny_model.on_disk(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(

@@ -83,15 +83,6 @@ def test_numbers_and_gradients(kind: str, key_heads: int, blocks: list[Block], d
         assert off < {torch.float64: 1e-13, torch.float32: 1e-6, torch.bfloat16: 1e-2}[dtype]
 
 
-@pytest.mark.parametrize("heads", [HEADS, 1])
-def test_gradients_by_differences(heads: int) -> None:
-    inputs = (*qkv(torch.float64), drawn(heads, QUERIES, KEYS))
-    hidden = mask(torch.float64)
-    assert torch.autograd.gradcheck(
-        lambda q, k, v, a: in_blocks(IN_BLOCKS, True)(q, k, v, a + hidden), inputs
-    )
-
-
 def test_a_bias_is_asked_for_by_block_and_not_kept() -> None:
     """Of long windows all blocks together are quadratic."""
     asked: list[Block] = []

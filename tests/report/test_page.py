@@ -17,10 +17,10 @@ import pytest
 from fake_runs import T, positions, record, write_run
 
 from posenc.core.errors import RunError
-from posenc.report.captions import captions
+from posenc.report.captions import full_notes
 from posenc.report.page import write_page
-from posenc.report.table import MARKS, main_table, side_table
-from posenc.results.comparison import compare, metric_for, tables_of
+from posenc.report.table import full_report_of, report_of, rows_table
+from posenc.results.comparison import CompareRequest, compare_runs
 from posenc.results.load import load_runs
 
 EVIL = "</script><img src=x onerror=alert(1)>{{ 7 * 7 }}"
@@ -34,8 +34,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 def page_of(root: Path, path: Path) -> str:
     runs = load_runs([root])
-    shown = [compare(runs, name, metric_for(runs, name, "nats"), True) for name in tables_of(runs)]
-    write_page(path, runs, shown)
+    write_page(path, runs, compare_runs(runs, CompareRequest("all")))
     return path.read_text()
 
 
@@ -90,13 +89,13 @@ def elements(page: str) -> Elements:
 
 
 def test_all_that_the_tables_say_is_in_the_page(root: Path, elements: Elements) -> None:
-    comparison = compare(load_runs([root]), "fixed-target", "nats", True)
-    side = side_table(comparison)
-    assert side is not None
-    tables = [main_table(comparison), side]
-    shown = [line for one in tables for row in one.cells for cell in row for line in cell.lines]
-    assert len(shown) > 30 and all(line in elements.text for line in shown)
-    assert all(line in elements.text for line in captions(comparison, MARKS))
+    runs = load_runs([root])
+    comparison = compare_runs(runs)[0]
+    tables = [rows_table(comparison), *full_report_of(comparison, runs).tables]
+    shown = [cell.text for one in tables for row in one.rows for cell in row]
+    assert len(shown) > 30 and all(text.partition(",")[0] in elements.text for text in shown)
+    assert all(line in elements.text for line in full_notes(comparison))
+    assert report_of(comparison, runs).answer in elements.text
     assert re.search(r"fire-nano-T64-s0-\w+: failed, " + re.escape(EVIL), elements.text)
     settings = ("train.lr = 0.003", "encoding.base = 10000", f"{EVIL} = {EVIL}")
     assert all(text in elements.text for text in (*settings, *(path.name for path in root.iterdir())))
@@ -160,12 +159,10 @@ def test_differences_facets_and_commands(tmp_path: Path) -> None:
     assert len(rows) == 3 and rows[1].split(": ")[1] == "encoding.base = 10000"
     assert "train.lr" not in "".join(rows)
     loaded = load_runs([runs])
-    comparisons = [compare(loaded, "fixed-target", "nats", False) for _ in range(2)]
-    for comparison, length in zip(comparisons, ("64", "128"), strict=True):
-        comparison.header["facet"] = {"key": "context_length", "value": length}
+    comparisons = compare_runs(loaded, CompareRequest(facet="encoding"))
     write_page(tmp_path / "b.html", loaded, comparisons)
     text = html.unescape((tmp_path / "b.html").read_text())
-    assert "<h2>context_length 64</h2>" in text
+    assert "<h2>encoding alibi</h2>" in text
     write_page(tmp_path / "c.html", loaded, comparisons, ["posenc", "compare", "my runs"])
     assert "posenc compare 'my runs'" in html.unescape((tmp_path / "c.html").read_text())
 
@@ -173,7 +170,7 @@ def test_differences_facets_and_commands(tmp_path: Path) -> None:
 def test_runs_without_any_number_make_a_page(tmp_path: Path) -> None:
     write_run(tmp_path / "runs", "rope", results=False, status="failed", reason="disk full")
     text = page_of(tmp_path / "runs", tmp_path / "page.html")
-    assert "disk full" in text and "no run has a number yet" in text
+    assert "disk full" in text and "No run has a number yet" in text
 
 
 # --- in a browser

@@ -12,9 +12,10 @@ import torch
 import yaml
 
 from posenc.core.paths import conf_dir
-from posenc.encodings import build_encoding, resolve_encoding
+from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.options import Randomized
+from posenc.encodings.registry import resolve_encoding
 from posenc.encodings.sum import Composed
 from posenc.model.decoder import ModelShape
 from posenc.report.pictures.draw import draw, picture_bytes

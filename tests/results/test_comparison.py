@@ -10,7 +10,7 @@ from fake_runs import MULTIPLES, T, compared, positions, record, rows_of, write_
 from posenc.core.errors import UserError
 from posenc.results import load_runs
 from posenc.results.comparison import CompareRequest, compare_runs, metric_for, protocols_of
-from posenc.results.selection import only
+from posenc.results.rows import only
 
 BIT = math.log(2)
 YARN = {"name": "yarn", "factor": 2.0}
@@ -174,7 +174,7 @@ MIXED: list[tuple[str, str, str, dict[str, Any]]] = [
         {"records": [record(64, 1.0, fingerprint="e" * 64)]},
     ),
     ("split", "test", "validation", {"records": [record(64, 1.0, split="validation")]}),
-    ("targets", "aaaaaaaa, to 8x", "b, to 1x", {"records": [record(64, 1.0, targets_hash="b")]}),
+    ("target set", "aaaaaaaa, to 8x", "b, to 1x", {"records": [record(64, 1.0, targets_hash="b")]}),
     ("tokens trained", "3276800", "1638400", {"records": [record(64, 1.0, checkpoint_step=400)]}),
 ]
 
@@ -216,8 +216,8 @@ def test_groups_of_runs(tmp_path: Path) -> None:
         ["cope", "nope"],
     ]
     assert big.header["group"] == {"context length": "128"}
-    assert small.header["group"] == {"context length": "64", "targets": "aaaaaaaa, to 8x"}
-    assert longer.header["group"]["targets"] == "b, to 16x"
+    assert small.header["group"] == {"context length": "64", "target set": "aaaaaaaa, to 8x"}
+    assert longer.header["group"]["target set"] == "b, to 16x"
     assert small.rows[0].cells[0].note == "1 of 3 failed"
     assert compare_runs(runs, CompareRequest(rows=["rope", "fire"], baseline="fire"))[0].header["group"] == {}
     # what fits one of them is no mistake

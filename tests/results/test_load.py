@@ -16,8 +16,7 @@ from fake_runs import MULTIPLES, T, compared, edit_json, record, write_run
 from posenc.core.errors import UserError
 from posenc.results import Run, load_runs
 from posenc.results import load as load_module
-from posenc.results.load import MOST_LOSSES, SUFFIX, bundled, losses_of, packed
-from posenc.results.run import is_dead, run_names
+from posenc.results.load import MOST_LOSSES, SUFFIX, bundled, is_dead, losses_of, packed, run_names
 from posenc.results.run_summary import bundles, losses_by_multiple, run_directories, run_summary
 from posenc.results.settings import where
 from posenc.results.store import plain_yaml
@@ -38,6 +37,13 @@ def test_finds_runs_at_any_depth_once(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="--where" if "=" in path else "nowhere"):
             load_runs([tmp_path / path])
     assert run_names(found * 2, most=1) == f"{a.name} and 3 more"
+
+
+def test_the_reference_study_is_there_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len(load_runs(["study"], ())) > 80
+    write_run(tmp_path / "study")
+    assert len(load_runs(["study"])) == 1  # a folder of that name is meant
 
 
 def test_only_asked_protocols_are_read(tmp_path: Path) -> None:
@@ -139,12 +145,8 @@ def test_a_summary_has_progress_and_the_tables_losses(tmp_path: Path) -> None:
     found = run_summary(run)
     shown = {cell.multiple: cell.mean for cell in compared(tmp_path).rows[0].cells if cell.mean is not None}
     assert found.losses == pytest.approx(shown) and found.at_train_length == pytest.approx(1.2)
-    assert (found.state, found.encoding, found.context_length, found.tokens) == (
-        "finished",
-        "rope",
-        T,
-        3_276_800,
-    )
+    assert (found.state, found.encoding, found.model) == ("finished", "rope", "nano")
+    assert (found.experiment, found.context_length, found.tokens) == (tmp_path.name, T, 3_276_800)
     extended = [record(m * T, 1.0 + m, extend={"name": "yarn"}) for m in (1, 2)]
     assert losses_by_multiple(extended, {}) == {1.0: 2.0, 2.0: 3.0}
     stopped = write_run(tmp_path, "alibi", status="interrupted", results=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,32 @@ def test_an_extension_is_a_row_of_its_own_beside_the_crop_line(posenc: Posenc, r
     again = posenc(*asked)
     assert again.code == 0 and fixed_target(run_copy, "pi") == found
     assert not [x for x in again.err.splitlines() if "evaluating" in x and "(stored)" not in x]
+
+
+def test_another_precision_is_measured_anew_and_noted(posenc: Posenc, run_copy: Path) -> None:
+    before = fixed_target(run_copy, None)
+    for precision, noted in (("bf16", "bf16"), ("auto", None)):
+        asked = ["eval", f"run={run_copy}", FIXED, f"eval.precision={precision}"]
+        assert posenc(*asked).code == 0
+        found = fixed_target(run_copy, None)
+        assert found.keys() == before.keys()  # one record a cell
+        assert {record.get("precision") for record in found.values()} == {noted}
+        same = [found[window]["nats"] == record["nats"] for window, record in before.items()]
+        assert all(same) == (noted is None)
+        assert posenc(*asked).code == 0 and fixed_target(run_copy, None) == found  # not again
+    wrong = posenc("eval", f"run={run_copy}", "eval.precision=fp16")
+    assert wrong.code == 2 and "eval.precision=fp16" in wrong.err and "bf16" in wrong.err
+
+
+def test_a_checkpoint_of_another_encoding_is_refused(
+    posenc: Posenc, train: Posenc, run_copy: Path, place: Path
+) -> None:
+    assert train("encoding=alibi", "eval.lengths=[1x]", FIXED).code == 0
+    (other,) = (place / "runs" / "default").glob("alibi*")
+    shutil.rmtree(run_copy / "checkpoints")
+    shutil.copytree(other / "checkpoints", run_copy / "checkpoints")
+    refused = posenc("eval", f"run={run_copy}")
+    assert refused.code == 1 and "encoding.name=alibi" in refused.err and "encoding.name=rope" in refused.err
 
 
 def test_what_does_not_apply_is_refused_and_in_a_sweep_left_out(

@@ -28,6 +28,7 @@ from posenc.training.checkpoint import (
 )
 from posenc.training.optimizer import build_optimizer
 
+RUN = {"encoding": {"name": "rope"}, "settings_hash": "12345678"}
 STATE = {"tokens": 0, "seconds": 0.0, "final_loss": None}
 
 
@@ -108,6 +109,26 @@ def test_weights_of_another_model_are_refused_by_name(two: Path, store: TokenSto
         load_weights(two / "step-00000009", build("learned", store))
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("alibi", {}, "encoding.name=rope; this run has encoding.name=alibi"),
+        ("rope", {"settings_hash": "8765"}, "settings_hash=12345678; this run has .*settings_hash=8765"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused(
+    two: Path, store: TokenStore, name: str, changes: dict[str, Any], said: str
+) -> None:
+    """Its weights have the same names and shapes."""
+    with pytest.raises(RunError, match=f"step-00000009 was written by another run: .*{said}"):
+        run(build(name, store), store, two, **changes)
+
+
+def test_a_checkpoint_that_does_not_say_whose_it_is_is_taken(store: TokenStore, tmp_path: Path) -> None:
+    save(store, tmp_path, 6)
+    assert run(build("rope", store), store, tmp_path).step == STEPS
+
+
 def test_moments_come_back_exactly(two: Path, store: TokenStore) -> None:
     model = build("rope", store)
     optimizer = build_optimizer(model, OPTIMIZATION)
@@ -150,10 +171,10 @@ def test_room_is_looked_for_before_the_first_step(
             atomic_files.shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free)
         )
         if enough:
-            assert resume(folder, model, optimizer, STEPS)[0] == 0
+            assert resume(folder, model, optimizer, STEPS, RUN)[0] == 0
             continue
         with pytest.raises(RunError, match="not enough room") as caught:
-            resume(folder, model, optimizer, STEPS)
+            resume(folder, model, optimizer, STEPS, RUN)
         assert f"needed: {needed:,} bytes; free: {free:,} bytes" in caught.value.text()
         assert str(folder) in caught.value.text() and not folder.exists()
 
@@ -162,11 +183,11 @@ def test_what_changed_since_is_named(
     two: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = build("rope", store)
-    resume(two, model, build_optimizer(model, OPTIMIZATION), STEPS)
+    resume(two, model, build_optimizer(model, OPTIMIZATION), STEPS, RUN)
     assert not caplog.text
     monkeypatch.setattr(checkpoint.torch, "get_num_threads", lambda: 7)
     monkeypatch.setattr(checkpoint.torch, "__version__", "9.9.0")
-    resume(two, model, build_optimizer(model, OPTIMIZATION), STEPS)
+    resume(two, model, build_optimizer(model, OPTIMIZATION), STEPS, RUN)
     assert "threads 1 -> 7" in caplog.text and "-> 9.9.0" in caplog.text and "bit for bit" in caplog.text
     assert "device" not in caplog.text
 

@@ -35,13 +35,11 @@ class Absolute(Encoding):
 
     def __init__(self, shape: Shape, *, per_layer: bool, combine: Combine) -> None:
         super().__init__(shape)
-        self.per_layer = per_layer
-        self.combine = combine
+        self.per_layer, self.combine = per_layer, combine
         self.places = shape.n_layers if per_layer else 1
         self.input_scale = 1.0  # factor on the token embeddings
         if combine == "concat":
-            width = shape.d_model
-            self.joined = nn.Parameter(torch.empty(self.places, width, 2 * width))  # (places, d, 2d)
+            self.joined = nn.Parameter(torch.empty(self.places, shape.d_model, 2 * shape.d_model))
 
     def rows(self, pos: Tensor, place: int) -> Tensor:
         """Return the vectors of positions, (T,) int64 -> (T, d_model) float32; `place`: 0 or the layer."""
@@ -69,13 +67,7 @@ class Absolute(Encoding):
 
 
 class Tabled(Absolute):
-    """A table of trained rows of `width` numbers for each place.
-
-    It has `shape.positions` rows: T, or as many as `positions=randomized|offset` draw from. `beyond` sets
-    what a later position t gets: `untrained`: a row drawn from (seed, place, t) like the trained ones before
-    training, neither saved nor decayed; `clamp`: the last row; `truncate` and `refuse`: none (with `truncate`
-    the caller keeps the last T tokens only).
-    """
+    """A table of trained rows of `width` numbers for each place; `beyond` is explained in `learned`."""
 
     traps: ClassVar[tuple[str, ...]] = (
         "A table indexed past its end is an assert on a GPU that poisons the whole process: the position is "
@@ -88,8 +80,8 @@ class Tabled(Absolute):
         super().__init__(shape, per_layer=per_layer, combine=combine)
         self.beyond = beyond
         self.table = nn.Parameter(torch.empty(self.places, shape.positions, width))  # (places, T, width)
-        # (seed, place) -> rows T, T+1, ... (width,); grows on demand, never in a state dict
-        self._drawn: dict[tuple[int, int], list[Tensor]] = {}
+        # (seed, place, position past the table) -> row (width,); grows on demand, never in a state dict
+        self._drawn: dict[tuple[int, int, int], Tensor] = {}
 
     def look_up(self, pos: Tensor, place: int) -> Tensor:
         """Return rows of increasing positions, (T,) int64 -> (T, width). Raises ValueError past the end."""
@@ -100,20 +92,22 @@ class Tabled(Absolute):
         if self.beyond == "clamp":
             return table[pos.clamp_max(len(table) - 1)]
         if self.beyond == "untrained":
-            return torch.cat((table, self._untrained(place, last + 1 - len(table)).to(table)))[pos]
+            trained = int((pos < len(table)).sum())
+            return torch.cat((table[pos[:trained]], self._untrained(pos[trained:], place).to(table)))
         raise ValueError(
             f"{self.name}: rows end at {len(table)}, beyond={self.beyond} has none for position {last}"
         )
 
-    def _untrained(self, place: int, count: int) -> Tensor:
-        """Return the first `count` rows past the table, on the CPU: (count, width)."""
-        _, end, width = self.table.shape
-        rows = self._drawn.setdefault((self.seed, place), [])
-        for t in range(end + len(rows), end + count):
-            # a generator for each row, so that a row does not depend on how many are asked for
-            names = (f"encoding.table[{t}]", *([place] if place else []))
-            rows.append(torch.randn(width, generator=generator_for(self.seed, *names)))
-        return torch.stack(rows[:count]) * self.shape.d_model**-0.5
+    def _untrained(self, pos: Tensor, place: int) -> Tensor:
+        """Return rows past the table, on the CPU: (n,) int64 -> (n, width)."""
+        rows = []
+        for t in pos.tolist():
+            key = self.seed, place, t
+            if key not in self._drawn:  # each by its own generator, whatever else is asked for
+                generator = generator_for(self.seed, f"encoding.table[{t}]", *([place] if place else []))
+                self._drawn[key] = torch.randn(self.table.shape[-1], generator=generator)
+            rows.append(self._drawn[key])
+        return torch.stack(rows) * self.shape.d_model**-0.5
 
 
 def check_base(base: float) -> None:

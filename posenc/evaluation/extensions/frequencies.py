@@ -19,6 +19,7 @@ from posenc.encodings.base import Encoding
 from posenc.encodings.families.rotary import Rotary
 from posenc.evaluation.extensions.base import (
     Extension,
+    Length,
     RefusedError,
     Times,
     check_range,
@@ -29,6 +30,7 @@ from posenc.evaluation.extensions.base import (
 from posenc.model.decoder import Decoder
 
 Factor = float | Literal["auto"]
+Ramp = Literal["index", "turns"]
 
 
 class Rescaled(Extension):
@@ -53,6 +55,10 @@ class Rescaled(Extension):
         """Return theta (D'/2,) float64 at the factor s > 1."""
         raise NotImplementedError
 
+    def turned(self, s: float) -> float:
+        """Return what turned numbers of queries and keys are multiplied by at the factor s."""
+        return 1.0
+
     def logits(self, s: float) -> float:
         """Return what the logits are multiplied by at the factor s."""
         return 1.0
@@ -65,15 +71,15 @@ class Rescaled(Extension):
         s = self.s(window)
         if s == 1:
             return self.trained
-        slower = with_frequencies(self.turning, lambda theta: self.rescaled(theta, s))
+        slower = with_frequencies(self.turning, lambda theta: self.rescaled(theta, s), self.turned(s))
         parts = [slower if part is self.turning else part for part in self.parts]
         times = self.logits(s)
         return self.together(parts if times == 1 else [*parts, Times(self.shape, times)])
 
     def resolved(self, window: int) -> dict[str, Any]:
         s = self.s(window)
-        times = self.logits(s)
-        return {"factor": s} if times == 1 else {"factor": s, "logits": times}
+        found = {"factor": s, "turned": self.turned(s), "logits": self.logits(s)}
+        return {key: value for key, value in found.items() if key == "factor" or value != 1}
 
 
 class PI(Rescaled):
@@ -135,29 +141,31 @@ class DynamicNTK(NTK):
 
 
 class NTKByParts(Rescaled):
-    """Fast pairs are left alone, slow ones interpolated, by how often they turn within T.
+    """Fast pairs are left alone, slow ones interpolated: (1 - gamma) theta/s + gamma theta.
 
-    (1 - gamma(r)) theta/s + gamma(r) theta, r = T theta / (2 pi) the turns within the training length,
-    gamma(r) = 0 below `beta_slow`, 1 above `beta_fast`, linear in r between. Public implementations ramp
-    linearly over the pair's index k instead, from the rounded index where r = beta_fast to the one where
-    r = beta_slow; between the two borders their numbers differ from these. The published 32 and 1 go with
-    windows of thousands of tokens: below T = 2 pi 32 = 201 no pair is kept.
+    A pair turns r = T theta / (2 pi) times within T. `ramp: index`, as in the released code and in deployed
+    models: gamma falls linearly over the pair's index, from 1 where r = `beta_fast` (rounded down) to 0 where
+    r = `beta_slow` (rounded up). `ramp: turns`, as in the paper: gamma is linear in r; frequencies differ by
+    24 to 69%. The published 32 and 1 go with windows of thousands of tokens: below T = 2 pi 32 = 201 no pair
+    turns 32 times.
     """
 
     name = "ntk_by_parts"
     paper = "Peng, Quesnelle, Fan, Shippole 2023 (YaRN), arXiv 2309.00071"
-    formula = "(1 - gamma) theta/s + gamma theta, gamma a ramp over the turns within T"
+    formula = "(1 - gamma) theta/s + gamma theta, gamma a ramp over the pair's index or its turns within T"
     grid: ClassVar = {"beta_fast": (2.0, 8.0, 32.0)}
 
-    def __init__(self, model: Decoder, *, factor: Factor, beta_slow: float, beta_fast: float) -> None:
+    def __init__(
+        self, model: Decoder, *, factor: Factor, ramp: Ramp, beta_slow: float, beta_fast: float
+    ) -> None:
         super().__init__(model, factor=factor)
-        check_range("beta_slow", beta_slow, 0)
+        check_range("beta_slow", beta_slow, 0, above=ramp == "index")
         check_range("beta_fast", beta_fast, beta_slow, above=True)
-        self.beta_slow, self.beta_fast = beta_slow, beta_fast
+        self.ramp, self.beta_slow, self.beta_fast = ramp, beta_slow, beta_fast
 
     def warnings(self) -> list[str]:
         most = float(self.turning.frequencies(torch.device("cpu"))[0]) * self.reach / (2 * math.pi)
-        if most >= self.beta_fast:
+        if most >= self.beta_fast or self.ramp == "index":  # which always keeps the first
             return []
         return [
             f"{self.name}: no frequency is kept: the fastest turns {most:.1f} times within "
@@ -165,29 +173,92 @@ class NTKByParts(Rescaled):
         ]
 
     def rescaled(self, theta: Tensor, s: float) -> Tensor:
-        turns = self.reach * theta / (2 * math.pi)
-        kept = ((turns - self.beta_slow) / (self.beta_fast - self.beta_slow)).clamp(0, 1)  # gamma (D'/2,)
+        if self.ramp == "turns":
+            return by_turns(theta, s, self.reach, self.beta_slow, self.beta_fast)
+        first = max(0, math.floor(self._index(self.beta_fast)))
+        last = max(first, min(math.ceil(self._index(self.beta_slow)), self.turning.width - 1))
+        k = torch.arange(len(theta), dtype=theta.dtype, device=theta.device)
+        kept = 1 - ((k - first) / max(last - first, 0.001)).clamp(0, 1)  # 0.001: as published
         return (1 - kept) * theta / s + kept * theta
+
+    def _index(self, turns: float) -> float:
+        """Return the k where base^(-2k/D') turns so often within T."""
+        pairs = self.turning.width / 2
+        return pairs * math.log(self.reach / (2 * math.pi * turns)) / math.log(self.turning.base)
 
 
 class YaRN(NTKByParts):
-    """NTK-by-parts, and logits times (0.1 ln s + 1)^2.
+    """NTK-by-parts and a temperature, m(a) = 0.1 a ln s + 1.
 
-    The logits are all of them: of partial rotary also what the still numbers add, in a sum also the biases.
-    Public implementations multiply the cosines and sines instead, so that in partial rotary the still numbers
-    keep their share. The paper then fine-tunes shortly; here there is none.
+    Cos and sin times m(`mscale`) / m(`mscale_all_dim`), logits times m(`mscale_all_dim`)^2. The defaults 1
+    and 0 are those of the released code and transformers: in partial rotary the still numbers keep their
+    share, in a sum the biases. 1 and 1 multiply all logits by (0.1 ln s + 1)^2, as in the paper and
+    DeepSeek-V3; DeepSeek-V2 has 0.707 twice. The paper then fine-tunes shortly; here there is none.
     """
 
     name = "yarn"
-    paper = "Peng, Quesnelle, Fan, Shippole 2023, arXiv 2309.00071"
-    formula = "ntk_by_parts; logits times (0.1 ln s + 1)^2"
+    paper = "Peng, Quesnelle, Fan, Shippole 2023, arXiv 2309.00071; mscale: DeepSeek-V2, arXiv 2405.04434"
+    formula = "ntk_by_parts; turned q and k times 0.1 ln s + 1 (mscale, mscale_all_dim: other temperatures)"
 
-    def __init__(self, model: Decoder, *, factor: Factor, beta_slow: float, beta_fast: float) -> None:
-        super().__init__(model, factor=factor, beta_slow=beta_slow, beta_fast=beta_fast)
+    def __init__(
+        self,
+        model: Decoder,
+        *,
+        factor: Factor,
+        ramp: Ramp,
+        beta_slow: float,
+        beta_fast: float,
+        mscale: float,
+        mscale_all_dim: float,
+    ) -> None:
+        super().__init__(model, factor=factor, ramp=ramp, beta_slow=beta_slow, beta_fast=beta_fast)
         self.check_softmax()
+        check_range("mscale", mscale, 0)
+        check_range("mscale_all_dim", mscale_all_dim, 0)
+        self.mscale, self.mscale_all_dim = mscale, mscale_all_dim
+
+    def turned(self, s: float) -> float:
+        return _m(s, self.mscale) / _m(s, self.mscale_all_dim)
 
     def logits(self, s: float) -> float:
-        return (0.1 * math.log(s) + 1) ** 2
+        return _m(s, self.mscale_all_dim) ** 2
+
+
+def _m(s: float, scale: float) -> float:
+    return 0.1 * scale * math.log(s) + 1
+
+
+class Llama3(Rescaled):
+    """Slow frequencies divided by s, fast ones left alone, by their turns within the original context.
+
+    `ntk_by_parts` with `ramp: turns`, `low_freq_factor` for beta_slow, `high_freq_factor` for beta_fast, and
+    `original_context` for T. Llama 3.1 has a factor of 8 at every window and an original context of 8192.
+    """
+
+    name = "llama3"
+    paper = "Llama 3.1 (Meta 2024), in its released code"
+    formula = "theta/s below 1 turn within the original context, theta above 4, a ramp over the turns between"
+    grid: ClassVar = {"high_freq_factor": (2.0, 4.0, 8.0)}
+
+    def __init__(
+        self,
+        model: Decoder,
+        *,
+        factor: Factor,
+        low_freq_factor: float,
+        high_freq_factor: float,
+        original_context: Length,
+    ) -> None:
+        super().__init__(model, factor=factor)
+        check_range("low_freq_factor", low_freq_factor, 0)
+        check_range("high_freq_factor", high_freq_factor, low_freq_factor, above=True)
+        self.low, self.high = low_freq_factor, high_freq_factor
+        self.original = (
+            self.reach if original_context is None else self.tokens("original_context", original_context)
+        )
+
+    def rescaled(self, theta: Tensor, s: float) -> Tensor:
+        return by_turns(theta, s, self.original, self.low, self.high)
 
 
 class LongRoPE(Rescaled):
@@ -222,11 +293,24 @@ class LongRoPE(Rescaled):
         return 1 + math.log(s) / math.log(self.reach)
 
 
-def with_frequencies(part: Rotary, change: Callable[[Tensor], Tensor]) -> Rotary:
-    """Return the same encoding, its parameters shared, turning by change(theta) instead of theta."""
+def by_turns(theta: Tensor, s: float, length: int, low: float, high: float) -> Tensor:
+    """Return theta/s for pairs below `low` turns within `length`, theta above `high`, a ramp in between."""
+    kept = ((length * theta / (2 * math.pi) - low) / (high - low)).clamp(0, 1)  # gamma (D'/2,)
+    return (1 - kept) * theta / s + kept * theta
+
+
+def with_frequencies(part: Rotary, change: Callable[[Tensor], Tensor], times: float = 1.0) -> Rotary:
+    """Return the same encoding, its parameters shared, turning by change(theta), turned numbers * `times`."""
     trained = part.frequencies
     changed = copy.copy(part)
     changed.frequencies = lambda device=None: change(trained(device))  # type: ignore[method-assign]
+    if times != 1:
+
+        def louder(pos: Tensor) -> tuple[Tensor, Tensor]:
+            cos, sin = type(part).angles(changed, pos)
+            return cos * times, sin * times
+
+        changed.angles = louder  # type: ignore[method-assign]
     return changed
 
 

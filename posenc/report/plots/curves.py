@@ -26,9 +26,11 @@ from posenc.report.plots.canvas import (
     split_axis,
 )
 from posenc.report.plots.series import (
+    SMOOTHED,
     Names,
     Series,
     band_is,
+    cut,
     has_bands,
     measured,
     missing,
@@ -42,7 +44,7 @@ from posenc.report.plots.series import (
 )
 from posenc.results.cells import PROBES
 from posenc.results.comparison import Column, Comparison
-from posenc.results.load import Run
+from posenc.results.load import Run, losses_of
 
 HEIGHT = 2.6  # inches, of a row of panels
 LOWER = 2.0  # inches, of a row where there are several
@@ -196,7 +198,11 @@ def training(runs: Sequence[Run], comparisons: Sequence[Comparison], width: floa
         axes.set_xlabel("tokens trained on")
         if _cell(axes).is_first_col():
             axes.set_ylabel("training loss (nats per token)")
-    notes = [source(comparisons, skip=["protocol", "stride"]), "A point is the mean of 5 logged steps."]
+    corpora = {str(one.header["corpus"]) for one in comparisons}
+    notes = [f"Text: {', '.join(map(cut, sorted(corpora)))} (train)."]
+    notes.append(source(comparisons, skip=["protocol", "stride", "corpus"]))
+    if any(len(log) >= SMOOTHED for run in runs if (log := losses_of(run))):
+        notes.append(f"A point is the mean of {SMOOTHED} logged steps.")
     if any(math.isfinite(low) for series in every if has_bands(series) for one in series for low in one.low):
         notes.append("Bands: standard deviation over seeds, as far as all of them have trained.")
     stopped = [note for _, some in found for note in some]

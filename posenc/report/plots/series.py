@@ -13,9 +13,9 @@ from posenc.core.errors import UserError, visible
 from posenc.report.captions import millions
 from posenc.report.colors import Style, styles_of
 from posenc.results.cells import Cell
-from posenc.results.comparison import Comparison, Row, compare
+from posenc.results.comparison import CompareRequest, Comparison, Row, compare_runs
 from posenc.results.load import Run, losses_of
-from posenc.results.row_groups import full_label
+from posenc.results.rows import full_label
 from posenc.results.schema import HEADLINE, METRICS
 
 LONGEST_NAME = 44  # characters
@@ -125,14 +125,14 @@ def has_bands(series: Sequence[Series]) -> bool:
 
 
 def panel_titles(comparisons: Sequence[Comparison]) -> list[str]:
-    """Name the facet, and what else sets the comparisons apart; empty for one that is no facet."""
+    """Name the group, and what else sets the comparisons apart; empty for a single one."""
     facts = [_facts(one) for one in comparisons]
-    facets = [one.header["facet"] for one in comparisons]
     titles = []
-    for facet, fact in zip(facets, facts, strict=True):
-        parts = [] if facet is None else [f"{facet['key']} {facet['value']}"]
+    for comparison, fact in zip(comparisons, facts, strict=True):
+        group = comparison.header["group"]
+        parts = [f"{key} {value}" for key, value in group.items()]
         for key, text in fact.items():
-            known = facet is not None and str(facet["value"]) in text.split()  # the facet itself
+            known = any(str(value) in text.split() for value in group.values())  # the group itself
             if text and not known and len({one[key] for one in facts}) > 1:
                 parts.append(text)
         titles.append(cut(", ".join(parts)))
@@ -235,14 +235,14 @@ def measured(
         if (one.header["protocol"], one.header["metric"]) == (protocol, "nats"):
             found.append(one)
         elif any(record["protocol"] == protocol for run in members for record in run.records):
-            other = compare(members, protocol, "nats", allow_mixed=True)
+            (other,) = compare_runs(members, CompareRequest(protocol, allow_mixed=True))
             other.rows = [
                 row
                 for shown in one.rows
                 for row in other.rows
                 if row.extend == shown.extend and set(row.runs) & set(shown.runs)
             ]
-            other.header["facet"] = one.header["facet"]
+            other.header["group"] = one.header["group"]
             found.append(other)
     if not found:
         hint = f"measure it: posenc eval run=DIR 'eval.protocols=[{HEADLINE},{protocol}]'"

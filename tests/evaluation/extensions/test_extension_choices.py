@@ -14,7 +14,7 @@ from posenc.encodings.options import SCALES, Window
 from posenc.evaluation.extensions import NotForThisEncodingError
 
 TOKENS = list(range(13)) * 3
-FREQUENCIES = ("pi", "ntk", "dynamic_ntk", "ntk_by_parts", "yarn", "longrope")
+FREQUENCIES = ("pi", "ntk", "dynamic_ntk", "ntk_by_parts", "yarn", "llama3", "longrope")
 DISTANCES = ("rerope", "self_extend", "sinks", "lm_infinite")
 
 
@@ -26,7 +26,11 @@ DISTANCES = ("rerope", "self_extend", "sinks", "lm_infinite")
         ("ntk", {"factor": math.nan}, "factor"),
         ("dynamic_ntk", {"factor": 0}, "factor"),
         ("ntk_by_parts", {"beta_slow": -1.0}, "beta_slow"),
+        ("ntk_by_parts", {"beta_slow": 0.0}, "beta_slow"),  # over the index
         ("yarn", {"beta_slow": 4.0, "beta_fast": 4.0}, "beta_fast"),
+        ("yarn", {"mscale": -1.0}, "mscale"),
+        ("llama3", {"high_freq_factor": 1.0}, "high_freq_factor"),
+        ("llama3", {"original_context": 0}, "original_context"),
         ("longrope", {"factors": [1.0, 2.0]}, "factors"),
         ("longrope", {"factors": [1.0, 2.0, 0.0, 3.0]}, "factors[2]"),
         ("rerope", {"window": 0}, "window"),
@@ -52,8 +56,6 @@ def test_a_number_is_used_at_every_window_and_auto_grows_with_it() -> None:
     fixed, auto = (extension_of(model_of("rope"), "pi", factor=f) for f in (2, "auto"))
     assert [fixed.resolved(w)["factor"] for w in (4, T, 64)] == [2, 2, 2]
     assert [auto.resolved(w)["factor"] for w in (4, T, 64)] == [1, 1, 8]
-    one = extension_of(model_of("rope"), "ntk", factor=1)
-    assert one.effective_encoding(LONG) is one.model.effective_encoding
     dynamic = extension_of(model_of("rope"), "dynamic_ntk", factor=4.0)
     assert [dynamic.resolved(w)["factor"] for w in (4, T, 2 * T, 64)] == [1, 1, 5, 29]
 
@@ -78,7 +80,7 @@ def test_pairs_of_partial_rotary_and_dropped_ones() -> None:
     dropped = extension_of(model_of("rope", drop_low=0.5), "ntk").effective_encoding(LONG)
     base = BASE * 4 ** (8 / 6)
     assert torch.allclose(theta_of(dropped), torch.tensor([1, base**-0.25, 0, 0], dtype=torch.float64))
-    for name in ("pi", "ntk_by_parts", "yarn"):
+    for name in ("pi", "ntk_by_parts", "yarn", "llama3"):
         slower = theta_of(extension_of(model_of("rope", drop_low=0.5), name).effective_encoding(LONG))
         assert (slower[:2] > 0).all() and not slower[2:].any()
     assert "single pair" in refused(model_of("rope", fraction=0.25), "ntk")
@@ -87,8 +89,9 @@ def test_pairs_of_partial_rotary_and_dropped_ones() -> None:
 def test_a_warning_where_no_frequency_is_kept() -> None:
     name = "yarn"
     model = model_of("rope")
-    assert "turns 1.3 times within 8 tokens" in extension_of(model, name).warnings()[0]
-    assert extension_of(model, name, beta_fast=1.2).warnings() == []
+    assert "turns 1.3 times within 8 tokens" in extension_of(model, name, ramp="turns").warnings()[0]
+    assert extension_of(model, name, ramp="turns", beta_fast=1.2).warnings() == []
+    assert extension_of(model, name).warnings() == []  # over the index the first is always kept
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from extending import (
     Law,
     T,
     Way,
+    alibi,
     alibi_and_rope,
     by_pairs,
     extension_of,
@@ -33,15 +34,27 @@ THETA = [BASE ** (-2 * k / WIDTH) for k in range(WIDTH // 2)]
 S = LONG / T
 
 
-def by_parts(slow: float, fast: float) -> list[float]:
+def by_parts(slow: float, fast: float, length: int = T) -> list[float]:
     """Section 3.2 of YaRN."""
     out = []
     for theta in THETA:
         wavelength = 2 * math.pi / theta
-        turns = T / wavelength
+        turns = length / wavelength
         share = 0.0 if turns < slow else 1.0 if turns > fast else (turns - slow) / (fast - slow)
         out.append((1 - share) * theta / S + share * theta)
     return out
+
+
+def by_index(slow: float, fast: float) -> list[float]:
+    """Of the released code: a ramp between the indices that turn so often, rounded outwards."""
+    at = [WIDTH * math.log(T / (turns * 2 * math.pi)) / (2 * math.log(BASE)) for turns in (fast, slow)]
+    low, high = max(math.floor(at[0]), 0), min(math.ceil(at[1]), WIDTH - 1)
+    shares = [min(1.0, max(0.0, (k - low) / (high - low))) for k in range(WIDTH // 2)]
+    return [share * theta / S + (1 - share) * theta for share, theta in zip(shares, THETA, strict=True)]
+
+
+def temperature(scale: float) -> float:
+    return 0.1 * scale * math.log(S) + 1
 
 
 def based(base: float) -> list[float]:
@@ -63,6 +76,7 @@ def in_cache(sinks: int, size: int) -> Any:
 
 
 # name, knobs, and what it is; T = 8, W = 32, s = 4
+SLOW = {"beta_slow": 0.1, "beta_fast": 1.0}
 ROTARY: dict[str, tuple[str, dict[str, Any], Way]] = {
     "pi": ("pi", {}, Way(distance=lambda i, j: i / S - j / S)),
     "pi-2": ("pi", {"factor": 2}, Way(distance=lambda i, j: i / 2 - j / 2)),
@@ -73,11 +87,23 @@ ROTARY: dict[str, tuple[str, dict[str, Any], Way]] = {
         {"factor": 2.0},
         Way(based(BASE * (2 * LONG / T - 1) ** (WIDTH / (WIDTH - 2)))),
     ),
-    "ntk_by_parts": ("ntk_by_parts", {"beta_slow": 0.1, "beta_fast": 1.0}, Way(by_parts(0.1, 1.0))),
-    "yarn": (
+    "ntk_by_parts": ("ntk_by_parts", SLOW, Way(by_index(0.1, 1.0))),
+    "ntk_by_parts-turns": ("ntk_by_parts", {**SLOW, "ramp": "turns"}, Way(by_parts(0.1, 1.0))),
+    "yarn": ("yarn", SLOW, Way(by_index(0.1, 1.0), times=lambda n: temperature(1) ** 2)),
+    "yarn-paper": (
         "yarn",
-        {"beta_slow": 0.1, "beta_fast": 2.0},
-        Way(by_parts(0.1, 2.0), times=lambda n: (0.1 * math.log(S) + 1) ** 2),
+        {"ramp": "turns", "beta_slow": 0.1, "beta_fast": 2.0, "mscale_all_dim": 1.0},
+        Way(by_parts(0.1, 2.0), times=lambda n: temperature(1) ** 2),
+    ),
+    "yarn-v2": (
+        "yarn",
+        {**SLOW, "mscale": 0.707, "mscale_all_dim": 0.4},
+        Way(by_index(0.1, 1.0), times=lambda n: temperature(0.707) ** 2),
+    ),
+    "llama3": (
+        "llama3",
+        {"low_freq_factor": 0.1, "high_freq_factor": 2.0, "original_context": "0.5x"},
+        Way(by_parts(0.1, 2.0, T // 2)),
     ),
     "longrope": (
         "longrope",
@@ -117,14 +143,15 @@ LEAKY = (
 )
 
 
+TOKENS = torch.randint(13, (LONG,), generator=torch.Generator().manual_seed(1)).tolist()
+
+
 def agrees(model: Decoder, name: str, knobs: dict[str, Any], way: Way, law: Law) -> None:
-    torch.manual_seed(1)
-    tokens = torch.randint(13, (LONG,)).tolist()
     acting = extension_of(model, name, **knobs).effective_encoding(LONG)
-    expected = by_pairs(model, tokens, way, law)
-    assert (logits(model, tokens, acting) - expected).abs().max() < CLOSE
-    assert (logits(model, tokens, acting, wanted=3) - expected[-3:]).abs().max() < CLOSE
-    plain = by_pairs(model, tokens, Way(), law)
+    expected = by_pairs(model, TOKENS, way, law)
+    assert (logits(model, TOKENS, acting) - expected).abs().max() < CLOSE
+    assert (logits(model, TOKENS, acting, wanted=3) - expected[-3:]).abs().max() < CLOSE
+    plain = by_pairs(model, TOKENS, Way(), law)
     assert (plain - expected).abs().max() > 100 * CLOSE  # it changes something
 
 
@@ -161,7 +188,22 @@ def test_a_rotation_that_widens_the_head_keeps_its_scale() -> None:
 
 def test_the_temperature_is_of_the_biased_logits() -> None:
     model = model_of("sum", parts=["alibi", {"name": "rope", "base": BASE}])
-    agrees(model, *ROTARY["yarn"], alibi_and_rope)
+    agrees(model, *ROTARY["yarn-paper"], alibi_and_rope)
+
+
+@pytest.mark.parametrize(("mscale", "all_dim"), [(1.0, 0.0), (0.707, 0.4)])
+def test_cos_and_sin_are_louder_and_the_bias_is_not(mscale: float, all_dim: float) -> None:
+    model = model_of("sum", parts=["alibi", {"name": "rope", "base": BASE}])
+    louder = (temperature(mscale) / temperature(all_dim)) ** 2
+
+    def law(q: list[float], k: list[float], r: float, head: int, theta: Any) -> float:
+        return louder * rope(q, k, r, head, theta) + alibi(r, head)
+
+    way = Way(by_index(0.1, 1.0), times=lambda n: temperature(all_dim) ** 2)
+    knobs = {**SLOW, "mscale": mscale, "mscale_all_dim": all_dim}
+    expected = by_pairs(model, TOKENS, way, law)
+    acting = extension_of(model, "yarn", **knobs).effective_encoding(LONG)
+    assert (logits(model, TOKENS, acting) - expected).abs().max() < CLOSE
 
 
 @pytest.mark.parametrize("name", ["window", "sinks", "lm_infinite"])

@@ -75,6 +75,13 @@ def test_up_to_the_training_length_nothing_changes(name: str) -> None:
     assert torch.equal(logits(extension.model, TOKENS[:T], extension.effective_encoding(T)), plain)
 
 
+@pytest.mark.parametrize("name", [path.stem for path in PATHS if "factor" in settings(path)])
+def test_a_factor_of_one_is_the_model_as_trained(name: str) -> None:
+    extension = on_rope(name, factor=1)
+    window = T if name == "dynamic_ntk" else LONG  # whose factor multiplies W/T
+    assert extension.effective_encoding(window) is extension.model.effective_encoding
+
+
 @every_extension
 def test_beyond_it_changes_finite_logits_and_never_the_model(name: str) -> None:
     extension = on_rope(name)

@@ -36,7 +36,7 @@ def library(kind: str, **parameters: Any) -> tuple[Tensor, float]:
 
 
 def ours(name: str, **knobs: Any) -> tuple[Tensor, float]:
-    """Frequencies at 4T, and the factor on the logits."""
+    """Frequencies at 4T, and the factor on cos and sin (of longrope on the logits, its root)."""
     own = build_encoding(
         "rope", d_model=WIDTH, n_heads=1, head_dim=WIDTH, n_layers=1, train_length=T, base=BASE
     )
@@ -44,21 +44,17 @@ def ours(name: str, **knobs: Any) -> tuple[Tensor, float]:
     assert built is not None
     acting: Any = built.effective_encoding(LONG)
     turning = next(part for part in acting.parts if "rotate" in part.hooks)
-    return turning.frequencies(torch.device("cpu")), built.resolved(LONG).get("logits", 1.0)
-
-
-def turns(k: float) -> float:
-    """Of the pair k within T."""
-    return T * BASE ** (-2 * k / WIDTH) / (2 * math.pi)
+    cos, sin = turning.angles(torch.arange(3))
+    times = float((cos**2 + sin**2).sqrt().mean())
+    if name == "longrope":
+        times *= math.sqrt(built.resolved(LONG)["logits"])
+    return turning.frequencies(torch.device("cpu")), times
 
 
 DIVISORS = [1 + k / 8 for k in range(WIDTH // 2)]
 LONG_FACTORS = {"long_factor": DIVISORS, "short_factor": [1.0] * 32}
-# the library ramps over the index: here no pair lies on the ramp
-BETAS = {
-    "beta_fast": turns(12.01),
-    "beta_slow": turns(12.99),
-}
+WIDE = {"beta_fast": 8.0, "beta_slow": 2.0}
+MSCALE = {"mscale": 0.707, "mscale_all_dim": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -72,13 +68,22 @@ BETAS = {
             "longrope",
             LONG_FACTORS,
         ),
-        ("yarn", BETAS, "yarn", BETAS),
+        ("yarn", {}, "yarn", {}),
+        ("yarn", WIDE, "yarn", WIDE),
+        ("yarn", MSCALE, "yarn", MSCALE),
+        ("llama3", {}, "llama3", {"low_freq_factor": 1.0, "high_freq_factor": 4.0}),
+        (
+            "llama3",
+            {"factor": 8.0, "high_freq_factor": 16.0},
+            "llama3",
+            {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 16.0},
+        ),
     ],
 )
 def test_frequencies_and_temperature(
     name: str, knobs: dict[str, Any], kind: str, parameters: dict[str, Any]
 ) -> None:
     theta, factor = library(kind, **parameters)
-    found, logits = ours(name, **knobs)
+    found, times = ours(name, **knobs)
     assert float((found / theta.double() - 1).abs().max()) < CLOSE
-    assert math.isclose(logits, factor**2, rel_tol=1e-12)
+    assert math.isclose(times, factor, rel_tol=1e-6)

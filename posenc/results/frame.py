@@ -1,0 +1,171 @@
+"""One tidy table of a comparison, for pandas or a spreadsheet: a line for each cell, seed or document.
+
+`pandas.DataFrame(cells_table(compare_runs(runs)))`. Protocols, extensions and whatever tells tables apart are
+columns, a column has one unit, numbers are not rounded, and all lines of a table have the same keys.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from posenc.results.cells import Cell, make_bin_cell, make_cell
+from posenc.results.comparison import EVERYTHING, CompareRequest, Comparison, Row, compare_groups
+from posenc.results.load import Run
+from posenc.results.ranking import Versus
+from posenc.results.rows import RowGroup, Selected
+from posenc.results.schema import Record
+
+Line = dict[str, Any]
+
+
+def cells_table(comparisons: Sequence[Comparison]) -> list[Line]:
+    """Return a line for each row and window, means over seeds; a row without a window has its reason."""
+    return _aligned(line for one in comparisons for row in one.rows for line in _cells(one, row))
+
+
+def seeds_table(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -> list[Line]:
+    """Return a line for each run and window of the tables of `compare_runs`."""
+    return _aligned(
+        head | _seed(replace(group, members=[member]), column.multiple)
+        for comparison, head, group, member in _members(runs, request)
+        for column in comparison.columns
+    )
+
+
+def documents_table(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -> list[Line]:
+    """Return a line for each run, window and document of the tables of `compare_runs`."""
+    return _aligned(
+        head | line
+        for comparison, head, group, member in _members(runs, request)
+        for multiple, record in sorted(member.cells.get(group.extend, {}).items())
+        if "curve" in record or any(column.multiple == multiple for column in comparison.columns)
+        for line in _documents(record, member.record(None, 1.0))
+    )
+
+
+def _members(
+    runs: Sequence[Run], request: CompareRequest
+) -> Iterator[tuple[Comparison, Line, RowGroup, Selected]]:
+    """Yield each run of each row, with its first columns."""
+    for comparison, groups in compare_groups(runs, replace(request, extensions="rows")):
+        for row, group in zip(comparison.rows, groups, strict=True):
+            for member in group.members:
+                own = {"run": str(member.run.path), "seed": member.run.seed}
+                yield comparison, _head(comparison, row) | own, group, member
+
+
+def _head(comparison: Comparison, row: Row) -> Line:
+    return {
+        "protocol": comparison.header["protocol"],
+        **comparison.header["group"],
+        "label": row.label,
+        "encoding": row.encoding,
+        "extend": row.extend,
+        "beyond": row.beyond,
+        **row.mixed,
+    }
+
+
+def _cells(comparison: Comparison, row: Row) -> Iterator[Line]:
+    h, head = comparison.header, _head(comparison, row)
+    metric = h["metric"]
+    of_row: Line = {"undertrained": row.undertrained, "effective_context": None}
+    if row.effective_context is not None:
+        of_row["effective_context"] = row.effective_context.window
+    if row.uses_context is not None:
+        name = "uses_context_bpb" if metric == "bpb" else "uses_context_nats"
+        of_row |= {name: row.uses_context.change, **_ends(name, row.uses_context.ci95)}
+    if row.curve is not None:
+        places = ("none" if at is None else str(at) for at in row.curve.breaks_at)
+        of_row |= {"slope_nats_per_token": row.curve.slope, "breaks_at": " ".join(places)}
+    if h["reference"] is not None:
+        of_row[f"reference_{metric}"] = h["reference"]["mean"]
+    for cell in row.cells:
+        yield head | _cell(cell, metric) | of_row
+    if not row.cells:
+        yield head | {"note": "; ".join(row.notes)}
+    for extension, extended in zip(comparison.extensions, row.extensions, strict=True):
+        if extended is not None:
+            yield head | {"extend": extension.name} | _cell(extended, metric)
+    for probe, probed in zip(comparison.probes, row.probes, strict=True):
+        yield head | {"protocol": probe.protocol} | _cell(probed.cell, "nats")
+
+
+def _cell(cell: Cell, metric: str) -> Line:
+    loss, change = f"loss_{metric}", f"change_{metric}"
+    line: Line = {"multiple": cell.multiple, "window": cell.window, "seeds": cell.seeds}
+    line |= {loss: cell.mean, f"{loss}_sd": cell.spread}
+    line |= {change: cell.change, f"{change}_sd": cell.change_spread, **_ends(change, cell.change_ci95)}
+    if cell.verdict is not None:
+        line |= {"change_bpb": cell.verdict_change, **_ends("change_bpb", cell.verdict_ci95)}
+    line["verdict"] = cell.verdict
+    line |= _versus("best", cell.versus_best, metric) | _versus("baseline", cell.versus_baseline, metric)
+    return line | {"targets": cell.targets, "documents": cell.documents, "note": cell.note}
+
+
+def _versus(name: str, versus: Versus | None, metric: str) -> Line:
+    """Return the columns `versus_best`, its word, and `versus_best_nats`, the difference."""
+    if versus is None:
+        return {}
+    column = f"versus_{name}_{metric}"
+    line: Line = {f"versus_{name}": versus.word, column: versus.difference, **_ends(column, versus.ci95)}
+    return line | {f"versus_{name}_p": versus.p, f"versus_{name}_method": versus.method}
+
+
+def _seed(one: RowGroup, multiple: float) -> Line:
+    """Return the columns of a row of one run; its intervals are over documents."""
+    (member,) = one.members
+    records = member.records
+    if any("curve" in record for record in records):
+        nats, bits = make_bin_cell(one, multiple), None
+    else:
+        nats, bits = make_cell(one, multiple, "nats"), make_cell(one, multiple, "bpb")
+    line: Line = {"multiple": multiple, "window": nats.window, "loss_nats": nats.mean}
+    line |= {"change_nats": nats.change, **_ends("change_nats", nats.change_ci95)}
+    if bits is not None:
+        line |= {"loss_bpb": bits.mean, "change_bpb": bits.change, **_ends("change_bpb", bits.change_ci95)}
+    line |= {"verdict": nats.verdict, "targets": nats.targets, "documents": nats.documents}
+    for key in ("corpus", "split", "stride", "checkpoint_step"):
+        line[key] = records[0].get(key) if records else None
+    return line | {"note": nats.note}
+
+
+def _documents(record: Record, base: Record | None) -> Iterator[Line]:
+    """Yield a line for each document; its change is against the run as trained at T on the same targets."""
+    at_t: dict[int, float] = {}
+    if base is not None and base["targets_hash"] == record["targets_hash"]:
+        at_t = {one["document"]: one["nats"] for one in _sums(base)}
+    for one in _sums(record):
+        nats, bits = one.pop("nats"), math.log(2) * one["bytes"]
+        change = nats - at_t[one["document"]] if one["document"] in at_t else None
+        yield {
+            "multiple": record["multiple"],
+            "window": record["window"],
+            "group": None,
+            **one,
+            "loss_nats": nats / one["targets"],
+            "loss_bpb": nats / bits if bits else None,
+            "change_nats": None if change is None else change / one["targets"],
+            "change_bpb": None if change is None or not bits else change / bits,
+        }
+
+
+def _sums(record: Record) -> list[dict[str, Any]]:
+    """Return the sums of a record, a mapping for each document."""
+    columns: Any = record["per_document"] or {}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _ends(name: str, interval: Sequence[float] | None) -> Line:
+    low, high = interval or (None, None)
+    return {f"{name}_low": low, f"{name}_high": high}
+
+
+def _aligned(lines: Iterable[Line]) -> list[Line]:
+    """Return the lines with the keys of all, in the order of their first appearance."""
+    found = list(lines)
+    empty = dict.fromkeys(key for line in found for key in line)
+    return [empty | line for line in found]
