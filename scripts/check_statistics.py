@@ -4,13 +4,14 @@
 Prints Markdown tables (a few minutes on one core). Old: every pair of rows paired by seed, Student's t, Holm
 over all pairs. Welch: against the best row, unpaired. New: as posenc.results.ranking does it. Simulated rows
 are the study's: their losses by document (documents drawn anew with replacement), seeds normal with their
-standard deviation.
+standard deviation. `equal`: all rows as good as the best; `edge`: every second one worse by just the margin.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,8 +23,7 @@ from posenc.results.cells import samples_of
 from posenc.results.load import load_runs
 from posenc.results.moderated import shared_variances
 from posenc.results.ranking import SAME, compare_with, ranked_rows, unpaired
-from posenc.results.row_groups import group_runs
-from posenc.results.selection import mixed_values, select
+from posenc.results.rows import group_runs, mixed_values, select
 from posenc.results.statistics import Sample, difference, p_beyond
 
 STUDY, SEEDS = "docs/study", 3
@@ -164,10 +164,8 @@ def held_out() -> None:
     )
 
 
-def simulated(
-    rng: np.random.Generator, rows: Rows, at: Sequence[int], shift: Sequence[float], seeds: int
-) -> Rows:
-    """Return new seeds of rows `at` of the study on new documents; `shift` in bits per byte moves each row."""
+def simulated(rng: np.random.Generator, rows: Rows, at: Sequence[int], shift: np.ndarray, seeds: int) -> Rows:
+    """Return new seeds of the study's rows `at` on new documents, each row moved by `shift` bits per byte."""
     count = len(rows[0][0].columns["document"])
     drawn = rng.integers(count, size=count)
     found = []
@@ -188,78 +186,63 @@ def simulated(
 
 
 def by_simulation(experiments: int) -> None:
+    study = columns("fixed-target")
     lines = []
-    study = {multiple: (names, first(rows, 9)) for multiple, (names, rows) in columns("fixed-target").items()}
-    for seeds, size, (multiple, name) in itertools.product((2, 3, 5), (6, 29), LENGTHS.items()):
+    for seeds, size, multiple in itertools.product((2, 3, 5), (6, 29), LENGTHS):
         names, rows = study[multiple]
-        six = [i for i, one in enumerate(names) if one in SIX]
-        at = six if size == 6 else list(range(len(rows)))
+        at = [i for i, name in enumerate(names) if size == 29 or name in SIX]
         losses = np.array([np.mean([one.ratio("bytes").value for one in rows[i].values()]) for i in at])
-        edges = np.where(np.arange(size) % 2, SAME, 0.0)
-        cases = {
-            "study": np.zeros(size),
-            "equal": losses.min() - losses,
-            "at the margin": edges + losses.min() - losses,
-        }
-        wrong: dict[str, list[int]] = {case: [0, 0, 0] for case in cases}
-        covered, together, moderated, told = [], 0, 0, np.zeros(3)
-        for case, shift in cases.items():
-            rng, truth = np.random.default_rng(0), losses + shift
-            for _ in range(experiments):
-                made = simulated(rng, rows, at, shift, seeds)
-                means = [np.mean([one.ratio("bytes").value for one in row.values()]) for row in made]
-                best = int(np.argmin(means))
-                with welch_only():
-                    welch = above_best(made)
-                new = compare_with(made, None, "bpb")
-                words = {
-                    0: [a for a, b in old_ranks(made) if b == best],
-                    1: welch,
-                    2: [i for i, one in new.items() if one.word == "above"],
-                }
-                for way, found in words.items():
-                    wrong[case][way] += any(truth[i] - truth[best] <= SAME + 1e-9 for i in found)
-                if case == "study":
-                    told += [len(found) for found in words.values()]
-                    estimates = ranked_rows(made)
-                    lowest = int(truth.argmin())
-                    ones = {
-                        i: unpaired(row, estimates[lowest]) for i, row in estimates.items() if i != lowest
-                    }
-                    covered += [inside(one.interval(), truth[i] - truth[lowest]) for i, one in ones.items()]
-                    together += all(
-                        inside(one.ci95, truth[i] - truth[best]) for i, one in new.items() if one.ci95
-                    )
-                    moderated += any(one.method == "moderated" for one in new.values())
-        share = [" / ".join(f"{100 * n / experiments:.1f}" for n in wrong[case]) for case in cases]
+        level = losses.min() - losses
+        cases = {"study": 0 * level, "equal": level, "edge": level + np.where(np.arange(size) % 2, SAME, 0.0)}
+        found = {case: one_case(experiments, rows, at, shift, seeds) for case, shift in cases.items()}
+        old = one_case(experiments, rows, at, cases["study"], seeds, old=True)
+        false = " / ".join(f"{found[case]['false']:.1%}" for case in cases)
         lines.append(
-            [
-                seeds,
-                size,
-                name,
-                " / ".join(f"{n / experiments:.1f}" for n in told),
-                *share,
-                f"{np.mean(covered):.1%}",
-                f"{together / experiments:.1%}",
-                f"{moderated / experiments:.0%}",
-            ]
+            [seeds, size, LENGTHS[multiple], f"{old['above']:.1f}", f"{found['study']['above']:.1f}"]
         )
-    table(
-        f"Simulated from the study, {experiments} experiments each: old / Welch / new",
-        [
-            "seeds",
-            "rows",
-            "at",
-            "rows above",
-            "false words in %: study",
-            "all rows equal",
-            "half at the margin",
-            "95% intervals cover",
-            "ci95 of all rows",
-            "shared",
-        ],
-        lines,
-    )
+        lines[-1] += [f"{old['false']:.1%}", false]
+        lines[-1] += [f"{found['study'][what]:.1%}" for what in ("covered", "together", "shared")]
+    head = [
+        "seeds",
+        "rows",
+        "at",
+        "above, old",
+        "above, new",
+        "false, old",
+        "false, new: study / equal / edge",
+    ]
+    head += ["95% intervals cover", "all corrected ones", "shared variance"]
+    table(f"Simulated, {experiments} experiments each: rows above the best; any false word", head, lines)
+
+
+def one_case(
+    experiments: int, rows: Rows, at: Sequence[int], shift: np.ndarray, seeds: int, old: bool = False
+) -> dict[str, float]:
+    """Return means over experiments: rows above the best, any of them falsely, coverage."""
+    rng = np.random.default_rng(0)
+    truth = shift + [np.mean([one.ratio("bytes").value for one in rows[i].values()]) for i in at]
+    lowest, found = int(truth.argmin()), []
+    for _ in range(experiments):
+        made = simulated(rng, rows, at, shift, seeds)
+        means = [np.mean([one.ratio("bytes").value for one in row.values()]) for row in made]
+        best = int(np.argmin(means))
+        versus = {} if old else compare_with(made, None, "bpb")
+        above = [i for i, one in versus.items() if one.word == "above"]
+        if old:
+            above = [a for a, b in old_ranks(made) if b == best]
+        one: dict[str, float] = {
+            "above": len(above),
+            "false": any(truth[i] - truth[best] <= SAME + 1e-9 for i in above),
+        }
+        if versus:
+            ranked = ranked_rows(made)
+            plain = {i: unpaired(row, ranked[lowest]).interval() for i, row in ranked.items() if i != lowest}
+            one["covered"] = statistics.fmean(inside(plain[i], truth[i] - truth[lowest]) for i in plain)
+            corrected = {i: one.ci95 for i, one in versus.items() if i != best}
+            one["together"] = all(inside(corrected[i], truth[i] - truth[best]) for i in corrected)
+            one["shared"] = any(one.method == "moderated" for one in versus.values())
+        found.append(one)
+    return {what: float(np.mean([one[what] for one in found])) for what in found[0]}
 
 
 def inside(interval: Sequence[float] | None, truth: float) -> bool:
@@ -267,7 +250,7 @@ def inside(interval: Sequence[float] | None, truth: float) -> bool:
 
 
 def of_documents(experiments: int) -> None:
-    """Coverage of one model's change: few documents, documents in groups, documents whose effect has a shape."""
+    """Coverage of one model's change: few documents, and documents in groups that are alike."""
     rng, lines = np.random.default_rng(0), []
 
     def covers(sizes: np.ndarray, effect: np.ndarray, groups: np.ndarray | None, truth: float = 0.0) -> bool:
@@ -282,19 +265,19 @@ def of_documents(experiments: int) -> None:
             covers(rng.lognormal(6, sigma, count), rng.normal(size=count), None) for _ in range(experiments)
         ]
         lines.append([f"{count} documents, log-normal of sigma {sigma}", f"{np.mean(hits):.1%}", ""])
-    for groups in (20, 30, 60):
-        hits = {True: [], False: []}
+    for groups in (25, 40, 80):
+        by: dict[bool, list[bool]] = {True: [], False: []}
         for _ in range(experiments):
             group = np.sort(rng.choice(groups, 160, p=rng.dirichlet(np.full(groups, 3.0))))
             effect = math.sqrt(0.2) * rng.normal(size=groups)[group] + math.sqrt(0.8) * rng.normal(size=160)
             sizes = rng.lognormal(6, 0.5, 160)
-            for known, found in hits.items():
+            for known, found in by.items():
                 found.append(covers(sizes, effect, group if known else None))
         lines.append(
             [
                 f"160 documents in {groups} groups, ICC 0.2",
-                f"{np.mean(hits[False]):.1%}",
-                f"{np.mean(hits[True]):.1%}",
+                f"{np.mean(by[False]):.1%}",
+                f"{np.mean(by[True]):.1%}",
             ]
         )
     table(
@@ -313,4 +296,4 @@ def main(experiments: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 200)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 100)
