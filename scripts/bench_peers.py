@@ -33,8 +33,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from posenc.cli.bench_cell import machine, wait_for
+from posenc.cli.bench_cell import machine
 from posenc.config.checks import check_model
+from posenc.core.machine import wait_for
 from posenc.core.paths import conf_dir
 from posenc.model.decoder import ModelShape
 from posenc.training.oom import keep_freed_memory

@@ -26,8 +26,9 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from posenc.cli.bench_cell import machine, wait_for
+from posenc.cli.bench_cell import machine
 from posenc.core.errors import UserError
+from posenc.core.machine import wait_for
 from posenc.core.seeds import generator_for
 from posenc.encodings import build_encoding, list_encodings
 from posenc.encodings.base import Encoding, Shape

@@ -5,9 +5,8 @@
 What is made stands between one of these lines and `<!-- end -->`. Nothing is trained.
     <!-- posenc ... -->                      what the command prints
     <!-- table: posenc ... -->               its first table without title and legend
+    <!-- prints: FILE KEY=VALUE ... as DIR -->  what `posenc train` of that run prints at its end
     <!-- costs: FILE FILE -->                runs, seeds and minutes of each file of records
-    <!-- pairs: FILE KEY=VALUE ... -->       how many pairs of rows are told apart at each length
-    <!-- agreed: PATH SEED,SEED -->         how many pairs each seed by itself tells apart, and in which order
     <!-- changes: PATH KEY=VALUE ... PROTOCOL@MULTIPLE ... -->    losses at 1x, changes beyond it
     <!-- grid: PATH KEY=VALUE,... -->        encodings by the values of a setting: loss at T, change at 8T
     <!-- seeds: PATH ROW ROW MULTIPLE -->    two rows seed by seed
@@ -23,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import itertools
 import re
 import shlex
@@ -35,9 +35,10 @@ import study_tables
 from typer.testing import CliRunner
 
 from posenc.cli import app
+from posenc.report.writers import show_runs
 
 ROOT = Path(__file__).parents[1]
-NAMES = ("study.md", "study-directions.md", "reading-the-numbers.md", "tutorial.md", "performance.md")
+NAMES = ("study.md", "reading-the-numbers.md", "tutorial.md", "performance.md")
 PAGES = (ROOT / "README.md", *(ROOT / "docs" / name for name in NAMES))
 MADE = re.compile(
     r"(?P<head><!-- (?P<how>posenc |[a-z]+: )(?P<words>[^\n]*?) -->\n)"
@@ -69,12 +70,19 @@ def table(words: str) -> str:
     return f"```text\n{rows}\n```\n"
 
 
+def prints(words: str) -> str:
+    """What the run's own command prints on stdout at its end, saved in the directory that is named last."""
+    conditions, _, directory = words.partition(" as ")
+    stream = io.StringIO()
+    show_runs(study_tables.runs_of(conditions.split()), stream, saved=Path(directory))
+    return f"```text\n{stream.getvalue().strip()}\n```\n"
+
+
 MAKERS = {
     "posenc ": shown,
+    "prints: ": prints,
     "table: ": table,
     "costs: ": study_tables.costs,
-    "pairs: ": study_tables.pairs,
-    "agreed: ": study_tables.agreed,
     "changes: ": study_tables.changes,
     "grid: ": study_tables.grid,
     "seeds: ": study_tables.seeds,

@@ -14,7 +14,7 @@ from posenc.report.table import cell_lines
 from posenc.results import Run, load_runs
 from posenc.results.against import against, tables
 from posenc.results.cells import Cell
-from posenc.results.comparison import Comparison, View, compare
+from posenc.results.comparison import CompareRequest, Comparison, compare_runs
 from posenc.results.ranking import short_verdict
 from posenc.results.settings import where
 
@@ -43,45 +43,12 @@ def _middle(values: list[float]) -> str:
     return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
 
 
-def pairs(words: str) -> str:
-    """Of all pairs of rows: told apart, tied, unclear; by length."""
-    table = compare(_runs(words.split()), "fixed-target", "nats", allow_mixed=False)
-    lines = ["| length | pairs | told apart | tied | unclear |", "| --- | ---: | ---: | ---: | ---: |"]
-    for column in table.columns:
-        said = [pair.word for pair in column.pairs]
-        apart = said.count("lower") + said.count("higher")
-        counts = (len(said), apart, said.count("tie"), said.count("unclear"))
-        lines.append(f"| {column.multiple:g}x | {' | '.join(map(str, counts))} |")
-    return "\n".join(lines) + "\n"
-
-
-def agreed(words: str) -> str:
-    """Pairs of rows by how many of the seeds tell them apart, each by itself, by length: PATH SEED,SEED."""
-    path, listed = words.split()
-    runs, seeds = _runs([path]), listed.split(",")
-    alone = [compare(where(runs, [f"seed={seed}"]), "fixed-target", "nats", False) for seed in seeds]
-    assert all([row.label for row in table.rows] == [row.label for row in alone[0].rows] for table in alone)
-    lines = ["| length | pairs | by every seed, in one order | in opposite orders | by some | by none |"]
-    lines.append("| --- | ---: | ---: | ---: | ---: | ---: |")
-    for columns in zip(*(table.columns for table in alone), strict=True):
-        count = Counter[str]()
-        for pair in zip(*(column.pairs for column in columns), strict=True):
-            orders = [one.word for one in pair if one.word in ("lower", "higher")]
-            if {"lower", "higher"} <= set(orders):
-                count["both"] += 1
-            else:
-                count["every" if len(orders) == len(seeds) else "some" if orders else "none"] += 1
-        numbers = (count.total(), *(count[kind] for kind in ("every", "both", "some", "none")))
-        lines.append(f"| {columns[0].multiple:g}x | {' | '.join(map(str, numbers))} |")
-    return "\n".join(lines) + "\n"
-
-
 def changes(words: str) -> str:
     """Losses at 1x and changes beyond it, of the rows of some runs, by several protocols."""
     every = words.split()
     columns = [tuple(word.rstrip("x").split("@")) for word in every if "@" in word]
-    runs = _runs([word for word in every if "@" not in word])
-    found = {name: compare(runs, name, "nats", allow_mixed=True) for name, _ in columns}
+    runs = runs_of([word for word in every if "@" not in word])
+    found = {name: _table(runs, protocol=name, allow_mixed=True) for name, _ in columns}
     order = [label(row) for row in found[columns[0][0]].rows]
     heads = [f"{name} {multiple}x" for name, multiple in columns]
     lines = [f"| | {' | '.join(heads)} |", f"| --- |{' ---: |' * len(heads)}"]
@@ -106,8 +73,8 @@ def grid(words: str) -> str:
     path, setting = words.split()
     key, _, listed = setting.partition("=")
     values = listed.split(",")
-    every = _runs([path])
-    tables_of = [compare(where(every, [f"{key}={v}"]), "fixed-target", "nats", False) for v in values]
+    every = runs_of([path])
+    tables_of = [_table(where(every, [f"{key}={v}"])) for v in values]
     lines = [f"| {key} | {' | '.join(values)} |", f"| --- |{' ---: |' * len(values)}"]
     for rows in zip(*(table.rows for table in tables_of), strict=True):  # an encoding, in order of names
         assert len({row.label for row in rows}) == 1
@@ -123,16 +90,16 @@ def grid(words: str) -> str:
 def seeds(words: str) -> str:
     """Two rows at one length, seed by seed and all together: PATH ROW ROW MULTIPLE."""
     path, first, second, length = words.split()
-    runs = where(_runs([path]), [f"encoding={first},{second}"])
+    runs = where(runs_of([path]), [f"encoding={first},{second}"])
     lines = [f"| seed | {first} | {second} | difference, nats | {second} is |"]
     lines.append("| --- | ---: | ---: | ---: | --- |")
     numbers = sorted({run.seed for run in runs if run.seed is not None})
     for name, some in [*((str(n), [run for run in runs if run.seed == n]) for n in numbers), ("all", runs)]:
-        view = View(rows=(first, second), columns=(float(length.rstrip("x")),), baseline=first)
-        table = compare(some, "fixed-target", "nats", allow_mixed=False, view=view)
+        column = float(length.rstrip("x"))
+        table = _table(some, rows=(first, second), columns=(column,), baseline=first)
         cells = [row.cells[0] for row in table.rows]
         told = [f"{cell.mean:.3f} ({cell.change:+.3f}, {short_verdict(str(cell.verdict))})" for cell in cells]
-        against_first = cells[1].against
+        against_first = cells[1].versus_baseline
         assert against_first is not None
         told += [f"{against_first.difference:+.3f}", against_first.word]
         lines.append(f"| {name} | {' | '.join(told)} |")
@@ -145,10 +112,10 @@ def repeated(words: str) -> str:
     The change beyond T and its word, which holds for that model alone; from the smallest change.
     """
     path, listed, length, *conditions = words.split()
-    runs = _runs([path, *conditions])
+    runs = runs_of([path, *conditions])
     found: dict[str, dict[str, Cell]] = defaultdict(dict)
     for seed in listed.split(","):
-        for row in compare(where(runs, [f"seed={seed}"]), "fixed-target", "nats", allow_mixed=False).rows:
+        for row in _table(where(runs, [f"seed={seed}"])).rows:
             cells = [cell for cell in row.cells if cell.multiple == float(length.rstrip("x"))]
             found[row.label].update((seed, cell) for cell in cells if cell.change is not None)
     several = {name: of for name, of in found.items() if len(of) > 1}
@@ -169,7 +136,12 @@ def repeated(words: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _runs(words: Sequence[str]) -> list[Run]:
+def _table(runs: Sequence[Run], **request: Any) -> Comparison:
+    """Return the first table of a comparison."""
+    return compare_runs(runs, CompareRequest(**request))[0]
+
+
+def runs_of(words: Sequence[str]) -> list[Run]:
     """Paths below the clone, and conditions such as seed=0."""
     paths = [ROOT / word for word in words if "=" not in word]
     return where(load_runs(paths), [word for word in words if "=" in word])

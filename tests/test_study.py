@@ -73,10 +73,10 @@ def test_every_table_and_figure_is_what_the_records_give() -> None:
     ("text", "says"),
     [
         (
-            "<!-- pairs: x -->\nprose\n<!-- costs: x -->\n<!-- end -->\n",
-            "<!-- pairs: x --> has no <!-- end -->",
+            "<!-- costs: y -->\nprose\n<!-- costs: x -->\n<!-- end -->\n",
+            "<!-- costs: y --> has no <!-- end -->",
         ),
-        ("<!-- pairs: x -->\n", "<!-- pairs: x --> has no <!-- end -->"),
+        ("<!-- costs: y -->\n", "<!-- costs: y --> has no <!-- end -->"),
         ("<!-- end -->\n", "<!-- end -->: nothing makes this"),
         ("<!-- pears: x -->\n<!-- end -->\n", "<!-- pears: x -->: nothing makes this"),
         ("prose\n", "nothing on the page"),
@@ -93,7 +93,7 @@ def test_a_changed_number_is_seen(
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "study").symlink_to(RECORDS)
     page = tmp_path / "docs" / "page.md"
-    page.write_text("<!-- pairs: docs/study/reference.runs.jsonl.gz -->\n<!-- end -->\n")
+    page.write_text("<!-- repeated: docs/study 0,1,2 8x encoding=rope,alibi -->\n<!-- end -->\n")
     monkeypatch.setattr(study_page, "ROOT", tmp_path)
     monkeypatch.setattr(study_page, "PAGES", (page,))
     told = []
@@ -101,5 +101,5 @@ def test_a_changed_number_is_seen(
         monkeypatch.setattr(sys, "argv", ["study_page.py", *arguments])
         told.append(study_page.main())
         if len(told) == 2:
-            page.write_text(page.read_text().replace("| 8x |", "| 9x |"))
+            page.write_text(page.read_text().replace("| at 8x |", "| at 9x |"))
     assert told == [0, 0, 1] and "differs: docs/page.md" in capsys.readouterr().out

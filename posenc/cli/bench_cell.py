@@ -11,7 +11,7 @@ import platform
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch.utils.benchmark import Timer
 
 from posenc.core.errors import first_line
-from posenc.core.machine import LiveTensors, peak_of, usable_cores
+from posenc.core.machine import LiveTensors, peak_of, usable_cores, wait_for
 from posenc.core.seeds import generator_for, seed_for
 from posenc.data import Split, TokenStore
 from posenc.evaluation.forward_cache import DRAWS, EvalContext, window_losses
@@ -40,25 +40,21 @@ from posenc.training.optimizer import Optimization, build_optimizer, moments_of
 
 SHORTEST = 0.05  # seconds of a sample: several calls, where one is shorter
 WARM_UP = 2  # calls before anything is timed
-PRODUCT_SECONDS = 0.25  # of products for each shape
+PRODUCT_SECONDS = 0.1  # of products for each shape
 SQUARE = {"cuda": 8192}  # side of the large square product
 SMALLER_SQUARE = 1024  # elsewhere: 2048 was no faster on two cores
 
-Shape = tuple[int, int, int]
+Settings = dict[str, Any]
 
 
 def main() -> None:
     """Answer one request. What cannot be measured has a `reason` instead of figures."""
     answer_to, sys.stdout = sys.stdout, sys.stderr  # a plug-in may print
-    asked = json.load(sys.stdin)
-    device = torch.device(asked["device"])
-    answer: dict[str, Any] = {}
+    asked, answer = json.load(sys.stdin), dict[str, Any]()
     with _reason_in(answer):
-        if asked["kind"] == "rate":
-            answer["machine"] = machine(device)
-            answer["rate"] = measured_rate(device, asked["precision"], asked["shapes"])
-        else:
-            answer |= measure(asked, device)
+        device = torch.device(asked["device"])
+        answer["machine"] = machine(device)
+        answer |= measure(asked, device)
     json.dump(answer, answer_to)
 
 
@@ -76,7 +72,7 @@ class Work:
         return next(self.model.parameters()).device
 
 
-def training(asked: dict[str, Any], settings: dict[str, Any], model: Decoder) -> Work:
+def training(asked: Settings, settings: Settings, model: Decoder) -> Work:
     """Return a step as posenc.training.loop makes it: loss, gradients, clipping, AdamW."""
     length, seed, device = settings["context_length"], settings["seed"], next(model.parameters()).device
     how = Optimization(**{**asked["optimization"], "betas": tuple(asked["optimization"]["betas"])})
@@ -97,11 +93,11 @@ def training(asked: dict[str, Any], settings: dict[str, Any], model: Decoder) ->
     return Work(model, step, inputs.numel(), held)
 
 
-def evaluation(asked: dict[str, Any], window: int, settings: dict[str, Any], model: Decoder) -> Work:
-    """Return one batch of windows as fixed-target has them: their last `wanted` targets are scored."""
+def evaluation(asked: Settings, window: int, settings: Settings, model: Decoder) -> Work:
+    """Return one batch of windows as fixed-target has them: their last `n_targets` targets are scored."""
     tokens = np.random.default_rng(0).integers(asked["vocab_size"], size=2 * window + 1)
     split = Split(["random"], np.array([0]), np.array([len(tokens)]))
-    subject = EvalContext(
+    context = EvalContext(
         model=model,
         train_length=settings["context_length"],
         seed=settings["seed"],
@@ -119,7 +115,7 @@ def evaluation(asked: dict[str, Any], window: int, settings: dict[str, Any], mod
         return tokens[i % window : i % window + window + 1]
 
     def score() -> None:
-        window_losses(subject, tokens_of, count, window, asked["wanted"])
+        window_losses(context, tokens_of, count, window, asked["n_targets"])
 
     return Work(model, score, count * window, _weights(model))
 
@@ -128,12 +124,11 @@ def _weights(model: Decoder) -> int:
     return sum(one.nbytes for one in (*model.parameters(), *model.buffers()))
 
 
-def measure(asked: dict[str, Any], device: torch.device) -> dict[str, Any]:
+def measure(asked: Settings, device: torch.device) -> dict[str, Any]:
     """Return sizes, and figures of each evaluation window and of training, timed in turns with the base."""
     keep_freed_memory()
     shape, size, compiled = ModelShape(**asked["model"]), asked["vocab_size"], asked["compile"]
-    chosen = (asked["settings"], asked["base"])
-    both = [(settings, build_model(settings, shape, size).to(device)) for settings in chosen]
+    both = [(settings, build_model(settings, shape, size).to(device)) for settings in _both(asked)]
     own = both[0][1]
     answer: dict[str, Any] = {
         "parameters": count_parameters(own),
@@ -149,59 +144,69 @@ def measure(asked: dict[str, Any], device: torch.device) -> dict[str, Any]:
         return answer
     with compiled_blocks(both[0][1], compiled), compiled_blocks(both[1][1], compiled):
         _compare(answer["training"], partial(training, asked), both, asked["repeats"], compiled=compiled)
-    return answer
+    return answer | {"products_per_second": products_per_second(asked, device)}
+
+
+def _both(asked: Settings) -> list[Settings]:
+    return [asked["settings"], asked["base"]]
 
 
 def _compare(
     into: dict[str, Any],
-    work_of: Callable[[dict[str, Any], Decoder], Work],
-    both: Sequence[tuple[dict[str, Any], Decoder]],
+    work_of: Callable[[Settings, Decoder], Work],
+    both: list[tuple[Settings, Decoder]],
     repeats: int,
     *,
     compiled: bool,
 ) -> None:
-    """Add peak and times of the work with the first model, in turns with that of the second, the base."""
+    """Add peaks and times of the work with the first model, in turns with that of the second, the base."""
     with _reason_in(into):
         began = perf_counter()
         mine = work_of(*both[0])
         mine.run()  # sets up, compiles
         wait_for(mine.device)
-        into |= {"tokens": mine.tokens, **_peak(mine, compiled), "first_seconds": perf_counter() - began}
-        into |= _in_turns(mine, work_of(*both[1]), repeats)
+        into |= {"tokens": mine.tokens, "first_seconds": perf_counter() - began}
+        before = [*mine.model.parameters(), *mine.model.buffers()]
+        with peak_of(mine.device, before) as found:
+            mine.run()
+            wait_for(mine.device)
+        base = work_of(*both[1])
+        into["peak_bytes"] = mine.held + found[0]
+        into["tensor_bytes"] = _tensor_bytes(mine, compiled)
+        into["base_tensor_bytes"] = _tensor_bytes(base, compiled)
+        into |= _in_turns(mine, base, repeats)
 
 
-def _peak(work: Work, compiled: bool) -> dict[str, int]:
-    """Return bytes at the peak of the work: what the process takes, and the tensors alone.
+def _tensor_bytes(work: Work, compiled: bool) -> int:
+    """Return what tensors hold at the peak of the work; weights and moments are counted, the rest measured.
 
-    Weights and moments are counted, the rest is measured.
+    The process's own figure varies with the allocator's luck: 57 to 100 MB for one and the same batch.
     """
     before = [*work.model.parameters(), *work.model.buffers()]
-    with peak_of(work.device, before) as found:
-        work.run()
-        wait_for(work.device)
-    tensors = found[0]
-    if work.device.type == "cpu" and not compiled:
-        # The process's figure varies with the allocator's luck: 57 to 100 MB for one and the same batch.
-        meter = LiveTensors()
-        meter.ignore(before)
-        with meter:
+    if work.device.type != "cpu" or compiled:
+        with peak_of(work.device, before) as found:
             work.run()
-        tensors = meter.peak
-    return {"peak_bytes": work.held + found[0], "tensor_bytes": work.held + tensors}
+            wait_for(work.device)
+        return work.held + found[0]
+    meter = LiveTensors()
+    meter.ignore(before)
+    with meter:
+        work.run()
+    return work.held + meter.peak
 
 
-def _in_turns(mine: Work, other: Work, repeats: int) -> dict[str, Any]:
+def _in_turns(mine: Work, base: Work, repeats: int) -> dict[str, Any]:
     """Return seconds of one call, `repeats` times, each beside one of the base, taken in turns.
 
     By hand: a Timer calls twice before each sample, which would triple the time of long ones.
     """
-    for work in (mine, other):
+    for work in (mine, base):
         for _ in range(WARM_UP):
             work.run()
     calls = max(1, math.ceil(SHORTEST / _seconds(mine, 1)))
     seconds: dict[str, list[float]] = {"seconds": [], "base_seconds": []}
     for i in range(repeats):
-        both = [("seconds", mine), ("base_seconds", other)]
+        both = [("seconds", mine), ("base_seconds", base)]
         for name, work in both if i % 2 else reversed(both):
             seconds[name].append(_seconds(work, calls))
     return {**seconds, "calls": calls}
@@ -217,12 +222,6 @@ def _seconds(work: Work, calls: int) -> float:
     return (perf_counter() - began) / calls
 
 
-def wait_for(device: torch.device) -> None:
-    """Wait until everything that was asked of the device is done."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
-
-
 @contextmanager
 def _reason_in(into: dict[str, Any]) -> Iterator[None]:
     """Put the reason into `into` if the work inside fails; what was known before stays."""
@@ -234,26 +233,30 @@ def _reason_in(into: dict[str, Any]) -> Iterator[None]:
         into["reason"] = first_line(error)
 
 
-def measured_rate(device: torch.device, precision: str, shapes: Iterable[Shape]) -> dict[str, Any]:
-    """Return the best operations per second of products (m, k) x (k, n), over the shapes and a square."""
+def products_per_second(asked: Settings, device: torch.device) -> float:
+    """Return the best FLOP/s of matrix products, over those of a training step and a large square."""
+    model, m = asked["model"], asked["batch_windows"] * asked["settings"]["context_length"]
+    width, hidden = model["d_model"], model["mlp_ratio"] * model["d_model"]
+    widths = [(width, 3 * width), (width, width), (width, hidden), (hidden, width)]
     side = SQUARE.get(device.type, SMALLER_SQUARE)
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    found: list[dict[str, Any]] = []
-    for m, k, n in dict.fromkeys([*map(tuple, shapes), (side, side, side)]):
-        x = torch.randn(m, k, device=device).to(dtype)
-        weight = torch.randn(n, k, device=device).to(dtype)
-        product = {"linear": F.linear, "x": x, "weight": weight}
-        timer = Timer("linear(x, weight)", globals=product, num_threads=torch.get_num_threads())
-        best = min(timer.blocked_autorange(min_run_time=PRODUCT_SECONDS).times)
-        found.append({"shape": [m, k, n], "flops_per_second": 2.0 * m * k * n / best})
-    return {**max(found, key=lambda one: one["flops_per_second"]), "shapes": found}
+    dtype = torch.bfloat16 if asked["precision"] == "bf16" else torch.float32
+    best = 0.0
+    for a, b, c in [(side, side, side), *((m, k, n) for k, n in [*widths, (width, asked["vocab_size"])])]:
+        given = {"x": torch.randn(a, b, device=device).to(dtype), "linear": F.linear}
+        given["weight"] = torch.randn(c, b, device=device).to(dtype)
+        timer = Timer("linear(x, weight)", globals=given, num_threads=torch.get_num_threads())
+        seconds = min(timer.blocked_autorange(min_run_time=PRODUCT_SECONDS).times)
+        best = max(best, 2.0 * a * b * c / seconds)
+    return best
 
 
 def machine(device: torch.device) -> dict[str, Any]:
     """Return processor, cores, threads, device and versions, as plain JSON."""
     cuda = torch.cuda.get_device_properties(device) if device.type == "cuda" else None
+    cpuinfo = Path("/proc/cpuinfo")
+    found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text() if cpuinfo.exists() else "", re.M)
     return {
-        "cpu": _processor(),
+        "cpu": found[1].strip() if found else platform.processor() or platform.machine(),
         "cores": usable_cores(),
         "threads": torch.get_num_threads(),
         "device": str(device),
@@ -262,10 +265,3 @@ def machine(device: torch.device) -> dict[str, Any]:
         "system": platform.platform(),
         "versions": {name: n for name, n in versions().items() if name in ("python", "torch", "posenc")},
     }
-
-
-def _processor() -> str:
-    """Return the processor's own name, or its architecture where the system does not say."""
-    path = Path("/proc/cpuinfo")
-    found = re.search(r"^model name\s*:\s*(.+)$", path.read_text(), re.M) if path.exists() else None
-    return found[1].strip() if found else platform.processor() or platform.machine()

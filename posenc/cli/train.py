@@ -6,9 +6,17 @@ import sys
 import textwrap
 from collections.abc import Collection
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 from posenc.config.conf_text import choices, chosen_settings, command_tree, config_dir_of, groups
+from posenc.core.errors import UserError, first_line
 from posenc.report.writers import width_of, write
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from posenc.config.compose import Jobs
+    from posenc.config.overrides import CommandLine
 
 WIDEST = 100  # columns of the help
 COLUMN = 34  # where comments begin at the latest; those of longer settings go below
@@ -45,8 +53,7 @@ def _run(command: str, arguments: list[str], own_flags: Collection[str], dry_run
 
         if line.prints_config:
             compose_jobs(command, line)  # wrong input is refused in posenc's words here too
-        flags = [word for word in arguments if word not in line.overrides]
-        print_answer(command, [*flags, *line.overrides])  # Hydra's parser wants them before or after
+        print_answer(command, [*line.flags, *line.overrides])  # Hydra's parser wants them before or after
         return 0
     composed = compose_jobs(command, line)
     if dry_run:
@@ -54,9 +61,50 @@ def _run(command: str, arguments: list[str], own_flags: Collection[str], dry_run
 
         with alone():
             return print_dry_run(composed)
-    from posenc.running.command import run_jobs
-
     return run_jobs(command, line, composed)
+
+
+def run_jobs(command: str, line: CommandLine, composed: Jobs) -> int:
+    """Validate all jobs, then run them; return the exit code. Raises UserError, RunError."""
+    from posenc.running.jobs import applicable, seed_by_seed
+    from posenc.running.sweep import fails_fast, named_sweep, run_sweep
+    from posenc.training.distributed import current
+
+    if composed.sweep:
+        if current().size > 1:
+            problem = "torchrun makes several processes of one run, not of a sweep"
+            hint = "one torchrun for each run; or -m without torchrun: hydra/launcher=joblib"
+            raise UserError("-m", None, problem, hint=hint)
+        fails_fast(composed)
+    composed = current().in_turn(lambda: applicable(command, composed))
+    if composed.config is not None:
+        return _run_one(command, line, composed.config)
+    with named_sweep(composed.jobs):
+        composed = seed_by_seed(composed)
+        if composed.launcher is None:
+            return run_sweep(command, line, composed)
+        from posenc.running.slurm import run_launched
+
+        return run_launched(command, line, composed)
+
+
+def _run_one(command: str, line: CommandLine, config: DictConfig) -> int:
+    """Run the one job as `hydra.main` does. Raises UserError for what Hydra cannot do."""
+    from hydra.errors import HydraException
+
+    from posenc.config.compose import initialized, plain_settings
+    from posenc.config.hydra_adapter import run_as_hydra
+    from posenc.running.jobs import run_job
+
+    with initialized(line.config_dir):
+        try:
+            done = run_as_hydra(
+                command, config, lambda settings: run_job(command, plain_settings(command, settings))
+            )
+        except (HydraException, OSError, ValueError) as error:  # the job's own are in `done`
+            raise UserError("hydra", None, first_line(error), hint="see --cfg hydra") from error
+    code: int = done.return_value  # raises what the job raised
+    return code
 
 
 def help_text(command: str, arguments: list[str], width: int) -> str:

@@ -24,8 +24,11 @@ from posenc.training.precision import PRECISIONS
 NAME = re.compile(r"[A-Za-z0-9._+-]+")
 LARGEST = 2**63 - 1  # what files, seeds and tensors can hold
 # Beyond any model there is, so that a slip (or a stranger's settings) is told instead of built for hours.
+LARGEST_MODEL = 10**11  # parameters
+LARGEST_TOKENS = 10**15  # of a training
+LARGEST_BATCH = 2**26  # tokens in one update, held in memory at once
 LARGEST_SIZES = {"d_model": 10**6, "n_layers": 1000, "n_heads": 10**6, "mlp_ratio": 1000}
-LONGEST_CONTEXT = 2**30  # tokens
+LONGEST_CONTEXT = 2**24  # tokens, for training and evaluation
 LONGEST_NAME = 100  # characters; file systems take 255 bytes, and a hash follows
 
 
@@ -55,12 +58,12 @@ def whole(key: str, value: Any, *, least: int, most: int = LARGEST) -> int:
     allowed = f"a whole number from {least}" + (f" to {most}" if most < LARGEST else "")
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UserError(key, value, "wrong type", allowed=allowed)
+    written = f"{value:.0f}" if abs(value) < 1e16 else repr(value).replace("e+", "e")  # 1e30 as it was typed
     if isinstance(value, float) and not value.is_integer():  # nor are nan and infinity
         raise UserError(key, value, "not a whole number", allowed=allowed)
-    if value < least:
-        raise UserError(key, value, "too small", allowed=allowed)
-    if value > most:
-        raise UserError(key, value, "too large", allowed=f"a whole number from {least} to {most}")
+    if not least <= value <= most:
+        problem = "too small" if value < least else "too large"
+        raise UserError(key, written, problem, allowed=f"a whole number from {least} to {most}")
     return int(value)
 
 
@@ -75,7 +78,7 @@ def between(key: str, value: float, low: float, high: float, *, open_low: bool =
 
 def check_batch_tokens(value: object, context_length: int) -> int:
     """Tokens in one update: a window at least. Raises UserError."""
-    batch_tokens = whole("train.batch_tokens", value, least=1)
+    batch_tokens = whole("train.batch_tokens", value, least=1, most=LARGEST_BATCH)
     if batch_tokens < context_length:
         raise UserError(
             "train.batch_tokens",
@@ -143,6 +146,11 @@ def check_evaluation(
     fraction = between("eval.target_fraction", settings["target_fraction"], 0, 1, open_low=True)
     # T itself is always measured: it is the crop line that every change is held against
     windows = sorted({*resolve_lengths(settings["lengths"], context_length), context_length})
+    if windows[-1] > LONGEST_CONTEXT:
+        too_long = max(
+            settings["lengths"], key=lambda one: resolve_length("eval.lengths", one, context_length)
+        )
+        raise UserError("eval.lengths", too_long, "too large", allowed=f"up to {LONGEST_CONTEXT} tokens")
     block = block_of(fraction, context_length)
     chosen = dict(extend or {"name": "none"})
     tune = bool(chosen.pop("tune", False))
@@ -208,14 +216,7 @@ def check_runs_dir(given: str, folder: Path, *, writing: bool) -> None:
     """
     if not given:
         raise UserError("runs_dir", "''", "is not a folder", hint="runs_dir=. is the working folder")
-    for place in (folder, *folder.parents):
-        try:
-            place.lstat()
-            break
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:  # a name too long
-            raise UserError("runs_dir", given, f"cannot be used: {error.strerror}") from error
+    place = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if not place.is_dir():  # nor is a link to nothing
         raise UserError("runs_dir", given, f"{place} is not a folder")
     if writing and not os.access(place, os.W_OK | os.X_OK):

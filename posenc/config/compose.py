@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import glob
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,8 +21,11 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from posenc.config.checks import LARGEST
+from posenc.config.conf_text import command_tree
 from posenc.config.errors import (
     is_choice,
+    no_search,
     no_such_choice,
     translated,
     unknown_key,
@@ -35,13 +37,13 @@ from posenc.config.hydra_adapter import (
     BASIC_SWEEPER,
     combinations,
     override_parser,
-    resolving_hydra,
+    resolve_hydra,
 )
 from posenc.config.overrides import CommandLine, is_hydras, key_of, quoted
 from posenc.config.schema import LAUNCHER, EvalConfig, TrainConfig, register_schemas
 from posenc.core.console import say
 from posenc.core.errors import UserError, first_line, visible
-from posenc.core.paths import conf_dir, refuse_taken_names
+from posenc.core.paths import conf_dir, expanded, is_folder, refuse_taken_names
 from posenc.results.load import load_run, run_places
 from posenc.training.checkpoint import checkpoint_paths
 
@@ -98,25 +100,26 @@ def frozen(settings: dict[str, Any]) -> str:
 def _jobs_of(command: str, line: CommandLine) -> Jobs:
     """Compose the jobs that the line itself names, without those of `sweep.also`."""
     with initialized(line.config_dir) as search:
-        for override in line.overrides if line.multirun else ():
+        deciding = of_the_sweep(line)
+        for override in deciding:
             if key_of(override) == "experiment" and is_sweep(override):
                 hint = "a command for each; one that is to bring another along says so itself: sweep.also"
                 raise UserError("experiment", override.partition("=")[2], "one at a time", hint=hint)
-        base = _compose(command, [*search, *(of_the_sweep(line) if line.multirun else line.overrides)])
-        mode = OmegaConf.select(base, "hydra.mode")
-        choices = OmegaConf.select(base, "hydra.runtime.choices")
+        base = _compose(command, [*search, *(deciding if line.multirun or deciding else line.overrides)])
+        _refuse_folders(command, base)
+        mode, params = base.hydra.mode, base.hydra.sweeper.get("params") or {}
+        choices = base.hydra.runtime.choices
         launcher = str(choices["hydra/launcher"])
-        if not (line.multirun or str(getattr(mode, "name", mode)) == "MULTIRUN"):
+        if not (line.multirun or mode == RunMode.MULTIRUN or (mode is None and params)):
             if mode is None and launcher != "basic":
                 raise UserError("hydra/launcher", launcher, "launches the jobs of a sweep", hint="add -m")
+            if deciding:
+                base = _compose(command, [*search, *line.overrides])
             base.hydra.mode = RunMode.RUN
             return Jobs([ComposedJob(line.overrides, plain_settings(command, base))], config=base)
-        if OmegaConf.select(base, "hydra.sweeper._target_") != BASIC_SWEEPER:
-            hint = "a search gives single commands, and reads results.json after each"
-            sweeper = str(choices["hydra/sweeper"])
-            raise UserError("hydra/sweeper", sweeper, "sweeps are grids here", allowed="basic", hint=hint)
+        if base.hydra.sweeper._target_ != BASIC_SWEEPER:
+            raise no_search(str(choices["hydra/sweeper"]))
         jobs: list[ComposedJob] = []
-        params = base.hydra.sweeper.params or {}
         for overrides in _grid(command, [*(f"{k!s}={v}" for k, v in params.items()), *line.overrides]):
             try:
                 settings = plain_settings(command, _compose(command, [*search, *overrides]))
@@ -127,6 +130,21 @@ def _jobs_of(command: str, line: CommandLine) -> Jobs:
             return Jobs(jobs, checked_n_jobs(OmegaConf.select(base, "hydra.launcher.n_jobs")))
         ours = OmegaConf.select(base, "hydra.launcher._target_") == BASIC_LAUNCHER
         return Jobs(jobs, launcher=None if ours else launcher)
+
+
+def _refuse_folders(command: str, config: DictConfig) -> None:
+    """Raise UserError where Hydra is to choose a folder: posenc makes the run directory."""
+    usual = command_tree(command)["hydra"]
+    given = OmegaConf.to_container(config.hydra, resolve=False)
+    assert isinstance(given, dict)
+    for key in ("run.dir", "sweep.dir", "sweep.subdir", "job.chdir", "output_subdir"):
+        section, _, name = key.rpartition(".")
+        value, default = ((tree[section] if section else tree)[name] for tree in (given, usual))
+        if value != default:
+            hint = "an evaluation is kept in the directory of its run"
+            if command == "train":
+                hint = "runs_dir=FOLDER experiment_name=GROUP name=NAME gives FOLDER/GROUP/NAME-HASH"
+            raise UserError(f"hydra.{key}", value, "posenc makes the run directory, not Hydra", hint=hint)
 
 
 def checked_n_jobs(value: object) -> int:
@@ -160,7 +178,7 @@ def own_overrides(job: ComposedJob, jobs: list[ComposedJob]) -> list[str]:
 def initialized(config_dir: str | None) -> Iterator[list[str]]:
     """Initialize Hydra's compose API on posenc's YAML; yields the overrides that add the user's folder."""
     if config_dir is not None:
-        if not os.path.isdir(config_dir):  # noqa: PTH112  Path.is_dir raises for a name too long
+        if not is_folder(config_dir):
             raise UserError("--config-dir", config_dir, "there is no such folder")
         refuse_taken_names(Path(config_dir))
     register_schemas()
@@ -199,31 +217,27 @@ def _with_each_run(override: str) -> str:
     value = override_parser().parse_override(override).value()
     every = value.list if isinstance(value, ChoiceSweep) else [value]
     named = [one.text if isinstance(one, QuotedString) else str(one) for one in every]
-    if not any(map(_is_several, named)):
-        return override
-    runs = [run for one in named for run in (_runs_below(one) if _is_several(one) else [one])]
+    runs = [run for one in named for run in _runs_below(one)]
     return f"{override.partition('=')[0]}={','.join(quoted(run) for run in dict.fromkeys(runs))}"
 
 
-def _is_several(given: str) -> bool:
-    path = os.path.expanduser(given)  # noqa: PTH111 (Path's raises for an unknown user)
-    if os.path.isdir(path):  # noqa: PTH112 (is_dir raises for names too long)
-        return not os.path.isfile(os.path.join(path, "config.yaml"))  # noqa: PTH113, PTH118
-    return glob.has_magic(path)
-
-
 def _runs_below(given: str) -> list[str]:
+    """Return the trained runs below a folder or of a glob; anything else as it is, for its job to judge."""
+    path = expanded(given)
+    folder = is_folder(given)
+    if (folder and (path / "config.yaml").is_file()) or not (folder or glob.has_magic(given)):
+        return [given]
     try:
-        below = run_places([os.path.expanduser(given)])  # noqa: PTH111
+        below = run_places([path])
     except UserError as error:
         raise UserError("run", given, "nothing is there by that name") from error
     kept = []
-    for path, problem in below:
-        state = load_run(path, ()).state if problem is None else problem
-        if state == "finished" and checkpoint_paths(path / "checkpoints"):
-            kept.append(str(path))
+    for run, problem in below:
+        state = load_run(run, ()).state if problem is None else problem
+        if state == "finished" and checkpoint_paths(run / "checkpoints"):
+            kept.append(str(run))
         else:
-            say(f"{visible(path)}: left out: {'no checkpoint' if state == 'finished' else state}")
+            say(f"{visible(run)}: left out: {'no checkpoint' if state == 'finished' else state}")
     if not kept:
         raise UserError("run", given, "there is no trained run below it")
     return kept
@@ -241,12 +255,7 @@ def _compose(command: str, overrides: list[str]) -> DictConfig:
         return compose(command, overrides, return_hydra_config=True)
     except MissingConfigException as error:
         raise no_such_choice(error) from error
-    except AssertionError as error:  # of OmegaConf, where Hydra's own part takes no such key
-        given = " ".join(filter(is_hydras, overrides))
-        raise UserError("hydra", given or None, "cannot be set so", hint="see --cfg hydra") from error
-    except (HydraException, OmegaConfBaseException, ValueError, OSError) as error:
-        if isinstance(error, FileNotFoundError) and not error.filename:
-            raise  # the working folder is gone
+    except (HydraException, OmegaConfBaseException, AssertionError, ValueError, OSError) as error:
         trained = partial(_compose, "train") if command == "eval" else None
         raise translated(overrides, error, partial(_compose, command), trained) from error
     except yaml.YAMLError as error:
@@ -260,8 +269,8 @@ def plain_settings(command: str, config: DictConfig) -> dict[str, Any]:
     """
     kept = OmegaConf.masked_copy(config, [str(k) for k in config if k != "hydra"])
     try:
-        with resolving_hydra(config):
-            settings = OmegaConf.to_container(kept, resolve=True, throw_on_missing=True)
+        resolve_hydra(config)
+        settings = OmegaConf.to_container(kept, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         key = str(getattr(error, "full_key", None) or "override")
         if isinstance(error, MissingMandatoryValue):
@@ -269,6 +278,7 @@ def plain_settings(command: str, config: DictConfig) -> dict[str, Any]:
         raise UserError(key, None, first_line(error)) from error
     assert isinstance(settings, dict)
     _check_keys(settings, SCHEMAS[command], "")
+    _check_sizes(settings, "")
     return {str(key): value for key, value in settings.items()}
 
 
@@ -285,3 +295,11 @@ def _check_keys(settings: dict[Any, Any], schema: Any, prefix: str) -> None:
         section = fields[key].default_factory
         if dataclasses.is_dataclass(section) and isinstance(value, dict):
             _check_keys(value, section, f"{prefix}{key}.")
+
+
+def _check_sizes(settings: dict[Any, Any], prefix: str) -> None:
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            _check_sizes(value, f"{prefix}{key}.")
+        elif isinstance(value, int) and abs(value) > LARGEST:
+            raise UserError(f"{prefix}{key}", value, "too large", allowed=f"up to {LARGEST}")

@@ -5,25 +5,25 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from errno import ENAMETOOLONG
 from typing import Any
 
 import yaml
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
-from posenc.config.overrides import group_of, key_of, quoted
+from posenc.config.overrides import group_of, key_of
 from posenc.core.errors import UserError, first_line, nearest
 from posenc.core.paths import choice_files, conf_dir
 
-LONGEST_NAME = 250  # bytes: of a file's 255 five are `.yaml`
-# Launchers of Hydra's plug-ins, and what to install for them; the preset `slurm` needs `submitit_slurm`.
-PLUG_INS = {
+# What to install for launchers (the preset `slurm` needs `submitit_slurm`), and to search without a sweeper.
+LAUNCHERS = {
     "submitit_slurm": "'posenc[slurm]'",
     "submitit_local": "'posenc[slurm]'",
     "ray": "hydra-ray-launcher",
+    "ray_aws": "hydra-ray-launcher",
+    "rq": "hydra-rq-launcher",
 }
+SEARCHES = {"optuna": "optuna", "ax": "ax-platform", "nevergrad": "nevergrad"}
 WANTED = {
     "Integer": "a whole number",
     "Float": "a number",
@@ -35,14 +35,11 @@ Composed = Callable[[list[str]], DictConfig]  # overrides -> the configuration, 
 
 def unreadable(override: str) -> UserError:
     """An override that is not KEY=VALUE."""
-    key, _, value = override.partition("=")
-    if re.fullmatch(r"[~+]*[\w./@]+", key) and re.search(r"[^\x00-\x7f]|^~", value) and "'" not in value:
-        hint = f'Hydra wants quotes of its own around such a value:\n"{key}={quoted(value)}"'
-    elif override in choice_files("encoding"):
+    if override in choice_files("encoding"):
         hint = f"did you mean: encoding={override}"
     else:
         hint = "no spaces around '='; quote what holds spaces or brackets:\n"
-        hint += "'eval.lengths=[1x,2x]'  \"data.paths='my texts'\""
+        hint += "'eval.lengths=[1x,2x]'"
     return UserError(override, None, "cannot be read as KEY=VALUE", hint=hint)
 
 
@@ -51,11 +48,20 @@ def no_such_choice(error: MissingConfigException) -> UserError:
     group, _, choice = (error.missing_cfg_file or "").rpartition("/")
     if not group:
         return UserError(choice, None, first_line(error))
-    if group == "hydra/launcher" and choice in PLUG_INS:
-        hint = f"pip install {PLUG_INS[choice]}"
+    if group == "hydra/launcher" and choice in LAUNCHERS:
+        hint = f"pip install {LAUNCHERS[choice]}"
         return UserError(group, choice, "needs a plug-in of Hydra that is not installed", hint=hint)
+    if group == "hydra/sweeper":
+        return no_search(choice)
     hint = f"one of your own needs --config-dir DIR with its YAML in DIR/{group}/"
     return UserError(group, choice, f"there is no such {group}", allowed=list(error.options or []), hint=hint)
+
+
+def no_search(sweeper: str) -> UserError:
+    """A sweeper that searches: posenc's sweeps are grids."""
+    hint = f"to search, pip install {SEARCHES.get(sweeper, sweeper)} and let its objective run\n"
+    hint += "posenc train KEY=VALUE ... and read the run's results.json"
+    return UserError("hydra/sweeper", sweeper, "sweeps are grids here", allowed="basic", hint=hint)
 
 
 def unreadable_yaml(error: yaml.YAMLError) -> UserError:
@@ -96,10 +102,6 @@ def translated(
         return unreadable(error.override)
     if in_a_file := _in_a_file(whole):
         return in_a_file
-    if keyless := [o for o in overrides if o.lstrip("+~").startswith("=")]:
-        return unreadable(keyless[0])
-    if "Config group override must be" in whole or getattr(error, "errno", 0) == ENAMETOOLONG:
-        return _no_name(overrides)
     no_group = re.search(r"Could not override '([^']+)'\.\s*No match", whole)
     unknown = (no_group and no_group[1]) or key
     if trained is not None and unknown:
@@ -154,21 +156,6 @@ def _in_a_file(text: str) -> UserError | None:
         hint = f"it stands for {file.rpartition('/')[0]}; to set anything else, begin with the line\n"
         hint += "# @package _global_      and choose others by a defaults list: - override /encoding: rope"
     return UserError(f"{file}.yaml", None, problem, hint=hint)
-
-
-def _no_name(overrides: list[str]) -> UserError:
-    """A group that is given no name: encoding=null, model=1, or one too long for a file's."""
-    for override in overrides:
-        written, _, value = override.lstrip("+~").partition("=")
-        group = written.partition("@")[0]
-        if len(group.encode()) > LONGEST_NAME:
-            return UserError(group, value, "there is no such setting")
-        if not is_choice(f"{group}={value}"):
-            continue
-        given = OverridesParser.create().parse_override(override).value()
-        if not isinstance(given, str) or len(given.encode()) > LONGEST_NAME:
-            return UserError(group, value, "is no name of a choice", allowed=[*choice_files(group)])
-    return UserError("override", None, "a group takes the name of a choice")
 
 
 def _elsewhere(key: str) -> str | None:

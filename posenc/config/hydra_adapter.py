@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
 import hydra
@@ -17,7 +16,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.core.utils import JobReturn, configure_log, run_job, setup_globals
+from hydra.core.utils import JobReturn, configure_log, run_job
 from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf
 
@@ -94,26 +93,16 @@ def run_as_hydra(command: str, config: DictConfig, task: Callable[[DictConfig], 
     return done
 
 
-@contextmanager
-def resolving_hydra(config: DictConfig) -> Iterator[None]:
-    """Inside, `${hydra:...}` reads Hydra's part of `config`; within a job of Hydra's it does already."""
-    if "hydra" not in config:
-        yield
-        return
-    holder = HydraConfig.instance()
-    before = holder.cfg
-    holder.set_config(config)
-    OmegaConf.register_new_resolver("hydra", _known_value, replace=True)
-    try:
-        yield
-    finally:
-        holder.cfg = before
-        setup_globals()  # Hydra's own resolver, which returns null for what is not known
+def resolve_hydra(config: DictConfig) -> None:
+    """Let `${hydra:...}` read Hydra's part of `config`; within a job of Hydra's it does already."""
+    if "hydra" in config:
+        HydraConfig.instance().set_config(config)
+        OmegaConf.register_new_resolver("hydra", _known_value, replace=True)
 
 
 def _known_value(path: str) -> Any:
     """Return what is the same in the job; its number or its folder would be another one there."""
     value = OmegaConf.select(cast(DictConfig, HydraConfig.get()), path)
-    if value is None:
+    if value is None:  # Hydra's own resolver returns null
         raise ValueError(f"hydra.{path} is not known before the job runs")
     return value

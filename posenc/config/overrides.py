@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from posenc.core.errors import UserError, nearest, visible
+from posenc.core.paths import expanded
 
 COMMON = ("--multirun", "--config-dir", "--debug", "--help")  # of every command that takes settings
-ONLY_TRAIN = ("--dry-run", "--retry")
 HYDRA_COMMANDS = ("--multirun", "--cfg", "--config-dir", "--info", "--debug", "--help", "--hydra-help")
+PATHS = ("run", "runs_dir", "data.paths", "tokenizer.path", "tracking.dir")  # taken as they are written
 ONE_WORD = re.compile(r"[\w.+-]*/[\w./+-]*", re.ASCII)  # Hydra reads it as one word, and as no number
 
 
@@ -19,6 +21,7 @@ class CommandLine:
     """What Hydra's own parser makes of the arguments."""
 
     overrides: list[str]
+    flags: list[str] = field(default_factory=list)  # the other arguments
     multirun: bool = False
     config_dir: str | None = None
     asks_hydra: bool = False  # --cfg, --info, --help and the like: print something, run nothing
@@ -32,20 +35,26 @@ def parse(arguments: list[str]) -> CommandLine:
     for word in arguments:
         if any("\ud800" <= sign <= "\udfff" for sign in word):
             raise UserError(visible(word), None, "is not UTF-8, and settings are kept as text")
+    flag = "--config-dir="  # a shell leaves a ~ behind it as it is
+    arguments = [
+        f"{flag}{expanded(word.removeprefix(flag))}" if word.startswith(flag) else word for word in arguments
+    ]
     args = argument_parser().parse_intermixed_args(arguments)  # flags may stand between overrides
     if args.multirun and args.cfg:
         raise UserError("--cfg", args.cfg, "cannot be combined with --multirun", hint="leave out -m")
-    if args.run and (args.cfg or args.info):
-        raise UserError("--run", None, "cannot be combined with --cfg or --info", hint="leave it out")
     for name in ("config_name", "config_path", "experimental_rerun"):
         if value := getattr(args, name, None):
             hint = "--config-dir DIR adds YAML files of your own"
             raise UserError(f"--{name.replace('_', '-')}", value, "is not for posenc", hint=hint)
-    for name in ("resolve", "package"):
-        if getattr(args, name) and not (args.cfg or args.help):
-            raise UserError(f"--{name}", None, "goes with --cfg", hint=f"--cfg job --{name}")
     asks = any((args.help, args.hydra_help, args.cfg, args.info, args.shell_completion))
-    return CommandLine(list(args.overrides), bool(args.multirun), args.config_dir, asks, args.cfg is not None)
+    return CommandLine(
+        overrides=[as_written(override) for override in args.overrides],
+        flags=[word for word in arguments if word not in args.overrides],
+        multirun=bool(args.multirun),
+        config_dir=args.config_dir,
+        asks_hydra=asks,
+        prints_config=args.cfg is not None,
+    )
 
 
 def refuse_unknown_flags(command: str, arguments: list[str], own: Collection[str] = ()) -> None:
@@ -53,20 +62,14 @@ def refuse_unknown_flags(command: str, arguments: list[str], own: Collection[str
     from posenc.config.hydra_adapter import long_flags
 
     known = long_flags()
-    offered = list(HYDRA_COMMANDS if command in ("train", "eval") else COMMON)
-    if command == "train":
-        offered += ONLY_TRAIN
+    offered = sorted({*(HYDRA_COMMANDS if command in ("train", "eval") else COMMON), *own})
     for word in arguments:
         flag = word.partition("=")[0]
-        if not flag.startswith("--") or any(one.startswith(flag) for one in known):
-            continue
-        if flag in ONLY_TRAIN:
-            raise UserError(flag, None, "is an option of posenc train alone", allowed=", ".join(offered))
-        offered = sorted({*offered, *own})
-        close = nearest(flag, offered)
-        hint = f"did you mean: {close}\n" if close else ""
-        hint += "settings are written KEY=VALUE: encoding=rope, seed=1"
-        raise UserError(flag, None, "there is no such option", allowed=", ".join(offered), hint=hint)
+        if flag.startswith("--") and not any(one.startswith(flag) for one in known):
+            close = nearest(flag, offered)
+            hint = f"did you mean: {close}\n" if close else ""
+            hint += "settings are written KEY=VALUE: encoding=rope, seed=1"
+            raise UserError(flag, None, "there is no such option", allowed=", ".join(offered), hint=hint)
 
 
 def read_settings_line(command: str, arguments: list[str], own: Collection[str]) -> CommandLine:
@@ -99,6 +102,22 @@ def refuse_others(line: CommandLine, groups: Collection[str], problem: str) -> N
         key = key_of(override)
         if not is_hydras(override) and group_of(key) not in groups:
             raise UserError(key, None, problem, allowed=sorted(groups))
+
+
+def as_written(override: str) -> str:
+    """Quote the paths of an override, which Hydra's grammar would not read: `~/x`, `läufe`, `a (1)`.
+
+    Commas separate the values of a sweep, unless there is a file of that name; `data.paths` may be a list.
+    """
+    key, _, value = override.partition("=")
+    of_hydra = value in ("", "[]", "null") or re.search(r"\$\{|(^|[\[,])\s*['\"]|^(glob|choice)\(", value)
+    if key_of(override) not in PATHS or of_hydra:
+        return override
+    is_list = key == "data.paths" and value.startswith("[") and value.endswith("]")
+    inside = value[1:-1] if is_list else value
+    parts = [inside] if os.path.exists(expanded(inside)) else inside.split(",")  # noqa: PTH110 (too long)
+    listed = ",".join(quoted(part.strip()) for part in parts)
+    return f"{key}=[{listed}]" if is_list else f"{key}={listed}"
 
 
 def quoted(value: str) -> str:

@@ -24,6 +24,12 @@ def usable_cores() -> int:
     return int(cpu_count())
 
 
+def wait_for(device: torch.device) -> None:
+    """Wait until everything that was asked of the device is done."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
 def control_groups(controller: str, root: Path = Path("/")) -> Iterator[tuple[int, Path]]:
     """Yield version (1 or 2) and folder of this process's control groups, innermost first.
 

@@ -136,13 +136,14 @@ def facts_of(comparison: Comparison, runs: Sequence[Run]) -> list[str]:
     members = _members(rows, runs)
     counts = sorted({cell.seeds for row in rows for cell in row.cells if cell.seeds})
     seeds = f"{_span(counts)} seed" + ("" if counts == [1] else "s") if counts else ""
+    if len(only := {seed for row in rows for seed in row.seeds}) == 1:
+        seeds = f"seed {only.pop()}"
     precisions = sorted({str(p) for run in members if (p := (run.facts or {}).get("precision"))})
     protocol = "" if h["protocol"] == HEADLINE else h["protocol"]
     if h["stride"] is not None and protocol:
         protocol += f", stride {h['stride']}"
     if len(rows) == 1:
         what = label(rows[0])
-        seeds = f"seed {rows[0].seeds[0]}" if len(rows[0].seeds) == 1 else seeds
     elif len({row.encoding for row in rows}) == len(rows):
         what = f"{len(rows)} encodings"
     else:
@@ -396,7 +397,7 @@ def full_notes(comparison: Comparison) -> list[str]:
     for probe in comparison.probes:
         chance = re.search(r"\(chance ([\d.]+)\)", probe.unit)
         more = f"; chance is {chance[1]}" if chance else ""
-        lines.append(f"{probe.protocol}: {PROTOCOLS.get(probe.protocol, probe.unit)}{more}")
+        lines.append(f"{probe.name}: {PROTOCOLS.get(probe.name, probe.unit)}{more}")
     lines += [
         f"the rows also differ in {key}: {', '.join(values)}" for key, values in h["also_differs"].items()
     ]

@@ -61,6 +61,8 @@ def page(runs: Sequence[Run], comparisons: Sequence[Comparison], command: Sequen
     import jinja2
     from markupsafe import Markup
 
+    shown = {path for one in comparisons for row in one.rows for path in row.runs}
+    runs = [run for run in runs if str(run.path) in shown]
     names = Names(comparisons)
     looks: dict[str, tuple[int, Style]] = {}  # by the row's name: its number and its style
     for row in (row for one in comparisons for row in one.rows):

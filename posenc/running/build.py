@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from posenc.core.errors import UserError
 from posenc.encodings import build_encoding, list_encodings
@@ -24,6 +22,9 @@ from posenc.model.attention import attention_choice, resolve_attention
 from posenc.model.decoder import Decoder, ModelShape, count_parameters, initialize
 from posenc.results.schema import RunFacts
 from posenc.running.run_directory import versions
+
+if TYPE_CHECKING:
+    from posenc.running.measure import Job
 
 
 def resolve_parts(settings: dict[str, Any], context_length: int) -> dict[str, Any]:
@@ -115,13 +116,10 @@ def _written_out(settings: dict[str, Any], part: Encoding) -> dict[str, Any]:
 
 
 def run_facts(
-    settings: dict[str, Any],
+    job: Job,
     model: Decoder,
     *,
     fingerprint: str,
-    name: str,
-    digest: str,
-    device: torch.device,
     tokens: int,
     steps: int,
     seconds: float,
@@ -132,13 +130,14 @@ def run_facts(
 
     Settings that were null have their number here.
     """
+    settings = job.settings
     attention: Any = model.blocks[0].attention
     drawn: dict[str, Any] = {}
     for option in model.options:
         assert isinstance(option, Encoding)
         drawn |= option.derived
     return RunFacts(
-        name=name,
+        name=job.directory.name,
         encoding={**_written_out(settings["encoding"], model.encoding), "beyond": model.encoding.beyond},
         attention={**settings["attention"], **attention.derived},
         positions={**settings["positions"], **drawn},
@@ -151,12 +150,12 @@ def run_facts(
         steps=steps,
         seed=settings["seed"],
         precision=settings["train"]["precision"],
-        device=str(device),
+        device=str(job.device),
         wall_seconds=round(seconds, 2),
         tokens_per_second=round(tokens / max(seconds, 1e-9), 1),
         peak_memory_bytes=peak_memory_bytes,
         final_loss=final_loss,
-        settings_hash=digest,
+        settings_hash=job.hash,
         code=_digest(code_of(settings, model)),
         versions={**versions(), **origins_of(settings["encoding"], settings["plugins"])},
     )

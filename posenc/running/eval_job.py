@@ -16,7 +16,6 @@ import torch
 
 from posenc.config.checks import (
     LONGEST_CONTEXT,
-    EvalPlan,
     check_evaluation,
     check_model,
     check_name,
@@ -28,7 +27,6 @@ from posenc.core.console import say
 from posenc.core.errors import RunError, UserError
 from posenc.core.paths import expanded
 from posenc.data import (
-    CorpusFacts,
     absolute_data,
     check_lengths,
     check_tokenizer,
@@ -40,13 +38,13 @@ from posenc.evaluation.evaluate import protocol_module
 from posenc.evaluation.extensions import build_extension
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.load import load_run
-from posenc.results.settings import as_text, spoken_name
+from posenc.results.settings import as_text
 from posenc.running import run_directory as folder
 from posenc.running.build import build_decoder, build_model, code_of, resolve_parts, run_facts
-from posenc.running.measure import Outcome, byte_store, measure, request_of
+from posenc.running.measure import Job, Outcome, byte_store, measure, request_of, tracker_of
 from posenc.running.run_lock import is_held, locked
 from posenc.running.signals import InterruptedRunError, StopFlag
-from posenc.tracking import build_tracker, check_tracking
+from posenc.tracking import check_tracking
 from posenc.training.checkpoint import Checkpoint, check_run, check_weights, load_weights, newest_checkpoint
 from posenc.training.distributed import current
 from posenc.training.precision import resolve_device
@@ -130,22 +128,7 @@ def _parts_of(settings: dict[str, Any], plugins: object) -> dict[str, Any]:
         raise UserError(error.key, error.value, error.problem, hint=hint) from error
 
 
-@dataclass(frozen=True)
-class EvalJob:
-    """A validated evaluation of a run on disk."""
-
-    directory: Path
-    trained: dict[str, Any]  # the run's own settings
-    data: dict[str, Any]  # the corpus to measure on
-    tokenizer: dict[str, Any]  # the very one it was trained with
-    tracking: dict[str, Any]
-    facts: CorpusFacts
-    shape: ModelShape
-    device: torch.device
-    evaluation: EvalPlan
-
-
-def eval_job(settings: dict[str, Any]) -> EvalJob:
+def eval_job(settings: dict[str, Any]) -> Job:
     """Return the validated job of composed `eval` settings. Raises UserError; RunError for damaged files."""
     stored = stored_run(str(settings["run"]), settings["plugins"])
     trained, checkpoint = stored.settings, stored.checkpoint
@@ -183,9 +166,10 @@ def eval_job(settings: dict[str, Any]) -> EvalJob:
             "its text is not what this run was trained on any more (another fingerprint)",
             hint=f"to measure on it all the same say data={facts.name}",
         )
-    return EvalJob(
+    return Job(
         directory=stored.directory,
-        trained=trained,
+        settings=trained,
+        hash=stored.directory.name.rpartition("-")[2],
         data=data,
         tokenizer=tokenizer,
         tracking=settings["tracking"],
@@ -196,14 +180,14 @@ def eval_job(settings: dict[str, Any]) -> EvalJob:
     )
 
 
-def targets_of(job: EvalJob) -> set[tuple[str, str]]:
+def targets_of(job: Job) -> set[tuple[str, str]]:
     """Return the (protocol, hash of its targets) of everything that the job measures."""
     store = prepare(job.data, job.tokenizer, facts=job.facts)
-    request = request_of(job.trained, store, job.evaluation)
+    request = request_of(job, store)
     return {(name, protocol_module(name).plan(request).hash) for name in job.evaluation.protocols}
 
 
-def run_eval(job: EvalJob) -> Outcome:
+def run_eval(job: Job) -> Outcome:
     """Measure what is not measured yet and write results.json."""
     with StopFlag() as stop, current().watched():
         current().on_stop = stop.asked_elsewhere
@@ -214,18 +198,18 @@ def run_eval(job: EvalJob) -> Outcome:
             return Outcome(stop.exit_code)
 
 
-def _checked_checkpoint(job: EvalJob, vocab_size: int) -> tuple[str, int, dict[str, Any]]:
+def _checked_checkpoint(job: Job, vocab_size: int) -> tuple[str, int, dict[str, Any]]:
     """Return folder, step and state of the newest checkpoint, its shapes checked. Raises RunError."""
     checkpoint = newest_checkpoint(job.directory / "checkpoints")  # a running training may have moved on
     if checkpoint is None:
         raise RunError(f"the checkpoints of {job.directory} are gone")
     with torch.device("meta"):  # before anything of a stranger's size is allocated
-        check_weights(checkpoint.path, build_decoder(job.trained, job.shape, vocab_size))
+        check_weights(checkpoint.path, build_decoder(job.settings, job.shape, vocab_size))
     return str(checkpoint.path), checkpoint.step, checkpoint.state
 
 
-def _run(job: EvalJob, stop: StopFlag) -> Outcome:
-    trained, group = job.trained, current()
+def _run(job: Job, stop: StopFlag) -> Outcome:
+    trained, group = job.settings, current()
     store = group.in_turn(lambda: prepare(job.data, job.tokenizer, facts=job.facts))
     longest = max(job.evaluation.windows)
     for split in job.evaluation.splits:
@@ -238,26 +222,12 @@ def _run(job: EvalJob, stop: StopFlag) -> Outcome:
             load_weights(Path(path), model)
         group.same_weights(model)
         own = job.facts.fingerprint == state.get("fingerprint")
-        trained_bytes = byte_store(store, job.data, job.facts, job.evaluation) if own else None
-        records = measure(
-            trained,
-            model,
-            store,
-            job.evaluation,
-            directory=job.directory,
-            corpus=job.data["name"],
-            device=job.device,
-            step=step,
-            stop=stop,
-            trained_bytes=trained_bytes,
-        )
+        trained_bytes = byte_store(job, store) if own else None
+        records = measure(job, model, store, step=step, stop=stop, trained_bytes=trained_bytes)
         facts = run_facts(
-            trained,
+            job,
             model,
             fingerprint=state["fingerprint"],
-            name=job.directory.name,
-            digest=job.directory.name.rpartition("-")[2],
-            device=job.device,
             tokens=int(state["tokens"]),
             steps=step,
             seconds=float(state["seconds"]),
@@ -270,14 +240,7 @@ def _run(job: EvalJob, stop: StopFlag) -> Outcome:
     if job.tracking["name"] != "none" and is_held(job.directory, "run"):  # which sends all at its end
         say("this run is being trained: its own process tells the tracker of these numbers")
         return Outcome(0, records)
-    tracker = build_tracker(
-        job.tracking,
-        run_name=job.directory.name,
-        group=trained["experiment_name"],
-        tags=[str(spoken_name(trained["encoding"])), trained["experiment_name"]],
-        config=trained,
-        run_dir=job.directory,
-    )
+    tracker = tracker_of(job, trained["experiment_name"])
     tracker.evaluation(folder.records_at(job.directory, step))
     tracker.finish("finished")
     return Outcome(0, records)

@@ -10,34 +10,25 @@ import sys
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 from posenc.config.compose import ComposedJob, Jobs, frozen
 from posenc.core.console import say
-from posenc.core.errors import RunError, UserError, visible
+from posenc.core.errors import RunError, UserError
 from posenc.running.signals import IF_HELD, SWEEP, debugging
 
 if TYPE_CHECKING:
     from posenc.results.schema import Record
-    from posenc.running.eval_job import EvalJob
-    from posenc.running.train_job import TrainJob
+    from posenc.running.measure import Job
 
 
-@overload
-def validated(command: Literal["train"], settings: dict[str, Any]) -> TrainJob: ...
-
-
-@overload
-def validated(command: str, settings: dict[str, Any]) -> TrainJob | EvalJob: ...
-
-
-def validated(command: str, settings: dict[str, Any]) -> TrainJob | EvalJob:
-    """Return the validated job of these settings, validated once in a process. Raises UserError."""
+def validated(command: str, settings: dict[str, Any]) -> Any:
+    """Return the Job of these settings, a TrainJob for `train`, checked once. Raises UserError."""
     return _validated(command, frozen(settings))
 
 
 @functools.cache
-def _validated(command: str, frozen_settings: str) -> TrainJob | EvalJob:
+def _validated(command: str, frozen_settings: str) -> Job:
     settings = json.loads(frozen_settings)
     if command == "train":
         from posenc.running.train_job import train_job
@@ -75,31 +66,22 @@ def applicable(command: str, composed: Jobs) -> Jobs:
     return dataclasses.replace(composed, jobs=kept)
 
 
-def each_once(composed: Jobs) -> Jobs:
-    """Return the first of all training jobs that are one run and ask for one evaluation; name the others."""
-    first: dict[str, int] = {}
-    kept = []
-    for i, job in enumerate(composed.jobs):
-        run = validated("train", job.settings)
-        same = first.setdefault(json.dumps([str(run.directory.parent), run.hash, run.settings["eval"]]), i)
-        if same == i:
-            kept.append(job)
-            continue
-        words, other = " ".join(job.overrides), " ".join(composed.jobs[same].overrides)
-        say(f"{visible(words)}: the same run as {visible(other)}; done once")
-    return dataclasses.replace(composed, jobs=kept)
+def seed_by_seed(composed: Jobs) -> Jobs:
+    """Return the jobs of the first seed, then those of the next: a comparison exists early."""
+    seeds = list(dict.fromkeys(job.settings.get("seed") for job in composed.jobs))
+    jobs = sorted(composed.jobs, key=lambda job: seeds.index(job.settings.get("seed")))
+    return dataclasses.replace(composed, jobs=jobs)
 
 
 def requested_targets(command: str, jobs: list[ComposedJob]) -> dict[Path, set[tuple[str, str]]]:
     """Return the (protocol, hash of its targets) that an evaluation measures, by run; {} for a training."""
     if command != "eval":
         return {}
-    from posenc.running.eval_job import EvalJob, targets_of
+    from posenc.running.eval_job import targets_of
 
     found: dict[Path, set[tuple[str, str]]] = {}
     for job in jobs:
         checked = validated("eval", job.settings)
-        assert isinstance(checked, EvalJob)
         found.setdefault(checked.directory, set()).update(targets_of(checked))
     return found
 
@@ -114,7 +96,7 @@ def state_of(command: str, settings: dict[str, Any]) -> str | None:
     return run_state(job.directory, job.settings["eval"])
 
 
-def run_job(command: str, settings: dict[str, Any], *, in_sweep: bool) -> int:
+def run_job(command: str, settings: dict[str, Any], *, in_sweep: bool = False) -> int:
     """Run one job; print its table unless it is part of a sweep. Returns its exit code."""
     from posenc.running.eval_job import run_eval
     from posenc.running.run_lock import HeldRunError

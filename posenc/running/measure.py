@@ -25,10 +25,13 @@ from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.forward_cache import EvalContext
 from posenc.evaluation.plans import EvalRequest
 from posenc.evaluation.tune import candidates, tune
-from posenc.model.decoder import Decoder
+from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.schema import Record, make_record
+from posenc.results.settings import spoken_name
 from posenc.results.store import find_record, write_record
 from posenc.running.signals import StopFlag
+from posenc.tracking import Tracker, build_tracker
+from posenc.tracking.base import NoTracker
 from posenc.training.distributed import current
 
 log = logging.getLogger(__name__)
@@ -42,26 +45,53 @@ class Outcome:
     records: list[Record] | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A validated training or evaluation of a run."""
+
+    directory: Path
+    settings: dict[str, Any]  # the run's: what config.yaml says
+    hash: str
+    data: dict[str, Any]  # the corpus to measure on
+    tokenizer: dict[str, Any]  # the one it is trained with
+    tracking: dict[str, Any]
+    facts: CorpusFacts
+    shape: ModelShape
+    device: torch.device
+    evaluation: EvalPlan
+
+
+def tracker_of(job: Job, group: str) -> Tracker:
+    """Return the tracker of the first process, a no-op on the others."""
+    if not current().is_first:
+        return NoTracker()
+    return build_tracker(
+        job.tracking,
+        run_name=job.directory.name,
+        group=group,
+        tags=[str(spoken_name(job.settings["encoding"])), job.settings["experiment_name"]],
+        config=job.settings,
+        run_dir=job.directory,
+    )
+
+
 def measure(
-    settings: dict[str, Any],
+    job: Job,
     model: Decoder,
     store: TokenStore,
-    plan: EvalPlan,
     *,
-    directory: Path,
-    corpus: str,
-    device: torch.device,
     step: int,
     stop: StopFlag,
     trained_bytes: TokenStore | None,
 ) -> list[Record]:
-    """Return the records of every cell of the plan, for a model trained by `settings` up to `step`.
+    """Return the records of every cell of the plan, for a model trained up to `step`.
 
     `trained_bytes`: the corpus it was trained on, as bytes, if that is the one measured; then fixed-target
     comes with its reference, the loss of a byte trigram. Several processes share the windows of each cell.
     Raises InterruptedRunError once a stop was asked for; finished cells are stored.
     """
-    subject, request = subject_and_request(settings, model, store, plan, device)
+    plan, directory, corpus = job.evaluation, job.directory, job.data["name"]
+    subject, request = subject_and_request(job, model, store)
     extension = build_extension(plan.extend, model)
     for warning in [] if extension is None else extension.warnings():
         log.warning("%s", warning)
@@ -135,51 +165,48 @@ def _records_of(directory: Path, step: int) -> Iterator[tuple[Path, Callable[[],
         yield Path(copy), publish
 
 
-def subject_and_request(
-    settings: dict[str, Any], model: Decoder, store: TokenStore, plan: EvalPlan, device: torch.device
-) -> tuple[EvalContext, EvalRequest]:
-    """Return the model as trained by `settings`, and what its protocols measure."""
-    trained = settings["train"]["precision"]
-    precision = trained if plan.precision == "auto" else plan.precision
+def subject_and_request(job: Job, model: Decoder, store: TokenStore) -> tuple[EvalContext, EvalRequest]:
+    """Return the model as it is trained, and what its protocols measure."""
+    trained = job.settings["train"]["precision"]
+    precision = trained if job.evaluation.precision == "auto" else job.evaluation.precision
     subject = EvalContext(
         model=model,
-        train_length=settings["context_length"],
-        seed=settings["seed"],
+        train_length=job.settings["context_length"],
+        seed=job.settings["seed"],
         precision=precision,
         recorded_precision=None if precision == trained else precision,
-        device=device,
+        device=job.device,
         store=store,
-        split=plan.split,
-        batch_tokens=plan.batch_tokens,
+        split=job.evaluation.split,
+        batch_tokens=job.evaluation.batch_tokens,
     )
-    return subject, request_of(settings, store, plan)
+    return subject, request_of(job, store)
 
 
-def request_of(settings: dict[str, Any], store: TokenStore, plan: EvalPlan) -> EvalRequest:
-    """Return what the protocols measure for a run trained by `settings`."""
+def request_of(job: Job, store: TokenStore) -> EvalRequest:
+    """Return what the protocols measure."""
+    plan = job.evaluation
     return EvalRequest(
         store=store,
         split=plan.split,
         windows=plan.windows,
-        train_length=settings["context_length"],
+        train_length=job.settings["context_length"],
         target_fraction=plan.target_fraction,
         max_targets=plan.max_targets,
         stride=plan.stride,
     )
 
 
-def byte_store(
-    store: TokenStore, data: dict[str, Any], facts: CorpusFacts, plan: EvalPlan
-) -> TokenStore | None:
+def byte_store(job: Job, store: TokenStore) -> TokenStore | None:
     """Return the same documents with bytes for tokens, if the plan needs them for its reference.
 
     Made before anything is trained or measured: hours later the text may be out of reach, or changed.
     """
-    if "fixed-target" not in plan.protocols:
+    if "fixed-target" not in job.evaluation.protocols:
         return None
     if store.tokenizer["name"] == "bytes":
         return store
-    return current().in_turn(lambda: prepare(data, {"name": "bytes"}, facts=facts))
+    return current().in_turn(lambda: prepare(job.data, {"name": "bytes"}, facts=job.facts))
 
 
 def _reference(

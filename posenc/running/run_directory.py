@@ -77,6 +77,7 @@ def write_status(directory: Path, status: str, **more: Any) -> None:
             "updated": now,
             "versions": versions(),
             "git_commit": git_commit(),
+            "overrides": before.get("overrides"),
             **more,
         },
     )
@@ -226,11 +227,8 @@ class _LogFile(logging.StreamHandler[TextIO]):
 
 def _open_log(directory: Path) -> TextIO:
     how = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    file = os.fdopen(os.open(directory / LOG, how, 0o666), "a", encoding="utf-8", errors="backslashreplace")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(f"{directory / LOG} is not a regular file")
-    return file
+    handle = os.open(directory / LOG, how, 0o666)  # of a stranger's run: neither a link nor a pipe
+    return os.fdopen(handle, "a", encoding="utf-8", errors="backslashreplace")
 
 
 @contextmanager
@@ -278,10 +276,8 @@ def git_commit() -> str | None:
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
+    ask = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
     try:
-        ask = ["git", "-C", str(root)]
-        head = subprocess.run([*ask, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5)
-        dirty = subprocess.run([*ask, "diff", "--quiet", "HEAD"], capture_output=True, timeout=5)
+        return subprocess.run(ask, capture_output=True, text=True, timeout=5).stdout.strip() or None
     except (OSError, subprocess.SubprocessError):
         return None
-    return head.stdout.strip() + ("+" if dirty.returncode else "") if head.returncode == 0 else None

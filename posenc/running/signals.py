@@ -17,18 +17,17 @@ from types import FrameType
 from typing import Any
 
 from posenc.core.console import say
-from posenc.core.errors import RunError, UserError
+from posenc.core.errors import RunError, UserError, first_line
 
 WAIT = "POSENC_WAIT"  # 1: wait for a run that another process holds, instead of refusing
 SWEEP = "POSENC_SWEEP"  # the sweep's name
 RETRY = "POSENC_RETRY"  # set: a run that diverged is trained again (--retry)
 IF_HELD = "POSENC_IF_HELD"  # the exit code of a job whose run another process holds; 1 without
+PARENT = "POSENC_PARENT"  # the process of the sweep that started this one
 DEBUG = "HYDRA_FULL_ERROR"  # 1: tracebacks, as for Hydra (--debug)
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SIGHUP: 143}
 ONE_WISH = 1.0  # seconds in which signals count as one: a terminal, a sweep and a cluster may all send it
-# What the loader of libraries says; not "in static TLS block", which is no matter of size.
-NO_ROOM_TO_LOAD = ("failed to map segment", "annot allocate memory: ", "object: Cannot allocate memory")
 
 
 def debugging() -> bool:
@@ -54,12 +53,6 @@ def to_take_over() -> list[int]:
     return [one for one in CODES if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]
 
 
-def leave_at_a_signal(code: int) -> None:
-    """Let a signal end the process at once with `code`: all is done, and torch takes 0.5 s to clear up."""
-    for number in to_take_over():
-        signal.signal(number, lambda *_: leave_at_once(code))
-
-
 def leave_at_once(code: int) -> None:
     """Exit without Python's clearing up: with a library still at work in a thread, that is a SIGSEGV."""
     for stream in (sys.stdout, sys.stderr):
@@ -68,8 +61,22 @@ def leave_at_once(code: int) -> None:
     os._exit(code)
 
 
+def stop_with_parent() -> None:
+    """Take a SIGTERM once the sweep that started this process is gone: killed, it could not pass one on."""
+    parent = os.environ.pop(PARENT, None)
+    if parent is None:
+        return
+
+    def watch() -> None:
+        while os.getppid() == int(parent):
+            time.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def ignore_signals() -> None:
-    """Ignore signals at the very end, when handlers are no longer called."""
+    """Ignore signals: all is done, and what is left is the half second that torch takes to clear up."""
     for number in CODES:
         signal.signal(number, signal.SIG_IGN)
 
@@ -177,11 +184,6 @@ def _by_the_machine(error: BaseException) -> RunError | None:
             return RunError(f"cannot write the output: {error.strerror}")
         if error.errno == errno.ENOENT:  # no file is named where os.getcwd fails
             return RunError("the working folder is gone", hint="cd into one that is there")
-    cannot_load = isinstance(error, ImportError | OSError) and any(w in str(error) for w in NO_ROOM_TO_LOAD)
-    out_of_memory = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
-    if cannot_load or out_of_memory:
-        detail = f": {error}" if str(error) else ""
-        return RunError(
-            f"not enough memory{detail}", hint="a smaller model or batch; ulimit -v tells a limit"
-        )
+    if isinstance(error, MemoryError) or "allocate memory" in str(error):  # of the system, of torch
+        return RunError(f"not enough memory: {first_line(error)}", hint="a smaller model, length or batch")
     return None

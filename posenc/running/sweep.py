@@ -19,9 +19,9 @@ from posenc.report.captions import length
 from posenc.results.load import Run, load_runs
 from posenc.results.run_summary import run_summary
 from posenc.running.jobs import requested_targets, state_of, validated
-from posenc.running.run_directory import DIVERGED, FINISHED
+from posenc.running.run_directory import DIVERGED, FINISHED, LOG
 from posenc.running.signals import CODES, SWEEP, setting
-from posenc.running.worker_pool import WAITING, Job, WorkerPool, jobs_at_once, log_of, visible_gpus
+from posenc.running.worker_pool import WAITING, Job, WorkerPool, jobs_at_once, visible_gpus
 
 Targets = Mapping[Path, set[tuple[str, str]]]  # (protocol, hash of targets) that were asked for, by run
 LOCKS = {"train": "run", "eval": "evaluation"}
@@ -120,21 +120,20 @@ def losses_text(place: Path) -> str:
 
 
 def failures(jobs: Sequence[Job]) -> list[str]:
-    """Return a line for every job not finished, its log, the counts, and what to do; [] if all are."""
+    """Return a line for every job not finished, with its log, the counts, and what resumes; [] if all are."""
     left = [job for job in jobs if job.state != FINISHED]
     if not left:
         return []
     lines = []
     for job in left:
-        lines.append(f"{job.name}: {job.ended}")
-        if (log := log_of(job)) is not None:
-            lines.append(f"  log: {visible(log)}")
+        log = f" (log: {visible(job.place / LOG)})" if (job.place / LOG).is_file() else ""
+        lines.append(f"{job.name}: {job.ended}{log}")
     counts = Counter(job.state for job in jobs)
     lines.append(f"{len(jobs)} jobs: " + ", ".join(f"{n} {state}" for state, n in counts.items()))
     if any(job.state != DIVERGED for job in left):
-        lines.append("the same command goes on with what is not finished")
+        lines.append("the same command resumes what is not finished")
     if counts[DIVERGED]:
-        lines.append("diverged is final; with --retry the same command trains those again from the start")
+        lines.append("diverged is final; with --retry the same command trains those again")
     return lines
 
 

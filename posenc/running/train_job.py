@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from posenc.config.checks import (
+    LARGEST_MODEL,
+    LARGEST_TOKENS,
     LONGEST_CONTEXT,
-    EvalPlan,
     between,
     check_batch_tokens,
     check_evaluation,
@@ -27,7 +28,7 @@ from posenc.config.checks import (
     check_runs_dir,
     whole,
 )
-from posenc.core.errors import safe_name
+from posenc.core.errors import UserError, safe_name
 from posenc.core.paths import expanded
 from posenc.data import (
     CorpusFacts,
@@ -37,32 +38,26 @@ from posenc.data import (
     check_tokenizer,
     inspect,
 )
-from posenc.model.decoder import ModelShape, training_flops
+from posenc.model.decoder import count_parameters, training_flops
 from posenc.results.settings import spoken_name
 from posenc.running.build import build_decoder, code_of, resolve_parts
+from posenc.running.measure import Job
 from posenc.tracking import check_tracking
 from posenc.training.compiling import resolve_compile
 from posenc.training.optimizer import Optimization
 from posenc.training.precision import resolve_device, resolve_precision
 
 
-@dataclass(frozen=True)
-class TrainJob:
-    """A validated training run: `settings` is what config.yaml will say, `directory` where it will be."""
+@dataclass(frozen=True, kw_only=True)
+class TrainJob(Job):
+    """A validated training run."""
 
-    settings: dict[str, Any]
-    directory: Path
-    hash: str
     source: dict[str, Any]  # the code of its encoding, for checkpoints
-    facts: CorpusFacts
-    shape: ModelShape
     optimization: Optimization
     steps: int
     batch_windows: int
     precision: str
     begun_here: str | None  # what `auto` would be here, where it was another when this run was begun
-    device: torch.device
-    evaluation: EvalPlan
 
 
 def train_job(settings: dict[str, Any]) -> TrainJob:
@@ -70,8 +65,11 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     seed = whole("seed", settings["seed"], least=0)
     context_length = whole("context_length", settings["context_length"], least=2, most=LONGEST_CONTEXT)
     train = settings["train"]
-    tokens = whole("train.tokens", train["tokens"], least=1)
     batch_tokens = check_batch_tokens(train["batch_tokens"], context_length)
+    tokens = whole("train.tokens", train["tokens"], least=1, most=LARGEST_TOKENS)
+    if tokens < batch_tokens:
+        problem = f"is less than one update, train.batch_tokens={batch_tokens}"
+        raise UserError("train.tokens", tokens, problem, allowed=f"a whole number from {batch_tokens}")
     whole("train.log_every", train["log_every"], least=1)
     between("train.checkpoint_seconds", train["checkpoint_seconds"], 0, math.inf)
     shape = check_model(settings["model"])
@@ -90,6 +88,10 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     parts = resolve_parts(settings, context_length)
     with torch.device("meta"):  # values out of range show when it is built; nothing is allocated
         model = build_decoder(parts, shape, vocab_size=2)
+    parameters = count_parameters(model)["total"]
+    if parameters > LARGEST_MODEL:
+        problem = f"its model would have {parameters:.1e} parameters"
+        raise UserError("model", shape.name, problem, allowed=f"up to {LARGEST_MODEL:.0e}")
     check_positions_reach(model, max(evaluation.windows))
     flops = training_flops(model, context_length) * tokens
     compiled = resolve_compile(train["compile"], device, flops=flops)
@@ -141,6 +143,9 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
         settings=resolved,
         directory=directory,
         hash=digest,
+        data=resolved["data"],
+        tokenizer=resolved["tokenizer"],
+        tracking=resolved["tracking"],
         source=source,
         facts=facts,
         shape=shape,

@@ -6,6 +6,8 @@ import logging
 import os
 from contextlib import suppress
 
+from hydra.core.hydra_config import HydraConfig
+
 from posenc.core.console import say, shown
 from posenc.core.errors import RunError
 from posenc.core.machine import peak_memory
@@ -22,12 +24,11 @@ from posenc.model.decoder import Decoder, count_parameters
 from posenc.results.settings import spoken_name
 from posenc.running import run_directory as folder
 from posenc.running.build import build_model, run_facts
-from posenc.running.measure import Outcome, byte_store, measure
+from posenc.running.measure import Outcome, byte_store, measure, tracker_of
 from posenc.running.run_lock import locked
 from posenc.running.signals import SWEEP, InterruptedRunError, StopFlag
 from posenc.running.train_job import TrainJob
-from posenc.tracking import Tracker, build_tracker
-from posenc.tracking.base import NoTracker
+from posenc.tracking import Tracker
 from posenc.training.compiling import compiled_blocks, compiler_works
 from posenc.training.distributed import current
 from posenc.training.loop import Progress, Trained, train
@@ -69,7 +70,7 @@ def _locked(job: TrainJob, stop: StopFlag) -> Outcome:
         needed_tokens=max(job.evaluation.windows) + 1,
         context_length=settings["context_length"],
     )
-    trained_bytes = byte_store(store, settings["data"], job.facts, job.evaluation)
+    trained_bytes = byte_store(job, store)
     folder.refuse_links(directory)
     with locked(directory), folder.log_file(directory):
         if group.first(lambda: folder.is_done(directory, settings["eval"])):  # by another process, meanwhile
@@ -94,14 +95,16 @@ def _locked(job: TrainJob, stop: StopFlag) -> Outcome:
 
 def _run(job: TrainJob, store: TokenStore, trained_bytes: TokenStore | None, stop: StopFlag) -> Outcome:
     settings, directory = job.settings, job.directory
-    folder.write_status(directory, "running")  # first: else new settings lie beside "finished"
+    overrides = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else None
+    # first: else new settings lie beside "finished"
+    folder.write_status(directory, "running", overrides=overrides)
     folder.write_config(directory, settings)
     model = build_model(settings, job.shape, store.vocab_size)
     left_out = left_out_of_training(store, settings["context_length"])
     notes = corpus_notes(job.facts, job.evaluation.split, max(job.evaluation.windows), store)
     for warning in [*notes, *model.effective_encoding.warnings(), *([left_out] if left_out else [])]:
         log.warning("%s", warning)
-    tracker = _tracker(job)
+    tracker = tracker_of(job, os.environ.get(SWEEP, settings["experiment_name"]))
     status = "failed"
     try:
         with compiled_blocks(model, settings["train"]["compile"] and compiler_works(job.device, stop)):
@@ -116,30 +119,16 @@ def _run(job: TrainJob, store: TokenStore, trained_bytes: TokenStore | None, sto
         if trained.status == "interrupted":
             raise InterruptedRunError
         facts = run_facts(
-            settings,
+            job,
             model,
             fingerprint=store.fingerprint,
-            name=directory.name,
-            digest=job.hash,
-            device=job.device,
             tokens=trained.tokens,
             steps=trained.step,
             seconds=trained.seconds,
             final_loss=trained.final_loss,
             peak_memory_bytes=peak_memory(job.device) if trained.here else None,
         )
-        records = measure(
-            settings,
-            model,
-            store,
-            job.evaluation,
-            directory=directory,
-            corpus=settings["data"]["name"],
-            device=job.device,
-            step=trained.step,
-            stop=stop,
-            trained_bytes=trained_bytes,
-        )
+        records = measure(job, model, store, step=trained.step, stop=stop, trained_bytes=trained_bytes)
         folder.put_together(directory, facts, newer=trained.here)
         tracker.evaluation(folder.records_at(directory, trained.step))
         folder.write_status(directory, "finished", step=trained.step)
@@ -150,21 +139,6 @@ def _run(job: TrainJob, store: TokenStore, trained_bytes: TokenStore | None, sto
         raise
     finally:
         tracker.finish(status)
-
-
-def _tracker(job: TrainJob) -> Tracker:
-    """Return the tracker of the first process, a no-op on the others."""
-    if not current().is_first:
-        return NoTracker()
-    settings = job.settings
-    return build_tracker(
-        settings["tracking"],
-        run_name=job.directory.name,
-        group=os.environ.get(SWEEP, settings["experiment_name"]),
-        tags=[str(spoken_name(settings["encoding"])), settings["experiment_name"]],
-        config=settings,
-        run_dir=job.directory,
-    )
 
 
 def _train(job: TrainJob, model: Decoder, store: TokenStore, tracker: Tracker, stop: StopFlag) -> Trained:

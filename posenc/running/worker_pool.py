@@ -22,9 +22,9 @@ from posenc.core.console import PROGRESS, clock, say
 from posenc.core.errors import visible
 from posenc.report.captions import millions
 from posenc.results.run_summary import last_metrics
-from posenc.running.run_directory import DIVERGED, FINISHED, LOG, append_log, read_status
+from posenc.running.run_directory import DIVERGED, FINISHED, read_status
 from posenc.running.run_lock import holder_of, is_held
-from posenc.running.signals import CODES, IF_HELD, WAIT, to_take_over
+from posenc.running.signals import CODES, IF_HELD, PARENT, WAIT, to_take_over
 
 WAITING, RUNNING, INTERRUPTED, NOT_STARTED = "waiting", "running", "interrupted", "not started"
 FAILED = "failed"
@@ -156,6 +156,7 @@ class WorkerPool:
         job.said.clear()
         say(f"{job.name}: begins" + "".join(f", {key}={value}" for key, value in given.items()))
         own = {IF_HELD: str(HELD), WAIT: "0", PROGRESS: "off", "PYTHONIOENCODING": "utf-8"}
+        own[PARENT] = str(os.getpid())
         job.process = process = subprocess.Popen(
             list(job.words),
             env={**os.environ, **given, **own},
@@ -210,29 +211,16 @@ class WorkerPool:
         elif code < 0:
             job.state = f"killed by {signal.Signals(-code).name}"
             job.reason = OUT_OF_MEMORY if code == -signal.SIGKILL else None
-            self._log(job)
         else:
             errors = [line for line in job.said if line.startswith("error: ")]
-            job.state, job.reason = FAILED, f"exit code {code} before it was finished"
-            if errors:
-                job.reason = errors[-1].removeprefix("error: ")
-            else:
-                self._log(job)
+            said = errors[-1].removeprefix("error: ") if errors else None
+            job.state, job.reason = FAILED, said or f"exit code {code} before it was finished"
         say(f"{job.name}: {job.ended}")
         if self.fail_fast and not self._stops():
             say("sweep.fail_fast: the jobs that have not begun are left, those that run save and stop")
             for process in self._processes():
                 process.terminate()
         self.failed = True
-
-    def _log(self, job: Job) -> None:
-        """Append to the run's log what only this process knows: its last lines, and how it died."""
-        if not job.place.is_dir():
-            return
-        try:
-            append_log(job.place, "".join(f"  {visible(line)}\n" for line in job.said), job.ended)
-        except OSError as error:
-            say(f"{job.name}: its log cannot be written: {error}")
 
     def _say_status(self) -> None:
         """Say every few seconds how far one of the running jobs is, each in its turn."""
@@ -267,11 +255,6 @@ def progress_of(job: Job, now: float) -> str:
         return ""
     left = (now - job.began) / (tokens - job.trained) * (job.tokens - tokens)
     return f"{millions(tokens)} of {millions(job.tokens)} tokens, loss {last['loss']:.3f}, {clock(left)} left"
-
-
-def log_of(job: Job) -> Path | None:
-    """Return the log of a job's run, if there is one."""
-    return job.place / LOG if (job.place / LOG).is_file() else None
 
 
 def visible_gpus() -> list[str]:

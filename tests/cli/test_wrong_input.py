@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import resource
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -18,27 +19,15 @@ WRONG: list[tuple[str, ...]] = [
     # choices of groups
     ("train encoding=RoPPE", "encoding=RoPPE", "did you mean: rope"),
     ("train encoding.name=os", "encoding=os", "no such encoding"),
-    ("train encoding.name=../rope", "encoding=../rope", "no such encoding"),
     ("train 'encoding=[alibi,rope]'", "encoding=[alibi,rope]", "one choice"),
-    ("train encoding=null", "encoding=null", "is no name of a choice", "alibi"),
-    ("train encoding=" + "x" * 252, "encoding=xxx", "alibi"),
-    ("train model=nan", "model=nan", "is no name of a choice", "did you mean: nano"),
     ("train data=simpy", "data=simpy", "did you mean: sympy"),
-    ("train optim=sgd", "optim=sgd", "adamw"),
     ("train tracking.name=comet", "tracking=comet", "none, several, tensorboard, trackio, wandb"),
     ("train experiment=headlines", "experiment=headlines", "did you mean: headline"),
-    ("train ~encoding", "encoding.name", "is missing"),
     # keys
-    ("train 'encoding={a:1}'", "encoding.a:", "no such setting", "encoding.base"),
     ("train encoding.base.x=3", "encoding.base.x=3", "no such setting", "encoding.base"),
-    ("train " + "x" * 300 + "=1", "xxx", "no such setting"),
-    ("train '=[1]'", "=[1]", "cannot be read as KEY=VALUE"),
     ("train rope", "did you mean: encoding=rope"),
-    ("train a.b.c.d=1", "a.b.c.d=1", "no such setting", "encoding"),
     ("train train=1", "train=1", "group of settings", "train.tokens"),
     ("train encoding.bse=3", "encoding.bse=3", "did you mean: encoding.base"),
-    ("train +encoding.bse=3", "encoding.bse=3", "did you mean: encoding.base"),
-    ("train encoding=learned encoding.beyon=clamp", "encoding.beyon=clamp", "did you mean: encoding.beyond"),
     ("train encodingg=rope", "encodingg=rope", "did you mean: encoding"),
     ("train train.tokns=3", "train.tokns=3", "did you mean: train.tokens"),
     ("train batch_size=32", "did you mean: train.batch_tokens or eval.batch_tokens"),
@@ -47,11 +36,9 @@ WRONG: list[tuple[str, ...]] = [
     ("train ~seed", "seed", "is needed"),
     # values
     ("train encoding.base=ten", "encoding.base=ten", "a number"),
-    ("train encoding.fraction=2", "fraction=2", "(0, 1]"),
     ("train encoding.layout=halff", "encoding.layout=halff", "did you mean: half"),
     ("train model.n_heads=3", "model.n_heads=3", "model.d_model=32", "1, 2, 4, 8"),
     ("train model.d_model=6", "rope", "head_dim=3", "even"),
-    ("train model.n_layers=0", "model.n_layers=0", "from 1"),
     ("train data.split.test=0.95", "data.split", "0.95", "leaves nothing"),
     ("train tokenizer=hf", "tokenizer.path", "no default"),
     ("train optim.beta1=1.5", "optim.beta1=1.5", "0 to 0.9999"),
@@ -61,58 +48,63 @@ WRONG: list[tuple[str, ...]] = [
     ("train eval.lengths=[1000x]", "eval.lengths=16000", "the longest that works is 3965"),
     ("train eval.lengths=[2]", "eval.lengths=2", "target block of 4"),
     ("train eval.protocols=[fixed]", "eval.protocols=fixed", "did you mean: fixed-target"),
-    ("train eval.protocols=[]", "eval.protocols", "fixed-target"),
     ("train eval.split=train", "eval.split=train", "test, validation"),
-    ("train eval.target_fraction=0", "eval.target_fraction=0", "above 0 to 1"),
     ("train context_length=0", "context_length=0", "from 2"),
-    ("train context_length=9999 train.batch_tokens=10000", "context_length=9999", "longest that works is"),
+    ("train context_length=5000 train.batch_tokens=5000", "context_length=5000", "longest that works is"),
     ("train train.tokens=1.5", "train.tokens=1.5", "a whole number"),
-    ("train train.tokens=nan", "train.tokens=nan", "a whole number"),
     ("train train.lr=nan", "train.lr=nan", "above 0"),
     ("train train.batch_tokens=1", "train.batch_tokens=1", "context_length=16"),
     ("train train.precision=fp16", "train.precision=fp16", "did you mean: bf16"),
-    ("train train.compile=maybe", "train.compile=maybe", "auto, true, false"),
     ("train device=cuda:77", "device=cuda:77", "cpu"),
-    ("train seed=-1", "seed=-1", "from 0"),
     ("train seed=null", "seed=null"),
     ("train seed=0,1", "seed=0,1", "add -m"),
     ("train seed=" + "x" * 5000, "seed=xxx", " ... "),
     ("train encoding=sum encoding.parts=[rope,xpos]", "rope and xpos cannot act together", "rotate"),
     # options of any encoding
     ("train positions=randomized positions.max=60", "positions.max", "64 positions", "eval.lengths"),
-    ("train positions=offset positions.max=15", "positions.max=15", "context_length=16"),
     ("train encoding=fox positions=offset", "positions=offset", "encoding=fox", "no position"),
     ("train encoding=stick_breaking attention.scale=logn", "attention.scale=logn", "stick_breaking"),
     ("train encoding=rnope_swa attention.window=8", "attention.window=8", "encoding.window"),
-    ("train attention.window=0", "window=0", "at least 1"),
+    # numbers far too large: told before anything of their size is made
+    ("train 'eval.lengths=[1x,1000000000]'", "eval.lengths=1000000000: too large", "up to 16777216"),
+    ("train eval.lengths=[1000000000x]", "eval.lengths=1000000000x: too large"),
+    ("train eval.lengths=[99999999999999999999]", "eval.lengths=99999999999999999999: too large"),
+    ("train context_length=1000000000 train.batch_tokens=1000000000", "context_length=1000000000: too large"),
+    ("train train.batch_tokens=1e9", "train.batch_tokens=1000000000: too large", "from 1 to 67108864"),
+    ("train train.tokens=1e30", "train.tokens=1e30: too large", "to 1000000000000000"),
+    ("train train.tokens=99999999999999999999", "train.tokens=99999999999999999999: too large"),
+    ("train attention.window=99999999999999999999", "attention.window=99999999999999999999: too large"),
+    ("train encoding=t5 encoding.buckets=1000000000000", "parameters", "up to 1e+11"),
+    ("train train.batch_tokens=6000", "train.tokens=5120", "less than one update, train.batch_tokens=6000"),
+    ("train train.tokens=1", "train.tokens=1: is less than one update", "from 128"),
     # names and places
     ("train name=a/b", "name=a/b", "letters, digits"),
-    ("train name=.hidden", "name=.hidden"),
     ("train name=" + "a" * 300, "name=aaa", "at most 100"),
     ("train experiment_name=../../up", "experiment_name=../../up", "letters, digits"),
     ("train runs_dir=", "runs_dir=''", "not a folder"),
     ("train runs_dir={file}/below", "runs_dir=", "is not a folder"),
-    ("train runs_dir=" + "n" * 300, "runs_dir=nnn", "too long"),
     ("train encoding.name=mine plugins=[nowhere_to_be_found]", "plugins=nowhere_to_be_found", "PYTHONPATH"),
-    ("train plugins=[lr.py]", "plugins=[lr]"),
     ("train 'encoding=r\x1b[31mope'", r"r\x1b[31mope"),
     ("train data.paths=caf\udce9", "not UTF-8"),
-    ("train runs_dir=läufe --cfg job", "\"runs_dir='läufe'\""),
     # sweeps
     ("train -m 'name=glob(*)'", "no job in this sweep", "glob()"),
     ("train -m experiment=headline,smoke", "experiment=headline,smoke", "one at a time"),
     ("train -m encoding=rope,alibi seed=0,-1", "seed=-1", "from 0", "in job 2 of 4"),
-    ("train -m encoding=nope,rope model.d_model=6", "even", "in job 2 of 2", "encoding=rope"),
     ("train hydra/launcher=joblib", "launches the jobs of a sweep", "add -m"),
     ("train -m hydra/launcher=joblib hydra.launcher.n_jobs=0", "hydra.launcher.n_jobs=0", "from 1, or -1"),
+    # what Hydra would do elsewhere
+    ("train hydra.run.dir=here", "hydra.run.dir=here: posenc makes", "runs_dir=FOLDER", "name=NAME"),
+    ("train -m seed=0,1 hydra.sweep.dir=here", "hydra.sweep.dir=here", "runs_dir=FOLDER"),
+    ("train experiment=catalogue hydra.sweep.subdir=here", "hydra.sweep.subdir=here"),
+    ("train hydra.job.chdir=true", "hydra.job.chdir=True"),
+    ("eval run={runs} hydra.run.dir=here", "hydra.run.dir=here", "the directory of its run"),
+    ("train -m hydra/sweeper=optuna train.lr=1e-3,2e-3", "sweeps are grids", "pip install optuna"),
+    ("train -m hydra/launcher=rq seed=0,1", "pip install hydra-rq-launcher"),
     # flags
     ("train -m --cfg job", "--cfg=job", "--multirun"),
     ("train --multrun", "did you mean: --multirun"),
-    ("train --dryrun", "did you mean: --dry-run"),
     ("train --config-dir nowhere", "--config-dir=nowhere", "no such folder"),
-    ("train encoding=roppe --dry-run", "did you mean: rope"),
-    ("train -m seed=0,-1 --dry-run", "in job 2 of 2"),
-    ("eval --dry-run", "is an option of posenc train alone"),
+    ("eval --dry-run", "--dry-run: there is no such option"),
     # other commands
     ("trian", "train"),
     ("eval", "run", "no default"),
@@ -168,8 +160,10 @@ def test_wrong_input(posenc: Posenc, place: Path, corpus: Path, trained_once: Pa
     if command == "train":
         words = [*tiny.TINY, f"data.paths={corpus}", *words]
     words = [word.replace("{file}", __file__).replace("{runs}", str(trained_once)) for word in words]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     is_one_screen(posenc(command, *words), place, *case[1:])
     assert not list(place.iterdir())
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kB
 
 
 @pytest.mark.parametrize(
@@ -200,7 +194,7 @@ def test_wrong_texts(
         for i, text in enumerate(content or ()):
             (path / f"{i}.txt").write_text(text)
     given = path.with_name("missin") if content is None else str(path).replace("[red]", "[[]red]")
-    is_one_screen(posenc("train", *tiny.TINY, f"data.paths='{given}'"), place, *says)
+    is_one_screen(posenc("train", *tiny.TINY, f"data.paths={given}"), place, *says)
 
 
 @pytest.mark.parametrize(

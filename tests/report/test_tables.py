@@ -123,7 +123,8 @@ def test_the_short_form_names_what_is_left_out(sweep: Path) -> None:
 
 
 def test_extensions_are_beside_what_they_extend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    extended = [record(w, loss, extend={"name": "yarn"}) for w, loss in ((T, 1.2), (8 * T, 2.2))]
+    yarn = {"name": "yarn", "ramp": "index", "mscale_all_dim": 0.0}
+    extended = [record(w, loss, extend=yarn) for w, loss in ((T, 1.2), (8 * T, 2.2))]
     write_run(tmp_path, records=[record(T, 1.2), record(8 * T, 3.2), *extended])
     text = of_run(tmp_path, monkeypatch=monkeypatch)
     assert "Does not extrapolate: +1.00 nats at 8x (without yarn: +2.00)." in text

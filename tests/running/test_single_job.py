@@ -73,8 +73,6 @@ def test_what_hydra_does_not_know_before_is_refused_and_no_text(train: Posenc, p
         (["+hydra.callbacks.mine._target_=nowhere.Nothing"], "nowhere"),
         (["hydra.job_logging.version=9"], "hydra: "),
         (["hydra.run.dir=/dev/null/x"], "/dev/null/x"),
-        (["--resolve"], "goes with --cfg"),
-        (["--package", "train"], "goes with --cfg"),
     ],
     ids=lambda given: given if isinstance(given, str) else " ".join(given),
 )
@@ -97,12 +95,3 @@ def test_a_file_of_ones_own_has_a_name_of_its_own(train: Posenc, place: Path) ->
     assert train("--config-dir", "conf", "encoding=my_rope").code == 0
     (run,) = (place / "runs" / "default").glob("[!.]*")
     assert "base: 77" in (run / "config.yaml").read_text()
-
-
-@pytest.mark.parametrize("name", ["übung a(1)", "a=b,it's", "#x[1]{b}"])
-def test_a_folder_of_ones_own_may_have_any_name(posenc: Posenc, place: Path, name: str) -> None:
-    mine = place / name / "encoding" / "my_rope.yaml"
-    mine.parent.mkdir(parents=True)
-    mine.write_text((conf_dir() / "encoding" / "rope.yaml").read_text().replace("10000", "77"))
-    shown = posenc("train", "--config-dir", name, "encoding=my_rope", "--cfg", "job")
-    assert shown.code == 0 and "base: 77" in shown.out, shown.err

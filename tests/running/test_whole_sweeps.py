@@ -15,7 +15,7 @@ import tiny
 
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
-from posenc.running.jobs import each_once
+from posenc.running.jobs import seed_by_seed
 from posenc.running.sweep import job_command
 
 Posenc = Callable[..., tiny.Result]
@@ -79,7 +79,7 @@ def test_an_eval_sweep_with_a_failing_job_ends_with_1(run_copy: Path, place: Pat
     words = ("eval", "-m", f"run={run_copy}", "eval.lengths=[1x,2x]", "eval.protocols=[fixed-target]")
     result = tiny.spawn(*words, cwd=place)
     assert result.code == 1 and "damaged record" in result.err
-    assert f"  log: {run_copy}/log.txt" in result.err
+    assert f"(log: {run_copy}/log.txt)" in result.err
     assert "damaged record" in (run_copy / "log.txt").read_text()
     assert json.loads((run_copy / "status.json").read_text())["status"] == "finished"
 
@@ -92,10 +92,9 @@ def test_a_job_keeps_the_folder_of_yaml_and_is_no_sweep(place: Path) -> None:
     assert words[1:] == ["-P", "-m", "posenc", "train", "--config-dir", "conf", "seed=1", "hydra.mode=RUN"]
 
 
-def test_one_run_under_two_names_is_done_once(
-    place: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    line = parse(["-m", *tiny.TINY, f"data.paths={corpus}", "name=z,b", "seed=0,1"])
-    kept = each_once(compose_jobs("train", line)).jobs
-    assert [(job.settings["name"], job.settings["seed"]) for job in kept] == [("z", 0), ("z", 1)]
-    assert capsys.readouterr().err.count("the same run as") == 2
+def test_a_sweep_goes_seed_by_seed_under_the_same_name() -> None:
+    composed = compose_jobs("train", parse(["-m", "encoding=rope,alibi", "train.lr=1e-3,2e-3", "seed=2,0"]))
+    jobs = seed_by_seed(composed).jobs
+    assert [job.settings["seed"] for job in jobs] == [2] * 4 + [0] * 4
+    assert [job.settings["encoding"]["name"] for job in jobs] == ["rope", "rope", "alibi", "alibi"] * 2
+    assert sorted(job.overrides for job in jobs) == sorted(job.overrides for job in composed.jobs)
