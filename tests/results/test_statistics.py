@@ -45,14 +45,11 @@ def test_ratio_interval_uses_the_effective_number_of_documents() -> None:
     assert (high - low) / 2 > 3 * error  # t with about 2.8 degrees of freedom, not 1.96
 
 
-def test_an_interval_from_ten_documents_on_and_few_below_thirty() -> None:
+def test_an_interval_from_ten_documents_on() -> None:
     assert ratio_interval([1.0, 2.0] * 4, [1.0] * 8) is None
     assert ratio_interval([1.0, 2.0] * 5, [1.0] * 10) is not None
-    none, few, enough = (
-        difference([(bits([1.0, 2.0] * n), bits([1.0] * 2 * n))] * 3, "bytes") for n in (4, 14, 15)
-    )
+    none = difference([(bits([1.0, 2.0] * 4), bits([1.0] * 8))] * 3, "bytes")
     assert (none.value, none.interval(), p_beyond([none], 0.0)[0]) == (pytest.approx(0.5), None, None)
-    assert few.interval() is not None and (none.few, few.few, enough.few) == (True, True, False)
 
 
 def test_difference_divides_once_and_aligns_documents() -> None:
@@ -88,8 +85,6 @@ def test_two_tokenizers_are_compared_over_the_same_documents() -> None:
     assert estimate.value == pytest.approx(at_once / math.log(2))
     low, high = estimate.interval()
     assert high - low < 0.02  # the documents' own differences (0.5) cancel
-    some = Sample({key: values[:-10] for key, values in b.columns.items()})
-    assert difference([(a, some)], "bytes").interval() is not None  # longer tokens leave fewer documents
 
 
 def test_groups_of_documents_are_the_units_where_there_are_twenty() -> None:
@@ -119,7 +114,6 @@ def test_it_is_the_t_interval_where_only_seeds_or_only_documents_vary(what: str)
     else:
         pairs = [(bits(values), bits([0.0] * 50))] * (1 if what == "documents" else 3)
     expected, estimate = stats.ttest_1samp(values, 0.02), difference(pairs, "bytes")
-    assert estimate.seeds == len(pairs)
     assert estimate.interval() == pytest.approx(tuple(expected.confidence_interval(0.95)))
     assert p_beyond([estimate], 0.02)[0] == pytest.approx(expected.pvalue / 2, rel=1e-6)
 
@@ -138,15 +132,15 @@ def test_both_parts_add_up_as_squares_and_p_is_below_a_level_where_that_levels_i
     margin: float,
 ) -> None:
     for value in (0.03, -0.06, 0.09, -0.2):
-        estimate = Estimate(value, 3, 100, 0.005**2, 0.004**2, 60.0, 2)
+        estimate = Estimate(value, 0.005**2, 0.004**2, 60.0, 2)
         for level in (0.2, 0.05, 0.05 / 15, 0.05 / 300):
             low, high = estimate.interval(1 - 2 * level)
             assert (p_beyond([estimate], margin)[0] < level) == (low > margin or high < -margin)
     seeds, documents = stats.t.ppf(0.975, 2) * 0.005, stats.t.ppf(0.975, 60) * 0.004
     assert estimate.halves(0.05) == pytest.approx((seeds, documents))
     assert estimate.interval()[1] == pytest.approx(estimate.value + math.hypot(seeds, documents))
-    assert p_beyond([Estimate(0.01, 1, 40, None, 1e-6, 39.0)], 0.02)[0] == 1.0
-    assert 0 < p_beyond([Estimate(0.5, 1, 40, None, 0.0, 39.0)], 0.02)[0] < 1e-10
+    assert p_beyond([Estimate(0.01, 0.0, 1e-6, 39.0)], 0.02)[0] == 1.0
+    assert 0 < p_beyond([Estimate(0.5, 0.0, 0.0, 39.0)], 0.02)[0] < 1e-10
 
 
 def test_mean_and_spread() -> None:
