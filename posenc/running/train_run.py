@@ -17,7 +17,6 @@ from posenc.data import (
     build_tokenizer,
     check_lengths,
     corpus_notes,
-    left_out_of_training,
     prepare,
 )
 from posenc.model.decoder import Decoder, count_parameters
@@ -100,9 +99,9 @@ def _run(job: TrainJob, store: TokenStore, trained_bytes: TokenStore | None, sto
     folder.write_status(directory, "running", overrides=overrides)
     folder.write_config(directory, settings)
     model = build_model(settings, job.shape, store.vocab_size)
-    left_out = left_out_of_training(store, settings["context_length"])
-    notes = corpus_notes(job.facts, job.evaluation.split, max(job.evaluation.windows), store)
-    for warning in [*notes, *model.effective_encoding.warnings(), *([left_out] if left_out else [])]:
+    windows, length = job.evaluation.windows, settings["context_length"]
+    notes = corpus_notes(job.facts, job.evaluation.split, max(windows), length, store)
+    for warning in [*notes, *model.effective_encoding.warnings()]:
         log.warning("%s", warning)
     tracker = tracker_of(job, os.environ.get(SWEEP, settings["experiment_name"]))
     status = "failed"
