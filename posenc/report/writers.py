@@ -123,7 +123,7 @@ def _next(run: Run, saved: Path, weak: bool, width: int) -> str:
     """Return what to type next: the same with another encoding and more seeds, or with more training."""
     tokens = ((run.config or {}).get("train") or {}).get("tokens")
     if weak and isinstance(tokens, int):
-        return f"train longer: the same command with train.tokens={10 * tokens}"
+        return f"train longer: train.tokens={10 * tokens} (now {tokens})"
     command = resume_command(run.config, saved) if run.config else None
     words = [word for word in (command or "").split(" ") if not word.startswith("seed=")]
     if not any(word.startswith("encoding.") for word in words):

@@ -123,15 +123,15 @@ def test_the_short_form_names_what_is_left_out(sweep: Path) -> None:
 
 
 def test_extensions_are_beside_what_they_extend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    extended = [record(w, loss, extend={"name": "yarn"}) for w, loss in ((T, 1.2), (8 * T, 2.2))]
+    extended = [record(w, loss, extend={"name": "mine"}) for w, loss in ((T, 1.2), (8 * T, 2.2))]
     write_run(tmp_path, records=[record(T, 1.2), record(8 * T, 3.2), *extended])
     text = of_run(tmp_path, monkeypatch=monkeypatch)
-    assert "Does not extrapolate: +1.00 nats at 8x (without yarn: +2.00)." in text
-    assert re.search(r"without yarn +\+0\.000 +\+2\.000", text) and text.startswith("rope+yarn | ")
-    extended = [record(w, loss, extend={"name": "pi"}) for w, loss in ((T, 1.2), (8 * T, 2.4))]
+    assert "Does not extrapolate: +1.00 nats at 8x (without mine: +2.00)." in text
+    assert re.search(r"without mine +\+0\.000 +\+2\.000", text) and text.startswith("rope+mine | ")
+    extended = [record(w, loss, extend={"name": "other"}) for w, loss in ((T, 1.2), (8 * T, 2.4))]
     write_run(tmp_path, seed=1, records=[record(T, 1.2), record(8 * T, 3.2), *extended])
     assert "3 rows | " in table(tmp_path)
-    assert "yarn 8x" in table(tmp_path, extensions="columns")
+    assert "mine 8x" in table(tmp_path, extensions="columns")
 
 
 def test_one_window_few_documents_and_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_undertrained_is_said_once(sweep: Path, tmp_path: Path, monkeypatch: pyt
     assert table(tmp_path).count("All runs undertrained.") == 1
     text = of_run(next((tmp_path / "0").iterdir()), monkeypatch=monkeypatch, saved=Path("x"))
     assert text.lower().count("undertrained") == 1 and "verdict" not in text
-    assert "(1.80 against 1.81 nats/byte)" in text and "train.tokens=32768000" in text
+    assert "(1.80 against 1.81 nats/byte)" in text and "train.tokens=32768000 (now 3276800)" in text
 
 
 def test_the_next_command_is_this_one_with_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
