@@ -130,7 +130,7 @@ def _against(options: SimpleNamespace, runs: Sequence[Run]) -> None:
     for name in ("plot", "html", "rows", "columns", "sort", "baseline", "facet", "per", "full"):
         if getattr(options, name):
             raise UserError(f"--{name}", None, "does not go together with --against")
-    show_against(against(runs, options.against, options.allow_mixed), options.format, sys.stdout)
+    show_against(against(runs, options.against), options.format, sys.stdout)
 
 
 def _others(runs: Sequence[Run], request: CompareRequest) -> list[Comparison]:

@@ -30,7 +30,7 @@ from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer, corpus_
 from posenc.data.corpus import known_figures
 from posenc.data.documents import SPLITS
 from posenc.data.hub import go_offline
-from posenc.data.registry import is_streamed, needs_network, pinned_identity
+from posenc.data.registry import is_streamed, pinned_identity
 from posenc.data.token_cache import smallest_dtype
 from posenc.evaluation.eval_memory import OutOfMemoryError, free_memory
 from posenc.evaluation.evaluate import plan_cells
@@ -131,7 +131,8 @@ def _print(estimated: list[tuple[TrainJob, Estimate]]) -> int:
 
 
 def _notes(job: TrainJob) -> list[str]:
-    return corpus_notes(job.facts, job.evaluation.split, max(job.evaluation.windows))
+    longest, length = max(job.evaluation.windows), job.settings["context_length"]
+    return corpus_notes(job.facts, job.evaluation.split, longest, length)
 
 
 def _details(job: TrainJob, found: Estimate, here: int) -> list[str]:
@@ -163,8 +164,7 @@ def _details(job: TrainJob, found: Estimate, here: int) -> list[str]:
 def _refuse_to_fetch(data: Mapping[str, Any]) -> None:
     """Raise RunError for a corpus that would have to be fetched, or noted down, to be looked at."""
     pinned = pinned_identity(data)
-    away = needs_network(data) or is_streamed(data)
-    if (away or pinned is not None) and known_figures(pinned) is None:
+    if is_streamed(data) and known_figures(pinned) is None:
         problem = f"data={data['name']} is not here yet, and a dry run fetches nothing"
         raise RunError(problem, hint=f"posenc data prepare data={data['name']}")
 

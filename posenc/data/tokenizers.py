@@ -171,25 +171,23 @@ def _bpe(facts: Text, *, vocab_size: int) -> Tokenizer:
             known = read_sealed(path)  # another process may have trained it while this one waited
             if known is None:
                 texts = (d.text.decode() for d in facts.read() if d.split == "train")
-                known = {"definition": train_bpe(texts, vocab_size, doing)}
+                known = {"definition": _train_bpe(texts, vocab_size, doing)}
                 write_sealed(path, known)
     return LibraryTokenizer("bpe", known["definition"])
 
 
-def train_bpe(texts: Iterable[str], vocab_size: int, doing: str) -> str:
+def _train_bpe(texts: Iterable[str], vocab_size: int, doing: str) -> str:
     """Train a byte-level BPE and return its JSON; a signal stops it."""
     from tokenizers import Tokenizer as Library
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
+    library = Library(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False)
+
     def train(given_up: threading.Event) -> str:
-        library = Library(models.BPE())
-        library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        library.decoder = decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(
-            vocab_size=vocab_size,
-            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-            show_progress=False,
-        )
         library.train_from_iterator(itertools.takewhile(lambda _: not given_up.is_set(), texts), trainer)
         return str(library.to_str())
 

@@ -395,7 +395,7 @@ def full_notes(comparison: Comparison) -> list[str]:
     for probe in comparison.probes:
         chance = re.search(r"\(chance ([\d.]+)\)", probe.unit)
         more = f"; chance is {chance[1]}" if chance else ""
-        lines.append(f"{probe.protocol}: {PROTOCOLS.get(probe.protocol, probe.unit)}{more}")
+        lines.append(f"{probe.name}: {PROTOCOLS.get(probe.name, probe.unit)}{more}")
     lines += [
         f"the rows also differ in {key}: {', '.join(values)}" for key, values in h["also_differs"].items()
     ]

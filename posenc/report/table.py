@@ -323,9 +323,9 @@ def _side_table(comparison: Comparison) -> Table:
         "breaks at": ["" if row.curve is None else breaks_text(row.curve) for row in comparison.rows],
     }
     for i, probe in enumerate(comparison.probes):
-        cells = [row.probes[i].cell for row in comparison.rows]
-        columns[f"{probe.protocol} {length(probe.multiple)}"] = [_loss(cell, "nats") for cell in cells]
-        columns[f"{probe.protocol} change"] = [_signed(cell.change, "nats") for cell in cells]
+        cells = [row.probes[i] for row in comparison.rows]
+        columns[f"{probe.name} {length(probe.multiple)}"] = [_loss(cell, "nats") for cell in cells]
+        columns[f"{probe.name} change"] = [_signed(cell.change, "nats") for cell in cells]
     for i, extension in enumerate(comparison.extensions):
         texts = [_extension_text(row.extensions[i], metric).text for row in comparison.rows]
         columns[f"{extension.name} {length(extension.multiple)}"] = texts

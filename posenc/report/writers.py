@@ -124,7 +124,7 @@ def _next(run: Run, saved: Path, weak: bool, width: int) -> str:
     tokens = ((run.config or {}).get("train") or {}).get("tokens")
     if weak and isinstance(tokens, int):
         return f"train longer: train.tokens={10 * tokens} (now {tokens})"
-    command = resume_command(run.config, saved) if run.config else None
+    command = resume_command(run)
     words = [word for word in (command or "").split(" ") if not word.startswith("seed=")]
     if not any(word.startswith("encoding.") for word in words):
         other = "rope" if "encoding=alibi" in words else "alibi"

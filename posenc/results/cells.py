@@ -16,8 +16,6 @@ from posenc.results.ranking import (
     EFFECTIVE,
     REFERENCE,
     SAME_WORD,
-    AgainstBaseline,
-    Mark,
     Versus,
     interval_of,
     verdict,
@@ -35,7 +33,7 @@ from posenc.results.schema import (
     perplexity,
     printed_change,
 )
-from posenc.results.statistics import Estimate, Per, Sample, difference, mean_and_spread, same_targets
+from posenc.results.statistics import Estimate, Per, Sample, difference, mean_and_spread
 
 NOT_MEASURED = "not measured"
 # Reasons that have nothing to do with how good the encoding is: the other seeds still represent the row.
@@ -59,8 +57,6 @@ class Cell:
     verdict: str | None = None  # on the change; null where a seed is missing for being bad
     verdict_change: float | None = None  # the change in bits per byte, whatever the metric
     verdict_ci95: list[float] | None = None  # of it, over seeds and documents (one seed: documents)
-    mark: Mark | None = None  # relation to the lowest of the column
-    against: AgainstBaseline | None = None  # this row minus the comparison's baseline
     versus_best: Versus | None = None  # against the row with the lowest mean of the column
     targets_hash: str | None = None
     targets: int | None = None  # that were scored in each seed; null where the seeds differ
@@ -101,22 +97,13 @@ class CurveSummary:
 
 
 @dataclass
-class ProbeColumn:
-    """A probe at the longest window that it was measured at in all rows (that it was measured in at all)."""
+class SideColumn:
+    """A probe, or an extension that is no row, at one window."""
 
-    protocol: str
-    multiple: float  # of T
+    name: str  # `induction`; `yarn`, or with knobs that are not the usual ones `window window=32`
+    multiple: float  # of T: the longest one of a probe that all rows (where none is, any) have; of the table
     window: int | None  # tokens
-    unit: str  # of the losses, whatever the comparison's metric
-    same_targets: bool  # of all rows
-
-
-@dataclass
-class Probe:
-    """A row's numbers of a probe."""
-
-    cell: Cell
-    at_train_length: float | None  # the loss at W = T, mean over seeds
+    unit: str  # of the losses; of a probe whatever the comparison's metric
 
 
 def single(values: Iterable[Any]) -> Any:
@@ -139,13 +126,12 @@ def make_cell(group: RowGroup, multiple: float, metric: Metric) -> Cell:
             continue
         found.append((value, record))
         base = member.record(None, 1.0)
-        if base is not None and base["targets_hash"] == record["targets_hash"]:
-            reference = value_of(base, metric)
-            based += reference is not None
-            if reference is not None and math.isfinite(value - reference):  # perplexities may be infinite
-                changes.append(value - reference)
-            if record is not base:
-                pairs += _pair(member, record, base)
+        reference = None if base is None else value_of(base, metric)
+        based += reference is not None
+        if reference is not None and math.isfinite(value - reference):  # perplexities may be infinite
+            changes.append(value - reference)
+        if base is not record:
+            pairs += pair_of(member, record, base)
     values = [value for value, _ in found]
     cell = _cell(multiple, single(windows), values, [record for _, record in found], reasons)
     cell.rankable = bool(values) and set(reasons) <= INNOCENT
@@ -240,10 +226,10 @@ def _reason(run: Run, record: Record | None) -> str:
     return run.state
 
 
-def _pair(member: Selected, record: Record, base: Record) -> list[tuple[Sample, Sample]]:
-    """Return both sides by document; nothing where the hash says the same targets and the counts do not."""
-    ours, theirs = member.sample(record), member.sample(base)
-    return [(ours, theirs)] if ours and theirs and same_targets(ours, theirs) else []
+def pair_of(member: Selected, record: Record | None, base: Record | None) -> list[tuple[Sample, Sample]]:
+    """Return both sides by document, on the one set of targets of the run; nothing where one is missing."""
+    ours, theirs = (None if one is None else member.sample(one) for one in (record, base))
+    return [(ours, theirs)] if ours and theirs else []
 
 
 def _difference(pairs: Sequence[tuple[Sample, Sample]], per: Per) -> Estimate | None:
@@ -257,7 +243,7 @@ def _difference(pairs: Sequence[tuple[Sample, Sample]], per: Per) -> Estimate | 
 def effective_context(group: RowGroup, multiples: Sequence[float]) -> EffectiveContext | None:
     """Return it for the mean loss over seeds, at windows that all the row's seeds have; None below two."""
     losses: list[tuple[float, float, int]] = []  # nats, multiple, tokens
-    hashes, missing = set(), set()
+    missing = set()
     members = [member for member in group.members if member.cells]
     for multiple in multiples:
         records = [r for member in members if (r := member.record(group.extend, multiple)) is not None]
@@ -265,9 +251,8 @@ def effective_context(group: RowGroup, multiples: Sequence[float]) -> EffectiveC
         if any(short_note(r["note"] or "") in ("refused", "n/a") for r in records):
             missing.add(multiple)  # the encoding has no number there; memory and time are no such reason
         if values and len(values) == len(members):
-            hashes |= {record["targets_hash"] for record in records}
             losses.append((math.fsum(values) / len(values), multiple, records[0]["window"]))
-    if len(losses) < 2 or len(hashes) != 1:
+    if len(losses) < 2:
         return None
     best = min(loss for loss, _, _ in losses)
     multiple, window = max(
@@ -281,9 +266,7 @@ def uses_context(group: RowGroup, metric: Metric) -> UsesContext | None:
     """Return it over the seeds that have both windows; None where there is none. Perplexities: in nats."""
     pairs: list[tuple[Sample, Sample]] = []
     for member in group.members:
-        full, half = (member.record(group.extend, multiple) for multiple in (1.0, 0.5))
-        if full is not None and half is not None and full["targets_hash"] == half["targets_hash"]:
-            pairs += _pair(member, full, half)
+        pairs += pair_of(member, member.record(group.extend, 1.0), member.record(group.extend, 0.5))
     estimate = _difference(pairs, "bytes" if metric == "bpb" else "targets")
     if estimate is None:
         return None
@@ -340,32 +323,27 @@ def _curve_record(member: Selected, extend: str | None) -> Record | None:
 
 def probe_columns(
     runs: Sequence[Run], groups: Sequence[RowGroup], protocol: str
-) -> tuple[list[ProbeColumn], list[list[Probe]]]:
-    """Return the columns, and for each group its probes in their order; beside the headline protocol alone.
+) -> list[tuple[SideColumn, list[Cell]]]:
+    """Return the probes beside the headline protocol, each with a cell for every group.
 
     Of the checkpoint whose loss is shown: a probe of another one is of another model.
     """
-    columns: list[ProbeColumn] = []
-    by_group: list[list[Probe]] = [[] for _ in groups]
+    found = []
     every = {id(member.run): member for group in groups for member in group.members}
     steps = {key: one.records[0]["checkpoint_step"] for key, one in every.items() if one.cells}
     for name in PROBES if protocol == HEADLINE else ():
-        selected = {id(one.run): one for one in select(runs, name, steps) if id(one.run) in every}
-        members = [[selected.get(id(m.run), Selected(m.run)) for m in group.members] for group in groups]
+        there = {id(one.run): one for one in select(runs, name, steps) if id(one.run) in every}
+        members = [[there.get(id(m.run), Selected(m.run)) for m in group.members] for group in groups]
         probed = [replace(group, members=some) for group, some in zip(groups, members, strict=True)]
-        found = [{w for m in group.members for w in m.cells.get(group.extend, ())} for group in probed]
-        windows = [some for some in found if some]
-        if not windows:
-            continue
-        longest = max(set.intersection(*windows) or set.union(*windows))
-        cells = [make_cell(group, longest, "nats") for group in probed]
-        for group, cell, probes in zip(probed, cells, by_group, strict=True):
-            probes.append(Probe(cell, make_cell(group, 1.0, "nats").mean))
-        window = single(cell.window for cell in cells if cell.window is not None)
-        unit = single(record["unit"] for one in selected.values() for record in one.records) or UNIT
-        same = len({cell.targets_hash for cell in cells if cell.seeds}) <= 1
-        columns.append(ProbeColumn(name, longest, window, unit, same))
-    return columns, by_group
+        windows = [{w for m in group.members for w in m.cells.get(group.extend, ())} for group in probed]
+        windows = [some for some in windows if some]
+        if windows:
+            longest = max(set.intersection(*windows) or set.union(*windows))
+            cells = [make_cell(group, longest, "nats") for group in probed]
+            window = single(cell.window for cell in cells if cell.window is not None)
+            unit = single(record["unit"] for one in there.values() for record in one.records) or UNIT
+            found.append((SideColumn(name, longest, window, unit), cells))
+    return found
 
 
 def reference_of(selected: Sequence[Selected], metric: Metric) -> dict[str, Any] | None:
@@ -407,16 +385,14 @@ def _against_reference(member: Selected) -> Estimate | None:
     """
     if member.run.state == "diverged":
         return None
-    scored = [record for record in member.run.records if record["per_document"] is not None]
-    references = {_place(r): r for r in scored if r["protocol"] == REFERENCE_PROTOCOL}
-    for records in (member.cells.get(None, {}).values(), scored):
-        plain = [r for r in records if r["extend"] is None and r["protocol"] != REFERENCE_PROTOCOL]
-        losses = [r for r in plain if r["per_document"] is not None and _place(r) in references]
-        if losses:
-            newest = max(losses, key=lambda record: record["checkpoint_step"])
-            ours, theirs = member.sample(newest), member.sample(references[_place(newest)])
-            return _difference([(ours, theirs)], "bytes") if ours and theirs else None
-    return None
+    plain = [r for r in member.run.records if r["per_document"] is not None and r["extend"] is None]
+    references = {_place(r): r for r in plain if r["protocol"] == REFERENCE_PROTOCOL}
+    losses = [r for r in plain if r["protocol"] != REFERENCE_PROTOCOL and _place(r) in references]
+    if not losses:
+        return None
+    shown = {id(record) for record in member.records}
+    best = max(losses, key=lambda record: (id(record) in shown, record["checkpoint_step"]))
+    return _difference(pair_of(member, best, references[_place(best)]), "bytes")
 
 
 def _place(record: Record) -> tuple[str, int]:

@@ -44,7 +44,7 @@ class TrackedRun:
         logging.getLogger("matplotlib").setLevel(logging.WARNING)  # at first it says what fonts it found
         try:
             from posenc.report.plots import plot_bytes
-            from posenc.results.comparison import compare, protocols_of
+            from posenc.results.comparison import CompareRequest, compare_runs, protocols_of
             from posenc.results.load import load_run
 
             run = load_run(self.directory)
@@ -52,7 +52,7 @@ class TrackedRun:
                 return None
             if run.status.get("status") == "running":  # it is this very job that asks, at its end
                 run.status = {**run.status, "status": "finished"}
-            return plot_bytes("png", kind, [run], [compare([run], measured[0], "nats", allow_mixed=True)])
+            return plot_bytes("png", kind, [run], compare_runs([run], CompareRequest(measured[0])))
         except UserError as error:
             logger.debug("no plot %s: %s", kind, error.problem)  # nobody measured what it shows
         except Exception as error:

@@ -75,7 +75,7 @@ def test_where_rows_columns_sort_and_baseline_together(posenc: Posenc, sweep: Pa
     assert [row["label"] for row in found["rows"]] == ["rope", "alibi"]
     assert [column["multiple"] for column in found["columns"]] == [8]
     assert found["header"]["baseline"] == "alibi" and found["header"]["seeds"] == [0]
-    assert found["rows"][0]["cells"][0]["against"]["difference"] == pytest.approx(1.7)
+    assert found["rows"][0]["cells"][0]["versus_baseline"]["difference"] == pytest.approx(1.7)
 
 
 def test_a_failed_run_is_a_row_and_a_line(posenc: Posenc, sweep: Path) -> None:

@@ -73,6 +73,8 @@ WRONG: list[tuple[str, ...]] = [
     ("train train.batch_tokens=1e9", "train.batch_tokens=1000000000: too large", "from 1 to 67108864"),
     ("train train.tokens=1e30", "train.tokens=1e30: too large", "to 1000000000000000"),
     ("train train.tokens=99999999999999999999", "train.tokens=99999999999999999999: too large"),
+    ("train attention.window=99999999999999999999", "attention.window=99999999999999999999: too large"),
+    ("train encoding=t5 encoding.buckets=1000000000000", "parameters", "up to 1e+11"),
     ("train train.batch_tokens=6000", "train.tokens=5120", "less than one update, train.batch_tokens=6000"),
     ("train train.tokens=1", "train.tokens=1: is less than one update", "from 128"),
     # names and places
@@ -102,7 +104,7 @@ WRONG: list[tuple[str, ...]] = [
     ("train -m --cfg job", "--cfg=job", "--multirun"),
     ("train --multrun", "did you mean: --multirun"),
     ("train --config-dir nowhere", "--config-dir=nowhere", "no such folder"),
-    ("eval --dry-run", "is an option of posenc train alone"),
+    ("eval --dry-run", "--dry-run: there is no such option"),
     # other commands
     ("trian", "train"),
     ("eval", "run", "no default"),

@@ -197,7 +197,7 @@ def test_a_sweep_of_submitit_local_is_killed_or_stopped_and_continues(
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("part", ["sweep", "requeue", "preempt", "killed"])
+@pytest.mark.parametrize("part", ["sweep", "requeue", "preempt"])
 def test_on_a_real_slurm(part: str) -> None:
     pytest.importorskip("submitit")
     if os.getuid() != 0:

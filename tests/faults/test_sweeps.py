@@ -127,17 +127,3 @@ def test_a_sweep_that_is_stopped_goes_on_with_the_same_weights(
     again = tiny.spawn(*words, cwd=place)
     assert again.code == 0, again.err
     assert weights(place / "runs") == weights(place / "whole")
-
-
-def test_retry_trains_a_diverged_run_again_from_the_start(train: Posenc, place: Path) -> None:
-    wild = ("encoding=rope", "train.lr=1e12", *SHORT)
-    first = train(*wild)
-    assert first.code == 1 and "training diverged" in first.err
-    (run,) = (place / "runs" / "default").iterdir()
-    assert "failed: training diverged: non-finite loss at step 2" in (run / "log.txt").read_text()
-    # as after an hour of training: what it was trained to is forgotten
-    (run / "checkpoints" / "step-00000001").mkdir(parents=True)
-    (run / "checkpoints" / "step-00000001" / "model.safetensors").write_text("what it diverged from")
-    retried = train(*wild, "--retry")
-    assert retried.code == 1 and "training diverged" in retried.err and "diverged before" not in retried.err
-    assert not (run / "checkpoints").exists() and statuses(place / "runs") == ["diverged"]

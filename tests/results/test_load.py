@@ -17,7 +17,13 @@ from posenc.core.errors import UserError
 from posenc.results import Run, load_runs
 from posenc.results import load as load_module
 from posenc.results.load import MOST_LOSSES, SUFFIX, bundled, is_dead, losses_of, packed, run_names
-from posenc.results.run_summary import bundles, losses_by_multiple, run_directories, run_summary
+from posenc.results.run_summary import (
+    bundles,
+    losses_by_multiple,
+    resume_command,
+    run_directories,
+    run_summary,
+)
 from posenc.results.settings import where
 from posenc.results.store import plain_yaml
 
@@ -155,6 +161,11 @@ def test_a_summary_has_progress_and_the_tables_losses(tmp_path: Path) -> None:
     found = run_summary(stopped)
     assert (found.state, found.tokens, found.tokens_asked) == ("interrupted", 2000, 3_276_800)
     assert (found.training_loss, found.seconds_left) == (1.5, (3_276_800 - 2000) / 500)
+    assert resume_command(found.run) == "posenc train encoding=alibi seed=0"
+    edit_json(stopped / "status.json", overrides=["data.paths=a b"])
+    assert resume_command(run_summary(stopped).run) == "posenc train 'data.paths=a b'"
+    edit_json(stopped / "status.json", overrides=None)
+    assert resume_command(run_summary(stopped).run) is None
     (tmp_path / f"x{SUFFIX}").write_bytes(packed([]))
     assert [path for path, _ in run_directories([tmp_path])] == [stopped, run]
     assert bundles([tmp_path]) == [tmp_path / f"x{SUFFIX}"]

@@ -15,7 +15,6 @@ import pytest
 
 from posenc.config.compose import Jobs, checked_n_jobs, compose_jobs, frozen
 from posenc.config.overrides import parse
-from posenc.core.console import shown
 from posenc.core.errors import UserError
 from posenc.running import run_directory
 from posenc.running import worker_pool as module
@@ -204,16 +203,6 @@ def test_a_signal_reaches_every_job_and_ends_the_sweep(pool: Run, tmp_path: Path
     other.communicate()
 
 
-def test_an_error_of_ours_leaves_no_job_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (job,) = jobs_of(tmp_path, "import time\ntime.sleep(60)")
-    monkeypatch.setattr(WorkerPool, "_say_status", lambda self: 1 / 0)
-    began = time.monotonic()
-    with pytest.raises(ZeroDivisionError):
-        pool_of([job]).run()
-    assert job.process is not None and job.process.returncode == -signal.SIGTERM
-    assert time.monotonic() - began < 30
-
-
 def test_output_is_read_to_its_end_whoever_keeps_it_open(
     pool: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -281,14 +270,3 @@ def test_progress_is_read_from_the_run_directory(tmp_path: Path) -> None:
     assert progress_of(job, 150.0) == "1.2M of 4M tokens, loss 1.250, 2:20 left"
     job.tokens = 1_200_000
     assert progress_of(job, 150.0) == "evaluating, 0 cells on disk"
-
-
-def test_a_job_of_a_sweep_shows_no_progress_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for value, lines in (("off", 0), ("", 1)):
-        monkeypatch.setenv("POSENC_PROGRESS", value)
-        with shown("training", 4) as bar:
-            bar.begin(2)
-            bar.update(4, "loss 1.2")
-        assert len(capsys.readouterr().err.splitlines()) == lines

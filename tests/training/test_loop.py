@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from tiny_model import OPTIMIZATION, STEPS, T, build, on_disk, run
 
 from posenc.core.paths import conf_dir
+from posenc.core.seeds import generator_for
 from posenc.data import TokenStore, WindowSampler
 from posenc.training.loop import Progress
 from posenc.training.optimizer import build_optimizer, learning_rate
@@ -85,6 +86,20 @@ def test_an_update_is_adamw_on_the_mean_loss_with_the_clipped_gradient(
     assert [p.grad_norm for p in logged] == pytest.approx([norms[4], norms[9], norms[11]], rel=1e-3)
     assert [p.tokens for p in logged] == [5 * 4 * T, 10 * 4 * T, STEPS * 4 * T]
     assert [p.lr for p in logged] == [learning_rate(s - 1, STEPS, OPTIMIZATION) for s in (5, 10, STEPS)]
+
+
+def test_every_step_draws_positions_of_its_own(store: TokenStore, tmp_path: Path) -> None:
+    """By (seed, step), so that a run that stopped draws the same ones again."""
+    seen: list[torch.Tensor] = []
+    for folder, stop in (("whole", None), ("parts", STEPS // 2), ("parts", None)):
+        model = build("rope", store, positions={"name": "offset", "max": None})
+        model.blocks[0].register_forward_pre_hook(lambda _, args: seen.append(args[1]))
+        run(model, store, tmp_path / folder, seed=3, stop_after=stop)
+    whole, parts = torch.stack(seen[:STEPS]), torch.stack(seen[STEPS:])
+    assert len({pos.sum().item() for pos in whole}) > STEPS // 2
+    assert torch.equal(whole, parts)
+    drawn = [model.positions(T, generator_for(3, "positions", step)) for step in range(STEPS)]
+    assert torch.equal(whole, torch.stack(drawn))
 
 
 @pytest.mark.parametrize("kind", ["loss", "gradient"])

@@ -1,5 +1,6 @@
-"""Extensions that give far pairs a distance that training showed: ReRoPE, SelfExtend, sinks, LM-Infinite.
+"""Extensions that hide far pairs or give them a distance that training showed.
 
+ReRoPE, SelfExtend, a sliding window, sinks, LM-Infinite.
 A pair's new distance is query(i) - key(j), so one more product of queries and keys, rotated to those
 positions instead, gives all new scores; a bias is looked up at the new distance.
 """
@@ -16,13 +17,13 @@ from torch import Tensor
 from posenc.core.errors import UserError
 from posenc.encodings.base import Encoding, Shape, float64
 from posenc.encodings.families.content import of_block
+from posenc.encodings.options import Window
 from posenc.evaluation.extensions.base import (
     Extension,
     Length,
     RefusedError,
     check_range,
     has_gaps,
-    name_of,
 )
 from posenc.model.decoder import Decoder
 
@@ -102,7 +103,7 @@ class _Redistancing(Extension):
         for part in self.parts:
             others = part.hooks - BY_DISTANCE - NO_DISTANCE
             if part.uses_positions and (others or not part.relative):
-                raise RefusedError(f"{name_of(part)} does not act by distance alone")
+                raise RefusedError(f"{part.name} does not act by distance alone")
             if "rotate" in part.hooks and decoupled:
                 raise RefusedError("its attention turns a part of each head before scores can be made anew")
 
@@ -145,7 +146,7 @@ class ReRoPE(_NewDistances):
             check_range("leak", leak, 1)
             for part in self.parts:
                 if "distance_bias" in part.hooks:
-                    raise RefusedError(f"{name_of(part)} has no bias at the broken distances of extend.leak")
+                    raise RefusedError(f"{part.name} has no bias at the broken distances of extend.leak")
         self.leak = leak
 
     def effective_encoding(self, window: int) -> Encoding:
@@ -219,6 +220,32 @@ class SelfExtend(_NewDistances):
         return {"window": self.near, "group": self.g(window)}
 
 
+class SlidingWindow(Extension):
+    """Key j is seen where i - j < w, w = `window`, T by default, in every layer.
+
+    A window that the model was trained with stays as well. Through the layers a token still depends on older
+    ones.
+    """
+
+    name = "window"
+    paper = "Beltagy, Peters, Cohan 2020 (Longformer), arXiv 2004.05150"
+    formula = "keys at i - j < w"
+    applies = "every encoding"
+    grid: ClassVar = {"window": ("0.25x", "0.5x", None)}
+
+    def __init__(self, model: Decoder, *, window: Length) -> None:
+        super().__init__(model)
+        self.window = self.reach if window is None else self.tokens("window", window)
+
+    def effective_encoding(self, window: int) -> Encoding:
+        if self.span(window) <= self.window:
+            return self.trained
+        return self.together([*self.parts, Window(self.shape, window=self.window)])
+
+    def resolved(self, window: int) -> dict[str, Any]:
+        return {"window": self.window}
+
+
 class FirstAndNear(Encoding):
     """Key j is seen where j < `first` or i - j < `near`."""
 
@@ -247,7 +274,7 @@ class _FirstKeys(_Redistancing):
         super().__init__(model)
         self.check_softmax()
         for part in self.parts:
-            name = name_of(part)
+            name = part.name
             if "prepare" in part.hooks:
                 raise RefusedError(f"{name} counts along all of the text, also what a cache has dropped")
             if "visible" in part.hooks:

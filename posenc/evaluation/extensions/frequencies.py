@@ -24,7 +24,6 @@ from posenc.evaluation.extensions.base import (
     Times,
     check_range,
     moves,
-    name_of,
     with_random_numbers,
 )
 from posenc.model.decoder import Decoder
@@ -162,15 +161,6 @@ class NTKByParts(Rescaled):
         check_range("beta_slow", beta_slow, 0, above=ramp == "index")
         check_range("beta_fast", beta_fast, beta_slow, above=True)
         self.ramp, self.beta_slow, self.beta_fast = ramp, beta_slow, beta_fast
-
-    def warnings(self) -> list[str]:
-        most = float(self.turning.frequencies(torch.device("cpu"))[0]) * self.reach / (2 * math.pi)
-        if most >= self.beta_fast or self.ramp == "index":  # which always keeps the first
-            return []
-        return [
-            f"{self.name}: no frequency is kept: the fastest turns {most:.1f} times within "
-            f"{self.reach} tokens, less than extend.beta_fast={self.beta_fast:g}"
-        ]
 
     def rescaled(self, theta: Tensor, s: float) -> Tensor:
         if self.ramp == "turns":
@@ -321,9 +311,9 @@ def _turning(parts: tuple[Encoding, ...]) -> Rotary:
         raise RefusedError("no frequencies turn its queries and keys")
     part = rotating[0]  # a sum has one rotation at most
     if not isinstance(part, Rotary):
-        raise RefusedError(f"{name_of(part)} does not turn pairs by frequencies")
+        raise RefusedError(f"{part.name} does not turn pairs by frequencies")
     tried = with_random_numbers(part)
     assert isinstance(tried, Rotary)
     if moves(with_frequencies(tried, torch.zeros_like), torch.tensor([0, 1, 5])):
-        raise RefusedError(f"{name_of(part)} does more by position than to turn pairs")
+        raise RefusedError(f"{part.name} does more by position than to turn pairs")
     return part

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from extending import BASE, LONG, T, extension_of, model_of, refused, theta_of
+from extending import BASE, LONG, T, extension_of, logits, model_of, refused, theta_of
 
 from posenc.core.errors import UserError
 from posenc.encodings.options import SCALES, Window
@@ -124,3 +124,13 @@ def test_options_are_refused_too() -> None:
     assert "already" in refused(model_of("rope", SCALES["logn"](own.shape, counted=(own,))), "logn")
     mixed = model_of("sum", parts=["alibi", "learned"])
     assert "learned does not act by distance alone" in refused(mixed, "rerope")
+
+
+@pytest.mark.parametrize("name", ["rope", "rnope_swa", "t5", "shaw", "fox", "learned", "binary"])
+def test_dropped_is_a_model_without_positions(name: str) -> None:
+    model, plain = model_of(name), model_of("nope")
+    plain.load_state_dict(model.state_dict(), strict=False)
+    acting = extension_of(model, "drop").effective_encoding(LONG)
+    assert acting.beyond is None
+    found, expected = (logits(one, TOKENS[:LONG], of) for one, of in ((model, acting), (plain, None)))
+    assert torch.allclose(found, expected, atol=1e-5)
