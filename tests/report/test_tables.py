@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_runs import MULTIPLES, T, compared, positions, record, write_run
+from fake_runs import MULTIPLES, T, compared, edit_json, positions, record, write_run
 from tiny import ROOT
 
 from posenc.core.errors import UserError
@@ -171,7 +171,7 @@ def test_undertrained_is_said_once(sweep: Path, tmp_path: Path, monkeypatch: pyt
 
 def test_the_next_command_is_this_one_with_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = write_run(tmp_path / "runs" / "default", losses={1: 1.2, 8: 2.0})
-    (run / "config.yaml").write_text("encoding: {name: rope}\nseed: 4\n")
+    edit_json(run / "status.json", overrides=["encoding=rope", "seed=4"])
     monkeypatch.chdir(tmp_path)
     text = of_run(Path("runs"), monkeypatch=monkeypatch, saved=Path("runs/default") / run.name)
     assert text.splitlines()[-1] == "next   posenc train -m encoding=rope,alibi seed=0,1,2"
