@@ -43,8 +43,8 @@ list of them, and each `header.group` says what tells it from the others.
 
 `header` says what the numbers have in common: `protocol`, `group`, `metric`, `unit`, `corpus`, `fingerprint`,
 `split`, `stride`, `tokenizer`, `context_length`, `model`, `parameters` (fewest, most), `tokens` (trained
-on), `seeds`, `documents` and `targets` (fewest, most), `beyond` (by row), `mixed` (what the rows differ
-in and should not; with `--allow-mixed`), `also_differs`, `reference` (the trigram), `margins` (of the
+on), `seeds`, `documents` and `targets` (fewest, most), `mixed` (what the rows differ in and should
+not; with `--allow-mixed`), `also_differs`, `reference` (the trigram), `margins` (of the
 words), `left_out` (records of other targets, checkpoints or tuned knobs), `baseline`. A value is null where
 the runs differ in it.
 """

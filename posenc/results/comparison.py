@@ -468,7 +468,6 @@ def _header(part: _Part) -> dict[str, Any]:
         "seeds": sorted({seed for group in groups for seed in group.seeds}),
         "documents": ends([record["documents"] for record in scored]),
         "targets": ends([record["targets"] for record in scored]),
-        "beyond": {group.label: group.beyond for group in groups if group.beyond},
         "mixed": {key: sorted({row[key] for row in mixed}) for key in (mixed[0] if mixed else {})},
         "also_differs": {key: sorted({own.get(key, "unset") for own in settings}) for key in others},
         "reference": reference_of(selected, metric),

@@ -70,7 +70,7 @@ def test_text_in_a_pipe_fits_and_has_no_colours(place: Path) -> None:
     lines = result.out.splitlines()
     assert lines[0] == "sinusoidal" and all(len(line) <= 80 for line in lines)
     assert "--out FILE.png" in lines[-1] and "\x1b" not in result.out
-    assert any(line.startswith("Added at the input") for line in lines)
+    assert any(line.startswith("PE(t)") for line in lines)
     assert not list(place.iterdir())
 
 
@@ -101,7 +101,7 @@ def test_a_trained_run_is_read_and_left_as_it_is(place: Path, train: Posenc, pos
     text = trained.out.replace("\n  ", " ").replace("\n", " ")
     assert f"run {run.name}, step {tiny.STEPS}" in text and "initial values" not in text
     start = posenc("show", "encoding=learned", *tiny.MODEL, "context_length=16").out
-    assert start.split("Added at")[1] != trained.out.split("Added at")[1]
+    assert start.split("PE(t)")[1] != trained.out.split("PE(t)")[1]
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
     state = next((run / "checkpoints").glob("*/state.json"))
     state.write_text(state.read_text().replace(str(tiny.STEPS), "9"))  # not what its manifest says

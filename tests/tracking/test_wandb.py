@@ -19,7 +19,7 @@ from tracked import begin, contents, history, offline_runs, shipped
 
 from posenc.core.errors import UserError
 from posenc.tracking import check_tracking
-from posenc.tracking.wandb import answers, has_key, host, requested_mode
+from posenc.tracking.wandb import has_key, host, requested_mode
 
 KEY = "k" * 40
 RECORDS = [
@@ -61,7 +61,12 @@ def test_an_offline_run_holds_everything_and_says_where_it_is(
         "rope+alibi",
     )
     assert entry["project"] == "posenc" and entry["tags"] == ["rope", "headline", "t" * 64]
-    assert '"status"' in text and '"failed"' in text and '"eval/fixed-target/nats@8x"' in text
+    assert (
+        "headline" in text
+        and '"status"' in text
+        and '"failed"' in text
+        and '"eval/fixed-target/nats@8x"' in text
+    )
     axes = {
         one["metric"].get("name"): one["metric"].get("step_metric")
         for one in lines
@@ -147,16 +152,6 @@ def test_online_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     check_tracking({**shipped("wandb"), "mode": "online"})
     assert host() == "wandb.example:8080"
-
-
-def test_whether_a_server_answers(
-    fake_wandb: FakeWandb, dead_port: str, silent_port: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_wandb.state = "unauthorized"  # any answer will do
-    for url, there in ((fake_wandb.url, True), (dead_port, False), (silent_port, False)):
-        monkeypatch.setenv("WANDB_BASE_URL", url)
-        sys.modules["wandb"].teardown()
-        assert answers(0.5) == there
 
 
 # Trouble
