@@ -266,7 +266,9 @@ class Sampler:
 
     def pass_rates(self, windows: Sequence[int], targets: int | None, precision: str) -> dict[int, Rate]:
         """Return the rates of passes that score the last `targets` tokens, or all."""
-        return self._line(windows, lambda window: self._pass(window, targets or window, precision))
+        return self._line(
+            windows, lambda window: self._pass(window, min(targets or window, window), precision)
+        )
 
     def update_rate(self) -> float:
         """Return the seconds of the optimizer for a parameter: as fast as memory is read and written."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
@@ -123,15 +124,14 @@ def _next(run: Run, saved: Path, weak: bool, width: int) -> str:
     """Return what to type next: the same with another encoding and more seeds, or with more training."""
     tokens = ((run.config or {}).get("train") or {}).get("tokens")
     if weak and isinstance(tokens, int):
-        return f"train longer: the same command with train.tokens={10 * tokens}"
-    command = resume_command(run)
-    words = [word for word in (command or "").split(" ") if not word.startswith("seed=")]
+        return f"train longer: train.tokens={10 * tokens} (now {tokens})"
+    words = [word for word in shlex.split(resume_command(run) or "") if not word.startswith("seed=")]
     if not any(word.startswith("encoding.") for word in words):
         other = "rope" if "encoding=alibi" in words else "alibi"
         words = [f"{word},{other}" if word.startswith("encoding=") else word for word in words]
-    sweep = " ".join([*words[:2], "-m", *words[2:], "seed=0,1,2"])
+    sweep = shlex.join([*words[:2], "-m", *words[2:], "seed=0,1,2"])
     return (
-        sweep if command and len(sweep) + len("next   ") <= width else f"posenc compare {saved.parent.parent}"
+        sweep if words and len(sweep) + len("next   ") <= width else f"posenc compare {saved.parent.parent}"
     )
 
 

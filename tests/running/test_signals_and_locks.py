@@ -17,8 +17,6 @@ from posenc.running.run_lock import is_held, locked
 from posenc.running.signals import InterruptedRunError, StopFlag, report_error
 
 Posenc = Callable[..., tiny.Result]
-SHORT = ("eval.lengths=[1x]", "eval.protocols=[fixed-target]")
-LONG = ("train.tokens=256000", *SHORT)  # 2000 updates
 
 
 def only_run(runs: Path) -> Path:
@@ -29,45 +27,6 @@ def only_run(runs: Path) -> Path:
 def status_of(run: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((run / "status.json").read_text())
     return found
-
-
-def lines_of(runs: Path) -> int:
-    return sum(len(path.read_text().splitlines()) for path in runs.glob("default/*/metrics.jsonl"))
-
-
-@pytest.mark.slow
-def test_signals_stop_a_run_that_continues_to_the_same_weights(
-    train: Posenc, place: Path, corpus: Path
-) -> None:
-    """SIGTERM, then SIGINT, then to the end; meanwhile a second process is turned away."""
-    arguments = ["train", *tiny.TINY, f"data.paths={corpus}", *LONG]
-    assert train(*LONG, "runs_dir=whole").code == 0
-    for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
-        before, end = lines_of(place / "runs"), time.monotonic() + 60
-        process = tiny.start(*arguments, cwd=place)
-        while lines_of(place / "runs") <= before + 2 and process.poll() is None and time.monotonic() < end:
-            time.sleep(0.02)
-        if number == signal.SIGTERM:
-            second = train(*LONG)
-            assert (second.code, second.out) == (1, "")
-            assert f"pid {process.pid}" in second.err and "another process" in second.err
-        process.send_signal(number)
-        process.send_signal(number)  # a second one does no harm
-        result = tiny.finished(process)
-        assert result.code == code, result.err
-        assert "continues" in result.err and result.out == "" and "Traceback" not in result.err
-        run = only_run(place / "runs")
-        assert (status_of(run)["status"], status_of(run)["reason"]) == ("interrupted", number.name)
-        assert 0 < max(int(path.name[5:]) for path in (run / "checkpoints").iterdir()) < 2000
-    assert train(*LONG).code == 0
-    whole = only_run(place / "whole")
-    for name in ("model", "optimizer"):
-        path = f"checkpoints/step-00002000/{name}.safetensors"
-        assert (run / path).read_bytes() == (whole / path).read_bytes()
-    steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert steps == list(range(10, 2001, 10))
-    ours, theirs = (json.loads((r / "results.json").read_text())["records"] for r in (run, whole))
-    assert [{**r, "seconds": 0} for r in ours] == [{**r, "seconds": 0} for r in theirs]
 
 
 @pytest.mark.parametrize(

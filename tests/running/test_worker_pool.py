@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -29,14 +28,6 @@ import time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 open('begun', 'w').close()
 time.sleep(60)
-"""
-HOLD = """
-import sys, time
-from filelock import FileLock
-with FileLock(sys.argv[1]):
-    print(flush=True)
-    time.sleep(float(sys.argv[2]))
-    exec(sys.argv[3])
 """
 Run = Callable[..., tuple[int, str]]
 
@@ -155,32 +146,6 @@ def test_fail_fast_is_no_part_of_a_run(place: Path) -> None:
         fails_fast(Jobs(with_it.jobs, launcher="slurm"))
 
 
-def another(place: Path, seconds: float, then: str) -> subprocess.Popen[str]:
-    """A process that holds the run for some time, and does `then` with it."""
-    place.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-c", HOLD, str(place / ".run.lock"), str(seconds), then]
-    process = subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None and process.stdout.readline() == "\n"
-    return process
-
-
-@pytest.mark.parametrize("at_once", [1, 2])
-def test_a_run_that_another_process_holds_comes_later(at_once: int, pool: Run, tmp_path: Path) -> None:
-    """The other finishes job 0 and dies at job 1, which is then ours; job 3 finds out only when it begins."""
-    others = [
-        another(tmp_path / "runs" / "0", 1.0, FINISH),
-        another(tmp_path / "runs" / "1", 1.0, "import os; os.abort()"),
-    ]
-    late = f"if not os.path.exists('seen'):\n    open('seen', 'w')\n    os._exit({module.HELD})\n{FINISH}"
-    code, err = pool("sys.exit(9)", FINISH, FINISH, late, at_once=at_once)
-    assert code == 0, err
-    assert "[1/4] seed=0: waits for another process (pid unknown)" in err
-    assert "[1/4] seed=0: finished by another process" in err and err.count("[4/4] seed=3: begins") == 2
-    assert err.index("[3/4] seed=2: finished") < err.index("[2/4] seed=1: finished")
-    for other in others:
-        other.communicate(timeout=60)
-
-
 def test_a_signal_reaches_every_job_and_ends_the_sweep(pool: Run, tmp_path: Path) -> None:
     before, began = signal.getsignal(signal.SIGTERM), time.monotonic()
 
@@ -195,12 +160,6 @@ def test_a_signal_reaches_every_job_and_ends_the_sweep(pool: Run, tmp_path: Path
     thread.join()
     assert code == 143 and "3 jobs: 2 interrupted, 1 not started" in err
     assert time.monotonic() - began < 30 and signal.getsignal(signal.SIGTERM) is before
-    other = another(tmp_path / "runs" / "0", 60, "")  # also while it waits for somebody else
-    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.start()
-    assert pool(FINISH)[0] == 143
-    other.kill()
-    other.communicate()
 
 
 def test_output_is_read_to_its_end_whoever_keeps_it_open(
