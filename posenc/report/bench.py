@@ -110,9 +110,10 @@ def _markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _terminal(rows: Sequence[Sequence[str]], width: int) -> str:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for i, head in enumerate(rows[0]):
-        table.add_column(head, justify="right" if i else "left", no_wrap=bool(i) and " " not in head)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(rows[0][0], overflow="fold", min_width=8)
+    for head in rows[0][1:]:
+        table.add_column(head, justify="right", min_width=max(map(len, head.split())))
     for name, *others in rows[1:]:
         table.add_row(Text(visible(name)), *others)
     console = Console(file=io.StringIO(), width=width, color_system=None)
