@@ -97,7 +97,7 @@ def show_runs(runs: Sequence[Run], stream: TextIO, saved: Path | None = None) ->
     reports = [report_of(one, runs) for one in found]
     if saved is not None:
         weak = any(row.undertrained for one in found for row in one.rows)
-        reports[-1].notes += [f"saved  {saved}", f"next   {_next(runs[0], saved, weak, width_of(stream))}"]
+        reports[-1].tail += [f"saved  {saved}", f"next   {_next(runs[0], saved, weak, width_of(stream))}"]
     text = terminal(reports, width_of(stream), color_of(stream))
     write(text if unicode_of(stream) else text.replace("±", "+/-"), stream)
 
@@ -186,6 +186,7 @@ def terminal(reports: Sequence[Report], width: int, color: bool) -> str:
         noted.update(notes)
         lines += [Text("")] if notes and report.gap else []
         lines += [line for note in notes for line in _wrapped(note, width, "dim")]
+        lines += [Text(visible(line), style="dim") for line in report.tail]
         for line in lines:
             line.rstrip()
             console.print(line, soft_wrap=True)
