@@ -73,10 +73,6 @@ class CorpusFacts:
             self.loaded = documents
         return self.loaded
 
-    def reaching(self, split: str, window: int) -> int:
-        """Count the documents of a split that hold a window of so many bytes, and its last target."""
-        return sum(size > window for size in self.sizes[split])
-
     def _check_same(self, found: str) -> None:
         if found != self.fingerprint:
             raise RunError(f"the text of {self.name} has changed since it was first read")

@@ -102,16 +102,11 @@ def check_stream(settings: dict[str, Any]) -> None:
     if not settings["splits"]:
         raise UserError("data.splits", settings["splits"], "names no split of the data set")
     for split, shares in settings["splits"].items():
-        key = f"data.splits.{split}"
-        if not isinstance(shares, dict) or not shares:
-            raise UserError(key, shares, "wrong type", allowed="{train: SHARE, validation: SHARE, ...}")
-        for side, share in shares.items():
-            if side not in SPLITS:
-                raise UserError(f"{key}.{side}", share, "there is no such split", allowed=SPLITS)
-            if type(share) not in (int, float) or not 0 < share <= 1:
-                raise UserError(f"{key}.{side}", share, "out of range", allowed="a share above 0, up to 1")
-        if abs(sum(shares.values()) - 1) > 1e-9:
-            raise UserError(key, shares, f"the shares sum to {sum(shares.values()):g}", allowed="a sum of 1")
+        named = isinstance(shares, dict) and set(shares) <= set(SPLITS)
+        numbers = named and all(type(share) in (int, float) and share > 0 for share in shares.values())
+        if not numbers or abs(sum(shares.values()) - 1) > 1e-9:
+            allowed = "a share above 0 of train, validation or test, with a sum of 1: {train: 0.9, test: 0.1}"
+            raise UserError(f"data.splits.{split}", shares, "cannot be used", allowed=allowed)
 
 
 def pinned_stream(settings: dict[str, Any]) -> dict[str, Any] | None:
@@ -149,10 +144,8 @@ def _commit(repository: str, revision: str) -> str:
 
     try:
         return str(HfApi(endpoint=endpoint()).dataset_info(repository, revision=revision).sha)
-    except RepositoryNotFoundError as error:
-        raise UserError("data.repository", repository, "there is no such data set") from error
-    except RevisionNotFoundError as error:
-        raise UserError("data.revision", revision, "there is no such revision") from error
+    except (RepositoryNotFoundError, RevisionNotFoundError) as error:
+        raise UserError("data.revision", revision, f"there is no such revision of {repository}") from error
     except Exception as error:  # of five packages; all final here
         raise _load_failed(repository, error) from error
 
@@ -228,7 +221,7 @@ def endpoint() -> str:
 
 def reachable() -> bool:
     """Return whether a connection to the hub, or to the proxy before it, opens within three seconds."""
-    if switched_off():
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
         return False
 
     def connect(_: threading.Event) -> None:
@@ -246,11 +239,6 @@ def reachable() -> bool:
     except (OSError, ValueError):
         return False
     return True
-
-
-def switched_off() -> bool:
-    """Return whether the environment keeps the hub's libraries from the network."""
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
 
 
 def go_offline() -> None:

@@ -305,17 +305,15 @@ def _undertrained(rows: Sequence[Row]) -> str:
 
 def _best(comparison: Comparison, columns: Sequence[int]) -> list[str]:
     """`Best at T: rope (tied: learned).`, and the same at the longest window."""
-    sentences = []
+    places: dict[str, list[str]] = {}
     for i in dict.fromkeys([*(i for i in columns if comparison.columns[i].multiple == 1), columns[-1]]):
-        words = {
-            row.label: one.word for row in comparison.rows if (one := row.cells[i].versus_best) is not None
-        }
-        best, tied = ([row for row in comparison.rows if words.get(row.label) == w] for w in ("best", "tied"))
+        versus = [(row, row.cells[i].versus_best) for row in comparison.rows]
+        best, tied = ([row for row, one in versus if one and one.word == word] for word in ("best", "tied"))
         if best:
             multiple = comparison.columns[i].multiple
-            also = f" (tied: {_names(tied, 'others')})" if tied else ""
-            sentences.append(f"Best at {'T' if multiple == 1 else length(multiple)}: {_names(best)}{also}.")
-    return sentences
+            text = _names(best) + (f" (tied: {_names(tied, 'others')})" if tied else "")
+            places.setdefault(text, []).append("T" if multiple == 1 else length(multiple))
+    return [f"Best at {' and '.join(at)}: {text}." for text, at in places.items()]
 
 
 def _keeps(comparison: Comparison, at: int) -> str:

@@ -55,7 +55,7 @@ def test_metric_protocol_and_how_much_is_shown(posenc: Posenc, sweep: Path) -> N
     assert "perplexity" in posenc("compare", "--metric", "ppl").out
     assert posenc("compare", "--protocol", "sliding").out.startswith("sliding, stride 16 | ")
     every = posenc("compare", "--protocol", "all").out
-    assert every.count("verdict at") == 2 and "\nsliding, stride 16\n" in every
+    assert every.count("encoding  ") == 2 and "\nsliding, stride 16\n" in every
     assert "verdict\n" in posenc("compare", "--full").out
     rules = posenc("compare", "nowhere", "--explain")
     assert rules.code == 0 and "the crop line" in rules.out
