@@ -19,7 +19,7 @@ from posenc.results.ranking import Method
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "schema.md"
 RESULTS = ["RunFacts", "Record", "PerDocument", "Curve"]
-COMPARISON = ["comparison.Comparison", "comparison.Column", "comparison.Row", "cells.Cell"]
+COMPARISON = ["comparison.Comparison", "cells.Column", "comparison.Row", "cells.Cell"]
 COMPARISON += ["ranking.Versus", "cells.EffectiveContext", "cells.UsesContext", "cells.CurveSummary"]
 COMPARISON += ["cells.SideColumn"]
 HEADER = """# The JSON that posenc writes

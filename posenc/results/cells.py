@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -22,6 +22,7 @@ from posenc.results.schema import (
     UNIT,
     Metric,
     Record,
+    multiple_of,
     perplexity,
     printed_change,
 )
@@ -30,6 +31,7 @@ from posenc.results.statistics import Estimate, Per, Sample, difference, mean_an
 NOT_MEASURED = "not measured"
 # Reasons that have nothing to do with how good the encoding is: the other seeds still represent the row.
 INNOCENT = {NOT_MEASURED, "running", "dead", "interrupted", "failed", "no results", "damaged", "unknown"}
+SHORTEST_SHOWN = 1 / 8  # of T: a table shows the bins of a curve that end at powers of two from here
 PROBES = ("induction", "far-copy")
 
 
@@ -55,6 +57,17 @@ class Cell:
     documents: int | None = None  # that they are in
     rankable: bool = False  # no seed is left out for being bad
     versus_baseline: Versus | None = None  # against the row that was asked for
+
+
+@dataclass
+class Column:
+    """A window length, or a bin of positions. Counts are null where the rows differ in them."""
+
+    multiple: float  # of T; of a bin its last position
+    window: int | None  # tokens; of a bin its last position
+    targets: int | None
+    documents: int | None
+    shown: bool = True  # in tables; programs get all
 
 
 @dataclass
@@ -184,6 +197,35 @@ def _cell(
         total = len(values) + sum(reasons.values())
         cell.note = ", ".join(f"{count} of {total} {reason}" for reason, count in sorted(reasons.items()))
     return cell
+
+
+def window_columns(selected: Sequence[Selected]) -> list[Column]:
+    """Return a column for each window length that any run was measured at."""
+    by_multiple: dict[float, list[Record]] = defaultdict(list)
+    for record in (record for one in selected for record in one.records):
+        by_multiple[multiple_of(record)].append(record)
+    columns = []
+    for multiple, records in sorted(by_multiple.items()):
+        scored = [record for record in records if record["targets"]]
+        window, targets = single(r["window"] for r in records), single(r["targets"] for r in scored)
+        columns.append(Column(multiple, window, targets, single(r["documents"] for r in scored)))
+    return columns
+
+
+def bin_columns(selected: Sequence[Selected]) -> list[Column]:
+    """Return a column for each bin of the runs' curves; those of powers of two and the last one are shown."""
+    found: dict[float, list[tuple[int, int, int]]] = defaultdict(list)
+    for record in (record for one in selected for record in one.records):
+        for multiple, end, targets in bins_of(record):
+            found[multiple].append((end, targets, record["documents"]))
+    columns = []
+    for multiple, facts in sorted(found.items()):
+        end, targets, documents = (single(values) for values in zip(*facts, strict=True))
+        octave = math.log2(multiple)
+        is_power = abs(octave - round(octave)) < 0.02  # up to the rounding to whole positions
+        shown = multiple == max(found) or (multiple >= SHORTEST_SHOWN and is_power)
+        columns.append(Column(multiple, end, targets, documents, shown))
+    return columns
 
 
 def samples_of(group: RowGroup, multiple: float) -> dict[int, Sample]:

@@ -19,11 +19,12 @@ from posenc.results.cells import (
     NOT_MEASURED,
     PROBES,
     Cell,
+    Column,
     CurveSummary,
     EffectiveContext,
     SideColumn,
     UsesContext,
-    bins_of,
+    bin_columns,
     effective_context,
     has_curves,
     make_bin_cell,
@@ -36,6 +37,7 @@ from posenc.results.cells import (
     undertrained,
     uses_context,
     value_of,
+    window_columns,
 )
 from posenc.results.load import Run
 from posenc.results.ranking import COLLAPSED, CONFIDENCE, SAME, compare_with
@@ -60,14 +62,11 @@ from posenc.results.schema import (
     SCHEMA_VERSION,
     UNIT,
     Metric,
-    Record,
-    multiple_of,
 )
 from posenc.results.settings import as_text, differing, facets_of
 from posenc.results.statistics import mean_and_spread
 
 ALL = "all"  # a request's protocol: a table for each one measured
-SHORTEST_SHOWN = 1 / 8  # of T: a table shows the bins of a curve that end at powers of two from here
 
 
 @dataclass(frozen=True)
@@ -86,17 +85,6 @@ class CompareRequest:
     facet: str | None = None  # a key of `--where`: tables of its values
     extensions: Literal["rows", "columns"] = "rows"  # a row for each, or columns of the row as trained
     allow_mixed: bool = False  # one table of all runs, labelled by what differs, not ranked across it
-
-
-@dataclass
-class Column:
-    """A window length, or a bin of positions. Counts are null where the rows differ in them."""
-
-    multiple: float  # of T; of a bin its last position
-    window: int | None  # tokens; of a bin its last position
-    targets: int | None
-    documents: int | None
-    shown: bool = True  # in tables; programs get all
 
 
 @dataclass
@@ -337,35 +325,6 @@ def _notes(group: RowGroup) -> list[str]:
     return notes + [f"{', '.join(dict.fromkeys(places))}: {note}" for note, places in found.items()]
 
 
-def _window_columns(selected: Sequence[Selected]) -> list[Column]:
-    """Return a column for each window length that any run was measured at."""
-    by_multiple: dict[float, list[Record]] = defaultdict(list)
-    for record in (record for one in selected for record in one.records):
-        by_multiple[multiple_of(record)].append(record)
-    columns = []
-    for multiple, records in sorted(by_multiple.items()):
-        scored = [record for record in records if record["targets"]]
-        window, targets = single(r["window"] for r in records), single(r["targets"] for r in scored)
-        columns.append(Column(multiple, window, targets, single(r["documents"] for r in scored)))
-    return columns
-
-
-def _bin_columns(selected: Sequence[Selected]) -> list[Column]:
-    """Return a column for each bin of the runs' curves; those of powers of two and the last one are shown."""
-    found: dict[float, list[tuple[int, int, int]]] = defaultdict(list)
-    for record in (record for one in selected for record in one.records):
-        for multiple, end, targets in bins_of(record):
-            found[multiple].append((end, targets, record["documents"]))
-    columns = []
-    for multiple, facts in sorted(found.items()):
-        end, targets, documents = (single(values) for values in zip(*facts, strict=True))
-        octave = math.log2(multiple)
-        is_power = abs(octave - round(octave)) < 0.02  # up to the rounding to whole positions
-        shown = multiple == max(found) or (multiple >= SHORTEST_SHOWN and is_power)
-        columns.append(Column(multiple, end, targets, documents, shown))
-    return columns
-
-
 def _rank(
     multiple: float,
     at: int,
@@ -486,7 +445,7 @@ def _find_baseline(part: _Part, asked: str) -> int:
 
 
 def _columns(part: _Part) -> list[Column]:
-    return _bin_columns(part.selected) if has_curves(part.selected) else _window_columns(part.selected)
+    return bin_columns(part.selected) if has_curves(part.selected) else window_columns(part.selected)
 
 
 def _choose_columns(every: Sequence[list[Column]], asked: Sequence[float]) -> list[list[Column]]:
