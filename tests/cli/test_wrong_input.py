@@ -221,7 +221,7 @@ def test_wrong_plug_ins(posenc: Posenc, place: Path) -> None:
     lines = "from posenc.encodings.base import Encoding\n\nclass Mine(Encoding):\n    pass\n"
     (place / "unnamed_one.py").write_text(lines)
     (place / "unparsed_one.py").write_text("class Mine(:\n")
-    is_one_screen(posenc("train", "plugins=[unnamed_one]"), place, "its class Mine has no `name`")
+    is_one_screen(posenc("train", "plugins=[unnamed_one]"), place, "defines no encoding", "with a `name`")
     is_one_screen(posenc("train", "plugins=[unparsed_one]"), place, "SyntaxError")
 
 
