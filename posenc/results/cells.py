@@ -233,7 +233,7 @@ def _difference(pairs: Sequence[tuple[Sample, Sample]], per: Per) -> Estimate | 
 
 
 def effective_context(group: RowGroup, multiples: Sequence[float]) -> EffectiveContext | None:
-    """Return the effective context of the mean loss over seeds; None below two windows that all seeds have."""
+    """Return the effective context of the mean loss over seeds; None below two windows of all seeds."""
     losses: list[tuple[float, float, int]] = []  # nats, multiple, tokens
     missing = set()
     members = [member for member in group.members if member.cells]
