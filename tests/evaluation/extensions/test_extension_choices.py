@@ -86,14 +86,6 @@ def test_pairs_of_partial_rotary_and_dropped_ones() -> None:
     assert "single pair" in refused(model_of("rope", fraction=0.25), "ntk")
 
 
-def test_a_warning_where_no_frequency_is_kept() -> None:
-    name = "yarn"
-    model = model_of("rope")
-    assert "turns 1.3 times within 8 tokens" in extension_of(model, name, ramp="turns").warnings()[0]
-    assert extension_of(model, name, ramp="turns", beta_fast=1.2).warnings() == []
-    assert extension_of(model, name).warnings() == []  # over the index the first is always kept
-
-
 @pytest.mark.parametrize(
     "encoding, names, reason",
     [
