@@ -14,13 +14,6 @@ COMMON = ("--multirun", "--config-dir", "--debug", "--help")  # of every command
 HYDRA_COMMANDS = ("--multirun", "--cfg", "--config-dir", "--info", "--debug", "--help", "--hydra-help")
 # taken as they are written
 PATHS = ("run", "runs_dir", "data.paths", "data.separator", "tokenizer.path", "tracking.dir")
-    "run",
-    "runs_dir",
-    "data.paths",
-    "data.separator",
-    "tokenizer.path",
-    "tracking.dir",
-)  # taken as they are written
 ONE_WORD = re.compile(r"[\w.+-]*/[\w./+-]*", re.ASCII)  # Hydra reads it as one word, and as no number
 
 
