@@ -94,7 +94,10 @@ def print_dry_run(composed: Jobs) -> int:
         for i, job in enumerate(jobs):
             progress.update(i, job.directory.name)
             if (key := _cost_key(job)) not in known:
-                known[key] = estimate(job, random_store(job.facts, job.settings["tokenizer"]), flops)
+                try:
+                    known[key] = estimate(job, random_store(job.facts, job.settings["tokenizer"]), flops)
+                except (torch.OutOfMemoryError, MemoryError) as error:
+                    raise RunError(f"{job.directory.name} does not fit into memory ({error})") from error
             job.facts.loaded = None
     return _print([(job, known[_cost_key(job)]) for job in jobs])
 

@@ -59,6 +59,7 @@ class Report:
     answer: str
     tables: list[Table]
     notes: list[str]
+    tail: list[str] = field(default_factory=list)  # a path, a command: never wrapped
     gap: bool = False  # an empty line between the table and the notes
     name: str = ""  # for a paper's label
 

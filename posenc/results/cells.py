@@ -11,15 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from posenc.results.load import Run
-from posenc.results.ranking import (
-    CONFIDENCE,
-    EFFECTIVE,
-    REFERENCE,
-    SAME_WORD,
-    Versus,
-    interval_of,
-    verdict,
-)
+from posenc.results.ranking import CONFIDENCE, EFFECTIVE, REFERENCE, SAME_WORD, Versus, interval_of, verdict
 from posenc.results.rows import RowGroup, Selected, select
 from posenc.results.schema import (
     BREAK,
@@ -241,7 +233,7 @@ def _difference(pairs: Sequence[tuple[Sample, Sample]], per: Per) -> Estimate | 
 
 
 def effective_context(group: RowGroup, multiples: Sequence[float]) -> EffectiveContext | None:
-    """Return it for the mean loss over seeds, at windows that all the row's seeds have; None below two."""
+    """Return the effective context of the mean loss over seeds; None below two windows of all seeds."""
     losses: list[tuple[float, float, int]] = []  # nats, multiple, tokens
     missing = set()
     members = [member for member in group.members if member.cells]
@@ -263,7 +255,7 @@ def effective_context(group: RowGroup, multiples: Sequence[float]) -> EffectiveC
 
 
 def uses_context(group: RowGroup, metric: Metric) -> UsesContext | None:
-    """Return it over the seeds that have both windows; None where there is none. Perplexities: in nats."""
+    """Return the loss at T minus that at T/2, over the seeds that have both; in nats for perplexities."""
     pairs: list[tuple[Sample, Sample]] = []
     for member in group.members:
         pairs += pair_of(member, member.record(group.extend, 1.0), member.record(group.extend, 0.5))

@@ -38,12 +38,7 @@ from posenc.results.cells import (
     value_of,
 )
 from posenc.results.load import Run
-from posenc.results.ranking import (
-    COLLAPSED,
-    CONFIDENCE,
-    SAME,
-    compare_with,
-)
+from posenc.results.ranking import COLLAPSED, CONFIDENCE, SAME, compare_with
 from posenc.results.rows import (
     CODE,
     RowGroup,

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -39,9 +40,7 @@ class TrackedRun:
 
     def png(self, kinds: Sequence[str]) -> dict[str, bytes]:
         """Draw plots by kind (keys of `posenc.report.plots.PLOTS`), but those nothing was measured for."""
-        drawn = {
-            kind: self._of_stored(f"the plot {kind}", lambda run, k=kind: _plot(run, k)) for kind in kinds
-        }
+        drawn = {kind: self._of_stored(f"the plot {kind}", partial(_plot, kind)) for kind in kinds}
         return {kind: png for kind, png in drawn.items() if png}
 
     def headline(self) -> str:
@@ -65,7 +64,7 @@ class TrackedRun:
         return None
 
 
-def _plot(run: Any, kind: str) -> bytes | None:
+def _plot(kind: str, run: Any) -> bytes | None:
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # at first it says what fonts it found
     from posenc.report.plots import plot_bytes
     from posenc.results.comparison import CompareRequest, compare_runs, protocols_of

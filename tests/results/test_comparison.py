@@ -156,22 +156,13 @@ def test_runs_of_other_code_or_size_are_other_rows(tmp_path: Path) -> None:
     assert rows_of(compared(tmp_path))["rope"].cells[-1].note == "1 of 3 diverged"
 
 
+OURS, OTHER = f"sympy {'f' * 12}", "e" * 64
 MIXED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("tokenizer", "bytes", "bpe vocab_size=512", {"facts": BPE}),
     ("model", "nano", "tiny", {"facts": {"model": {"name": "tiny"}}}),
     ("context length", "64", "128", {"facts": {"context_length": 128}}),
-    (
-        "corpus",
-        "sympy ffffffffffff",
-        "x eeeeeeeeeeee",
-        {"facts": {"corpus": {"name": "x", "fingerprint": "e" * 64}}},
-    ),
-    (
-        "evaluated on",
-        "sympy ffffffffffff",
-        "sympy eeeeeeeeeeee",
-        {"records": [record(64, 1.0, fingerprint="e" * 64)]},
-    ),
+    ("corpus", OURS, f"x {'e' * 12}", {"facts": {"corpus": {"name": "x", "fingerprint": OTHER}}}),
+    ("evaluated on", OURS, f"sympy {'e' * 12}", {"records": [record(64, 1.0, fingerprint=OTHER)]}),
     ("split", "test", "validation", {"records": [record(64, 1.0, split="validation")]}),
     ("target set", "aaaaaaaa, to 8x", "b, to 1x", {"records": [record(64, 1.0, targets_hash="b")]}),
     ("tokens trained", "3276800", "1638400", {"records": [record(64, 1.0, checkpoint_step=400)]}),
@@ -446,11 +437,9 @@ def test_columns_and_facets(sweep: Path, tmp_path: Path) -> None:
     row = rows_of(comparison)["alibi"]
     assert len(comparison.columns) == len(row.cells) == 1 and row.cells[0].change == pytest.approx(0)
     assert row.effective_context.window == 8 * T
-    for length in (64, 512, 128):
-        config, facts = {"context_length": length}, {"context_length": length}
-        write_run(tmp_path, name=f"T{length}", config=config, facts=facts)
-    runs = load_runs([tmp_path])
-    facets = compare_runs(runs, CompareRequest(facet="context_length"))
+    for n in (64, 512, 128):
+        write_run(tmp_path, name=f"T{n}", config={"context_length": n}, facts={"context_length": n})
+    facets = compare_runs(load_runs([tmp_path]), CompareRequest(facet="context_length"))
     assert [one.header["group"] for one in facets] == [{"context_length": n} for n in ("64", "128", "512")]
     assert [one.rows[0].runs for one in facets] == [[str(tmp_path / f"T{n}")] for n in (64, 128, 512)]
     named = compared(tmp_path, allow_mixed=True, baseline="rope [context length 64]")

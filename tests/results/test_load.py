@@ -63,7 +63,6 @@ def test_only_asked_protocols_are_read(tmp_path: Path) -> None:
 
 DAMAGE = {
     "cut": lambda p: p.write_text(p.read_text()[:200]),
-    "empty": lambda p: p.write_text(""),
     "list": lambda p: p.write_text("[]"),
     "binary": lambda p: p.write_bytes(b"\xff\xfe\x00"),
     "deep": lambda p: p.write_text("[" * 200_000),
@@ -73,9 +72,6 @@ DAMAGE = {
     "records": lambda p: edit_json(p, records={"a": 1}),
     "foreign record": lambda p: edit_json(p, records=[{"protocol": "x"}]),
     "nan": lambda p: p.write_text(p.read_text().replace('"nats": 1.3', '"nats": NaN')),
-    "infinite": lambda p: p.write_text(p.read_text().replace('"nats": 1.3', '"nats": 1e999')),
-    "long int": lambda p: p.write_text('{"schema_version": ' + "9" * 5000 + "}"),
-    "directory": lambda p: (p.unlink(), p.mkdir()),
     "fifo": lambda p: (p.unlink(), os.mkfifo(p)),
     "link": lambda p: (p.rename(p.parents[1] / "moved"), p.symlink_to(p.parents[1] / "moved")),
 }
@@ -108,22 +104,6 @@ def test_settings_that_are_no_plain_data_are_refused(text: str) -> None:
     assert plain_yaml(b"a: [1, 2.5, true, null, '${oc.env:HOME}']") == {
         "a": [1, 2.5, True, None, "${oc.env:HOME}"]
     }
-
-
-def test_strange_names_and_facts_do_not_stop_a_comparison(tmp_path: Path) -> None:
-    odd = {
-        "parameters": {"total": [1]},
-        "corpus": {"name": {"a": 1}},
-        "tokenizer": [1],
-        "model": {"name": [2]},
-    }
-    write_run(tmp_path, facts=odd, records=[record(64, 1.3), record(64, 1.2, extend={"name": "語" * 90})])
-    write_run(tmp_path, status="failed", config={"encoding": {"name": "y" * 300}}, results=False)
-    status = write_run(tmp_path, "alibi", facts=odd) / "status.json"
-    status.write_text(json.dumps({"status": ["x"], "reason": {"a": 1}}))
-    assert compared(tmp_path).rows[0].parameters is None
-    (alibi,) = (run for run in load_runs([tmp_path]) if "alibi" in run.name)
-    assert (alibi.state, alibi.reason) == ("finished", None)
 
 
 def test_a_killed_process_is_dead_and_a_reused_number_too() -> None:
@@ -254,18 +234,12 @@ def test_a_bundle_holds_the_results_and_the_training_losses(folder: Path) -> Non
     assert len(kept[0].keys() & kept[1].keys()) >= MOST_LOSSES - 2  # a step that one seed did not log
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [
-        *(None, [], {"tokens": [1]}, {"tokens": [1], "loss": [1, 2]}, {"tokens": ["x"], "loss": [1]}),
-        *({"tokens": [1], "loss": [1e300]}, {"tokens": [-1], "loss": [1]}, {"tokens": [[]], "loss": [1]}),
-    ],
-)
-def test_odd_training_losses_are_none_and_the_rest_is_read(folder: Path, columns: object) -> None:
-    line = {**json.loads(bundled(load_runs([folder])[0])), "losses": columns}
-    (folder / f"odd{SUFFIX}").write_bytes(packed([json.dumps(line).encode() + b"\n"]))
-    (found,) = load_runs([folder / f"odd{SUFFIX}"])
-    assert losses_of(found) == {} and found.records and found.problem is None
+def test_odd_training_losses_are_none_and_the_rest_is_read(folder: Path) -> None:
+    for columns in (None, {"tokens": [1], "loss": [1, 2]}, {"tokens": ["x"], "loss": [1]}):
+        line = {**json.loads(bundled(load_runs([folder])[0])), "losses": columns}
+        (folder / f"odd{SUFFIX}").write_bytes(packed([json.dumps(line).encode() + b"\n"]))
+        (found,) = load_runs([folder / f"odd{SUFFIX}"])
+        assert losses_of(found) == {} and found.records and found.problem is None
 
 
 def test_a_damaged_bundle_is_a_problem(folder: Path) -> None:

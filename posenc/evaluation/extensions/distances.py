@@ -132,9 +132,8 @@ class ReRoPE(_Redistancing):
     """Rectified positions: distances up to a window are exact, all others are the window.
 
     min(i - j, w), w = `window`; leaky, with `leak` = a: w + (i - j - w)/a beyond w. By default w is T - 1,
-    the farthest distance that training shows, so that nothing changes up to T. It costs a second product of
-    queries and keys. Biases by distance are looked up at the new distance; a window that the model was
-    trained with keeps the true one.
+    the farthest distance that training shows. It costs a second product of queries and keys. A window that
+    the model was trained with keeps the true distances.
     """
 
     name = "rerope"
@@ -290,10 +289,9 @@ class _FirstKeys(_Redistancing):
 class Sinks(_FirstKeys):
     """Attention sinks: the first keys stay visible beside a window, and positions count inside the cache.
 
-    The first n = `sinks` keys and those at i - j < w = `window` are seen. The cache holds c = n + w keys, the
-    query's own included, and positions are places in it: a first key j stands at distance min(i, c-1) - j,
-    the others at their true one. By default w = T - n: the cache holds T keys, and nothing changes up to T.
-    Not for absolute embeddings: a key's place in the cache is another for every query that sees it.
+    The first n = `sinks` keys and those at i - j < w = `window` are seen. The cache holds c = n + w keys, T
+    by default, and positions are places in it: a first key j stands at distance min(i, c-1) - j, the others
+    at their true one. Not for absolute embeddings: a key's place is another for every query that sees it.
     """
 
     name = "sinks"
@@ -326,10 +324,9 @@ class LMInfinite(_FirstKeys):
     """The first keys stay visible beside a window, at a distance that is capped.
 
     The first n = `sinks` keys and those at i - j < w = `window` are seen, at distance min(i - j, w). By
-    default w = T - 1, the farthest distance that training shows, so that nothing changes up to T. Departures:
-    the paper's window and cap are T, a distance that training does not show; n is 10, the least of the 10 to
-    100 between which its authors see little difference. The attention to middle tokens of highest score, for
-    retrieval, is left out.
+    default w = T - 1, the farthest distance that training shows. Departures: the paper's window and cap are
+    T; n is 10, the least of the 10 to 100 between which its authors see little difference; the attention to
+    middle tokens of highest score, for retrieval, is left out.
     """
 
     name = "lm_infinite"

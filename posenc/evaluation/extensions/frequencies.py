@@ -98,9 +98,8 @@ class PI(Rescaled):
 class NTK(Rescaled):
     """A larger base, so that the slowest pair is interpolated and the fastest left alone.
 
-    base * s^(D'/(D'-2)), so theta_k times s^(-2k/(D'-2)): the first as it was, the last divided by s. D' is
-    the rotated width also for partial rotary and p-RoPE; the pairs that p-RoPE dropped stay still, so that
-    its slowest turning pair is divided by less than s. As written in YaRN, section 3.1.
+    base * s^(D'/(D'-2)), so theta_k times s^(-2k/(D'-2)): the first as it was, the last divided by s (also
+    where p-RoPE dropped it). As written in YaRN, section 3.1.
     """
 
     name = "ntk"
@@ -120,9 +119,8 @@ class NTK(Rescaled):
 class DynamicNTK(NTK):
     """The stretched base of `ntk`, its factor from the current length: s = a W/T - (a - 1), a = `factor`.
 
-    With a = 1 the numbers are those of `ntk` with `factor: auto`; a larger a stretches more, and stays 1 at
-    T. The current length is the window: all of its tokens are turned by the same angles, where decoding token
-    by token meets another base at every step. As written in YaRN, section 3.3.
+    With a = 1 the numbers are those of `ntk` with `factor: auto`. The current length is the window: decoding
+    token by token would meet another base at every step. As written in YaRN, section 3.3.
     """
 
     name = "dynamic_ntk"

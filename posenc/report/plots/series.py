@@ -162,7 +162,7 @@ def runs_of(comparison: Comparison, runs: Sequence[Run]) -> list[Run]:
 def measured(
     kind: str, protocol: str, runs: Sequence[Run], comparisons: Sequence[Comparison]
 ) -> list[Comparison]:
-    """Compare the same runs by another protocol, in nats, where they have it; rows and their order stay.
+    """Compare the same runs by another protocol, in nats, where they have it; the same rows.
 
     Raises UserError where none has.
     """
@@ -173,14 +173,8 @@ def measured(
             found.append(one)
         elif any(record["protocol"] == protocol for run in members for record in run.records):
             (other,) = compare_runs(members, CompareRequest(protocol, allow_mixed=True))
-            order = [(shown.extend, path) for shown in one.rows for path in shown.runs]
-            known = {
-                row.label: [order.index((row.extend, p)) for p in row.runs if (row.extend, p) in order]
-                for row in other.rows
-            }
-            other.rows = sorted(
-                (row for row in other.rows if known[row.label]), key=lambda row: min(known[row.label])
-            )
+            shown = {(row.extend, path) for row in one.rows for path in row.runs}
+            other.rows = [row for row in other.rows if any((row.extend, path) in shown for path in row.runs)]
             other.header["group"] = one.header["group"]
             found.append(other)
     if not found:
