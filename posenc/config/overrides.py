@@ -12,7 +12,8 @@ from posenc.core.paths import expanded
 
 COMMON = ("--multirun", "--config-dir", "--debug", "--help")  # of every command that takes settings
 HYDRA_COMMANDS = ("--multirun", "--cfg", "--config-dir", "--info", "--debug", "--help", "--hydra-help")
-PATHS = ("run", "runs_dir", "data.paths", "tokenizer.path", "tracking.dir")  # taken as they are written
+# taken as they are written
+PATHS = ("run", "runs_dir", "data.paths", "data.separator", "tokenizer.path", "tracking.dir")
 ONE_WORD = re.compile(r"[\w.+-]*/[\w./+-]*", re.ASCII)  # Hydra reads it as one word, and as no number
 
 

@@ -24,7 +24,7 @@ from posenc.data.sections import articles
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 PATIENCE = 3.0  # seconds for name look-up and connection together
-ROWS = 16  # fetched from the library at once; a row may be a book
+ROWS = {"documents": 16, "wikitext_lines": 4096}  # fetched from the library at once; a row may be a book
 WAYS_OUT = (
     "fill HF_HOME or POSENC_CACHE on a machine with network (posenc data prepare) and copy it here; "
     "data=files data.paths=FOLDER; data=sympy"
@@ -48,7 +48,7 @@ def read(
     """
     commit = None if is_folder(repository) else revision
     for split in sorted(SPLITS):
-        texts = _texts(repository, config, commit, split, text_field)
+        texts = _texts(repository, config, commit, split, text_field, ROWS[rows])
         kept = filter(str.strip, articles(texts) if rows == "wikitext_lines" else texts)
         for number, text in enumerate(kept):
             yield Document(f"{split}/{number:08d}", text.encode("utf-8", "replace"), split)
@@ -82,7 +82,8 @@ def stream(
     commit = None if is_folder(repository) else _commit(repository, revision)
     for split in sorted(splits):
         taken = size = 0
-        for row, value in enumerate(_texts(repository, config, commit, split, text_field)):
+        texts = _texts(repository, config, commit, split, text_field, ROWS["documents"])
+        for row, value in enumerate(texts):
             if not value.strip():
                 notes.not_read["empty"] += 1
                 continue
@@ -151,7 +152,7 @@ def _commit(repository: str, revision: str) -> str:
 
 
 def _texts(
-    repository: str, config: str | None, commit: str | None, split: str, text_field: str
+    repository: str, config: str | None, commit: str | None, split: str, text_field: str, at_once: int
 ) -> Iterator[str]:
     """Yield one column of one split, row by row; a row without text as an empty one."""
     place = str(Path(repository).expanduser().resolve()) if commit is None else repository
@@ -160,7 +161,7 @@ def _texts(
         if split not in rows:
             raise UserError("data.splits", split, "there is no such split", allowed=list(rows))
         rows = rows[split]
-    batches = rows.iter(batch_size=ROWS)
+    batches = rows.iter(batch_size=at_once)
     while True:
         try:
             batch = next(batches, None)

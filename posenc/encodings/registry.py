@@ -95,7 +95,11 @@ def _plugin_classes(plugins: Sequence[str]) -> dict[str, type[Encoding]]:
             problem = f"cannot be imported ({type(error).__name__}: {error})"
             hint = f"plugins=[{plugin.removesuffix('.py')}]: a module in this folder or on PYTHONPATH"
             raise UserError("plugins", plugin, problem, hint=hint) from error
-        for name, cls in _classes_in(module).items():
+        classes = _classes_in(module)
+        if not classes:
+            problem = "defines no encoding: a class derived from Encoding, with a `name`"
+            raise UserError("plugins", plugin, problem)
+        for name, cls in classes.items():
             point = _entry_points().get(name)
             others = [found.get(name, cls), cls if point is None else _load(point)]
             if name in own_encodings() or any(other is not cls for other in others):

@@ -28,7 +28,7 @@ from posenc.evaluation.forward_cache import (
 )
 from posenc.evaluation.plans import EvalRequest, Spans, plan_spans
 from posenc.results.schema import BREAK, Curve
-from posenc.results.statistics import ratio_interval
+from posenc.results.statistics import MIN_GROUPS, ratio_interval
 
 NAME = "positions"
 plan = plan_spans
@@ -57,14 +57,17 @@ def measure(context: EvalContext, plan: Spans, window: int) -> LossSums:
         level = text_losses(plain, begins + length + 1, length, length)[:, length // 2 :]
     sums = block_sums(context, plan.documents, begins + 1 + window, window, nats.sum(axis=1))
     finite = np.isfinite(nats).all() and (level is None or np.isfinite(level).all())
-    curve = curve_of(nats, plan.documents, length, level) if finite else None
+    units, groups = plan.documents, context.store.splits[context.split].groups
+    if groups is not None and len(np.unique(groups[units])) >= MIN_GROUPS:
+        units = groups[units]
+    curve = curve_of(nats, units, length, level) if finite else None
     return dataclasses.replace(sums, curve=curve)
 
 
 def curve_of(
     nats: np.ndarray, documents: np.ndarray, train_length: int, at_level: np.ndarray | None = None
 ) -> Curve:
-    """Return the curve of losses (N, W) nats, row i from document documents[i]; position p is column p - 1.
+    """Return the curve of losses (N, W) nats, row i from documents[i] (or group); position p is column p - 1.
 
     `at_level` (N, T/2): the losses at T/2 < p <= T of the model as trained, if they are not these ones.
     """

@@ -116,7 +116,8 @@ def _launch(command: str, line: CommandLine, jobs: Sequence[ComposedJob]) -> lis
         )
         by_submitit = kind.endswith((".SlurmLauncher", ".LocalLauncher"))
         try:
-            with waiting_for_each() if by_submitit else contextlib.nullcontext():
+            each = waiting_for_each() if by_submitit else contextlib.nullcontext()
+            with contextlib.redirect_stdout(sys.stderr), each:  # submitit logs to the stdout of its import
                 returns = launcher.launch([of_the_job(job) for job in jobs], 0)
         except InterruptedRunError:
             if not slurm:

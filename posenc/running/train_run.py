@@ -101,8 +101,8 @@ def _run(job: TrainJob, store: TokenStore, trained_bytes: TokenStore | None, sto
     model = build_model(settings, job.shape, store.vocab_size)
     windows, length = job.evaluation.windows, settings["context_length"]
     notes = corpus_notes(job.facts, job.evaluation.split, max(windows), length, store)
-    for warning in [*notes, *model.effective_encoding.warnings()]:
-        log.warning("%s", warning)
+    for note in [*notes, *model.effective_encoding.warnings()]:
+        log.log(logging.INFO if note in job.facts.notes else logging.WARNING, "%s", note)
     tracker = tracker_of(job, os.environ.get(SWEEP, settings["experiment_name"]))
     status = "failed"
     try:

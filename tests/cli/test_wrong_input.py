@@ -39,7 +39,7 @@ WRONG: list[tuple[str, ...]] = [
     ("train encoding.layout=halff", "encoding.layout=halff", "did you mean: half"),
     ("train model.n_heads=3", "model.n_heads=3", "model.d_model=32", "1, 2, 4, 8"),
     ("train model.d_model=6", "rope", "head_dim=3", "even"),
-    ("train data.split.test=0.95", "data.split", "0.95", "leaves nothing"),
+    ("train data.split.test=0.95", "data.split", "0.95", "a sum below 1"),
     ("train tokenizer=hf", "tokenizer.path", "no default"),
     ("train optim.beta1=1.5", "optim.beta1=1.5", "0 to 0.9999"),
     ("train eval.lengths=[-1x]", "eval.lengths=-1x", "multiples of context_length"),

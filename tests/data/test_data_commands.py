@@ -45,7 +45,7 @@ def test_info_counts_what_fits(posenc: Posenc, tmp_path: Path, own_cache: Path) 
     for i in range(80):
         (folder / f"{i}.txt").write_text(f"{i:02d}" + "x" * (64 * i + 62))
     (folder / "notes.pdf").write_text("x")
-    asked = ("data", "info", "data=files", f"data.paths='{folder}'", "context_length=100")
+    asked = ("data", "info", "data=files", f"data.paths={folder}", "context_length=100")
     result = posenc(*asked)
     assert result.code == 0 and max(map(len, result.out.splitlines())) <= 80 and not result.err
     facts = json.loads(posenc(*asked, "--json").out)
@@ -86,6 +86,12 @@ def test_one_file_of_ones_own_is_enough_to_train(posenc: Posenc, place: Path, ow
     done = posenc(*asked)
     assert done.code == 0, done.err
     assert done.err.index(how) < done.err.index(few) < done.err.index("training 1")
+
+
+def test_a_separator_is_taken_as_it_is_typed(posenc: Posenc, place: Path, own_cache: Path) -> None:
+    (place / "stories.raw").write_text("<|end|>".join(f"story {i}" for i in range(50)))
+    asked = ("data", "info", "data=files", "data.paths=stories.raw", "data.separator=<|end|>", "--json")
+    assert "cut at data.separator: 50 documents" in json.loads(posenc(*asked).out)["notes"]
 
 
 def test_groups_are_in_the_records(posenc: Posenc, place: Path, own_cache: Path) -> None:

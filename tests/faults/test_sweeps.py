@@ -23,7 +23,7 @@ def test_two_of_the_same_sweep_share_the_work(place: Path, corpus: Path, launche
     both = [tiny.start(*words, "train.tokens=32000", cwd=place) for _ in range(2)]
     first, second = (tiny.finished(process, 400) for process in both)
     assert first.code == second.code == 0, first.err + second.err
-    assert first.out == second.out and "verdict" in first.out
+    assert first.out == second.out and "3 seeds" in first.out
     assert statuses(place / "runs") == ["finished"] * 3
     for path in place.glob("runs/default/*/metrics.jsonl"):
         steps = [json.loads(line)["step"] for line in path.read_text().splitlines()]

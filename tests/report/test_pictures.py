@@ -18,7 +18,7 @@ from posenc.encodings.options import Randomized
 from posenc.encodings.registry import resolve_encoding
 from posenc.encodings.sum import Composed
 from posenc.model.decoder import ModelShape
-from posenc.report.pictures.draw import draw, picture_bytes
+from posenc.report.pictures.draw import draw
 from posenc.report.pictures.measure import attention, by_distance, mean_weights, measure, scores_with_itself
 from posenc.report.pictures.panels import Curves, Line, Map, Panel, Picture
 from posenc.report.pictures.text import COLUMNS, picture_text
@@ -85,13 +85,6 @@ def simple() -> Picture:
     curves = Curves("falling", "x in tokens", "y (nats)", lines, brief=True)
     matrix = Map("matrix", "key", "query", "z", -np.eye(3), np.arange(3.0), np.arange(3.0), matrix=True)
     return Picture("simple $\\frac$ x", [curves, matrix], ["a $ b"])
-
-
-@pytest.mark.parametrize(("format", "magic"), [("png", b"\x89PNG\r\n"), ("svg", b"<?xml"), ("pdf", b"%PDF-")])
-def test_the_same_picture_has_the_same_bytes(format: str, magic: bytes) -> None:
-    content = picture_bytes(simple(), format)
-    assert content == picture_bytes(simple(), format) and content.startswith(magic)
-    assert b"CreationDate" not in content and b"<dc:date>" not in content
 
 
 def test_the_text_has_the_numbers_of_the_panels_that_say_most() -> None:

@@ -72,13 +72,13 @@ def of_run(*roots: Path, monkeypatch: pytest.MonkeyPatch, **saved: Path) -> str:
 # --- one screen
 
 
-def test_a_run_of_the_study_is_one_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_the_study_is_one_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     (run,) = [
         one for one in load_runs([ROOT / "docs" / "study"]) if one.name.startswith("rope-") and one.seed == 0
     ]
     monkeypatch.setenv("COLUMNS", "80")
     stream = io.StringIO()
-    show_runs([run], stream, saved=tmp_path / "runs" / "default" / "rope")
+    show_runs([run], stream, saved=Path("runs/default/rope"))
     text = stream.getvalue()
     lines = text.splitlines()
     assert len(lines) <= 20 and len(text.split()) <= 140 and max(map(len, lines)) <= 80

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from posenc.results.schema import make_record
 from posenc.results.statistics import (
     Estimate,
     Sample,
@@ -104,6 +105,13 @@ def test_groups_of_documents_are_the_units_where_there_are_twenty() -> None:
     assert half({**alike, **few}, {**zero, **few}) == half(alike, zero)
     low, high = ratio_interval(alike["nats"], zero["targets"], group["group"])
     assert (high - low) / 2 == pytest.approx(by_group)
+    facts = dict.fromkeys(("checkpoint_step", "window", "train_length", "seconds"), 1) | {
+        "bytes": zero["document"]
+    }
+    facts |= dict.fromkeys(("protocol", "corpus", "fingerprint", "split", "targets_hash"), "x")
+    sums = {"documents": zero["document"], "nats": alike["nats"], "targets": zero["targets"]}
+    made = make_record(**sums, groups=group["group"], **facts)
+    assert made["ci95"] == pytest.approx([low, high])
 
 
 @pytest.mark.parametrize("what", ["seeds", "documents", "documents of equal seeds"])
