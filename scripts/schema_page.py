@@ -14,14 +14,14 @@ import tokenize
 from pathlib import Path
 from typing import get_args
 
-from posenc.results.ranking import Mark, Word
+from posenc.results.ranking import Method
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "schema.md"
 RESULTS = ["RunFacts", "Record", "PerDocument", "Curve"]
-COMPARISON = ["comparison.Comparison", "comparison.Column", "ranking.Pair", "comparison.Row", "cells.Cell"]
-COMPARISON += ["ranking.AgainstBaseline", "cells.EffectiveContext", "cells.UsesContext", "cells.CurveSummary"]
-COMPARISON += ["cells.ProbeColumn", "cells.Probe", "comparison.ExtensionColumn"]
+COMPARISON = ["comparison.Comparison", "cells.Column", "comparison.Row", "cells.Cell"]
+COMPARISON += ["ranking.Versus", "cells.EffectiveContext", "cells.UsesContext", "cells.CurveSummary"]
+COMPARISON += ["cells.SideColumn"]
 HEADER = """# The JSON that posenc writes
 
 Written by `python scripts/schema_page.py` from the types in `posenc/results/`. `schema_version` is
@@ -37,31 +37,30 @@ them.
 """
 PRINTED = """## posenc compare --format json
 
-A Comparison with `schema_version` and `summary` (the sentence on top of the table). With `--facet` the
-document is `{schema_version, comparisons}`, a list of them, and each `header.facet` names its key and
-value.
+A Comparison with `schema_version` and `summary` (the sentence on top of the table). Of several tables (runs
+that cannot share a ranking, `--facet`, `--protocol all`) the document is `{schema_version, comparisons}`, a
+list of them, and each `header.group` says what tells it from the others.
 
-`header` says what the numbers have in common: `protocol`, `metric`, `unit`, `corpus`, `fingerprint`,
+`header` says what the numbers have in common: `protocol`, `group`, `metric`, `unit`, `corpus`, `fingerprint`,
 `split`, `stride`, `tokenizer`, `context_length`, `model`, `parameters` (fewest, most), `tokens` (trained
-on), `seeds`, `documents` and `targets` (fewest, most), `beyond` (by row), `mixed` (what the rows differ
-in and should not; with `--allow-mixed`), `also_differs`, `reference` (the trigram), `margins` (of the
-words), `left_out` (records of other targets, checkpoints or tuned knobs), `facet`, `baseline`. A value is
-null where the runs differ in it.
+on), `seeds`, `documents` and `targets` (fewest, most), `mixed` (what the rows differ in and should
+not; with `--allow-mixed`), `also_differs`, `reference` (the trigram), `margins` (of the
+words), `left_out` (records of other targets, checkpoints or tuned knobs), `baseline`. A value is null where
+the runs differ in it.
 """
 
 CSV = """## posenc compare --format csv
 
-A line for each row and length, in numbers that are not rounded; empty where there is none. The columns
-are the fields above by their names, an interval as `..._low` and `..._high`, but:
+A line for each row and length (`--per cell`), each run and length (`--per seed`) or each document of those
+(`--per document`); in Python `cells_table`, `seeds_table` and `documents_table` of `posenc.results.frame`.
+Numbers are not rounded, empty where there is none, and a column has one unit, which its name ends with:
 
-- `encoding` is the row's label (`rope base=500000`), `extend` the name of its extension;
-- `verdict_change` and its interval are in bits per byte whatever `metric` says, as the margins are; so are
-  `above_lowest` (the row minus the lowest of its length) and its interval; `above_lowest_p` is
-  Holm-corrected;
-- `verdict` says what an unclear one needs: `unclear (needs more seeds)`;
-- `effective_context` is in tokens; `breaks_at` has a word or a position for each seed;
-- what a mixed table or a facet adds has the key's name, `mixed_...` or `facet_...` where that is a column;
-- what belongs to a row (context, probes, slope, reference) stands on each of its lines.
+- `loss_nats`, `change_nats`: per token; `loss_bpb`, `change_bpb`: bits per byte; `loss_ppl`: perplexity;
+- `..._sd` is over seeds, `..._low` and `..._high` are the ends of a 95% interval: of `change_bpb` per cell
+  over seeds and documents, of a change in another unit and per seed over documents;
+- `versus_best`, `versus_baseline`: the word of Versus; `..._nats` the difference, `..._p`, `..._method`;
+- `label` is the row's name (`rope base=500000`), `encoding` the encoding's, `extend` the extension's;
+- what tells several tables apart has the key's name (`context length`), protocols are in `protocol`.
 """
 
 
@@ -129,9 +128,8 @@ def _json(kind: str) -> str:
     ):
         kind = re.sub(rf"(?<!\w){re.escape(python)}(?!\w)", json, kind)
     kind = re.sub(r"(?<!\w)float(?!\w)", "number", re.sub(r"(?<!\w)bool(?!\w)", "true or false", kind))
-    for alias in (Word, Mark):
-        name = "Word" if alias is Word else "Mark"
-        kind = re.sub(rf"(?<!\w){name}(?!\w)", " or ".join(f'"{one}"' for one in get_args(alias)), kind)
+    kind = kind.replace("Method", " or ".join(f'"{one}"' for one in get_args(Method)))
+    kind = re.sub(r"Literal\[([^\]]+)\]", lambda match: match[1].replace(", ", " or "), kind)
     while match := re.search(r"(list|dict)\[(?:text, )?([^\[\]]+)\]", kind):
         inner = f"({match[2]})" if "|" in match[2] else match[2]
         kind = kind.replace(match[0], f"{'list' if match[1] == 'list' else 'object'} of {inner}")

@@ -95,7 +95,8 @@ def write_run(
     tree |= {"train": {"tokens": 3_276_800, "lr": 0.003, "compile": False}, "model": {"name": "nano"}}
     tree |= config or {}
     (run / "config.yaml").write_text(yaml.safe_dump(tree))
-    write_json_atomic(run / "status.json", {"status": status, "reason": reason, "host": "here", "pid": 1})
+    process = {"host": "here", "pid": 1, "overrides": [f"encoding={encoding}", f"seed={seed}"]}
+    write_json_atomic(run / "status.json", {"status": status, "reason": reason, **process})
     (run / "log.txt").write_text("")
     if not results:
         return run

@@ -13,7 +13,7 @@ import pytest
 import tiny
 
 PAGE = tiny.ROOT / "docs" / "schema.md"
-LISTS = {"columns": "Column", "rows": "Row", "probes": "ProbeColumn", "extensions": "ExtensionColumn"}
+LISTS = {"columns": "Column", "rows": "Row", "probes": "SideColumn", "extensions": "SideColumn"}
 
 
 def described() -> dict[str, set[str]]:
@@ -37,15 +37,18 @@ def test_every_field_on_disk_is_described(trained_once: Path) -> None:
     assert set(results) == {"schema_version", "run", "records"}
     assert set(results["run"]) <= fields["RunFacts"]
     for record in results["records"]:
-        assert set(record) <= fields["Record"] and set(record["per_document"]) == fields["PerDocument"]
+        assert (
+            set(record) <= fields["Record"]
+            and set(record["per_document"]) | {"group"} == fields["PerDocument"]
+        )
         assert set(record.get("curve", fields["Curve"])) == fields["Curve"]
     assert any("curve" in record for record in results["records"])
 
 
-@pytest.mark.parametrize("facet", [[], ["--facet", "seed"]])
-def test_every_printed_field_is_described(posenc: Any, trained_once: Path, facet: list[str]) -> None:
-    document = json.loads(posenc("compare", str(trained_once), "--format", "json", *facet).out)
-    for one in document["comparisons"] if facet else [document]:
+@pytest.mark.parametrize("options", [[], ["--protocol", "all"]])
+def test_every_printed_field_is_described(posenc: Any, trained_once: Path, options: list[str]) -> None:
+    document = json.loads(posenc("compare", str(trained_once), "--format", "json", *options).out)
+    for one in document["comparisons"] if options else [document]:
         assert set(one) == {"schema_version", "summary"} | described()["Comparison"]
         assert all(f"`{key}`" in PAGE.read_text(encoding="utf-8") for key in one["header"])
         for key, kind in LISTS.items():

@@ -13,6 +13,7 @@ import torch
 
 from posenc.data import TokenStore, WindowSampler, prepare
 from posenc.encodings import build_encoding
+from posenc.encodings.options import build_options, distance_limit, position_limit
 from posenc.model.decoder import Decoder, ModelShape, initialize
 from posenc.training.loop import Progress, Trained, train
 from posenc.training.optimizer import Optimization
@@ -59,10 +60,16 @@ def tokens_of(folder: Path, tokenizer: dict[str, Any] | None = None) -> TokenSto
     return prepare(data_settings(folder), tokenizer or {"name": "bytes"})
 
 
-def build(encoding: str, store: TokenStore, seed: int = 0, **params: Any) -> Decoder:
+def build(
+    encoding: str, store: TokenStore, seed: int = 0, positions: dict[str, Any] | None = None, **params: Any
+) -> Decoder:
     """With its initial values."""
+    drawn = positions or {"name": "contiguous"}
+    limits = {"position_limit": position_limit(drawn, T), "distance_limit": distance_limit(drawn, T)}
     shape = {"d_model": 32, "n_heads": 2, "head_dim": 16, "n_layers": 2, "train_length": T}
-    model = Decoder(SHAPE, store.vocab_size, build_encoding(encoding, **shape, **params))
+    own = build_encoding(encoding, **shape, **limits, **params)
+    options = build_options(own.shape, own, positions=drawn, window=None, scale="none")
+    model = Decoder(SHAPE, store.vocab_size, own, options)
     initialize(model, seed)
     return model
 

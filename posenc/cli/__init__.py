@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import traceback
-from typing import Annotated, Any
+from types import SimpleNamespace
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
@@ -54,8 +56,30 @@ HYDRA: dict[str, Any] = {  # these print a help of their own
     "add_help_option": False,
 }
 
+AGAINST = "Beside a paper's table, such as alibi-table2; a wrong name lists them."
+RUNS_SORTS = ("path", "status", "encoding", "seed", "age", "tokens", "speed", "loss", "longest")
+SHELLS = ("bash", "zsh", "fish")
+PLOT_KINDS = ("context", "change", "positions", "heatmap", "training", "probes")
+Text: TypeAlias = str | None
+Texts: TypeAlias = list[str] | None
+
+
+def option(help: str, *names: str, metavar: str | None = None, complete: Any = None) -> Any:
+    return typer.Option(*names, help=help, metavar=metavar, autocompletion=complete)
+
+
+def choice(*names: str, help: str = "") -> Any:
+    """Return an option whose help lists its values, and which completes them."""
+    listed = f"{', '.join(names[:-1])} or {names[-1]}."
+    return typer.Option(help=help or listed, autocompletion=one_of(*names))
+
+
+def where(help: str) -> Any:
+    return option(help, metavar="KEY=VALUE", complete=complete_where)
+
+
 Overrides = Annotated[
-    list[str] | None,
+    Texts,
     typer.Argument(
         metavar="[OVERRIDES]...",
         show_default=False,
@@ -64,33 +88,22 @@ Overrides = Annotated[
     ),
 ]
 Dirs = Annotated[
-    list[str] | None,
+    Texts,
     typer.Argument(
         metavar="[DIRS]...",
         help="Run directories, folders of them, or globs; default: runs",
         autocompletion=complete_run,
     ),
 ]
-Protocol = Annotated[
-    str,
-    typer.Option(
-        help=f"How the loss was measured: {', '.join(PROTOCOLS)}.", autocompletion=one_of(*PROTOCOLS)
-    ),
-]
+Protocol = Annotated[str, choice(*PROTOCOLS, help=f"How the loss was measured: {', '.join(PROTOCOLS)}.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]  # read by main
-
-
-def _choice(*names: str, help: str) -> Any:
-    return typer.Option(help=help, autocompletion=one_of(*names))
-
-
-def _where(help: str) -> Any:
-    return typer.Option(metavar="KEY=VALUE", help=help, autocompletion=complete_where)
 
 
 @app.callback(invoke_without_command=True)
-def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def _root(
+    version: Annotated[bool, option("Print the version.", "--version")] = False,
+    debug: Annotated[bool, option("Show tracebacks; after any command.", "--debug")] = False,
+) -> None:
     if version:
         typer.echo(f"posenc {__version__}")
         raise typer.Exit
@@ -100,9 +113,8 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 def train_command(
     context: typer.Context,
     overrides: Overrides = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="What it would take; writes nothing.")] = False,
-    retry: Annotated[bool, typer.Option("--retry", help="Train a run that diverged again.")] = False,
-    debug: Debug = False,
+    dry_run: Annotated[bool, option("What it would take; writes nothing.", "--dry-run")] = False,
+    retry: Annotated[bool, option("Train a run that diverged again.", "--retry")] = False,
 ) -> None:
     """Train, measure at longer lengths, print the table; -m sweeps. See `posenc train --help`."""
     from posenc.cli.train import run_train_or_eval
@@ -112,7 +124,7 @@ def train_command(
 
 
 @app.command(name="eval", **HYDRA)
-def eval_command(context: typer.Context, overrides: Overrides = None, debug: Debug = False) -> None:
+def eval_command(context: typer.Context, overrides: Overrides = None) -> None:
     """Measure a run again: other lengths, protocols or corpora. See `posenc eval --help`."""
     from posenc.cli.train import run_train_or_eval
 
@@ -123,90 +135,52 @@ def eval_command(context: typer.Context, overrides: Overrides = None, debug: Deb
 @app.command(name="compare")
 def compare_command(
     runs: Dirs = None,
-    where: Annotated[
-        list[str] | None, _where("Only these runs: encoding=rope,al*  seed=0  train.lr!=0.002")
-    ] = None,
+    where: Annotated[Texts, where("Only these runs: encoding=rope,al*  seed=0  train.lr!=0.002")] = None,
     protocol: Protocol = "fixed-target",
-    metric: Annotated[str, _choice("nats", "bpb", "ppl", help="nats, bpb (bits per byte) or ppl.")] = "nats",
-    format: Annotated[
-        str,
-        _choice("table", "markdown", "csv", "latex", "json", help="table, markdown, csv, latex or json."),
-    ] = "table",
+    metric: Annotated[str, choice("nats", "bpb", "ppl", help="nats, bpb (bits per byte) or ppl.")] = "nats",
+    format: Annotated[str, choice("table", "markdown", "csv", "latex", "json")] = "table",
     per: Annotated[
-        str | None,
-        _choice("cell", "seed", "document", help="With --format csv, a line per cell, seed or document."),
+        Text, choice("cell", "seed", "document", help="--format csv: a line per cell, seed or document.")
     ] = None,
-    full: Annotated[
-        bool, typer.Option("--full", help="Every number with its interval; seeds, probes, notes.")
-    ] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="How to read the table.")] = False,
-    rows: Annotated[
-        list[str] | None, typer.Option(help="Only these rows, in this order: rope,alibi*")
-    ] = None,
-    columns: Annotated[list[str] | None, typer.Option(help="Only these lengths: 1x,8x")] = None,
+    full: Annotated[bool, option("Every number with its interval; seeds, probes, notes.", "--full")] = False,
+    explain: Annotated[bool, option("How to read the table.", "--explain")] = False,
+    rows: Annotated[Texts, option("Only these rows, in this order: rope,alibi*")] = None,
+    columns: Annotated[Texts, option("Only these lengths: 1x,8x")] = None,
     sort: Annotated[
-        str | None,
-        typer.Option(help="By name, 8x (the loss there), change or change@4x; -8x: highest first."),
+        Text, option("By name, 8x (the loss there), change or change@4x; -8x: highest first.")
     ] = None,
-    baseline: Annotated[
-        str | None, typer.Option(metavar="ROW", help="Differences to this row instead of to the loss at T.")
-    ] = None,
+    baseline: Annotated[Text, option("Differences to this row, not to the loss at T.", metavar="ROW")] = None,
     facet: Annotated[
-        str | None, typer.Option(metavar="KEY", help="A table for each value: context_length, model, ...")
+        Text, option("A table for each value: context_length, model, ...", metavar="KEY")
     ] = None,
-    extensions: Annotated[
-        str, _choice("rows", "columns", help="Test-time extensions as rows or as columns.")
-    ] = "rows",
-    length: Annotated[
-        str | None, typer.Option(help="The targets that were measured at this multiple of T, such as 16x.")
-    ] = None,
-    corpus: Annotated[str | None, typer.Option(help="Measured on this corpus.")] = None,
-    split: Annotated[str | None, _choice("test", "validation", help="test or validation.")] = None,
-    stride: Annotated[int | None, typer.Option(help="Of the protocol sliding, in tokens.")] = None,
+    extensions: Annotated[str, choice("rows", "columns", help="Extensions as rows or as columns.")] = "rows",
+    length: Annotated[Text, option("The targets measured at this multiple of T, such as 16x.")] = None,
+    corpus: Annotated[Text, option("Measured on this corpus.")] = None,
+    split: Annotated[Text, choice("test", "validation")] = None,
+    stride: Annotated[int | None, option("Of the protocol sliding, in tokens.")] = None,
     allow_mixed: Annotated[
-        bool, typer.Option("--allow-mixed", help="Put runs of different settings in one table.")
+        bool, option("Put runs of different settings in one table.", "--allow-mixed")
     ] = False,
-    against: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TABLE",
-            help="Beside a paper's table, such as alibi-table2; a wrong name lists them.",
-            autocompletion=complete_table,
-        ),
-    ] = None,
-    plot: Annotated[str | None, typer.Option(metavar="FILE", help="A picture: .png, .svg or .pdf.")] = None,
-    plot_kind: Annotated[
-        str | None,
-        _choice(
-            *("context", "change", "positions", "heatmap", "training", "probes"),
-            help="context (the default), change, positions, heatmap, training or probes.",
-        ),
-    ] = None,
-    plot_width: Annotated[
-        float | None, typer.Option(help="Inches; default 5.5; 3.3 is a column of a paper.")
-    ] = None,
-    html: Annotated[str | None, typer.Option(metavar="FILE", help="One page with charts and tables.")] = None,
-    debug: Debug = False,
+    against: Annotated[Text, option(AGAINST, metavar="TABLE", complete=complete_table)] = None,
+    plot: Annotated[Text, option("A picture: .png, .svg or .pdf.", metavar="FILE")] = None,
+    plot_kind: Annotated[Text, choice(*PLOT_KINDS)] = None,
+    plot_width: Annotated[float | None, option("Inches; default 5.5; 3.3 is a column of a paper.")] = None,
+    html: Annotated[Text, option("One page with charts and tables.", metavar="FILE")] = None,
 ) -> None:
     """The comparison: rows encodings, columns lengths; from disk, nothing is measured."""
-    from posenc.cli.compare import CompareOptions, run_compare
+    options = SimpleNamespace(**locals())
+    from posenc.cli.compare import run_compare
 
-    given = dict(locals())  # the parameters above are the fields of CompareOptions
-    run_compare(CompareOptions(**{name: given[name] for name in CompareOptions.__dataclass_fields__}))
+    run_compare(options)
 
 
 @app.command(name="encodings")
 def encodings_command(
     name: Annotated[
-        str | None,
-        typer.Argument(help="One encoding; all of them without.", autocompletion=complete_encoding),
+        Text, typer.Argument(help="One encoding; all of them without.", autocompletion=complete_encoding)
     ] = None,
     json: Json = False,
-    plugin: Annotated[
-        list[str] | None,
-        typer.Option("--plugin", metavar="MODULE", help="A module with encodings of your own."),
-    ] = None,
-    debug: Debug = False,
+    plugin: Annotated[Texts, option("A module with encodings of your own.", metavar="MODULE")] = None,
 ) -> None:
     """The catalogue: formula, where it acts, paper, behaviour past the training length."""
     from posenc.cli.catalogue import print_catalogue
@@ -218,9 +192,8 @@ def encodings_command(
 def check_command(
     context: typer.Context,
     overrides: Overrides = None,
-    every: Annotated[bool, typer.Option("--all", help="Every encoding there is, as a matrix.")] = False,
+    every: Annotated[bool, option("Every encoding there is, as a matrix.", "--all")] = False,
     json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Hold an encoding to the laws: `posenc check encoding=rope`. Exit 1 if one is broken; -m sweeps."""
     from posenc.cli.check import run_check
@@ -232,10 +205,7 @@ def check_command(
 def show_command(
     context: typer.Context,
     overrides: Overrides = None,
-    out: Annotated[
-        str | None, typer.Option("--out", metavar="FILE", help="Write a picture: .png, .svg or .pdf.")
-    ] = None,
-    debug: Debug = False,
+    out: Annotated[Text, option("Write a picture: .png, .svg or .pdf.", metavar="FILE")] = None,
 ) -> None:
     """Draw what an encoding does: `posenc show encoding=alibi --out alibi.png`; a trained one: run=DIR."""
     from posenc.cli.show import run_show
@@ -248,13 +218,10 @@ def bench_command(
     context: typer.Context,
     overrides: Overrides = None,
     eval_lengths: Annotated[
-        str, typer.Option(help="Evaluate at these lengths, such as 1x,8x or 512; none: only train.")
+        str, option("Evaluate at these lengths, such as 1x,8x; none: only train.")
     ] = "8x",
-    repeats: Annotated[int, typer.Option(help="Pairs of timings for each figure.")] = 9,
-    format: Annotated[
-        str, _choice("table", "markdown", "csv", "json", help="table, markdown, csv or json.")
-    ] = "table",
-    debug: Debug = False,
+    repeats: Annotated[int, option("Pairs of timings for each figure.")] = 9,
+    format: Annotated[str, choice("table", "markdown", "csv", "json")] = "table",
 ) -> None:
     """Speed, memory and MFU: `posenc bench encoding=rope,alibi context_length=64,512`. Reads no corpus."""
     from posenc.cli.bench import run_bench
@@ -264,7 +231,7 @@ def bench_command(
 
 
 @data_app.command(name="list")
-def data_list(json: Json = False, debug: Debug = False) -> None:
+def data_list(json: Json = False) -> None:
     """Every corpus that `data=` knows: licence, size, network needed or not, tokens cached here."""
     from posenc.cli.data import print_corpora
 
@@ -272,7 +239,7 @@ def data_list(json: Json = False, debug: Debug = False) -> None:
 
 
 @data_app.command(name="prepare", **SETTINGS)
-def data_prepare(context: typer.Context, overrides: Overrides = None, debug: Debug = False) -> None:
+def data_prepare(context: typer.Context, overrides: Overrides = None) -> None:
     """Fetch and tokenise ahead: `posenc data prepare data=wikitext103 tokenizer=bpe`."""
     from posenc.cli.data import prepare_and_print
 
@@ -280,9 +247,7 @@ def data_prepare(context: typer.Context, overrides: Overrides = None, debug: Deb
 
 
 @data_app.command(name="info", **SETTINGS)
-def data_info(
-    context: typer.Context, overrides: Overrides = None, json: Json = False, debug: Debug = False
-) -> None:
+def data_info(context: typer.Context, overrides: Overrides = None, json: Json = False) -> None:
     """Sizes, fingerprint and what lengths fit: `posenc data info data=stdlib`. Tokenises nothing."""
     from posenc.cli.data import print_info
 
@@ -295,25 +260,11 @@ app.add_typer(data_app, name="data")
 @app.command(name="runs")
 def runs_command(
     directories: Dirs = None,
-    where: Annotated[
-        list[str] | None, _where("Only runs with this setting; all of them, where several.")
-    ] = None,
-    format: Annotated[str, _choice("table", "json", help="table or json.")] = "table",
-    sort: Annotated[
-        str,
-        _choice(
-            *("path", "status", "encoding", "seed", "age", "tokens", "speed", "loss", "longest"),
-            help="path, status, encoding, seed, age, tokens, speed, loss or longest.",
-        ),
-    ] = "path",
-    reverse: Annotated[bool, typer.Option("--reverse", help="The other way round.")] = False,
-    watch: Annotated[
-        bool,
-        typer.Option(
-            "--watch", help="Look again every two seconds, until nothing has run for half a minute."
-        ),
-    ] = False,
-    debug: Debug = False,
+    where: Annotated[Texts, where("Only runs with this setting; all of them, where several.")] = None,
+    format: Annotated[str, choice("table", "json")] = "table",
+    sort: Annotated[str, choice(*RUNS_SORTS)] = "path",
+    reverse: Annotated[bool, option("The other way round.", "--reverse")] = False,
+    watch: Annotated[bool, option("Again every two seconds, while something runs.", "--watch")] = False,
 ) -> None:
     """What is on disk: status, progress, speed, losses, and why something failed."""
     from posenc.cli.runs import print_runs
@@ -326,11 +277,8 @@ def runs_command(
 @app.command(name="export")
 def export_command(
     directories: Dirs = None,
-    out: Annotated[
-        str, typer.Option(metavar="FILE", help="The bundle: NAME.runs.jsonl.gz")
-    ] = "runs.runs.jsonl.gz",
-    where: Annotated[list[str] | None, _where("Only runs with this setting.")] = None,
-    debug: Debug = False,
+    out: Annotated[str, option("The bundle: NAME.runs.jsonl.gz", metavar="FILE")] = "runs.runs.jsonl.gz",
+    where: Annotated[Texts, where("Only runs with this setting.")] = None,
 ) -> None:
     """The results of finished runs in one small file, without weights, for `posenc compare FILE` anywhere."""
     from posenc.cli.runs import run_export
@@ -339,7 +287,7 @@ def export_command(
 
 
 @app.command(name="doctor")
-def doctor_command(json: Json = False, debug: Debug = False) -> None:
+def doctor_command(json: Json = False) -> None:
     """Is everything there that posenc needs? Exit 1 if something stops `posenc train encoding=rope`."""
     from posenc.cli.doctor import run_doctor
 
@@ -348,13 +296,12 @@ def doctor_command(json: Json = False, debug: Debug = False) -> None:
 
 @app.command(name="dashboard")
 def dashboard_command(
-    entity: Annotated[str | None, typer.Option(help="User or team; default: the account's own.")] = None,
-    project: Annotated[str | None, typer.Option(help="Default: the one that runs are tracked in.")] = None,
+    entity: Annotated[Text, option("User or team; default: the account's own.")] = None,
+    project: Annotated[Text, option("Default: the one that runs are tracked in.")] = None,
     protocol: Protocol = "fixed-target",
-    length: Annotated[str, typer.Option(help="The bars: at this multiple of T.")] = "8x",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print its JSON, send nothing.")] = False,
-    out: Annotated[str | None, typer.Option(metavar="FILE", help="Write its JSON, send nothing.")] = None,
-    debug: Debug = False,
+    length: Annotated[str, option("The bars: at this multiple of T.")] = "8x",
+    dry_run: Annotated[bool, option("Print its JSON, send nothing.", "--dry-run")] = False,
+    out: Annotated[Text, option("Write its JSON, send nothing.", metavar="FILE")] = None,
 ) -> None:
     """Add a view to W&B that compares encodings, and print its address."""
     from posenc.cli.dashboard import make_dashboard
@@ -365,13 +312,9 @@ def dashboard_command(
 @app.command(name="completion")
 def completion_command(
     shell: Annotated[
-        str | None,
-        typer.Argument(
-            help="bash, zsh or fish; default: this one.", autocompletion=one_of("bash", "zsh", "fish")
-        ),
+        Text, typer.Argument(help="bash, zsh or fish; default: this one.", autocompletion=one_of(*SHELLS))
     ] = None,
-    install: Annotated[bool, typer.Option("--install", help="Put it where the shell finds it.")] = False,
-    debug: Debug = False,
+    install: Annotated[bool, option("Put it where the shell finds it.", "--install")] = False,
 ) -> None:
     """Completion of commands, settings and values at a TAB: prints the script, or installs it."""
     from posenc.cli.completion import print_completion
@@ -403,6 +346,7 @@ def main(command: str | None = None) -> None:
     stop_with_parent()
     arguments = [*([command] if command else []), *sys.argv[1:]]
     if "--debug" in arguments:
+        arguments = [word for word in arguments if word != "--debug"]
         os.environ["HYDRA_FULL_ERROR"] = "1"  # for Hydra, and for the jobs of a sweep
     debug = os.environ.get("HYDRA_FULL_ERROR") == "1"
     if "_POSENC_COMPLETE" in os.environ:  # a TAB in a shell
@@ -416,7 +360,7 @@ def main(command: str | None = None) -> None:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         if library_at_work():
             leave_at_once(code)
-        ignore_signals()
+        atexit.register(ignore_signals)  # the last to be registered is the first to be called
         raise
 
 

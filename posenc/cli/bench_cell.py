@@ -71,6 +71,17 @@ class Work:
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        return [*self.model.parameters(), *self.model.buffers()]
+
+    def peak(self) -> int:
+        """Return the bytes at the peak of one call, weights and moments counted, the rest measured."""
+        with peak_of(self.device, self.tensors) as found:
+            self.run()
+            wait_for(self.device)
+        return self.held + found[0]
+
 
 def training(asked: Settings, settings: Settings, model: Decoder) -> Work:
     """Return a step as posenc.training.loop makes it: loss, gradients, clipping, AdamW."""
@@ -128,7 +139,8 @@ def measure(asked: Settings, device: torch.device) -> dict[str, Any]:
     """Return sizes, and figures of each evaluation window and of training, timed in turns with the base."""
     keep_freed_memory()
     shape, size, compiled = ModelShape(**asked["model"]), asked["vocab_size"], asked["compile"]
-    both = [(settings, build_model(settings, shape, size).to(device)) for settings in _both(asked)]
+    chosen = asked["settings"], asked["base"]
+    both = [(settings, build_model(settings, shape, size).to(device)) for settings in chosen]
     own = both[0][1]
     answer: dict[str, Any] = {
         "parameters": count_parameters(own),
@@ -147,10 +159,6 @@ def measure(asked: Settings, device: torch.device) -> dict[str, Any]:
     return answer | {"products_per_second": products_per_second(asked, device)}
 
 
-def _both(asked: Settings) -> list[Settings]:
-    return [asked["settings"], asked["base"]]
-
-
 def _compare(
     into: dict[str, Any],
     work_of: Callable[[Settings, Decoder], Work],
@@ -166,30 +174,22 @@ def _compare(
         mine.run()  # sets up, compiles
         wait_for(mine.device)
         into |= {"tokens": mine.tokens, "first_seconds": perf_counter() - began}
-        before = [*mine.model.parameters(), *mine.model.buffers()]
-        with peak_of(mine.device, before) as found:
-            mine.run()
-            wait_for(mine.device)
+        into["peak_bytes"] = mine.peak()
         base = work_of(*both[1])
-        into["peak_bytes"] = mine.held + found[0]
         into["tensor_bytes"] = _tensor_bytes(mine, compiled)
         into["base_tensor_bytes"] = _tensor_bytes(base, compiled)
         into |= _in_turns(mine, base, repeats)
 
 
 def _tensor_bytes(work: Work, compiled: bool) -> int:
-    """Return what tensors hold at the peak of the work; weights and moments are counted, the rest measured.
+    """Return what tensors hold at the peak of the work.
 
     The process's own figure varies with the allocator's luck: 57 to 100 MB for one and the same batch.
     """
-    before = [*work.model.parameters(), *work.model.buffers()]
     if work.device.type != "cpu" or compiled:
-        with peak_of(work.device, before) as found:
-            work.run()
-            wait_for(work.device)
-        return work.held + found[0]
+        return work.peak()
     meter = LiveTensors()
-    meter.ignore(before)
+    meter.ignore(work.tensors)
     with meter:
         work.run()
     return work.held + meter.peak

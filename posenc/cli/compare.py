@@ -6,8 +6,8 @@ import gc
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 from posenc.core.console import say
@@ -19,7 +19,7 @@ from posenc.report.plots import KIND, PLOTS, WIDTH, check_plot, save_plot
 from posenc.report.runs_table import unfinished_lines
 from posenc.report.writers import FORMATS, show, write
 from posenc.results.cells import PROBES
-from posenc.results.comparison import ALL, CompareRequest, compare_runs, protocols_of
+from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs, protocols_of
 from posenc.results.frame import documents_table, seeds_table
 from posenc.results.load import Run, load_runs
 from posenc.results.rows import only, parse_multiple
@@ -29,38 +29,8 @@ from posenc.results.settings import where
 OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")  # commas; a row of a mixed table has some in its name
 
 
-@dataclass(frozen=True)
-class CompareOptions:
-    """The options of the command; None where one is not given."""
-
-    runs: Sequence[str] | None
-    where: Sequence[str] | None
-    protocol: str
-    metric: str
-    format: str
-    per: str | None
-    full: bool
-    explain: bool
-    rows: Sequence[str] | None
-    columns: Sequence[str] | None
-    sort: str | None
-    baseline: str | None
-    facet: str | None
-    extensions: str
-    length: str | None
-    corpus: str | None
-    split: str | None
-    stride: int | None
-    allow_mixed: bool
-    against: str | None
-    plot: str | None
-    plot_kind: str | None
-    plot_width: float | None
-    html: str | None
-
-
-def run_compare(options: CompareOptions) -> None:
-    """Read, compare, write. Raises UserError."""
+def run_compare(options: SimpleNamespace) -> None:
+    """Read, compare, write; `options` are the command's, None where one is not given. Raises UserError."""
     if options.explain:
         write(EXPLAIN, sys.stdout)
         return
@@ -90,7 +60,7 @@ def run_compare(options: CompareOptions) -> None:
         say(line)
 
 
-def _request(options: CompareOptions) -> CompareRequest:
+def _request(options: SimpleNamespace) -> CompareRequest:
     """Return what is compared; refuse whatever can be seen to be wrong before runs are read."""
     for option, value, allowed in (
         ("--format", options.format, list(FORMATS)),
@@ -131,7 +101,7 @@ def _request(options: CompareOptions) -> CompareRequest:
     )
 
 
-def _runs(options: CompareOptions) -> list[Run]:
+def _runs(options: SimpleNamespace) -> list[Run]:
     everything = options.protocol == ALL or options.plot or options.html or options.against or options.per
     protocols = None if everything else {options.protocol, HEADLINE, "positions", REFERENCE_PROTOCOL, *PROBES}
     runs = load_runs(options.runs or ["runs"], protocols)
@@ -149,7 +119,7 @@ def _runs(options: CompareOptions) -> list[Run]:
     )
 
 
-def _against(options: CompareOptions, runs: Sequence[Run]) -> None:
+def _against(options: SimpleNamespace, runs: Sequence[Run]) -> None:
     """Show the runs beside a paper's table, which decides protocol, unit and rows."""
     from posenc.report.against import show_against
     from posenc.results.against import against
@@ -160,22 +130,16 @@ def _against(options: CompareOptions, runs: Sequence[Run]) -> None:
     for name in ("plot", "html", "rows", "columns", "sort", "baseline", "facet", "per", "full"):
         if getattr(options, name):
             raise UserError(f"--{name}", None, "does not go together with --against")
-    show_against(against(runs, options.against, options.allow_mixed), options.format, sys.stdout)
+    show_against(against(runs, options.against), options.format, sys.stdout)
 
 
-def _others(runs: Sequence[Run], request: CompareRequest) -> list:
+def _others(runs: Sequence[Run], request: CompareRequest) -> list[Comparison]:
     """Return the other protocols' tables, for the page: with the rows of the first, not its columns."""
-    plain = CompareRequest(metric=request.metric, rows=request.rows, allow_mixed=request.allow_mixed)
-    names = [name for name in protocols_of(runs) if name not in (request.protocol, *PROBES)]
-    found = []
-    for name in names if request.protocol != ALL else []:
-        try:
-            found += compare_runs(
-                runs, replace(plain, protocol=name, metric="nats" if name == "positions" else request.metric)
-            )
-        except UserError as error:  # nobody asked for this one: the page is made without it
-            say(f"not on the page: {name} ({' '.join(error.problem.split())})")
-    return found
+    if request.protocol == ALL:
+        return []
+    plain = CompareRequest(ALL, request.metric, rows=request.rows, allow_mixed=request.allow_mixed)
+    skip = (request.protocol, *PROBES)
+    return [one for one in compare_runs(runs, plain) if one.header["protocol"] not in skip]
 
 
 def _listed(option: str, texts: Sequence[str] | None) -> list[str]:

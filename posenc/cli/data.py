@@ -13,8 +13,7 @@ from posenc.config.overrides import CommandLine, refuse_others
 from posenc.core.console import say
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import cache_dir
-from posenc.data import CorpusFacts, cached_of, corpus_notes, list_corpora, prepare, read_facts
-from posenc.data.documents import SPLITS
+from posenc.data import CorpusFacts, corpus_notes, list_corpora, prepare, read_facts
 from posenc.data.token_cache import entry_of
 from posenc.data.tokenizers import ByteTokenizer
 
@@ -30,66 +29,35 @@ def print_corpora(as_json: bool) -> None:
         print(json.dumps(rows, indent=1))
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("data=", "what it is, licence", "size", "network", "cached"):
+    for name in ("data=", "what it is, licence", "size", "network"):
         table.add_column(name, no_wrap=name in ("data=", "size", "network"))
     for row in rows:
         about = f"{row['description']} ({row['licence'] or 'no licence given'})"
-        network = "no" if not row["network"] else "not now" if row["cached"] else "needed"
-        table.add_row(*map(escape, (row["name"], about, row["size"], network, _cached(row["cached"]))))
+        network = "no" if not row["network"] else "cached" if row["cached"] else "needed"
+        table.add_row(*map(escape, (row["name"], about, row["size"], network)))
     Console().print(table)
-    print(f"cached: as tokens of (vocabulary) in {visible(cache_dir())}")
-
-
-def _cached(rows: list[dict[str, Any]]) -> str:
-    names = [
-        "bytes" if row["tokenizer"] == ByteTokenizer.name else f"{row['tokenizer']} ({row['vocab_size']})"
-        for row in rows
-    ]
-    return ", ".join(dict.fromkeys(names)) or "-"
+    print(f"cache: {visible(cache_dir())}")
 
 
 def print_info(line: CommandLine, as_json: bool) -> None:
     """Print sizes, splits, fingerprint and what lengths fit. Raises UserError, RunError."""
     settings = _settings(line)
-    facts = read_facts(settings["data"])
-    if not as_json:
-        _print_facts(facts, settings["context_length"])
-        return
-    splits = {
-        split: {"documents": len(sizes), "bytes": sum(sizes), "longest": max(sizes, default=0)}
-        for split, sizes in facts.sizes.items()
-    }
-    document = {
-        "name": facts.name,
-        "fingerprint": facts.fingerprint,
-        "identity": facts.identity,
-        "splits": splits,
-        "lengths": _all_fits(facts, settings["context_length"]),
-        "notes": _notes(facts, settings["context_length"]),
-        "cached": cached_of(facts.data),
-    }
-    print(json.dumps(document, indent=1))
+    _print_facts(read_facts(settings["data"]), settings["context_length"], as_json)
 
 
 def prepare_and_print(line: CommandLine) -> None:
     """Fetch and tokenise the corpus that the overrides choose. Raises UserError, RunError."""
     settings = _settings(line)
     facts = read_facts(settings["data"])
-    tokenizers = {settings["tokenizer"]["name"]: settings["tokenizer"]}
-    # the trigram beside fixed-target reads bytes
-    tokenizers.setdefault(ByteTokenizer.name, {"name": ByteTokenizer.name})
-    stores = {name: prepare(settings["data"], chosen, facts=facts) for name, chosen in tokenizers.items()}
     _print_facts(facts, settings["context_length"])
-    for name, store in stores.items():
-        count = len(store.tokens)
-        each = sum(map(sum, facts.sizes.values())) / max(1, count)
-        size = store.tokens.nbytes + (0 if store.token_bytes is None else store.token_bytes.nbytes)
-        say(f"tokenised: {count:,} tokens of {name}, {each:.2f} bytes each, {size / 1e6:,.1f} MB in")
+    # the trigram beside fixed-target reads bytes
+    tokenizers = {one["name"]: one for one in ({"name": ByteTokenizer.name}, settings["tokenizer"])}
+    for name, chosen in tokenizers.items():
+        store = prepare(settings["data"], chosen, facts=facts)
+        count, size = len(store.tokens), sum(map(sum, facts.sizes.values()))
+        say(f"tokenised: {count:,} tokens of {name}, {size / count:.2f} bytes each, in")
         say(f"  {entry_of(facts.fingerprint, store.tokenizer)}")
-    if empty := [name for name in SPLITS if not facts.sizes[name]]:
-        say(f"empty splits: {', '.join(empty)}; posenc train refuses this corpus as it is")
-    else:
-        say("training and evaluation on it with this tokenizer need no network now")
+    say("training and evaluation on it with this tokenizer need no network now")
 
 
 def _settings(line: CommandLine) -> dict[str, Any]:
@@ -104,45 +72,41 @@ def _settings(line: CommandLine) -> dict[str, Any]:
     return {**settings, "context_length": whole("context_length", settings["context_length"], least=2)}
 
 
-def _all_fits(facts: CorpusFacts, asked: int) -> list[dict[str, Any]]:
-    return [_fits(facts, length) for length in sorted({*LENGTHS, asked})]
+def _fits(facts: CorpusFacts, asked: int) -> list[dict[str, int]]:
+    """Return how many documents are longer than each context length (bytes)."""
+    train, test = facts.sizes["train"], facts.sizes["test"]
+    return [
+        {
+            "context_length": length,
+            "train_documents": sum(size > length for size in train),
+            "test_documents": sum(size > length for size in test),
+            f"test_documents_{MULTIPLE}x": sum(size > MULTIPLE * length for size in test),
+        }
+        for length in sorted({*LENGTHS, asked})
+    ]
 
 
-def _fits(facts: CorpusFacts, length: int) -> dict[str, Any]:
-    """Return what a context length (bytes) can do on this corpus."""
-    longest = max(0, max(facts.sizes["test"], default=0) - 1)  # the byte after a window is its last target
-    multiple = 2 ** ((longest // length).bit_length() - 1) if longest >= length else None
-    return {
-        "context_length": length,
-        "train_documents": facts.reaching("train", length),
-        "test_documents": facts.reaching("test", length),
-        f"test_documents_{MULTIPLE}x": facts.reaching("test", MULTIPLE * length),
-        "longest_multiple": multiple,
-        "longest_window": None if multiple is None else multiple * length,
+def _print_facts(facts: CorpusFacts, asked: int, as_json: bool = False) -> None:
+    splits = {
+        split: {"documents": len(sizes), "bytes": sum(sizes), "longest": max(sizes, default=0)}
+        for split, sizes in facts.sizes.items()
     }
-
-
-def _notes(facts: CorpusFacts, asked: int) -> list[str]:
-    return corpus_notes(facts, "test", MULTIPLE * asked)
-
-
-def _print_facts(facts: CorpusFacts, asked: int) -> None:
-    table = Table(escape(facts.name), box=None, pad_edge=False)
-    for name in ("documents", "bytes", "longest"):
-        table.add_column(name, justify="right")
-    for split, sizes in facts.sizes.items():
-        table.add_row(split, *(f"{n:,}" for n in (len(sizes), sum(sizes), max(sizes, default=0))))
-    lengths = Table(box=None, pad_edge=False)
-    heads = "context_length", "training documents", f"test documents at 1x, {MULTIPLE}x", "longest that fits"
-    for name in heads:
-        lengths.add_column(name, justify="right")
-    for row in _all_fits(facts, asked):
-        tests = f"{row['test_documents']:,}, {row[f'test_documents_{MULTIPLE}x']:,}"
-        multiple = row["longest_multiple"]
-        longest = "none" if multiple is None else f"{multiple:,}x = {row['longest_window']:,}"
-        lengths.add_row(str(row["context_length"]), f"{row['train_documents']:,}", tests, longest)
+    notes, fits = corpus_notes(facts, "test", MULTIPLE * asked, asked), _fits(facts, asked)
+    if as_json:
+        named = {"name": facts.name, "fingerprint": facts.fingerprint, "identity": facts.identity}
+        print(json.dumps({**named, "splits": splits, "lengths": fits, "notes": notes}, indent=1))
+        return
+    table = Table(escape(facts.name), *splits["train"], box=None, pad_edge=False)
+    for split, row in splits.items():
+        table.add_row(split, *(f"{n:,}" for n in row.values()))
+    heads = "context_length", "training documents", "test documents", f"at {MULTIPLE}x"
+    lengths = Table(*heads, box=None, pad_edge=False)
+    for row in fits:
+        lengths.add_row(*(f"{n:,}" for n in row.values()))
+    for column in (*table.columns[1:], *lengths.columns):
+        column.justify = "right"
     console = Console(highlight=False)
     console.print(table)
-    for line in (f"fingerprint {facts.fingerprint}", *_notes(facts, asked)):
-        console.print(escape(line), soft_wrap=True)
+    for line in (f"fingerprint {facts.fingerprint}", *notes):
+        console.print(escape(visible(line)), soft_wrap=True)
     console.print("", lengths, "lengths in bytes; tokens of other tokenizers stand for several, so fewer fit")

@@ -10,16 +10,14 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, metadata, requires, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -30,7 +28,6 @@ from posenc.core.errors import first_line, visible
 Level = Literal["ok", "note", "problem"]
 STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 NOT_FOR_USERS = ("test", "dev", "docs")  # extras
-SIDE = 512  # of the matrices that are multiplied to see whether bf16 is fast
 LEAST_FREE = 200e6  # bytes: a run of the smallest model has 20 MB of checkpoints, its corpus 16 MB of tokens
 LITTLE_FREE = 5e9
 
@@ -139,29 +136,11 @@ def torch() -> Iterator[Finding]:
     advice = "nvidia-smi says whether there is a driver; CUDA_VISIBLE_DEVICES may hide devices"
     fault: Level | None = "note" if build and device.type == "cpu" else None
     yield _judged("device=auto", f"{device} {text}".strip(), fault, advice)
-    chosen, ratio = resolve_precision("auto", device), _bf16_speed(torch, device)
-    better = "bf16" if ratio > 0.9 else "fp32"
-    text = f"{chosen}; bf16 has {ratio:.1f} times fp32's speed"
-    advice = f"try train.precision={better}; products of {SIDE} x {SIDE} are no whole model"
-    yield _judged("train.precision=auto", text, None if chosen == better else "note", advice)
+    yield Finding("train.precision=auto", "ok", resolve_precision("auto", device))
     used, cores = torch.get_num_threads(), usable_cores()
     text = f"{used} of {cores} cores (OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'not set')})"
     advice = f"more threads than cores are slow: OMP_NUM_THREADS={cores}"
     yield _judged("threads", text, "note" if used > cores else None, advice)
-
-
-def _bf16_speed(torch: Any, device: Any) -> float:
-    """Return how many times as fast a product in bf16 is as in float32; best of five each."""
-    times = {}
-    for kind in (torch.float32, torch.bfloat16):
-        x = torch.ones(SIDE, SIDE, dtype=kind, device=device)
-        took = []
-        for _ in range(6):
-            began = time.perf_counter()
-            (x @ x)[0, 0].item()
-            took.append(time.perf_counter() - began)
-        times[kind] = min(took[1:])
-    return float(times[torch.float32] / times[torch.bfloat16])
 
 
 def configuration() -> Iterator[Finding]:
@@ -209,15 +188,13 @@ def hub() -> Iterator[Finding]:
 
 
 def wandb() -> Iterator[Finding]:
-    """Look for a key, and ask whether the server answers. Nothing is logged in to, no key is shown."""
-    from posenc.tracking.wandb import answers, has_key, host, requested_mode
+    """Look for a key. Nothing is logged in to, no key is shown."""
+    from posenc.tracking.wandb import has_key, host, requested_mode
 
-    key, mode = has_key(), requested_mode()
-    there = mode is None and answers()
-    server = f"{host()} {'answers' if there else 'does not answer'}" if mode is None else f"mode {mode}"
+    key, mode = has_key(), requested_mode() or "online"
+    text = f"key {'found' if key else 'not found'}; {host()}, mode {mode}"
     advice = "tracking=wandb writes offline runs; wandb sync sends them, wandb login saves a key"
-    text = f"key {'found' if key else 'not found'}; {server}"
-    yield _judged("W&B", text, None if key and there else "note", advice)
+    yield _judged("W&B", text, None if key and mode == "online" else "note", advice)
 
 
 def places() -> Iterator[Finding]:
@@ -242,14 +219,6 @@ def _place(name: str, folder: Path, advice: str) -> Finding:
     return Finding(name, "ok", str(folder))
 
 
-def git() -> Iterator[Finding]:
-    found = shutil.which("git")
-    text = (
-        subprocess.run([found, "--version"], capture_output=True, text=True).stdout if found else "not there"
-    )
-    yield _judged("git", text.strip(), None if found else "note", "without it runs name no commit of a clone")
-
-
 # section, check, the level of a failure of the check itself
 CHECKS: list[tuple[str, Callable[[], Iterator[Finding]], Level]] = [
     ("Python", python, "problem"),
@@ -260,5 +229,4 @@ CHECKS: list[tuple[str, Callable[[], Iterator[Finding]], Level]] = [
     ("Network", hub, "note"),
     ("Network", wandb, "note"),
     ("Places", places, "problem"),
-    ("Places", git, "note"),
 ]

@@ -30,7 +30,7 @@ from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer, corpus_
 from posenc.data.corpus import known_figures
 from posenc.data.documents import SPLITS
 from posenc.data.hub import go_offline
-from posenc.data.registry import is_streamed, needs_network, pinned_identity
+from posenc.data.registry import is_streamed, pinned_identity
 from posenc.data.token_cache import smallest_dtype
 from posenc.evaluation.eval_memory import OutOfMemoryError, free_memory
 from posenc.evaluation.evaluate import plan_cells
@@ -94,7 +94,10 @@ def print_dry_run(composed: Jobs) -> int:
         for i, job in enumerate(jobs):
             progress.update(i, job.directory.name)
             if (key := _cost_key(job)) not in known:
-                known[key] = estimate(job, random_store(job.facts, job.settings["tokenizer"]), flops)
+                try:
+                    known[key] = estimate(job, random_store(job.facts, job.settings["tokenizer"]), flops)
+                except (torch.OutOfMemoryError, MemoryError) as error:
+                    raise RunError(f"{job.directory.name} does not fit into memory ({error})") from error
             job.facts.loaded = None
     return _print([(job, known[_cost_key(job)]) for job in jobs])
 
@@ -131,7 +134,8 @@ def _print(estimated: list[tuple[TrainJob, Estimate]]) -> int:
 
 
 def _notes(job: TrainJob) -> list[str]:
-    return corpus_notes(job.facts, job.evaluation.split, max(job.evaluation.windows))
+    longest, length = max(job.evaluation.windows), job.settings["context_length"]
+    return corpus_notes(job.facts, job.evaluation.split, longest, length)
 
 
 def _details(job: TrainJob, found: Estimate, here: int) -> list[str]:
@@ -163,8 +167,7 @@ def _details(job: TrainJob, found: Estimate, here: int) -> list[str]:
 def _refuse_to_fetch(data: Mapping[str, Any]) -> None:
     """Raise RunError for a corpus that would have to be fetched, or noted down, to be looked at."""
     pinned = pinned_identity(data)
-    away = needs_network(data) or is_streamed(data)
-    if (away or pinned is not None) and known_figures(pinned) is None:
+    if is_streamed(data) and known_figures(pinned) is None:
         problem = f"data={data['name']} is not here yet, and a dry run fetches nothing"
         raise RunError(problem, hint=f"posenc data prepare data={data['name']}")
 
@@ -266,7 +269,9 @@ class Sampler:
 
     def pass_rates(self, windows: Sequence[int], targets: int | None, precision: str) -> dict[int, Rate]:
         """Return the rates of passes that score the last `targets` tokens, or all."""
-        return self._line(windows, lambda window: self._pass(window, targets or window, precision))
+        return self._line(
+            windows, lambda window: self._pass(window, min(targets or window, window), precision)
+        )
 
     def update_rate(self) -> float:
         """Return the seconds of the optimizer for a parameter: as fast as memory is read and written."""

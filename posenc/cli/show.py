@@ -20,10 +20,9 @@ from posenc.encodings.base import Encoding
 from posenc.encodings.sum import Composed
 from posenc.evaluation.extensions import build_extension, resolve_extend
 from posenc.model.decoder import Decoder
-from posenc.report.pictures.measure import measure
+from posenc.report.pictures.measure import FAR, measure
 from posenc.report.pictures.panels import FORMATS, Picture
-from posenc.report.pictures.sampling import FAR
-from posenc.report.pictures.text import text_plot
+from posenc.report.pictures.text import picture_text
 from posenc.results.settings import spoken_name
 from posenc.running.build import build_decoder, build_model, resolve_parts
 from posenc.running.eval_job import stored_run
@@ -47,7 +46,7 @@ def run_show(line: CommandLine, out: str | None) -> None:
         output_file("--out", target)
     picture = picture_of(line)
     if target is None:
-        text = f"{text_plot(picture)}\n\nall of it as a picture: the same command with --out FILE.png"
+        text = f"{picture_text(picture)}\n\nall of it as a picture: the same command with --out FILE.png"
         encoding = sys.stdout.encoding or "ascii"
         for sign, plain in ASCII.items() if not encoding.lower().startswith("utf") else ():
             text = text.replace(sign, plain)

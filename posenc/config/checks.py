@@ -24,6 +24,7 @@ from posenc.training.precision import PRECISIONS
 NAME = re.compile(r"[A-Za-z0-9._+-]+")
 LARGEST = 2**63 - 1  # what files, seeds and tensors can hold
 # Beyond any model there is, so that a slip (or a stranger's settings) is told instead of built for hours.
+LARGEST_MODEL = 10**11  # parameters
 LARGEST_TOKENS = 10**15  # of a training
 LARGEST_BATCH = 2**26  # tokens in one update, held in memory at once
 LARGEST_SIZES = {"d_model": 10**6, "n_layers": 1000, "n_heads": 10**6, "mlp_ratio": 1000}

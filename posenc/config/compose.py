@@ -21,6 +21,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from posenc.config.checks import LARGEST
 from posenc.config.conf_text import command_tree
 from posenc.config.errors import (
     is_choice,
@@ -277,6 +278,7 @@ def plain_settings(command: str, config: DictConfig) -> dict[str, Any]:
         raise UserError(key, None, first_line(error)) from error
     assert isinstance(settings, dict)
     _check_keys(settings, SCHEMAS[command], "")
+    _check_sizes(settings, "")
     return {str(key): value for key, value in settings.items()}
 
 
@@ -293,3 +295,11 @@ def _check_keys(settings: dict[Any, Any], schema: Any, prefix: str) -> None:
         section = fields[key].default_factory
         if dataclasses.is_dataclass(section) and isinstance(value, dict):
             _check_keys(value, section, f"{prefix}{key}.")
+
+
+def _check_sizes(settings: dict[Any, Any], prefix: str) -> None:
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            _check_sizes(value, f"{prefix}{key}.")
+        elif isinstance(value, int) and abs(value) > LARGEST:
+            raise UserError(f"{prefix}{key}", value, "too large", allowed=f"up to {LARGEST}")

@@ -11,9 +11,9 @@ from posenc.core.errors import UserError, nearest, visible
 from posenc.core.paths import expanded
 
 COMMON = ("--multirun", "--config-dir", "--debug", "--help")  # of every command that takes settings
-ONLY_TRAIN = ("--dry-run", "--retry")
 HYDRA_COMMANDS = ("--multirun", "--cfg", "--config-dir", "--info", "--debug", "--help", "--hydra-help")
-PATHS = ("run", "runs_dir", "data.paths", "tokenizer.path", "tracking.dir")  # taken as they are written
+# taken as they are written
+PATHS = ("run", "runs_dir", "data.paths", "data.separator", "tokenizer.path", "tracking.dir")
 ONE_WORD = re.compile(r"[\w.+-]*/[\w./+-]*", re.ASCII)  # Hydra reads it as one word, and as no number
 
 
@@ -63,20 +63,14 @@ def refuse_unknown_flags(command: str, arguments: list[str], own: Collection[str
     from posenc.config.hydra_adapter import long_flags
 
     known = long_flags()
-    offered = list(HYDRA_COMMANDS if command in ("train", "eval") else COMMON)
-    if command == "train":
-        offered += ONLY_TRAIN
+    offered = sorted({*(HYDRA_COMMANDS if command in ("train", "eval") else COMMON), *own})
     for word in arguments:
         flag = word.partition("=")[0]
-        if not flag.startswith("--") or any(one.startswith(flag) for one in known):
-            continue
-        if flag in ONLY_TRAIN:
-            raise UserError(flag, None, "is an option of posenc train alone", allowed=", ".join(offered))
-        offered = sorted({*offered, *own})
-        close = nearest(flag, offered)
-        hint = f"did you mean: {close}\n" if close else ""
-        hint += "settings are written KEY=VALUE: encoding=rope, seed=1"
-        raise UserError(flag, None, "there is no such option", allowed=", ".join(offered), hint=hint)
+        if flag.startswith("--") and not any(one.startswith(flag) for one in known):
+            close = nearest(flag, offered)
+            hint = f"did you mean: {close}\n" if close else ""
+            hint += "settings are written KEY=VALUE: encoding=rope, seed=1"
+            raise UserError(flag, None, "there is no such option", allowed=", ".join(offered), hint=hint)
 
 
 def read_settings_line(command: str, arguments: list[str], own: Collection[str]) -> CommandLine:

@@ -1,4 +1,4 @@
-"""Measure this machine: cores, limits of control groups, and the memory that a piece of work holds."""
+"""Measure this machine: cores, and the memory that a piece of work holds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import resource
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,25 +28,6 @@ def wait_for(device: torch.device) -> None:
     """Wait until everything that was asked of the device is done."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
-
-
-def control_groups(controller: str, root: Path = Path("/")) -> Iterator[tuple[int, Path]]:
-    """Yield version (1 or 2) and folder of this process's control groups, innermost first.
-
-    Containers and clusters write their limits there; the smallest one holds.
-    """
-    try:
-        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = ["0::/", f"1:{controller}:/"]
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, place = rest.partition(":")
-        if controllers == "" or controller in controllers.split(","):
-            base = root / "sys/fs/cgroup" / (controller if controllers else "")
-            inside = PurePosixPath(place.lstrip("/"))
-            for folder in (inside, *inside.parents):
-                yield (1 if controllers else 2), base / folder
 
 
 class LiveTensors(TorchDispatchMode):

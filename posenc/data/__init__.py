@@ -2,11 +2,9 @@
 
 from posenc.data.batches import WindowSampler as WindowSampler
 from posenc.data.corpus import CorpusFacts as CorpusFacts
-from posenc.data.corpus import cached_of as cached_of
 from posenc.data.corpus import check_lengths as check_lengths
 from posenc.data.corpus import corpus_notes as corpus_notes
 from posenc.data.corpus import inspect as inspect
-from posenc.data.corpus import left_out_of_training as left_out_of_training
 from posenc.data.corpus import list_corpora as list_corpora
 from posenc.data.corpus import prepare as prepare
 from posenc.data.corpus import read_facts as read_facts

@@ -6,35 +6,34 @@ import hashlib
 import itertools
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from posenc.core.atomic_files import check_room, digest_of, read_sealed, write_sealed
+from posenc.core.atomic_files import digest_of, read_sealed, write_sealed
 from posenc.core.errors import RunError, UserError
 from posenc.core.paths import cache_dir, choice_files
 from posenc.data import registry
-from posenc.data.documents import SPLITS, Document, Fingerprint, Notes, fingerprint
-from posenc.data.progress import ELSEWHERE, cache_lock, with_progress
+from posenc.data.documents import SPLITS, Document, Fingerprint, Notes
+from posenc.data.progress import cache_lock, with_progress
 from posenc.data.token_cache import (
     EntryWriter,
     TokenStore,
     build_entry,
-    cached_tokens,
     entry_of,
     open_entry,
     smallest_dtype,
     tokens_dir,
 )
 from posenc.data.tokenizers import ByteTokenizer, Tokenizer, build_tokenizer, check_tokenizer
+from posenc.results.statistics import FEW_DOCUMENTS, MIN_DOCUMENTS
 
 FACTS = 3  # raised when a source makes other documents of the same data, or a figure is added
 FEW = 0.5  # share of the training text inside windows up to which the user is told
-INTERVAL, RELIABLE = 10, 30  # test documents that a 95% CI needs, and below which it is rough
 # the first line of a corpus's YAML: what it is (licence; size)
 ABOUT = re.compile(r"#\s*(.+?)\s*(?:\(([^()]*);([^();]*)\)\s*)?")
 log = logging.getLogger(__name__)
@@ -59,24 +58,20 @@ class CorpusFacts:
     loaded: list[Document] | None = field(default=None, repr=False)
 
     def read(self) -> Iterable[Document]:
-        """Return the documents, one split after the other and by id within it; read again if need be.
+        """Return the documents, by id within each split; read again if need be.
 
         Raises RunError when the text has changed since, or is out of reach.
         """
         if registry.is_streamed(self.data):
             with _stream_lock(self.data):
                 if open_entry(_stream_entry(self.fingerprint)) is None:
-                    self._check_same(_read_stream(self.data)["fingerprint"])
+                    self._check_same(_read_stream(self.data, None)["fingerprint"])
             return _stream_documents(self.fingerprint)
         if self.loaded is None:
-            documents = registry.read_documents(self.data)
-            self._check_same(fingerprint(documents))
+            documents = list(registry.read_documents(self.data, Notes()))
+            self._check_same(_figures_of(documents, Notes())["fingerprint"])
             self.loaded = documents
-        return sorted(self.loaded, key=lambda d: (SPLITS.index(str(d.split)), d.id))
-
-    def reaching(self, split: str, window: int) -> int:
-        """Count the documents of a split that hold a window of so many bytes, and its last target."""
-        return sum(size > window for size in self.sizes[split])
+        return self.loaded
 
     def _check_same(self, found: str) -> None:
         if found != self.fingerprint:
@@ -88,19 +83,16 @@ def read_facts(data: Mapping[str, Any]) -> CorpusFacts:
 
     Raises UserError for wrong settings or unreadable input, RunError when a source is out of reach.
     """
-    pinned = registry.pinned_identity(data)
-    known, loaded = known_figures(pinned), None
-    if known is None and registry.is_streamed(data):
-        with _stream_lock(data):
-            known = known_figures(pinned)  # another process may have read it while this one waited
-            if known is None:
-                known = _read_stream(data)
-                _remember(pinned, known)
-    elif known is None:
-        notes = Notes()
-        loaded = registry.read_documents(data, notes)
+    pinned, loaded, notes = registry.pinned_identity(data), None, Notes()
+    if registry.is_streamed(data):
+        known = known_figures(pinned)
+        if known is None:
+            with _stream_lock(data):
+                # another process may have read it while this one waited
+                known = known_figures(pinned) or _read_stream(data, pinned)
+    else:
+        loaded = list(registry.read_documents(data, notes))
         known = _figures_of(loaded, notes)
-        _remember(pinned, known)
     identity = pinned or {"name": data["name"], "fingerprint": known["fingerprint"]}
     return CorpusFacts(name=data["name"], identity=identity, data=dict(data), loaded=loaded, **known)
 
@@ -138,12 +130,6 @@ def known_figures(pinned: dict[str, Any] | None) -> dict[str, Any] | None:
     return None if pinned is None else read_sealed(_figures_file(pinned))
 
 
-def _remember(pinned: dict[str, Any] | None, figures: dict[str, Any]) -> None:
-    with suppress(OSError):  # it only saves time; a cache that cannot be written is said by `prepare`
-        if pinned is not None:
-            write_sealed(_figures_file(pinned), figures)
-
-
 def _figures_file(pinned: dict[str, Any]) -> Path:
     return cache_dir() / "identity" / f"{digest_of([FACTS, pinned])}.json"
 
@@ -171,16 +157,15 @@ def _stream_documents(found: str) -> Iterator[Document]:
             yield Document(name, store.document(split, i).tobytes(), split)
 
 
-def _read_stream(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Read a stream into the cache and return its figures; needs its lock."""
-    limit = int(data.get("bytes") or 0)
+def _read_stream(data: Mapping[str, Any], pinned: dict[str, Any] | None) -> dict[str, Any]:
+    """Read a stream into the cache, and return and cache its figures; needs its lock."""
+    notes = Notes()
     with build_entry(_stream_key(data), ByteTokenizer()) as writer:
-        hint = f"data.bytes=... reads less; {ELSEWHERE}"
-        check_room(tokens_dir(), limit, f"up to {limit / 1e6:,.0f} MB of text", hint=hint)
-        notes = Notes()
-        documents = with_progress(registry.stream_documents(data, notes), f"reading {data['name']}")
+        documents = with_progress(registry.read_documents(data, notes), f"reading {data['name']}")
         figures = _figures_of(_written(documents, writer), notes)
         writer.finish(data["name"], figures["fingerprint"])
+    if pinned is not None:
+        write_sealed(_figures_file(pinned), figures)
     return figures
 
 
@@ -222,7 +207,6 @@ def _tokenise(entry: Path, facts: CorpusFacts, tokenizer: Tokenizer) -> TokenSto
         if entry.exists():
             log.warning("the token cache %s is damaged; it is built again", entry)
         with build_entry(entry.name, tokenizer) as writer:
-            check_room(tokens_dir(), size, f"the tokens of {facts.name}", hint=ELSEWHERE)
             for _ in _written(with_progress(facts.read(), doing), writer):
                 pass
             writer.finish(facts.name, facts.fingerprint)
@@ -259,57 +243,53 @@ def inspect(
     if context_length is not None and facts.copies.get(split) == len(facts.sizes[split]):
         problem = f"every document of the {split} split holds the same text as one of the training split"
         raise UserError("data", facts.name, problem, hint="give documents that differ")
-    longest = {name: max(sizes, default=0) for name, sizes in facts.sizes.items()}
-    _check(longest, split, needed_tokens, context_length, "bytes")
+    _check(facts.sizes, split, needed_tokens, context_length, "bytes")
     return facts
 
 
 def check_lengths(store: TokenStore, *, split: str, needed_tokens: int, context_length: int | None) -> None:
     """Check the lengths of `inspect` exactly, in tokens. Raises UserError."""
-    longest = {name: int(some.lengths.max(initial=0)) for name, some in store.splits.items()}
-    _check(longest, split, needed_tokens, context_length, "tokens")
-
-
-def corpus_notes(facts: CorpusFacts, split: str, window: int, store: TokenStore | None = None) -> list[str]:
-    """Return what to know of a corpus before training on it, a line each.
-
-    `split` is the one to evaluate on, `window` the longest there: in tokens with `store`, else in bytes.
-    """
-    sizes = facts.sizes[split] if store is None else store.splits[split].lengths
-    count, unit = sum(size > window for size in sizes), "bytes" if store is None else "tokens"
-    reach = f"{count} {split} documents are longer than {window} {unit}"
-    if count < INTERVAL:
-        return [*facts.notes, f"{reach}: no 95% CI, which needs {INTERVAL} ({RELIABLE} to be reliable)"]
-    return [*facts.notes, f"{reach}: below {RELIABLE} a 95% CI is rough"] if count < RELIABLE else facts.notes
-
-
-def left_out_of_training(store: TokenStore, context_length: int) -> str | None:
-    """Return a note where most of the training text is in documents shorter than a window; else None."""
-    lengths = store.splits["train"].lengths
-    fits = lengths > context_length
-    share = int(lengths[fits].sum()) / max(1, int(lengths.sum()))
-    if share > FEW:
-        return None
-    return (
-        f"only {int(fits.sum()):,} of {len(lengths):,} training documents are longer than {context_length} "
-        f"tokens, {share:.0%} of the text: nothing else is trained on"
-    )
+    _check(store.sizes, split, needed_tokens, context_length, "tokens")
 
 
 def _check(
-    longest: Mapping[str, int], split: str, needed_tokens: int, context_length: int | None, unit: str
+    sizes: Mapping[str, Sequence[int]], split: str, needed: int, context_length: int | None, unit: str
 ) -> None:
-    checks = [("eval.lengths", split, needed_tokens)]
+    checks = [("eval.lengths", split, needed)]
     if context_length is not None:  # a window of n inputs has n targets, one place further on
         checks.insert(0, ("context_length", "train", context_length + 1))
-    for key, name, needed in checks:
-        if (have := longest[name]) < needed:
+    for key, name, least in checks:
+        if (have := max(sizes[name], default=0)) < least:
             problem = f"no document of the {name} split is that long: the longest has {have} {unit}"
-            raise UserError(key, needed - 1, problem, hint=f"the longest that works is {have - 1}")
+            raise UserError(key, least - 1, problem, hint=f"the longest that works is {have - 1}")
+
+
+def corpus_notes(
+    facts: CorpusFacts, split: str, window: int, context_length: int, store: TokenStore | None = None
+) -> list[str]:
+    """Return what to know of a corpus before training on it, a line each.
+
+    `split` is the one to evaluate on, `window` the longest there; in tokens with `store`, else in bytes.
+    """
+    sizes, unit = (facts.sizes, "bytes") if store is None else (store.sizes, "tokens")
+    notes, train = list(facts.notes), sizes["train"]
+    fits = [size for size in train if size > context_length]
+    if sum(fits) <= FEW * sum(train):
+        notes.append(
+            f"only {len(fits):,} of {len(train):,} training documents are longer than {context_length} "
+            f"{unit}, {sum(fits) / max(1, sum(train)):.0%} of the text: nothing else is trained on"
+        )
+    count = sum(size > window for size in sizes[split])
+    if count < FEW_DOCUMENTS:
+        few = f"too few for a 95% CI, which needs {MIN_DOCUMENTS}"
+        rough = f"a 95% CI is rough below {FEW_DOCUMENTS}"
+        reach = f"{count} {split} documents are longer than {window} {unit}"
+        notes.append(f"{reach}: {few if count < MIN_DOCUMENTS else rough}")
+    return notes
 
 
 def list_corpora() -> list[dict[str, Any]]:
-    """Return a row for each choice of `data`: what it is, whether it needs a network, what is cached."""
+    """Return a row for each choice of `data`: what it is, whether it needs a network or is cached."""
     rows = []
     for name, path in choice_files("data").items():
         text = path.read_text(encoding="utf-8")
@@ -317,18 +297,15 @@ def list_corpora() -> list[dict[str, Any]]:
         settings = yaml.safe_load(text)
         description, licence, size = about.groups("") if about else ("", "", "")
         row = {"name": name, "description": description, "licence": licence.strip(), "size": size.strip()}
-        source = {"source": str(settings["source"]), "network": registry.needs_network(settings)}
-        rows.append({**row, **source, "cached": cached_of(settings)})
+        source = {"source": str(settings["source"]), "network": registry.is_streamed(settings)}
+        rows.append({**row, **source, "cached": _is_cached(settings)})
     return rows
 
 
-def cached_of(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the cached tokens of a corpus; of a pinned one at this revision and limit only."""
+def _is_cached(data: dict[str, Any]) -> bool:
+    """Return whether the text of a pinned stream, at this revision and limit, is in the cache."""
     try:
-        pinned = registry.pinned_identity(data)
+        known = known_figures(registry.pinned_identity(data))
     except (UserError, RunError):  # incomplete (data.paths), or a branch that nobody can resolve now
-        pinned = None
-    if pinned is None:
-        return [row for row in cached_tokens() if row["corpus"] == data["name"]]
-    figures = known_figures(pinned) or {}  # whoever tokenised the text, and under whatever name
-    return [row for row in cached_tokens() if row["fingerprint"] == figures.get("fingerprint")]
+        return False
+    return known is not None and _stream_entry(known["fingerprint"]).is_dir()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 SPLITS = ("train", "validation", "test")
@@ -88,14 +88,6 @@ class Fingerprint:
 
     def hexdigest(self) -> str:
         return self._total.hexdigest()
-
-
-def fingerprint(documents: Iterable[Document]) -> str:
-    """Return the fingerprint (hex) of documents in any order."""
-    total = Fingerprint()
-    for document in sorted(documents, key=lambda d: d.id):
-        total.add(document)
-    return total.hexdigest()
 
 
 def _utf8(name: str) -> bytes:

@@ -16,15 +16,15 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from posenc.core.atomic_files import digest_of, read_sealed, write_sealed
+from posenc.core.console import run_interruptible
 from posenc.core.errors import RunError, UserError, first_line
-from posenc.core.paths import cache_dir, is_folder
+from posenc.core.paths import is_folder
 from posenc.data.documents import SPLITS, Document, Notes, hash_fraction
 from posenc.data.sections import articles
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 PATIENCE = 3.0  # seconds for name look-up and connection together
-ROWS = 16  # fetched from the library at once; a row may be a book
+ROWS = {"documents": 16, "wikitext_lines": 4096}  # fetched from the library at once; a row may be a book
 WAYS_OUT = (
     "fill HF_HOME or POSENC_CACHE on a machine with network (posenc data prepare) and copy it here; "
     "data=files data.paths=FOLDER; data=sympy"
@@ -40,26 +40,18 @@ def read(
     revision: str,
     text_field: str,
     rows: Literal["documents", "wikitext_lines"],
-) -> list[Document]:
-    """Return the documents of the train, validation and test splits; ids are `split/number`.
+) -> Iterator[Document]:
+    """Yield the documents of the train, validation and test splits; ids are `split/number`.
 
     Raises UserError for a data set, config or field that does not exist, RunError when the hub is out of
     reach and this revision is not cached.
     """
-    loaded = load(repository, config, revision)
-    documents = []
-    for split in SPLITS:
-        if split in loaded:
-            columns = loaded[split].column_names
-            if text_field not in columns:
-                raise UserError("data.text_field", text_field, "no such field", allowed=columns)
-            texts = list(loaded[split][text_field])
-            if rows == "wikitext_lines":
-                texts = articles(texts)
-            kept = [text.encode("utf-8", "replace") for text in texts if text.strip()]
-            notes.not_read["empty"] += len(texts) - len(kept)
-            documents += [Document(f"{split}/{i:08d}", text, split) for i, text in enumerate(kept)]
-    return documents
+    commit = None if is_folder(repository) else revision
+    for split in sorted(SPLITS):
+        texts = _texts(repository, config, commit, split, text_field, ROWS[rows])
+        kept = filter(str.strip, articles(texts) if rows == "wikitext_lines" else texts)
+        for number, text in enumerate(kept):
+            yield Document(f"{split}/{number:08d}", text.encode("utf-8", "replace"), split)
 
 
 def pinned_identity(settings: dict[str, Any]) -> dict[str, Any] | None:
@@ -90,13 +82,12 @@ def stream(
     commit = None if is_folder(repository) else _commit(repository, revision)
     for split in sorted(splits):
         taken = size = 0
-        for row, value in enumerate(_values(repository, config, commit, split, text_field)):
-            if value is not None and not isinstance(value, str):
-                raise UserError("data.text_field", text_field, f"does not hold text (row {row} of {split})")
-            text = (value or "").encode("utf-8", "replace")
-            if not text.strip():
+        texts = _texts(repository, config, commit, split, text_field, ROWS["documents"])
+        for row, value in enumerate(texts):
+            if not value.strip():
                 notes.not_read["empty"] += 1
                 continue
+            text = value.encode("utf-8", "replace")
             taken, size = taken + 1, size + len(text)
             if (documents is not None and taken > documents) or (bytes is not None and size > bytes):
                 break
@@ -112,16 +103,11 @@ def check_stream(settings: dict[str, Any]) -> None:
     if not settings["splits"]:
         raise UserError("data.splits", settings["splits"], "names no split of the data set")
     for split, shares in settings["splits"].items():
-        key = f"data.splits.{split}"
-        if not isinstance(shares, dict) or not shares:
-            raise UserError(key, shares, "wrong type", allowed="{train: SHARE, validation: SHARE, ...}")
-        for side, share in shares.items():
-            if side not in SPLITS:
-                raise UserError(f"{key}.{side}", share, "there is no such split", allowed=SPLITS)
-            if type(share) not in (int, float) or not 0 < share <= 1:
-                raise UserError(f"{key}.{side}", share, "out of range", allowed="a share above 0, up to 1")
-        if abs(sum(shares.values()) - 1) > 1e-9:
-            raise UserError(key, shares, f"the shares sum to {sum(shares.values()):g}", allowed="a sum of 1")
+        named = isinstance(shares, dict) and set(shares) <= set(SPLITS)
+        numbers = named and all(type(share) in (int, float) and share > 0 for share in shares.values())
+        if not numbers or abs(sum(shares.values()) - 1) > 1e-9:
+            allowed = "a share above 0 of train, validation or test, with a sum of 1: {train: 0.9, test: 0.1}"
+            raise UserError(f"data.splits.{split}", shares, "cannot be used", allowed=allowed)
 
 
 def pinned_stream(settings: dict[str, Any]) -> dict[str, Any] | None:
@@ -148,43 +134,34 @@ def _split_of_text(text: bytes, shares: dict[str, float]) -> str:
 
 @functools.cache
 def _commit(repository: str, revision: str) -> str:
-    """Return the commit of a branch or tag, and cache it for when the hub is out of reach."""
+    """Return the commit that a branch or tag is at now."""
     if COMMIT.fullmatch(revision):
         return revision
-    asked = {"commit of": repository, "revision": revision, "at": endpoint()}
-    path = cache_dir() / "identity" / f"{digest_of(asked)}.json"
     if not reachable():
-        known = read_sealed(path)
-        if known is None:
-            what = f"what revision {revision} of {repository} is"
-            raise unreachable(what, f"data.revision=COMMIT (40 hex digits); {WAYS_OUT}")
-        return str(known["commit"])
+        what = f"what revision {revision} of {repository} is"
+        raise unreachable(what, f"data.revision=COMMIT (40 hex digits); {WAYS_OUT}")
     from huggingface_hub import HfApi
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     try:
-        commit = str(HfApi(endpoint=endpoint()).dataset_info(repository, revision=revision).sha)
-        write_sealed(path, {"commit": commit})
-    except RepositoryNotFoundError as error:
-        raise UserError("data.repository", repository, "there is no such data set") from error
-    except RevisionNotFoundError as error:
-        raise UserError("data.revision", revision, "there is no such revision") from error
-    except Exception as error:  # of five packages, and of the cache; all final here
+        return str(HfApi(endpoint=endpoint()).dataset_info(repository, revision=revision).sha)
+    except (RepositoryNotFoundError, RevisionNotFoundError) as error:
+        raise UserError("data.revision", revision, f"there is no such revision of {repository}") from error
+    except Exception as error:  # of five packages; all final here
         raise _load_failed(repository, error) from error
-    return commit
 
 
-def _values(
-    repository: str, config: str | None, commit: str | None, split: str, text_field: str
-) -> Iterator[Any]:
-    """Yield one column of one split, row by row."""
+def _texts(
+    repository: str, config: str | None, commit: str | None, split: str, text_field: str, at_once: int
+) -> Iterator[str]:
+    """Yield one column of one split, row by row; a row without text as an empty one."""
     place = str(Path(repository).expanduser().resolve()) if commit is None else repository
     rows = load(place, config, commit, streaming=True, split=split)
     if isinstance(rows, dict):  # from the library's cache, without network
         if split not in rows:
             raise UserError("data.splits", split, "there is no such split", allowed=list(rows))
         rows = rows[split]
-    batches = rows.iter(batch_size=ROWS)
+    batches = rows.iter(batch_size=at_once)
     while True:
         try:
             batch = next(batches, None)
@@ -194,7 +171,10 @@ def _values(
             return
         if text_field not in batch:
             raise UserError("data.text_field", text_field, "no such field", allowed=list(batch))
-        yield from batch[text_field]
+        for value in batch[text_field]:
+            if value is not None and not isinstance(value, str):
+                raise UserError("data.text_field", text_field, f"does not hold text (in {split})")
+            yield value or ""
 
 
 def load(repository: str, config: str | None, revision: str | None, **streamed: Any) -> Any:
@@ -242,35 +222,24 @@ def endpoint() -> str:
 
 def reachable() -> bool:
     """Return whether a connection to the hub, or to the proxy before it, opens within three seconds."""
-    if switched_off():
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
         return False
-    try:
+
+    def connect(_: threading.Event) -> None:
         url = urlsplit(endpoint())
         proxy = getproxies().get(url.scheme)
         if proxy and not proxy_bypass(url.hostname or ""):
             url = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
         address = (url.hostname or "", url.port or (443 if url.scheme == "https" else 80))
-    except ValueError:
+        socket.create_connection(address, timeout=PATIENCE).close()
+
+    try:
+        run_interruptible(
+            connect, limit=PATIENCE
+        )  # a socket's timeout does not cover the look-up of its name
+    except (OSError, ValueError):
         return False
-    answered = threading.Event()
-
-    def connect() -> None:
-        try:
-            socket.create_connection(address, timeout=PATIENCE).close()
-            answered.set()
-        except OSError:
-            pass
-
-    # a thread, because the timeout of a socket does not cover the look-up of its name
-    attempt = threading.Thread(target=connect, daemon=True)
-    attempt.start()
-    attempt.join(PATIENCE)
-    return answered.is_set()
-
-
-def switched_off() -> bool:
-    """Return whether the environment keeps the hub's libraries from the network."""
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
+    return True
 
 
 def go_offline() -> None:

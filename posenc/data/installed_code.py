@@ -32,10 +32,7 @@ def read_package(notes: Notes, /, *, package: str, exclude: list[str]) -> list[D
 
 def read_stdlib(notes: Notes, /, *, exclude: list[str]) -> list[Document]:
     """Return the `.py` files of the running Python's own library; ids are paths inside it."""
-    documents = _read_tree(Path(sysconfig.get_paths()["stdlib"]), exclude, notes)
-    if not documents:
-        raise UserError("data", "stdlib", "this Python comes without the source of its library")
-    return documents
+    return _read_tree(Path(sysconfig.get_paths()["stdlib"]), exclude, notes)
 
 
 def read_python_packages(notes: Notes, /, *, exclude: list[str]) -> list[Document]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,25 +23,16 @@ class Source:
     read: Callable[..., Iterable[Document]]
     check: Callable[[dict[str, Any]], None] = lambda settings: None  # of values; raises UserError
     pinned_identity: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda settings: None
-    own_splits: bool = False  # documents come with their split
-    streamed: bool = False  # one by one, in the order of their ids
-    needs_network: bool = False  # where the text is not cached
+    streamed: bool = False  # from the hub: one by one in the order of their ids, with their splits
 
 
 SOURCES = {
     "files": Source(files.read, check=files.check),
-    "hub": Source(hub.read, pinned_identity=hub.pinned_identity, own_splits=True, needs_network=True),
+    "hub": Source(hub.read, pinned_identity=hub.pinned_identity, streamed=True),
     "package": Source(installed_code.read_package),
     "python_packages": Source(installed_code.read_python_packages),
     "stdlib": Source(installed_code.read_stdlib),
-    "stream": Source(
-        hub.stream,
-        check=hub.check_stream,
-        pinned_identity=hub.pinned_stream,
-        own_splits=True,
-        streamed=True,
-        needs_network=True,
-    ),
+    "stream": Source(hub.stream, check=hub.check_stream, pinned_identity=hub.pinned_stream, streamed=True),
 }
 
 
@@ -59,7 +50,7 @@ def check_data(data: Mapping[str, Any]) -> tuple[Source, dict[str, Any]]:
         if isinstance(value, str) and value == "???":
             raise UserError(f"data.{key}", None, "must be given", hint=f"data.{key}=...")
     arguments = check_arguments(source.read, given, "data")
-    _check_split(data, source.own_splits)
+    _check_split(data, source.streamed)
     source.check(arguments)
     return source, arguments
 
@@ -89,18 +80,20 @@ def pinned_identity(data: Mapping[str, Any]) -> dict[str, Any] | None:
     return source.pinned_identity(arguments)
 
 
-def read_documents(data: Mapping[str, Any], notes: Notes | None = None) -> list[Document]:
-    """Return all documents of a corpus that hold more than white space, each with its split, sorted by id.
+def read_documents(data: Mapping[str, Any], notes: Notes) -> Iterable[Document]:
+    """Return all documents of a corpus that hold more than white space, each with its split, by id.
 
-    `notes` takes what is told about them. Raises UserError for wrong settings or unreadable input, RunError
-    when a source is out of reach.
+    Those of a stream come one by one. `notes` takes what is told about them. Raises UserError for wrong
+    settings or unreadable input, RunError when a source is out of reach, of a stream also on the way.
     """
     source, arguments = check_data(data)
-    notes = notes or Notes()
-    found = sorted(source.read(notes, **arguments), key=lambda document: document.id)
-    documents = [d for d in found if d.text and not d.text.decode().isspace()]
-    notes.not_read["empty"] += len(found) - len(documents)
-    return documents if source.own_splits else _split(documents, data["split"], notes)
+    found = source.read(notes, **arguments)
+    if source.streamed:
+        return found
+    every = sorted(found, key=lambda document: document.id)
+    documents = [d for d in every if d.text and not d.text.decode().isspace()]
+    notes.not_read["empty"] += len(every) - len(documents)
+    return _split(documents, data["split"], notes)
 
 
 def _split(documents: list[Document], shares: Mapping[str, float], notes: Notes) -> list[Document]:
@@ -116,36 +109,21 @@ def _split(documents: list[Document], shares: Mapping[str, float], notes: Notes)
     return [replace(d, split=split) for d, split in zip(documents, splits, strict=True)]
 
 
-def stream_documents(data: Mapping[str, Any], notes: Notes) -> Iterator[Document]:
-    """Yield the documents of a streamed corpus. Raises as `read_documents`, some only on the way."""
-    source, arguments = check_data(data)
-    yield from source.read(notes, **arguments)
-
-
 def is_streamed(data: Mapping[str, Any]) -> bool:
-    """Return whether the source yields documents one by one."""
-    return check_data(data)[0].streamed
-
-
-def needs_network(data: Mapping[str, Any]) -> bool:
-    """Return whether the text comes from a network when it is not cached; asks nobody."""
-    return _source(data).needs_network
-
-
-def _fractions(*, validation: float, test: float) -> None:
-    """Declare the keys of `data.split`."""
+    """Return whether the documents come one by one, over the network where they are not cached."""
+    return _source(data).streamed
 
 
 def _check_split(data: Mapping[str, Any], own: bool) -> None:
     shares = data.get("split")
-    if own:
-        if "split" in data:
-            raise UserError("data.split", shares, "this corpus comes with splits of its own")
-        return
-    if not isinstance(shares, Mapping):
-        raise UserError("data.split", shares, "missing", allowed="{validation: SHARE, test: SHARE}")
-    for key, share in check_arguments(_fractions, shares, "data.split").items():
-        if not 0 < share < 1:
-            raise UserError(f"data.split.{key}", share, "out of range", allowed="a share between 0 and 1")
-    if sum(shares.values()) >= 1:
-        raise UserError("data.split", dict(shares), "leaves nothing to train on", allowed="a sum below 1")
+    if own and "split" in data:
+        raise UserError("data.split", shares, "this corpus comes with splits of its own")
+    valid = own or (
+        isinstance(shares, Mapping)
+        and set(shares) == {"validation", "test"}
+        and all(type(share) is float and share > 0 for share in shares.values())
+        and sum(shares.values()) < 1
+    )
+    if not valid:
+        allowed = "{validation: SHARE, test: SHARE}, both above 0, with a sum below 1"
+        raise UserError("data.split", shares, "cannot be used", allowed=allowed)

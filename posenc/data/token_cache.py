@@ -32,8 +32,8 @@ from posenc.core.paths import cache_dir
 from posenc.data.documents import SPLITS, groups_of
 from posenc.data.tokenizers import Tokenizer
 
-LAYOUT = 1  # raised when the files below change their meaning
-TOKENS, TOKEN_BYTES = "tokens.bin", "token_bytes.bin"
+LAYOUT = 2  # raised when the files below change their meaning
+TOKENS, TOKEN_BYTES, DOCUMENTS = "tokens.bin", "token_bytes.bin", "documents.json"
 Ints = npt.NDArray[np.int64]
 
 
@@ -62,6 +62,11 @@ class TokenStore:
     vocab_size: int
     tokenizer: dict[str, Any]
     splits: Mapping[str, Split]
+
+    @property
+    def sizes(self) -> dict[str, list[int]]:
+        """Tokens of each document, by split."""
+        return {name: split.lengths.tolist() for name, split in self.splits.items()}
 
     def document(self, split: str, i: int) -> npt.NDArray[Any]:
         """Return the tokens of a split's i-th document: a view, not a copy."""
@@ -105,26 +110,23 @@ class EntryWriter:
     def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
         self.folder, self.tokenizer = folder, tokenizer
         self.dtype = smallest_dtype(tokenizer.vocab_size)
-        self._table: dict[str, list[tuple[str, int]]] = {name: [] for name in SPLITS}
-        self._parts: dict[tuple[str, str], BinaryIO] = {}  # by file and split
+        self._rows: list[tuple[str, str, int]] = []
+        self._files: dict[str, BinaryIO] = {}
 
     def add(self, document: str, split: str, ids: npt.NDArray[Any], sizes: npt.NDArray[Any] | None) -> None:
         """Append a document's tokens and the bytes each stands for (None: one each)."""
-        self._part(TOKENS, split).write(ids.astype(self.dtype).tobytes())
+        self._write(TOKENS, ids.astype(self.dtype))
         if sizes is not None:
-            self._part(TOKEN_BYTES, split).write(sizes.astype(np.uint32).tobytes())
-        self._table[split].append((document, len(ids)))
+            self._write(TOKEN_BYTES, sizes.astype(np.uint32))
+        self._rows.append((document, split, len(ids)))
 
     def finish(self, name: str, fingerprint: str) -> None:
-        """Join the splits, write the manifest and move the folder into place. Raises UserError: no text."""
+        """Write the manifest and move the folder into place. Raises UserError where there is no text."""
         self.close()
-        if not sum(length for rows in self._table.values() for _, length in rows):
+        if not sum(length for _, _, length in self._rows):
             raise UserError("data", name, "holds no text")
-        files = list(dict.fromkeys(file for file, _ in self._parts))
-        for file in files:
-            self._join(file)
-        (self.folder / "documents.json").write_bytes(canonical(self._table))
-        files.append("documents.json")
+        (self.folder / DOCUMENTS).write_bytes(canonical(self._rows))
+        files = [*self._files, DOCUMENTS]
         for file in files:
             sync(self.folder / file)
         manifest = {
@@ -132,10 +134,8 @@ class EntryWriter:
             "corpus": name,
             "fingerprint": fingerprint,
             "tokenizer": self.tokenizer.identity(),
-            "tokenizer_name": self.tokenizer.name,
             "vocab_size": self.tokenizer.vocab_size,
             "dtype": self.dtype.newbyteorder("<").str,
-            "bytes_dtype": "<u4" if TOKEN_BYTES in files else None,
             "files": {file: sha256_of_file(self.folder / file) for file in files},
         }
         write_sealed(self.folder / "manifest.json", manifest)
@@ -146,22 +146,13 @@ class EntryWriter:
             sync(entry.parent)
 
     def close(self) -> None:
-        for part in self._parts.values():
-            part.close()
+        for file in self._files.values():
+            file.close()
 
-    def _part(self, file: str, split: str) -> BinaryIO:
-        if (file, split) not in self._parts:
-            self._parts[file, split] = (self.folder / f"{file}.{split}").open("wb")
-        return self._parts[file, split]
-
-    def _join(self, file: str) -> None:
-        first, *others = [self.folder / f"{file}.{split}" for split in SPLITS if (file, split) in self._parts]
-        whole = first.rename(self.folder / file)  # the training split, the largest, is not copied
-        with whole.open("ab") as target:
-            for part in others:
-                with part.open("rb") as source:
-                    shutil.copyfileobj(source, target)
-                part.unlink()
+    def _write(self, file: str, values: npt.NDArray[Any]) -> None:
+        if file not in self._files:
+            self._files[file] = (self.folder / file).open("wb")
+        self._files[file].write(values.tobytes())
 
 
 @contextlib.contextmanager
@@ -189,39 +180,16 @@ def open_entry(entry: Path) -> TokenStore | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         if any(sha256_of_file(entry / name) != digest for name, digest in manifest["files"].items()):
             return None
-        kind = manifest["bytes_dtype"]
+        has_bytes = TOKEN_BYTES in manifest["files"]
         return TokenStore(
             tokens=_mapped(entry / TOKENS, manifest["dtype"]),
-            token_bytes=None if kind is None else _mapped(entry / TOKEN_BYTES, kind),
+            token_bytes=_mapped(entry / TOKEN_BYTES, "<u4") if has_bytes else None,
             fingerprint=manifest["fingerprint"],
             vocab_size=manifest["vocab_size"],
             tokenizer=manifest["tokenizer"],
-            splits=_splits(json.loads((entry / "documents.json").read_bytes())),
+            splits=_splits(json.loads((entry / DOCUMENTS).read_bytes())),
         )
     return None
-
-
-def cached_tokens() -> list[dict[str, Any]]:
-    """Return a row for each entry, from the manifests alone."""
-    rows = []
-    for path in sorted(tokens_dir().glob("[!.]*/manifest.json")):
-        manifest = read_sealed(path)
-        with contextlib.suppress(OSError, KeyError, TypeError):
-            if manifest is None or manifest["layout"] != LAYOUT:
-                continue
-            entry = path.parent
-            rows.append(
-                {
-                    "corpus": manifest["corpus"],
-                    "fingerprint": manifest["fingerprint"],
-                    "tokenizer": manifest["tokenizer_name"],
-                    "vocab_size": manifest["vocab_size"],
-                    "tokens": (entry / TOKENS).stat().st_size // np.dtype(manifest["dtype"]).itemsize,
-                    "bytes_on_disk": sum((entry / name).stat().st_size for name in manifest["files"]),
-                    "path": str(entry),
-                }
-            )
-    return rows
 
 
 def _mapped(path: Path, dtype: str) -> npt.NDArray[Any]:
@@ -229,11 +197,11 @@ def _mapped(path: Path, dtype: str) -> npt.NDArray[Any]:
         return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=dtype)
 
 
-def _splits(table: dict[str, list[list[Any]]]) -> dict[str, Split]:
-    splits, start = {}, 0
+def _splits(rows: list[tuple[str, str, int]]) -> dict[str, Split]:
+    lengths = np.array([length for _, _, length in rows], dtype=np.int64)
+    starts = np.cumsum(lengths) - lengths
+    splits = {}
     for name in SPLITS:
-        lengths = np.array([length for _, length in table[name]], dtype=np.int64)
-        starts = start + np.cumsum(lengths) - lengths
-        splits[name] = Split([document for document, _ in table[name]], starts, lengths)
-        start += int(lengths.sum())
+        mine = [i for i, (_, split, _) in enumerate(rows) if split == name]
+        splits[name] = Split([rows[i][0] for i in mine], starts[mine], lengths[mine])
     return splits

@@ -38,42 +38,30 @@ class Text(Protocol):
     def read(self) -> Iterable[Document]: ...
 
 
-class Tokenizer:
-    """`vocab_size` ids, and a plain JSON identity that is hashed into cache keys and runs."""
-
-    name: str
-    vocab_size: int
-    definition: str | None = None  # its JSON, where it is more than its name
-
-    def identity(self) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def encode_all(self, texts: Iterable[bytes]) -> Iterator[Encoded]:
-        """Yield for each text ids, and its bytes that each stands for (None: one each); they sum to all."""
-        raise NotImplementedError
-
-
-class ByteTokenizer(Tokenizer):
-    """One token a byte."""
+class ByteTokenizer:
+    """One token a byte. Every tokenizer has a plain JSON identity that is hashed into cache keys and runs."""
 
     name = "bytes"
     vocab_size = 256
+    definition: str | None = None  # its JSON, where it is more than its name
 
     def identity(self) -> dict[str, Any]:
         return {"name": self.name}
 
     def encode_all(self, texts: Iterable[bytes]) -> Iterator[Encoded]:
+        """Yield for each text ids, and its bytes that each stands for (None: one each); they sum to all."""
         for text in texts:
             yield np.frombuffer(text, dtype=np.uint8), None
 
 
-class LibraryTokenizer(Tokenizer):
+class LibraryTokenizer:
     """A tokenizer of the `tokenizers` library from its JSON."""
 
     def __init__(self, name: str, definition: str) -> None:
         from tokenizers import Tokenizer as Library
 
-        self.name, self.definition = name, definition
+        self.name = name
+        self.definition: str | None = definition
         self._library = Library.from_str(definition)
         self._library.no_truncation()
         self._library.no_padding()
@@ -92,6 +80,9 @@ class LibraryTokenizer(Tokenizer):
             for text, encoding in zip(batch, encodings, strict=True):
                 ends = np.array([end for _, end in encoding.offsets], dtype=np.int64)
                 yield np.array(encoding.ids, dtype=np.uint32), bytes_per_token(text, ends)
+
+
+Tokenizer = ByteTokenizer | LibraryTokenizer
 
 
 def bytes_per_token(text: bytes, ends: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
@@ -171,25 +162,23 @@ def _bpe(facts: Text, *, vocab_size: int) -> Tokenizer:
             known = read_sealed(path)  # another process may have trained it while this one waited
             if known is None:
                 texts = (d.text.decode() for d in facts.read() if d.split == "train")
-                known = {"definition": train_bpe(texts, vocab_size, doing)}
+                known = {"definition": _train_bpe(texts, vocab_size, doing)}
                 write_sealed(path, known)
     return LibraryTokenizer("bpe", known["definition"])
 
 
-def train_bpe(texts: Iterable[str], vocab_size: int, doing: str) -> str:
+def _train_bpe(texts: Iterable[str], vocab_size: int, doing: str) -> str:
     """Train a byte-level BPE and return its JSON; a signal stops it."""
     from tokenizers import Tokenizer as Library
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
+    library = Library(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False)
+
     def train(given_up: threading.Event) -> str:
-        library = Library(models.BPE())
-        library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        library.decoder = decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(
-            vocab_size=vocab_size,
-            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-            show_progress=False,
-        )
         library.train_from_iterator(itertools.takewhile(lambda _: not given_up.is_set(), texts), trainer)
         return str(library.to_str())
 

@@ -56,15 +56,11 @@ class FIRE(Encoding):
             bound = 1.0 if name in ("w1", "b1") else HIDDEN**-0.5
             nn.init.uniform_(parameter, -bound, bound, generator=generator)
 
-    def share(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        """Return psi(i - j) / psi(max(i, threshold)) in [0, 1], 0 for the future: (T, S) float32."""
+    def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
         place = layer % len(self.c)
         c, threshold = above(self.c[place], FLOOR), self.start * above(self.factor[place], FLOOR)
         r = (q_pos[:, None] - k_pos[None, :]).clamp_min(0).float()  # (T, S)
         whole = torch.maximum(q_pos.float(), threshold)[:, None]  # (T, 1)
-        return torch.log1p(c * r) / torch.log1p(c * whole)
-
-    def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        place = layer % len(self.c)
+        share = torch.log1p(c * r) / torch.log1p(c * whole)  # (T, S) in [0, 1], 0 for the future
         weights = (one[place].float() for one in (self.w1, self.b1, self.w2, self.b2))
-        return relu_network(self.share(q_pos, k_pos, layer), *weights)  # (H, T, S)
+        return relu_network(share, *weights)  # (H, T, S)

@@ -38,10 +38,8 @@ class Hybrid(Tabled):
         check_base(base)
         width = math.floor(learned_share * shape.d_model + 0.5) if 0 < learned_share < 1 else 0
         if not 0 < width < shape.d_model:
-            raise ValueError(
-                f"learned_share={learned_share}: must be above 0 and below 1 and leave both parts one of "
-                f"d_model={shape.d_model} dimensions"
-            )
+            needs = f"each part needs at least one of d_model={shape.d_model} dimensions"
+            raise ValueError(f"learned_share={learned_share}: {needs}")
         super().__init__(shape, width=width, beyond=beyond, per_layer=per_layer, combine=combine)
         self.base = base
         self.input_scale = shape.d_model**0.5

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import psutil
 
-from posenc.core.machine import LiveTensors, control_groups
+from posenc.core.machine import LiveTensors
 
 # float32 numbers for each pair of tokens and each head: while even these fit, no pass is tried.
 WORST = 32
 # What a window needs is measured at a sixteenth and at an eighth of it, which takes 1/50 of its time.
 SHORT = 16
-# Of a control group, by version: its limit, its use, and what it would give back first.
-GROUP_FILES = {
-    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    2: ("memory.max", "memory.current", "inactive_file"),
-}
 
 
 class OutOfMemoryError(Exception):
@@ -59,19 +54,21 @@ def _peak(make_pass: Callable[[int], object], n: int) -> int:
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Return the bytes this process may still take: of the machine and of its control groups."""
+    """Return the bytes this process may still take: of the machine and of its control groups (v2)."""
     free = [psutil.virtual_memory().available]
-    for version, folder in control_groups("memory", root):
-        limit_file, used_file, cached = GROUP_FILES[version]
-        limit, used = _number(folder / limit_file, r"^(\d+)$"), _number(folder / used_file, r"^(\d+)$")
+    own = _found(root / "proc/self/cgroup", r"^0::/(.*)$") or ""
+    for inside in (PurePosixPath(own), *PurePosixPath(own).parents):
+        folder = root / "sys/fs/cgroup" / inside
+        limit, used = (_found(folder / name, r"^(\d+)$") for name in ("memory.max", "memory.current"))
         if limit is not None and used is not None:
-            free.append(max(0, limit - used + (_number(folder / "memory.stat", rf"^{cached} (\d+)$") or 0)))
+            cached = _found(folder / "memory.stat", r"^inactive_file (\d+)$") or "0"  # given back first
+            free.append(max(0, int(limit) - int(used) + int(cached)))
     return min(free)
 
 
-def _number(path: Path, pattern: str) -> int | None:
+def _found(path: Path, pattern: str) -> str | None:
     try:
-        found = re.search(pattern, path.read_text(encoding="ascii"), re.M)
+        found = re.search(pattern, path.read_text(encoding="utf-8"), re.M)
     except OSError:
         return None
-    return int(found[1]) if found else None
+    return found[1] if found else None

@@ -1,13 +1,9 @@
 """far-copy: real text that can be copied from beyond the training length, and from nowhere nearer.
 
-A target is a token whose preceding 8 bytes last came more than T tokens back in its document, and were
-followed by the same token there. Of tokens with several bytes it is the preceding n, n = 8 / (mean bytes a
-token of the split) rounded up, at least 2. All of what came before, its n tokens and the one that follows,
-lies in the longest window, where a model can look it up; at W = T (the crop line) none can. The same targets
-are scored at every W, each at the end of a window of its own: the change against W = T is what the far text
-gives.
-
-Text that comes again is easy text, and shorter matches nearby help at every W: the loss itself says little.
+A target is a token whose preceding 8 bytes (of longer tokens as many, at least 2) last came more than T
+tokens back in its document, followed by the same token, all within the longest window. The same targets are
+scored at every W, each at the end of a window of its own: the change against W = T, where nothing can be
+copied, is what the far text gives. The loss itself says little: shorter matches nearby help at every W.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ from posenc.evaluation.forward_cache import (
     EvalContext,
     LossSums,
     NotApplicableError,
-    sums_by_document,
+    block_sums,
     text_losses,
 )
 from posenc.evaluation.plans import EvalRequest, blocks_by_document, spread
@@ -112,8 +108,5 @@ def measure(context: EvalContext, plan: Plan, window: int) -> LossSums:
     if len(plan.places) == 0:
         reach = f"between {plan.near} and {plan.longest} tokens back"
         raise NotApplicableError(f"n/a: no text comes again from {reach}")
-    store = context.store
-    targets = store.splits[context.split].starts[plan.documents] + plan.places  # in the store's tokens
-    nats = text_losses(context, targets + 1, window, 1)
-    byte_counts = store.bytes_between(targets, targets + 1)
-    return sums_by_document(plan.documents, nats[:, 0], np.ones(len(targets)), byte_counts)
+    ends = context.starts[plan.documents] + plan.places + 1
+    return block_sums(context, plan.documents, ends, 1, text_losses(context, ends, window, 1)[:, 0])

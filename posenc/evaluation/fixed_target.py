@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from posenc.core.errors import UserError
-from posenc.evaluation.forward_cache import EvalContext, LossSums, sums_by_document, text_losses
+from posenc.evaluation.forward_cache import EvalContext, LossSums, block_sums, text_losses
 from posenc.evaluation.plans import EvalRequest, blocks_by_document, spread
 
 NAME = "fixed-target"
@@ -69,9 +69,6 @@ def check_block(shortest: int, block: int) -> None:
 
 def measure(context: EvalContext, plan: Plan, window: int) -> LossSums:
     """Sum the loss of every target, each seen at the end of a window of `window` tokens."""
-    store, split = context.store, context.store.splits[context.split]
-    stops = split.starts[plan.documents] + plan.ends  # in the store's tokens
-    nats = text_losses(context, stops, window, plan.block)
-    targets = np.full(len(stops), plan.block)
-    byte_counts = store.bytes_between(stops - plan.block, stops)
-    return sums_by_document(plan.documents, nats.sum(axis=1), targets, byte_counts)
+    ends = context.starts[plan.documents] + plan.ends
+    nats = text_losses(context, ends, window, plan.block)
+    return block_sums(context, plan.documents, ends, plan.block, nats.sum(axis=1))

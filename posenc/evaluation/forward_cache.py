@@ -1,15 +1,11 @@
 """Forward passes over windows of text: the losses that every protocol sums, each made once in an evaluation.
 
-What a pass gives is decided by the model, the text, its windows in their order and the targets scored in
-them. A protocol that asks for the same pass again gets the same numbers, bit for bit: `positions` asks for
-the longest windows of `nonoverlapping`, as does `sliding` with a stride of a whole window; windows that begin
-where a document does come again at every longer window of `sliding`; an encoding that truncates sees one text
-at all windows beyond T.
+A protocol that asks for the same pass again gets the same numbers, bit for bit: `positions` asks for the
+longest windows of `nonoverlapping`, as does `sliding` with a stride of a whole window.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
@@ -50,6 +46,11 @@ class EvalContext:
     cache: dict[Hashable, np.ndarray] | None = None  # of one evaluation; None: every pass is made
     check_stop: Callable[[], None] = lambda: None  # between batches; raises when a stop was asked for
 
+    @property
+    def starts(self) -> np.ndarray:
+        """Where each document of the split begins, in the store's tokens: (N,) int64."""
+        return self.store.splits[self.split].starts
+
     def effective_encoding(self, window: int) -> Encoding:
         """Return what the attention sees when the model is given `window` tokens at once."""
         if self.extension is None:
@@ -79,7 +80,8 @@ def text_losses(context: EvalContext, stops: np.ndarray, window: int, n_targets:
     what `window_losses` raises.
     """
     tokens, cache = context.store.tokens, {} if context.cache is None else context.cache
-    key = _key(context, stops, window, n_targets)
+    plain = context.effective_encoding(window) is context.model.effective_encoding
+    key = (None if plain else id(context.extension), window, n_targets, stops.tobytes())
     if key not in cache:
 
         def read(i: int) -> np.ndarray:
@@ -88,23 +90,6 @@ def text_losses(context: EvalContext, stops: np.ndarray, window: int, n_targets:
         cache[key] = window_losses(context, read, len(stops), window, n_targets)
         cache[key].setflags(write=False)
     return cache[key]
-
-
-def _key(context: EvalContext, stops: np.ndarray, window: int, n_targets: int) -> Hashable:
-    """Name all that the losses depend on and that may differ within an evaluation."""
-    encoding = context.effective_encoding(window)
-    inputs = n_inputs(encoding, window, n_targets)
-    extended = encoding is not context.model.effective_encoding
-    drawn = "positions" in encoding.hooks  # by the window's length, whatever is kept of it
-    return (
-        id(context.model),
-        id(context.store),
-        (id(context.extension), window) if extended else None,
-        hashlib.sha256(stops.astype(np.int64).tobytes()).digest(),
-        window if drawn else inputs,
-        inputs,
-        n_targets,
-    )
 
 
 def n_inputs(encoding: Encoding, window: int, n_targets: int) -> int:
@@ -207,6 +192,14 @@ def _check_fits(context: EvalContext, pos: Tensor, encoding: Encoding, n_targets
 
     if context.device.type == "cpu":  # a GPU raises an error in time
         check_memory(make_pass, len(pos), context.model.shape.n_heads)
+
+
+def block_sums(
+    context: EvalContext, documents: np.ndarray, ends: np.ndarray, size: int, nats: np.ndarray
+) -> LossSums:
+    """Add up the losses (N,) of blocks of `size` targets by document; block i ends before token ends[i]."""
+    byte_counts = context.store.bytes_between(ends - size, ends)
+    return sums_by_document(documents, nats, np.full(len(ends), size), byte_counts)
 
 
 def sums_by_document(

@@ -1,18 +1,13 @@
 """induction: a random token sequence comes twice in a window; the loss on the second copy, by window.
 
 A window of W inputs and its last target is a sequence of m = T/4 tokens (at least 2), random filler, and the
-sequence again: the gap is W + 1 - 2m, so W = T/2 has room for both. Scored are the tokens of the second copy
-without its first, for which there is no cue. The second copies are the same at every W, the first copies
-with them, and a shorter window's filler is the end of a longer one's.
+sequence again, scored but for its first token. The copies are the same at every W, and a shorter window's
+filler is the end of a longer one's.
 
-Tokens are drawn evenly from the symbols: those that are at least 1 in 1000 of the training split (63 bytes of
-SymPy's source). Chance is the loss of a model that knows this and does not copy, ln(number of symbols), given
-in the record's unit. A model that takes random tokens for text lies above it: nano models of seven encodings
-after 4M bytes are at 6.1 to 6.9 nats, with a chance of 4.1. They hardly copy at any length: there the change
-with W says nothing about the encoding.
-
-The filler is of the same symbols, so a token of the copy has come about gap / symbols times with another
-successor: looking for the last token alone gets worse with the gap, looking for the last two hardly does.
+Tokens are drawn evenly from the symbols that are at least 1 in 1000 of the training split (63 bytes of
+SymPy's source). Chance, ln(number of symbols), is given in the record's unit. A model above it takes random
+tokens for text and does not copy at any length (nano after 4M bytes: 6.1 to 6.9 nats, chance 4.1): then the
+change with W says nothing about the encoding.
 
 Source: the repeated random tokens of Olsson et al. 2022 (In-context Learning and Induction Heads), arXiv
 2209.11895; without filler and at one length there.

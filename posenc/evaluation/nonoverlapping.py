@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from posenc.evaluation.forward_cache import EvalContext, LossSums, sums_by_document, text_losses
+from posenc.evaluation.forward_cache import EvalContext, LossSums, block_sums, text_losses
 from posenc.evaluation.plans import Spans, plan_spans
 
 NAME = "nonoverlapping"
@@ -18,8 +18,7 @@ plan = plan_spans
 
 def measure(context: EvalContext, plan: Spans, window: int) -> LossSums:
     """Sum the loss of every target of every span, in windows of `window` tokens (the last may be shorter)."""
-    store, split = context.store, context.store.splits[context.split]
-    begins = split.starts[plan.documents] + plan.starts  # in the store's tokens
+    begins = context.starts[plan.documents] + plan.starts
     nats = np.zeros(len(begins))
     whole, rest = divmod(plan.span, window)
     for length, offsets in ((window, window * np.arange(whole)), (rest, np.array([window * whole]))):
@@ -28,6 +27,4 @@ def measure(context: EvalContext, plan: Spans, window: int) -> LossSums:
         stops = (begins[:, None] + offsets[None, :] + length + 1).ravel()  # (spans * windows,)
         losses = text_losses(context, stops, length, length)
         nats += losses.sum(axis=1).reshape(len(begins), len(offsets)).sum(axis=1)
-    targets = np.full(len(begins), plan.span)
-    byte_counts = store.bytes_between(begins + 1, begins + 1 + plan.span)
-    return sums_by_document(plan.documents, nats, targets, byte_counts)
+    return block_sums(context, plan.documents, begins + 1 + plan.span, plan.span, nats)

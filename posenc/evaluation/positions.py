@@ -6,8 +6,8 @@ tokens before it, so p = T is the last one that training shows. The level at T i
 difference to that level on the same spans, its interval clustered by document. The curve breaks at the first
 bin past T whose rise is above 0.1 nats with its whole interval.
 
-For encodings whose scores depend on the total length (see `posenc check`, law prefix) the first positions of
-a long pass are not what a short one would give: such a curve says what one pass of 8T gives, no more.
+Where scores depend on the total length (law prefix of `posenc check`), the first positions of a long pass are
+not what a short one would give.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from posenc.evaluation.forward_cache import (
     EvalContext,
     LossSums,
     NotApplicableError,
-    sums_by_document,
+    block_sums,
     text_losses,
 )
 from posenc.evaluation.plans import EvalRequest, Spans, plan_spans
 from posenc.results.schema import BREAK, Curve
-from posenc.results.statistics import ratio_interval
+from posenc.results.statistics import MIN_GROUPS, ratio_interval
 
 NAME = "positions"
 plan = plan_spans
@@ -48,26 +48,26 @@ def measure(context: EvalContext, plan: Spans, window: int) -> LossSums:
     """
     if window < context.train_length:
         raise NotApplicableError(f"n/a: positions need a window of T = {context.train_length} tokens or more")
-    store, split = context.store, context.store.splits[context.split]
-    begins = split.starts[plan.documents] + plan.starts
+    begins = context.starts[plan.documents] + plan.starts
     length = context.train_length
     nats = text_losses(context, begins + window + 1, window, window)  # (N, W)
     level = None
     if context.extension is not None:  # it may change what comes before T as well
         plain = dataclasses.replace(context, extension=None)
         level = text_losses(plain, begins + length + 1, length, length)[:, length // 2 :]
-    targets = np.full(len(begins), window)
-    byte_counts = store.bytes_between(begins + 1, begins + 1 + window)
-    sums = sums_by_document(plan.documents, nats.sum(axis=1), targets, byte_counts)
+    sums = block_sums(context, plan.documents, begins + 1 + window, window, nats.sum(axis=1))
     finite = np.isfinite(nats).all() and (level is None or np.isfinite(level).all())
-    curve = curve_of(nats, plan.documents, length, level) if finite else None
-    return LossSums(sums.documents, sums.nats, sums.targets, sums.bytes, curve=curve)
+    units, groups = plan.documents, context.store.splits[context.split].groups
+    if groups is not None and len(np.unique(groups[units])) >= MIN_GROUPS:
+        units = groups[units]
+    curve = curve_of(nats, units, length, level) if finite else None
+    return dataclasses.replace(sums, curve=curve)
 
 
 def curve_of(
     nats: np.ndarray, documents: np.ndarray, train_length: int, at_level: np.ndarray | None = None
 ) -> Curve:
-    """Return the curve of losses (N, W) nats, row i from document documents[i]; position p is column p - 1.
+    """Return the curve of losses (N, W) nats, row i from documents[i] (or group); position p is column p - 1.
 
     `at_level` (N, T/2): the losses at T/2 < p <= T of the model as trained, if they are not these ones.
     """
@@ -77,8 +77,8 @@ def curve_of(
     if at_level is None:
         at_level = nats[:, train_length // 2 : train_length]
     level = at_level.mean(axis=1)  # (N,)
-    rises = [(one - level, np.ones(len(nats))) for one in bins]
-    intervals = [_interval(rise, one, documents) for rise, one in rises]
+    rises = [one - level for one in bins]  # (N,)
+    intervals = [_interval(rise, np.ones(len(nats)), documents) for rise in rises]
     past = np.arange(train_length + 1, window + 1)  # positions past T
     slope, slope_ci95 = None, None
     if len(past) > 1:
@@ -96,7 +96,7 @@ def curve_of(
         nats=[float(one.mean()) for one in bins],
         targets=[int(len(nats) * (b - a)) for a, b in itertools.pairwise(edges)],
         level=float(level.mean()),
-        rise=[float(rise.mean()) for rise, _ in rises],
+        rise=[float(rise.mean()) for rise in rises],
         rise_ci95=intervals,
         slope=slope,
         slope_ci95=slope_ci95,

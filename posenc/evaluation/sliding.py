@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from posenc.evaluation.forward_cache import EvalContext, LossSums, sums_by_document, text_losses
+from posenc.evaluation.forward_cache import EvalContext, LossSums, block_sums, text_losses
 from posenc.evaluation.plans import EvalRequest, Spans, plan_spans
 
 NAME = "sliding"
@@ -41,8 +41,8 @@ def plan(request: EvalRequest) -> Plan:
 
 def measure(context: EvalContext, plan: Plan, window: int) -> LossSums:
     """Sum the loss of every target of every span; a step's window ends at the last token it scores."""
-    spans, store = plan.spans, context.store
-    origins = store.splits[context.split].starts[spans.documents]  # of the documents, in the store's tokens
+    spans = plan.spans
+    origins = context.starts[spans.documents]
     before = np.arange(0, spans.span, plan.stride)  # targets of a span before each step
     scored = np.minimum(plan.stride, spans.span - before)  # (steps,)
     ends = spans.starts[:, None] + 1 + before + scored  # (spans, steps), exclusive, in tokens of the document
@@ -54,7 +54,5 @@ def measure(context: EvalContext, plan: Plan, window: int) -> LossSums:
     alike = np.split(np.argsort(kind.ravel(), kind="stable"), np.cumsum(counts)[:-1])
     for (inputs, count), steps in zip(lengths.tolist(), alike, strict=True):
         nats[steps] = text_losses(context, stops[steps], inputs, count).sum(axis=1)
-    begins = origins + spans.starts
-    targets = np.full(len(begins), spans.span)
-    byte_counts = store.bytes_between(begins + 1, begins + 1 + spans.span)
-    return sums_by_document(spans.documents, nats.reshape(ends.shape).sum(axis=1), targets, byte_counts)
+    last = origins + spans.starts + 1 + spans.span
+    return block_sums(context, spans.documents, last, spans.span, nats.reshape(ends.shape).sum(axis=1))

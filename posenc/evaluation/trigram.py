@@ -1,12 +1,10 @@
 """The reference beside fixed-target: a smoothed trigram of bytes, fitted on the training split's text.
 
 Interpolated Witten-Bell: P(c | ab) = (N(abc) + K(ab) P(c | b)) / (N(ab) + K(ab)), where N counts in the
-training split, K(ab) is how many different bytes follow ab there, and P(c | b) and P(c) are made in the same
-way, down to 1/256 for every byte. There is nothing to tune. On Python source it is 1.8 to 1.9 nats a byte. A
-model that is not clearly below it has learned no more than pairs of bytes: how it extrapolates says little.
+training split, K(ab) is how many different bytes follow ab there, and so on down to 1/256 for every byte. On
+Python source it is 1.8 to 1.9 nats a byte; how a model extrapolates that is not clearly below says little.
 
-Source: Witten and Bell 1991, IEEE Transactions on Information Theory 37(4), method C; interpolated as in Chen
-and Goodman 1996, arXiv cmp-lg/9606011.
+Source: Witten and Bell 1991, method C; interpolated as in Chen and Goodman 1996, arXiv cmp-lg/9606011.
 """
 
 from __future__ import annotations

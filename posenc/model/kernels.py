@@ -19,24 +19,13 @@ from posenc.model.softmax_attention import Block, softmax_attention
 MAX_SCORES = 1 << 20
 MAX_SCORES_GPU = 1 << 26
 
-# Milliseconds on a CPU for 8192 tokens, 4 heads of 32, two cores of an AMD EPYC (AVX-512). Without gradients
-# the fused kernel may also be given a bias, in blocks of queries (`masked`).
-#   bf16, keys                              64   128   256   512  1024  2048  4096
-#   forward and backward, blocks            11    19    22    40    84   175   365
-#                         causal            72    78    61   105   118   152   360
-#   forward alone, blocks                  4.4   7.7    10    18    36    70   152
-#                  causal                  8.2    12    13    31    42    52   128
-#                  masked                  8.4    11    13    26    44    85   208
-#   with ALiBi's bias, blocks              7.2    12    12    26    53   113   232
-#                      masked              8.5    12    13    26    51    92   240
-#   fp32, keys                              64   128   256   512  1024  2048  4096
-#   forward and backward, blocks            17    25    41    63   135   242   467
-#                         causal            19    30    50    74   142   180   310
-#   forward alone, blocks                  7.0   9.8    16    24    53    91   161
-#                  causal                  5.6   9.0    15    21    40    49    80
-#                  masked                  5.9   9.5    14    19    41    69   155
-#   with ALiBi's bias, blocks              7.1    11    18    24    62   110   237
-#                      masked              6.0   9.6    14    19    47    78   195
+# From how many keys on a CPU's fused kernel is quicker than blocks of queries (8192 tokens, 4 heads of 32,
+# two cores of an AMD EPYC, ms). Without gradients it may also be given a bias (`masked`).
+#   keys                                        64   256   512  2048  4096
+#   bf16, forward and backward  blocks/causal  11/72  22/61  40/105  175/152  365/360
+#         forward, ALiBi        blocks/masked  7.2/8.5  12/13  26/26  113/92  232/240
+#   fp32, forward and backward  blocks/causal  17/19  41/50  63/74  242/180  467/310
+#         forward, ALiBi        blocks/masked  7.1/6.0  18/14  24/19  110/78  237/195
 # A learned bias in training would make the fused kernel fall back to a quadratic one.
 CAUSAL_FROM = 2048  # keys; from there on also for memory: blocks keep their weights for the backward pass
 MASKED_FROM = 256

@@ -41,7 +41,8 @@ def render(document: Mapping[str, Any], format: str, width: int) -> str:
         paragraphs += [_lines_of([_title(cells[0])], width), drawn, _lines_of(_reasons(cells), width)]
     bases = ", ".join(dict.fromkeys(cell["base"] for cell in document["cells"]))
     notes = [
-        f"time: relative to {bases}, median and quartiles of {document['repeats']} pairs, taken in turns",
+        f"time: of a step or an evaluation at W tokens, relative to {bases}: median (and quartiles) of "
+        f"{document['repeats']} pairs, taken in turns",
         f"memory: of a step's tensors, relative to {bases}; MB: its peak without Python",
         "MFU: 6 N + 12 L d T operations a token, relative to the fastest matrix product",
     ]
@@ -71,7 +72,7 @@ def _title(cell: Mapping[str, Any]) -> str:
 
 def _heads(cell: Mapping[str, Any]) -> list[str]:
     own = ["encoding", "tokens/s", "time", "quartiles", "MB", "memory", "MFU"]
-    return own + [f"{what} at {one['window']}" for one in cell["evaluation"] for what in ("time", "memory")]
+    return own + [f"time at {one['window']}" for one in cell["evaluation"]]
 
 
 def _texts(cell: Mapping[str, Any]) -> list[str]:
@@ -86,8 +87,7 @@ def _texts(cell: Mapping[str, Any]) -> list[str]:
         _number("{:.2f}x", training, "tensor_ratio"),
         _number("{:.0%}", training, "mfu"),
     ]
-    for one in cell["evaluation"]:
-        texts += [_number("{:.2f}x", one, "ratio"), _number("{:.2f}x", one, "tensor_ratio")]
+    texts += [_number("{:.2f}x", one, "ratio") for one in cell["evaluation"]]
     return texts
 
 
@@ -110,9 +110,10 @@ def _markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _terminal(rows: Sequence[Sequence[str]], width: int) -> str:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for i, head in enumerate(rows[0]):
-        table.add_column(head, justify="right" if i else "left", no_wrap=bool(i) and " " not in head)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(rows[0][0], overflow="fold", min_width=8)
+    for head in rows[0][1:]:
+        table.add_column(head, justify="right", min_width=max(map(len, head.split())))
     for name, *others in rows[1:]:
         table.add_row(Text(visible(name)), *others)
     console = Console(file=io.StringIO(), width=width, color_system=None)

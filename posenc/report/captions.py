@@ -136,13 +136,14 @@ def facts_of(comparison: Comparison, runs: Sequence[Run]) -> list[str]:
     members = _members(rows, runs)
     counts = sorted({cell.seeds for row in rows for cell in row.cells if cell.seeds})
     seeds = f"{_span(counts)} seed" + ("" if counts == [1] else "s") if counts else ""
+    if len(only := {seed for row in rows for seed in row.seeds}) == 1:
+        seeds = f"seed {only.pop()}"
     precisions = sorted({str(p) for run in members if (p := (run.facts or {}).get("precision"))})
     protocol = "" if h["protocol"] == HEADLINE else h["protocol"]
     if h["stride"] is not None and protocol:
         protocol += f", stride {h['stride']}"
     if len(rows) == 1:
         what = label(rows[0])
-        seeds = f"seed {rows[0].seeds[0]}" if len(rows[0].seeds) == 1 else seeds
     elif len({row.encoding for row in rows}) == len(rows):
         what = f"{len(rows)} encodings"
     else:
@@ -304,17 +305,15 @@ def _undertrained(rows: Sequence[Row]) -> str:
 
 def _best(comparison: Comparison, columns: Sequence[int]) -> list[str]:
     """`Best at T: rope (tied: learned).`, and the same at the longest window."""
-    sentences = []
+    places: dict[str, list[str]] = {}
     for i in dict.fromkeys([*(i for i in columns if comparison.columns[i].multiple == 1), columns[-1]]):
-        words = {
-            row.label: one.word for row in comparison.rows if (one := row.cells[i].versus_best) is not None
-        }
-        best, tied = ([row for row in comparison.rows if words.get(row.label) == w] for w in ("best", "tied"))
+        versus = [(row, row.cells[i].versus_best) for row in comparison.rows]
+        best, tied = ([row for row, one in versus if one and one.word == word] for word in ("best", "tied"))
         if best:
             multiple = comparison.columns[i].multiple
-            also = f" (tied: {_names(tied, 'others')})" if tied else ""
-            sentences.append(f"Best at {'T' if multiple == 1 else length(multiple)}: {_names(best)}{also}.")
-    return sentences
+            text = _names(best) + (f" (tied: {_names(tied, 'others')})" if tied else "")
+            places.setdefault(text, []).append("T" if multiple == 1 else length(multiple))
+    return [f"Best at {' and '.join(at)}: {text}." for text, at in places.items()]
 
 
 def _keeps(comparison: Comparison, at: int) -> str:
@@ -396,7 +395,7 @@ def full_notes(comparison: Comparison) -> list[str]:
     for probe in comparison.probes:
         chance = re.search(r"\(chance ([\d.]+)\)", probe.unit)
         more = f"; chance is {chance[1]}" if chance else ""
-        lines.append(f"{probe.protocol}: {PROTOCOLS.get(probe.protocol, probe.unit)}{more}")
+        lines.append(f"{probe.name}: {PROTOCOLS.get(probe.name, probe.unit)}{more}")
     lines += [
         f"the rows also differ in {key}: {', '.join(values)}" for key, values in h["also_differs"].items()
     ]

@@ -5,24 +5,24 @@ Row names are data of a chart and never part of an expression. Colours are those
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.resources import files
 from typing import Any
 
-from posenc.report.captions import length, millions
+from posenc.report.captions import length, millions, unit_of
 from posenc.report.colors import Style
-from posenc.report.plots.series import Names, Series, series_of, training_series
+from posenc.report.plots.series import MOST_BANDS, Names, Series, series_of, training_series
 from posenc.report.table import cell_lines
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison
 from posenc.results.load import Run
 
-SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"  # a name; nothing is fetched
-HEIGHT = 280  # pixels
+TICKS = [sign * tick for tick in (0.02, 0.1, 0.5, 1, 2, 5) for sign in (-1, 1)] + [0]
 FINE = 0.02  # a change of this size: the axis is logarithmic beyond
 DIGITS = 6  # significant ones of a coordinate
 DENSE = 16  # points of a line; of more none is marked
-MOST_BANDS = 12  # lines; the bands of more would hide each other
 MOST_TICKS = 8
 MOST_LOGGED = 120  # points of a training curve
 SHAPES = {  # by matplotlib's letters, as paths in a square from -1 to 1
@@ -37,36 +37,6 @@ SHAPES = {  # by matplotlib's letters, as paths in a square from -1 to 1
     "X": "M-1,-.5L-.5,-1L0,-.5L.5,-1L1,-.5L.5,0L1,.5L.5,1L0,.5L-.5,1L-1,.5L-.5,0Z",
     "*": "M0,-1.2L.3,-.4L1.15,-.37L.48,.15L.71,.97L0,.5L-.71,.97L-.48,.15L-1.15,-.37L-.3,-.4Z",
 }
-INK, FAINT, PALE = "var(--ink)", "var(--faint)", "var(--line)"
-TEXT = {"labelColor": FAINT, "titleColor": FAINT, "labelFontSize": 12, "titleFontSize": 12}
-CONFIG: dict[str, Any] = {
-    "background": "transparent",
-    "font": "system-ui, sans-serif",
-    "view": {"stroke": None},
-    "axis": {
-        **TEXT,
-        "gridColor": PALE,
-        "domainColor": FAINT,
-        "tickColor": FAINT,
-        "titleFontWeight": "normal",
-    },
-    "legend": {**TEXT, "labelColor": INK, "symbolSize": 90, "symbolStrokeWidth": 2},
-}
-
-_AT_T = {"values": [{"x": 1.0}]}
-MARKED_T: list[dict[str, Any]] = [
-    {
-        "data": _AT_T,
-        "mark": {"type": "rule", "color": FAINT, "strokeDash": [2, 3]},
-        "encoding": {"y": None},
-    },
-    {
-        "data": _AT_T,
-        "mark": {"type": "text", "text": "T", "color": INK, "align": "left", "baseline": "top", "dx": 4},
-        "encoding": {"y": {"value": 2}, "x": {"field": "x", "type": "quantitative"}},
-    },
-]
-
 Point = dict[str, Any]  # row, x, y, low and high: the ends of its band, text
 Looks = Mapping[str, tuple[int, Style]]  # by the row's name in the page: its number there, its style
 
@@ -76,7 +46,7 @@ def context_charts(comparison: Comparison, names: Names, looks: Looks) -> list[d
     losses = _context_points(comparison, names, change=False)
     if not losses:
         return []
-    curves, unit = any(row.curve for row in comparison.rows), comparison.header["unit"]
+    curves, unit = any(row.curve for row in comparison.rows), unit_of(comparison.header)
     axis = _context_axis(comparison, "position" if curves else "context")
     charts = [_chart("Loss by position" if curves else "Loss against context", unit, losses, axis, looks)]
     changes = _context_points(comparison, names, change=True)
@@ -141,82 +111,39 @@ def _short(value: float) -> float:
 def _chart(
     title: str, unit: str, points: Sequence[Point], axis: dict[str, Any], looks: Looks, fine: float = 0.0
 ) -> dict[str, Any]:
-    """Return title, unit and specification; y is linear up to `fine` and logarithmic beyond, or linear."""
+    """Return title, unit and specification: chart.json with these points.
+
+    y is linear, or up to `fine` and logarithmic beyond it.
+    """
+    spec = json.loads(files("posenc.report").joinpath("chart.json").read_text(encoding="utf-8"))
+    at_t, name_of_t, band, line, dots = spec["layer"]
+    x, y = spec["encoding"]["x"], spec["encoding"]["y"]
     context, xs = "values" in axis, [point["x"] for point in points]  # multiples of T, else tokens trained on
     low, high = _padded([point[key] for point in points for key in ("y", "low", "high") if key in point])
-    x_scale: dict[str, Any] = {"domain": [min(xs) if context else 0, max(xs)], "nice": False}
-    x_scale |= {"type": "log", "base": 2, "padding": 14} if context else {}
-    y_scale: dict[str, Any] = {"domain": [low, high], "zero": False, "nice": False}
-    y_scale |= {"type": "symlog", "constant": fine} if fine else {}
-    spec = {
-        "$schema": SCHEMA,
-        "width": "container",
-        "height": HEIGHT,
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "config": CONFIG,
-        "data": {"values": list(points)},
-        "encoding": {
-            "x": {"field": "x", "type": "quantitative", "scale": x_scale, "axis": {**axis, "grid": False}},
-            "y": {
-                "field": "y",
-                "type": "quantitative",
-                "scale": y_scale,
-                "axis": {"title": None, "tickCount": 6, "minExtent": 36},
-            },
-        },
-        "layer": [*(MARKED_T if context and min(xs) < 1 < max(xs) else []), *_lines(points, looks)],
-    }
-    return {"title": title, "unit": unit, "spec": spec}
+    x["axis"] |= axis
+    x["scale"]["domain"] = [min(xs) if context else 0, max(xs)]
+    x["scale"] |= {"type": "log", "base": 2, "padding": 14} if context else {}
+    y["scale"]["domain"] = [low, high]
+    if fine:
+        y["scale"] |= {"type": "symlog", "constant": fine}
+        y["axis"]["values"] = [tick for tick in TICKS if low <= tick <= high]
 
-
-def _lines(points: Sequence[Point], looks: Looks) -> list[dict[str, Any]]:
-    """Return bands, lines, and points; rows that the legend has not chosen are dimmed."""
     names = list(dict.fromkeys(point["row"] for point in points))
     styles = [looks[name][1] for name in names]
-
-    def by_row(values: Sequence[Any]) -> dict[str, Any]:
-        # with the opacity of a band as its own the legend would not be bound
-        legend = {"title": None, "orient": "bottom", "columns": 2, "labelLimit": 150, "symbolOpacity": 1}
-        scale = {"domain": names, "range": list(values)}
-        return {"field": "row", "type": "nominal", "scale": scale, "legend": legend}
-
-    colors = [f"var(--s{looks[name][0]})" for name in names]
-    dashes = [[round(2 * part, 1) for part in style.dash] or [1, 0] for style in styles]
-    shapes = [SHAPES[style.marker] for style in styles]
-    dimmed = {"condition": {"param": "chosen", "value": 1}, "value": 0.12}
-    band = {
-        "mark": {"type": "area", "clip": True},
-        "transform": [{"filter": "isValid(datum.low)"}],
-        "encoding": {
-            "y": {"field": "low", "type": "quantitative"},
-            "y2": {"field": "high"},
-            "color": by_row(colors),
-            "opacity": {"condition": {"param": "chosen", "value": 0.16}, "value": 0},
-        },
+    by_row = {
+        "color": [f"var(--s{looks[name][0]})" for name in names],
+        "strokeDash": [[round(2 * part, 1) for part in style.dash] or [1, 0] for style in styles],
+        "shape": [SHAPES[style.marker] for style in styles],
     }
-    line = {
-        "mark": {"type": "line", "clip": True, "strokeWidth": 2},
-        "encoding": {"color": by_row(colors), "strokeDash": by_row(dashes), "opacity": dimmed},
-    }
-    nearest = {"type": "point", "nearest": True, "on": "pointerover", "clear": "pointerout"}
-    dots = {
-        "params": [
-            {"name": "chosen", "select": {"type": "point", "fields": ["row"]}, "bind": "legend"},
-            {"name": "pointed", "select": nearest},
-        ],
-        "mark": {"type": "point", "clip": True, "filled": True},
-        "encoding": {
-            "color": by_row(colors),
-            "shape": by_row(shapes),
-            "opacity": dimmed,
-            "size": {
-                "condition": {"param": "pointed", "empty": False, "value": 170},
-                "value": 0 if len(points) > DENSE * len(names) else 55,
-            },
-            "tooltip": {"field": "text", "type": "nominal"},
-        },
-    }
-    return [*([band] if len(names) <= MOST_BANDS else []), line, dots]
+    for layer in (band, line, dots):
+        for channel in by_row.keys() & layer["encoding"].keys():
+            scale = {"domain": names, "range": by_row[channel]}
+            layer["encoding"][channel] = {"field": "row", "type": "nominal", "scale": scale}
+    if len(points) > DENSE * len(names):
+        dots["encoding"]["size"]["value"] = 0
+    bands = [band] if len(names) <= MOST_BANDS else []
+    spec["layer"] = [*([at_t, name_of_t] if context and min(xs) < 1 < max(xs) else []), *bands, line, dots]
+    return {"title": title, "unit": unit, "spec": spec | {"data": {"values": list(points)}}}
 
 
 def _context_axis(comparison: Comparison, name: str) -> dict[str, Any]:

@@ -61,6 +61,8 @@ def page(runs: Sequence[Run], comparisons: Sequence[Comparison], command: Sequen
     import jinja2
     from markupsafe import Markup
 
+    shown = {path for one in comparisons for row in one.rows for path in row.runs}
+    runs = [run for run in runs if str(run.path) in shown]
     names = Names(comparisons)
     looks: dict[str, tuple[int, Style]] = {}  # by the row's name: its number and its style
     for row in (row for one in comparisons for row in one.rows):
@@ -159,27 +161,19 @@ def _table(table: Table, caption: str, numbers: Sequence[int | None]) -> dict[st
 def _settings(
     runs: Sequence[Run], comparisons: Sequence[Comparison], names: Names, looks: Looks
 ) -> list[dict[str, Any]]:
-    """Return of each row, those as trained first, all settings and in which ones the rows or its runs differ.
-
-    A row without a run of its own (one with an extension) is left out.
-    """
+    """Return of each row, those as trained first, its settings and in which ones the rows differ."""
     by_path = {str(run.path): flatten(run.config or {}) for run in runs}
     rows = sorted((row for one in comparisons for row in one.rows), key=lambda row: row.extend is not None)
     seen: set[str] = set()
     found: list[dict[str, Any]] = []
     for row in rows:
-        if set(row.runs) <= seen:
-            continue
-        seen |= set(row.runs)
-        each = [by_path[path] for path in row.runs]
-        unlike = set(differing(each))
-        shared = {key: value for key, value in sorted(each[0].items()) if key not in unlike}
-        found.append({"name": label(row), "number": looks[names.of(row)][0], "runs": row.runs, "all": shared})
-        found[-1]["own"] = [
-            (Path(path).name, ", ".join(f"{key} = {one[key]}" for key in sorted(unlike & one.keys())))
-            for path, one in zip(row.runs, each, strict=True)
-            if unlike
-        ]
+        if not set(row.runs) <= seen:
+            seen |= set(row.runs)
+            each = [by_path[path] for path in row.runs]
+            unlike = set(differing(each))  # seeds and names
+            shared = {key: value for key, value in sorted(each[0].items()) if key not in unlike}
+            number = looks[names.of(row)][0]
+            found.append({"name": label(row), "number": number, "runs": row.runs, "all": shared})
     differ = set(differing([one["all"] for one in found])) - {"encoding.name", "seed", "name"}
     for one in found:
         one["differs"] = ", ".join(f"{key} = {value}" for key, value in one["all"].items() if key in differ)

@@ -166,8 +166,8 @@ def _state_of(run: RunSummary, now: float) -> str:
 
 
 def _command(run: RunSummary) -> str:
-    found = resume_command(run.run.config, run.run.path) if run.run.config else None
-    return found or "the command that began it (its encoding or corpus is a YAML of your own)"
+    found = resume_command(run.run)
+    return found or "the command that began it"
 
 
 def _process(run: Run) -> str:

@@ -25,7 +25,7 @@ from posenc.results.cells import Cell, CurveSummary
 from posenc.results.comparison import Column, Comparison, Row, protocols_of
 from posenc.results.load import Run
 from posenc.results.ranking import Versus, short_verdict
-from posenc.results.schema import printed, printed_change
+from posenc.results.schema import HEADLINE, printed, printed_change
 
 BEST, TIED = "*", "~"
 MARKS = {"best": BEST, "tied": TIED}
@@ -59,6 +59,7 @@ class Report:
     answer: str
     tables: list[Table]
     notes: list[str]
+    tail: list[str] = field(default_factory=list)  # a path, a command: never wrapped
     gap: bool = False  # an empty line between the table and the notes
     name: str = ""  # for a paper's label
 
@@ -91,8 +92,9 @@ def report_of(comparison: Comparison, runs: Sequence[Run] = (), every: bool = Fa
 
 
 def _run_report(comparison: Comparison, row: Row, plain: Row | None, runs: Sequence[Run]) -> Report:
-    measured = [name for name in protocols_of(runs) if name != comparison.header["protocol"]]
-    also = f"also measured: {', '.join(measured)} (posenc compare --protocol all)" if measured else ""
+    measured = [name for name in protocols_of(runs) if name != HEADLINE]
+    others = measured if comparison.header["protocol"] == HEADLINE else []
+    also = f"also measured: {', '.join(others)} (posenc compare --protocol all)" if others else ""
     only = Comparison(comparison.header, comparison.columns, comparison.probes, [row])
     return Report(
         facts=facts_of(only, runs),
@@ -115,7 +117,7 @@ def _run_table(comparison: Comparison, row: Row, plain: Row | None) -> Table:
         "sd of seeds": [_half(_ends(cell.change_spread), metric) for cell in cells],
         "verdict": [short_verdict(cell.verdict or "") for cell in cells],
     }
-    if plain is not None:
+    if plain is not None and any(plain.cells[i].change for i in shown):
         lines[f"without {row.extend}"] = [_signed(plain.cells[i].change, metric) for i in shown]
     if row.undertrained:
         del lines["verdict"]
@@ -147,24 +149,26 @@ def rows_table(comparison: Comparison, every: bool = False, spread: bool = False
         shown = [i for i in shown if comparison.columns[i].multiple >= 1]
     columns = [comparison.columns[i] for i in shown]
     place = length(columns[-1].multiple) if columns else ""
-    last = f"verdict at {place}"
+    last = f"verdict at {place}" if columns else "reason"
     if any(row.curve for row in rows):
         last = "breaks at"
     elif h["baseline"] is not None:
         last = f"at {place}"
-    usual = _usual_seeds(rows)
+    weak = all(row.undertrained for row in rows)  # the answer says so once
     table = [
         [
             CellText(short_label(row)),
             *(_cell_text(comparison, row, i, spread) for i in shown),
             *(_extension_text(cell, h["metric"]) for cell in row.extensions),
-            CellText(_last_text(comparison, row, shown[-1], usual) if shown else "; ".join(row.notes)),
+            CellText(_last_text(comparison, row, shown[-1], weak) if shown else "; ".join(row.notes)),
         ]
         for row in rows
     ]
     heads = [_head(column) for column in columns]
     heads += [f"{one.name} {length(one.multiple)}" for one in comparison.extensions]
     drop = [i + 1 for i in _droppable([column.multiple for column in columns])]
+    if not any(row[-1].text for row in table):
+        return Table(["encoding", *heads], [row[:-1] for row in table], drop=drop)
     return Table(["encoding", *heads, last], table, left=len(heads) + 1, drop=drop)
 
 
@@ -189,9 +193,11 @@ def _extension_text(cell: Cell | None, metric: str) -> CellText:
     return CellText(_loss(cell, metric) if cell.mean is None else _signed(cell.change, metric))
 
 
-def _last_text(comparison: Comparison, row: Row, i: int, usual: int) -> str:
+def _last_text(comparison: Comparison, row: Row, i: int, weak: bool) -> str:
     """Return the verdict at the longest length, and what is particular: policy, seeds, failures."""
     cell = row.cells[i]
+    counts = [max((one.seeds for one in other.cells), default=0) for other in comparison.rows]
+    usual = max(set(counts), key=counts.count)
     if row.curve is not None:
         word = breaks_text(row.curve)
     elif comparison.header["baseline"] is not None:
@@ -199,17 +205,13 @@ def _last_text(comparison: Comparison, row: Row, i: int, usual: int) -> str:
         word = versus.word if versus else "baseline" if label(row) == comparison.header["baseline"] else ""
     else:
         word = "undertrained" if row.undertrained else short_verdict(cell.verdict or "")
+        word = "" if weak else word
     parts = [word, f"beyond={row.beyond}" if row.beyond else ""]
     if cell.mean is not None and cell.note:
         parts.append(cell.note)
     elif cell.seeds not in (0, usual):
         parts.append(plural(cell.seeds, "seed"))
     return ", ".join(filter(None, parts))
-
-
-def _usual_seeds(rows: Sequence[Row]) -> int:
-    counts = [max((cell.seeds for cell in row.cells), default=0) for row in rows]
-    return max(set(counts), key=counts.count, default=0)
 
 
 def _unit_note(comparison: Comparison) -> str:
@@ -322,9 +324,9 @@ def _side_table(comparison: Comparison) -> Table:
         "breaks at": ["" if row.curve is None else breaks_text(row.curve) for row in comparison.rows],
     }
     for i, probe in enumerate(comparison.probes):
-        cells = [row.probes[i].cell for row in comparison.rows]
-        columns[f"{probe.protocol} {length(probe.multiple)}"] = [_loss(cell, "nats") for cell in cells]
-        columns[f"{probe.protocol} change"] = [_signed(cell.change, "nats") for cell in cells]
+        cells = [row.probes[i] for row in comparison.rows]
+        columns[f"{probe.name} {length(probe.multiple)}"] = [_loss(cell, "nats") for cell in cells]
+        columns[f"{probe.name} change"] = [_signed(cell.change, "nats") for cell in cells]
     for i, extension in enumerate(comparison.extensions):
         texts = [_extension_text(row.extensions[i], metric).text for row in comparison.rows]
         columns[f"{extension.name} {length(extension.multiple)}"] = texts

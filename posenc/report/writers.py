@@ -5,15 +5,17 @@ from __future__ import annotations
 import io
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
 from posenc.core.errors import UserError, visible
+from posenc.report.captions import plural
 from posenc.report.data import csv_lines, json_document
 from posenc.report.table import (
     BEST,
@@ -45,30 +47,10 @@ LATEX |= {"±": r"$\pm$", "×": r"$\times$", "−": "$-$"}
 PREAMBLE = r"% needs \usepackage{booktabs}; made by posenc compare --format latex"
 
 
-def show(
-    comparisons: Sequence[Comparison],
-    format: str,
-    stream: TextIO,
-    *,
-    runs: Sequence[Run] = (),
-    full: bool = False,
-    every: bool = False,
-) -> None:
-    """Print comparisons, as wide, coloured and plain as the stream can show.
-
-    `runs` are what they were made of; `full`: every number with its interval; `every`: lengths below T too.
-    """
-    text = render(
-        comparisons,
-        format,
-        width_of(stream),
-        color_of(stream),
-        unicode_of(stream),
-        runs=runs,
-        full=full,
-        every=every,
-    )
-    write(text, stream)
+def show(comparisons: Sequence[Comparison], format: str, stream: TextIO, **shown: Any) -> None:
+    """Print comparisons, as wide, coloured and plain as the stream can show; `shown` as for `render`."""
+    width, color, unicode = width_of(stream), color_of(stream), unicode_of(stream)
+    write(render(comparisons, format, width, color, unicode, **shown), stream)
 
 
 def render(
@@ -84,7 +66,8 @@ def render(
 ) -> str:
     """Return comparisons as text that ends with a newline; only the format `table` uses `width` and `color`.
 
-    Without `unicode` ± is `+/-`. Raises UserError for a format that is not in FORMATS.
+    Without `unicode` ± is `+/-`. `runs` are what they were made of; `full`: every number with its interval;
+    `every`: lengths below T too. Raises UserError for a format that is not in FORMATS.
     """
     match format:
         case "table" if full:
@@ -114,7 +97,7 @@ def show_runs(runs: Sequence[Run], stream: TextIO, saved: Path | None = None) ->
     reports = [report_of(one, runs) for one in found]
     if saved is not None:
         weak = any(row.undertrained for one in found for row in one.rows)
-        reports[-1].notes += [f"saved  {saved}", f"next   {_next(runs[0], saved, weak, width_of(stream))}"]
+        reports[-1].tail += [f"saved  {saved}", f"next   {_next(runs[0], saved, weak, width_of(stream))}"]
     text = terminal(reports, width_of(stream), color_of(stream))
     write(text if unicode_of(stream) else text.replace("±", "+/-"), stream)
 
@@ -123,15 +106,14 @@ def _next(run: Run, saved: Path, weak: bool, width: int) -> str:
     """Return what to type next: the same with another encoding and more seeds, or with more training."""
     tokens = ((run.config or {}).get("train") or {}).get("tokens")
     if weak and isinstance(tokens, int):
-        return f"train longer: the same command with train.tokens={10 * tokens}"
-    command = resume_command(run.config, saved) if run.config else None
-    words = [word for word in (command or "").split(" ") if not word.startswith("seed=")]
+        return f"train longer: train.tokens={10 * tokens} (now {tokens})"
+    words = [word for word in shlex.split(resume_command(run) or "") if not word.startswith("seed=")]
     if not any(word.startswith("encoding.") for word in words):
         other = "rope" if "encoding=alibi" in words else "alibi"
         words = [f"{word},{other}" if word.startswith("encoding=") else word for word in words]
-    sweep = " ".join([*words[:2], "-m", *words[2:], "seed=0,1,2"])
+    sweep = shlex.join([*words[:2], "-m", *words[2:], "seed=0,1,2"])
     return (
-        sweep if command and len(sweep) + len("next   ") <= width else f"posenc compare {saved.parent.parent}"
+        sweep if words and len(sweep) + len("next   ") <= width else f"posenc compare {saved.parent.parent}"
     )
 
 
@@ -199,11 +181,12 @@ def terminal(reports: Sequence[Report], width: int, color: bool) -> str:
             for block in _blocks(fitting, width):
                 lines += ([] if first else [Text("")]) + list(_lines(block, width))
                 first = False
-        notes = [f"{left_out} more lengths: a wider terminal, or --full"] if left_out else []
+        notes = [f"{plural(left_out, 'more length')}: a wider terminal, or --full"] if left_out else []
         notes = [note for note in [*notes, *report.notes] if note not in noted]
         noted.update(notes)
         lines += [Text("")] if notes and report.gap else []
         lines += [line for note in notes for line in _wrapped(note, width, "dim")]
+        lines += [Text(visible(line), style="dim") for line in report.tail]
         for line in lines:
             line.rstrip()
             console.print(line, soft_wrap=True)
@@ -217,24 +200,19 @@ def _wrapped(text: str, width: int, style: str = "") -> list[Text]:
 
 def _fitting(table: Table, width: int) -> tuple[Table, int]:
     """Return the table without those of its `drop` columns that do not fit, and their number."""
-    gone: set[int] = set()
-    for column in [*table.drop, None]:
-        kept = [i for i in range(len(table.heads)) if i not in gone]
-        widths = [_width(table, i) for i in kept]
-        if (
-            sum(widths[1:]) + len(GAP) * (len(kept) - 1) + min(widths[0], LEAST_NAME) <= width
-            or column is None
-        ):
+    kept, gone = list(range(len(table.heads))), 0
+    for column in table.drop:
+        used = sum(_width(table, i) + len(GAP) for i in kept[1:])
+        if used + min(_width(table, 0), LEAST_NAME) <= width:
             break
-        gone.add(column)
-    left = None if table.left is None else kept.index(table.left)
-    rows = [[row[i] for i in kept] for row in table.rows]
-    return Table([table.heads[i] for i in kept], rows, table.title, left), len(gone)
+        kept.remove(column)
+        gone += 1
+    return _part(table, kept), gone
 
 
 def _blocks(table: Table, width: int) -> Iterator[Table]:
     """Yield the table in as few blocks of columns as fit."""
-    room = width - min(_width(table, 0), LONGEST_NAME)
+    room = width - min(_width(table, 0), LEAST_NAME if table.left is not None else LONGEST_NAME)
     columns, used = [0], 0
     for i in range(1, len(table.heads)):
         needed = _width(table, i) + len(GAP)

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from posenc.core.errors import UserError
-from posenc.results.cells import NOT_MEASURED, Cell, samples_of
+from posenc.results.cells import NOT_MEASURED, Cell, pair_of, samples_of
 from posenc.results.comparison import CompareRequest, Comparison, compare_groups, protocols_of
 from posenc.results.load import Run
 from posenc.results.ranking import CONFIDENCE
 from posenc.results.rows import RowGroup
 from posenc.results.schema import HEADLINE, INFLATED
-from posenc.results.statistics import MIN_DOCUMENTS, Sample, difference, same_targets
+from posenc.results.statistics import MIN_DOCUMENTS, Sample, difference
 
 # Taken from other people's copies of these tables.
 TRANSCRIBED = frozenset({"kerple-table3", "scale-invariant-table1", "kazemnejad-appendixF"})
@@ -165,11 +165,11 @@ def tables() -> list[str]:
     return list(dict.fromkeys(row.table for row in published()))
 
 
-def against(runs: Sequence[Run], table: str, allow_mixed: bool = False) -> PaperComparison:
+def against(runs: Sequence[Run], table: str) -> PaperComparison:
     """Compare the runs with a published table, by the protocol that comes nearest to the paper's.
 
-    Where no run was measured by that one, by the next of PROTOCOLS, and a note says so. Raises UserError for
-    an unknown table, and as `compare` does.
+    Where no run was measured by that one, by the next of PROTOCOLS. Of the runs that can share a ranking, the
+    most; notes say so. Raises UserError for an unknown table, and as `compare_runs` does.
     """
     rows = [row for row in published() if row.table == table]
     if not rows:
@@ -177,7 +177,7 @@ def against(runs: Sequence[Run], table: str, allow_mixed: bool = False) -> Paper
     nearest = next((name for name in PROTOCOLS if rows[0].protocol.startswith(name)), HEADLINE)
     there = protocols_of(runs)
     protocol = next((name for name in (nearest, *PROTOCOLS) if name in there), HEADLINE)
-    every = compare_groups(runs, CompareRequest(protocol, allow_mixed=allow_mixed))
+    every = compare_groups(runs, CompareRequest(protocol))
     comparison, groups = every[0]
     names = list(dict.fromkeys(row.encoding for row in rows))
     # a row with options of its own, or with one of several settings, is called otherwise
@@ -189,18 +189,19 @@ def against(runs: Sequence[Run], table: str, allow_mixed: bool = False) -> Paper
         table=table,
         published={key: " | ".join(dict.fromkeys(getattr(row, key) for row in rows)) for key in keys},
         measured=comparison.header,
-        notes=_notes(rows[0], nearest, names, ours)
-        + [_left_out(one.header["group"]) for one, _ in every[1:]],
+        notes=_notes(rows[0], nearest, names, ours, [one.header["group"] for one, _ in every[1:]]),
         blocks=[_block([row for row in rows if row.train_length == length], ours) for length in lengths],
     )
 
 
-def _left_out(group: Mapping[str, str]) -> str:
-    """Name the runs that cannot share a ranking with those compared."""
-    return "not compared: " + ", ".join(f"{key} {value}" for key, value in group.items())
-
-
-def _notes(theirs: Published, nearest: str, names: Sequence[str], ours: _Measured) -> list[str]:
+def _notes(
+    theirs: Published,
+    nearest: str,
+    names: Sequence[str],
+    ours: _Measured,
+    groups: Sequence[Mapping[str, str]],
+) -> list[str]:
+    """Return what sets the two sides apart; `groups` are of runs that are not compared."""
     notes, missing, header = [], [], ours.comparison.header
     here = header["protocol"] + ("" if header["stride"] is None else f" stride={header['stride']}")
     if header["protocol"] != nearest:
@@ -214,11 +215,11 @@ def _notes(theirs: Published, nearest: str, names: Sequence[str], ours: _Measure
         notes.append("published numbers from a transcription: check the paper before quoting them")
     if len(header["seeds"]) == 1:
         notes.append("one seed: what is measured holds for these models only")
+    for group in groups:
+        notes.append("not compared, runs with " + ", ".join(f"{key} {value}" for key, value in group.items()))
     for name in (name for name in names if name not in ours.at):
-        rows = [group for group in ours.groups if name in group.names]
-        labels = [" ".join([g.label, *(f"[{k} {v}]" for k, v in g.mixed.items())]) for g in rows]
-        if labels:
-            notes.append(f"{name} has no one row to hold against the paper: {', '.join(labels)}")
+        if labels := [group.label for group in ours.groups if name in group.names]:
+            notes.append(f"several rows could be {name}, none is compared: {', '.join(labels)}")
         else:
             missing.append(name)
     return notes + ([f"published and not measured: {', '.join(missing)}"] if missing else [])
@@ -289,8 +290,9 @@ def _from_t(ours: _Measured, name: str, multiple: float) -> Pairs | str:
     if isinstance(here, str):
         return here
     group = ours.groups[ours.at[name]]
-    bases = {m.run.seed: m.sample(base) for m in group.members if (base := m.record(None, 1.0))}
-    pairs = [(sample, there) for seed, sample in here.items() if (there := bases.get(seed))]
+    pairs = [
+        p for m in group.members for p in pair_of(m, m.record(group.extend, multiple), m.record(None, 1.0))
+    ]
     return pairs if len(pairs) == len(here) else "not measured at 1x"
 
 
@@ -299,9 +301,6 @@ def _between(ours: _Measured, a: str, b: str, multiple: float) -> Pairs | str:
     ones, others = ours.samples(a, multiple), ours.samples(b, multiple)
     if isinstance(ones, str) or isinstance(others, str):
         return f"{a}: {ones}" if isinstance(ones, str) else f"{b}: {others}"
-    hashes = {cell.targets_hash for name in (a, b) if (cell := ours.cell(name, multiple))}
-    if len(hashes) != 1 or None in hashes:
-        return "measured on different targets"
     return [(ones[seed], others[seed]) for seed in sorted(ones) if seed in others]
 
 
@@ -357,8 +356,6 @@ def _measure(check: Check, pairs: Pairs | str, confidence: float) -> None:
         check.reason = pairs
     elif not pairs:
         check.reason = "no seed in common"
-    elif not all(same_targets(a, b) for a, b in pairs):
-        check.reason = "measured on different targets"
     else:
         estimate = difference(pairs, "targets")
         interval = estimate.interval(confidence)

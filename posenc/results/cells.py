@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from posenc.results.load import Run
-from posenc.results.ranking import (
-    CONFIDENCE,
-    EFFECTIVE,
-    REFERENCE,
-    SAME_WORD,
-    AgainstBaseline,
-    Mark,
-    Versus,
-    interval_of,
-    verdict,
-)
+from posenc.results.ranking import CONFIDENCE, EFFECTIVE, REFERENCE, SAME_WORD, Versus, interval_of, verdict
 from posenc.results.rows import RowGroup, Selected, select
 from posenc.results.schema import (
     BREAK,
@@ -32,14 +22,16 @@ from posenc.results.schema import (
     UNIT,
     Metric,
     Record,
+    multiple_of,
     perplexity,
     printed_change,
 )
-from posenc.results.statistics import Estimate, Per, Sample, difference, mean_and_spread, same_targets
+from posenc.results.statistics import Estimate, Per, Sample, difference, mean_and_spread
 
 NOT_MEASURED = "not measured"
 # Reasons that have nothing to do with how good the encoding is: the other seeds still represent the row.
 INNOCENT = {NOT_MEASURED, "running", "dead", "interrupted", "failed", "no results", "damaged", "unknown"}
+SHORTEST_SHOWN = 1 / 8  # of T: a table shows the bins of a curve that end at powers of two from here
 PROBES = ("induction", "far-copy")
 
 
@@ -59,14 +51,23 @@ class Cell:
     verdict: str | None = None  # on the change; null where a seed is missing for being bad
     verdict_change: float | None = None  # the change in bits per byte, whatever the metric
     verdict_ci95: list[float] | None = None  # of it, over seeds and documents (one seed: documents)
-    mark: Mark | None = None  # relation to the lowest of the column
-    against: AgainstBaseline | None = None  # this row minus the comparison's baseline
     versus_best: Versus | None = None  # against the row with the lowest mean of the column
     targets_hash: str | None = None
     targets: int | None = None  # that were scored in each seed; null where the seeds differ
     documents: int | None = None  # that they are in
     rankable: bool = False  # no seed is left out for being bad
     versus_baseline: Versus | None = None  # against the row that was asked for
+
+
+@dataclass
+class Column:
+    """A window length, or a bin of positions. Counts are null where the rows differ in them."""
+
+    multiple: float  # of T; of a bin its last position
+    window: int | None  # tokens; of a bin its last position
+    targets: int | None
+    documents: int | None
+    shown: bool = True  # in tables; programs get all
 
 
 @dataclass
@@ -101,22 +102,13 @@ class CurveSummary:
 
 
 @dataclass
-class ProbeColumn:
-    """A probe at the longest window that it was measured at in all rows (that it was measured in at all)."""
+class SideColumn:
+    """A probe, or an extension that is no row, at one window."""
 
-    protocol: str
-    multiple: float  # of T
+    name: str  # `induction`; `yarn`, or with knobs that are not the usual ones `window window=32`
+    multiple: float  # of T: the longest one of a probe that all rows (where none is, any) have; of the table
     window: int | None  # tokens
-    unit: str  # of the losses, whatever the comparison's metric
-    same_targets: bool  # of all rows
-
-
-@dataclass
-class Probe:
-    """A row's numbers of a probe."""
-
-    cell: Cell
-    at_train_length: float | None  # the loss at W = T, mean over seeds
+    unit: str  # of the losses; of a probe whatever the comparison's metric
 
 
 def single(values: Iterable[Any]) -> Any:
@@ -139,13 +131,12 @@ def make_cell(group: RowGroup, multiple: float, metric: Metric) -> Cell:
             continue
         found.append((value, record))
         base = member.record(None, 1.0)
-        if base is not None and base["targets_hash"] == record["targets_hash"]:
-            reference = value_of(base, metric)
-            based += reference is not None
-            if reference is not None and math.isfinite(value - reference):  # perplexities may be infinite
-                changes.append(value - reference)
-            if record is not base:
-                pairs += _pair(member, record, base)
+        reference = None if base is None else value_of(base, metric)
+        based += reference is not None
+        if reference is not None and math.isfinite(value - reference):  # perplexities may be infinite
+            changes.append(value - reference)
+        if base is not record:
+            pairs += pair_of(member, record, base)
     values = [value for value, _ in found]
     cell = _cell(multiple, single(windows), values, [record for _, record in found], reasons)
     cell.rankable = bool(values) and set(reasons) <= INNOCENT
@@ -208,6 +199,35 @@ def _cell(
     return cell
 
 
+def window_columns(selected: Sequence[Selected]) -> list[Column]:
+    """Return a column for each window length that any run was measured at."""
+    by_multiple: dict[float, list[Record]] = defaultdict(list)
+    for record in (record for one in selected for record in one.records):
+        by_multiple[multiple_of(record)].append(record)
+    columns = []
+    for multiple, records in sorted(by_multiple.items()):
+        scored = [record for record in records if record["targets"]]
+        window, targets = single(r["window"] for r in records), single(r["targets"] for r in scored)
+        columns.append(Column(multiple, window, targets, single(r["documents"] for r in scored)))
+    return columns
+
+
+def bin_columns(selected: Sequence[Selected]) -> list[Column]:
+    """Return a column for each bin of the runs' curves; those of powers of two and the last one are shown."""
+    found: dict[float, list[tuple[int, int, int]]] = defaultdict(list)
+    for record in (record for one in selected for record in one.records):
+        for multiple, end, targets in bins_of(record):
+            found[multiple].append((end, targets, record["documents"]))
+    columns = []
+    for multiple, facts in sorted(found.items()):
+        end, targets, documents = (single(values) for values in zip(*facts, strict=True))
+        octave = math.log2(multiple)
+        is_power = abs(octave - round(octave)) < 0.02  # up to the rounding to whole positions
+        shown = multiple == max(found) or (multiple >= SHORTEST_SHOWN and is_power)
+        columns.append(Column(multiple, end, targets, documents, shown))
+    return columns
+
+
 def samples_of(group: RowGroup, multiple: float) -> dict[int, Sample]:
     """Return the sums by document of each seed of a row at one window length."""
     records = [(member, member.record(group.extend, multiple)) for member in group.members]
@@ -240,10 +260,10 @@ def _reason(run: Run, record: Record | None) -> str:
     return run.state
 
 
-def _pair(member: Selected, record: Record, base: Record) -> list[tuple[Sample, Sample]]:
-    """Return both sides by document; nothing where the hash says the same targets and the counts do not."""
-    ours, theirs = member.sample(record), member.sample(base)
-    return [(ours, theirs)] if ours and theirs and same_targets(ours, theirs) else []
+def pair_of(member: Selected, record: Record | None, base: Record | None) -> list[tuple[Sample, Sample]]:
+    """Return both sides by document, on the one set of targets of the run; nothing where one is missing."""
+    ours, theirs = (None if one is None else member.sample(one) for one in (record, base))
+    return [(ours, theirs)] if ours and theirs else []
 
 
 def _difference(pairs: Sequence[tuple[Sample, Sample]], per: Per) -> Estimate | None:
@@ -255,9 +275,9 @@ def _difference(pairs: Sequence[tuple[Sample, Sample]], per: Per) -> Estimate | 
 
 
 def effective_context(group: RowGroup, multiples: Sequence[float]) -> EffectiveContext | None:
-    """Return it for the mean loss over seeds, at windows that all the row's seeds have; None below two."""
+    """Return the effective context of the mean loss over seeds; None below two windows of all seeds."""
     losses: list[tuple[float, float, int]] = []  # nats, multiple, tokens
-    hashes, missing = set(), set()
+    missing = set()
     members = [member for member in group.members if member.cells]
     for multiple in multiples:
         records = [r for member in members if (r := member.record(group.extend, multiple)) is not None]
@@ -265,9 +285,8 @@ def effective_context(group: RowGroup, multiples: Sequence[float]) -> EffectiveC
         if any(short_note(r["note"] or "") in ("refused", "n/a") for r in records):
             missing.add(multiple)  # the encoding has no number there; memory and time are no such reason
         if values and len(values) == len(members):
-            hashes |= {record["targets_hash"] for record in records}
             losses.append((math.fsum(values) / len(values), multiple, records[0]["window"]))
-    if len(losses) < 2 or len(hashes) != 1:
+    if len(losses) < 2:
         return None
     best = min(loss for loss, _, _ in losses)
     multiple, window = max(
@@ -278,12 +297,10 @@ def effective_context(group: RowGroup, multiples: Sequence[float]) -> EffectiveC
 
 
 def uses_context(group: RowGroup, metric: Metric) -> UsesContext | None:
-    """Return it over the seeds that have both windows; None where there is none. Perplexities: in nats."""
+    """Return the loss at T minus that at T/2, over the seeds that have both; in nats for perplexities."""
     pairs: list[tuple[Sample, Sample]] = []
     for member in group.members:
-        full, half = (member.record(group.extend, multiple) for multiple in (1.0, 0.5))
-        if full is not None and half is not None and full["targets_hash"] == half["targets_hash"]:
-            pairs += _pair(member, full, half)
+        pairs += pair_of(member, member.record(group.extend, 1.0), member.record(group.extend, 0.5))
     estimate = _difference(pairs, "bytes" if metric == "bpb" else "targets")
     if estimate is None:
         return None
@@ -340,32 +357,27 @@ def _curve_record(member: Selected, extend: str | None) -> Record | None:
 
 def probe_columns(
     runs: Sequence[Run], groups: Sequence[RowGroup], protocol: str
-) -> tuple[list[ProbeColumn], list[list[Probe]]]:
-    """Return the columns, and for each group its probes in their order; beside the headline protocol alone.
+) -> list[tuple[SideColumn, list[Cell]]]:
+    """Return the probes beside the headline protocol, each with a cell for every group.
 
     Of the checkpoint whose loss is shown: a probe of another one is of another model.
     """
-    columns: list[ProbeColumn] = []
-    by_group: list[list[Probe]] = [[] for _ in groups]
+    found = []
     every = {id(member.run): member for group in groups for member in group.members}
     steps = {key: one.records[0]["checkpoint_step"] for key, one in every.items() if one.cells}
     for name in PROBES if protocol == HEADLINE else ():
-        selected = {id(one.run): one for one in select(runs, name, steps) if id(one.run) in every}
-        members = [[selected.get(id(m.run), Selected(m.run)) for m in group.members] for group in groups]
+        there = {id(one.run): one for one in select(runs, name, steps) if id(one.run) in every}
+        members = [[there.get(id(m.run), Selected(m.run)) for m in group.members] for group in groups]
         probed = [replace(group, members=some) for group, some in zip(groups, members, strict=True)]
-        found = [{w for m in group.members for w in m.cells.get(group.extend, ())} for group in probed]
-        windows = [some for some in found if some]
-        if not windows:
-            continue
-        longest = max(set.intersection(*windows) or set.union(*windows))
-        cells = [make_cell(group, longest, "nats") for group in probed]
-        for group, cell, probes in zip(probed, cells, by_group, strict=True):
-            probes.append(Probe(cell, make_cell(group, 1.0, "nats").mean))
-        window = single(cell.window for cell in cells if cell.window is not None)
-        unit = single(record["unit"] for one in selected.values() for record in one.records) or UNIT
-        same = len({cell.targets_hash for cell in cells if cell.seeds}) <= 1
-        columns.append(ProbeColumn(name, longest, window, unit, same))
-    return columns, by_group
+        windows = [{w for m in group.members for w in m.cells.get(group.extend, ())} for group in probed]
+        windows = [some for some in windows if some]
+        if windows:
+            longest = max(set.intersection(*windows) or set.union(*windows))
+            cells = [make_cell(group, longest, "nats") for group in probed]
+            window = single(cell.window for cell in cells if cell.window is not None)
+            unit = single(record["unit"] for one in there.values() for record in one.records) or UNIT
+            found.append((SideColumn(name, longest, window, unit), cells))
+    return found
 
 
 def reference_of(selected: Sequence[Selected], metric: Metric) -> dict[str, Any] | None:
@@ -407,16 +419,14 @@ def _against_reference(member: Selected) -> Estimate | None:
     """
     if member.run.state == "diverged":
         return None
-    scored = [record for record in member.run.records if record["per_document"] is not None]
-    references = {_place(r): r for r in scored if r["protocol"] == REFERENCE_PROTOCOL}
-    for records in (member.cells.get(None, {}).values(), scored):
-        plain = [r for r in records if r["extend"] is None and r["protocol"] != REFERENCE_PROTOCOL]
-        losses = [r for r in plain if r["per_document"] is not None and _place(r) in references]
-        if losses:
-            newest = max(losses, key=lambda record: record["checkpoint_step"])
-            ours, theirs = member.sample(newest), member.sample(references[_place(newest)])
-            return _difference([(ours, theirs)], "bytes") if ours and theirs else None
-    return None
+    plain = [r for r in member.run.records if r["per_document"] is not None and r["extend"] is None]
+    references = {_place(r): r for r in plain if r["protocol"] == REFERENCE_PROTOCOL}
+    losses = [r for r in plain if r["protocol"] != REFERENCE_PROTOCOL and _place(r) in references]
+    if not losses:
+        return None
+    shown = {id(record) for record in member.records}
+    best = max(losses, key=lambda record: (id(record) in shown, record["checkpoint_step"]))
+    return _difference(pair_of(member, best, references[_place(best)]), "bytes")
 
 
 def _place(record: Record) -> tuple[str, int]:

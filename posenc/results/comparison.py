@@ -19,12 +19,12 @@ from posenc.results.cells import (
     NOT_MEASURED,
     PROBES,
     Cell,
+    Column,
     CurveSummary,
     EffectiveContext,
-    Probe,
-    ProbeColumn,
+    SideColumn,
     UsesContext,
-    bins_of,
+    bin_columns,
     effective_context,
     has_curves,
     make_bin_cell,
@@ -37,19 +37,10 @@ from posenc.results.cells import (
     undertrained,
     uses_context,
     value_of,
+    window_columns,
 )
 from posenc.results.load import Run
-from posenc.results.ranking import (
-    COLLAPSED,
-    CONFIDENCE,
-    SAME,
-    Pair,
-    against_baseline,
-    compare_pairs,
-    compare_with,
-    marks,
-    surely_below,
-)
+from posenc.results.ranking import COLLAPSED, CONFIDENCE, SAME, compare_with
 from posenc.results.rows import (
     CODE,
     RowGroup,
@@ -58,7 +49,6 @@ from posenc.results.rows import (
     fold,
     group_runs,
     mixed_values,
-    relabel,
     select,
     shown_of,
     split_runs,
@@ -72,14 +62,11 @@ from posenc.results.schema import (
     SCHEMA_VERSION,
     UNIT,
     Metric,
-    Record,
-    multiple_of,
 )
 from posenc.results.settings import as_text, differing, facets_of
 from posenc.results.statistics import mean_and_spread
 
 ALL = "all"  # a request's protocol: a table for each one measured
-SHORTEST_SHOWN = 1 / 8  # of T: a table shows the bins of a curve that end at powers of two from here
 
 
 @dataclass(frozen=True)
@@ -101,26 +88,6 @@ class CompareRequest:
 
 
 @dataclass
-class Column:
-    """A window length, or a bin of positions. Counts are null where the rows differ in them."""
-
-    multiple: float  # of T; of a bin its last position
-    window: int | None  # tokens; of a bin its last position
-    targets: int | None
-    documents: int | None
-    shown: bool = True  # in tables; programs get all
-    pairs: list[Pair] = field(default_factory=list)
-
-
-@dataclass
-class ExtensionColumn:
-    """An extension with its knobs, at the longest window that is shown."""
-
-    name: str  # `yarn`, or with knobs that are not the usual ones `window window=32`
-    multiple: float  # of T
-
-
-@dataclass
 class Row:
     """An encoding with one set of settings; its cells are in the order of the columns."""
 
@@ -139,7 +106,7 @@ class Row:
     effective_context: EffectiveContext | None = None  # null for an undertrained row
     uses_context: UsesContext | None = None
     curve: CurveSummary | None = None  # of the protocol `positions`
-    probes: list[Probe] = field(default_factory=list)  # in the order of the comparison's
+    probes: list[Cell] = field(default_factory=list)  # in the order of the comparison's
     extensions: list[Cell | None] = field(default_factory=list)  # in the order of the comparison's
 
 
@@ -149,9 +116,9 @@ class Comparison:
 
     header: dict[str, Any]
     columns: list[Column]
-    probes: list[ProbeColumn]
+    probes: list[SideColumn]
     rows: list[Row]
-    extensions: list[ExtensionColumn] = field(default_factory=list)  # where they are columns, not rows
+    extensions: list[SideColumn] = field(default_factory=list)  # where they are columns, not rows
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; perplexities may still be infinite."""
@@ -204,9 +171,6 @@ def compare_groups(
     for (comparison, groups), order in zip(found, orders, strict=True):
         if order is not None:
             comparison.rows[:] = [comparison.rows[i] for i in order]
-            place = {old: new for new, old in enumerate(order)}
-            for pair in (pair for column in comparison.columns for pair in column.pairs):
-                pair.a, pair.b = place[pair.a], place[pair.b]
             groups[:] = [groups[i] for i in order]
     return found
 
@@ -271,9 +235,7 @@ def _prepare(parts: Sequence[_Part], request: CompareRequest) -> list[_Part]:
     shared = {key for key in keys - {request.facet} if len({part.group.get(key) for part in parts}) == 1}
     for part in parts:
         part.group = {key: value for key, value in part.group.items() if key not in shared}
-        part.selected = shown_of(part.selected, part.rows)
-        part.mixed = mixed_values(part.selected)
-        relabel(part.selected, part.mixed, part.rows)
+        part.selected, part.mixed = shown_of(part.selected, part.rows)
         if request.extensions == "columns":
             part.rows, part.folded = fold(part.rows)
     return list(parts)
@@ -315,15 +277,14 @@ def _compare(
             row.uses_context = uses_context(group, metric)
     unlike = list(part.mixed[0]) if part.mixed else []
     for i, column in enumerate([] if curves else columns):
-        _rank(column, i, rows, groups, metric, unlike, baseline)
-    probes, by_row = probe_columns(part.runs, groups, part.protocol)
-    for row, of_row in zip(rows, by_row, strict=True):
-        row.probes = of_row
-    names = _add_extensions(rows, groups, part.folded, columns, cell_of)
+        _rank(column.multiple, i, rows, groups, metric, unlike, baseline)
+    probes = probe_columns(part.runs, groups, part.protocol)
+    for i, row in enumerate(rows):
+        row.probes = [cells[i] for _, cells in probes]
+    extensions = _add_extensions(rows, groups, part.folded, columns, metric, cell_of)
     header = _header(part)
-    header["facet"] = next(({"key": key, "value": value} for key, value in part.group.items()), None)
     header["baseline"] = None if baseline is None else groups[baseline].full_label
-    return Comparison(header, columns, probes, rows, names), groups
+    return Comparison(header, columns, [one for one, _ in probes], rows, extensions), groups
 
 
 def _row(group: RowGroup, cells: list[Cell], metric: Metric) -> Row:
@@ -364,37 +325,8 @@ def _notes(group: RowGroup) -> list[str]:
     return notes + [f"{', '.join(dict.fromkeys(places))}: {note}" for note, places in found.items()]
 
 
-def _window_columns(selected: Sequence[Selected]) -> list[Column]:
-    """Return a column for each window length that any run was measured at."""
-    by_multiple: dict[float, list[Record]] = defaultdict(list)
-    for record in (record for one in selected for record in one.records):
-        by_multiple[multiple_of(record)].append(record)
-    columns = []
-    for multiple, records in sorted(by_multiple.items()):
-        scored = [record for record in records if record["targets"]]
-        window, targets = single(r["window"] for r in records), single(r["targets"] for r in scored)
-        columns.append(Column(multiple, window, targets, single(r["documents"] for r in scored)))
-    return columns
-
-
-def _bin_columns(selected: Sequence[Selected]) -> list[Column]:
-    """Return a column for each bin of the runs' curves; those of powers of two and the last one are shown."""
-    found: dict[float, list[tuple[int, int, int]]] = defaultdict(list)
-    for record in (record for one in selected for record in one.records):
-        for multiple, end, targets in bins_of(record):
-            found[multiple].append((end, targets, record["documents"]))
-    columns = []
-    for multiple, facts in sorted(found.items()):
-        end, targets, documents = (single(values) for values in zip(*facts, strict=True))
-        octave = math.log2(multiple)
-        is_power = abs(octave - round(octave)) < 0.02  # up to the rounding to whole positions
-        shown = multiple == max(found) or (multiple >= SHORTEST_SHOWN and is_power)
-        columns.append(Column(multiple, end, targets, documents, shown))
-    return columns
-
-
 def _rank(
-    column: Column,
+    multiple: float,
     at: int,
     rows: Sequence[Row],
     groups: Sequence[RowGroup],
@@ -408,7 +340,7 @@ def _rank(
     if len(means) < 2 or not _comparable(rows, means, at, metric, unlike):
         return
     ranked = zip(groups, cells, strict=True)
-    samples = [samples_of(group, column.multiple) if cell.rankable else None for group, cell in ranked]
+    samples = [samples_of(group, multiple) if cell.rankable else None for group, cell in ranked]
     if not all(any(one.columns["bytes"]) for some in samples if some for one in some.values()):
         return  # the margin is in bits per byte, and a probe of random tokens has no bytes
     for i, versus in compare_with(samples, None, metric).items():
@@ -416,18 +348,6 @@ def _rank(
     if baseline is not None:
         for i, versus in compare_with(samples, baseline, metric).items():
             cells[i].versus_baseline = versus
-    labels = [row.label for row in rows]
-    lowest, seen = min(means, key=lambda i: means[i]), set[int]()
-    while lowest not in seen:  # of other seeds a mean may be lower, and on the shared ones clearly higher
-        seen.add(lowest)
-        if not column.pairs or len(means) > 40:
-            column.pairs = compare_pairs(labels, samples, lowest if len(means) > 40 else None)
-        lowest = min(surely_below(column.pairs, lowest), key=lambda i: means[i], default=lowest)
-    for i, mark in marks(column.pairs, lowest).items():
-        cells[i].mark = mark
-    if baseline is not None:
-        for i, against in against_baseline(labels, samples, baseline, metric).items():
-            cells[i].against = against
 
 
 def _comparable(
@@ -455,18 +375,21 @@ def _add_extensions(
     groups: Sequence[RowGroup],
     folded: Sequence[RowGroup],
     columns: Sequence[Column],
+    metric: Metric,
     cell_of: Callable[[RowGroup, float], Cell],
-) -> list[ExtensionColumn]:
+) -> list[SideColumn]:
     """Add the extended rows as cells beside the rows as trained; return their columns."""
     title = {id(one): " ".join([str(one.extend_name), *one.knobs]) for one in folded}
     names = list(dict.fromkeys(title.values()))
-    longest = max((column.multiple for column in columns), default=1.0)
+    if not names or not columns:
+        return []
+    longest = columns[-1]
     for row, group in zip(rows, groups, strict=True):
         own = {title[id(one)]: one for one in folded if extends(one, group)}
-        row.extensions = [cell_of(own[name], longest) if name in own else None for name in names]
+        row.extensions = [cell_of(own[name], longest.multiple) if name in own else None for name in names]
         for name, one in own.items():
             row.notes += [f"+{name} {note}" for note in one.notes if note not in group.notes]
-    return [ExtensionColumn(name, longest) for name in names]
+    return [SideColumn(name, longest.multiple, longest.window, METRICS[metric]) for name in names]
 
 
 def _header(part: _Part) -> dict[str, Any]:
@@ -499,7 +422,6 @@ def _header(part: _Part) -> dict[str, Any]:
         "seeds": sorted({seed for group in groups for seed in group.seeds}),
         "documents": ends([record["documents"] for record in scored]),
         "targets": ends([record["targets"] for record in scored]),
-        "beyond": {group.label: group.beyond for group in groups if group.beyond},
         "mixed": {key: sorted({row[key] for row in mixed}) for key in (mixed[0] if mixed else {})},
         "also_differs": {key: sorted({own.get(key, "unset") for own in settings}) for key in others},
         "reference": reference_of(selected, metric),
@@ -523,7 +445,7 @@ def _find_baseline(part: _Part, asked: str) -> int:
 
 
 def _columns(part: _Part) -> list[Column]:
-    return _bin_columns(part.selected) if has_curves(part.selected) else _window_columns(part.selected)
+    return bin_columns(part.selected) if has_curves(part.selected) else window_columns(part.selected)
 
 
 def _choose_columns(every: Sequence[list[Column]], asked: Sequence[float]) -> list[list[Column]]:
@@ -568,48 +490,3 @@ def _order(comparison: Comparison, order: str) -> list[int]:
     numbers = {i: value for i, value in values.items() if value is not None}
     lacking = [i for i in range(len(rows)) if i not in numbers]
     return sorted(numbers, key=lambda i: numbers[i], reverse=reverse) + lacking
-
-
-# --- until nobody calls them any more
-
-
-@dataclass(frozen=True)
-class View:
-    """Which rows and columns are shown."""
-
-    rows: Sequence[str] = ()
-    columns: Sequence[float] = ()
-    sort: str | None = None
-    baseline: str | None = None
-    extensions: Literal["rows", "columns"] = "rows"
-
-
-def compare(
-    runs: Sequence[Run], protocol: str, metric: Metric, allow_mixed: bool, view: View | None = None
-) -> Comparison:
-    """Return the first table."""
-    return compare_facets(runs, None, protocol, metric, allow_mixed, view)[0]
-
-
-def compare_facets(
-    runs: Sequence[Run],
-    key: str | None,
-    protocol: str,
-    metric: Metric,
-    allow_mixed: bool,
-    view: View | None = None,
-) -> list[Comparison]:
-    """Return the tables."""
-    chosen = {} if view is None else {name: getattr(view, name) for name in View.__dataclass_fields__}
-    return compare_runs(runs, CompareRequest(protocol, metric, facet=key, allow_mixed=allow_mixed, **chosen))
-
-
-def tables_of(runs: Sequence[Run]) -> list[str]:
-    """Return the protocols with a table of their own: probes are columns of the headline's."""
-    names = protocols_of(runs) or [HEADLINE]
-    return [name for name in names if name not in PROBES] if HEADLINE in names else names
-
-
-def metric_for(runs: Sequence[Run], protocol: str, metric: Metric) -> Metric:
-    """Return `metric`, or nats where the protocol has nothing else."""
-    return "nats" if has_curves(select(runs, protocol)) else metric

@@ -91,7 +91,7 @@ def _cells(comparison: Comparison, row: Row) -> Iterator[Line]:
         if extended is not None:
             yield head | {"extend": extension.name} | _cell(extended, metric)
     for probe, probed in zip(comparison.probes, row.probes, strict=True):
-        yield head | {"protocol": probe.protocol} | _cell(probed.cell, "nats")
+        yield head | {"protocol": probe.name} | _cell(probed, "nats")
 
 
 def _cell(cell: Cell, metric: str) -> Line:
@@ -135,9 +135,7 @@ def _seed(one: RowGroup, multiple: float) -> Line:
 
 def _documents(record: Record, base: Record | None) -> Iterator[Line]:
     """Yield a line for each document; its change is against the run as trained at T on the same targets."""
-    at_t: dict[int, float] = {}
-    if base is not None and base["targets_hash"] == record["targets_hash"]:
-        at_t = {one["document"]: one["nats"] for one in _sums(base)}
+    at_t = {} if base is None else {one["document"]: one["nats"] for one in _sums(base)}
     for one in _sums(record):
         nats, bits = one.pop("nats"), math.log(2) * one["bytes"]
         change = nats - at_t[one["document"]] if one["document"] in at_t else None

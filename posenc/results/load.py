@@ -65,7 +65,7 @@ class Run:
     def reason(self) -> str | None:
         """Why it is in this state, as far as it is known. It may be a stranger's text."""
         if self.state == "dead":
-            return f"its process {self.status.get('pid', '?')} is gone and left no word"
+            return f"its process {self.status.get('pid', '?')} is gone without a final status"
         reason = self.problem or self.status.get("reason")
         return reason if isinstance(reason, str) and reason else None
 
@@ -106,11 +106,10 @@ def is_dead(status: dict[str, Any]) -> bool:
         return False
 
 
-def run_names(runs: Sequence[Run], most: int = 3, among: Sequence[Run] = ()) -> str:
-    """Return a few names for a message: `a, b, c and 4 more`; paths where others of `among` have it."""
-    others = [run.name for run in among]
-    names = [str(run.path) if others.count(run.name) > 1 else run.name for run in runs[:most]]
-    return ", ".join(names) + (f" and {len(runs) - most} more" if len(runs) > most else "")
+def run_names(runs: Sequence[Run], most: int = 3) -> str:
+    """Return a few names for a message: `a, b, c and 4 more`."""
+    names = ", ".join(run.name for run in runs[:most])
+    return names + (f" and {len(runs) - most} more" if len(runs) > most else "")
 
 
 # --- run directories and bundles

@@ -1,8 +1,7 @@
 """Words for differences: the verdict on a change, and which rows of a column differ.
 
 Margins are in bits per byte, so that a word means the same for every tokenizer, and were set before any
-encoding was measured. Two rows are paired by seed and by document, and Holm-corrected; they are ranked only
-where the corrected interval lies beyond the margin of "same".
+encoding was measured. A change is paired by seed and by document; two rows by document alone.
 """
 
 from __future__ import annotations
@@ -10,17 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Literal
 
 from posenc.results.moderated import SEEDS, shared_variances
 from posenc.results.schema import Metric
 from posenc.results.statistics import (
     Estimate,
-    Per,
     Ratio,
     Sample,
-    difference,
     document_part,
     mean_and_spread,
     on_shared_documents,
@@ -37,35 +33,8 @@ EFFECTIVE = 0.02  # nats per token: a loss so near its best is not harmed by its
 BETTER, SAME_WORD, WORSE, COLLAPSED_WORD = "better", "same", "worse", "collapsed"
 MORE_SEEDS = "unclear (needs more seeds)"
 MORE_DOCUMENTS = "unclear (needs more documents)"
-Word = Literal["lower", "higher", "tie", "unclear"]
-Mark = Literal["lowest", "tie", "unclear"]
-Samples = Mapping[int, Sample]  # of a row by seed
 Method = Literal["welch", "moderated", "documents"]  # documents: one seed, holds for these models only
 METHODS: list[Method] = ["documents", "welch", "moderated"]  # of two rows the first one is said
-
-
-@dataclass
-class Pair:
-    """Two rows of a column: a - b in bits per byte, over the seeds that both have."""
-
-    a: int  # index of the row
-    b: int
-    rows: list[str]  # their labels
-    seeds: list[int]
-    difference: float | None = None  # null where they share no seed
-    interval: list[float] | None = None  # at the level that Holm's correction leaves this pair
-    p: float | None = None  # corrected; of the hypothesis that the truth is within the margin
-    word: Word = "unclear"  # a is lower, higher, tied, or neither is certain
-
-
-@dataclass
-class AgainstBaseline:
-    """A row minus the baseline at one window, on the same targets, over the seeds that both have."""
-
-    difference: float  # in the comparison's metric
-    ci95: list[float] | None  # of it, over seeds and documents (one seed: documents); not corrected
-    seeds: list[int]
-    word: Word  # the row is lower, higher, tied, or neither is certain; Holm-corrected over the column
 
 
 def verdict(change: Estimate) -> str:
@@ -111,10 +80,9 @@ class Versus:
 
 
 @dataclass(frozen=True)
-class _Row:
+class RankedRow:
     """A ranked row of a column, in bits per byte."""
 
-    samples: list[Sample]
     ratios: list[Ratio]
     mean: float
     variance: float  # of the mean, over seeds; 0 for one seed
@@ -127,21 +95,20 @@ def compare_with(
 ) -> dict[int, Versus]:
     """Return each ranked row of a column against row `reference`, or against the lowest mean (None).
 
-    `samples` has those of each row by seed; None: not ranked. Seeds are not paired: those of two encodings
-    have nothing in common. Documents are. Holm (1979) over the R - 1 comparisons; against the lowest mean
-    both sides count, since that row may be the lowest by luck (Hsu 1984: what may be wrong are the R - 1
-    comparisons with the row that is truly best, on either side). The baseline itself is left out; {} below
-    two rows or without shared documents.
+    `samples` has those of each row by seed; None: not ranked. Seeds are not paired, as those of two encodings
+    have nothing in common; documents are. Holm (1979) over the R - 1 comparisons, one-sided; against the
+    lowest mean both sides count, since that row may be the lowest by luck (Hsu 1984). The baseline itself is
+    left out; {} below two rows or without shared documents.
     """
-    rows = _rows(samples)
+    rows = ranked_rows(samples)
     if len(rows) < 2 or reference not in {None, *rows}:
         return {}
     at = min(rows, key=lambda i: rows[i].mean) if reference is None else reference
     others = [i for i in rows if i != at]
-    estimates = [_unpaired(rows[i], rows[at]) for i in others]
+    estimates = [unpaired(rows[i], rows[at]) for i in others]
     sides = 2 if reference is None else 1
     corrected, levels = _holm([None if p is None else sides * p for p in p_beyond(estimates, SAME)])
-    unit = 1.0 if metric == "bpb" else _nats_per_token(rows[at].samples[0])
+    unit = 1.0 if metric == "bpb" else _nats_per_token(samples[at] or {})
     found = {}
     if reference is None:
         found[at] = Versus(0.0, None, None, "best", rows[at].method)
@@ -160,7 +127,7 @@ def compare_with(
     return found
 
 
-def _rows(samples: Sequence[Mapping[int, Sample] | None]) -> dict[int, _Row]:
+def ranked_rows(samples: Sequence[Mapping[int, Sample] | None]) -> dict[int, RankedRow]:
     """Return the rows that are ranked, cut to the documents that all of them have."""
     counts = {i: len(of) for i, of in enumerate(samples) if of}
     every = on_shared_documents([one for of in samples if of for one in of.values()])
@@ -180,26 +147,26 @@ def _rows(samples: Sequence[Mapping[int, Sample] | None]) -> dict[int, _Row]:
         mean, spread = mean_and_spread(values[i])
         method: Method = "documents" if spread is None else "moderated" if i in moderated else "welch"
         variance, freedom = moderated.get(i, ((spread or 0.0) ** 2, max(counts[i] - 1, 1)))
-        rows[i] = _Row(every[place], ratios[place], mean, variance / counts[i], freedom, method)
+        rows[i] = RankedRow(ratios[place], mean, variance / counts[i], freedom, method)
     return rows
 
 
-def _unpaired(a: _Row, b: _Row) -> Estimate:
+def unpaired(a: RankedRow, b: RankedRow) -> Estimate:
     """Return the mean of a minus that of b: seeds as Welch (1947), documents paired."""
     variance = a.variance + b.variance
     squares = a.variance**2 / a.freedom + b.variance**2 / b.freedom
     return Estimate(
-        value=a.mean - b.mean,
-        seeds=min(len(a.samples), len(b.samples)),
-        seed_variance=variance or None,
-        seed_freedom=variance**2 / squares if squares else math.inf,
-        **document_part([*a.samples, *b.samples], a.ratios, b.ratios),
+        a.mean - b.mean,
+        variance,
+        *document_part(a.ratios, b.ratios),
+        seed_freedom=variance**2 / squares if squares else 1.0,
     )
 
 
-def _nats_per_token(sample: Sample) -> float:
-    """Return how many nats per token are one bit per byte; the same for all rows that share their targets."""
-    return sample.ratio("targets").value / sample.ratio("bytes").value
+def _nats_per_token(row: Mapping[int, Sample]) -> float:
+    """Return how many nats per token are one bit per byte, on targets that all rows share."""
+    columns = next(iter(row.values())).columns
+    return math.log(2) * sum(columns["bytes"]) / sum(columns["targets"])
 
 
 def _holm(p: Sequence[float | None]) -> tuple[list[float | None], list[float]]:
@@ -217,102 +184,3 @@ def _holm(p: Sequence[float | None]) -> tuple[list[float | None], list[float]]:
         so_far = max(so_far, min(1.0, (len(order) - rank) * one))
         corrected[i], levels[i] = so_far, level
     return corrected, levels
-
-
-def compare_pairs(
-    labels: Sequence[str], samples: Sequence[Samples | None], only: int | None = None, chosen: bool = False
-) -> list[Pair]:
-    """Return every pair of a column, or those with the row `only`. None in `samples`: not ranked.
-
-    Holm (1979) over all pairs of the column that have an interval, also where only some are asked for, unless
-    the row was `chosen` before anybody looked at the numbers.
-    """
-    have = {i: sample for i, sample in enumerate(samples) if sample is not None}
-    indices = list(combinations(have, 2))
-    if only is not None:
-        indices = [(min(only, i), max(only, i)) for i in have if i != only and only in have]
-    pairs, estimates = [], []
-    for a, b in indices:
-        seeds = sorted(set(have[a]) & set(have[b]))
-        estimate = _difference(have[a], have[b], seeds, "bytes")
-        value = None if estimate is None else estimate.value
-        pairs.append(Pair(a, b, [labels[a], labels[b]], seeds, value))
-        estimates.append(estimate)
-    count = len(pairs) if chosen else len(have) * (len(have) - 1) // 2
-    _judge(pairs, estimates, unseen=count - len(pairs))
-    return pairs
-
-
-def _difference(a: Samples, b: Samples, seeds: Sequence[int], per: Per) -> Estimate | None:
-    """Return a - b over the seeds; None without any, or where one shares no document."""
-    both = [on_shared_documents([a[seed], b[seed]]) for seed in seeds]
-    shared = [(one[0], one[1]) for one in both if one]
-    return difference(shared, per) if shared and len(shared) == len(seeds) else None
-
-
-def _judge(pairs: Sequence[Pair], estimates: Sequence[Estimate | None], unseen: int) -> None:
-    """Set corrected p, interval and word of each pair.
-
-    The smallest p is held against 0.05 / m, the next against 0.05 / (m - 1), until one fails; the rest keep
-    that one's level. A tie is an interval at that level that lies within the margin.
-    """
-    have = [(pair, one) for pair, one in zip(pairs, estimates, strict=True) if one is not None]
-    found = p_beyond([estimate for _, estimate in have], SAME)
-    tested = [(min(1.0, 2 * p), *one) for p, one in zip(found, have, strict=True) if p is not None]
-    tested.sort(key=lambda one: one[0])
-    corrected = holm([p for p, _, _ in tested], unseen)
-    level, failed = 0.0, False
-    for rank, (p, pair, estimate) in enumerate(tested):
-        if not failed:
-            level = (1 - CONFIDENCE) / (len(tested) + unseen - rank)
-            failed = p >= level
-        low, high = estimate.interval(1 - level) or (0.0, 0.0)
-        pair.p, pair.interval = corrected[rank], [low, high]
-        if not failed:
-            pair.word = "lower" if estimate.value < 0 else "higher"
-        elif low >= -SAME and high <= SAME:
-            pair.word = "tie"
-
-
-def holm(p: Sequence[float], unseen: int = 0) -> list[float]:
-    """Return Holm's corrected p, in the order given; `unseen` more, not computed, count as the largest."""
-    corrected, so_far = [0.0] * len(p), 0.0
-    for rank, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
-        so_far = max(so_far, min(1.0, (len(p) + unseen - rank) * p[i]))
-        corrected[i] = so_far
-    return corrected
-
-
-def word_for(row: int, pair: Pair) -> Word:
-    """Return the word of a pair as seen from one of its rows."""
-    turned: dict[Word, Word] = {"lower": "higher", "higher": "lower"}
-    return pair.word if pair.a == row else turned.get(pair.word, pair.word)
-
-
-def surely_below(pairs: Sequence[Pair], row: int) -> list[int]:
-    """Return the rows that are clearly lower than this one."""
-    below = [pair.b for pair in pairs if pair.a == row and pair.word == "higher"]
-    return below + [pair.a for pair in pairs if pair.b == row and pair.word == "lower"]
-
-
-def marks(pairs: Sequence[Pair], lowest: int) -> dict[int, Mark]:
-    """Return the mark of each row that is not clearly above the row `lowest`; the others have none."""
-    found: dict[int, Mark] = {lowest: "lowest"}
-    for pair in pairs:
-        if lowest in (pair.a, pair.b) and (word := word_for(lowest, pair)) != "lower":
-            found[pair.b if pair.a == lowest else pair.a] = "tie" if word == "tie" else "unclear"
-    return found
-
-
-def against_baseline(
-    labels: Sequence[str], samples: Sequence[Samples | None], baseline: int, metric: Metric
-) -> dict[int, AgainstBaseline]:
-    """Return the difference of each row that may be compared with the baseline."""
-    found = {}
-    for pair in compare_pairs(labels, samples, baseline, chosen=True):
-        other = pair.b if pair.a == baseline else pair.a
-        ours, theirs = samples[other] or {}, samples[baseline] or {}
-        if estimate := _difference(ours, theirs, pair.seeds, "bytes" if metric == "bpb" else "targets"):
-            word = word_for(other, pair)
-            found[other] = AgainstBaseline(estimate.value, interval_of(estimate), list(pair.seeds), word)
-    return found

@@ -31,6 +31,7 @@ from posenc.results.settings import (
 from posenc.results.statistics import Sample
 
 UNKNOWN = "unknown"
+CODE = "code"
 TargetSet = tuple[str, str, int, str]  # fingerprint, split, stride or 0, hash of the targets
 
 
@@ -47,6 +48,11 @@ class Selected:
     def records(self) -> list[Record]:
         """All of them."""
         return [record for cells in self.cells.values() for record in cells.values()]
+
+    @property
+    def targets_hash(self) -> str:
+        """Of the one set of targets of its records."""
+        return self.records[0]["targets_hash"]
 
     def record(self, extend: str | None, multiple: float) -> Record | None:
         """Return the record at this window length, if any."""
@@ -101,12 +107,9 @@ def select(runs: Sequence[Run], protocol: str, steps: Mapping[int, int] | None =
     selected = []
     for run, count, kept in newest:
         best = min({target_set(record) for record in kept}, key=lambda key: ranked[key])
-        chosen = [record for record in kept if target_set(record) == best]
-        knobs = _knobs_shown(chosen)
         one = Selected(run)
-        for record in chosen:
-            if knobs[extend_key(record)] == _knobs(record):
-                one.cells.setdefault(extend_key(record), {}).setdefault(multiple_of(record), record)
+        for record in _of_one_tuning([record for record in kept if target_set(record) == best]):
+            one.cells.setdefault(extend_key(record), {}).setdefault(multiple_of(record), record)
         one.left_out = count - len(one.records)
         selected.append(one)
     return selected
@@ -125,22 +128,21 @@ def _preference(key: TargetSet, found: Sequence[tuple[Run, Record]]) -> tuple[An
     return tuned_on, -owners, foreign, -len(windows), -max(windows), -targets, key
 
 
-def _knobs(record: Record) -> str:
-    """Return all that was set; `resolved` is what came of it at one window."""
-    if record["extend"] is None:
-        return ""
-    return json.dumps({**record["extend"], "resolved": None}, sort_keys=True)
-
-
-def _knobs_shown(records: Sequence[Record]) -> dict[str | None, str]:
-    """Return for each extension its knobs with the most and the longest windows.
+def _of_one_tuning(records: Sequence[Record]) -> list[Record]:
+    """Return the records of each extension with the knobs that have the most and the longest windows.
 
     Tuned anew on other lengths they may differ, and a row made of both would be of neither.
     """
-    windows: dict[tuple[str | None, str], set[int]] = defaultdict(set)
+    tunings: dict[str | None, dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
-        windows[extend_key(record), _knobs(record)].add(record["window"])
-    return dict(sorted(windows, key=lambda key: (len(windows[key]), max(windows[key]), key[1])))
+        knobs = json.dumps({**(record["extend"] or {}), "resolved": None}, sort_keys=True)
+        tunings[extend_key(record)][knobs].append(record)
+
+    def preference(item: tuple[str, list[Record]]) -> tuple[int, int, str]:
+        windows = {record["window"] for record in item[1]}
+        return len(windows), max(windows), item[0]
+
+    return [record for of in tunings.values() for record in max(of.items(), key=preference)[1]]
 
 
 def parse_multiple(text: str, option: str = "--length") -> float:
@@ -169,33 +171,30 @@ def only(
     targets there are, so a longer evaluation is another set. `stride` in tokens, of records that have one.
     Raises UserError if nothing is left (of `protocol`), though there was something.
     """
-    asked = {"multiple": length, "corpus": corpus, "split": split, "stride": stride}
-    asked = {key: value for key, value in asked.items() if value is not None}
     kept = list(runs)
+    asked = {"multiple": length, "corpus": corpus, "split": split, "stride": stride}
     for key, value in asked.items():
-        before = kept
+        if value is None:
+            continue
+        of = [r for run in kept for r in run.records if protocol in (None, r["protocol"]) or key == "stride"]
+        there: set[Any] = {record[key] for record in of} - {None}  # type: ignore[literal-required]
+        if (there or key == "stride") and not any(_is(one, value) for one in there):
+            option, x = ("--length", "x") if key == "multiple" else (f"--{key}", "")
+            shown = [f"{as_text(one)}{x}" for one in sorted(there)]
+            raise UserError(option, f"{as_text(value)}{x}", "no record is of this", allowed=shown or "none")
         kept = [dataclasses.replace(run, records=_asked(run.records, key, value)) for run in kept]
-        for_protocol = None if key == "stride" else protocol  # other protocols' tables may have strides
-        there, left = _values(before, key, for_protocol), _values(kept, key, for_protocol)
-        if not left and (there or key == "stride"):
-            is_length = key == "multiple"
-            shown = [f"{one:g}x" if is_length else str(one) for one in there]
-            option, text = ("--length", f"{value:g}x") if is_length else (f"--{key}", str(value))
-            raise UserError(option, text, "no record is of this", allowed=shown or "none")
     return kept
 
 
-def _values(runs: Sequence[Run], key: str, protocol: str | None) -> list[Any]:
-    """Return what the records (of the protocol) have under a key, sorted."""
-    records: list[Any] = [r for run in runs for r in run.records if protocol in (None, r["protocol"])]
-    return sorted({record[key] for record in records} - {None})
+def _is(value: Any, asked: Any) -> bool:
+    return math.isclose(value, asked) if isinstance(asked, float) else bool(value == asked)
 
 
 def _asked(records: Sequence[Record], key: str, value: Any) -> list[Record]:
     """Return the records with this value; of a length those of all target sets that it was measured on."""
     if key != "multiple":
         return [r for r in records if r[key] == value or (key == "stride" and r[key] is None)]  # type: ignore[literal-required]
-    sets = {(r["protocol"], target_set(r)) for r in records if math.isclose(r["multiple"], value)}
+    sets = {(r["protocol"], target_set(r)) for r in records if _is(r["multiple"], value)}
     sets |= {(REFERENCE_PROTOCOL, targets) for _, targets in sets}
     return [r for r in records if (r["protocol"], target_set(r)) in sets]
 
@@ -203,15 +202,17 @@ def _asked(records: Sequence[Record], key: str, value: Any) -> list[Record]:
 def mixed_values(selected: Sequence[Selected]) -> list[dict[str, str]]:
     """Return for each run the keys that differ anywhere among them, with that run's value as text."""
     rows = [_comparable(one) for one in selected]
-    hashes = _differing_targets(selected)
     models = [flatten((one.run.facts or {}).get("model", {})) for one in selected]
     unlike = differing(models)
     named = ["name"] if "name" in unlike else unlike
+    longest: dict[str, float] = defaultdict(float)  # the longest window decides which targets there are
+    for one in selected:
+        longest[one.targets_hash] = max(longest[one.targets_hash], *map(multiple_of, one.records))
     for one, row, model in zip(selected, rows, models, strict=True):
         row["model"] = " ".join(
             model.get(k, UNKNOWN) if k == "name" else f"{k}={model.get(k)}" for k in named
         )
-        row["target set"] = hashes.get(id(one), "")
+        row["target set"] = f"{one.targets_hash[:8]}, to {longest[one.targets_hash]:g}x"
     keys = differing(rows)
     if any(key in keys for key in ("evaluated on", "split", "stride", "tokenizer", "context length")):
         keys = [key for key in keys if key != "target set"]  # then the targets differ anyway: name the cause
@@ -255,9 +256,8 @@ def _alike(runs: Sequence[Run], protocol: str) -> list[tuple[dict[str, str], lis
 
 def _kind(run: Run) -> tuple[str, str]:
     """Return encoding and settings, and the size, as comparable texts."""
-    return json.dumps([encoding_of(run), settings_of(run)], sort_keys=True), json.dumps(
-        size_of(run), sort_keys=True
-    )
+    kind = json.dumps([encoding_of(run), settings_of(run)], sort_keys=True)
+    return kind, json.dumps(size_of(run), sort_keys=True)
 
 
 def _comparable(one: Selected) -> dict[str, str]:
@@ -286,26 +286,7 @@ def tokens_trained(one: Selected) -> int | str:
     return tokens * step // steps if isinstance(steps, int) and 0 < step < steps else tokens
 
 
-def _differing_targets(selected: Sequence[Selected]) -> dict[int, str]:
-    """Return what names each run's targets in the first column where they are not all the same, by id."""
-    columns: dict[float, dict[int, str]] = defaultdict(dict)
-    for one in selected:
-        for record in one.records:
-            column = 0.0 if "curve" in record else multiple_of(record)  # curves share their columns, the bins
-            columns[column].setdefault(id(one), record["targets_hash"])
-    unlike = (hashes for _, hashes in sorted(columns.items()) if len(set(hashes.values())) > 1)
-    hashes = next(unlike, {})
-    # the longest window decides which targets there are
-    return {
-        id(one): f"{hashes[id(one)][:8]}, to {max(map(multiple_of, one.records)):g}x"
-        for one in selected
-        if id(one) in hashes
-    }
-
-
 # --- rows
-
-CODE = "code"
 
 
 @dataclass
@@ -478,26 +459,22 @@ def _label(rows: Sequence[RowGroup]) -> None:
         row.label = " ".join(parts)
         of_name[row.label, tuple(row.mixed.items())].append(row)
     for twins in of_name.values():
-        measured = [row for row in twins if row.measured]
-        for row in twins if len(twins) > 1 else []:
-            if row.members and measured != [row]:
-                row.label += f" [{row.members[0].run.name}]"
+        for row in sorted(twins, key=lambda row: not row.measured)[1:]:
+            row.label += f" [{row.members[0].run.name}]"
 
 
-def shown_of(selected: Sequence[Selected], groups: Sequence[RowGroup]) -> list[Selected]:
-    """Return what of the runs' records is in these rows."""
+def shown_of(
+    selected: Sequence[Selected], groups: Sequence[RowGroup]
+) -> tuple[list[Selected], list[dict[str, str]]]:
+    """Return what of the records is in these rows, and `mixed_values` of it, which each row gets too."""
     kept = {(id(member.run), group.extend) for group in groups for member in group.members}
     cut = [{key: one.cells[key] for key in one.cells if (id(one.run), key) in kept} for one in selected]
-    return [replace(one, cells=cells) for one, cells in zip(selected, cut, strict=True) if cells]
-
-
-def relabel(
-    selected: Sequence[Selected], mixed: Sequence[dict[str, str]], groups: Sequence[RowGroup]
-) -> None:
-    """Set in each row what it has of the keys in which the shown ones differ."""
-    values = {id(one.run): own for one, own in zip(selected, mixed, strict=True)}
+    shown = [replace(one, cells=cells) for one, cells in zip(selected, cut, strict=True) if cells]
+    mixed = mixed_values(shown)
+    values = {id(one.run): own for one, own in zip(shown, mixed, strict=True)}
     for group in groups:
         group.mixed = next((values[id(m.run)] for m in group.members if id(m.run) in values), {})
+    return shown, mixed
 
 
 def fold(groups: Sequence[RowGroup]) -> tuple[list[RowGroup], list[RowGroup]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,17 +12,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from posenc.core.paths import choice_file, conf_dir
 from posenc.results.load import SUFFIX, Run, load_run, run_places
 from posenc.results.rows import select
 from posenc.results.schema import HEADLINE, Record, RunFacts
-from posenc.results.settings import as_text, encoding_of, own_yaml, value_of_key
+from posenc.results.settings import encoding_of, value_of_key
 
 TAIL = 4096  # bytes; a line of metrics.jsonl has about 150
-PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+@%-]*|-?[0-9]+x?|[0-9.]+x")
-RESERVED = {"null", "true", "false", "nan", "inf", "on", "off", "yes", "no", "none"}  # to YAML or Hydra
-FROM_PATH = {"name", "runs_dir", "experiment_name"}  # follow from where the run lies
-MISSING = object()
 
 
 @dataclass
@@ -86,7 +80,7 @@ def run_summary(path: Path) -> RunSummary:
         run=run,
         state=run.state,
         reason=run.reason,
-        experiment=as_text(config.get("experiment_name", path.parent.name)) or None,
+        experiment=value_of_key(run, "experiment"),
         encoding=encoding_of(run),
         model=value_of_key(run, "model"),
         context_length=_whole(facts.get("context_length", config.get("context_length"))),
@@ -146,58 +140,9 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and abs(value) < 1e18 else None
 
 
-# --- the command line that reproduces a run's settings
-
-
-def resume_command(config: dict[str, Any], directory: Path) -> str | None:
-    """Return `posenc train ...`, quoted for a shell, for the settings of a config.yaml in `directory`.
-
-    None where a choice is neither posenc's nor an installed package's: only the user knows its folder.
-    """
-    defaults = own_yaml(conf_dir() / "train.yaml")
-    entries = [pair for entry in defaults["defaults"] if isinstance(entry, dict) for pair in entry.items()]
-    words: list[str] = []
-    for group, default in entries:
-        settings = config.get(group)
-        if not isinstance(default, str) or not isinstance(settings, dict):
-            continue
-        choice = settings.get("name", default)
-        path = choice_file(group, choice)
-        if path is None and group == "model":  # a model with sizes of its own is named by them
-            choice, path = default, choice_file(group, default)
-        if path is None:
-            return None
-        words += [] if choice == default and group != "encoding" else [f"{group}={choice}"]
-        inner = {key: value for key, value in settings.items() if key != "name"}
-        words += _overrides(group, inner, own_yaml(path))
-    for key, default in defaults.items():
-        if key not in ("defaults", "hydra") and key not in FROM_PATH and key in config:
-            words += _overrides(key, config[key], default)
-    place = {"experiment_name": directory.parent.name, "runs_dir": str(directory.parent.parent)}
-    words += [f"{key}={override_text(value)}" for key, value in place.items() if value != defaults[key]]
-    return shlex.join(["posenc", "train", *words])
-
-
-def override_text(value: Any) -> str:
-    """Return a value as Hydra reads it in an override."""
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{override_text(one)}" for key, one in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(override_text(one) for one in value) + "]"
-    if not isinstance(value, str):
-        return as_text(value)
-    if PLAIN.fullmatch(value) and value.lower() not in RESERVED:
-        return value
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def _overrides(key: str, value: Any, default: Any) -> list[str]:
-    """Return the overrides that turn `default` into `value`."""
-    if isinstance(value, dict) and isinstance(default, dict):
-        inner = [_overrides(f"{key}.{name}", one, default.get(name, MISSING)) for name, one in value.items()]
-        return [word for words in inner for word in words]
-    if isinstance(default, str) and re.fullmatch(r"[0-9.]+e[+-]?[0-9]+", default):
-        default = float(default)  # YAML 1.1 reads 4e6 as text, OmegaConf as a number
-    if default is not MISSING and (value == default or as_text(value) == as_text(default)):
-        return []
-    return [f"{key}={override_text(value)}"]
+def resume_command(run: Run) -> str | None:
+    """Return `posenc train ...`, quoted for a shell; None where status.json does not name the overrides."""
+    overrides = run.status.get("overrides")
+    if not isinstance(overrides, list) or not all(isinstance(one, str) for one in overrides):
+        return None
+    return shlex.join(["posenc", "train", *overrides])

@@ -146,7 +146,7 @@ def make_record(
     count, size, total = sum(sums["targets"]), sum(sums["bytes"]), math.fsum(sums["nats"])
     mean = total / count if rows else None
     ppl = math.inf if mean is None else perplexity(mean)
-    interval = ratio_interval(sums["nats"], sums["targets"]) if rows else None
+    interval = ratio_interval(sums["nats"], sums["targets"], sums.get("group")) if rows else None
     record = Record(
         protocol=cell["protocol"],
         extend=cell.get("extend"),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from posenc.core.errors import UserError, visible
+from posenc.core.errors import UserError
 from posenc.core.paths import choice_file
 from posenc.results.load import Run
 
@@ -185,18 +185,15 @@ def value_of_key(run: Run, key: str) -> str | None:
         value = KEYS[key](run)
         return None if value is None else as_text(value)
     flat = _flat(run)
-    return flat.get(key, flat.get(f"{key}.name"))
+    names = (one for name in ALIASES.get(key, (key,)) for one in (name, f"{name}.name"))
+    return next((flat[name] for name in names if name in flat), None)
 
 
 def check_key(runs: Sequence[Run], key: str, option: str) -> None:
     """Raise UserError if no run has this key."""
-    if not runs or any(value_of_key(run, key) is not None for run in runs):
-        return
-    if key in KEYS:
-        damaged = [f"{visible(run.name)}: {visible(run.problem)}" for run in runs if run.problem][:3]
-        raise UserError(option, key, "no run has a value for it", hint="\n".join(damaged) or None)
-    known = [*KEYS, *sorted({one for run in runs for one in _flat(run)} - set(KEYS))]
-    raise UserError(option, key, "no run has this key", allowed=known)
+    if runs and all(value_of_key(run, key) is None for run in runs):
+        known = sorted({one for run in runs for one in _flat(run)} - {*KEYS, *ALIASES})
+        raise UserError(option, key, "no run has this key", allowed=[*KEYS, *ALIASES, *known])
 
 
 def facets_of(runs: Sequence[Run], key: str) -> list[tuple[dict[str, str], list[Run]]]:
@@ -216,15 +213,7 @@ def _by_size(value: str) -> tuple[int, float, str]:
 
 
 def _flat(run: Run) -> dict[str, str]:
-    return flatten(run.config or dict(run.facts or {}))
-
-
-def _fact(name: str) -> Callable[[Run], Any]:
-    return lambda run: (run.facts or {}).get(name, (run.config or {}).get(name))
-
-
-def _named(fact: str, group: str) -> Callable[[Run], Any]:
-    return lambda run: spoken_name((run.facts or {}).get(fact)) or spoken_name((run.config or {}).get(group))
+    return flatten(dict(run.facts or {})) | flatten(run.config or {})
 
 
 KEYS: dict[str, Callable[[Run], Any]] = {
@@ -233,11 +222,6 @@ KEYS: dict[str, Callable[[Run], Any]] = {
     "status": lambda run: run.state,
     "name": lambda run: run.name,
     "path": lambda run: str(run.path),
-    "context_length": _fact("context_length"),
-    "T": _fact("context_length"),
-    "corpus": _named("corpus", "data"),
-    "data": _named("corpus", "data"),
-    "model": _named("model", "model"),
-    "tokenizer": _named("tokenizer", "tokenizer"),
-    "tokens": _fact("tokens"),
+    "experiment": lambda run: (run.config or {}).get("experiment_name", run.path.parent.name) or None,
 }
+ALIASES = {"T": ("context_length",), "corpus": ("corpus", "data"), "data": ("data", "corpus")}

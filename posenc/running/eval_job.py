@@ -235,8 +235,6 @@ def _run(job: Job, stop: StopFlag) -> Outcome:
             peak_memory_bytes=None,  # this process did not train it
         )
         folder.put_together(job.directory, facts, newer=False)
-    if not group.is_first:
-        return Outcome(0, records)
     if job.tracking["name"] != "none" and is_held(job.directory, "run"):  # which sends all at its end
         say("this run is being trained: its own process tells the tracker of these numbers")
         return Outcome(0, records)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -33,8 +32,6 @@ from posenc.running.signals import StopFlag
 from posenc.tracking import Tracker, build_tracker
 from posenc.tracking.base import NoTracker
 from posenc.training.distributed import current
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -93,8 +90,6 @@ def measure(
     plan, directory, corpus = job.evaluation, job.directory, job.data["name"]
     subject, request = subject_and_request(job, model, store)
     extension = build_extension(plan.extend, model)
-    for warning in [] if extension is None else extension.warnings():
-        log.warning("%s", warning)
     subject = dataclasses.replace(subject, extension=extension, check_stop=stop.check)
     grid = candidates(extension, model) if plan.tune else []
     if plan.tune and not grid:

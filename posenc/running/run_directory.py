@@ -77,6 +77,7 @@ def write_status(directory: Path, status: str, **more: Any) -> None:
             "updated": now,
             "versions": versions(),
             "git_commit": git_commit(),
+            "overrides": before.get("overrides"),
             **more,
         },
     )

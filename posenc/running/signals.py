@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from posenc.core.console import say
-from posenc.core.errors import RunError, UserError
+from posenc.core.errors import RunError, UserError, first_line
 
 WAIT = "POSENC_WAIT"  # 1: wait for a run that another process holds, instead of refusing
 SWEEP = "POSENC_SWEEP"  # the sweep's name
@@ -28,8 +28,6 @@ DEBUG = "HYDRA_FULL_ERROR"  # 1: tracebacks, as for Hydra (--debug)
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SIGHUP: 143}
 ONE_WISH = 1.0  # seconds in which signals count as one: a terminal, a sweep and a cluster may all send it
-# What the loader of libraries says; not "in static TLS block", which is no matter of size.
-NO_ROOM_TO_LOAD = ("failed to map segment", "annot allocate memory: ", "object: Cannot allocate memory")
 
 
 def debugging() -> bool:
@@ -186,11 +184,6 @@ def _by_the_machine(error: BaseException) -> RunError | None:
             return RunError(f"cannot write the output: {error.strerror}")
         if error.errno == errno.ENOENT:  # no file is named where os.getcwd fails
             return RunError("the working folder is gone", hint="cd into one that is there")
-    cannot_load = isinstance(error, ImportError | OSError) and any(w in str(error) for w in NO_ROOM_TO_LOAD)
-    out_of_memory = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
-    if cannot_load or out_of_memory:
-        detail = f": {error}" if str(error) else ""
-        return RunError(
-            f"not enough memory{detail}", hint="a smaller model or batch; ulimit -v tells a limit"
-        )
+    if isinstance(error, MemoryError) or "allocate memory" in str(error):  # of the system, of torch
+        return RunError(f"not enough memory: {first_line(error)}", hint="a smaller model, length or batch")
     return None

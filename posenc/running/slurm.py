@@ -33,11 +33,11 @@ from posenc.config.schema import register_schemas
 from posenc.core.console import say
 from posenc.core.errors import RunError, UserError, visible
 from posenc.core.paths import expanded
-from posenc.report.runs_table import unfinished_lines
-from posenc.running.jobs import requested_targets, run_job, state_of, validated
-from posenc.running.run_directory import DIVERGED, FINISHED, OPEN
+from posenc.running.jobs import run_job
+from posenc.running.run_directory import DIVERGED, FINISHED, OPEN, read_status
 from posenc.running.signals import CODES, InterruptedRunError, StopFlag, debugging
-from posenc.running.sweep import show_tables
+from posenc.running.sweep import pool_of, show_sweep
+from posenc.running.worker_pool import FAILED, WAITING, Job, WorkerPool
 
 register_schemas()  # a launcher's process comes here first
 SUBMITIT = "SUBMITIT_EXECUTOR"  # environment: set where submitit runs a job
@@ -53,29 +53,19 @@ def run_launched(command: str, line: CommandLine, composed: Jobs) -> int:
 
     0, 1 if anything is not finished, 130 or 143 after a signal, which ends the waiting.
     """
-    jobs = composed.jobs
-    targets = requested_targets(command, jobs)
-    places = [validated(command, job.settings).directory for job in jobs]
-    states = [state_of(command, job.settings) for job in jobs]
-    failed = False
-    for job, state in zip(jobs, states, strict=True):
-        if state == FINISHED:
-            say(f"{_name(job)}: already finished")
-        elif state == DIVERGED:
-            say(f"{_name(job)}: diverged before, which is final without --retry")
-            failed = True
-    waiting = [i for i, state in enumerate(states) if state in (None, OPEN)]
+    pool = pool_of(command, line, composed)
+    waiting = [i for i, job in enumerate(pool.jobs) if job.state == WAITING]
     with StopFlag() as stop:
         try:
             while waiting:
                 first: dict[Path, int] = {}  # two jobs of one directory go one after the other
                 for i in waiting:
-                    first.setdefault(places[i], i)
+                    first.setdefault(pool.jobs[i].place, i)
                 now = list(first.values())
                 waiting = [i for i in waiting if i not in now]
-                codes = _launch(command, line, [jobs[i] for i in now])
+                codes = _launch(command, line, [composed.jobs[i] for i in now])
                 for i, code in zip(now, codes, strict=True):
-                    failed |= _failed(command, jobs[i], code)
+                    _note_end(pool, pool.jobs[i], code)
         except InterruptedRunError as interrupted:
             say(f"{stop.name}: {str(interrupted) or NONE_RUN}")
             return stop.exit_code
@@ -86,30 +76,24 @@ def run_launched(command: str, line: CommandLine, composed: Jobs) -> int:
                 raise
             hint = "said by the launcher; --debug shows where"
             say(RunError(f"{type(error).__name__}: {error}", hint=hint).text())
-            failed = True
-    for text in unfinished_lines(show_tables(places, targets)):
-        say(text)
-    for path in dict.fromkeys(places):
-        if not path.is_dir():
-            say(f"{path.name}: nothing on disk")
-    return int(failed)
+    return show_sweep(command, composed, pool.jobs)
 
 
-def _name(job: ComposedJob) -> str:
-    return visible(" ".join(of_the_job(job)))
-
-
-def _failed(command: str, job: ComposedJob, code: int) -> bool:
-    """Tell whether a job failed: by how its run stands; of an evaluation, by its exit code.
+def _note_end(pool: WorkerPool, job: Job, code: int) -> None:
+    """Note how a job ended: by how its run stands; of an evaluation, by its exit code.
 
     A job's result may be lost, or be visible on a network disk before what is in the run directory.
     """
     end = time.monotonic() + SEEN_WITHIN
-    while (state := state_of(command, job.settings)) == OPEN and code == 0 and time.monotonic() < end:
+    while (state := pool.state_of(job)) == OPEN and code == 0 and time.monotonic() < end:
         time.sleep(0.5)
-    if state == OPEN and code == 0:
-        say(f"{_name(job)}: its job ended with 0, but its run is not finished")
-    return state != FINISHED if state is not None else code != 0
+    if state == FINISHED or (state is None and code == 0):
+        job.state = FINISHED
+    elif state == DIVERGED:
+        job.state, job.reason = DIVERGED, read_status(job.place).get("reason")
+    else:
+        job.state = FAILED
+        job.reason = f"exit code {code}" if code else "its job ended with 0, but its run is not finished"
 
 
 def _launch(command: str, line: CommandLine, jobs: Sequence[ComposedJob]) -> list[int]:
@@ -132,7 +116,8 @@ def _launch(command: str, line: CommandLine, jobs: Sequence[ComposedJob]) -> lis
         )
         by_submitit = kind.endswith((".SlurmLauncher", ".LocalLauncher"))
         try:
-            with waiting_for_each() if by_submitit else contextlib.nullcontext():
+            each = waiting_for_each() if by_submitit else contextlib.nullcontext()
+            with contextlib.redirect_stdout(sys.stderr), each:  # submitit logs to the stdout of its import
                 returns = launcher.launch([of_the_job(job) for job in jobs], 0)
         except InterruptedRunError:
             if not slurm:

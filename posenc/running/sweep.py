@@ -48,30 +48,38 @@ def fails_fast(composed: Jobs) -> bool:
 def run_sweep(command: str, line: CommandLine, composed: Jobs) -> int:
     """Run the jobs, print the comparison on stdout and the failures on stderr; return the exit code.
 
-    0, 1 if anything is not finished, 130 or 143 after a signal, which ends the running jobs and the sweep. No
-    process is started for what is finished or diverged: that would take three seconds each.
+    0, 1 if anything is not finished, 130 or 143 after a signal, which ends the running jobs and the sweep.
     """
-    jobs = _pool_jobs(command, line, composed.jobs)
-    pool = WorkerPool(
-        jobs,
-        lambda job: state_of(command, job.settings),
-        lambda job: losses_text(job.place) if command == "train" else "",
-        lock=LOCKS[command],
-        fail_fast=fails_fast(composed),
-    )
-    for job in jobs:
-        pool.settle(job, "already finished")
-    left = [job for job in jobs if job.state == WAITING]
+    pool = pool_of(command, line, composed)
+    left = [job for job in pool.jobs if job.state == WAITING]
     if composed.n_jobs != 1 and left:
         pool.cores, pool.gpus = usable_cores(), visible_gpus()
         most = jobs_at_once(composed.n_jobs, [job.device for job in left], pool.cores, len(pool.gpus))
         pool.at_once = min(most, len({job.place for job in left}))
     pool.run()
+    code = show_sweep(command, composed, pool.jobs)
+    return CODES[signal.Signals(pool.received[0])] if pool.received else code
+
+
+def pool_of(command: str, line: CommandLine, composed: Jobs) -> WorkerPool:
+    """Return the jobs; what is finished or diverged is settled and starts no process, which takes seconds."""
+    pool = WorkerPool(
+        _pool_jobs(command, line, composed.jobs),
+        lambda job: state_of(command, job.settings),
+        lambda job: losses_text(job.place) if command == "train" else "",
+        lock=LOCKS[command],
+        fail_fast=fails_fast(composed),
+    )
+    for job in pool.jobs:
+        pool.settle(job, "already finished")
+    return pool
+
+
+def show_sweep(command: str, composed: Jobs, jobs: Sequence[Job]) -> int:
+    """Print the comparison and the failures; return 1 if anything is not finished."""
     show_tables([job.place for job in jobs], requested_targets(command, composed.jobs))
     for text in failures(jobs):
         say(text)
-    if pool.received:
-        return CODES[signal.Signals(pool.received[0])]
     return 1 if any(job.state != FINISHED for job in jobs) else 0
 
 
@@ -120,21 +128,20 @@ def losses_text(place: Path) -> str:
 
 
 def failures(jobs: Sequence[Job]) -> list[str]:
-    """Return a line for every job not finished, its log, the counts, and what to do; [] if all are."""
+    """Return a line for every job not finished, with its log, the counts, and what resumes; [] if all are."""
     left = [job for job in jobs if job.state != FINISHED]
     if not left:
         return []
     lines = []
     for job in left:
-        lines.append(f"{job.name}: {job.ended}")
-        if (job.place / LOG).is_file():
-            lines.append(f"  log: {visible(job.place / LOG)}")
+        log = f" (log: {visible(job.place / LOG)})" if (job.place / LOG).is_file() else ""
+        lines.append(f"{job.name}: {job.ended}{log}")
     counts = Counter(job.state for job in jobs)
     lines.append(f"{len(jobs)} jobs: " + ", ".join(f"{n} {state}" for state, n in counts.items()))
     if any(job.state != DIVERGED for job in left):
-        lines.append("the same command goes on with what is not finished")
+        lines.append("the same command resumes what is not finished")
     if counts[DIVERGED]:
-        lines.append("diverged is final; with --retry the same command trains those again from the start")
+        lines.append("diverged is final; with --retry the same command trains those again")
     return lines
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from posenc.config.checks import (
+    LARGEST_MODEL,
     LARGEST_TOKENS,
     LONGEST_CONTEXT,
     between,
@@ -37,7 +38,7 @@ from posenc.data import (
     check_tokenizer,
     inspect,
 )
-from posenc.model.decoder import training_flops
+from posenc.model.decoder import count_parameters, training_flops
 from posenc.results.settings import spoken_name
 from posenc.running.build import build_decoder, code_of, resolve_parts
 from posenc.running.measure import Job
@@ -87,6 +88,10 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     parts = resolve_parts(settings, context_length)
     with torch.device("meta"):  # values out of range show when it is built; nothing is allocated
         model = build_decoder(parts, shape, vocab_size=2)
+    parameters = count_parameters(model)["total"]
+    if parameters > LARGEST_MODEL:
+        problem = f"its model would have {parameters:.1e} parameters"
+        raise UserError("model", shape.name, problem, allowed=f"up to {LARGEST_MODEL:.0e}")
     check_positions_reach(model, max(evaluation.windows))
     flops = training_flops(model, context_length) * tokens
     compiled = resolve_compile(train["compile"], device, flops=flops)

@@ -6,6 +6,8 @@ import logging
 import os
 from contextlib import suppress
 
+from hydra.core.hydra_config import HydraConfig
+
 from posenc.core.console import say, shown
 from posenc.core.errors import RunError
 from posenc.core.machine import peak_memory
@@ -15,7 +17,6 @@ from posenc.data import (
     build_tokenizer,
     check_lengths,
     corpus_notes,
-    left_out_of_training,
     prepare,
 )
 from posenc.model.decoder import Decoder, count_parameters
@@ -93,13 +94,15 @@ def _locked(job: TrainJob, stop: StopFlag) -> Outcome:
 
 def _run(job: TrainJob, store: TokenStore, trained_bytes: TokenStore | None, stop: StopFlag) -> Outcome:
     settings, directory = job.settings, job.directory
-    folder.write_status(directory, "running")  # first: else new settings lie beside "finished"
+    overrides = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else None
+    # first: else new settings lie beside "finished"
+    folder.write_status(directory, "running", overrides=overrides)
     folder.write_config(directory, settings)
     model = build_model(settings, job.shape, store.vocab_size)
-    left_out = left_out_of_training(store, settings["context_length"])
-    notes = corpus_notes(job.facts, job.evaluation.split, max(job.evaluation.windows), store)
-    for warning in [*notes, *model.effective_encoding.warnings(), *([left_out] if left_out else [])]:
-        log.warning("%s", warning)
+    windows, length = job.evaluation.windows, settings["context_length"]
+    notes = corpus_notes(job.facts, job.evaluation.split, max(windows), length, store)
+    for note in [*notes, *model.effective_encoding.warnings()]:
+        log.log(logging.INFO if note in job.facts.notes else logging.WARNING, "%s", note)
     tracker = tracker_of(job, os.environ.get(SWEEP, settings["experiment_name"]))
     status = "failed"
     try:

@@ -13,8 +13,9 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from posenc.core.atomic_files import write_json_atomic
 from posenc.core.console import run_interruptible
@@ -22,6 +23,7 @@ from posenc.core.errors import RunError, UserError, visible
 from posenc.tracking import metrics as figures
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 GRACE_SECONDS = 1.0  # beyond a tracker's own time-out, for its service to start or stop
 
@@ -38,26 +40,38 @@ class TrackedRun:
 
     def png(self, kinds: Sequence[str]) -> dict[str, bytes]:
         """Draw plots by kind (keys of `posenc.report.plots.PLOTS`), but those nothing was measured for."""
-        return {kind: png for kind in kinds if (png := self._draw(kind)) is not None}
+        drawn = {kind: self._of_stored(f"the plot {kind}", partial(_plot, kind)) for kind in kinds}
+        return {kind: png for kind, png in drawn.items() if png}
 
-    def _draw(self, kind: str) -> bytes | None:
-        logging.getLogger("matplotlib").setLevel(logging.WARNING)  # at first it says what fonts it found
+    def headline(self) -> str:
+        """Return what was found, in a sentence; empty without a number."""
+        from posenc.report.captions import run_headline
+
+        return self._of_stored("the headline", run_headline) or ""
+
+    def _of_stored(self, what: str, make: Callable[[Any], T]) -> T | None:
         try:
-            from posenc.report.plots import plot_bytes
-            from posenc.results.comparison import compare, protocols_of
             from posenc.results.load import load_run
 
             run = load_run(self.directory)
-            if not (measured := protocols_of([run])):
-                return None
             if run.status.get("status") == "running":  # it is this very job that asks, at its end
                 run.status = {**run.status, "status": "finished"}
-            return plot_bytes("png", kind, [run], [compare([run], measured[0], "nats", allow_mixed=True)])
+            return make(run)
         except UserError as error:
-            logger.debug("no plot %s: %s", kind, error.problem)  # nobody measured what it shows
+            logger.debug("no %s: %s", what, error.problem)  # nobody measured what it shows
         except Exception as error:
-            logger.warning("the plot %s cannot be drawn for the trackers (%s)", kind, reason(error))
+            logger.warning("%s cannot be made for the trackers (%s)", what, reason(error))
         return None
+
+
+def _plot(kind: str, run: Any) -> bytes | None:
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # at first it says what fonts it found
+    from posenc.report.plots import plot_bytes
+    from posenc.results.comparison import CompareRequest, compare_runs, protocols_of
+
+    if not (measured := protocols_of([run])):
+        return None
+    return plot_bytes("png", kind, [run], compare_runs([run], CompareRequest(measured[0])))
 
 
 class Tracker(Protocol):
@@ -116,6 +130,7 @@ class Evaluation:
     windows: list[dict[str, float]]  # a row a window, of the cells that were not logged before
     positions: list[dict[str, float]]  # a row a bin of positions, likewise
     summary: dict[str, float]
+    headline: str  # what was found, in a sentence
     table: list[list[Any]]  # rows of posenc.tracking.metrics.COLUMNS
     pictures: dict[str, bytes]  # PNG by kind
 
@@ -192,7 +207,8 @@ class BaseTracker:
         if fresh:
             windows, positions = figures.by_window(fresh, config), figures.by_position(fresh, config)
             summary, table = figures.summary(every, config), figures.table_rows(every, config)
-            shown = Evaluation(windows, positions, summary, table, self.run.png(self.plots))
+            sentence, pictures = self.run.headline(), self.run.png(self.plots)
+            shown = Evaluation(windows, positions, summary, sentence, table, pictures)
             self._within(lambda: self.send_evaluation(shown))
             self.progress.sent += [cell_key(record) for record in fresh]
             self.save()

@@ -62,7 +62,7 @@ class TensorboardTracker(BaseTracker):
         for kind, png in shown.pictures.items():
             pixels = np.asarray(Image.open(io.BytesIO(png)))
             self._measured.add_image(f"plots/{kind}", pixels, last, dataformats="HWC")
-        self._measured.add_text("evaluation", markdown(shown.table), last)
+        self._measured.add_text("evaluation", f"{shown.headline}\n\n{markdown(shown.table)}", last)
         self._training.flush()
         self._measured.flush()
 

@@ -90,7 +90,9 @@ class TrackioTracker(BaseTracker):
         with as_files(shown.pictures) as paths:
             media: dict[str, Any] = {f"plots/{kind}": trackio.Image(path) for kind, path in paths.items()}
             media["evaluation"] = trackio.Table(columns=list(figures.COLUMNS), data=shown.table)
-            self._begun.log({**shown.summary, **media}, step=max(self.progress.step, 0))
+            self._begun.log(
+                {**shown.summary, "headline": shown.headline, **media}, step=max(self.progress.step, 0)
+            )
 
     def end(self, status: str) -> None:
         """Wait until the database has everything. A run has no state there: how else it ended is an alert."""

@@ -10,8 +10,6 @@ import logging
 import os
 import re
 import shlex
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -130,7 +128,7 @@ class WandbTracker(BaseTracker):
         for row in [*shown.windows, *shown.positions]:
             self._begun.log(row, step=before + 1 if before >= 0 else None, commit=True)
             before = -1
-        self._begun.summary.update(shown.summary)
+        self._begun.summary.update({**shown.summary, "headline": shown.headline})
         wandb = load_wandb()
         with as_files(shown.pictures) as paths:
             media = {f"plots/{kind}": wandb.Image(path) for kind, path in paths.items()}
@@ -225,18 +223,6 @@ def host() -> str:
     """Return `host:port` of the server for messages, without any user name and password of the address."""
     url = settings().base_url
     return visible(urlsplit(url).netloc.rpartition("@")[2] or url)
-
-
-def answers(seconds: float = 2.0) -> bool:
-    """Tell whether the server answers, whatever it says."""
-    try:
-        asked = urllib.request.Request(settings().base_url, method="HEAD")
-        urllib.request.urlopen(asked, timeout=seconds).close()
-    except urllib.error.HTTPError:
-        return True  # a status such as 404 is an answer
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 @contextmanager

@@ -38,26 +38,18 @@ def build_workspace(entity: str, project: str, name: str, protocol: str, multipl
         look = {**by_encoding, "title": title, "title_x": title_x, "title_y": title_y}
         return wr.LinePlot(x=x, y=[y], log_x=x.startswith("eval/"), **look)
 
-    def by_window(measure: str, unit: str) -> Any:
-        title, y = f"{protocol}: {unit} against context", f"eval/{protocol}/{measure}"
-        return curve("eval/window", "window (tokens)", y, title, unit)
-
-    def by_position(measure: str, unit: str) -> Any:
-        y = f"eval/positions/{measure}-by-position"
-        return curve(POSITION, "position (tokens)", y, f"{unit} by position", unit)
-
     def bars(at: str) -> Any:
         title = f"{protocol}: nats per token at {at}"
         return wr.BarPlot(title=title, metrics=[f"eval/{protocol}/nats@{at}"], orientation="h", **by_encoding)
 
-    plots = [f"plots/{kind}" for kind in PLOTS]
+    context = ("eval/window", "window (tokens)", f"eval/{protocol}/nats")
+    position = (POSITION, "position (tokens)", "eval/positions/nats-by-position")
     sections = {
-        "Loss against context": [by_window("nats", "nats per token"), by_window("bpb", "bits per byte")],
-        f"At {multiple}": [bars(multiple), bars("1x")],
-        "By position": [
-            by_position("nats", "nats per token"),
-            by_position("rise", "rise over the loss at T"),
+        "Loss against context": [
+            curve(*context, f"{protocol}: nats per token against context", "nats per token"),
+            curve(*position, "nats per token by position", "nats per token"),
         ],
+        f"At {multiple}": [bars(multiple), bars("1x")],
         "Training": [
             curve("train/tokens", "tokens", f"train/{name}", f"training: {name}", unit)
             for name, unit in TRAINING.items()
@@ -65,7 +57,7 @@ def build_workspace(entity: str, project: str, name: str, protocol: str, multipl
         "Runs": [
             wr.RunComparer(diff_only="split"),
             wr.WeavePanelSummaryTable(table_name="evaluation"),
-            wr.MediaBrowser(title="plots", media_keys=plots),
+            wr.MediaBrowser(title="plots", media_keys=[f"plots/{kind}" for kind in PLOTS]),
         ],
     }
     return ws.Workspace(

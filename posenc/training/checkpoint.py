@@ -191,7 +191,7 @@ def check_run(checkpoint: Checkpoint, run: Mapping[str, Any]) -> None:
     theirs, own = flatten(wrote if isinstance(wrote, dict) else {}), flatten(run)
     odd = [key for key in own if theirs.get(key) != own[key]]
     if odd:
-        shown = dict.fromkeys(["encoding.name", *odd])
+        shown = ["encoding.name"] if "encoding.name" in odd else ["encoding.name", *odd]
         words = [", ".join(f"{key}={one.get(key)}" for key in shown) for one in (theirs, own)]
         problem = f"{checkpoint.path} was written by another run: {words[0]}; this run has {words[1]}"
         raise RunError(problem, hint="put this run's own checkpoints back, or remove them to train afresh")

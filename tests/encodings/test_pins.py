@@ -128,8 +128,8 @@ def test_initial_values_that_start_as_another_encoding() -> None:
         waves = built("sinusoidal_trainable", per_layer=per_layer).rows(pos, 0)
         assert torch.allclose(waves, sinusoids(pos, 32, 1e4), atol=2e-3)  # frequencies are float32
     fire = built("fire", T=64)
-    share = fire.share(torch.tensor([7, 2000]), torch.tensor([0, 7]), 1)
-    assert share[0, 0].item() == pytest.approx(math.log(1.7) / math.log(0.1 * 16 + 1), rel=1e-5)
+    assert bias.above(fire.c, 1e-6).tolist() == pytest.approx([0.1] * 2)
+    assert bias.above(fire.factor, 1e-6).tolist() == pytest.approx([1.0] * 2) and fire.start == 16
     concat = built("learned", heads=8, width=16, per_layer=True, combine="concat").get_parameter("joined")
     assert concat.shape == (2, 128, 256) and concat.std().item() == pytest.approx(256**-0.5, rel=0.02)
 
@@ -220,7 +220,6 @@ FOLLOWS: list[tuple[str, int, dict[str, Any], str, float]] = [
     ("t5", 64, DRAWN, "max_distance", 128),
     ("t5", 64, OFFSET, "max_distance", 64),
     *(("cope", T, {}, "p_max", want) for T, want in ((64, 16), (1024, 64), (3, 1))),
-    ("fire", 64, {}, "start", 16),
     ("fire", 512, {"threshold": 512.0}, "start", 512),
     ("rnope_swa", 64, {}, "window", 32),
     ("rnope_swa", 64, DRAWN, "window", 512),

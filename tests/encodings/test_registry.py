@@ -142,6 +142,7 @@ def test_a_part_of_a_sum_may_come_from_a_plugin(plugin: str) -> None:
 
 BROKEN_PLUGINS = {
     "mine.py": (None, r"(?s)cannot be imported .*plugins=\[mine\]: a module in this folder"),
+    "posenc_nameless": (MODULE.format(cls="Mine", name="").replace("name =", "nom ="), "defines no encoding"),
     "posenc_quitting": ("import sys\nsys.exit(0)\n", r"cannot be imported \(SystemExit: 0\)"),
     "posenc_taken": (
         MODULE.format(cls="Mine", name="rope"),

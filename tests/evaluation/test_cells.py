@@ -8,20 +8,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from tiny_model import T
-from token_stores import store_of
 
 from posenc.encodings.base import Encoding
-from posenc.evaluation import PROTOCOLS, forward_cache
+from posenc.evaluation import PROTOCOLS, evaluate, forward_cache
 from posenc.evaluation.extensions import build_extension
-from posenc.evaluation.forward_cache import EvalContext, text_losses
+from posenc.evaluation.forward_cache import EvalContext
+from posenc.evaluation.plans import EvalRequest
+from posenc.evaluation.tune import candidates, tune
 from posenc.results.schema import Record
 
 Measured = Callable[..., dict[tuple[str, int], Record]]
 SubjectOf = Callable[..., EvalContext]
+AskedOf = Callable[..., EvalRequest]
+RecordsOf = Callable[[EvalContext, list[str]], list[Record]]
+WINDOWS = [T // 2, T, 2 * T, 4 * T]
 
 
 @pytest.fixture
@@ -116,13 +119,19 @@ def test_a_stop_between_batches_keeps_the_finished_cells(
     assert stored == [f"fixed-target-W{T}", f"fixed-target-W{T // 2}"]
 
 
+class Forgetful(dict[Any, Any]):
+    """A cache that has nothing of before."""
+
+    def __contains__(self, key: object) -> bool:
+        return False
+
+
 @pytest.mark.parametrize(
-    ("name", "changes", "saved"),
+    ("changes", "saved"),
     [
-        ("rope", {"protocols": ["positions", "fixed-target", "nonoverlapping"]}, {4 * T}),
-        ("rope", {"protocols": ["nonoverlapping", "sliding"], "stride": T // 2}, {T // 2}),
-        ("rope", {"protocols": ["fixed-target", "sliding"]}, set()),  # windows that lie elsewhere
-        ("learned", {"protocols": ["fixed-target"], "beyond": "truncate"}, {T}),
+        ({"protocols": ["positions", "fixed-target", "nonoverlapping"]}, {4 * T}),
+        ({"protocols": ["nonoverlapping", "sliding"], "stride": T // 2}, {T // 2}),
+        ({"protocols": ["fixed-target", "sliding"]}, set()),  # windows that lie elsewhere
     ],
     ids=str,
 )
@@ -131,49 +140,19 @@ def test_sharing_changes_no_number_and_saves_passes(
     measured: Measured,
     monkeypatch: pytest.MonkeyPatch,
     windows_passed: list[int],
-    name: str,
     changes: dict[str, Any],
     saved: set[int],
 ) -> None:
-    changes = dict(changes)
-    params = {key: changes.pop(key) for key in ("beyond",) if key in changes}
-    subject, windows = subject_of(name, **params), [T // 2, T, 4 * T]
+    subject, windows = subject_of("rope"), [T // 2, T, 4 * T]
     shared = measured(subject, windows, **changes)
     with_sharing = sorted(windows_passed)
     windows_passed.clear()
-    keys = iter(range(10**6))
-    monkeypatch.setattr(forward_cache, "_key", lambda *_: next(keys))
+    monkeypatch.setattr(evaluate, "dict", Forgetful, raising=False)
     alone = measured(subject, windows, **changes)
     without_seconds = [{cell: {**r, "seconds": 0} for cell, r in found.items()} for found in (shared, alone)]
     assert without_seconds[0] == without_seconds[1]
     fewer = {window for window in windows_passed if windows_passed.count(window) > with_sharing.count(window)}
     assert fewer == saved
-
-
-def test_an_extension_shares_where_it_changes_nothing(subject_of: SubjectOf) -> None:
-    plain = dataclasses.replace(subject_of("rope"), cache={})
-    extended = dataclasses.replace(plain, extension=build_extension({"name": "dynamic_ntk"}, plain.model))
-    other = dataclasses.replace(plain, extension=build_extension({"name": "pi", "factor": 3}, plain.model))
-    stops = np.array([5 * T, 6 * T])
-    same = [text_losses(one, stops, T, 4) for one in (plain, extended)]
-    assert same[0] is same[1] and not same[0].flags.writeable
-    apart = [text_losses(one, stops, 4 * T, 4) for one in (plain, extended, other)]
-    assert all(np.abs(a - b).max() > 1e-3 for a, b in ((apart[0], apart[1]), (apart[1], apart[2])))
-
-
-@pytest.mark.parametrize("change", ["stops", "window", "n_targets", "store", "model"])
-def test_another_pass_is_another(subject_of: SubjectOf, change: str) -> None:
-    subject = dataclasses.replace(subject_of("rope"), cache={})
-    asked: dict[str, Any] = {"stops": np.array([5 * T, 6 * T]), "window": 2 * T, "n_targets": 4}
-    first = text_losses(subject, **asked)
-    if change == "store":
-        subject = dataclasses.replace(subject, store=store_of([bytes(range(30, 200))]))
-    elif change == "model":
-        subject = dataclasses.replace(subject, model=subject_of("alibi").model)
-    else:
-        asked[change] = {"stops": np.array([5 * T, 6 * T + 1]), "window": T, "n_targets": 3}[change]
-    assert not np.array_equal(text_losses(subject, **asked)[:, -1], first[:, -1]) or change == "n_targets"
-    assert text_losses(subject, **asked).shape == (2, asked["n_targets"])
 
 
 def run_out_of_memory(monkeypatch: pytest.MonkeyPatch, most: int, error: Exception) -> None:
@@ -230,3 +209,80 @@ def test_a_loss_that_is_not_finite_is_noted_and_never_a_number(
     assert records["fixed-target", T]["note"] == "diverged" and records["fixed-target", T]["nats"] is None
     assert records["positions", T].get("curve") is None
     assert "NaN" not in "".join(p.read_text() for p in (tmp_path / "run" / "records").iterdir())
+
+
+@pytest.fixture
+def records_of(tmp_path: Path, asked_of: AskedOf, few_sequences: None) -> RecordsOf:
+    """Records of the cells in their order, stored in one folder."""
+
+    def go(subject: EvalContext, protocols: list[str]) -> list[Record]:
+        cells = evaluate.plan_cells(subject, asked_of(WINDOWS), protocols)
+        return evaluate.evaluate(cells, tmp_path / "run", corpus="files", checkpoint_step=1)
+
+    return go
+
+
+def extended(subject: EvalContext, **settings: Any) -> EvalContext:
+    return dataclasses.replace(subject, extension=build_extension(settings, subject.model))
+
+
+def numbers(record: Record) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key not in ("extend", "seconds")}
+
+
+def test_where_nothing_is_extended_one_measurement_serves_both(
+    subject_of: SubjectOf, records_of: RecordsOf, windows_passed: list[int]
+) -> None:
+    """dynamic_ntk up to T is the model as trained: measured once, stored under both names."""
+    subject = extended(subject_of("rope"), name="dynamic_ntk")
+    records = {(r["window"], r["extend"] is not None): r for r in records_of(subject, ["fixed-target"])}
+    assert set(records) == {(T, False), *((window, True) for window in WINDOWS)}
+    assert numbers(records[T, True]) == numbers(records[T, False])
+    assert records[T, True]["extend"]["name"] == "dynamic_ntk"
+    counts = {window: windows_passed.count(window) for window in WINDOWS}
+    windows_passed.clear()
+
+    plain = records_of(dataclasses.replace(subject, extension=None), ["fixed-target"])
+    assert set(windows_passed) == {2 * T, 4 * T}  # T/2 was stored on the way
+    for record in plain:
+        same = numbers(record) == numbers(records[record["window"], True])
+        assert same == (record["window"] <= T) and record["extend"] is None
+    assert {window: windows_passed.count(window) for window in (2 * T, 4 * T)} == {
+        window: counts[window] for window in (2 * T, 4 * T)
+    }
+
+
+def test_an_extension_changes_no_target(subject_of: SubjectOf, records_of: RecordsOf) -> None:
+    subject = subject_of("rope")
+    protocols = sorted(PROTOCOLS)
+    plain = {(r["protocol"], r["window"]): r for r in records_of(subject, protocols)}
+    for record in records_of(extended(subject, name="pi"), protocols):
+        of = plain[record["protocol"], record["window"]]
+        same = ("targets_hash", "targets", "documents", "unit", "stride")
+        assert all(record[key] == of[key] for key in same)
+        assert (record["nats"] != of["nats"]) == (record["extend"] is not None and record["window"] > T)
+
+
+def test_a_formula_that_was_revised_is_measured_anew(
+    subject_of: SubjectOf, records_of: RecordsOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = extended(subject_of("rope"), name="pi", factor=2.0)
+    before = records_of(subject, ["fixed-target"])
+    assert records_of(subject, ["fixed-target"]) == before
+    assert all("revision" not in (record["extend"] or {}) for record in before)
+    monkeypatch.setattr(type(subject.extension), "revision", 2)
+    after = records_of(subject, ["fixed-target"])
+    assert {record["extend"]["revision"] for record in after if record["extend"]} == {2}
+
+
+def test_nothing_is_called_chosen_where_nothing_has_a_number(
+    subject_of: SubjectOf, asked_of: AskedOf
+) -> None:
+    subject = subject_of("rope")
+    grid = candidates(build_extension({"name": "window"}, subject.model), subject.model)
+    asked = asked_of(WINDOWS)
+    nothing = tune(subject, asked, grid, lambda cells: [{"nats": None}])  # type: ignore[list-item]
+    assert "tuned_on" not in nothing[0].settings and "none of" in nothing[1]
+    losses = iter([None, 1.0, *[2.0] * len(grid)])
+    chosen = tune(subject, asked, grid, lambda cells: [{"nats": next(losses)}])  # type: ignore[list-item]
+    assert chosen[0] is grid[1] and chosen[0].settings["tuned_on"] == "validation"

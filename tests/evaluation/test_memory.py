@@ -90,16 +90,9 @@ def test_a_window_that_would_not_fit_is_noted_and_never_tried(
         ({"memory.max": "max\n", "memory.current": "5\n"}, 20_480_000_000),
         ({"memory.max": "3000\n", "memory.current": "2000\n", "memory.stat": "inactive_file 7\n"}, 1007),
         ({"memory.max": "3000\n", "memory.current": "4000\n"}, 0),
-        (
-            {
-                "memory/memory.limit_in_bytes": "9000\n",
-                "memory/memory.usage_in_bytes": "2000\n",
-                "memory/memory.stat": "cache 3\ninactive_file 1\ntotal_inactive_file 50\n",
-            },
-            7050,
-        ),
+        ({"a/memory.max": "9000\n", "a/memory.current": "1\n", "memory.max": "max\n"}, 8999),
     ],
-    ids=["no group", "no limit", "v2", "over", "v1"],
+    ids=["no group", "no limit", "limit", "over", "inner"],
 )
 def test_free_memory_is_the_least_of_machine_and_group(
     tmp_path: Path, groups: dict[str, str], free: int, monkeypatch: pytest.MonkeyPatch
@@ -107,6 +100,8 @@ def test_free_memory_is_the_least_of_machine_and_group(
     monkeypatch.setattr(
         eval_memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=20_480_000_000)
     )
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/a\n")
     for name, text in groups.items():
         path = tmp_path / "sys/fs/cgroup" / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -72,39 +72,6 @@ def test_without_a_far_copy_there_is_a_note(subject_of: SubjectOf, text: bytes) 
         far_copy.measure(subject, plan, T)
 
 
-def shown_to(subject: EvalContext, plan: induction.Plan, window: int, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Windows (N, W + 1) of the induction probe, and how many targets each has."""
-    seen: list[Any] = []
-
-    def kept(subject: EvalContext, read: Any, count: int, window: int, wanted: int, *rest: Any) -> np.ndarray:
-        seen.append((np.stack([read(i) for i in range(count)]), wanted))
-        return np.zeros((count, wanted))
-
-    monkeypatch.setattr(induction, "window_losses", kept)
-    induction.measure(subject, plan, window)
-    return seen[0]
-
-
-def test_the_same_copies_stand_at_both_ends_of_every_window(
-    subject_of: SubjectOf, asked_of: AskedOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    subject, windows = subject_of("nope"), [T // 2, T, 20, 8 * T]
-    plan = induction.plan(asked_of(windows))
-    size = T // 4
-    shown = {window: shown_to(subject, plan, window, monkeypatch) for window in windows}
-    longest = shown[8 * T][0]
-    assert len({row.tobytes() for row in longest[:, :size]}) == induction.COUNT  # no two sequences alike
-    for window, (text, wanted) in shown.items():
-        assert text.shape == (induction.COUNT, window + 1) and wanted == size - 1
-        assert np.array_equal(text[:, :size], longest[:, :size])
-        assert np.array_equal(text[:, -size:], text[:, :size])
-        assert np.array_equal(
-            text[:, size:], longest[:, -(window + 1 - size) :]
-        )  # filler: the end of the longest
-    filler = longest[:, size:-size]
-    assert len({row.tobytes() for row in filler}) == induction.COUNT
-
-
 def test_sequences_depend_on_the_text_alone(store: TokenStore, asked_of: AskedOf) -> None:
     plan = induction.plan(asked_of([T, 8 * T]))
     for other in (asked_of([T // 2, 2 * T]), asked_of([T], stride=1, max_targets=5)):

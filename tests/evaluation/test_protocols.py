@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import slow_way
 from tiny_model import T
+from token_stores import ask, store_of
 
 from posenc.evaluation import far_copy, fixed_target, induction, nonoverlapping, positions, sliding
 from posenc.evaluation.extensions import build_extension
@@ -75,3 +76,16 @@ def test_the_batch_changes_nothing(
     for window in windows_of(module, asked):
         a, b = module.measure(whole, plan, window), module.measure(single, plan, window)
         assert np.abs((a.nats - b.nats) / a.targets).max() < 1e-5
+
+
+def test_where_a_document_begins_windows_are_shorter(subject_of: SubjectOf) -> None:
+    """Documents of a single span, which has no text before it, side by side in the store."""
+    text = np.random.default_rng(0).integers(97, 123, (4, 65)).tolist()
+    subject = subject_of("rope", tokens=store_of(text))
+    for module in (sliding, nonoverlapping, positions):
+        asked = ask(subject.store, [T, 4 * T])
+        plan = module.plan(asked)
+        assert not getattr(plan, "spans", plan).starts.any()
+        for window in windows_of(module, asked):
+            sums = module.measure(subject, plan, window)
+            assert slow_way.furthest(sums, slow_way.WAYS[module](subject, plan, window)) < 1e-4

@@ -7,15 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import slow_way
 import tiny_model
 from tiny_model import T
-from token_stores import ask, store_of
 
 from posenc.encodings.registry import own_encodings
-from posenc.evaluation import PROTOCOLS, far_copy, fixed_target, nonoverlapping, positions, sliding
+from posenc.evaluation import PROTOCOLS, far_copy, fixed_target
 from posenc.evaluation.evaluate import protocol_module
 from posenc.evaluation.forward_cache import EvalContext
 from posenc.evaluation.plans import EvalRequest, windows_of
@@ -42,23 +39,6 @@ def test_every_encoding_and_length_scores_the_same_targets(
             found.setdefault(protocol, set()).add((record["targets_hash"], record["targets"], counts))
     assert set(found) == set(PROTOCOLS)
     assert all(len(variants) == 1 for variants in found.values())
-
-
-def test_sums_stay_with_their_document(subject_of: SubjectOf, asked_of: AskedOf) -> None:
-    """In documents of many lengths, some of them with several targets and some with none."""
-    chance = np.random.default_rng(0)
-    phrases = [chance.integers(97, 123, 12).tolist() for _ in range(5)]
-    sizes = [30, 200, 90, 60, 65, 400, 150]
-    text = [[t for k in chance.integers(0, 5, 60) for t in phrases[k]][:size] for size in sizes]
-    subject = subject_of("rope", tokens=store_of(text))
-    asked = ask(subject.store, [T, 4 * T], max_targets=800)
-    for module in (fixed_target, nonoverlapping, positions, sliding, far_copy):
-        plan = module.plan(asked)
-        sums = module.measure(subject, plan, 4 * T)
-        assert slow_way.furthest(sums, slow_way.WAYS[module](subject, plan, 4 * T)) < 1e-4
-        assert 3 <= len(sums.documents) < len(sizes)
-    spans = positions.plan(asked)  # a document with one span alone has no text before it
-    assert 0 in spans.starts and spans.starts.max() >= spans.span
 
 
 def test_truncate_is_the_crop_line_exactly(subject_of: SubjectOf, measured: Measured) -> None:

@@ -61,17 +61,6 @@ def test_losses_equal_those_of_dictionaries(store: TokenStore, asked_of: AskedOf
     assert sums.targets.sum() == len(plan.ends) * plan.block > 100
 
 
-@pytest.mark.parametrize("context", [b"", b"a", b"ab", b"br", b"a ", b"zz", b"zb", b"na"])
-def test_probabilities_of_a_context_sum_to_one(context: bytes) -> None:
-    """Known, unknown, and known only by its last byte."""
-    store, slow = store_of([b"a"], TRAIN), Slow(TRAIN)
-    text = np.array([[*context, byte] for byte in range(256)], dtype=np.uint16)
-    places = np.arange(256) * text.shape[1] + len(context)
-    p = np.exp(-trigram.losses_of(trigram.count(store), text.ravel(), places, np.full(256, len(context))))
-    assert p.sum() == pytest.approx(1, abs=1e-12) and p.min() > 0
-    assert p == pytest.approx([slow.p(context, byte) for byte in range(256)], rel=1e-12)
-
-
 def test_nothing_is_counted_across_documents_or_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """A document counted in pieces gives the same."""
     chance = random.Random(0)

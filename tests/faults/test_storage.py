@@ -69,19 +69,6 @@ def test_a_second_process_is_refused_and_a_killed_holder_is_in_nobodys_way(
         assert (tmp_path / ".run.holder").read_text().startswith(f"pid {os.getpid()} ")
 
 
-@pytest.mark.faults
-def test_old_leftovers_are_removed_and_those_of_the_living_kept(tmp_path: Path) -> None:
-    (tmp_path / "records").mkdir()
-    old, young = "records/.a.json.posenc-01234567.tmp", ".status.json.posenc-01234567.tmp"
-    for name in (old, young, ".mine.tmp"):
-        (tmp_path / name).write_text("")
-    for name in (old, ".mine.tmp"):
-        os.utime(tmp_path / name, (time.time() - 3600,) * 2)
-    with locked(tmp_path):
-        assert not (tmp_path / old).exists()
-        assert (tmp_path / young).exists() and (tmp_path / ".mine.tmp").exists()
-
-
 CALL = re.compile(r"^\d+ +(fsync|fdatasync)\(\d+<(.+?)>\) += 0|^\d+ +(rename)\w*\((.*)\) += 0", re.M)
 TWO_CHECKPOINTS = """
 import sys
@@ -199,17 +186,6 @@ def test_logs_on_a_full_disk(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.faults
-def test_a_line_that_was_cut_is_dropped_where_the_run_goes_on(tmp_path: Path) -> None:
-    folder.append_metrics(tmp_path, {"step": 1})
-    with (tmp_path / "metrics.jsonl").open("ab") as file:
-        file.write(b'{"step": 2, "lo\n{"step": 1, "x": "\xff"}\n')
-    folder.drop_metrics_after(tmp_path, 1)
-    folder.append_metrics(tmp_path, {"step": 2})
-    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [1, 2]
-
-
-@pytest.mark.faults
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 @pytest.mark.parametrize("error", ["ENOSPC", "EIO", "EROFS"])
 @pytest.mark.parametrize("call", ["fsync", "rename", "mkdir"])
@@ -228,3 +204,25 @@ def test_a_call_that_fails_is_said_and_the_last_checkpoint_is_intact(
     again = train(*SAVES)
     assert again.code == 0 and "damaged" not in again.err, again.err
     assert weights(place / "runs") == weights(place / "whole")
+
+
+def test_a_line_that_was_cut_is_dropped_where_the_run_goes_on(tmp_path: Path) -> None:
+    folder.append_metrics(tmp_path, {"step": 1})
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 2, "lo\n{"step": 1, "x": "\xff"}\n')
+    folder.drop_metrics_after(tmp_path, 1)
+    folder.append_metrics(tmp_path, {"step": 2})
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2]
+
+
+def test_old_leftovers_are_removed_and_those_of_the_living_kept(tmp_path: Path) -> None:
+    (tmp_path / "records").mkdir()
+    old, young = "records/.a.json.posenc-01234567.tmp", ".status.json.posenc-01234567.tmp"
+    for name in (old, young, ".mine.tmp"):
+        (tmp_path / name).write_text("")
+    for name in (old, ".mine.tmp"):
+        os.utime(tmp_path / name, (time.time() - 3600,) * 2)
+    with locked(tmp_path):
+        assert not (tmp_path / old).exists()
+        assert (tmp_path / young).exists() and (tmp_path / ".mine.tmp").exists()

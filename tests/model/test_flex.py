@@ -151,25 +151,19 @@ def test_compiled_for_every_served_encoding(queries: int, dtype: torch.dtype) ->
         assert off.square().mean().sqrt() < 0.01, e.name
 
 
-@pytest.mark.parametrize("fault", [None, "raises", "wrong", "wrong gradient"])
+@pytest.mark.parametrize("fault", [False, True])
 def test_it_is_tried_before_it_is_trusted(
-    fault: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    fault: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On a machine where it compiles, gives right numbers, or does not."""
+    """On a machine where it compiles, or does not."""
 
     def kernel(*inputs: Any) -> Tensor:
-        if fault == "raises":
+        if fault:
             raise RuntimeError("no C compiler found\nand more")
-        out = eager(*inputs)
-        if fault == "wrong gradient":
-            out = out.detach() + 0.5 * (out - out.detach())
-        return out * 1.1 if fault == "wrong" else out
+        return eager(*inputs)
 
     trusted: Callable[..., bool] = flex.works.__wrapped__
     monkeypatch.setattr(flex.importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(flex, "_training", kernel)
-    assert trusted(torch.device("cpu")) == (fault is None)
-    if fault == "raises":
-        assert "no C compiler found" in caplog.text and "and more" not in caplog.text
-    elif fault:
-        assert "is off by" in caplog.text
+    assert trusted(torch.device("cpu")) is not fault
+    assert ("no C compiler found" in caplog.text) is fault and "and more" not in caplog.text

@@ -162,7 +162,7 @@ def test_differences_facets_and_commands(tmp_path: Path) -> None:
     comparisons = compare_runs(loaded, CompareRequest(facet="encoding"))
     write_page(tmp_path / "b.html", loaded, comparisons)
     text = html.unescape((tmp_path / "b.html").read_text())
-    assert "<h2>encoding alibi</h2>" in text
+    assert "<h2>encoding alibi" in text
     write_page(tmp_path / "c.html", loaded, comparisons, ["posenc", "compare", "my runs"])
     assert "posenc compare 'my runs'" in html.unescape((tmp_path / "c.html").read_text())
 
@@ -210,15 +210,9 @@ def test_the_page_in_chromium(tab: Any) -> None:
     plot.locator(".role-legend-label text", has_text="rope").click()
     tab.wait_for_timeout(200)
     assert sorted(line.get_attribute("opacity") for line in lines.all()) == ["0.12", "0.12", "0.12", "1"]
-    ticks = plot.locator(".role-axis-label text")
-    before = ticks.all_text_contents()
-    plot.locator(".vega-bindings input").click()
-    tab.wait_for_timeout(200)
-    assert ticks.all_text_contents() != before
-
     table = tab.locator("#c0 .table").first
     names = table.locator("tbody th:visible")
-    head = table.locator("thead th").nth(5)
+    head = table.locator("thead th").nth(4)
     head.locator("button").click()
     assert [n.strip() for n in names.all_inner_texts()][:3] == ["alibi", "nope", "rope"]
     head.locator("button").press("Enter")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_runs import MULTIPLES, T, compared, positions, record, write_run
+from fake_runs import MULTIPLES, T, compared, edit_json, positions, record, write_run
 from tiny import ROOT
 
 from posenc.core.errors import UserError
@@ -72,13 +72,13 @@ def of_run(*roots: Path, monkeypatch: pytest.MonkeyPatch, **saved: Path) -> str:
 # --- one screen
 
 
-def test_a_run_of_the_study_is_one_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_the_study_is_one_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     (run,) = [
         one for one in load_runs([ROOT / "docs" / "study"]) if one.name.startswith("rope-") and one.seed == 0
     ]
     monkeypatch.setenv("COLUMNS", "80")
     stream = io.StringIO()
-    show_runs([run], stream, saved=tmp_path / "runs" / "default" / "rope")
+    show_runs([run], stream, saved=Path("runs/default/rope"))
     text = stream.getvalue()
     lines = text.splitlines()
     assert len(lines) <= 20 and len(text.split()) <= 140 and max(map(len, lines)) <= 80
@@ -123,15 +123,15 @@ def test_the_short_form_names_what_is_left_out(sweep: Path) -> None:
 
 
 def test_extensions_are_beside_what_they_extend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    extended = [record(w, loss, extend={"name": "yarn"}) for w, loss in ((T, 1.2), (8 * T, 2.2))]
+    extended = [record(w, loss, extend={"name": "mine"}) for w, loss in ((T, 1.2), (8 * T, 2.2))]
     write_run(tmp_path, records=[record(T, 1.2), record(8 * T, 3.2), *extended])
     text = of_run(tmp_path, monkeypatch=monkeypatch)
-    assert "Does not extrapolate: +1.00 nats at 8x (without yarn: +2.00)." in text
-    assert re.search(r"without yarn +\+0\.000 +\+2\.000", text) and text.startswith("rope+yarn | ")
-    extended = [record(w, loss, extend={"name": "pi"}) for w, loss in ((T, 1.2), (8 * T, 2.4))]
+    assert "Does not extrapolate: +1.00 nats at 8x (without mine: +2.00)." in text
+    assert re.search(r"without mine +\+0\.000 +\+2\.000", text) and text.startswith("rope+mine | ")
+    extended = [record(w, loss, extend={"name": "other"}) for w, loss in ((T, 1.2), (8 * T, 2.4))]
     write_run(tmp_path, seed=1, records=[record(T, 1.2), record(8 * T, 3.2), *extended])
     assert "3 rows | " in table(tmp_path)
-    assert "yarn 8x" in table(tmp_path, extensions="columns")
+    assert "mine 8x" in table(tmp_path, extensions="columns")
 
 
 def test_one_window_few_documents_and_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,12 +166,12 @@ def test_undertrained_is_said_once(sweep: Path, tmp_path: Path, monkeypatch: pyt
     assert table(tmp_path).count("All runs undertrained.") == 1
     text = of_run(next((tmp_path / "0").iterdir()), monkeypatch=monkeypatch, saved=Path("x"))
     assert text.lower().count("undertrained") == 1 and "verdict" not in text
-    assert "(1.80 against 1.81 nats/byte)" in text and "train.tokens=32768000" in text
+    assert "(1.80 against 1.81 nats/byte)" in text and "train.tokens=32768000 (now 3276800)" in text
 
 
 def test_the_next_command_is_this_one_with_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = write_run(tmp_path / "runs" / "default", losses={1: 1.2, 8: 2.0})
-    (run / "config.yaml").write_text("encoding: {name: rope}\nseed: 4\n")
+    edit_json(run / "status.json", overrides=["encoding=rope", "seed=4"])
     monkeypatch.chdir(tmp_path)
     text = of_run(Path("runs"), monkeypatch=monkeypatch, saved=Path("runs/default") / run.name)
     assert text.splitlines()[-1] == "next   posenc train -m encoding=rope,alibi seed=0,1,2"

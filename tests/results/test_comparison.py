@@ -9,11 +9,11 @@ from fake_runs import MULTIPLES, T, compared, positions, record, rows_of, write_
 
 from posenc.core.errors import UserError
 from posenc.results import load_runs
-from posenc.results.comparison import CompareRequest, compare_runs, metric_for, protocols_of
+from posenc.results.comparison import CompareRequest, compare_runs, protocols_of
 from posenc.results.rows import only
 
 BIT = math.log(2)
-YARN = {"name": "yarn", "factor": 2.0}
+YARN = {"name": "yarn", "factor": 2.0, "ramp": "index", "mscale_all_dim": 0.0}
 BPE = {"tokenizer": {"name": "bpe", "vocab_size": 512}}
 SMALL = {"model": {"name": "small", "d_model": 512}, "context_length": 256}
 BIG: dict[str, Any] = {"facts": {"context_length": 128}, "config": {"context_length": 128}}
@@ -27,7 +27,7 @@ def test_seeds_are_averaged_and_changes_paired_by_seed(tmp_path: Path) -> None:
     at, far = row.cells
     assert (row.label, row.seeds, [c.window for c in comparison.columns]) == ("rope", [0, 1, 2], [64, 512])
     assert (at.mean, at.spread, at.seeds, at.change) == (pytest.approx(1.1), pytest.approx(0.1), 3, 0.0)
-    assert (at.verdict, far.verdict, far.mark) == (None, "worse", None)
+    assert (at.verdict, far.verdict, far.versus_best) == (None, "worse", None)
     # changes 0.5, 0.7, 0.4: mean 0.5333, sd 0.15275
     assert (far.mean, far.change) == (pytest.approx(4.9 / 3), pytest.approx(1.6 / 3))
     assert far.change_spread == pytest.approx(0.152753, abs=1e-6)
@@ -38,13 +38,12 @@ def test_seeds_are_averaged_and_changes_paired_by_seed(tmp_path: Path) -> None:
 
 
 def test_one_seed_has_an_interval_over_documents(tmp_path: Path) -> None:
-    write_run(tmp_path, records=[record(64, 1.0), record(128, 1.2, wiggle=0.3), record(256, 1.2, count=20)])
+    write_run(tmp_path, records=[record(64, 1.0), record(128, 1.2, wiggle=0.3), record(256, 1.2)])
     cells = compared(tmp_path).rows[0].cells
     low, high = cells[1].change_ci95
     assert (low + high) / 2 == pytest.approx(0.2) == cells[1].change and cells[1].spread is None
     # differences 0.2 +- 0.2 over 40 documents: t(39) * 0.2 * sqrt(40 / 39) / sqrt(40)
     assert (high - low) / 2 == pytest.approx(2.0226909 * 0.2 / math.sqrt(39), rel=1e-6)
-    assert (cells[2].change_ci95, cells[2].verdict) == (None, None)  # other documents, whatever the hash says
     bits = compared(tmp_path, "bpb").rows[0].cells[1].change_ci95
     assert bits == [pytest.approx(low / BIT), pytest.approx(high / BIT)]
 
@@ -67,7 +66,7 @@ def test_diverged_failed_and_running_runs_stay_visible(tmp_path: Path) -> None:
     rows = rows_of(compared(tmp_path))
     rope, alibi, t5 = rows["rope"], rows["alibi"], rows["t5"]
     assert (rope.cells[0].mean, rope.cells[0].note) == (1.0, "1 of 3 diverged")  # 0.1 is not averaged in
-    assert not any(cell.mark for row in rows.values() for cell in row.cells)  # survivors win nothing
+    assert not any(cell.versus_best for row in rows.values() for cell in row.cells)  # survivors win nothing
     assert rope.cells[1].verdict is None and alibi.cells[1].verdict == "same"
     assert (alibi.cells[0].note, alibi.cells[0].seeds) == ("1 of 3 running", 2)
     assert (t5.cells[1].mean, t5.cells[1].note) == (None, "failed")
@@ -157,22 +156,13 @@ def test_runs_of_other_code_or_size_are_other_rows(tmp_path: Path) -> None:
     assert rows_of(compared(tmp_path))["rope"].cells[-1].note == "1 of 3 diverged"
 
 
+OURS, OTHER = f"sympy {'f' * 12}", "e" * 64
 MIXED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("tokenizer", "bytes", "bpe vocab_size=512", {"facts": BPE}),
     ("model", "nano", "tiny", {"facts": {"model": {"name": "tiny"}}}),
     ("context length", "64", "128", {"facts": {"context_length": 128}}),
-    (
-        "corpus",
-        "sympy ffffffffffff",
-        "x eeeeeeeeeeee",
-        {"facts": {"corpus": {"name": "x", "fingerprint": "e" * 64}}},
-    ),
-    (
-        "evaluated on",
-        "sympy ffffffffffff",
-        "sympy eeeeeeeeeeee",
-        {"records": [record(64, 1.0, fingerprint="e" * 64)]},
-    ),
+    ("corpus", OURS, f"x {'e' * 12}", {"facts": {"corpus": {"name": "x", "fingerprint": OTHER}}}),
+    ("evaluated on", OURS, f"sympy {'e' * 12}", {"records": [record(64, 1.0, fingerprint=OTHER)]}),
     ("split", "test", "validation", {"records": [record(64, 1.0, split="validation")]}),
     ("target set", "aaaaaaaa, to 8x", "b, to 1x", {"records": [record(64, 1.0, targets_hash="b")]}),
     ("tokens trained", "3276800", "1638400", {"records": [record(64, 1.0, checkpoint_step=400)]}),
@@ -231,21 +221,29 @@ def test_groups_of_runs(tmp_path: Path) -> None:
     ] * 3
 
 
+def words(comparison: Any, i: int = 0) -> dict[str, str | None]:
+    """Return each row's word against the best in one column."""
+    cells = {row.label: row.cells[i].versus_best for row in comparison.rows}
+    return {label: versus and versus.word for label, versus in cells.items()}
+
+
 def test_across_tokenizers_only_bits_per_byte_of_shared_documents_are_ranked(tmp_path: Path) -> None:
-    for shift, word in ((0, "higher"), (5, "higher"), (1000, "unclear")):
+    no = {"alibi": None, "rope": None}
+    for shift, word in ((0, "above"), (5, "above"), (1000, None)):
         root = tmp_path / str(shift)
         other = record(64, 1.2, targets_hash="b")
         other["per_document"]["document"] = [d + shift for d in other["per_document"]["document"]]
         write_run(root, "alibi", records=[other], facts=BPE)
         write_run(root, "rope", records=[record(64, 1.0)])
-        (pair,) = compared(root, "bpb", allow_mixed=True).columns[0].pairs
-        assert (pair.word, pair.difference is None) == (word, shift == 1000)
-        assert not compared(root, "nats", allow_mixed=True).columns[0].pairs
+        assert words(compared(root, "bpb", allow_mixed=True)) == (
+            {"alibi": word, "rope": "best"} if word else no
+        )
+        assert words(compared(root, "nats", allow_mixed=True)) == no
         write_run(root, "nope", records=[record(64, 1.0, targets_hash="c")])  # of bytes, on other targets
-        assert not compared(root, "bpb", allow_mixed=True).columns[0].pairs
+        assert words(compared(root, "bpb", allow_mixed=True)) == {**no, "nope": None}
     for name, stride in (("rope", 16), ("alibi", 32)):
         write_run(tmp_path / "s", name, records=[record(T, 1.0, protocol="sliding", stride=stride)])
-    assert not compared(tmp_path / "s", allow_mixed=True, protocol="sliding").columns[0].pairs
+    assert words(compared(tmp_path / "s", allow_mixed=True, protocol="sliding")) == no
 
 
 def test_the_set_of_targets_that_most_runs_share_is_taken(tmp_path: Path) -> None:
@@ -355,17 +353,14 @@ def test_probes_stand_beside_the_loss_at_their_longest_shared_window(tmp_path: P
         write_run(tmp_path, name, records=[record(64, 1.0), record(512, 1.1), *probed, old])
     comparison = compared(tmp_path, "bpb")
     (probe,) = comparison.probes
-    assert (probe.multiple, probe.window, probe.unit, probe.same_targets) == (4, 256, copied["unit"], True)
+    assert (probe.name, probe.multiple, probe.window, probe.unit) == ("induction", 4, 256, copied["unit"])
     cells = {label: row.probes[0] for label, row in rows_of(comparison).items()}
-    assert (cells["rope"].cell.mean, cells["rope"].at_train_length) == (
-        pytest.approx(2.56),
-        pytest.approx(0.64),
-    )
-    assert cells["rope"].cell.change == pytest.approx(1.92) and cells["t5"].cell.note == "not measured"
+    assert (cells["rope"].mean, cells["rope"].change) == (pytest.approx(2.56), pytest.approx(1.92))
+    assert cells["t5"].note == "not measured"
     assert compared(tmp_path, rows=["rope"]).probes[0].multiple == 8
     alone = compared(tmp_path, protocol="induction", rows=["rope", "alibi"])
     assert alone.header["unit"] == copied["unit"] and not alone.probes
-    assert not any(cell.mark or cell.verdict for row in alone.rows for cell in row.cells)
+    assert not any(cell.versus_best or cell.verdict for row in alone.rows for cell in row.cells)
     assert {
         cell.note for cell in compared(tmp_path, "bpb", protocol="induction", rows=["rope"]).rows[0].cells
     } == {"no bytes"}
@@ -382,7 +377,7 @@ def test_curves_are_bins_averaged_over_seeds(tmp_path: Path) -> None:
     assert [column.targets for column in comparison.columns][:3] == [320, 320, 640]
     row, cell = comparison.rows[1], comparison.rows[1].cells[6]
     assert (cell.mean, cell.change) == (pytest.approx((1.6 + 1.62 + 1) / 3), pytest.approx(4.22 / 3 - 1.2))
-    assert (cell.change_ci95, cell.verdict, cell.mark, row.crop) == (None, None, None, None)
+    assert (cell.change_ci95, cell.verdict, cell.versus_best, row.crop) == (None, None, None, None)
     assert (row.curve.slope, row.curve.slope_ci95) == (pytest.approx(5e-3 / 3), None)
     assert (row.curve.breaks_at, row.curve.holds, row.curve.train_length) == (
         [97, 129, None],
@@ -399,8 +394,8 @@ def test_curves_are_bins_averaged_over_seeds(tmp_path: Path) -> None:
     assert one.extensions[0].mean == pytest.approx(2.3)
     with pytest.raises(UserError, match="nats per token"):
         compared(tmp_path / "one", "bpb", protocol="positions")
-    runs = load_runs([tmp_path / "one"])
-    assert [metric_for(runs, name, "ppl") for name in ("positions", "fixed-target")] == ["nats", "ppl"]
+    tables = compare_runs(load_runs([tmp_path / "one"]), CompareRequest("all", "ppl"))
+    assert [one.header["metric"] for one in tables] == ["ppl", "nats"]
 
 
 @pytest.fixture(scope="module")
@@ -431,14 +426,10 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_rows_in_the_order_asked_for(sweep: Path, view: dict, labels: str) -> None:
     comparison = compared(sweep, **view)
     assert list(rows_of(comparison)) == labels.split()
-    for pair in (pair for column in comparison.columns for pair in column.pairs):
-        assert pair.rows == [comparison.rows[pair.a].label, comparison.rows[pair.b].label]
     if "rows" in view:  # columns and ranks of the rows that are shown
-        assert next((c.multiple, len(c.pairs)) for c in comparison.columns) == (
-            1,
-            1 if len(labels) < 12 else 3,
-        )
         assert [c.multiple for c in comparison.columns] == [1, 8]
+        best = min(comparison.rows, key=lambda row: row.cells[1].mean).label
+        assert [label for label, word in words(comparison, 1).items() if word == "best"] == [best]
 
 
 def test_columns_and_facets(sweep: Path, tmp_path: Path) -> None:
@@ -446,11 +437,9 @@ def test_columns_and_facets(sweep: Path, tmp_path: Path) -> None:
     row = rows_of(comparison)["alibi"]
     assert len(comparison.columns) == len(row.cells) == 1 and row.cells[0].change == pytest.approx(0)
     assert row.effective_context.window == 8 * T
-    for length in (64, 512, 128):
-        config, facts = {"context_length": length}, {"context_length": length}
-        write_run(tmp_path, name=f"T{length}", config=config, facts=facts)
-    runs = load_runs([tmp_path])
-    facets = compare_runs(runs, CompareRequest(facet="context_length"))
+    for n in (64, 512, 128):
+        write_run(tmp_path, name=f"T{n}", config={"context_length": n}, facts={"context_length": n})
+    facets = compare_runs(load_runs([tmp_path]), CompareRequest(facet="context_length"))
     assert [one.header["group"] for one in facets] == [{"context_length": n} for n in ("64", "128", "512")]
     assert [one.rows[0].runs for one in facets] == [[str(tmp_path / f"T{n}")] for n in (64, 128, 512)]
     named = compared(tmp_path, allow_mixed=True, baseline="rope [context length 64]")

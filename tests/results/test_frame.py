@@ -11,7 +11,7 @@ from posenc.results.comparison import CompareRequest, compare_runs
 from posenc.results.frame import cells_table, documents_table, seeds_table
 
 BIT = math.log(2)
-YARN = {"name": "yarn", "factor": 2.0}
+YARN = {"name": "yarn", "factor": 2.0, "ramp": "index", "mscale_all_dim": 0.0}
 
 
 @pytest.fixture(scope="module")

@@ -1,32 +1,35 @@
-"""Words for differences: verdicts at their borders, pairs of rows, marks of a column."""
+"""Words for differences: verdicts at their borders, rows against the best one and against a baseline."""
 
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_runs import compared, record, rows_of, write_run
+from scipy import stats
 
+from posenc.results.cells import samples_of
+from posenc.results.load import load_runs
+from posenc.results.moderated import shared_variances
 from posenc.results.ranking import (
     COLLAPSED,
     MORE_DOCUMENTS,
     MORE_SEEDS,
     SAME,
-    compare_pairs,
-    holm,
-    marks,
+    compare_with,
     verdict,
 )
+from posenc.results.rows import group_runs, mixed_values, select
 from posenc.results.statistics import Estimate, Sample
 
 BIT = math.log(2)
 NEAR = 1e-6
 DOCUMENTS = 60
+STUDY = Path(__file__).parents[2] / "docs" / "study"
 
 
 def estimate(value: float, half: float, seeds: int) -> Estimate:
     """One whose 95% interval has this half-width, all of it from documents (t with 40 degrees: 2.0210754)."""
-    return Estimate(value, seeds, 41, None if seeds == 1 else 0.0, (half / 2.0210753903) ** 2, 40.0)
+    return Estimate(value, 0.0, (half / 2.0210753903) ** 2, 40.0)
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
@@ -50,131 +53,147 @@ def test_words_at_their_borders(value: float, half: float, word: str, seeds: int
 
 
 def test_unclear_says_what_would_narrow_the_interval() -> None:
-    assert verdict(Estimate(0.0, 3, 40, 0.01**2, 0.02**2, 39.0, 2)) == MORE_SEEDS  # t(2) makes it the wider
-    assert verdict(Estimate(0.0, 9, 40, 0.01**2, 0.02**2, 39.0, 8)) == MORE_DOCUMENTS
-    assert verdict(Estimate(0.0, 1, 40, None, 0.02**2, 39.0)) == MORE_DOCUMENTS
-    assert verdict(Estimate(5.0, 3, 8, 0.01**2, None, 7.0, 2)) == MORE_DOCUMENTS  # too few for an interval
+    assert verdict(Estimate(0.0, 0.01**2, 0.02**2, 39.0, 2)) == MORE_SEEDS  # t(2) makes it the wider
+    assert verdict(Estimate(0.0, 0.01**2, 0.02**2, 39.0, 8)) == MORE_DOCUMENTS
+    assert verdict(Estimate(0.0, 0.0, 0.02**2, 39.0)) == MORE_DOCUMENTS
+    assert verdict(Estimate(5.0, 0.01**2, None, 7.0, 2)) == MORE_DOCUMENTS  # too few for an interval
 
 
-def sample(loss: float, seeds=(0, 1, 2), seed_noise: float = 0.0, wiggle: float = 0.0) -> dict[int, Sample]:
+def sample(loss: float, seeds=(0, 1, 2), noise: float = 0.0, wiggle: float = 0.0) -> dict[int, Sample]:
     """A row's samples of a loss in bits per byte; `wiggle` differs from document to document."""
     found = {}
-    for seed in seeds:
-        bits = loss + seed_noise * (seed - 1) + wiggle * (-1.0) ** np.arange(DOCUMENTS)
-        nats = list(bits * 100 * BIT)
-        found[seed] = Sample({"document": list(range(DOCUMENTS)), "nats": nats, "bytes": [100.0] * DOCUMENTS})
+    for at, seed in enumerate(seeds):
+        bits = loss + noise * (at - (len(seeds) - 1) / 2) + wiggle * (-1.0) ** np.arange(DOCUMENTS)
+        columns = {"document": list(range(DOCUMENTS)), "nats": list(bits * 100 * BIT)}
+        found[seed] = Sample({**columns, "bytes": [100.0] * DOCUMENTS, "targets": [50] * DOCUMENTS})
     return found
 
 
-def test_holm_by_hand() -> None:
-    # 4 * 0.005, 3 * 0.01, 2 * 0.03, then 0.04 may not fall below the one before
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.01, 0.04], unseen=2) == pytest.approx([0.04, 0.12])
-    assert holm([0.5, 0.9]) == [1.0, 1.0]
-    assert holm([]) == []
+def words(*rows, reference: int | None = None) -> dict[int, str]:
+    return {i: one.word for i, one in compare_with(rows, reference, "bpb").items()}
 
 
-def test_words_of_pairs_and_marks() -> None:
-    rows = [sample(1.0), sample(1.3), sample(1.005), sample(1.1, seed_noise=0.05)]
-    pairs = compare_pairs(["a", "b", "c", "d"], rows)
-    assert [p.word for p in pairs] == ["lower", "tie", "unclear", "higher", "unclear", "unclear"]
-    assert [(p.a, p.b) for p in pairs] == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
-    assert marks(pairs, 0) == {0: "lowest", 2: "tie", 3: "unclear"}
+def test_words_against_the_best_and_a_baseline() -> None:
+    rows = [sample(1.005), sample(1.3), sample(1.0, noise=1e-4), None, sample(1.1, noise=0.2), sample(1.021)]
+    assert words(*rows) == {0: "tied", 1: "above", 2: "best", 4: "tied", 5: "above"}
+    assert words(*rows, reference=1) == {0: "below", 2: "below", 4: "tied", 5: "below"}
+    assert words(*rows, reference=3) == {} == words(None, sample(1.0)) == words()
 
 
-def test_correction_takes_away_what_many_pairs_would_find() -> None:
-    """p = 0.03 beyond the margin: a rank alone, none among six rows."""
-    near, other = sample(1.0), sample(1.0525, wiggle=0.115)
-    (alone,) = compare_pairs(["a", "b"], [near, other])
-    assert alone.word == "lower" and 0.02 < alone.p < 0.05
-    rows = [near, other, *[sample(1.0 + 1e-9 * i) for i in range(4)]]
-    for only in (None, 0, 1):  # corrected for all pairs, also where only some are made
-        among = next(p for p in compare_pairs(list("abcdef"), rows, only) if (p.a, p.b) == (0, 1))
-        assert among.word == "unclear" and among.p == pytest.approx(min(1.0, 15 * alone.p))
-        assert among.interval[0] < alone.interval[0] and among.interval[1] > alone.interval[1]
-    chosen = compare_pairs(list("abcdef"), rows, 0, chosen=True)
-    assert len(chosen) == 5 and chosen[0].p == pytest.approx(5 * alone.p)
+def test_the_interval_is_welchs_of_unpaired_seeds() -> None:
+    ours, theirs = [1.3, 1.5, 1.37], [1.01, 0.99]
+    rows = [
+        {seed: sample(value)[0] for seed, value in zip(seeds, values, strict=True)}
+        for seeds, values in (((0, 1, 2), ours), ((7, 0), theirs))
+    ]
+    expected = stats.ttest_ind(ours, theirs, equal_var=False)
+    by_bytes, by_token = (compare_with(rows, None, metric)[0] for metric in ("bpb", "nats"))
+    assert by_bytes.difference == pytest.approx(np.mean(ours) - 1.0)
+    assert by_bytes.ci95 == pytest.approx(list(expected.confidence_interval(0.95)))
+    shifted = stats.ttest_ind(ours, np.array(theirs) + SAME, equal_var=False, alternative="greater")
+    assert (by_bytes.method, by_bytes.p) == ("welch", pytest.approx(2 * shifted.pvalue, rel=1e-5))
+    assert compare_with(rows, 1, "bpb")[0].p == pytest.approx(shifted.pvalue, rel=1e-5)  # chosen beforehand
+    nats = 2 * BIT  # per token, of two bytes
+    assert [by_token.difference, *by_token.ci95] == pytest.approx(
+        [nats * x for x in (by_bytes.difference, *by_bytes.ci95)]
+    )
+    assert by_token.p == by_bytes.p
+
+
+def test_documents_are_paired_and_one_seed_says_so() -> None:
+    hard, easy = sample(1.5, (0,), wiggle=0.4), sample(1.0, (1,), wiggle=0.4)
+    found = compare_with([hard, easy], None, "bpb")
+    assert {one.method for one in found.values()} == {"documents"}
+    assert found[0].ci95 == pytest.approx([0.5, 0.5], abs=1e-9)  # what both share cancels
+    mixed = compare_with([hard, sample(1.0, wiggle=-0.4, noise=0.01)], None, "bpb")
+    assert mixed[0].method == "documents" and mixed[0].ci95[1] - mixed[0].ci95[0] > 0.2
+    few = {0: Sample({key: values[:8] for key, values in easy[1].columns.items()})}
+    other = {0: Sample({key: values[:8] for key, values in hard[0].columns.items()})}
+    assert (compare_with([few, other], None, "bpb")[1].ci95, words(few, other)) == (
+        None,
+        {0: "best", 1: "tied"},
+    )
+    far = {0: Sample({**easy[1].columns, "document": list(range(100, 100 + DOCUMENTS))})}
+    assert words(hard, far) == {}  # no document in common
+
+
+def test_correction_is_holms_over_the_other_rows() -> None:
+    near, other = sample(1.0), sample(1.0525, wiggle=0.115)  # p = 0.03 beyond the margin
+    alone = compare_with([near, other], None, "bpb")[1]
+    assert alone.word == "above" and 0.02 < alone.p < 0.05
+    equal = [sample(1.0 + 1e-9 * i) for i in range(4)]
+    among = compare_with([near, other, *equal], None, "bpb")[1]
+    assert among.word == "tied" and among.p == pytest.approx(5 * alone.p)
+    assert among.ci95[0] < alone.ci95[0] and among.ci95[1] > alone.ci95[1]
+    far = [sample(2.0 + i) for i in range(4)]  # what is certain costs the others nothing
+    assert compare_with([near, other, *far], None, "bpb")[1].p == pytest.approx(alone.p)
 
 
 def test_corrected_intervals_and_words_agree() -> None:
     rng = np.random.default_rng(4)
-    rows = [sample(1 + rng.normal(0, 0.05), seed_noise=0.002, wiggle=rng.normal(0, 0.05)) for _ in range(8)]
-    pairs = compare_pairs(list("abcdefgh"), rows)
-    assert {pair.word for pair in pairs} == {"lower", "higher", "tie", "unclear"}
-    for pair in pairs:
-        low, high = pair.interval
-        assert (pair.word == "lower") == (high < -0.02) and (pair.word == "higher") == (low > 0.02)
-        assert (pair.word in ("lower", "higher")) == (pair.p < 0.05)
+    rows = [sample(1 + rng.normal(0, 0.05), noise=0.002, wiggle=rng.normal(0, 0.05)) for _ in range(12)]
+    found = [one for one in compare_with(rows, None, "bpb").values() if one.word != "best"]
+    assert {one.word for one in found} == {"tied", "above"}
+    for one in found:
+        assert (one.word == "above") == (one.ci95[0] > SAME) == (one.p < 0.05)
 
 
-def test_only_shared_seeds_are_paired() -> None:
-    (pair,) = compare_pairs(["a", "b"], [sample(1.0), sample(1.3, seeds=(1, 2, 3))])
-    assert (pair.seeds, pair.word) == ([1, 2], "lower")
-    (pair,) = compare_pairs(["a", "b"], [sample(1.0, seeds=(0,)), sample(1.3, seeds=(5,))])
-    assert (pair.seeds, pair.difference, pair.p, pair.word) == ([], None, None, "unclear")
-    assert compare_pairs(["a", "b", "c"], [sample(1.0), None, None]) == []
+def column(rng, rows: int, seeds: int, spread, means=None) -> tuple[tuple[float, ...], ...]:
+    means = np.zeros(rows) if means is None else means
+    return tuple(map(tuple, means[:, None] + rng.normal(size=(rows, seeds)) * np.reshape(spread, (-1, 1))))
 
 
-def marks_at(root: Path, i: int = 0, **options) -> tuple[list, dict]:
-    comparison = compared(root, **options)
-    return comparison.columns[i].pairs, {row.label: row.cells[i].mark for row in comparison.rows}
-
-
-def test_a_column_marks_ties_and_leaves_the_higher_bare(tmp_path: Path) -> None:
-    for seed in (0, 1, 2):
-        write_run(tmp_path, "rope", seed=seed, losses={1: 1.2, 8: 2.0 + seed})
-        write_run(tmp_path, "alibi", seed=seed, losses={1: 1.205, 8: 1.3})
-        write_run(tmp_path, "nope", seed=seed, losses={1: 1.3, 8: 1.4})
-        write_run(tmp_path, "fire", seed=seed, losses={1: 1.25 + 0.05 * seed, 8: 1.4})
-    pairs, found = marks_at(tmp_path)
-    assert found == {"rope": "lowest", "alibi": "tie", "nope": None, "fire": "unclear"}
-    assert len(pairs) == 6 and pairs[0].rows == ["alibi", "fire"]
-    assert marks_at(tmp_path, 1)[1] == {"alibi": "lowest", "nope": None, "fire": None, "rope": "unclear"}
+def test_shared_variances_widen_what_agrees_by_luck_and_follow_the_trend() -> None:
+    rng = np.random.default_rng(0)
+    rows = [*column(rng, 19, 3, 0.01), (0.0, 1e-5, -1e-5)]
+    shared = shared_variances(tuple(rows))
+    own = [np.var(row, ddof=1) for row in rows]
+    assert shared[19][0] > 1000 * own[19] and all(2 < freedom <= 3.5 for _, freedom in shared)
+    largest = int(np.argmax(own))
+    assert 0.3 * own[largest] < shared[largest][0] < own[largest]
+    means = np.linspace(0, 3, 20)
+    grown = shared_variances(column(rng, 20, 3, 0.01 + 0.1 * means, means))
+    assert grown[19][0] > 20 * grown[0][0]
 
 
 @pytest.mark.parametrize(
-    ("changes", "metric", "found"),
-    [
-        ({}, "nats", {"alibi": None, "rope": "lowest"}),  # one seed ranks these models
-        ({}, "ppl", {"alibi": None, "rope": None}),
-        ({"count": 8}, "nats", {"alibi": "unclear", "rope": "lowest"}),
-        ({"bytes": [0] * 40}, "nats", {"alibi": None, "rope": None}),
-    ],
+    ("rows", "seeds", "spread"),
+    [(7, 3, 0.01), (20, 2, 0.01), (20, 3, 0.0), (20, 3, np.where(np.arange(20) % 7, 0.01, 0.1))],
+    ids=["few rows", "two seeds", "equal seeds", "no common variance"],
 )
-def test_what_can_be_ranked(tmp_path: Path, changes: dict, metric: str, found: dict) -> None:
-    for name, loss in (("rope", 1.0), ("alibi", 3.0)):
-        write_run(tmp_path, name, records=[record(64, loss, **changes)])
-    assert marks_at(tmp_path, metric=metric)[1] == found
+def test_variances_are_not_shared(rows: int, seeds: int, spread) -> None:
+    assert shared_variances(column(np.random.default_rng(1), rows, seeds, spread)) is None
 
 
-def test_a_row_is_the_lowest_only_if_none_is_clearly_lower(tmp_path: Path) -> None:
-    """alibi's mean is the lower one, of a seed that rope lacks; on the shared seed it is the higher one."""
-    write_run(tmp_path, "alibi", seed=0, losses={1: 1.0})
-    write_run(tmp_path, "alibi", seed=1, losses={1: 2.0})
-    write_run(tmp_path, "rope", seed=1, losses={1: 1.8})
-    assert marks_at(tmp_path)[1] == {"alibi": None, "rope": "lowest"}
+def test_rows_that_are_added_change_no_word() -> None:
+    rng = np.random.default_rng(2)
+    losses = [1.0, 1.01, 1.05, 1.1, 1.2, 1.4, 1.8, 2.5, 3.0, 1.02] * 2
+    rows = [sample(loss, noise=0.01 * loss * rng.uniform(0.5, 2)) for loss in losses]
+    every, some = compare_with(rows, None, "bpb"), compare_with(rows[:10], None, "bpb")
+    assert {one.method for one in every.values()} == {"moderated"} == {one.method for one in some.values()}
+    assert [every[i].word for i in range(1, 10)] == [some[i].word for i in range(1, 10)]
 
 
-def test_many_rows_are_compared_with_the_lowest_and_corrected_for_all(tmp_path: Path) -> None:
-    for i in range(42):
-        write_run(tmp_path, "rope", params={"base": float(i)}, losses={1: 1.0 + 0.001 * i})
-    pairs, found = marks_at(tmp_path)
-    words = list(found.values())
-    assert len(pairs) == 41 and words.count("lowest") == 1 and None in words and "tie" in words
+@pytest.mark.parametrize(("rows", "seeds"), [(6, 3), (12, 3), (12, 5)])
+def test_equal_rows_are_rarely_ranked(rows: int, seeds: int) -> None:
+    rng, wrong, size = np.random.default_rng(3), 0, 40
+    for _ in range(200):
+        made = []
+        for _ in range(rows):
+            bits = rng.normal(0, 0.1, size) + rng.normal(0, 0.05, (seeds, 1))
+            columns = {"document": list(range(size)), "bytes": [100.0] * size}
+            made.append({s: Sample({**columns, "nats": list(row * 100 * BIT)}) for s, row in enumerate(bits)})
+        wrong += "above" in words(*made).values()
+    assert wrong <= 12  # 5% of 200, and chance
 
 
-def test_a_baseline_is_the_paired_difference(tmp_path: Path) -> None:
-    for name, at_t, far in (("nope", 2.0, 3.0), ("rope", 1.2, 3.7), ("alibi", 1.3, 1.3)):
-        for seed in range(3):
-            records = [
-                record(64 * m, loss + seed / 100, bytes=[20] * 40) for m, loss in ((1, at_t), (8, far))
-            ]
-            write_run(tmp_path, name, seed=seed, records=records)
-    for metric, unit in (("nats", 1.0), ("bpb", 2 * BIT)):
-        comparison = compared(tmp_path, metric, baseline="rope")
-        cells = {label: row.cells for label, row in rows_of(comparison).items()}
-        assert comparison.header["baseline"] == "rope" and cells["rope"][0].against is None
-        near, far = (cells["alibi"][i].against for i in (0, 1))
-        assert (near.difference, near.word) == (pytest.approx(0.1 / unit), "higher")
-        assert (far.difference, far.word, far.seeds) == (pytest.approx(-2.4 / unit), "lower", [0, 1, 2])
-        assert cells["nope"][1].against.ci95 == pytest.approx([-0.7 / unit] * 2)
+def test_the_study_has_no_row_far_above_the_best_and_tied() -> None:
+    runs = [run for run in load_runs([STUDY]) if run.seed in (0, 1, 2)]
+    selected = select(runs, "fixed-target")
+    groups = group_runs(runs, selected, mixed_values(selected))
+    assert len(groups) == 29
+    for multiple, least in ((1.0, 10), (2.0, 12), (4.0, 15), (8.0, 20)):
+        found = compare_with([samples_of(group, multiple) for group in groups], None, "nats").values()
+        assert {one.method for one in found} == {"moderated"}
+        assert not [one for one in found if one.difference > 0.3 and one.word == "tied"]
+        assert sum(one.word == "above" for one in found) >= least

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from posenc.results.schema import make_record
 from posenc.results.statistics import (
     Estimate,
     Sample,
@@ -45,14 +46,11 @@ def test_ratio_interval_uses_the_effective_number_of_documents() -> None:
     assert (high - low) / 2 > 3 * error  # t with about 2.8 degrees of freedom, not 1.96
 
 
-def test_an_interval_from_ten_documents_on_and_few_below_thirty() -> None:
+def test_an_interval_from_ten_documents_on() -> None:
     assert ratio_interval([1.0, 2.0] * 4, [1.0] * 8) is None
     assert ratio_interval([1.0, 2.0] * 5, [1.0] * 10) is not None
-    none, few, enough = (
-        difference([(bits([1.0, 2.0] * n), bits([1.0] * 2 * n))] * 3, "bytes") for n in (4, 14, 15)
-    )
+    none = difference([(bits([1.0, 2.0] * 4), bits([1.0] * 8))] * 3, "bytes")
     assert (none.value, none.interval(), p_beyond([none], 0.0)[0]) == (pytest.approx(0.5), None, None)
-    assert few.interval() is not None and (none.few, few.few, enough.few) == (True, True, False)
 
 
 def test_difference_divides_once_and_aligns_documents() -> None:
@@ -80,33 +78,50 @@ def test_pairing_removes_what_both_share() -> None:
 
 def test_two_tokenizers_are_compared_over_the_same_documents() -> None:
     rng = np.random.default_rng(2)
-    sizes = rng.integers(50, 200, 60).astype(float)
-    shared = rng.normal(2, 0.5, 60)  # a document that is hard for one is hard for the other
+    sizes, shared = rng.integers(50, 200, 60).astype(float), rng.normal(2, 0.5, 60)
     ours, theirs = (shared + 0.1) * sizes, shared * (sizes + 5)
     a, b = sample(ours, sizes=list(sizes)), sample(theirs, sizes=list(sizes + 5))
     estimate = difference([(a, b)], "bytes")
     at_once = ours.sum() / sizes.sum() - theirs.sum() / (sizes + 5).sum()
     assert estimate.value == pytest.approx(at_once / math.log(2))
     low, high = estimate.interval()
-    assert high - low < 0.02  # the documents' own differences (0.5) cancel: unpaired it would be 0.5
-    some = Sample({key: values[:-10] for key, values in b.columns.items()})
-    assert difference([(a, some)], "bytes").interval() is not None  # longer tokens leave fewer documents
+    assert high - low < 0.02  # the documents' own differences (0.5) cancel
 
 
-def test_without_noise_in_the_documents_it_is_the_t_interval_over_seeds() -> None:
-    values = [0.31, 0.27, 0.36]
-    estimate = difference([(bits([value + 1] * 40), bits([1.0] * 40)) for value in values], "bytes")
-    expected = stats.ttest_1samp(values, 0.02)
-    assert estimate.interval() == pytest.approx(tuple(expected.confidence_interval(0.95)))
-    assert p_beyond([estimate], 0.02)[0] == pytest.approx(expected.pvalue / 2, rel=1e-6)
+def test_groups_of_documents_are_the_units_where_there_are_twenty() -> None:
+    values = np.random.default_rng(1).normal(0.3, 1.0, 25)
+    zero = {"document": list(range(75)), "nats": [0.0] * 75, "targets": [10.0] * 75}
+    alike = {**zero, "nats": list(np.repeat(values, 3))}  # three documents of each folder are the same
+    group = {"group": list(np.repeat(range(25), 3))}
+
+    def half(ours: dict, theirs: dict) -> float:
+        low, high = difference([(Sample(ours), Sample(theirs))], "targets").interval()
+        return (high - low) / 2
+
+    by_group = half({**alike, **group}, {**zero, **group})
+    assert by_group == pytest.approx(stats.t.ppf(0.975, 24) * values.std(ddof=1) / 50)
+    assert half(alike, {**zero, **group}) == half(alike, zero) < 0.6 * by_group  # one of them has no groups
+    few = {"group": [min(one, 18) for one in group["group"]]}
+    assert half({**alike, **few}, {**zero, **few}) == half(alike, zero)
+    low, high = ratio_interval(alike["nats"], zero["targets"], group["group"])
+    assert (high - low) / 2 == pytest.approx(by_group)
+    facts = dict.fromkeys(("checkpoint_step", "window", "train_length", "seconds"), 1) | {
+        "bytes": zero["document"]
+    }
+    facts |= dict.fromkeys(("protocol", "corpus", "fingerprint", "split", "targets_hash"), "x")
+    sums = {"documents": zero["document"], "nats": alike["nats"], "targets": zero["targets"]}
+    made = make_record(**sums, groups=group["group"], **facts)
+    assert made["ci95"] == pytest.approx([low, high])
 
 
-@pytest.mark.parametrize("seeds", [1, 3])
-def test_for_one_seed_or_equal_seeds_it_is_the_t_interval_over_documents(seeds: int) -> None:
-    values = list(np.random.default_rng(3).normal(0.3, 1.0, 50))
-    expected = stats.ttest_1samp(values, 0.02)
-    estimate = difference([(bits(values), bits([0.0] * 50))] * seeds, "bytes")
-    assert estimate.seeds == seeds
+@pytest.mark.parametrize("what", ["seeds", "documents", "documents of equal seeds"])
+def test_it_is_the_t_interval_where_only_seeds_or_only_documents_vary(what: str) -> None:
+    values = [0.31, 0.27, 0.36] if what == "seeds" else list(np.random.default_rng(3).normal(0.3, 1.0, 50))
+    if what == "seeds":
+        pairs = [(bits([value + 1] * 40), bits([1.0] * 40)) for value in values]
+    else:
+        pairs = [(bits(values), bits([0.0] * 50))] * (1 if what == "documents" else 3)
+    expected, estimate = stats.ttest_1samp(values, 0.02), difference(pairs, "bytes")
     assert estimate.interval() == pytest.approx(tuple(expected.confidence_interval(0.95)))
     assert p_beyond([estimate], 0.02)[0] == pytest.approx(expected.pvalue / 2, rel=1e-6)
 
@@ -120,23 +135,20 @@ def test_documents_are_judged_after_averaging_over_seeds() -> None:
     assert difference([(one, zero), (one, zero)], "bytes").document_variance > 0.01
 
 
-def test_both_parts_add_up_as_squares() -> None:
-    estimate = Estimate(1.0, 3, 100, 0.01**2, 0.02**2, 80.0, 2)
-    seeds, documents = stats.t.ppf(0.975, 2) * 0.01, stats.t.ppf(0.975, 80) * 0.02
-    assert estimate.halves(0.05) == pytest.approx((seeds, documents))
-    low, high = estimate.interval()
-    assert (high - low) / 2 == pytest.approx(math.hypot(seeds, documents))
-
-
 @pytest.mark.parametrize("margin", [0.0, 0.02, 0.05])
-def test_p_is_below_a_level_where_that_levels_interval_clears_the_margin(margin: float) -> None:
+def test_both_parts_add_up_as_squares_and_p_is_below_a_level_where_that_levels_interval_clears_the_margin(
+    margin: float,
+) -> None:
     for value in (0.03, -0.06, 0.09, -0.2):
-        estimate = Estimate(value, 3, 100, 0.005**2, 0.004**2, 60.0, 2)
+        estimate = Estimate(value, 0.005**2, 0.004**2, 60.0, 2)
         for level in (0.2, 0.05, 0.05 / 15, 0.05 / 300):
             low, high = estimate.interval(1 - 2 * level)
             assert (p_beyond([estimate], margin)[0] < level) == (low > margin or high < -margin)
-    assert p_beyond([Estimate(0.01, 1, 40, None, 1e-6, 39.0)], 0.02)[0] == 1.0
-    assert 0 < p_beyond([Estimate(0.5, 1, 40, None, 0.0, 39.0)], 0.02)[0] < 1e-10
+    seeds, documents = stats.t.ppf(0.975, 2) * 0.005, stats.t.ppf(0.975, 60) * 0.004
+    assert estimate.halves(0.05) == pytest.approx((seeds, documents))
+    assert estimate.interval()[1] == pytest.approx(estimate.value + math.hypot(seeds, documents))
+    assert p_beyond([Estimate(0.01, 0.0, 1e-6, 39.0)], 0.02)[0] == 1.0
+    assert 0 < p_beyond([Estimate(0.5, 0.0, 0.0, 39.0)], 0.02)[0] < 1e-10
 
 
 def test_mean_and_spread() -> None:

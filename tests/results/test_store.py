@@ -3,16 +3,12 @@
 import json
 import math
 import re
-import shlex
 from pathlib import Path
 
 import pytest
-import yaml
 from fake_runs import positions, record, write_run
 
 from posenc.core.errors import RunError
-from posenc.core.paths import conf_dir
-from posenc.results.run_summary import override_text, resume_command
 from posenc.results.schema import check_record, make_record, printed, printed_change
 from posenc.results.store import CELL, assemble_results, find_record, read_records, write_record
 
@@ -75,7 +71,8 @@ def test_one_file_a_cell_and_its_name(tmp_path: Path) -> None:
     paths = {write_record(tmp_path, one) for one in cells}
     assert len(paths) == len(cells)
     assert all(p.parent == tmp_path / "records" and re.fullmatch(r"[A-Za-z0-9._+-]+", p.name) for p in paths)
-    assert write_record(tmp_path, cells[0]).name.startswith("fixed-target-W128-step800-")
+    # pinned: the finished cells of older runs are found by it
+    assert write_record(tmp_path, cells[0]).name == "fixed-target-W128-step800-b590177a.json"
     assert set((tmp_path / "records").iterdir()) == paths  # no temporary is left
     assert len(read_records(tmp_path)) == len(cells)
 
@@ -116,16 +113,3 @@ def test_numbers_as_tables_print_them() -> None:
     assert (printed(2e30, "ppl"), printed(-0.0001, "nats")) == (">1e30", "0.000")
     changes = [printed_change(v, "nats") for v in (0.5, -0.5, -0.0001, math.inf, -math.inf)]
     assert changes == ["+0.500", "-0.500", "+0.000", ">+1e30", "<-1e30"]
-
-
-def test_a_command_resumes_the_settings_that_differ(tmp_path: Path) -> None:
-    conf = {group: conf_dir() / group for group in ("encoding", "model")}
-    rope = yaml.safe_load((conf["encoding"] / "rope.yaml").read_text())
-    nano = yaml.safe_load((conf["model"] / "nano.yaml").read_text())
-    config = {"encoding": {**rope, "name": "rope", "base": 500}, "model": {**nano, "n_layers": 7}, "seed": 3}
-    words = shlex.split(resume_command(config, tmp_path / "default" / "run") or "")
-    assert words[:2] == ["posenc", "train"] and words[-1] == f"runs_dir={tmp_path}"
-    assert set(words[2:-1]) == {"encoding=rope", "encoding.base=500", "model.n_layers=7", "seed=3"}
-    assert resume_command({"encoding": {"name": "mine"}}, tmp_path / "default" / "run") is None
-    texts = [override_text(v) for v in ("a b", "null", "o'x", [1, "x"], {"k": None}, 1e-3, True)]
-    assert texts == ["'a b'", "'null'", r"'o\'x'", "[1,x]", "{k:null}", "0.001", "true"]

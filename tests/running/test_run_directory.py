@@ -14,8 +14,6 @@ import pytest
 import tiny
 import yaml
 
-from posenc.running import measure
-
 Posenc = Callable[..., tiny.Result]
 WINDOWS = [16, 32, 64]
 CELLS = {
@@ -138,8 +136,7 @@ def test_other_lengths_measure_only_what_is_missing(train: Posenc, run_copy: Pat
     kept = [*(run_copy / "records").iterdir(), *run_copy.rglob("*.safetensors")]
     before = {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in kept}
     result = train("encoding=rope", "eval.lengths=[0.5x,1x,4x]")
-    assert result.code == 0 and "0.5x" in result.out, result.err
-    assert " 2x" not in result.out.partition("positions: ")[0]  # what was asked for
+    assert result.code == 0 and re.search(r"^context +8 +16 = T +64$", result.out, re.M), result.out
     assert {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in kept} == before
     results = load(run_copy / "results.json")
     assert {r["window"] for r in results["records"]} == {8, *WINDOWS}
@@ -155,21 +152,3 @@ def test_numbers_of_weights_that_are_gone_are_measured_anew(train: Posenc, run_c
     assert train("encoding=rope", "eval.lengths=[0.5x,1x,2x,4x]").code == 0
     assert load(path)["nats"] == pytest.approx(stored["nats"], abs=1e-4)
     assert len(list((run_copy / "checkpoints").iterdir())) == 1
-
-
-def test_the_text_may_change_while_a_run_trains(
-    train: Posenc, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The bytes that the reference is made of are kept before; a change shows in the next command."""
-    texts, evaluate = shutil.copytree(corpus, place / "texts"), measure.evaluate
-
-    def changed(*args: Any, **more: Any) -> Any:
-        with (texts / "000.txt").open("a") as file:
-            file.write("one more line\n")
-        return evaluate(*args, **more)
-
-    monkeypatch.setattr(measure, "evaluate", changed)
-    result = train("encoding=nope", f"data.paths={texts}", "tokenizer=bpe", "tokenizer.vocab_size=300")
-    assert result.code == 0, result.err
-    (run,) = (place / "runs" / "default").iterdir()
-    assert any(path.name.startswith("trigram") for path in (run / "records").iterdir())

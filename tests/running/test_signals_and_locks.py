@@ -17,8 +17,6 @@ from posenc.running.run_lock import is_held, locked
 from posenc.running.signals import InterruptedRunError, StopFlag, report_error
 
 Posenc = Callable[..., tiny.Result]
-SHORT = ("eval.lengths=[1x]", "eval.protocols=[fixed-target]")
-LONG = ("train.tokens=256000", *SHORT)  # 2000 updates
 
 
 def only_run(runs: Path) -> Path:
@@ -29,45 +27,6 @@ def only_run(runs: Path) -> Path:
 def status_of(run: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((run / "status.json").read_text())
     return found
-
-
-def lines_of(runs: Path) -> int:
-    return sum(len(path.read_text().splitlines()) for path in runs.glob("default/*/metrics.jsonl"))
-
-
-@pytest.mark.slow
-def test_signals_stop_a_run_that_continues_to_the_same_weights(
-    train: Posenc, place: Path, corpus: Path
-) -> None:
-    """SIGTERM, then SIGINT, then to the end; meanwhile a second process is turned away."""
-    arguments = ["train", *tiny.TINY, f"data.paths={corpus}", *LONG]
-    assert train(*LONG, "runs_dir=whole").code == 0
-    for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
-        before, end = lines_of(place / "runs"), time.monotonic() + 60
-        process = tiny.start(*arguments, cwd=place)
-        while lines_of(place / "runs") <= before + 2 and process.poll() is None and time.monotonic() < end:
-            time.sleep(0.02)
-        if number == signal.SIGTERM:
-            second = train(*LONG)
-            assert (second.code, second.out) == (1, "")
-            assert f"pid {process.pid}" in second.err and "another process" in second.err
-        process.send_signal(number)
-        process.send_signal(number)  # a second one does no harm
-        result = tiny.finished(process)
-        assert result.code == code, result.err
-        assert "continues" in result.err and result.out == "" and "Traceback" not in result.err
-        run = only_run(place / "runs")
-        assert (status_of(run)["status"], status_of(run)["reason"]) == ("interrupted", number.name)
-        assert 0 < max(int(path.name[5:]) for path in (run / "checkpoints").iterdir()) < 2000
-    assert train(*LONG).code == 0
-    whole = only_run(place / "whole")
-    for name in ("model", "optimizer"):
-        path = f"checkpoints/step-00002000/{name}.safetensors"
-        assert (run / path).read_bytes() == (whole / path).read_bytes()
-    steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert steps == list(range(10, 2001, 10))
-    ours, theirs = (json.loads((r / "results.json").read_text())["records"] for r in (run, whole))
-    assert [{**r, "seconds": 0} for r in ours] == [{**r, "seconds": 0} for r in theirs]
 
 
 @pytest.mark.parametrize(
@@ -145,8 +104,10 @@ def test_a_run_that_diverged_says_so_and_is_final_without_retry(train: Posenc, p
     again = train("encoding=rope", "train.lr=1e12")
     assert again.code == 1 and "diverged before: non-finite loss at step 2" in again.err
     assert status_of(run) == status
+    (run / "checkpoints" / "step-00000001").mkdir(parents=True)  # of an hour of training: forgotten
     retried = train("encoding=rope", "train.lr=1e12", "--retry")
     assert retried.code == 1 and "diverged: non-finite loss at step 2" in retried.err
+    assert not (run / "checkpoints").exists()
 
 
 BROKEN = """
@@ -208,10 +169,9 @@ def test_a_signal_that_python_swallowed_is_not_lost() -> None:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (MemoryError(), "error: not enough memory\n"),
+        (MemoryError(), "error: not enough memory: MemoryError\n"),
         (OSError(12, "Cannot allocate memory"), "not enough memory: [Errno 12]"),
-        (ImportError("x.so: failed to map segment from shared object"), "not enough memory"),
-        (ImportError("cannot allocate memory in static TLS block"), "this is a fault of posenc"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: 12"), "not enough memory: Default"),
         (OSError(28, "No space left on device"), "cannot write the output: No space left"),
         (KeyError("k"), "error: KeyError: 'k'\n  this is a fault of posenc; --debug shows where\n"),
     ],

@@ -95,12 +95,3 @@ def test_a_file_of_ones_own_has_a_name_of_its_own(train: Posenc, place: Path) ->
     assert train("--config-dir", "conf", "encoding=my_rope").code == 0
     (run,) = (place / "runs" / "default").glob("[!.]*")
     assert "base: 77" in (run / "config.yaml").read_text()
-
-
-@pytest.mark.parametrize("name", ["übung a(1)", "a=b,it's", "#x[1]{b}"])
-def test_a_folder_of_ones_own_may_have_any_name(posenc: Posenc, place: Path, name: str) -> None:
-    mine = place / name / "encoding" / "my_rope.yaml"
-    mine.parent.mkdir(parents=True)
-    mine.write_text((conf_dir() / "encoding" / "rope.yaml").read_text().replace("10000", "77"))
-    shown = posenc("train", "--config-dir", name, "encoding=my_rope", "--cfg", "job")
-    assert shown.code == 0 and "base: 77" in shown.out, shown.err

@@ -138,7 +138,7 @@ def test_cells_are_sent_once_and_other_targets_or_extensions_again(tmp_path: Pat
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{", "[]", '{"id": "../../x"}', '{"id": 3}'],
+    ["{", '{"id": "../../x"}'],
 )
 def test_progress_that_is_damaged_or_foreign_begins_anew(tmp_path: Path, content: str) -> None:
     (tmp_path / "tracking").mkdir()
@@ -173,23 +173,6 @@ def test_a_call_that_hangs_is_given_up_and_the_end_does_not_wait_again(tmp_path:
     assert time.monotonic() - begun < 10 and tracked.got == [64]
 
 
-def test_a_plot_that_fails_is_one_warning_and_the_others_are_drawn(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import posenc.report.plots as plots
-
-    def fails(format: str, kind: str, *_: object) -> bytes:
-        if kind == "change":
-            raise ZeroDivisionError("no width\nat all")
-        return b"drawn"
-
-    monkeypatch.setattr(plots, "plot_bytes", fails)
-    run = TrackedRun("r", None, [], {}, write_run(tmp_path))
-    assert run.png(["change", "context"]) == {"context": b"drawn"}
-    (line,) = [one.getMessage() for one in caplog.records]
-    assert "plot change" in line and "ZeroDivisionError: no width" in line and "\n" not in line
-
-
 # The choice
 
 
@@ -212,17 +195,13 @@ def test_every_yaml_names_a_tracker_and_has_exactly_the_keys_it_takes(
     ("name", "change", "key", "says"),
     [
         ("wandb", {"name": "wanbd"}, "tracking", "did you mean: wandb"),
-        ("wandb", {"name": None}, "tracking", "allowed: none, several, tensorboard, trackio, wandb"),
         ("wandb", {"mode": "onlin"}, "tracking.mode", "did you mean: online"),
         ("wandb", {"projct": "x"}, "tracking.projct", "did you mean: tracking.project"),
         ("wandb", {"project": "a/b"}, "tracking.project", "does not take this name"),
-        ("wandb", {"entity": "x" * 129}, "tracking.entity", "1 to 128 characters"),
-        ("wandb", {"tags": "one"}, "tracking.tags", "a list, each text"),
         ("wandb", {"timeout": 0}, "tracking.timeout", "seconds above 0"),
         ("wandb", {"plots": ["position"]}, "tracking.plots", "did you mean: positions"),
         ("trackio", {"project": "a/b"}, "tracking.project", "does not take this name"),
         ("several", {"trackers": ["wandb", "tensorbord"]}, "tracking.trackers", "did you mean: tensorboard"),
-        ("several", {"trackers": []}, "tracking.trackers", "none is named"),
         ("several", {"wandb": {"mode": "online"}}, "tracking.wandb.mode", "tracking.wandb.mode=offline"),
         ("several", {"trackio": {"projct": "x"}}, "tracking.trackio.projct", "did you mean"),  # not asked for
     ],

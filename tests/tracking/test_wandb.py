@@ -19,7 +19,7 @@ from tracked import begin, contents, history, offline_runs, shipped
 
 from posenc.core.errors import UserError
 from posenc.tracking import check_tracking
-from posenc.tracking.wandb import answers, has_key, host, requested_mode
+from posenc.tracking.wandb import has_key, host, requested_mode
 
 KEY = "k" * 40
 RECORDS = [
@@ -61,7 +61,12 @@ def test_an_offline_run_holds_everything_and_says_where_it_is(
         "rope+alibi",
     )
     assert entry["project"] == "posenc" and entry["tags"] == ["rope", "headline", "t" * 64]
-    assert '"status"' in text and '"failed"' in text and '"eval/fixed-target/nats@8x"' in text
+    assert (
+        "headline" in text
+        and '"status"' in text
+        and '"failed"' in text
+        and '"eval/fixed-target/nats@8x"' in text
+    )
     axes = {
         one["metric"].get("name"): one["metric"].get("step_metric")
         for one in lines
@@ -95,7 +100,6 @@ def test_an_offline_run_holds_everything_and_says_where_it_is(
 @pytest.mark.parametrize(
     ("where", "url", "found"),
     [
-        ("environment", "https://wandb.example", True),
         ("netrc", "https://wandb.example", True),
         ("nowhere", "https://wandb.example", False),
     ],
@@ -117,7 +121,6 @@ def test_a_key_is_found_where_wandb_finds_it_and_nobody_is_asked(
         (None, None, None),
         ("online", "offline", None),
         ("offline", None, "offline"),
-        ("dryrun", None, "offline"),
         ("disabled", None, "disabled"),
         ("", None, None),  # wandb itself raises at this
         (None, "offline", "offline"),
@@ -147,16 +150,6 @@ def test_online_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     check_tracking({**shipped("wandb"), "mode": "online"})
     assert host() == "wandb.example:8080"
-
-
-def test_whether_a_server_answers(
-    fake_wandb: FakeWandb, dead_port: str, silent_port: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_wandb.state = "unauthorized"  # any answer will do
-    for url, there in ((fake_wandb.url, True), (dead_port, False), (silent_port, False)):
-        monkeypatch.setenv("WANDB_BASE_URL", url)
-        sys.modules["wandb"].teardown()
-        assert answers(0.5) == there
 
 
 # Trouble
@@ -236,10 +229,7 @@ def test_the_key_goes_to_the_users_server_whatever_a_strangers_run_directory_say
         ("dead", None, {}, "W&B is offline"),
         ("silent", None, {}, "W&B is offline"),
         ("graphql-hangs", None, {}, "W&B is offline"),
-        ("graphql-hangs", None, {"mode": "online"}, "W&B is offline"),
         ("ok", "hanging", {"artifact": "none"}, "Upload: wandb sync"),
-        ("ok", "hanging", {}, "Upload: wandb sync"),  # W&B asks the server before it takes an artifact
-        ("ok", "closed", {"artifact": "none"}, "Upload: wandb sync"),
         ("ok", "closed", {}, "Upload: wandb sync"),
     ],
 )

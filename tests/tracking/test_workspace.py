@@ -83,7 +83,6 @@ def test_out_writes_the_same_to_a_file_and_sends_nothing(
         ({"length": "0x"}, "--length"),
         ({"out": "no/such/folder/x"}, "--out"),
         ({"protocol": "bogus", "dry_run": True}, "--protocol"),
-        ({"protocol": "fixed-target+none", "dry_run": True}, "--protocol"),
     ],
 )
 def test_wrong_input_is_refused(changes: dict[str, Any], key: str) -> None:

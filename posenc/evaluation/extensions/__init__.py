@@ -17,12 +17,7 @@ import yaml
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file
 from posenc.core.signature import check_arguments
-from posenc.evaluation.extensions.base import (
-    Extension,
-    NotForThisEncodingError,
-    RefusedError,
-    name_of,
-)
+from posenc.evaluation.extensions.base import Extension, NotForThisEncodingError, RefusedError
 from posenc.model.decoder import Decoder
 
 __all__ = [
@@ -87,21 +82,9 @@ def build_extension(settings: Mapping[str, Any], model: Decoder) -> Extension | 
         if isinstance(error, UserError) and knobs != usual:
             raise  # the user's value is out of range, not a default
         reason = f"{error.key}: {error.problem}" if isinstance(error, UserError) else str(error)
-        raise NotForThisEncodingError(cls, name_of(model.encoding), reason, _applicable(model)) from error
+        raise NotForThisEncodingError(cls, model.encoding.name, reason) from error
     extension.settings = resolved
     return extension
-
-
-def _applicable(model: Decoder) -> list[str]:
-    """List the extensions that take this model with the knobs of their YAML."""
-    found = []
-    for name, cls in sorted(_classes().items()):
-        try:
-            cls(model, **default_knobs(name))
-        except (RefusedError, UserError):
-            continue
-        found.append(name)
-    return found
 
 
 def default_knobs(name: str) -> dict[str, Any]:

@@ -30,14 +30,9 @@ class RefusedError(Exception):
 class NotForThisEncodingError(UserError):
     """The extension does not apply to the trained encoding; a sweep may leave such a job out."""
 
-    def __init__(
-        self, extension: type[Extension], encoding: str, reason: str, allowed: Sequence[str]
-    ) -> None:
+    def __init__(self, extension: type[Extension], encoding: str, reason: str) -> None:
         problem = f"does not apply to encoding={encoding}: {reason}"
-        hint = f"it is for {extension.applies}"
-        super().__init__("extend", extension.name, problem, allowed=allowed, hint=hint)
-        self.nearest = None  # the name is right
-        self.args = (self.text(),)
+        super().__init__("extend", extension.name, problem, hint=f"it is for {extension.applies}")
 
 
 class Extension:
@@ -64,10 +59,6 @@ class Extension:
         # Contiguous ones from a drawn start count as T: by distance they show no more.
         self.reach = self.shape.distances
         self.settings: dict[str, Any] = {"name": self.name}  # as stored; the knobs are added when it is built
-
-    def warnings(self) -> list[str]:
-        """Say what a reader of this extension's numbers for this model must know."""
-        return []
 
     def effective_encoding(self, window: int) -> Encoding:
         """Return what the attention sees at a window of W tokens: `self.trained` if nothing changes."""
@@ -100,7 +91,7 @@ class Extension:
         """Raise RefusedError where a part replaces the softmax."""
         for part in self.parts:
             if "weights" in part.hooks:
-                raise RefusedError(f"{name_of(part)} has no softmax")
+                raise RefusedError(f"{part.name} has no softmax")
 
 
 class Times(Encoding):
@@ -127,11 +118,6 @@ def check_range(knob: str, value: float, least: float, *, above: bool = False) -
     if not (fits and math.isfinite(value)):
         allowed = f"a finite number {'above' if above else 'from'} {least:g}{'' if above else ' on'}"
         raise UserError(f"extend.{knob}", value, "out of range", allowed=allowed)
-
-
-def name_of(part: Encoding) -> str:
-    """Return an encoding's name for messages."""
-    return str(getattr(part, "name", type(part).__name__))
 
 
 def leaves(encoding: Encoding) -> tuple[Encoding, ...]:

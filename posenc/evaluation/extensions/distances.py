@@ -1,4 +1,4 @@
-"""Extensions that give far pairs a distance that training showed: ReRoPE, SelfExtend, sinks, LM-Infinite.
+"""Extensions that hide far pairs or give them a distance that training showed.
 
 A pair's new distance is query(i) - key(j), so one more product of queries and keys, rotated to those
 positions instead, gives all new scores; a bias is looked up at the new distance.
@@ -16,13 +16,13 @@ from torch import Tensor
 from posenc.core.errors import UserError
 from posenc.encodings.base import Encoding, Shape, float64
 from posenc.encodings.families.content import of_block
+from posenc.encodings.options import Window
 from posenc.evaluation.extensions.base import (
     Extension,
     Length,
     RefusedError,
     check_range,
     has_gaps,
-    name_of,
 )
 from posenc.model.decoder import Decoder
 
@@ -38,6 +38,16 @@ class Far:
     query: Callable[[Tensor], Tensor]  # (T,) -> (T,)
     key: Callable[[Tensor], Tensor]  # (S,) -> (S,)
     keys: int | None = None  # only the first so many keys are in such a pair; None: any
+
+
+def capped(w: int, keys: int | None = None) -> Far:
+    """Return the distance w for all pairs beyond it."""
+    return Far(
+        pairs=lambda q_pos, k_pos: q_pos[:, None] - k_pos > w,
+        query=lambda q_pos: torch.full_like(q_pos, w),
+        key=torch.zeros_like,
+        keys=keys,
+    )
 
 
 @dataclass
@@ -96,15 +106,20 @@ class Redistanced(Encoding):
 class _Redistancing(Extension):
     """For encodings whose positions act by distance, or that carry none."""
 
+    applies = "encodings that act by distance alone: rotations, biases by distance, sums of them"
+    needs_distance: ClassVar[bool] = True
+
     def __init__(self, model: Decoder) -> None:
         super().__init__(model)
         decoupled = any(getattr(module, "decoupled", False) for module in model.modules())
         for part in self.parts:
             others = part.hooks - BY_DISTANCE - NO_DISTANCE
             if part.uses_positions and (others or not part.relative):
-                raise RefusedError(f"{name_of(part)} does not act by distance alone")
+                raise RefusedError(f"{part.name} does not act by distance alone")
             if "rotate" in part.hooks and decoupled:
                 raise RefusedError("its attention turns a part of each head before scores can be made anew")
+        if self.needs_distance and not any(part.hooks & BY_DISTANCE for part in self.parts):
+            raise RefusedError("no distance enters its scores")
 
     def redistanced(self, far: Far) -> list[Encoding]:
         """Return the parts with the new distances; as they are where none of them uses a distance."""
@@ -113,24 +128,12 @@ class _Redistancing(Extension):
         return [Redistanced(self.shape, self.parts, far), *self.parts]
 
 
-class _NewDistances(_Redistancing):
-    """ReRoPE and SelfExtend: distances alone change, so there must be some."""
-
-    applies = "encodings that act by distance alone: rotations, biases by distance, sums of them"
-
-    def __init__(self, model: Decoder) -> None:
-        super().__init__(model)
-        if not any(part.hooks & BY_DISTANCE for part in self.parts):
-            raise RefusedError("no distance enters its scores")
-
-
-class ReRoPE(_NewDistances):
+class ReRoPE(_Redistancing):
     """Rectified positions: distances up to a window are exact, all others are the window.
 
     min(i - j, w), w = `window`; leaky, with `leak` = a: w + (i - j - w)/a beyond w. By default w is T - 1,
-    the farthest distance that training shows, so that nothing changes up to T. It costs a second product of
-    queries and keys. Biases by distance are looked up at the new distance; a window that the model was
-    trained with keeps the true one.
+    the farthest distance that training shows. It costs a second product of queries and keys. A window that
+    the model was trained with keeps the true distances.
     """
 
     name = "rerope"
@@ -145,22 +148,17 @@ class ReRoPE(_NewDistances):
             check_range("leak", leak, 1)
             for part in self.parts:
                 if "distance_bias" in part.hooks:
-                    raise RefusedError(f"{name_of(part)} has no bias at the broken distances of extend.leak")
+                    raise RefusedError(f"{part.name} has no bias at the broken distances of extend.leak")
         self.leak = leak
 
     def effective_encoding(self, window: int) -> Encoding:
         if self.span(window) - 1 <= self.window or self.leak == 1:
             return self.trained
         w, leak = self.window, self.leak
-
-        def pairs(q_pos: Tensor, k_pos: Tensor) -> Tensor:
-            return q_pos[:, None] - k_pos > w
-
-        if leak is None:
-            far = Far(pairs, query=lambda q_pos: torch.full_like(q_pos, w), key=torch.zeros_like)
-        else:
+        far = capped(w)
+        if leak is not None:
             far = Far(
-                pairs,
+                far.pairs,
                 query=lambda q_pos: w + (float64(q_pos) - w) / leak,
                 key=lambda k_pos: float64(k_pos) / leak,
             )
@@ -170,7 +168,7 @@ class ReRoPE(_NewDistances):
         return {"window": self.window}
 
 
-class SelfExtend(_NewDistances):
+class SelfExtend(_Redistancing):
     """Near distances exact, far ones counted in groups of tokens.
 
     i - j below w = `window`, else floor(i/g) - floor(j/g) + w - floor(w/g), g = `group`. With `auto`, g is
@@ -219,6 +217,32 @@ class SelfExtend(_NewDistances):
         return {"window": self.near, "group": self.g(window)}
 
 
+class SlidingWindow(Extension):
+    """Key j is seen where i - j < w, w = `window`, T by default, in every layer.
+
+    A window that the model was trained with stays as well. Through the layers a token still depends on older
+    ones.
+    """
+
+    name = "window"
+    paper = "Beltagy, Peters, Cohan 2020 (Longformer), arXiv 2004.05150"
+    formula = "keys at i - j < w"
+    applies = "every encoding"
+    grid: ClassVar = {"window": ("0.25x", "0.5x", None)}
+
+    def __init__(self, model: Decoder, *, window: Length) -> None:
+        super().__init__(model)
+        self.window = self.reach if window is None else self.tokens("window", window)
+
+    def effective_encoding(self, window: int) -> Encoding:
+        if self.span(window) <= self.window:
+            return self.trained
+        return self.together([*self.parts, Window(self.shape, window=self.window)])
+
+    def resolved(self, window: int) -> dict[str, Any]:
+        return {"window": self.window}
+
+
 class FirstAndNear(Encoding):
     """Key j is seen where j < `first` or i - j < `near`."""
 
@@ -241,13 +265,14 @@ class _FirstKeys(_Redistancing):
         "encodings that act by distance alone, or carry no position: rotations, biases by distance, sums of "
         "them; not with windows of their own"
     )
+    needs_distance = False
     window: int
 
     def __init__(self, model: Decoder, *, sinks: int) -> None:
         super().__init__(model)
         self.check_softmax()
         for part in self.parts:
-            name = name_of(part)
+            name = part.name
             if "prepare" in part.hooks:
                 raise RefusedError(f"{name} counts along all of the text, also what a cache has dropped")
             if "visible" in part.hooks:
@@ -264,10 +289,9 @@ class _FirstKeys(_Redistancing):
 class Sinks(_FirstKeys):
     """Attention sinks: the first keys stay visible beside a window, and positions count inside the cache.
 
-    The first n = `sinks` keys and those at i - j < w = `window` are seen. The cache holds c = n + w keys, the
-    query's own included, and positions are places in it: a first key j stands at distance min(i, c-1) - j,
-    the others at their true one. By default w = T - n: the cache holds T keys, and nothing changes up to T.
-    Not for absolute embeddings: a key's place in the cache is another for every query that sees it.
+    The first n = `sinks` keys and those at i - j < w = `window` are seen. The cache holds c = n + w keys, T
+    by default, and positions are places in it: a first key j stands at distance min(i, c-1) - j, the others
+    at their true one. Not for absolute embeddings: a key's place is another for every query that sees it.
     """
 
     name = "sinks"
@@ -300,10 +324,9 @@ class LMInfinite(_FirstKeys):
     """The first keys stay visible beside a window, at a distance that is capped.
 
     The first n = `sinks` keys and those at i - j < w = `window` are seen, at distance min(i - j, w). By
-    default w = T - 1, the farthest distance that training shows, so that nothing changes up to T. Departures:
-    the paper's window and cap are T, a distance that training does not show; n is 10, the least of the 10 to
-    100 between which its authors see little difference. The attention to middle tokens of highest score, for
-    retrieval, is left out.
+    default w = T - 1, the farthest distance that training shows. Departures: the paper's window and cap are
+    T; n is 10, the least of the 10 to 100 between which its authors see little difference; the attention to
+    middle tokens of highest score, for retrieval, is left out.
     """
 
     name = "lm_infinite"
@@ -319,10 +342,5 @@ class LMInfinite(_FirstKeys):
         first, w = self.sinks, self.window
         if self.span(window) - 1 <= w:
             return self.trained
-        far = Far(
-            pairs=lambda q_pos, k_pos: q_pos[:, None] - k_pos > w,
-            query=lambda q_pos: torch.full_like(q_pos, w),
-            key=torch.zeros_like,
-            keys=first,
-        )
+        far = capped(w, first)
         return self.together([*self.redistanced(far), FirstAndNear(self.shape, first=first, near=w)])

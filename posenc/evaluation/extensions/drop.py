@@ -1,11 +1,4 @@
-"""The encoding removed, at every window; options (a window, drawn positions, a scale) stay.
-
-Formula: rotations, biases and changes of the scores are left out; the vectors of an absolute encoding are
-zero, while its factor on the token embeddings and the map of `combine: concat` stay.
-This is the first step of DroPE alone: the paper then trains on for a while so that the model learns to do
-without, which is no part of a measurement.
-Paper: Gelberg, Eguchi, Akiba, Cetin 2025 (DroPE), arXiv 2512.12167.
-"""
+"""The encoding removed at every window; its options (a window, drawn positions, a scale) stay."""
 
 from __future__ import annotations
 
@@ -21,14 +14,18 @@ from posenc.evaluation.extensions.base import (
     RefusedError,
     leaves,
     moves,
-    name_of,
     with_random_numbers,
 )
 from posenc.model.decoder import Decoder
 
 
 class Drop(Extension):
-    """The trained model without its encoding; its options stay."""
+    """The trained model without its encoding.
+
+    Rotations, biases and changes of the scores are left out; the vectors of an absolute encoding are zero,
+    while its factor on the token embeddings and the map of `combine: concat` stay. The first step of DroPE
+    alone: the paper then trains on for a while.
+    """
 
     name = "drop"
     paper = "Gelberg, Eguchi, Akiba, Cetin 2025 (DroPE), arXiv 2512.12167"
@@ -51,7 +48,7 @@ class Drop(Extension):
 
 def _left_of(part: Encoding) -> list[Encoding]:
     """Return what stays of a removed encoding. Raises RefusedError where more than positions would go."""
-    name = name_of(part)
+    name = part.name
     if "weights" in part.hooks:
         raise RefusedError(f"{name} stands in the place of the softmax, which would come back")
     if "rotate" in part.hooks and moves(with_random_numbers(part), torch.zeros(3, dtype=torch.int64)):

@@ -24,7 +24,6 @@ from posenc.evaluation.extensions.base import (
     Times,
     check_range,
     moves,
-    name_of,
     with_random_numbers,
 )
 from posenc.model.decoder import Decoder
@@ -99,9 +98,8 @@ class PI(Rescaled):
 class NTK(Rescaled):
     """A larger base, so that the slowest pair is interpolated and the fastest left alone.
 
-    base * s^(D'/(D'-2)), so theta_k times s^(-2k/(D'-2)): the first as it was, the last divided by s. D' is
-    the rotated width also for partial rotary and p-RoPE; the pairs that p-RoPE dropped stay still, so that
-    its slowest turning pair is divided by less than s. As written in YaRN, section 3.1.
+    base * s^(D'/(D'-2)), so theta_k times s^(-2k/(D'-2)): the first as it was, the last divided by s (also
+    where p-RoPE dropped it). As written in YaRN, section 3.1.
     """
 
     name = "ntk"
@@ -121,9 +119,8 @@ class NTK(Rescaled):
 class DynamicNTK(NTK):
     """The stretched base of `ntk`, its factor from the current length: s = a W/T - (a - 1), a = `factor`.
 
-    With a = 1 the numbers are those of `ntk` with `factor: auto`; a larger a stretches more, and stays 1 at
-    T. The current length is the window: all of its tokens are turned by the same angles, where decoding token
-    by token meets another base at every step. As written in YaRN, section 3.3.
+    With a = 1 the numbers are those of `ntk` with `factor: auto`. The current length is the window: decoding
+    token by token would meet another base at every step. As written in YaRN, section 3.3.
     """
 
     name = "dynamic_ntk"
@@ -162,15 +159,6 @@ class NTKByParts(Rescaled):
         check_range("beta_slow", beta_slow, 0, above=ramp == "index")
         check_range("beta_fast", beta_fast, beta_slow, above=True)
         self.ramp, self.beta_slow, self.beta_fast = ramp, beta_slow, beta_fast
-
-    def warnings(self) -> list[str]:
-        most = float(self.turning.frequencies(torch.device("cpu"))[0]) * self.reach / (2 * math.pi)
-        if most >= self.beta_fast or self.ramp == "index":  # which always keeps the first
-            return []
-        return [
-            f"{self.name}: no frequency is kept: the fastest turns {most:.1f} times within "
-            f"{self.reach} tokens, less than extend.beta_fast={self.beta_fast:g}"
-        ]
 
     def rescaled(self, theta: Tensor, s: float) -> Tensor:
         if self.ramp == "turns":
@@ -321,9 +309,9 @@ def _turning(parts: tuple[Encoding, ...]) -> Rotary:
         raise RefusedError("no frequencies turn its queries and keys")
     part = rotating[0]  # a sum has one rotation at most
     if not isinstance(part, Rotary):
-        raise RefusedError(f"{name_of(part)} does not turn pairs by frequencies")
+        raise RefusedError(f"{part.name} does not turn pairs by frequencies")
     tried = with_random_numbers(part)
     assert isinstance(tried, Rotary)
     if moves(with_frequencies(tried, torch.zeros_like), torch.tensor([0, 1, 5])):
-        raise RefusedError(f"{name_of(part)} does more by position than to turn pairs")
+        raise RefusedError(f"{part.name} does more by position than to turn pairs")
     return part

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, NullFormatter
 from matplotlib.transforms import ScaledTranslation
 
-from posenc.report.pictures.panels import LOG_RANGE, Arrows, Curves, Map, Picture
+from posenc.report.pictures.panels import Curves, Map, Picture
 from posenc.report.plots.canvas import (
     DASHED,
     MARK,
@@ -30,6 +30,7 @@ from posenc.report.plots.canvas import (
 WIDTH = 7.0  # inches
 ROW = 2.75  # inches, a row of panels
 COLUMNS = 2
+LOG_RANGE = 1e7  # of a logarithmic axis: weights below that share of the largest are not shown
 LEAST_SHARE = 1e-4  # of a logarithmic map: less than that of the largest is drawn as that
 
 # Okabe, Ito: told apart whatever the colour vision. Their yellow is too pale for a line.
@@ -38,19 +39,14 @@ DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (3
 SEEN = {"hidden": "#DDDDDD", "seen": COLOURS[0]}
 
 
-def draw(picture: Picture) -> Figure:
-    """Make the figure of a picture; of an odd number of panels the first has a row of its own."""
-    with styled():
-        return _figure(picture)
-
-
 def picture_bytes(picture: Picture, format: str) -> bytes:
     """Return a file's content, the same bytes for the same picture; `format` is one of panels.FORMATS."""
     with styled():
-        return file_bytes(_figure(picture), format)
+        return file_bytes(draw(picture), format)
 
 
-def _figure(picture: Picture) -> Figure:
+def draw(picture: Picture) -> Figure:
+    """Make the figure of a picture; of an odd number of panels the first has a row of its own."""
     count = len(picture.panels)
     rows = -(-count // COLUMNS)
     head = 0.28 + 0.16 * len(picture.notes)  # inches
@@ -71,10 +67,8 @@ def _figure(picture: Picture) -> Figure:
         axes.set_ylabel(panel.y_label)
         if isinstance(panel, Curves):
             _curves(axes, panel)
-        elif isinstance(panel, Map):
-            _map(axes, panel)
         else:
-            _arrows(axes, panel)
+            _map(axes, panel)
     lay_out(figure, above=head, pad=0.07)
     return figure
 
@@ -95,14 +89,14 @@ def _curves(axes: Axes, panel: Curves) -> None:
         axes.plot(line.x, line.y, label=line.label, **look)
         if line.low is not None and line.high is not None:
             axes.fill_between(line.x, line.low, line.high, color=look["color"], alpha=0.15, linewidth=0)
-    low, high = min(line.x.min() for line in panel.lines), max(line.x.max() for line in panel.lines)
     if panel.points:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     else:
+        low, high = min(line.x.min() for line in panel.lines), max(line.x.max() for line in panel.lines)
         symlog = {"linthresh": 1, "linscale": 0.35} if panel.x_scale == "symlog" else {}
         axes.set_xscale(panel.x_scale, **symlog)
         axes.set_xlim(low, max([high, *panel.marks.values()]))
-    if panel.x_scale != "linear":
+    if panel.x_scale == "symlog":
         axes.xaxis.set_major_formatter(power)
         axes.xaxis.set_minor_formatter(NullFormatter())
     _y_scale(axes, panel)
@@ -164,14 +158,3 @@ def _map(axes: Axes, panel: Map) -> None:
         bar = axes.figure.colorbar(mesh, cax=place, format=power)
         bar.set_label(panel.z_label)
         bar.outline.set_linewidth(0.5)
-
-
-def _arrows(axes: Axes, panel: Arrows) -> None:
-    shades = matplotlib.colormaps["viridis"](np.linspace(0.0, 0.85, len(panel.tips)))
-    around = np.linspace(0, 2 * np.pi, 200)
-    axes.plot(np.cos(around), np.sin(around), color="0.85", linewidth=0.8, zorder=0)
-    for label, (x, y), colour in zip(panel.labels, panel.tips, shades, strict=True):
-        look = {"arrowstyle": "-|>", "color": colour, "lw": 1.2, "shrinkA": 0, "shrinkB": 0}
-        axes.annotate("", (x, y), (0, 0), arrowprops=look)
-        axes.annotate(label, (1.12 * x, 1.12 * y), ha="center", va="center", fontsize=7, color=colour)
-    axes.set(xlim=(-1.25, 1.25), ylim=(-1.25, 1.25), aspect="equal")

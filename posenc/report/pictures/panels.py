@@ -9,10 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Numbers = NDArray[np.float64]
-Scale = Literal["linear", "symlog", "log"]
 
 FORMATS = ("png", "svg", "pdf")
-LOG_RANGE = 1e7  # of a logarithmic axis: weights below that share of the largest are not shown
 
 
 @dataclass(frozen=True)
@@ -35,8 +33,8 @@ class Curves:
     x_label: str
     y_label: str
     lines: list[Line]
-    x_scale: Scale = "linear"
-    y_scale: Scale = "linear"
+    x_scale: Literal["linear", "symlog"] = "linear"
+    y_scale: Literal["linear", "log"] = "linear"
     marks: dict[str, float] = field(default_factory=dict)
     y_marks: dict[str, float] = field(default_factory=dict)
     points: bool = False  # dots instead of lines
@@ -62,19 +60,7 @@ class Map:
     brief: bool = False
 
 
-@dataclass(frozen=True)
-class Arrows:
-    """A pair of numbers at several positions: tips (n, 2), on the unit circle."""
-
-    title: str
-    labels: list[str]
-    tips: Numbers
-    x_label: str = "first number of the pair"
-    y_label: str = "second number"
-    brief: Literal[False] = False  # never in a terminal
-
-
-Panel = Curves | Map | Arrows
+Panel = Curves | Map
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import matplotlib
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from posenc.core.errors import visible
 from posenc.report.colors import Style
@@ -53,8 +52,6 @@ STYLE: dict[str, Any] = {
 METADATA: dict[str, dict[str, Any]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 BESIDE = 0.4  # of the width: a legend that is wider stands above the axes
-FINE = 0.62  # of the height of a split axis, for what lies below the split
-WORTH = 3.0  # split an axis whose whole range is so many times the fine one
 MARK: dict[str, Any] = {"color": "0.45", "linewidth": 0.8, "zorder": 1, "clip_on": False}
 MARK_NAME: dict[str, Any] = {"fontsize": SMALLEST, "color": "0.3"}
 DASHED = (0, (4, 3))
@@ -169,35 +166,3 @@ def log_ticks(axis: Any, label: Any = power) -> None:
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 100 else (1.0,), numticks=9))
     axis.set_major_formatter(FuncFormatter(label))
     axis.set_minor_formatter(NullFormatter())
-
-
-def split_axis(axes: Axes, values: Sequence[float], near: Sequence[float]) -> str:
-    """Make y coarser above all of `near`, with a grey ground, so that what collapsed does not squash it.
-
-    Returns a sentence about it; empty, nothing done, where one linear scale serves.
-    """
-    room = 0.08 * (max(near) - min(near)) if near else 0.0
-    if room == 0:
-        return ""
-    low, at = min(values) - room, max(near) + room
-    high = max(values) + 0.06 * (max(values) - at)
-    if high - at <= (WORTH - 1) * (at - low):
-        return ""
-    coarser = (high - at) / (at - low) * FINE / (1 - FINE)
-
-    def forward(y: Any) -> Any:
-        return np.where(y < at, y, at + (y - at) / coarser)
-
-    def back(y: Any) -> Any:
-        return np.where(y < at, y, at + (y - at) * coarser)
-
-    axes.set_yscale("function", functions=(forward, back))
-    axes.set_ylim(low, high)
-    gap = (high - at) * 0.12  # a tick just above the split would touch the one below it
-    fine = [t for t in MaxNLocator(5).tick_values(low, at) if low <= t <= at]
-    coarse = [t for t in MaxNLocator(4).tick_values(at, high) if at + gap <= t <= high]
-    axes.yaxis.set_major_locator(FixedLocator(fine + coarse))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(number))
-    axes.axhspan(at, high, color="#F2F2F2", zorder=0, linewidth=0)
-    return f"Above {number(round(at, 2))} (grey) the scale is {coarser:.0f} times coarser."

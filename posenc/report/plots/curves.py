@@ -11,7 +11,7 @@ from matplotlib.gridspec import SubplotSpec
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator, SymmetricalLogLocator
 
 from posenc.core.errors import UserError
-from posenc.report.captions import millions
+from posenc.report.captions import millions, unit_of
 from posenc.report.colors import Style
 from posenc.report.plots.canvas import (
     DOTTED,
@@ -23,14 +23,12 @@ from posenc.report.plots.canvas import (
     marker_look,
     number,
     sheet,
-    split_axis,
 )
 from posenc.report.plots.series import (
     SMOOTHED,
     Names,
     Series,
     band_is,
-    cut,
     has_bands,
     measured,
     missing,
@@ -38,7 +36,6 @@ from posenc.report.plots.series import (
     per_bit,
     runs_of,
     series_of,
-    short_unit,
     source,
     training_series,
 )
@@ -49,9 +46,7 @@ from posenc.results.load import Run, losses_of
 HEIGHT = 2.6  # inches, of a row of panels
 LOWER = 2.0  # inches, of a row where there are several
 NARROWEST = 2.0  # inches, of a panel
-NEAR = 0.12  # of its loss at T: a loss no further above it has not collapsed, and gets the fine scale
 LINEAR = 0.02  # of the metric, where there is no margin
-MOST_CROPS = 8  # lines, above which crop lines would be a hatching
 START = 0.05  # of a run's tokens: a loss higher than all that follows may leave the axes at the top
 CONTEXT = "context (tokens, multiples of T)"
 POSITION = "position (tokens, multiples of T)"
@@ -60,7 +55,7 @@ Every = Sequence[Sequence[Series]]  # lines by panel
 
 
 def context(runs: Sequence[Run], comparisons: Sequence[Comparison], width: float) -> Figure:
-    """Plot loss against context: a line for each row, its crop line, the trigram reference."""
+    """Plot loss against context: a line for each row, the trigram reference."""
     return _losses(comparisons, panel_titles(comparisons), width, CONTEXT)
 
 
@@ -92,56 +87,30 @@ def _losses(
     names = Names(comparisons)
     every = [series_of(one, names) for one in comparisons]
     figure, grid = _panels(width, titles, share)
-    by_position = x_label == POSITION
-    notes = [source(comparisons)]
-    if by_position:
-        notes.append("One pass over the longest context, at the end of each bin of positions.")
     for comparison, axes, series in zip(comparisons, grid, every, strict=True):
-        unit, explained = short_unit(comparison)
-        perplexity = comparison.header["metric"] == "ppl"
-        reference = (comparison.header["reference"] or {}).get("mean")
+        h = comparison.header
+        reference = (h["reference"] or {}).get("mean")
         _context_axis(axes, comparison.columns)
-        _draw(axes, series, markers=not by_position)
-        if not by_position and _crop_lines(axes, series, comparison.columns):
-            notes.append("Thin and level: the loss at T of the same row.")
+        _draw(axes, series, markers=x_label == CONTEXT)
         if reference is not None:
             mark_y(axes, "trigram", reference)
         mark_x(axes, {"T": 1.0}, linestyle=DOTTED)
         axes.set_xlabel(x_label)
         if _cell(axes).is_first_col() or not share:
-            axes.set_ylabel(comparison.header["unit"] if perplexity else f"loss ({unit})")
-        notes.append(explained)
-        if perplexity:
+            axes.set_ylabel(unit_of(h) if h["metric"] == "ppl" else f"loss ({unit_of(h)})")
+        if h["metric"] == "ppl":
             axes.set_yscale("log")
             log_ticks(axes.yaxis, number)
-        else:
-            scaled = [one for some in (every if share else [series]) for one in some]
-            values = [value for one in scaled for value in one.values()]
-            notes.append(split_axis(axes, values + ([] if reference is None else [reference]), _near(scaled)))
-    notes.append(band_is(comparisons, every))
-    text = " ".join(filter(None, dict.fromkeys(notes)))
-    finish(figure, _legend(every), [text, *names.policies, *missing(comparisons, names)])
+    _finish(figure, comparisons, every, names, [])
     return figure
 
 
-def _near(series: Sequence[Series]) -> list[float]:
-    """Return the losses that are near the one at T of their row."""
-    found: list[float] = []
-    for one in series:
-        up_to_t = [y for x, y in zip(one.x, one.y, strict=True) if x <= 1 and math.isfinite(y)]
-        level = one.crop if one.crop is not None else up_to_t[-1] if up_to_t else -math.inf
-        found += [y for y in [level, *one.y] if math.isfinite(y) and y <= level * (1 + NEAR)]
-    return found
-
-
-def _crop_lines(axes: Axes, series: Sequence[Series], columns: Sequence[Column]) -> bool:
-    """Draw the loss at T level from there to the longest context; tell whether it did."""
-    crops = [(one, one.crop) for one in series if one.crop is not None and one.drawn]
-    if not crops or columns[-1].multiple <= 1 or len(crops) > MOST_CROPS:
-        return False
-    for one, loss in crops:
-        axes.plot((1, columns[-1].multiple), (loss, loss), color=one.style.color, linewidth=0.5, zorder=1)
-    return True
+def _finish(
+    figure: Figure, comparisons: Sequence[Comparison], every: Every, names: Names, words: Sequence[str]
+) -> None:
+    bands = band_is(comparisons) if all(map(has_bands, every)) else "Without bands: too many lines."
+    text = " ".join(filter(None, [source(comparisons), *words, bands]))
+    finish(figure, _legend(every), [text, *missing(comparisons, names)])
 
 
 def change(runs: Sequence[Run], comparisons: Sequence[Comparison], width: float) -> Figure:
@@ -166,13 +135,12 @@ def change(runs: Sequence[Run], comparisons: Sequence[Comparison], width: float)
         mark_x(axes, {"T": 1.0}, linestyle=DOTTED)
         axes.set_xlabel(CONTEXT)
         if _cell(axes).is_first_col():
-            axes.set_ylabel(f"change against T ({comparison.header['unit']})")
-    notes = [source(comparisons), "Above 0: worse than at T."]
+            axes.set_ylabel(f"change against T ({unit_of(comparison.header)})")
+    notes = ["Above 0: worse than at T."]
     if any(units):
         notes.append(f"Grey: same, within {margins['same']:g} {margins['unit']}.")
     notes.append(f"The scale is linear up to {number(float(f'{linear:.2g}'))}, then logarithmic.")
-    text = " ".join(filter(None, [*notes, band_is(comparisons, every)]))
-    finish(figure, _legend(every), [text, *names.policies, *missing(comparisons, names)])
+    _finish(figure, comparisons, every, names, notes)
     return figure
 
 
@@ -198,13 +166,11 @@ def training(runs: Sequence[Run], comparisons: Sequence[Comparison], width: floa
         axes.set_xlabel("tokens trained on")
         if _cell(axes).is_first_col():
             axes.set_ylabel("training loss (nats per token)")
-    corpora = {str(one.header["corpus"]) for one in comparisons}
-    notes = [f"Text: {', '.join(map(cut, sorted(corpora)))} (train)."]
-    notes.append(source(comparisons, skip=["protocol", "stride", "corpus"]))
+    notes = [f"Loss on training text; {source(comparisons)}"]
     if any(len(log) >= SMOOTHED for run in runs if (log := losses_of(run))):
         notes.append(f"A point is the mean of {SMOOTHED} logged steps.")
     if any(math.isfinite(low) for series in every if has_bands(series) for one in series for low in one.low):
-        notes.append("Bands: standard deviation over seeds, as far as all of them have trained.")
+        notes.append("Bands: standard deviation over seeds.")
     stopped = [note for _, some in found for note in some]
     finish(figure, _legend(every), [" ".join(filter(None, notes)), *stopped])
     return figure

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from posenc.core.errors import UserError, visible
-from posenc.report.captions import millions
+from posenc.report.captions import facts_of, label, length, millions, plural, short_label
 from posenc.report.colors import Style, styles_of
 from posenc.results.cells import Cell
 from posenc.results.comparison import CompareRequest, Comparison, Row, compare_runs
 from posenc.results.load import Run, losses_of
-from posenc.results.rows import full_label
-from posenc.results.schema import HEADLINE, METRICS
+from posenc.results.schema import HEADLINE
 
 LONGEST_NAME = 44  # characters
-LONGEST_REASON = 120
 MOST_REASONS = 14  # rows named below a plot
 MOST_BANDS = 12  # lines: the bands of more would hide each other
 SMOOTHED = 5  # logged steps, of which a point of a training curve is the mean
-NAMED = ("model", "tokenizer")  # facts that are settings with a name, or the name alone
-BEYOND = re.compile(r" \(beyond: ([^()]*)\)")
 NAN = math.nan
 
 
@@ -38,7 +33,6 @@ class Series:
     y: list[float] = field(default_factory=list)
     low: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
-    crop: float | None = None  # the loss at T of the same row: what one has who cuts the context
 
     @property
     def drawn(self) -> bool:
@@ -62,25 +56,18 @@ class Names:
     """A short name and a style for each row of the comparisons of a figure."""
 
     def __init__(self, comparisons: Iterable[Comparison]) -> None:
-        labels = list(dict.fromkeys(_label(row) for one in comparisons for row in one.rows))
-        self._styles = styles_of(labels)
-        short = {label: cut(BEYOND.sub("", label)) for label in labels}
-        count = Counter(short.values())
-        self._names = {label: name if count[name] == 1 else label for label, name in short.items()}
-        policies = {name: BEYOND.search(label) for label, name in self._names.items() if name != label}
-        self.policies = [f"{name}: {found.group(1)} past T" for name, found in policies.items() if found]
+        rows = {label(row): cut(short_label(row)) for one in comparisons for row in one.rows}
+        count = Counter(rows.values())
+        self._styles = styles_of(rows)
+        self._names = {whole: name if count[name] == 1 else whole for whole, name in rows.items()}
 
     def of(self, row: Row) -> str:
         """Return what to call a row: its label, without the policy past T where that names one row."""
-        return self._names[_label(row)]
+        return self._names[label(row)]
 
     def style(self, row: Row) -> Style:
         """Return what it looks like."""
-        return self._styles[_label(row)]
-
-
-def _label(row: Row) -> str:
-    return visible(full_label(row.label, row.mixed))  # here: ticks get their texts only when drawn
+        return self._styles[label(row)]
 
 
 def cut(text: str, longest: int = LONGEST_NAME) -> str:
@@ -97,7 +84,7 @@ def series_of(comparison: Comparison, names: Names, change: bool = False) -> lis
     """
     found = []
     for row in comparison.rows:
-        one = Series(names.of(row), names.style(row), crop=(row.crop or {}).get("mean"))
+        one = Series(names.of(row), names.style(row))
         for column, cell in zip(comparison.columns, row.cells, strict=True):
             one.add(column.multiple, *_point(cell, change))
         found.append(one)
@@ -125,91 +112,41 @@ def has_bands(series: Sequence[Series]) -> bool:
 
 
 def panel_titles(comparisons: Sequence[Comparison]) -> list[str]:
-    """Name the group, and what else sets the comparisons apart; empty for a single one."""
-    facts = [_facts(one) for one in comparisons]
-    titles = []
-    for comparison, fact in zip(comparisons, facts, strict=True):
-        group = comparison.header["group"]
-        parts = [f"{key} {value}" for key, value in group.items()]
-        for key, text in fact.items():
-            known = any(str(value) in text.split() for value in group.values())  # the group itself
-            if text and not known and len({one[key] for one in facts}) > 1:
-                parts.append(text)
-        titles.append(cut(", ".join(parts)))
-    return titles
+    """Name what sets the comparisons apart; empty for a single one."""
+    every = [facts_of(one, ()) for one in comparisons]
+    return [cut(", ".join(part for part in own if not all(part in one for one in every))) for own in every]
 
 
-def source(comparisons: Sequence[Comparison], skip: Sequence[str] = ()) -> str:
-    """Say in a sentence what all of them were measured on."""
-    facts = [_facts(one) for one in comparisons]
-    same = [
-        text for key, text in facts[0].items() if all(one[key] == text for one in facts) and key not in skip
-    ]
-    return ", ".join(filter(None, same)) + "." if any(same) else ""
+def source(comparisons: Sequence[Comparison]) -> str:
+    """Say what all of them were measured on."""
+    every = [facts_of(one, ()) for one in comparisons]
+    return ", ".join(cut(part) for part in every[0] if all(part in one for one in every)) + "."
 
 
-def _facts(comparison: Comparison) -> dict[str, str]:
-    h = comparison.header
-    model, tokenizer = (h[key].get("name") if isinstance(h[key], dict) else h[key] for key in NAMED)
-    words = {
-        "protocol": h["protocol"],
-        "stride": f"stride {h['stride']}",
-        "corpus": cut(str(h["corpus"])) + (f" ({h['split']})" if h["split"] else ""),
-        "context_length": f"T = {h['context_length']}",
-        "model": f"model {cut(str(model))}",
-        "tokenizer": f"tokenizer {cut(str(tokenizer))}",
-        "tokens": f"trained on {millions(h['tokens'])} tokens" if h["tokens"] is not None else "",
-    }
-    return {key: "" if h[key] is None else text for key, text in words.items()}
-
-
-def short_unit(comparison: Comparison) -> tuple[str, str]:
-    """Return the unit as it fits an axis, and a sentence with all of it where that is longer."""
-    unit = comparison.header["unit"]
-    for short in METRICS.values():
-        if unit.startswith(short) and unit != short:
-            return short, f"{comparison.header['protocol']}: {unit}."
-    return cut(unit), ""
-
-
-def band_is(comparisons: Sequence[Comparison], every: Sequence[Sequence[Series]]) -> str:
-    """Say what the bands are, or that they are left out."""
-    if not all(has_bands(series) for series in every):
-        return f"Without bands, as there are more than {MOST_BANDS} lines."
+def band_is(comparisons: Sequence[Comparison]) -> str:
+    """Say what the bands are."""
     cells = [cell for one in comparisons for row in one.rows for cell in row.cells]
-    parts = []
-    if counts := {cell.seeds for cell in cells if cell.spread is not None}:
-        parts.append(f"standard deviation over {seeds_of(counts)}")
-    if any(cell.spread is None and cell.change_ci95 is not None for cell in cells):
-        parts.append("95% interval of the change over documents (one seed)")
-    return f"Bands: {'; '.join(parts)}." if parts else ""
-
-
-def seeds_of(counts: Iterable[int]) -> str:
-    """Write `3 seeds`, `1 to 3 seeds`."""
-    ends = sorted({min(counts), max(counts)})
-    return f"{' to '.join(map(str, ends))} seed{'' if ends == [1] else 's'}"
+    if counts := sorted({cell.seeds for cell in cells if cell.spread is not None}):
+        over = plural(counts[-1], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+        return f"Bands: standard deviation over {over}."
+    return "Bands: 95% CI over documents (1 seed)." if any(cell.change_ci95 for cell in cells) else ""
 
 
 def missing(comparisons: Sequence[Comparison], names: Names) -> list[str]:
     """Name each row that lacks a number, with the reasons, in one sentence; none where none does."""
     lines: list[str] = []
-    for comparison, title in zip(comparisons, panel_titles(comparisons), strict=True):
-        for row in comparison.rows:
-            places: dict[str, list[str]] = {}
-            for column, cell in zip(comparison.columns, row.cells, strict=True):
-                if cell.note is not None or (cell.mean is not None and not math.isfinite(cell.mean)):
-                    places.setdefault(cell.note or ">1e30", []).append(f"{column.multiple:g}x")
-            whole = len(row.cells)  # a reason that holds everywhere needs no places
-            reasons = [note if len(at) == whole else f"{', '.join(at)} {note}" for note, at in places.items()]
-            if not row.cells:
-                reasons = row.notes
-            if reasons:
-                name = names.of(row) + (f" ({title})" if title else "")
-                lines.append(cut(f"{name} {', '.join(reasons)}", LONGEST_REASON))
+    for row in (row for one in comparisons for row in one.rows):
+        places: dict[str, list[str]] = {}
+        for cell in row.cells:
+            if cell.note is not None or (cell.mean is not None and not math.isfinite(cell.mean)):
+                places.setdefault(cell.note or ">1e30", []).append(length(round(cell.multiple, 3)))
+        whole = len(row.cells)  # a reason that holds everywhere needs no places
+        reasons = [note if len(at) == whole else f"{', '.join(at)} {note}" for note, at in places.items()]
+        if reasons := reasons if row.cells else row.notes:
+            lines.append(cut(f"{names.of(row)} {', '.join(reasons)}", 120))
     if len(lines) > MOST_REASONS:
         more = len(lines) - MOST_REASONS + 1
-        lines = [*lines[: MOST_REASONS - 1], f"and {more} more rows that lack numbers, see the table"]
+        lines = [*lines[: MOST_REASONS - 1], f"and {more} more rows"]
     return [f"Missing: {'; '.join(lines)}."] if lines else []
 
 
@@ -217,7 +154,7 @@ def missing(comparisons: Sequence[Comparison], names: Names) -> list[str]:
 
 
 def runs_of(comparison: Comparison, runs: Sequence[Run]) -> list[Run]:
-    """Return those of `runs` that stand in its rows."""
+    """Return those of `runs` that are in its rows."""
     paths = {path for row in comparison.rows for path in row.runs}
     return [run for run in runs if str(run.path) in paths]
 
@@ -225,7 +162,7 @@ def runs_of(comparison: Comparison, runs: Sequence[Run]) -> list[Run]:
 def measured(
     kind: str, protocol: str, runs: Sequence[Run], comparisons: Sequence[Comparison]
 ) -> list[Comparison]:
-    """Compare the same runs by another protocol, in nats, where they have it; rows and their order stay.
+    """Compare the same runs by another protocol, in nats, where they have it; the same rows.
 
     Raises UserError where none has.
     """
@@ -236,12 +173,8 @@ def measured(
             found.append(one)
         elif any(record["protocol"] == protocol for run in members for record in run.records):
             (other,) = compare_runs(members, CompareRequest(protocol, allow_mixed=True))
-            other.rows = [
-                row
-                for shown in one.rows
-                for row in other.rows
-                if row.extend == shown.extend and set(row.runs) & set(shown.runs)
-            ]
+            shown = {(row.extend, path) for row in one.rows for path in row.runs}
+            other.rows = [row for row in other.rows if any((row.extend, path) in shown for path in row.runs)]
             other.header["group"] = one.header["group"]
             found.append(other)
     if not found:
@@ -252,15 +185,11 @@ def measured(
 
 def per_bit(comparison: Comparison, runs: Sequence[Run]) -> float | None:
     """Return what one bit per byte is in the comparison's metric; None for perplexities or unknown."""
-    metric, protocol = comparison.header["metric"], comparison.header["protocol"]
+    metric = comparison.header["metric"]
     if metric != "nats":
         return 1.0 if metric == "bpb" else None
-    ratios = [
-        record["nats"] / record["bpb"]
-        for run in runs_of(comparison, runs)
-        for record in run.records
-        if record["protocol"] == protocol and record["nats"] and record["bpb"]
-    ]
+    records = [record for run in runs_of(comparison, runs) for record in run.records]
+    ratios = [record["nats"] / record["bpb"] for record in records if record["nats"] and record["bpb"]]
     return statistics.median(ratios) if ratios else None
 
 
@@ -269,13 +198,12 @@ def training_series(
 ) -> tuple[list[Series], list[str]]:
     """Return the training loss of each set of runs (as trained, where rows share them), and notes."""
     by_path = {str(run.path): run for run in runs}
-    trained = {path for row in comparison.rows if row.extend is None for path in row.runs}
-    drawn: set[tuple[str, ...]] = set()
+    drawn: set[str] = set()
     found, notes = [], []
-    for row in comparison.rows:
-        if (row.extend is not None and set(row.runs) <= trained) or tuple(row.runs) in drawn:
+    for row in sorted(comparison.rows, key=lambda row: row.extend is not None):
+        if set(row.runs) <= drawn:
             continue
-        drawn.add(tuple(row.runs))
+        drawn |= set(row.runs)
         members = [by_path[path] for path in row.runs if path in by_path]
         logs = {run.path: log for run in members if (log := losses_of(run))}
         found.append(_mean(Series(names.of(row), names.style(row)), [smoothed(log) for log in logs.values()]))

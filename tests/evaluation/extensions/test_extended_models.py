@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
-from extending import BASE, LONG, T, decoding, extension_of, latent_model, logits, model_of, refused, theta_of
+from extending import BASE, LONG, T, decoding, extension_of, latent_model, logits, refused, theta_of
 
 from posenc.encodings import build_encoding
 from posenc.encodings.options import build_options, distance_limit, position_limit
@@ -68,18 +67,3 @@ def test_decoupled_rotary_parts() -> None:
     free = latent_model("nope")
     acting = extension_of(free, "sinks", sinks=2).effective_encoding(LONG)
     assert logits(free, TOKENS[:LONG], acting).isfinite().all()
-
-
-@pytest.mark.parametrize("make", [lambda: latent_model("rope"), lambda: model_of("rope")])
-def test_a_temperature_is_of_the_whole_query(make: Any) -> None:
-    """As if every query were longer: also of decoupled parts the content."""
-    model, longer = make(), make()
-    with torch.no_grad():
-        for block in longer.blocks:
-            attention = block.attention
-            weight = attention.q_up.weight if hasattr(attention, "q_up") else attention.qkv.weight[:16]
-            weight.div_(0.5)
-    acting = extension_of(model, "scale", temperature=0.5).effective_encoding(LONG)
-    found = logits(model, TOKENS[:LONG], acting)
-    assert torch.allclose(found, logits(longer, TOKENS[:LONG]), atol=2e-5)
-    assert not torch.allclose(found, logits(model, TOKENS[:LONG]), atol=1e-2)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from extending import BASE, LONG, T, extension_of, model_of, refused, theta_of
+from extending import BASE, LONG, T, extension_of, logits, model_of, refused, theta_of
 
 from posenc.core.errors import UserError
 from posenc.encodings.options import SCALES, Window
@@ -86,14 +86,6 @@ def test_pairs_of_partial_rotary_and_dropped_ones() -> None:
     assert "single pair" in refused(model_of("rope", fraction=0.25), "ntk")
 
 
-def test_a_warning_where_no_frequency_is_kept() -> None:
-    name = "yarn"
-    model = model_of("rope")
-    assert "turns 1.3 times within 8 tokens" in extension_of(model, name, ramp="turns").warnings()[0]
-    assert extension_of(model, name, ramp="turns", beta_fast=1.2).warnings() == []
-    assert extension_of(model, name).warnings() == []  # over the index the first is always kept
-
-
 @pytest.mark.parametrize(
     "encoding, names, reason",
     [
@@ -124,3 +116,13 @@ def test_options_are_refused_too() -> None:
     assert "already" in refused(model_of("rope", SCALES["logn"](own.shape, counted=(own,))), "logn")
     mixed = model_of("sum", parts=["alibi", "learned"])
     assert "learned does not act by distance alone" in refused(mixed, "rerope")
+
+
+@pytest.mark.parametrize("name", ["rope", "rnope_swa", "t5", "shaw", "fox", "learned", "binary"])
+def test_dropped_is_a_model_without_positions(name: str) -> None:
+    model, plain = model_of(name), model_of("nope")
+    plain.load_state_dict(model.state_dict(), strict=False)
+    acting = extension_of(model, "drop").effective_encoding(LONG)
+    assert acting.beyond is None
+    found, expected = (logits(one, TOKENS[:LONG], of) for one, of in ((model, acting), (plain, None)))
+    assert torch.allclose(found, expected, atol=1e-5)

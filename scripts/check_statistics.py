@@ -1,0 +1,299 @@
+"""What posenc's words and intervals are worth: power on the reference study, and right by simulation.
+
+    python scripts/check_statistics.py [EXPERIMENTS]
+Prints Markdown tables (a few minutes on one core). Old: every pair of rows paired by seed, Student's t, Holm
+over all pairs. Welch: against the best row, unpaired. New: as posenc.results.ranking does it. Simulated rows
+are the study's: their losses by document (documents drawn anew with replacement), seeds normal with their
+standard deviation. `equal`: all rows as good as the best; `edge`: every second one worse by just the margin.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from posenc.results import ranking
+from posenc.results.cells import samples_of
+from posenc.results.load import load_runs
+from posenc.results.moderated import shared_variances
+from posenc.results.ranking import SAME, compare_with, ranked_rows, unpaired
+from posenc.results.rows import group_runs, mixed_values, select
+from posenc.results.statistics import Sample, difference, p_beyond
+
+STUDY, SEEDS = "docs/study", 3
+LENGTHS = {1.0: "T", 8.0: "8T"}
+Rows = list[dict[int, Sample]]
+SIX = ("nope", "learned", "sinusoidal", "rope", "alibi", "t5")
+
+
+def columns(protocol: str) -> dict[float, tuple[list[str], Rows]]:
+    """Return the samples of every row as trained, by multiple of T."""
+    runs = load_runs([STUDY])
+    selected = select(runs, protocol)
+    groups = [one for one in group_runs(runs, selected, mixed_values(selected)) if one.extend is None]
+    multiples = sorted({multiple for one in selected for multiple in one.cells.get(None, ())})
+    found = {m: [samples_of(group, m) for group in groups] for m in multiples}
+    return {m: ([group.encoding for group in groups], rows) for m, rows in found.items()}
+
+
+def first(rows: Rows, seeds: int = SEEDS) -> Rows:
+    return [{seed: one for seed, one in row.items() if seed < seeds} for row in rows]
+
+
+@contextmanager
+def welch_only() -> Iterator[None]:
+    ranking.shared_variances = lambda rows: None  # type: ignore[assignment]
+    yield
+    ranking.shared_variances = shared_variances
+
+
+def old_ranks(rows: Rows) -> dict[tuple[int, int], bool]:
+    """Return whether each pair (a above b) is told apart the old way."""
+    pairs = list(itertools.combinations(range(len(rows)), 2))
+    made = [difference([(rows[a][s], rows[b][s]) for s in rows[a]], "bytes") for a, b in pairs]
+    order = sorted(
+        zip([2 * (p or 0.0) for p in p_beyond(made, SAME)], pairs, made, strict=True), key=lambda o: o[0]
+    )
+    found = {}
+    for rank, (p, (a, b), one) in enumerate(order):
+        if p >= 0.05 / (len(order) - rank):
+            break
+        found[(a, b) if one.value > 0 else (b, a)] = True
+    return found
+
+
+def above_best(rows: Rows) -> list[int]:
+    return [i for i, one in compare_with(rows, None, "bpb").items() if one.word == "above"]
+
+
+def new_pairs(rows: Rows) -> float:
+    """Return how many pairs are told apart with each row as the baseline in turn."""
+    words = [one.word for i in range(len(rows)) for one in compare_with(rows, i, "bpb").values()]
+    return sum(word != "tied" for word in words) / 2
+
+
+def table(title: str, head: Sequence[str], lines: Sequence[Sequence[object]]) -> None:
+    print(f"\n{title}\n\n| {' | '.join(head)} |\n|{' --- |' * len(head)}")
+    for line in lines:
+        print(f"| {' | '.join(map(str, line))} |", flush=True)
+
+
+def on_the_study() -> None:
+    lines, unresolved, cells = [], [0, 0], 0
+    for protocol in ("fixed-target", "sliding", "nonoverlapping"):
+        for multiple, (_, every) in columns(protocol).items():
+            rows = first(every)
+            means = [np.mean([one.ratio("targets").value for one in row.values()]) for row in rows]
+            best = int(np.argmin(means))
+            old, new = old_ranks(rows), above_best(rows)
+            far = [i for i, mean in enumerate(means) if mean - means[best] > 0.3]
+            cells += len(far)
+            unresolved[0] += sum((i, best) not in old for i in far)
+            unresolved[1] += sum(i not in new for i in far)
+            if protocol == "fixed-target" and multiple in LENGTHS:
+                with welch_only():
+                    welch, welch_pairs = len(above_best(rows)), new_pairs(rows)
+                old_above = sum((i, best) in old for i in range(len(rows)))
+                lines.append([LENGTHS[multiple], len(old), f"{welch_pairs:g}", f"{new_pairs(rows):g}"])
+                lines[-1] += [old_above, welch, len(new)]
+    head = ["", *(f"pairs, {name}" for name in ("old", "Welch", "new"))]
+    table(
+        "29 rows, 3 seeds: pairs told apart (of 406), rows above the best (of 28)",
+        [*head, *(f"above, {name}" for name in ("old", "Welch", "new"))],
+        lines,
+    )
+    print(
+        f"\nMore than 0.3 nats above the best, {cells} cells of 3 protocols: not told so "
+        f"{unresolved[0]} (old), {unresolved[1]} (new)"
+    )
+
+
+def added_rows() -> None:
+    """Words against the best of random subsets of the rows, and of all."""
+    rng, changed, total = np.random.default_rng(0), 0, 0
+    for multiple in LENGTHS:
+        rows = first(columns("fixed-target")[multiple][1])
+        every = compare_with(rows, None, "bpb")
+        best = next(i for i, one in every.items() if one.word == "best")
+        for size in (10, 15, 20, 25) * 10:
+            chosen = [best, *rng.choice([i for i in every if i != best], size - 1, replace=False)]
+            some = compare_with([rows[i] for i in chosen], None, "bpb")
+            changed += sum(some[at].word != every[i].word for at, i in enumerate(chosen))
+            total += size - 1
+    print(f"\nWords of 10 to 25 rows that change when the others are added: {changed / total:.1%} of {total}")
+
+
+def held_out() -> None:
+    """How often the mean of two seeds lies where three others of the row say, on the study's real seeds."""
+    from scipy.special import stdtrit
+
+    hits: dict[str, list[tuple[float, bool]]] = {"t": [], "shared": []}
+    for protocol in ("fixed-target", "sliding", "nonoverlapping"):
+        for _, rows in columns(protocol).values():
+            losses = [[one.ratio("bytes").value for one in row.values()] for row in rows]
+            for chosen in itertools.combinations(range(5), 3):
+                some = tuple(tuple(y[i] for i in (chosen if len(y) == 5 else range(3))) for y in losses)
+                shared = shared_variances(some)
+                for at, y in enumerate(losses):
+                    if len(y) < 5:
+                        continue
+                    off = abs(np.mean(some[at]) - np.mean([y[i] for i in range(5) if i not in chosen]))
+                    own = float(np.var(some[at], ddof=1))
+                    for name, (variance, freedom) in {
+                        "t": (own, 2.0),
+                        "shared": shared[at] if shared else (own, 2.0),
+                    }.items():
+                        half = -stdtrit(freedom, 0.025) * math.sqrt(variance * (1 / 3 + 1 / 2))
+                        hits[name].append((math.sqrt(own / np.var(y, ddof=1)), bool(off <= half)))
+    lines = []
+    for name, found in hits.items():
+        lucky = [hit for ratio, hit in found if ratio < 0.5]
+        lines.append(
+            [name, f"{np.mean([hit for _, hit in found]):.1%}", f"{np.mean(lucky):.1%} of {len(lucky)}"]
+        )
+    table(
+        "Real seeds, 95% intervals: the mean of two seeds of five, from the other three",
+        ["", "covered", "where the three's sd is below half of the five's"],
+        lines,
+    )
+
+
+def simulated(rng: np.random.Generator, rows: Rows, at: Sequence[int], shift: np.ndarray, seeds: int) -> Rows:
+    """Return new seeds of the study's rows `at` on new documents, each row moved by `shift` bits per byte."""
+    count = len(rows[0][0].columns["document"])
+    drawn = rng.integers(count, size=count)
+    found = []
+    for i, by in zip(at, shift, strict=True):
+        of = list(rows[i].values())
+        sizes = np.asarray(of[0].columns["bytes"], dtype=float)[drawn]
+        nats = np.mean([one.columns["nats"] for one in of], axis=0)[drawn]
+        spread = np.std([one.ratio("bytes").value for one in of], ddof=1)
+        error = by + rng.normal(0, spread, seeds)
+        numbers = list(range(count))
+        found.append(
+            {
+                s: Sample({"document": numbers, "nats": nats + e * sizes * math.log(2), "bytes": sizes})
+                for s, e in enumerate(error)
+            }
+        )
+    return found
+
+
+def by_simulation(experiments: int) -> None:
+    study = columns("fixed-target")
+    lines = []
+    for seeds, size, multiple in itertools.product((2, 3, 5), (6, 29), LENGTHS):
+        names, rows = study[multiple]
+        at = [i for i, name in enumerate(names) if size == 29 or name in SIX]
+        losses = np.array([np.mean([one.ratio("bytes").value for one in rows[i].values()]) for i in at])
+        level = losses.min() - losses
+        cases = {"study": 0 * level, "equal": level, "edge": level + np.where(np.arange(size) % 2, SAME, 0.0)}
+        found = {case: one_case(experiments, rows, at, shift, seeds) for case, shift in cases.items()}
+        old = one_case(experiments, rows, at, cases["study"], seeds, old=True)
+        false = " / ".join(f"{found[case]['false']:.1%}" for case in cases)
+        lines.append(
+            [seeds, size, LENGTHS[multiple], f"{old['above']:.1f}", f"{found['study']['above']:.1f}"]
+        )
+        lines[-1] += [f"{old['false']:.1%}", false]
+        lines[-1] += [f"{found['study'][what]:.1%}" for what in ("covered", "together", "shared")]
+    head = [
+        "seeds",
+        "rows",
+        "at",
+        "above, old",
+        "above, new",
+        "false, old",
+        "false, new: study / equal / edge",
+    ]
+    head += ["95% intervals cover", "all corrected ones", "shared variance"]
+    table(f"Simulated, {experiments} experiments each: rows above the best; any false word", head, lines)
+
+
+def one_case(
+    experiments: int, rows: Rows, at: Sequence[int], shift: np.ndarray, seeds: int, old: bool = False
+) -> dict[str, float]:
+    """Return means over experiments: rows above the best, any of them falsely, coverage."""
+    rng = np.random.default_rng(0)
+    truth = shift + [np.mean([one.ratio("bytes").value for one in rows[i].values()]) for i in at]
+    lowest, found = int(truth.argmin()), []
+    for _ in range(experiments):
+        made = simulated(rng, rows, at, shift, seeds)
+        means = [np.mean([one.ratio("bytes").value for one in row.values()]) for row in made]
+        best = int(np.argmin(means))
+        versus = {} if old else compare_with(made, None, "bpb")
+        above = [i for i, one in versus.items() if one.word == "above"]
+        if old:
+            above = [a for a, b in old_ranks(made) if b == best]
+        one: dict[str, float] = {
+            "above": len(above),
+            "false": any(truth[i] - truth[best] <= SAME + 1e-9 for i in above),
+        }
+        if versus:
+            ranked = ranked_rows(made)
+            plain = {i: unpaired(row, ranked[lowest]).interval() for i, row in ranked.items() if i != lowest}
+            one["covered"] = statistics.fmean(inside(plain[i], truth[i] - truth[lowest]) for i in plain)
+            corrected = {i: one.ci95 for i, one in versus.items() if i != best}
+            one["together"] = all(inside(corrected[i], truth[i] - truth[best]) for i in corrected)
+            one["shared"] = any(one.method == "moderated" for one in versus.values())
+        found.append(one)
+    return {what: float(np.mean([one[what] for one in found])) for what in found[0]}
+
+
+def inside(interval: Sequence[float] | None, truth: float) -> bool:
+    return interval is not None and interval[0] <= truth <= interval[1]
+
+
+def of_documents(experiments: int) -> None:
+    """Coverage of one model's change: few documents, and documents in groups that are alike."""
+    rng, lines = np.random.default_rng(0), []
+
+    def covers(sizes: np.ndarray, effect: np.ndarray, groups: np.ndarray | None, truth: float = 0.0) -> bool:
+        numbers = list(range(len(sizes)))
+        crop = {"document": numbers, "bytes": sizes, "nats": np.zeros(len(sizes))}
+        crop |= {} if groups is None else {"group": groups.tolist()}
+        one = Sample({**crop, "nats": effect * sizes * math.log(2)})
+        return inside(difference([(one, Sample(crop))], "bytes").interval(), truth)
+
+    for sigma, count in itertools.product((0.5, 1.0), (10, 15, 20, 29, 60)):
+        hits = [
+            covers(rng.lognormal(6, sigma, count), rng.normal(size=count), None) for _ in range(experiments)
+        ]
+        lines.append([f"{count} documents, log-normal of sigma {sigma}", f"{np.mean(hits):.1%}", ""])
+    for groups in (25, 40, 80):
+        by: dict[bool, list[bool]] = {True: [], False: []}
+        for _ in range(experiments):
+            group = np.sort(rng.choice(groups, 160, p=rng.dirichlet(np.full(groups, 3.0))))
+            effect = math.sqrt(0.2) * rng.normal(size=groups)[group] + math.sqrt(0.8) * rng.normal(size=160)
+            sizes = rng.lognormal(6, 0.5, 160)
+            for known, found in by.items():
+                found.append(covers(sizes, effect, group if known else None))
+        lines.append(
+            [
+                f"160 documents in {groups} groups, ICC 0.2",
+                f"{np.mean(by[False]):.1%}",
+                f"{np.mean(by[True]):.1%}",
+            ]
+        )
+    table(
+        f"95% intervals over documents cover ({experiments} experiments)",
+        ["", "by document", "by group"],
+        lines,
+    )
+
+
+def main(experiments: int) -> None:
+    on_the_study()
+    added_rows()
+    held_out()
+    of_documents(10 * experiments)
+    by_simulation(experiments)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 100)

@@ -1,0 +1,227 @@
+"""The user's own text: files, folders, globs and lists; one file as a corpus; copies; groups."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from corpora import conf, documents_of, files
+
+from posenc.core.errors import UserError
+from posenc.data import files as source
+from posenc.data import read_facts
+from posenc.data.documents import SPLITS, groups_of
+from posenc.data.sections import CHUNKS, LEAST_CHUNK, sections
+
+
+def read(paths: Any, **changes: Any) -> dict[str, bytes]:
+    return {d.id: d.text for d in documents_of(files(paths, **changes))}
+
+
+def write(root: Path, contents: dict[str, bytes | str]) -> Path:
+    for name, content in contents.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    return root
+
+
+def test_a_folder_is_read_and_what_is_not_read_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"text": "first"}, {"text": ""}, {"text": "🙂", "id": 4}]
+    root = write(
+        tmp_path / "all",
+        {
+            ".hidden/h.txt": "no", "a.txt": b"\xef\xbb\xbfwith mark\r\n", "empty.txt": "",
+            "blank.txt": " \n\t", "picture.png": b"\x89PNG", "README": "no", "x.PDF": "a", "y.pdf": "b",
+            "latin.txt": b"caf\xe9",
+            "utf16.txt": "wide".encode("utf-16-le"), "much.txt": "x" * 5000,
+            "c.jsonl": "\r\n\r\n".join(map(json.dumps, rows)),
+            "deep/er/b.txt.gz": gzip.compress("zwö".encode()),
+            "d.jsonl.gz": gzip.compress(b'{"text": "packed"}\n'),
+        },
+    )  # fmt: skip
+    monkeypatch.setattr(source, "LARGEST", 4999)
+    assert read(root) == {
+        "a.txt": b"with mark\r\n",
+        "c.jsonl:00000001": b"first",
+        "c.jsonl:00000005": "🙂".encode(),
+        "d.jsonl.gz:00000001": b"packed",
+        "deep/er/b.txt.gz": "zwö".encode(),
+    }
+    before = read_facts(files(root))
+    (note,) = before.notes
+    assert note.startswith("not read: 3 empty, 2 .pdf") and note.endswith(" others")
+    for name, says in (("utf16.txt", "zero bytes"), ("much.txt", "more than 4,999"), ("latin.txt", "UTF-8")):
+        with pytest.raises(UserError, match=says):  # named, a file is not left out
+            read(root / name)
+    shutil.move(root, tmp_path / "renamed")
+    after = read_facts(files(tmp_path / "renamed"))
+    assert after.fingerprint == before.fingerprint and after.sizes == before.sizes
+
+
+def test_files_globs_and_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("x/one.md", "x/y/two.md", "z/one.md", "z/three.txt", "p[1]/t/a.txt", "p[1]/t/b.txt", "ä ö/é.txt")
+    write(tmp_path, {name: name for name in names})
+    assert set(read(tmp_path / "x" / "**" / "*.md")) == {"one.md", "y/two.md"}
+    both = [tmp_path / "x" / "one.md", tmp_path / "z"]
+    assert set(read([*both, tmp_path / "z" / "three.txt"])) == {"x/one.md", "z/three.txt"}  # once each
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert set(read("~/x/**/*.md")) == {"one.md", "y/two.md"}
+    assert set(read(["~/x/one.md", "~/ä ö"])) == {"x/one.md", "ä ö/é.txt"}
+    monkeypatch.chdir(tmp_path / "p[1]")  # a folder above with brackets, and the absolute path of a run
+    assert set(read("t/*.txt")) == set(read(tmp_path / "p[1]" / "t" / "*.txt")) == {"a.txt", "b.txt"}
+
+
+@pytest.mark.parametrize(
+    ("paths", "says"),
+    [
+        ("bok.txt", "did you mean: .*book.txt"),
+        ([], "is empty"),
+        ("???", "must be given"),
+        ("*.nothing", "no text was found there"),
+        ("no/such/folder", "there is no such file or folder"),
+        ("empty.txt", "no text"),
+        (["book.txt", "folder"], "no text"),
+        ("pdfs", "(?s)no text.*not read: 1 .pdf"),
+        ("", "is empty"),  # data.paths=$TEXTS, and the variable is not set
+        ("latin.md", "offset 3.*\n.*iconv -f LATIN1"),
+        ("plain.txt.gz", "gzip"),
+        ("cut.txt.gz", "gzip"),
+        ("a\x1b[2Jb.md", r"\\x1b"),
+    ],
+)
+def test_paths_that_do_not_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paths: Any, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    contents: dict[str, bytes | str] = {
+        "book.txt": "text", "empty.txt": "", "latin.md": b"caf\xe9", "pdfs/a.pdf": "x",
+        "plain.txt.gz": "plain", "cut.txt.gz": gzip.compress(b"cut off" * 50)[:-12], "a\x1b[2Jb.md": b"\xff",
+    }  # fmt: skip
+    write(tmp_path, contents)
+    with pytest.raises(UserError, match=says) as caught:
+        documents_of(conf("files", paths=paths))
+    assert caught.value.key == "data.paths" and "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "says"),
+    [
+        ("{not json", "data.paths", "rows.jsonl:2"),
+        ("[1, 2]", "data.paths", "not a JSON object"),
+        ('{"txt": "a"}', "data.text_field", "did you mean: txt"),
+        ('{"text": 5}', "data.text_field", "rows.jsonl:2"),
+        ("[" * 100_000, "data.paths", "rows.jsonl:2"),
+    ],
+)
+def test_bad_lines_say_where(tmp_path: Path, line: str, key: str, says: str) -> None:
+    write(tmp_path, {"rows.jsonl": '{"text": "fine"}\n' + line + "\n"})
+    with pytest.raises(UserError) as caught:
+        read(tmp_path / "rows.jsonl")
+    assert caught.value.key == key and says in str(caught.value)
+
+
+def test_a_subfolder_that_cannot_be_read_is_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, {"a.txt": "text", "locked/b.txt": "text"})
+    real = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if str(path).endswith("locked"):  # root may read everything
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(UserError, match=r"locked.*Permission denied"):
+        read(tmp_path)
+
+
+PARTS = [f"part {i} naïve\n\nmore of it\n" for i in range(40)]
+WIKI = "".join(f" = Title {i} = \n\n{part}\n" for i, part in enumerate(PARTS))
+MARKDOWN = "before\n" + "".join(
+    f"# Part {i}\n\n## Chapter {i}.0\ntext\n\n## Chapter {i}.1\n```\n# comment\n```\n" for i in range(20)
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "count", "first", "how"),
+    [
+        ("wiki.raw", WIKI, 40, " = Title 0 = ", "cut at ' = Title = ' lines"),
+        ("a.md", WIKI.replace(" = T", "# T"), 40, "# Title 0", "cut at its headings (#)"),
+        ("a.md", MARKDOWN, 41, "before", "cut at its headings (##)"),
+        ("code.py", "".join(f"# comment {i:04d}\n" for i in range(1600)), 6, "# comment", "cut in chunks"),
+        ("few.md", "# One\n" + "line of text\n" * 800, 3, "# One", "cut in chunks"),
+    ],
+)  # fmt: skip
+def test_a_single_file_is_cut_into_documents(
+    tmp_path: Path, name: str, text: str, count: int, first: str, how: str
+) -> None:
+    write(tmp_path, {name: text, "other.xyz": "x"})
+    found = read(tmp_path / name)
+    assert list(found) == [f"{name}/{i:08d}" for i in range(1, count + 1)]
+    assert b"".join(found.values()).decode() == text and next(iter(found.values())).decode().startswith(first)
+    (note,) = read_facts(files(tmp_path / name)).notes
+    assert note.startswith(f"{name} is {count} documents, {how}")
+
+
+def test_chunks_are_about_equal_and_end_where_lines_do() -> None:
+    paragraphs = "".join("word " * (20 + i % 30) + "\n\n" for i in range(9000))
+    pieces, _ = sections("book.txt", paragraphs)
+    assert 0.8 * CHUNKS < len(pieces) <= CHUNKS and all(piece.endswith("\n\n") for piece in pieces)
+    assert max(map(len, pieces)) < 2 * min(map(len, pieces))
+    for text in ("x" * 30_000, "word " * 6000, "line\n" * 6000, "🙂" * 30_000):
+        pieces, _ = sections("book.txt", text)
+        assert "".join(pieces) == text and all(
+            LEAST_CHUNK <= len(p) <= 1.5 * LEAST_CHUNK for p in pieces[:-1]
+        )
+        assert not text.endswith((" ", "\n")) or all(piece.endswith((" ", "\n")) for piece in pieces)
+
+
+def test_a_separator_cuts_every_file_and_files_are_groups(tmp_path: Path) -> None:
+    write(
+        tmp_path, {"a.txt": "\n<|end|>\n".join(PARTS[:3]) + "\n<|end|>\n", "b.txt": "one", "c.txt": "x\ty\n"}
+    )
+    found = read(tmp_path, separator="<|end|>")
+    assert list(found) == [f"a.txt/0000000{i}" for i in (1, 2, 3)] + ["b.txt", "c.txt"]
+    assert read_facts(files(tmp_path, separator="<|end|>")).notes == ["cut at data.separator: 5 documents"]
+    assert list(read(tmp_path / "c.txt", separator=r"\t").values()) == [b"x", b"y\n"]  # as typed in a shell
+    for separator in ("<|no|>", ""):
+        with pytest.raises(UserError, match=r"data\.separator"):
+            read(tmp_path, separator=separator)
+
+
+def test_copies_go_to_the_split_of_the_first_one(tmp_path: Path) -> None:
+    write(tmp_path, {f"{i:02d}.txt": PARTS[i] for i in range(40)})
+    alone = {d.id: d.split for d in documents_of(files(tmp_path))}
+    assert set(alone.values()) == set(SPLITS)
+    write(tmp_path, {f"copy/{i:02d}.txt": PARTS[i] for i in range(40)})
+    data = files(tmp_path)
+    both = {d.id: d.split for d in documents_of(data)}
+    assert {name: both[name] for name in alone} == alone and len(both) == 80
+    assert all(both[f"copy/{name}"] == split for name, split in alone.items())
+    (note,) = read_facts(data).notes
+    assert "documents moved to the split of the first copy" in note
+
+
+@pytest.mark.parametrize(
+    ("ids", "groups"),
+    [
+        (["__init__.py", "core/add.py", "core/expr/a.py", "sets/a.py", "zoo.py"], [0, 1, 1, 2, 3]),
+        (["texts/raw/ann/1", "texts/raw/bob/1", "texts/raw/bob/2"], [0, 1, 1]),
+        (["a.txt/0001", "a.txt/0002", "b.txt"], [0, 0, 1]),
+        (["b.txt/0001", "b.txt/0002"], None),
+        (["test/00000000", "test/00000001"], None),
+        ([], None),
+    ],
+)
+def test_groups_are_the_first_folders_that_differ(ids: list[str], groups: list[int] | None) -> None:
+    assert groups_of(ids) == groups
