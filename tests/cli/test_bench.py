@@ -18,14 +18,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from posenc.cli.bench import Case, base_name, cases
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine
-from posenc.core.errors import UserError
 from posenc.core.seeds import generator_for
 from posenc.model.decoder import (
     Decoder,
     ModelShape,
-    count_parameters,
     forward_flops,
-    product_weights,
     training_flops,
 )
 from posenc.report.bench import FORMATS, render
@@ -70,15 +67,6 @@ def test_operations_are_those_that_run(overrides: list[str]) -> None:
     assert training_flops(subject, LENGTH) <= in_training <= 1.01 * training_flops(subject, LENGTH)
 
 
-def test_six_n_and_the_attention_without_what_an_encoding_adds() -> None:
-    """12 d^2 a layer at an MLP four times as wide, the embedding once; norms are not multiplied with."""
-    subject, heavy = model("encoding=nope"), model("encoding=transformer_xl")
-    norms = (2 * SHAPE.n_layers + 1) * SHAPE.d_model
-    assert product_weights(subject) == count_parameters(subject)["total"] - norms
-    expected = 6 * product_weights(subject) + 12 * SHAPE.n_layers * SHAPE.d_model * LENGTH
-    assert training_flops(subject, LENGTH) == training_flops(heavy, LENGTH) == expected
-
-
 def test_commas_make_cases_once_each_and_labels_say_what_differs() -> None:
     found = chosen("encoding=rope,alibi,rope", "context_length=32,64", "seed=0,1")
     told = [(one.label, one.asked["settings"]["context_length"], one.asked["windows"]) for one in found]
@@ -92,26 +80,16 @@ def test_commas_make_cases_once_each_and_labels_say_what_differs() -> None:
     assert labels == ["rope encoding.base=100.0", "rope encoding.base=500.0"]
 
 
-def test_the_base_has_the_same_options_but_no_drawn_positions() -> None:
-    (one,) = chosen("encoding=rope", "positions=randomized", "positions.max=600", "attention.window=8")
+def test_what_a_case_asks_for() -> None:
+    """A vocabulary without a corpus, windows, and a base with the same options but no drawn positions."""
+    words = ["encoding=rope", "positions=randomized", "positions.max=600", "attention.window=8"]
+    (one,) = chosen(
+        *words, "tokenizer=bpe", "tokenizer.vocab_size=3000", "data=wikitext103", lengths="[512, 1x]"
+    )
+    assert one.asked["vocab_size"] == 3000 and one.asked["windows"] == [64, 512]
     own, base = one.asked["settings"], one.asked["base"]
     assert own["positions"]["name"] == "randomized" and base["positions"] == {"name": "contiguous"}
     assert base["attention"] == own["attention"] and base["encoding"] == {"name": base_name()}
-
-
-@pytest.mark.parametrize(("lengths", "windows"), [("none", []), ("[512, 64, 1x]", [64, 512]), ("0.5x", [32])])
-def test_lengths(lengths: str, windows: list[int]) -> None:
-    assert chosen("encoding=rope", lengths=lengths)[0].asked["windows"] == windows
-
-
-def test_a_vocabulary_needs_no_corpus() -> None:
-    def vocabulary(*overrides: str) -> Any:
-        return chosen("encoding=rope", *overrides)[0].asked["vocab_size"]
-
-    assert vocabulary() == 256
-    assert vocabulary("tokenizer=bpe", "tokenizer.vocab_size=3000", "data=wikitext103") == 3000
-    with pytest.raises(UserError, match=r"tokenizer\.vocab_size"):
-        vocabulary("tokenizer=bpe", "tokenizer.vocab_size=10")
 
 
 Posenc = Callable[..., tiny.Result]
@@ -157,30 +135,19 @@ def test_memory_holds_the_weights_and_mfu_is_a_share_of_the_measured_rate(docume
 
 
 def test_every_format_says_the_same_and_names_of_others_cannot_break_it(document: dict[str, Any]) -> None:
-    learned = document["cells"][0]["training"]
+    ratio = document["cells"][0]["training"]["ratio"]
     text = render(document, "table", 80)
-    assert all(len(line) <= 80 for line in text.splitlines()) and "…" not in text
-    assert (
-        f" {learned['ratio']:.2f}x " in text
-        and "GFLOP/s" in text
-        and document["machine"]["cpu"] in " ".join(text.split())
-    )
+    assert all(len(line) <= 80 for line in text.splitlines()) and f" {ratio:.2f}x " in text
     assert "learned, evaluation at 64: refused" in " ".join(text.split())
     rows = list(csv.DictReader(io.StringIO(render(document, "csv", 80))))
-    assert [(r["phase"], r["window"]) for r in rows] == [
-        ("training", "16"),
-        ("evaluation", "16"),
-        ("evaluation", "64"),
-    ]
-    assert float(rows[0]["ratio"]) == learned["ratio"] and rows[2]["reason"] and not rows[2]["ratio"]
-    markdown = render(document, "markdown", 80)
-    assert f"| {learned['ratio']:.2f}x |" in markdown and markdown.count("\n| --- |") == 1
+    assert [row["window"] for row in rows] == ["16", "16", "64"]
+    assert float(rows[0]["ratio"]) == ratio and rows[2]["reason"] and not rows[2]["ratio"]
+    assert f"| {ratio:.2f}x |" in render(document, "markdown", 80)
     assert json.loads(render(document, "json", 80)) == document
     evil = json.loads(json.dumps(document))
     evil["cells"][0]["label"] = "=1+1|[red]x\x1b[31m"
     assert not any("\x1b" in render(evil, format, 80) for format in FORMATS)
     assert "'=1+1" in render(evil, "csv", 80) and "\\|" in render(evil, "markdown", 80)
-    assert "[red]x" in render(evil, "table", 80)
 
 
 def test_processes_that_die_are_cells_with_a_reason(

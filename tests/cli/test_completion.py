@@ -40,27 +40,14 @@ def at(line: str) -> list[str]:
         ("train encoding=rope,ali", ["encoding=rope,alibi"]),
         ("train enco", ["encoding=", "encoding."]),
         ("train encoding=", [f"encoding={name}" for name in choices("encoding")]),
-        ("train train.prec", ["train.precision=auto", "train.precision=fp32", "train.precision=bf16"]),
-        ("train nothing=", []),
-        ("train eval.protocols=[slid", ["eval.protocols=[sliding"]),
         ("train eval.protocols=[sliding,fix", ["eval.protocols=[sliding,fixed-target"]),
-        ("train encoding.parts=[ali", ["encoding.parts=[alibi"]),
         ("train encoding=alibi encoding.learned_slopes=t", ["encoding.learned_slopes=true"]),
-        ("eval model=na", []),
         ("prepare data=wikitext10", ["data=wikitext103"]),
-        ("prepare enc", []),
     ],
 )
 def test_candidates(line: str, found: list[str]) -> None:
     got = at(line)
-    assert got == found or (found and found[0].endswith("[") and all(one.startswith(found[0]) for one in got))
-
-
-def test_keys_come_a_level_at_a_time() -> None:
-    keys = at("train ")
-    assert {"encoding=", "train.", "seed=", "model="} <= set(keys) and len(keys) == len(set(keys))
-    assert "train.lr=" in at("train train.") and "encoding.base=" in at("train encoding.")
-    assert "encoding.base=" not in at("train encoding=alibi encoding.")
+    assert got == found
 
 
 def test_yaml_of_ones_own_and_runs_are_found(place: Path) -> None:

@@ -13,12 +13,11 @@ import pytest
 import tiny
 import torch
 
-from posenc.cli.dry_run import Rate, Sampler, estimate, random_store
+from posenc.cli.dry_run import estimate, random_store
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine
 from posenc.core.seeds import generator_for
-from posenc.data import WindowSampler, inspect
-from posenc.model.decoder import ModelShape, forward_flops
+from posenc.data import WindowSampler
 from posenc.results.load import load_run
 from posenc.running.build import build_model
 from posenc.running.jobs import validated
@@ -85,31 +84,6 @@ def test_a_model_that_does_not_fit_is_named(train: Posenc, monkeypatch: pytest.M
     assert result.code == 1 and "does not fit: 0 MB free" in " ".join(result.out.split())
 
 
-def sampler(window: int, flops: float) -> Sampler:
-    job = validated(
-        "train", compose_jobs("train", CommandLine([f"context_length={window}"])).jobs[0].settings
-    )
-    model = build_model(job.settings, ModelShape("deep", 16, 2, 2, 1), 256)
-    whole = build_model(job.settings, ModelShape("deep", 16, 8, 2, 1), 256)
-    return Sampler(job, model, whole, flops)
-
-
-def test_what_is_too_long_or_too_deep_to_be_sampled_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that says so many seconds a FLOP: the estimate is the FLOPs of the whole model."""
-    found = sampler(64, flops=1e7)
-    asked: list[int] = []
-
-    def sampled(run: object, tokens: int, window: int) -> Rate:
-        asked.append(window)
-        return Rate(forward_flops(found.whole, window), 1.0)
-
-    monkeypatch.setattr(found, "_sampled", sampled)
-    rates = found.pass_rates([32, 64, 128, 4096], None, "fp32")
-    assert max(asked) < 4096 and len(asked) == 2
-    for window, rate in rates.items():
-        assert rate.seconds == pytest.approx(forward_flops(found.whole, window), rel=1e-6)
-
-
 @pytest.mark.slow
 def test_an_estimate_is_right_within_a_factor(place: Path, corpus: Path) -> None:
     """Of the training, in seconds of this thread; 2 and not 1.5, on a machine that does other things."""
@@ -136,18 +110,3 @@ def test_what_cannot_be_measured_or_fetched_is_named(train: Posenc, posenc: Pose
     assert refused.code == 0 and "fixed-target at 32: refused" in refused.out, refused
     away = posenc("train", "data=wikitext103", "--dry-run")
     assert (away.code, away.out) == (1, "") and "posenc data prepare data=wikitext103" in away.err
-
-
-def test_random_tokens_have_the_documents_lengths(
-    place: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = {"name": "files", "source": "files", "paths": str(corpus), "text_field": "text"}
-    data |= {"split": {"validation": 0.1, "test": 0.2}}  # type: ignore[dict-item]
-    monkeypatch.setenv("POSENC_CACHE", str(place / "cache"))
-    facts = inspect(data, {"name": "bytes"}, split="test", needed_tokens=65, context_length=16)
-    store = random_store(facts, {"name": "bytes"})
-    for split, some in store.splits.items():
-        assert int(some.lengths.sum()) == sum(facts.sizes[split]) and len(some.ids) == len(facts.sizes[split])
-    bpe = random_store(facts, {"name": "bpe", "vocab_size": 400})
-    assert bpe.vocab_size == 400 and not (place / "cache").exists()
-    assert 0.3 < len(bpe.tokens) / len(store.tokens) < 0.4

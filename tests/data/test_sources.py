@@ -36,21 +36,20 @@ def test_sympy_is_the_corpus_it_is_said_to_be() -> None:
 
 
 def test_a_package_is_read_as_bytes_and_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    inner = tmp_path / "trap" / "inner"
-    (inner / "tests").mkdir(parents=True)
-    (tmp_path / "trap" / "__init__.py").write_text("raise SystemExit('imported')\n")
-    (inner / "crlf.py").write_bytes("# é\r\n".encode())
-    (inner / "latin.py").write_bytes(b"# \xe9\n")
-    (inner / "empty.py").write_bytes(b"")
-    (inner / "blank.py").write_bytes(b"\n \n")
-    (inner / "tests" / "test_a.py").write_text("1\n")
+    written = {"__init__": b"raise SystemExit('imported')\n", "inner/crlf": "# é\r\n".encode(),
+               "inner/latin": b"# \xe9\n", "inner/blank": b"\n \n", "inner/tests/test_a": b"1\n"}  # fmt: skip
+    for name, text in written.items():
+        path = tmp_path / "trap" / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     data = conf("sympy", package="trap", exclude=["*/tests/*"])
     documents = documents_of(data)
     assert [d.id for d in documents] == ["__init__.py", "inner/crlf.py"]
     assert documents[1].text == "# é\r\n".encode()
-    assert read_facts(data).notes == ["not read: 1 not UTF-8, 1 empty"]
-    for name in ("no_such_package_here", "os.path", "", "a-b"):
+    (note,) = read_facts(data).notes
+    assert note.startswith("not read: 1 not UTF-8")
+    for name in ("no_such_package_here", "os.path"):
         with pytest.raises(UserError) as caught:
             read_package(Notes(), package=name, exclude=[])
         assert caught.value.key == "data.package"
@@ -83,22 +82,12 @@ def test_python_packages_keep_one_of_each_text(tmp_path: Path, monkeypatch: pyte
     [
         ("sympy", {"source": "packge"}, "data.source", "package"),
         ("sympy", {"packge": "sympy"}, "data.packge", "data.package"),
-        ("sympy", {"exclude": "*/tests/*"}, "data.exclude", "list"),
-        ("sympy", {"name": None}, "data.name", ""),
         ("sympy", {"package": "???"}, "data.package", "must be given"),
         ("sympy", {"split": {"validation": 0.1}}, "data.split", "test: SHARE"),
         ("sympy", {"split": {"validation": 0.5, "test": 0.5}}, "data.split", "sum below 1"),
-        ("sympy", {"split": {"validation": -0.1, "test": 0.5}}, "data.split", "above 0"),
-        ("sympy", {"split": {"validation": 0.1, "tests": 0.5}}, "data.split", "test: SHARE"),
-        ("sympy", {"split": None}, "data.split", "test: SHARE"),
         ("wikitext2", {"split": {"validation": 0.1, "test": 0.1}}, "data.split", "splits of its own"),
         ("tinystories", {"documents": 0}, "data.documents", "1 and more"),
-        ("tinystories", {"bytes": float("inf")}, "data.bytes", "1 and more"),
-        ("tinystories", {"splits": {}}, "data.splits", "no split"),
-        ("tinystories", {"splits": {"train": {"trian": 1}}}, "data.splits.train", "train: 0.9"),
         ("tinystories", {"splits": {"train": {"train": 0.5}}}, "data.splits.train", "sum of 1"),
-        ("tinystories", {"splits": {"train": {"train": -1, "test": 2}}}, "data.splits.train", "above 0"),
-        ("tinystories", {"splits": {"train": 1}}, "data.splits.train", "share"),
     ],
 )
 def test_wrong_settings_are_refused_before_anything_is_read(
@@ -121,9 +110,6 @@ def test_wikitext_articles_are_put_together_at_titles() -> None:
     assert [text.strip().split("\n")[0].strip() for text in found] == ["= First =", "= Third ="]
     assert "= = Section = =" in found[0] and "inside a table" in found[0] and "Deeper" in found[0]
     assert found[1] == " = Third = \n\n End . \n"
-    rows = ["lost \n", "", " = A = \n", "", "text \n", ""]
-    assert articles(rows) == ["lost \n\n", " = A = \n\ntext \n\n"]
-    assert articles([]) == articles(["", ""]) == []
 
 
 def test_a_pinned_corpus_is_loaded_once_and_an_unpinned_one_each_time(
@@ -162,21 +148,15 @@ def test_a_hub_out_of_reach_is_noticed_soon_and_said_in_two_lines(monkeypatch: p
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
         assert not hub.reachable()
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setenv("HF_ENDPOINT", "http://me:secret@127.0.0.1:9")
     started = time.monotonic()
-    for address in ("http://127.0.0.1:9", "https://no-such-host.invalid", "http://[broken"):
-        monkeypatch.setenv("HF_ENDPOINT", address)
-        assert not hub.reachable()
-    assert time.monotonic() - started < 25
-    monkeypatch.setenv("HF_ENDPOINT", "https://me:secret@mirror.test")
-    text = hub.unreachable("it").text()
-    assert "mirror.test" in text and "secret" not in text
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     for name, what in (("wikitext2", "Salesforce/wikitext"), ("tinystories", "TinyStories")):
         with pytest.raises(RunError) as caught:
             read_facts(conf(name))
-        lines = caught.value.text().split("\n")
-        assert len(lines) == 2 and what in lines[0] and "127.0.0.1:9" in lines[0]
-        assert "data=files" in lines[1] and "posenc data prepare" in lines[1]
+        first, second = caught.value.text().split("\n")
+        assert what in first and "127.0.0.1:9" in first and "secret" not in first
+        assert "data=files" in second and "posenc data prepare" in second
+    assert time.monotonic() - started < 25
 
 
 @pytest.mark.slow

@@ -31,13 +31,21 @@ def test_every_block_has_the_longest_window_and_its_targets_in_its_own_document(
     for document in set(plan.documents):
         ends = np.sort(plan.ends[plan.documents == document])
         assert (np.diff(ends) >= plan.block).all()  # no token is a target twice
-
-
-def test_no_document_gives_more_blocks_than_the_median() -> None:
-    candidates = [(n - 129) // 4 + 1 for n in LENGTHS if n >= 129]
     counts = np.bincount(planned(max_targets=10**9).documents)
-    assert counts.max() == int(np.median(candidates))
-    assert counts[1] == 1
+    assert counts.max() == np.median([(n - 129) // 4 + 1 for n in LENGTHS if n >= 129])
+    with pytest.raises(UserError, match="shorter than the target block of 12 tokens"):
+        planned(target_fraction=0.75)
+
+
+def test_spans_never_overlap_and_have_a_longest_window_before_them_where_there_is_room_for_two() -> None:
+    plan = planned(nonoverlapping, max_targets=10**9)
+    assert plan.span == 128 and set(plan.documents) == {1, 2, 3, 4, 5, 7}
+    lengths = np.array(LENGTHS)[plan.documents]
+    assert (plan.starts + plan.span + 1 <= lengths).all()
+    for document in set(plan.documents):
+        assert (np.diff(plan.starts[plan.documents == document]) >= plan.span).all()
+    room = lengths - 1 >= 2 * plan.span
+    assert (plan.starts[room] >= plan.span).all() and (plan.starts[~room] == 0).all() and 0 < room.mean() < 1
 
 
 def test_few_targets_are_spread_over_documents_and_over_each_document() -> None:
@@ -65,27 +73,6 @@ def test_the_hash_says_what_is_scored_and_on_what() -> None:
         planned(nonoverlapping),
     ]
     assert len({plan.hash for plan in changed} | same) == len(changed) + 1
-
-
-def test_a_window_shorter_than_the_block_is_refused() -> None:
-    with pytest.raises(UserError, match="shorter than the target block of 12 tokens"):
-        planned(target_fraction=0.75)
-
-
-def test_spans_lie_in_their_documents_and_never_overlap() -> None:
-    plan = planned(nonoverlapping, max_targets=10**9)
-    assert plan.span == 128
-    assert (plan.starts + plan.span + 1 <= np.array(LENGTHS)[plan.documents]).all()
-    assert set(plan.documents) == {1, 2, 3, 4, 5, 7}
-    for document in set(plan.documents):
-        assert (np.diff(plan.starts[plan.documents == document]) >= plan.span).all()
-
-
-def test_spans_have_a_longest_window_before_them_where_there_is_room_for_two() -> None:
-    plan = planned(nonoverlapping, max_targets=10**9)
-    room = np.array(LENGTHS)[plan.documents] - 1 >= 2 * plan.span
-    assert (plan.starts[room] >= plan.span).all() and room.any()
-    assert (plan.starts[~room] == 0).all() and (~room).any()
 
 
 def test_protocols_that_score_text_in_one_piece_score_the_same() -> None:

@@ -41,13 +41,10 @@ def test_a_step_breaks_where_it_is(step: int) -> None:
     assert curve(np.where(step <= AT, 3.0, 2.0))["breaks_at"] == (step if step > T else None)
 
 
-@pytest.mark.parametrize(("height", "breaks"), [(0.099, False), (0.101, True)])
-def test_a_break_is_more_than_a_tenth_of_a_nat(height: float, breaks: bool) -> None:
-    assert (curve(np.where(AT > 2 * T, 2 + height, 2.0))["breaks_at"] is not None) == breaks
-
-
-def test_a_break_needs_the_whole_interval() -> None:
+def test_a_break_is_more_than_a_tenth_of_a_nat_with_the_whole_interval() -> None:
     """A rise of 3 nats in a tenth of the documents, 0.3 on average: the interval reaches below 0.1."""
+    assert curve(np.where(AT > 2 * T, 2.099, 2.0))["breaks_at"] is None
+    assert curve(np.where(AT > 2 * T, 2.101, 2.0))["breaks_at"] is not None
     nats = np.full((DOCUMENTS, LONG), 2.0)
     nats[: DOCUMENTS // 10, T:] += 3
     found = curve(nats)
@@ -55,7 +52,7 @@ def test_a_break_needs_the_whole_interval() -> None:
     assert found["rise_ci95"][-1][0] < 0.1
 
 
-@pytest.mark.parametrize(("train_length", "times"), [(2, 33), (3, 8), (16, 1), (100, 2)])
+@pytest.mark.parametrize(("train_length", "times"), [(2, 33), (16, 1)])
 def test_bins_tile_the_positions(train_length: int, times: int) -> None:
     window = train_length * times
     edges = bin_edges(train_length, window)

@@ -35,7 +35,7 @@ def far_copies_by_hand(text: list[int], cue: int, near: int, longest: int) -> li
     return found
 
 
-@pytest.mark.parametrize("letters", [2, 3, 200, 70000])
+@pytest.mark.parametrize("letters", [2, 70000])
 @pytest.mark.parametrize("cue", [2, 8])
 def test_far_copies_equal_the_definition(letters: int, cue: int) -> None:
     """Of random text, of a few letters or of phrases that come again, in tokens of any size."""
@@ -52,19 +52,9 @@ def test_far_copies_equal_the_definition(letters: int, cue: int) -> None:
     assert found > 20
 
 
-def test_a_cue_is_about_eight_bytes() -> None:
-    text = b"some text of thirty-two bytes..."
-    for size, want in ((1, 8), (2, 4), (3, 3), (5, 2), (16, 2)):
-        count = len(text)
-        store = store_of([text], [b"x"], token_bytes=np.full(count + 1, size, dtype=np.uint16))
-        assert far_copy.cue_tokens(ask(store, [16])) == want
-    assert far_copy.cue_tokens(ask(store_of([text]), [16])) == 8
-
-
-@pytest.mark.parametrize("text", [bytes(range(250)) * 4, b"ab" * 400, b"short"])
-def test_without_a_far_copy_there_is_a_note(subject_of: SubjectOf, text: bytes) -> None:
+def test_without_a_far_copy_there_is_a_note(subject_of: SubjectOf) -> None:
     """What comes again comes too far back, or too near; or the document ends before it could."""
-    store = store_of([text] * 3)
+    store = store_of([bytes(range(250)) * 4, b"ab" * 400, b"short"])
     subject = subject_of("nope", tokens=store)
     plan = far_copy.plan(ask(store, [T, 8 * T]))
     assert len(plan.places) == 0 and plan.hash

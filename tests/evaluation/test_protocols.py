@@ -66,18 +66,6 @@ def test_a_protocol_equals_one_target_at_a_time(
         assert np.isfinite(sums.nats).all() and sums.targets.sum() >= 10
 
 
-@pytest.mark.parametrize(("module", "changes"), CASES, ids=NAMES)
-def test_the_batch_changes_nothing(
-    subject_of: SubjectOf, asked_of: AskedOf, few_sequences: None, module: Any, changes: dict[str, Any]
-) -> None:
-    asked = asked_of(**{"windows": WINDOWS, **changes})
-    plan = module.plan(asked)
-    whole, single = (subject_of("rope", batch_tokens=tokens) for tokens in (10**6, 1))
-    for window in windows_of(module, asked):
-        a, b = module.measure(whole, plan, window), module.measure(single, plan, window)
-        assert np.abs((a.nats - b.nats) / a.targets).max() < 1e-5
-
-
 def test_where_a_document_begins_windows_are_shorter(subject_of: SubjectOf) -> None:
     """Documents of a single span, which has no text before it, side by side in the store."""
     text = np.random.default_rng(0).integers(97, 123, (4, 65)).tolist()

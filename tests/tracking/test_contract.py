@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -73,19 +71,6 @@ def test_a_resumed_run_goes_on_without_doubled_points(tracker: str, tmp_path: Pa
     assert kept["group"] == "a" and kept["step"] == 100  # it stays in the group that it began in
 
 
-def test_event_files_that_were_deleted_and_a_run_that_was_killed(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    import shutil
-
-    begin("tensorboard", tmp_path).log({"loss": 1.0}, 25)
-    assert found("tensorboard", tmp_path).losses == [(25, 1.0)]  # flushed: nothing ended it
-    shutil.rmtree(tmp_path / "tensorboard")
-    tracked = begin("tensorboard", tmp_path)
-    tracked.log({"loss": 2.0}, 25)
-    tracked.finish("finished")
-    assert found("tensorboard", tmp_path).losses == [(25, 2.0)]
-
-
 def test_several_trackers_get_everything_and_the_failure_of_one_is_its_own(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -127,27 +112,32 @@ class Written(BaseTracker):
 
 
 def test_cells_are_sent_once_and_other_targets_or_extensions_again(tmp_path: Path) -> None:
-    first, again = Written(tmp_path), Written(tmp_path)
-    first.evaluation(records(64, 128))
-    again = Written(tmp_path)
-    again.evaluation(records(64, 128, 256))
-    again.evaluation([{**records(64)[0], "targets_hash": "b"}])
-    again.evaluation([{**records(64)[0], "extend": {"name": "yarn"}}])
-    assert (first.got, again.got) == ([64, 128], [256, 64, 64])
+    for path, content in ((tmp_path / "a", '{"id": "../../x"}'), (tmp_path / "b", "{")):
+        (path / "tracking").mkdir(parents=True)
+        (path / "tracking" / "written.json").write_text(content)  # damaged or foreign: begun anew
+        first = Written(path)
+        assert first.progress.id.isalnum() and not first.resumed
+        first.evaluation(records(64, 128))
+        again = Written(path)
+        again.evaluation(records(64, 128, 256))
+        again.evaluation([{**records(64)[0], "targets_hash": "b"}])
+        again.evaluation([{**records(64)[0], "extend": {"name": "yarn"}}])
+        assert (first.got, again.got) == ([64, 128], [256, 64, 64])
 
 
-@pytest.mark.parametrize(
-    "content",
-    ["{", '{"id": "../../x"}'],
-)
-def test_progress_that_is_damaged_or_foreign_begins_anew(tmp_path: Path, content: str) -> None:
-    (tmp_path / "tracking").mkdir()
-    (tmp_path / "tracking" / "written.json").write_text(content)
-    tracked = Written(tmp_path)
-    assert tracked.progress.id.isalnum() and tracked.progress.id not in content and not tracked.resumed
-    tracked.log({"loss": 1.0}, 5)
-    assert Written(tmp_path).progress == tracked.progress
-    assert Written(tmp_path / "other").progress.id != tracked.progress.id
+def test_a_plot_that_fails_is_one_warning_and_the_others_are_drawn(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(format: str, kind: str, *_: object) -> bytes:
+        if kind == "change":
+            raise ZeroDivisionError("no width\nat all")
+        return b"drawn"
+
+    monkeypatch.setattr("posenc.report.plots.plot_bytes", fails)
+    run = TrackedRun("r", None, [], {}, write_run(tmp_path))
+    assert run.png(["change", "context"]) == {"context": b"drawn"}
+    (line,) = [one.getMessage() for one in caplog.records]
+    assert "plot change" in line and "ZeroDivisionError: no width" in line and "\n" not in line
 
 
 def test_the_first_failure_is_one_warning_and_is_not_remembered(
@@ -195,15 +185,11 @@ def test_every_yaml_names_a_tracker_and_has_exactly_the_keys_it_takes(
     ("name", "change", "key", "says"),
     [
         ("wandb", {"name": "wanbd"}, "tracking", "did you mean: wandb"),
-        ("wandb", {"mode": "onlin"}, "tracking.mode", "did you mean: online"),
-        ("wandb", {"projct": "x"}, "tracking.projct", "did you mean: tracking.project"),
         ("wandb", {"project": "a/b"}, "tracking.project", "does not take this name"),
         ("wandb", {"timeout": 0}, "tracking.timeout", "seconds above 0"),
         ("wandb", {"plots": ["position"]}, "tracking.plots", "did you mean: positions"),
-        ("trackio", {"project": "a/b"}, "tracking.project", "does not take this name"),
         ("several", {"trackers": ["wandb", "tensorbord"]}, "tracking.trackers", "did you mean: tensorboard"),
         ("several", {"wandb": {"mode": "online"}}, "tracking.wandb.mode", "tracking.wandb.mode=offline"),
-        ("several", {"trackio": {"projct": "x"}}, "tracking.trackio.projct", "did you mean"),  # not asked for
     ],
 )
 def test_wrong_input_is_refused_by_its_full_name(
@@ -241,14 +227,3 @@ def test_no_tracker_takes_everything_and_leaves_nothing(
             tracked.evaluation([{"anything": "at all"}])
             tracked.finish("finished")
     assert not (tmp_path / "run").exists() and caplog.text == ""
-
-
-def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
-    program = (
-        "import json, sys; from posenc.tracking import check_tracking\n"
-        "for group in json.loads(sys.argv[1]): check_tracking(group)\n"
-        "heavy = {'wandb', 'trackio', 'tensorboard', 'torch', 'matplotlib'} & set(sys.modules)\n"
-        "assert not heavy, heavy"
-    )
-    groups = [shipped(n) for n in ("none", *TRACKERS) if n == "none" or importlib.util.find_spec(PACKAGES[n])]
-    subprocess.run([sys.executable, "-c", program, json.dumps(groups)], check=True)

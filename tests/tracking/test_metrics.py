@@ -13,23 +13,6 @@ def record(protocol: str, window: int, nats: float | None, **more: Any) -> dict[
     return {"protocol": protocol, "window": window, "multiple": window / 64, **figures, **more}
 
 
-def test_a_window_is_one_row_with_all_its_protocols_shortest_first() -> None:
-    rows = by_window(
-        [
-            record("fixed-target", 512, 1.5),
-            record("fixed-target", 64, 1.0),
-            record("nonoverlapping", 64, 1.2),
-        ],
-        {},
-    )
-    assert [row["eval/window"] for row in rows] == [64, 512]
-    assert rows[0]["eval/fixed-target/nats"] == 1.0
-    assert rows[0]["eval/nonoverlapping/nats"] == 1.2
-    assert math.isclose(rows[0]["eval/nonoverlapping/bpb"], 1.2 / math.log(2))
-    assert math.isclose(rows[1]["eval/fixed-target/ppl"], math.exp(1.5))
-    assert "eval/nonoverlapping/nats" not in rows[1]
-
-
 def test_what_could_not_be_measured_is_left_out_not_drawn_as_zero() -> None:
     records = [
         record("fixed-target", 64, 1.0),
@@ -43,20 +26,6 @@ def test_what_could_not_be_measured_is_left_out_not_drawn_as_zero() -> None:
     assert summary(records, {}) == {"eval/fixed-target/nats@1x": 1.0, "eval/fixed-target/nats@2x": 800.0}
     table = [dict(zip(COLUMNS, row, strict=True)) for row in table_rows(records, {})]
     assert [row["nats"] for row in table] == [1.0, 800.0, None, None]
-
-
-def test_the_table_carries_encoding_and_seed_of_the_config() -> None:
-    (row,) = table_rows([record("fixed-target", 64, 1.0)], {"encoding": {"name": "alibi"}, "seed": 3})
-    assert dict(zip(COLUMNS, row, strict=True)) == {
-        "encoding": "alibi",
-        "protocol": "fixed-target",
-        "window": 64,
-        "multiple": 1.0,
-        "nats": 1.0,
-        "bpb": 1.0 / math.log(2),
-        "ppl": math.e,
-        "seed": 3,
-    }
 
 
 def test_what_is_measured_in_another_way_is_a_curve_of_its_own() -> None:

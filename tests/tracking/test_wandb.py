@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import tiny
-import yaml
 from fake_runs import positions, record, write_run
 from fake_wandb_server import FakeWandb
 from tracked import begin, contents, history, offline_runs, shipped
@@ -32,95 +31,56 @@ def test_an_offline_run_holds_everything_and_says_where_it_is(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     run = write_run(tmp_path, name="rope+alibi", records=[record(64, 1.0), positions()])
-    (run / "metrics.jsonl").write_text("{}\n")
     for step in (25, 50):
         checkpoint = run / "checkpoints" / f"step-{step:08d}"
         checkpoint.mkdir(parents=True)
         (checkpoint / "model.safetensors").write_text("weights")
-        if step == 25:
-            (checkpoint / "manifest.json").write_text("{}")  # the other one is not whole
+    (run / "checkpoints" / "step-00000025" / "manifest.json").write_text("{}")  # the other one is not whole
     tags = ("rope", "headline", "t" * 500, " ")
-    keys: dict[str, Any] = {"tags": tags, "group": "g" * 500, "artifact": "checkpoint"}
-    tracked = begin("wandb", run, **keys)
+    tracked = begin("wandb", run, tags=tags, group="g" * 500, artifact="checkpoint")
     tracked.log({"tokens": 51200.0, "loss": 0.12}, 25)
     tracked.evaluation([*RECORDS, dict(positions())])
     tracked.finish("failed")
-    tracked.finish("finished")
 
     assert capfd.readouterr() == ("", "")
     (directory,) = offline_runs(run)
     (line,) = [r.getMessage() for r in caplog.records if r.name.startswith("posenc")]
-    assert "no API key for" in line
-    assert f"wandb leet {directory}" in line and f"wandb sync {directory}" in line
-    lines = contents(directory)
-    text = json.dumps(lines)
+    assert "no API key for" in line and f"wandb sync {directory}" in line
+    lines, rows = contents(directory), history(directory)
     (entry,) = [one["run"] for one in lines if one["type"] == "run"]
-    assert (entry["run_group"], entry["job_type"], entry["display_name"]) == (
-        "g" * 128,
-        "train",
-        "rope+alibi",
-    )
+    assert (entry["run_group"], entry["display_name"]) == ("g" * 128, "rope+alibi")
     assert entry["project"] == "posenc" and entry["tags"] == ["rope", "headline", "t" * 64]
-    assert (
-        "headline" in text
-        and '"status"' in text
-        and '"failed"' in text
-        and '"eval/fixed-target/nats@8x"' in text
-    )
-    axes = {
-        one["metric"].get("name"): one["metric"].get("step_metric")
-        for one in lines
-        if one["type"] == "metric"
-    }
-    by_glob = {
-        one["metric"].get("glob_name"): one["metric"].get("step_metric")
-        for one in lines
-        if one["type"] == "metric"
-    }
-    assert {**axes, **by_glob}.items() >= {"train/*": "train/tokens", "eval/*": "eval/window"}.items()
+    assert '"failed"' in json.dumps(lines) and '"eval/fixed-target/nats@8x"' in json.dumps(lines)
+    metrics = [one["metric"] for one in lines if one["type"] == "metric"]
+    axes = {one.get("name") or one.get("glob_name"): one.get("step_metric") for one in metrics}
+    assert (axes["train/*"], axes["eval/*"]) == ("train/tokens", "eval/window")
     assert axes["eval/positions/nats-by-position"] == "eval/position" and axes["eval/position"] is None
-    rows = history(directory)
     (both,) = [row for row in rows if "eval/nonoverlapping/nats" in row]
     assert (both["eval/fixed-target/nats"], both["eval/window"]) == (2.5, 512)
     assert not any("eval/window" in row for row in rows if "eval/position" in row)
     (table,) = directory.glob("files/media/table/*.json")
     assert json.loads(table.read_text())["data"][1] == ["rope", "fixed-target", 512, 8, 2.5, 1.25, 3.0, 3]
-    (artifact,) = [
-        one["artifact"] for one in lines if one["type"] == "artifact" and one["artifact"]["type"] == "run"
-    ]
+    artifacts = [one["artifact"] for one in lines if one["type"] == "artifact"]
+    (artifact,) = [one for one in artifacts if one["type"] == "run"]
     weights = [f"checkpoints/step-00000025/{name}" for name in ("manifest.json", "model.safetensors")]
-    results = ["config.yaml", "metrics.jsonl", "positions.json", "results.json"]
-    assert sorted(file["path"] for file in artifact["manifest"]["contents"]) == [*weights, *results]
-    assert artifact["name"] == "rope-alibi"
+    sent = sorted(file["path"] for file in artifact["manifest"]["contents"])
+    assert sent == [*weights, "config.yaml", "positions.json", "results.json"]
 
 
 # What the user has set
 
 
-@pytest.mark.parametrize(
-    ("where", "url", "found"),
-    [
-        ("netrc", "https://wandb.example", True),
-        ("nowhere", "https://wandb.example", False),
-    ],
-)
-def test_a_key_is_found_where_wandb_finds_it_and_nobody_is_asked(
-    home: Path, monkeypatch: pytest.MonkeyPatch, where: str, url: str, found: bool
-) -> None:
-    monkeypatch.setenv("WANDB_BASE_URL", url)
-    if where == "environment":
-        monkeypatch.setenv("WANDB_API_KEY", KEY)
-    elif where != "nowhere":
-        (home / ".netrc").write_text(f"machine wandb.example login user password {KEY}\n")
-    assert has_key() == found
+def test_a_key_is_found_where_wandb_finds_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example")
+    assert not has_key()
+    (home / ".netrc").write_text(f"machine wandb.example login user password {KEY}\n")
+    assert has_key()
 
 
 @pytest.mark.parametrize(
     ("environment", "file", "meant"),
     [
         (None, None, None),
-        ("online", "offline", None),
-        ("offline", None, "offline"),
         ("disabled", None, "disabled"),
         ("", None, None),  # wandb itself raises at this
         (None, "offline", "offline"),
@@ -225,7 +185,6 @@ def test_the_key_goes_to_the_users_server_whatever_a_strangers_run_directory_say
 @pytest.mark.parametrize(
     ("start", "death", "keys", "said"),
     [
-        ("unauthorized", None, {}, "W&B is offline"),
         ("dead", None, {}, "W&B is offline"),
         ("silent", None, {}, "W&B is offline"),
         ("graphql-hangs", None, {}, "W&B is offline"),
@@ -258,47 +217,16 @@ def test_a_server_in_trouble_costs_seconds_and_one_warning(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="needs pseudo-terminals")
-def test_on_a_terminal_without_a_key_nobody_is_asked(tmp_path: Path) -> None:
-    import pty
-
-    ours, theirs = pty.openpty()
-    arguments = [
-        sys.executable,
-        "-c",
-        PROGRAM,
-        json.dumps({**shipped("wandb"), "plots": []}),
-        str(tmp_path / "run"),
-    ]
-    started = subprocess.Popen(arguments, stdin=theirs, stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    try:
-        os.write(ours, b"\n")
-        assert started.wait(timeout=LIMIT) == 0
-        said = os.read(ours, 65536).decode()
-    finally:
-        started.kill()
-        os.close(ours)
-    assert "W&B is offline (no API key" in said and "evaluated" in said and "choose" not in said.lower()
-    assert len(offline_runs(tmp_path / "run")) == 1
-
-
-@pytest.mark.slow
-def test_a_sweep_is_a_group_of_runs_that_can_be_continued_and_evaluated_again(
-    tmp_path: Path, corpus: Path, shared_cache: Path
-) -> None:
+def test_a_sweep_is_a_group_of_runs(tmp_path: Path, corpus: Path, shared_cache: Path) -> None:
     words = ["train", "-m", *tiny.TINY, f"data.paths={corpus}", "encoding=rope,alibi", "tracking=wandb"]
     env = {"POSENC_CACHE": str(shared_cache), "WANDB_DATA_DIR": str(tmp_path), "WANDB_MODE": "offline"}
     done = tiny.spawn(*words, "eval.protocols=[fixed-target,positions]", cwd=tmp_path, **env)
     assert done.code == 0, done.err
-    runs = sorted((tmp_path / "runs" / "default").iterdir())
-    groups = set()
+    runs, groups = sorted((tmp_path / "runs" / "default").iterdir()), set()
     for run in runs:
         (directory,) = offline_runs(run)
-        config = yaml.safe_load((run / "config.yaml").read_text())
-        lines = contents(directory)
-        (entry,) = [line["run"] for line in lines if line["type"] == "run"]
-        assert entry["tags"] == [config["encoding"]["name"], "default"]
+        (entry,) = [line["run"] for line in contents(directory) if line["type"] == "run"]
+        assert entry["tags"] == [run.name.split("-")[0], "default"]
         groups.add(entry["run_group"])
         stored = json.loads((run / "results.json").read_text())["records"]
         losses = {r["window"]: r["nats"] for r in stored if r["protocol"] == "fixed-target"}
@@ -307,5 +235,3 @@ def test_a_sweep_is_a_group_of_runs_that_can_be_continued_and_evaluated_again(
         assert curve == pytest.approx(losses) and sorted(curve) == [16, 32, 64]
         assert [row["train/step"] for row in rows if "train/step" in row] == [10, 20, 30, 40]
     assert len(runs) == 2 and len(groups) == 1 and "default-" in groups.pop()
-    other = tiny.spawn("eval", f"run={runs[0]}", "eval.protocols=[sliding]", cwd=tmp_path, **env)
-    assert other.code == 0, other.err

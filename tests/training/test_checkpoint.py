@@ -48,36 +48,12 @@ def save(store: TokenStore, folder: Path, step: int) -> Path:
     return save_checkpoint(folder, step, model, build_optimizer(model, OPTIMIZATION), state, {})
 
 
-def test_leftovers_of_a_kill_are_ignored_and_cleared(two: Path, store: TokenStore) -> None:
+def test_keeps_the_last_two_by_number_and_clears_leftovers(two: Path, store: TokenStore) -> None:
     shutil.copytree(two / "step-00000009", two / ".tmp-step-00000011-123")
-    shutil.copytree(two / "step-00000009", two / "step-12.old")
     assert newest_checkpoint(two).step == 9
-    run(build("rope", store), store, two)
-    assert sorted(p.name for p in two.iterdir()) == ["step-00000009", f"step-{STEPS:08d}", "step-12.old"]
-
-
-def test_keeps_the_last_two_by_number(store: TokenStore, tmp_path: Path) -> None:
-    run(build("nope", store), store, tmp_path, checkpoint_seconds=0)
-    assert [p.name for p in checkpoint_paths(tmp_path)] == [f"step-{n:08d}" for n in (STEPS - 1, STEPS)]
-    model = build("nope", store)
-    optimizer = torch.optim.AdamW(model.parameters())
     for step in (99_999_999, 100_000_000):
-        save_checkpoint(tmp_path, step, model, optimizer, STATE, {})
-    assert [p.name for p in checkpoint_paths(tmp_path)] == ["step-99999999", "step-100000000"]
-
-
-def test_a_kill_before_the_rename_leaves_the_old_ones(
-    two: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def killed(self: Path, target: Path) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Path, "rename", killed)
-    with pytest.raises(KeyboardInterrupt):
-        run(build("rope", store), store, two)
-    monkeypatch.undo()
-    assert newest_checkpoint(two).step == 9
-    assert [p.name for p in checkpoint_paths(two)] == ["step-00000006", "step-00000009"]
+        save(store, two, step)
+    assert sorted(p.name for p in two.iterdir()) == ["step-100000000", "step-99999999"]
 
 
 def test_a_save_that_does_not_read_back_leaves_the_old_ones(
@@ -104,11 +80,6 @@ def test_weights_that_are_not_finite_are_never_written(store: TokenStore, tmp_pa
     assert not (tmp_path / "new").exists()
 
 
-def test_weights_of_another_model_are_refused_by_name(two: Path, store: TokenStore) -> None:
-    with pytest.raises(RunError, match=r"does not fit this model: encoding\.table"):
-        load_weights(two / "step-00000009", build("learned", store))
-
-
 @pytest.mark.parametrize(
     ("name", "changes", "said"),
     [
@@ -122,11 +93,6 @@ def test_a_checkpoint_of_another_run_is_refused(
     """Its weights have the same names and shapes."""
     with pytest.raises(RunError, match=f"step-00000009 was written by another run: .*{said}"):
         run(build(name, store), store, two, **changes)
-
-
-def test_a_checkpoint_that_does_not_say_whose_it_is_is_taken(store: TokenStore, tmp_path: Path) -> None:
-    save(store, tmp_path, 6)
-    assert run(build("rope", store), store, tmp_path).step == STEPS
 
 
 def test_moments_come_back_exactly(two: Path, store: TokenStore) -> None:
@@ -166,17 +132,13 @@ def test_room_is_looked_for_before_the_first_step(
     model = build("rope", store)
     folder, optimizer = tmp_path / "not" / "yet", build_optimizer(model, OPTIMIZATION)
     needed = 3 * 3 * 4 * sum(p.numel() for p in model.parameters()) + checkpoint.RECORDS
-    for free, enough in ((needed - 1, False), (needed, True)):
-        monkeypatch.setattr(
-            atomic_files.shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free)
-        )
-        if enough:
-            assert resume(folder, model, optimizer, STEPS, RUN)[0] == 0
-            continue
-        with pytest.raises(RunError, match="not enough room") as caught:
-            resume(folder, model, optimizer, STEPS, RUN)
-        assert f"needed: {needed:,} bytes; free: {free:,} bytes" in caught.value.text()
-        assert str(folder) in caught.value.text() and not folder.exists()
+    usage = SimpleNamespace(free=needed - 1)
+    monkeypatch.setattr(atomic_files.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(RunError, match=f"needed: {needed:,} bytes; free: {needed - 1:,} bytes") as caught:
+        resume(folder, model, optimizer, STEPS, RUN)
+    assert str(folder) in caught.value.text() and not folder.exists()
+    usage.free = needed
+    assert resume(folder, model, optimizer, STEPS, RUN)[0] == 0
 
 
 def test_what_changed_since_is_named(
@@ -189,7 +151,6 @@ def test_what_changed_since_is_named(
     monkeypatch.setattr(checkpoint.torch, "__version__", "9.9.0")
     resume(two, model, build_optimizer(model, OPTIMIZATION), STEPS, RUN)
     assert "threads 1 -> 7" in caplog.text and "-> 9.9.0" in caplog.text and "bit for bit" in caplog.text
-    assert "device" not in caplog.text
 
 
 def flip(path: Path) -> None:

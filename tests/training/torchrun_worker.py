@@ -76,8 +76,9 @@ def evaluated(model: Decoder, store: TokenStore) -> dict[str, Any]:
     """Losses shared out, and what one process's trouble does to all."""
     split = store.splits["test"]
     subject = evaluation.EvalContext(model, T, 0, "fp32", CPU, store, "test", batch_tokens=96)
-    real, rank, size = evaluation._forward, current().rank, current().size
+    real, last = evaluation._forward, current().rank == current().size - 1
     passes: list[int] = []
+    most = 99
 
     def read(i: int) -> np.ndarray:
         return store.tokens[split.starts[i % 5] + i : split.starts[i % 5] + i + 33]
@@ -86,31 +87,25 @@ def evaluated(model: Decoder, store: TokenStore) -> dict[str, Any]:
         of = subject if stop is None else dataclasses.replace(subject, check_stop=stop.check)
         return evaluation.window_losses(of, read, 37, 32, 8).tolist()
 
-    def counted(*given: Any) -> Any:
+    def forward(*given: Any) -> Any:
         passes.append(len(given[1]))
+        if last and len(given[1]) > most:
+            raise torch.OutOfMemoryError(f"out of memory in process {current().rank}")
         return real(*given)
-
-    def short(most: int) -> Callable[..., Any]:
-        def forward(*given: Any) -> Any:
-            if rank == size - 1 and len(given[1]) > most:
-                raise torch.OutOfMemoryError(f"out of memory in process {rank}")
-            return real(*given)
-
-        return forward
 
     found = {}
     with alone():
         found["alone"] = losses()
-    evaluation._forward = counted
+    evaluation._forward = forward
     found["shared"], found["windows"] = losses(), sum(passes)
-    evaluation._forward = short(2)
+    most = 2
     found["halved"] = losses()
-    evaluation._forward = short(0)
+    most = 0
     found["oom"] = outcome(losses)
     evaluation._forward = real
     stop = StopFlag()
     current().on_stop = stop.asked_elsewhere
-    stop.received = signal.SIGINT if rank == size - 1 else None
+    stop.received = signal.SIGINT if last else None
     found["stop"], found["reason"] = outcome(lambda: losses(stop)), stop.name
     return found
 
@@ -151,10 +146,8 @@ def commands(folder: Path, corpus: Path) -> dict[str, Any]:
     words = ["train", *tiny.TINY, f"data.paths={corpus}", "encoding=rope"]
     said = {
         "train": posenc(*words, "positions=randomized"),
-        "again": posenc(*words, "positions=randomized"),
         "eval": posenc("eval", f"run={next((folder / 'runs/default').iterdir())}", "eval.lengths=[1x,8x]"),
         "sweep": posenc(*words, "-m", "seed=0,1"),
-        "wrong": posenc(*words, "train.lr=fast"),
         "many": posenc(*words, "train.batch_tokens=16"),
         "diverged": posenc(*words, "train.lr=1e12", "runs_dir=elsewhere"),
     }

@@ -62,16 +62,10 @@ MSCALE = {"mscale": 0.707, "mscale_all_dim": 0.5}
     [
         ("pi", {}, "linear", {}),
         ("dynamic_ntk", {"factor": 2.0}, "dynamic", {"factor": 2.0}),
-        (
-            "longrope",
-            {"factors": DIVISORS},
-            "longrope",
-            LONG_FACTORS,
-        ),
+        ("longrope", {"factors": DIVISORS}, "longrope", LONG_FACTORS),
         ("yarn", {}, "yarn", {}),
         ("yarn", WIDE, "yarn", WIDE),
         ("yarn", MSCALE, "yarn", MSCALE),
-        ("llama3", {}, "llama3", {"low_freq_factor": 1.0, "high_freq_factor": 4.0}),
         (
             "llama3",
             {"factor": 8.0, "high_freq_factor": 16.0},
