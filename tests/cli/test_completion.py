@@ -118,30 +118,3 @@ def test_a_tab_completes(shell: Terminal, typed: str, expected: str) -> None:
     start = len(shell.seen)
     shell.send(f"\x15{typed}\t")
     shell.until(expected, start, seconds=20)
-
-
-@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
-def test_fish_completes(tmp_path: Path) -> None:
-    folder_with_a_run(tmp_path)
-    lines = ["posenc train encoding=rope,ali", "posenc tra", "posenc eval run="]
-    asked = "; ".join(f'complete -C "{line}"' for line in lines)
-    command = ["fish", "--no-config", "-c", f"posenc completion fish | source; {asked}"]
-    found = subprocess.run(
-        command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=60
-    )
-    words = [line.split("\t")[0] for line in found.stdout.splitlines()]
-    assert {"encoding=rope,alibi", "train", "run=runs/default/mine-T16-s0-12345678"} <= set(words), found
-
-
-def test_install_puts_it_where_the_shell_looks_once(
-    posenc: Posenc, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(place))
-    (place / ".bashrc").write_text("echo mine\n")
-    script = place / ".bash_completions" / "posenc.sh"
-    for _ in range(2):
-        result = posenc("completion", "bash", "--install")
-        assert result.code == 0 and str(script) in result.out
-    lines = [line for line in (place / ".bashrc").read_text().splitlines() if line]
-    assert "_POSENC_COMPLETE" in script.read_text() and lines[0] == "echo mine"
-    assert len(lines) == len(set(lines))

@@ -80,7 +80,6 @@ def test_python_packages_keep_one_of_each_text(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("corpus", "change", "key", "near"),
     [
-        ("sympy", {"source": "packge"}, "data.source", "package"),
         ("sympy", {"packge": "sympy"}, "data.packge", "data.package"),
         ("sympy", {"package": "???"}, "data.package", "must be given"),
         ("sympy", {"split": {"validation": 0.1}}, "data.split", "test: SHARE"),

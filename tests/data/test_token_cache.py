@@ -65,37 +65,27 @@ def test_the_key_follows_text_and_tokenizer(texts: dict[str, Any], tmp_path: Pat
 def test_corpora_that_are_too_small(texts: dict[str, Any], tmp_path: Path, cache: Path) -> None:
     facts = inspect(texts, BYTES, split="test", needed_tokens=9, context_length=8)
     assert not cache.exists()
-    longest = max(facts.sizes["test"])
-    for tokenizer in (BYTES, BPE):
-        inspect(texts, tokenizer, split="test", needed_tokens=longest, context_length=8)
+    test, train = (max(facts.sizes[split]) for split in ("test", "train"))
+    inspect(texts, BPE, split="test", needed_tokens=test, context_length=8)
     with pytest.raises(UserError, match="tokens"):  # tokens are fewer than bytes
-        check_lengths(prepare(texts, BPE), split="test", needed_tokens=longest, context_length=8)
+        check_lengths(prepare(texts, BPE), split="test", needed_tokens=test, context_length=8)
     store = prepare(texts, BYTES, facts)
     for check in (partial(inspect, texts, BYTES, split="test"), partial(check_lengths, store, split="test")):
-        check(needed_tokens=longest, context_length=max(facts.sizes["train"]) - 1)
-        with pytest.raises(UserError, match=f"the longest that works is {longest - 1}$") as caught:
-            check(needed_tokens=longest + 1, context_length=8)
-        assert (caught.value.key, caught.value.value) == ("eval.lengths", longest)
-        with pytest.raises(UserError) as caught:
-            check(needed_tokens=9, context_length=max(facts.sizes["train"]))
-        assert caught.value.key == "context_length"
+        check(needed_tokens=test, context_length=train - 1)
+        for needed, context, key in ((test + 1, 8, "eval.lengths"), (9, train, "context_length")):
+            with pytest.raises(UserError) as caught:
+                check(needed_tokens=needed, context_length=context)
+            assert caught.value.key == key
+            assert key == "context_length" or f"longest that works is {test - 1}" in str(caught.value)
     (tmp_path / "book.txt").write_text("one short book " * 100)
     with pytest.raises(UserError, match="split is empty"):
         inspect(files(tmp_path / "book.txt"), BYTES, split="test", needed_tokens=9, context_length=8)
 
 
-@pytest.mark.parametrize(
-    ("count", "says"),
-    [(10, ["10 test documents are longer than 64 bytes: a 95% CI is rough below 30"]), (30, [])],
-)
-def test_few_test_documents_and_short_training_documents_are_told(
-    texts: dict[str, Any], count: int, says: list[str]
-) -> None:
+def test_short_training_documents_are_told(texts: dict[str, Any]) -> None:
     facts = read_facts(texts)
-    facts.sizes = {"train": [100, 100, 10], "validation": [], "test": [64, *[65] * count]}
-    assert corpus_notes(facts, "test", 64, 16) == says
-    facts.sizes["train"] = [*[10] * 9, 30]
-    note, *_ = corpus_notes(facts, "test", 64, 16)
+    facts.sizes = {"train": [*[10] * 9, 30], "validation": [], "test": [65] * 30}
+    (note,) = corpus_notes(facts, "test", 64, 16)
     assert note.startswith("only 1 of 10 training documents are longer than 16 bytes, 25%")
 
 

@@ -72,23 +72,19 @@ def test_a_window_that_would_not_fit_is_noted_and_never_tried(
 
 
 @pytest.mark.parametrize(
-    ("groups", "free"),
-    [
-        ({}, 20_480_000_000),
-        ({"memory.max": "3000\n", "memory.current": "2000\n", "memory.stat": "inactive_file 7\n"}, 1007),
-        ({"a/memory.max": "9000\n", "a/memory.current": "1\n", "memory.max": "max\n"}, 8999),
-    ],
-)
+    ("group", "free"),
+    [({}, 20_480_000_000),
+     ({"memory.max": "3000\n", "memory.current": "2000\n", "memory.stat": "inactive_file 7\n"}, 1007),
+     ({"a/memory.max": "9000\n", "a/memory.current": "1\n", "memory.max": "max\n"}, 8999)],
+)  # fmt: skip
 def test_free_memory_is_the_least_of_machine_and_group(
-    tmp_path: Path, groups: dict[str, str], free: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, group: dict[str, str], free: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        eval_memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=20_480_000_000)
-    )
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text("0::/a\n")
-    for name, text in groups.items():
-        path = tmp_path / "sys/fs/cgroup" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    machine = SimpleNamespace(available=20_480_000_000)
+    monkeypatch.setattr(eval_memory.psutil, "virtual_memory", lambda: machine)
+    for name, text in {"proc/self/cgroup": "0::/a\n"}.items() | {
+        (f"sys/fs/cgroup/{name}", text) for name, text in group.items()
+    }:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
     assert free_memory(tmp_path) == free

@@ -11,8 +11,7 @@ import pytest
 from tiny_model import T
 from token_stores import ask, store_of
 
-from posenc.data import TokenStore
-from posenc.evaluation import far_copy, induction
+from posenc.evaluation import far_copy
 from posenc.evaluation.forward_cache import EvalContext, NotApplicableError
 from posenc.evaluation.plans import EvalRequest
 
@@ -60,18 +59,6 @@ def test_without_a_far_copy_there_is_a_note(subject_of: SubjectOf) -> None:
     assert len(plan.places) == 0 and plan.hash
     with pytest.raises(NotApplicableError, match=f"between {T} and {8 * T} tokens back"):
         far_copy.measure(subject, plan, T)
-
-
-def test_sequences_depend_on_the_text_alone(store: TokenStore, asked_of: AskedOf) -> None:
-    plan = induction.plan(asked_of([T, 8 * T]))
-    for other in (asked_of([T // 2, 2 * T]), asked_of([T], stride=1, max_targets=5)):
-        again = induction.plan(other)
-        assert again.hash == plan.hash and np.array_equal(again.copies, plan.copies)
-        tail = again.filler.shape[1]
-        assert np.array_equal(again.filler, plan.filler[:, plan.filler.shape[1] - tail :])
-    assert induction.plan(asked_of([T, 8 * T], train_length=2 * T)).hash != plan.hash
-    other_text = store_of([b"aa"], [b"abcdefgh" * 9])
-    assert induction.plan(asked_of([T, 8 * T], store=other_text)).hash != plan.hash
 
 
 def test_a_window_without_room_for_two_copies_is_a_note(

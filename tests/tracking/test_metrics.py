@@ -41,8 +41,8 @@ def test_what_is_measured_in_another_way_is_a_curve_of_its_own() -> None:
         ({"stride": 8}, "sliding stride 8"),
         ({"corpus": "stdlib"}, "sliding on stdlib"),
         ({"split": "validation"}, "sliding validation"),
-        ({"extend": {"name": "yarn", "beta_fast": 32, "beta_slow": 1}}, "sliding+yarn"),
-        ({"extend": {"name": "yarn", "beta_fast": 4, "resolved": {"factor": 2}}}, "sliding+yarn beta_fast=4"),
+        ({"extend": {"name": "pi", "factor": "auto"}}, "sliding+pi"),
+        ({"extend": {"name": "pi", "factor": 4, "resolved": {"factor": 4}}}, "sliding+pi factor=4"),
     ]
     records = [record("sliding", 64, float(i), **{**own, **more}) for i, (more, _) in enumerate(ways)]
     assert [curve_name(one, config) for one in records] == [name for _, name in ways]

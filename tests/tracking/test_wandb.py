@@ -80,8 +80,7 @@ def test_a_key_is_found_where_wandb_finds_it(home: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("environment", "file", "meant"),
     [
-        (None, None, None),
-        ("disabled", None, "disabled"),
+        ("disabled", "online", "disabled"),
         ("", None, None),  # wandb itself raises at this
         (None, "offline", "offline"),
     ],

@@ -82,11 +82,9 @@ def test_weights_that_are_not_finite_are_never_written(store: TokenStore, tmp_pa
 
 @pytest.mark.parametrize(
     ("name", "changes", "said"),
-    [
-        ("alibi", {}, "encoding.name=rope; this run has encoding.name=alibi"),
-        ("rope", {"settings_hash": "8765"}, "settings_hash=12345678; this run has .*settings_hash=8765"),
-    ],
-)
+    [("alibi", {}, "encoding.name=rope; this run has encoding.name=alibi"),
+     ("rope", {"settings_hash": "8765"}, "settings_hash=12345678; this run has .*settings_hash=8765")],
+)  # fmt: skip
 def test_a_checkpoint_of_another_run_is_refused(
     two: Path, store: TokenStore, name: str, changes: dict[str, Any], said: str
 ) -> None:
@@ -148,9 +146,8 @@ def test_what_changed_since_is_named(
     resume(two, model, build_optimizer(model, OPTIMIZATION), STEPS, RUN)
     assert not caplog.text
     monkeypatch.setattr(checkpoint.torch, "get_num_threads", lambda: 7)
-    monkeypatch.setattr(checkpoint.torch, "__version__", "9.9.0")
     resume(two, model, build_optimizer(model, OPTIMIZATION), STEPS, RUN)
-    assert "threads 1 -> 7" in caplog.text and "-> 9.9.0" in caplog.text and "bit for bit" in caplog.text
+    assert "threads 1 -> 7" in caplog.text and "bit for bit" in caplog.text
 
 
 def flip(path: Path) -> None:
@@ -179,11 +176,8 @@ def other_step(path: Path) -> None:
 @pytest.mark.parametrize(
     "name, damage",
     [
-        *(
-            (name, flip)
-            for name in ("model.safetensors", "optimizer.safetensors", "state.json", "manifest.json")
-        ),
-        *((name, Path.unlink) for name in ("optimizer.safetensors", "manifest.json")),
+        *((name, flip) for name in ("model.safetensors", "state.json", "manifest.json")),
+        ("optimizer.safetensors", Path.unlink),
         ("model.safetensors", cut),
         ("manifest.json", unlisted),
         ("manifest.json", other_step),
