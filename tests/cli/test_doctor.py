@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 import tiny
 
-from posenc.cli import doctor
-
 KEY = "0123456789abcdef0123456789abcdef01234567"
 NOWHERE = {"HF_ENDPOINT": "http://127.0.0.1:9", "WANDB_BASE_URL": "http://127.0.0.1:9"}
 
@@ -63,15 +61,3 @@ def test_a_torch_that_cannot_be_imported_is_a_line(place: Path, broken: Path) ->
     assert "libtorch_cpu.so: [red]cannot open)" in found["torch"]["text"]
     assert found["encodings"]["level"] == "problem"
     assert found["disk"]["level"] == "ok"  # the rest is told all the same
-
-
-def test_a_full_disk_other_versions_and_no_cache(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
-    monkeypatch.setattr(doctor, "requires", lambda _: ["numpy>=99", "not_there_at_all"])
-    levels = {one.name: one.level for one in doctor.packages()}
-    assert levels["numpy"] == "note" and levels["not_there_at_all"] == "problem"
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1e6}))
-    (place / "file").write_text("")
-    monkeypatch.setenv("POSENC_CACHE", str(place / "file" / "cache"))
-    found = {one.name: one for one in doctor.places()}
-    assert found["disk"].level == found["cache"].level == "problem"
-    assert "POSENC_CACHE" in found["cache"].advice

@@ -6,7 +6,6 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from corpora import BPE, BYTES, conf, documents_of, fingerprint, story
 from posenc.core.errors import RunError, UserError
 from posenc.data import hub, inspect, prepare, read_facts, registry, token_cache
 
-COMMIT = "c0ffee00" * 5
 Repository = Callable[..., Path]
 
 
@@ -112,21 +110,6 @@ def test_a_pinned_stream_is_known_without_asking_again(
     pinned(repository("other", rows={"train": ["another text"] * 9, "validation": ["and more"] * 9}))
     with pytest.raises(RunError, match="has changed"):
         prepare(data, BYTES, first)
-
-
-def test_a_branch_is_the_commit_it_is_at(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch, pinned: Callable[[Path], None]
-) -> None:
-    from huggingface_hub import HfApi
-
-    pinned(repository())
-    monkeypatch.setattr(HfApi, "dataset_info", lambda self, name, revision: SimpleNamespace(sha=COMMIT))
-    monkeypatch.setattr(hub, "reachable", lambda: True)
-    branch, commit = (conf("tinystories", revision=revision) for revision in ("main", COMMIT))
-    assert read_facts(branch).identity == read_facts(commit).identity
-    monkeypatch.setattr(hub, "reachable", lambda: False)
-    with pytest.raises(RunError, match=r"what revision v9 of .* is is not cached"):
-        read_facts(conf("tinystories", revision="v9"))
 
 
 def test_a_connection_that_breaks_off_leaves_nothing(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 from tiny_model import T
 
-from posenc.evaluation.positions import bin_edges, curve_of
+from posenc.evaluation.positions import curve_of
 from posenc.results.schema import Curve
 
 LONG = 8 * T
@@ -50,13 +48,3 @@ def test_a_break_is_more_than_a_tenth_of_a_nat_with_the_whole_interval() -> None
     found = curve(nats)
     assert found["rise"][-1] > 0.29 and found["breaks_at"] is None
     assert found["rise_ci95"][-1][0] < 0.1
-
-
-@pytest.mark.parametrize(("train_length", "times"), [(2, 33), (16, 1)])
-def test_bins_tile_the_positions(train_length: int, times: int) -> None:
-    window = train_length * times
-    edges = bin_edges(train_length, window)
-    assert edges[0] == 1 and edges[-1] == window + 1 and (np.diff(edges) > 0).all()
-    assert {multiple * train_length + 1 for multiple in (1, 2, 4) if multiple <= times} <= set(edges)
-    wide = [(a, b) for a, b in itertools.pairwise(edges) if b - a > 1]
-    assert all(b / a < 1.6 for a, b in wide)  # a quarter of an octave is a factor of 1.19

@@ -100,18 +100,6 @@ def test_bias_curves_and_matrices_are_the_bias() -> None:
     assert curves.marks == {"T": T, "8T": 8 * T} and curves.brief
 
 
-def test_a_table_of_zeros_is_drawn_with_random_values_and_says_so() -> None:
-    encoding = encoding_of("t5", buckets=4, max_distance=None)
-    with torch.no_grad():
-        for parameter in encoding.parameters():
-            parameter.zero_()
-    panels, (note,) = measure(encoding)
-    assert "start at zero" in note and panels[0].title == "Bias, 2 of 3 heads"
-    assert all(np.ptp(line.y) > 0.1 for line in panels[0].lines)  # type: ignore[union-attr]
-    assert not any(parameter.any() for parameter in encoding.parameters())  # put back
-    assert measure(encoding_of("t5", buckets=4, max_distance=None))[1] == []
-
-
 def test_wavelengths_and_an_extension_beside_them() -> None:
     trained = encoding_of("rope", base=100.0, layout="half", fraction=0.5)
     wave = "Wavelength of each pair"
@@ -123,15 +111,6 @@ def test_wavelengths_and_an_extension_beside_them() -> None:
         assert grey.label == "as trained" and (title != wave or np.allclose(grey.y, np.concatenate(own)))
     still = panels_of(encoding_of("hope", base=10000.0, layout="interleaved", turns=1.0))
     assert f"{wave} (3 of 4 are still)" in still
-
-
-def test_what_is_added_is_what_embed_adds() -> None:
-    panels = panels_of(encoding_of("sinusoidal", base=10000.0, per_layer=False, combine="add"))
-    heat, products = panels["Added at the input"], panels["PE(t) · PE(t+r)"]
-    assert heat.z.shape == (HEADS * D, 8 * T) and np.allclose(heat.z[0], np.sin(np.arange(8 * T)), atol=1e-5)
-    theta = 10000.0 ** (-2 * np.arange(HEADS * D // 2) / (HEADS * D))
-    for line in products.lines:
-        assert np.allclose(line.y, np.cos(np.outer(line.x, theta)).sum(1), atol=1e-3)
 
 
 def test_weights_and_changes_of_scores_are_those_of_the_real_attention() -> None:

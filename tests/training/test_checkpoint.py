@@ -184,18 +184,14 @@ def other_step(path: Path) -> None:
     ],
 )
 def test_damage_is_noticed_and_the_one_before_is_used(
-    two: Path, name: str, damage: Any, caplog: pytest.LogCaptureFixture
+    two: Path, store: TokenStore, name: str, damage: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     damage(two / "step-00000009" / name)
     with caplog.at_level(logging.WARNING):
         found = newest_checkpoint(two)
     assert found.step == 6
     assert "step-00000009" in caplog.text and "back to step 6: 192 tokens of training are lost" in caplog.text
-
-
-def test_a_damaged_newer_one_does_not_push_out_what_is_written_now(two: Path, store: TokenStore) -> None:
-    flip(two / "step-00000009" / "model.safetensors")
-    run(build("rope", store), store, two, stop_after=1)  # step 7
+    run(build("rope", store), store, two, stop_after=1)  # the damaged one does not push out the new one
     assert [p.name for p in checkpoint_paths(two)] == ["step-00000006", "step-00000007"]
 
 

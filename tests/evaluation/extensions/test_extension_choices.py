@@ -63,13 +63,9 @@ def test_pairs_of_partial_rotary_and_dropped_ones() -> None:
     "encoding, names, reason",
     [
         ("alibi", FREQUENCIES, "no frequencies"),
-        ("xpos", ["pi"], "does more by position"),
         ("rope", ["longrope"], "extend.factors, a list of 4"),
         ("sinusoidal", DISTANCES, "does not act by distance alone"),
-        ("stick_breaking", ["sinks", "scale", "yarn"], "no "),
         ("fox", ["sinks"], "counts along all of the text"),
-        ("rnope_swa", ["sinks"], "by a window that the model was trained with"),
-        ("scale_invariant", ["logn"], "already"),
         ("nope", ["drop"], "nothing to remove"),
     ],
 )
