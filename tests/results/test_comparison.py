@@ -166,6 +166,7 @@ MIXED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("split", "test", "validation", {"records": [record(64, 1.0, split="validation")]}),
     ("target set", "aaaaaaaa, to 8x", "b, to 1x", {"records": [record(64, 1.0, targets_hash="b")]}),
     ("tokens trained", "3276800", "1638400", {"records": [record(64, 1.0, checkpoint_step=400)]}),
+    ("evaluated in", "its training's", "fp32", {"records": [record(64, 1.0, precision="fp32")]}),
 ]
 
 
