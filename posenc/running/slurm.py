@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +75,8 @@ def run_launched(command: str, line: CommandLine, composed: Jobs) -> int:
         except InterruptedRunError as interrupted:
             say(f"{stop.name}: {str(interrupted) or NONE_RUN}")
             return stop.exit_code
-        except UserError:
-            raise
         except Exception as error:  # the launcher's own: sbatch refused the job, no Ray to connect to
-            if debugging():
+            if isinstance(error, UserError) or debugging():
                 raise
             hint = "said by the launcher; --debug shows where"
             say(RunError(f"{type(error).__name__}: {error}", hint=hint).text())
@@ -117,7 +116,7 @@ def _launch(command: str, line: CommandLine, jobs: Sequence[ComposedJob]) -> lis
             hint += "hydra/launcher=joblib runs several at once here"
             raise UserError("hydra/launcher", chosen, "there is no sbatch on this machine", hint=hint)
         launcher = Plugins.instance().instantiate_launcher(
-            hydra_context(config), eval_job if command == "eval" else train_job, config
+            hydra_context(config), partial(run_here, command), config
         )
         by_submitit = kind.endswith((".SlurmLauncher", ".LocalLauncher"))
         try:
@@ -140,17 +139,8 @@ def _code(done: JobReturn) -> int:
     return 1
 
 
-def train_job(config: DictConfig) -> int:
-    """Run one training job in a process of the launcher's."""
-    return _job("train", config)
-
-
-def eval_job(config: DictConfig) -> int:
-    """Run one evaluation job in a process of the launcher's."""
-    return _job("eval", config)
-
-
-def _job(command: str, config: DictConfig) -> int:
+def run_here(command: str, config: DictConfig) -> int:
+    """Run one job in a process of the launcher's."""
     settings = plain_settings(command, config)
     if os.environ.get(SUBMITIT) != "slurm":
         return run_job(command, settings, in_sweep=True)
