@@ -222,16 +222,18 @@ def mixed_values(selected: Sequence[Selected]) -> list[dict[str, str]]:
 def split_runs(runs: Sequence[Run], protocol: str) -> list[tuple[dict[str, str], list[Run]]]:
     """Return the runs of each ranking and what tells it from the others ({} for one), most runs first.
 
-    Runs without numbers join the first with runs of their size, else the last.
+    Runs without numbers join the first with runs of their settings, else of their size, else the last.
     """
     found = sorted(_alike(runs, protocol), key=lambda one: (-len(one[1]), sorted(one[0].items())))
     if len(found) < 2:
         return [({}, list(runs))]
     measured = {id(run) for _, members in found for run in members}
     rest = [run for run in runs if id(run) not in measured]
-    sizes = [[size_of(run) for run in members] for _, members in found] if rest else []
+    kinds = [[_kind(run) for run in members] for _, members in found] if rest else []
     for run in rest:
-        places = [i for i, of in enumerate(sizes) if size_of(run) in of]
+        whole, size = _kind(run)
+        places = [i for i, of in enumerate(kinds) if (whole, size) in of]
+        places += [i for i, of in enumerate(kinds) if size in (other for _, other in of)]
         found[[*places, -1][0]][1].append(run)
     return found
 
@@ -250,6 +252,12 @@ def _alike(runs: Sequence[Run], protocol: str) -> list[tuple[dict[str, str], lis
         for values, some in by_values.items()
         for own, members in _alike(some, protocol)
     ]
+
+
+def _kind(run: Run) -> tuple[str, str]:
+    """Return encoding and settings, and the size, as comparable texts."""
+    kind = json.dumps([encoding_of(run), settings_of(run)], sort_keys=True)
+    return kind, json.dumps(size_of(run), sort_keys=True)
 
 
 def _comparable(one: Selected) -> dict[str, str]:

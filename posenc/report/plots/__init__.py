@@ -42,11 +42,10 @@ def figure_of(
 
     _check_kind(kind)
     with styled():
-        return (
-            heatmap(comparisons, width)
-            if kind == "heatmap"
-            else getattr(curves, kind)(runs, comparisons, width)
-        )
+        if kind == "heatmap":
+            return heatmap(comparisons, width)
+        figure: Figure = getattr(curves, kind)(runs, comparisons, width)
+        return figure
 
 
 def plot_bytes(
