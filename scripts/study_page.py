@@ -64,7 +64,7 @@ def shown(words: str) -> str:
 
 
 def prints(words: str) -> str:
-    """What `posenc train OVERRIDES` prints on stdout at its end, of the run that it made: FILE OVERRIDES as DIR."""
+    """What `posenc train OVERRIDES` prints on stdout at its end: FILE OVERRIDES as DIR."""
     conditions, _, directory = words.partition(" as ")
     path, *overrides = conditions.split()
     runs = study_tables.runs_of([path])
