@@ -36,16 +36,15 @@ def figure_of(
 
     `runs` are what the comparisons were made of. Raises UserError where nobody has measured what it shows.
     """
-    from posenc.report.plots import curves
     from posenc.report.plots.canvas import styled
+    from posenc.report.plots.curves import change, context, positions, probes, training
     from posenc.report.plots.heatmap import heatmap
 
     _check_kind(kind)
+    draw = {"context": context, "change": change, "positions": positions, "heatmap": heatmap}
+    draw |= {"training": training, "probes": probes}
     with styled():
-        if kind == "heatmap":
-            return heatmap(comparisons, width)
-        figure: Figure = getattr(curves, kind)(runs, comparisons, width)
-        return figure
+        return draw[kind](runs, comparisons, width)
 
 
 def plot_bytes(

@@ -18,6 +18,7 @@ from posenc.report.plots.curves import LINEAR, tokens
 from posenc.report.plots.series import Names, missing, panel_titles, source
 from posenc.results.cells import Cell, short_note
 from posenc.results.comparison import Column, Comparison, Row
+from posenc.results.load import Run
 from posenc.results.schema import printed, printed_change
 
 COLOURS = "RdBu_r"  # red: worse than at T; both ends as dark, so that it is a distance in grey, too
@@ -26,7 +27,7 @@ ROW, HEAD, FOOT, TITLE, CELL = 0.19, 0.38, 0.06, 0.2, 0.5  # inches
 NONE, MISSING = "white", "#EDEDED"  # without a change, without a number
 
 
-def heatmap(comparisons: Sequence[Comparison], width: float) -> Figure:
+def heatmap(runs: Sequence[Run], comparisons: Sequence[Comparison], width: float) -> Figure:
     """Make the figure, wider than `width` where numbers need it; the column of T shows the loss itself."""
     names, titles = Names(comparisons), panel_titles(comparisons)
     heights = [
