@@ -19,7 +19,7 @@ from posenc.encodings.registry import resolve_encoding
 from posenc.encodings.sum import Composed
 from posenc.model.decoder import ModelShape
 from posenc.report.pictures.draw import draw
-from posenc.report.pictures.measure import attention, by_distance, mean_weights, measure, scores_with_itself
+from posenc.report.pictures.measure import attention, by_distance, measure, scores_with_itself
 from posenc.report.pictures.panels import Curves, Line, Map, Panel, Picture
 from posenc.report.pictures.text import COLUMNS, picture_text
 from posenc.running.build import build_model
@@ -196,23 +196,6 @@ def test_weights_and_changes_of_scores_are_those_of_the_real_attention(
     monkeypatch.setattr("posenc.model.kernels.MAX_SCORES", HEADS * 2 * T * 2)  # blocks of two queries
     in_blocks, _ = attention(half, half.shape, 2 * T, 4, draw=0)
     assert torch.allclose(whole, in_blocks, atol=1e-5)
-
-
-def test_the_change_of_the_scores_is_a_mean_over_random_inputs() -> None:
-    encoding = encoding_of("fox")
-    drawn = [attention(encoding, encoding.shape, 2 * T, 6, i)[1] for i in range(32)]
-    mean = torch.cat([by_distance(change) for change in drawn if change is not None]).mean(0)
-    lines = panels_of(encoding)["Change of the scores (± sd: head 1)"].lines
-    assert np.allclose([line.y for line in lines], mean.detach().numpy(), atol=1e-4)
-
-
-def test_without_encoding_every_key_counts_the_same() -> None:
-    shape = Shape(HEADS * D, HEADS, D, LAYERS, T)
-    assert mean_weights(None, shape, 64).mean() == pytest.approx(1 / 64, rel=0.03)
-    (weights,) = panels_of(encoding_of("nope")).values()
-    assert [line.label for line in weights.lines] == ["n = T", "n = 2T", "n = 4T", "n = 8T"]
-    for line, times in zip(weights.lines, (1, 2, 4, 8), strict=True):
-        assert np.mean(line.y) == pytest.approx(1 / (times * T), rel=0.2)
 
 
 def test_masks_by_layer_and_drawn_positions() -> None:
