@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # posenc's sweeps on a real Slurm of one node, which is brought up here and taken down again: a sweep, jobs that
-# are requeued, pre-empted and signalled, and what the one who waits is told.
+# are requeued, pre-empted, signalled, killed and cancelled, and what the one who waits is told.
 #
 #   sudo scripts/cluster_check.sh                a fresh environment; takes minutes
 #   sudo scripts/cluster_check.sh --venv DIR     with this one, which has posenc[slurm]
 #        scripts/cluster_check.sh --only ray     Ray instead, in an environment of its own (800 MB); needs no root
-#        ... --only NAME                         of sweep, local, requeue, signal, preempt, limit, ray
+#        ... --only NAME                         of sweep, local, requeue, signal, preempt, limit, killed, ray
 #        ... --tokens N                          of the runs that are disturbed, 192000: some 10 s on an idle core
 #        ... --keep                              leave the working folder there
 #
@@ -155,6 +155,14 @@ on_slurm() {
   fi
   wanted preempt && disturbed preempted "pre-empted by a job of higher priority: SIGTERM, 20 s of grace" preempt
   wanted limit && at_its_limit
+  if wanted killed; then
+    killed lost "kill -9 of its process" kill_it
+    killed cancelled scancel "timeout 20 scancel"
+  fi
+}
+
+kill_it() { # the process of the rope run; the one node is this machine
+  kill -9 "$(grep -ho '"pid": *[0-9]*' lost/default/rope*/status.json | grep -o '[0-9]*')"
 }
 
 at_its_limit() {
@@ -165,6 +173,31 @@ at_its_limit() {
   check "ends with 0 ($code)" is $code 0
   check "continued: $(said_by_jobs limited | grep -oE 'continuing at step [0-9]+' | xargs)" continued limited
   check "finished ($(statuses limited))" is "$(statuses limited)" "1 finished"
+}
+
+killed() { # RUNS WHAT COMMAND: of two jobs the first one
+  local runs=$1 id code began
+  echo "one of two jobs ends by $2"
+  LIMIT=200 posenc train -m "${slurm[@]}" "${tiny[@]}" $long encoding=rope,alibi seed=0 runs_dir="$runs" \
+    >"$runs.out" 2>"$runs.err" &
+  local waiting=$!
+  until_true 120 has_checkpoint "$runs" rope
+  id=$(squeue -h -r -n posenc -t running -o %i | sort | head -1)
+  began=$SECONDS
+  # shellcheck disable=SC2086  # some words
+  $3 "$id"
+  wait $waiting
+  code=$?
+  check "the command that waits ends with 1 ($code) after $((SECONDS - began)) s" is $code 1
+  check "the other one is finished ($(statuses "$runs"))" grep -q '1 finished' <(statuses "$runs")
+  check "the lost one is named: $(grep -o 'job .* of submitit left no result, state [A-Z_]*' "$runs.err")" \
+    grep -q 'left no result' "$runs.err"
+  check "and listed with its log" grep -q '(log: .*log.txt)' "$runs.err"
+  LIMIT=200 posenc train -m "${slurm[@]}" "${tiny[@]}" $long encoding=rope,alibi seed=0 runs_dir="$runs" >/dev/null 2>&1
+  code=$?
+  check "the same command ends with 0 ($code)" is $code 0
+  check "and finishes it ($(statuses "$runs"))" is "$(statuses "$runs")" "2 finished"
+  check "with the weights of the undisturbed run" is "$(weights "$runs" rope)" "$(weights whole)"
 }
 
 on_ray() {

@@ -4,8 +4,7 @@
     python scripts/study_page.py --check    only tell what would change; exit code 1 if anything would
 What is made stands between one of these lines and `<!-- end -->`. Nothing is trained.
     <!-- posenc ... -->                      what the command prints
-    <!-- table: posenc ... -->               its first table without title and legend
-    <!-- prints: FILE KEY=VALUE ... as DIR -->  what `posenc train` of that run prints at its end
+    <!-- prints: FILE OVERRIDES as DIR -->    what `posenc train` prints at its end
     <!-- costs: FILE FILE -->                runs, seeds and minutes of each file of records
     <!-- changes: PATH KEY=VALUE ... PROTOCOL@MULTIPLE ... -->    losses at 1x, changes beyond it
     <!-- grid: PATH KEY=VALUE,... -->        encodings by the values of a setting: loss at T, change at 8T
@@ -64,24 +63,20 @@ def shown(words: str) -> str:
     return text if "--format markdown" in words else f"```text\n{text}```\n"
 
 
-def table(words: str) -> str:
-    """The first table of a command alone, as in a terminal."""
-    rows = printed(words).split("\n\n")[1].rstrip()
-    return f"```text\n{rows}\n```\n"
-
-
 def prints(words: str) -> str:
-    """What the run's own command prints on stdout at its end, saved in the directory that is named last."""
+    """What `posenc train OVERRIDES` prints on stdout at its end: FILE OVERRIDES as DIR."""
     conditions, _, directory = words.partition(" as ")
+    path, *overrides = conditions.split()
+    runs = study_tables.runs_of([path])
+    runs[0].status["overrides"] = overrides  # bundles do not have what was typed
     stream = io.StringIO()
-    show_runs(study_tables.runs_of(conditions.split()), stream, saved=Path(directory))
+    show_runs(runs, stream, saved=Path(directory))
     return f"```text\n{stream.getvalue().strip()}\n```\n"
 
 
 MAKERS = {
     "posenc ": shown,
     "prints: ": prints,
-    "table: ": table,
     "costs: ": study_tables.costs,
     "changes: ": study_tables.changes,
     "grid: ": study_tables.grid,

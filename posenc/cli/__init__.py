@@ -24,10 +24,13 @@ from posenc.core.console import library_at_work
 from posenc.core.errors import RunError, UserError
 from posenc.evaluation import PROTOCOLS
 from posenc.running.signals import (
+    DEBUG,
     InterruptedRunError,
     StopFlag,
+    debugging,
     ignore_signals,
     leave_at_once,
+    report_error,
     stop_with_parent,
 )
 
@@ -344,18 +347,20 @@ def main(command: str | None = None) -> None:
         # the locale is C or Latin-1, and the path may be UTF-8
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONUTF8": "1"})
     stop_with_parent()
+    # Before torch loads OpenMP. Threads that spin while they wait fight with whatever else runs: a smoke run
+    # on two busy cores took 100 and 113 s spinning, 26 and 15 s passive.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     arguments = [*([command] if command else []), *sys.argv[1:]]
     if "--debug" in arguments:
         arguments = [word for word in arguments if word != "--debug"]
-        os.environ["HYDRA_FULL_ERROR"] = "1"  # for Hydra, and for the jobs of a sweep
-    debug = os.environ.get("HYDRA_FULL_ERROR") == "1"
+        os.environ[DEBUG] = "1"  # for Hydra, and for the jobs of a sweep
     if "_POSENC_COMPLETE" in os.environ:  # a TAB in a shell
         from posenc.cli.completion import answer_tab
 
         answer_tab(app)
     try:
         with StopFlag() as stop:
-            _run(arguments, debug, stop)
+            _run(arguments, stop)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         if library_at_work():
@@ -364,15 +369,13 @@ def main(command: str | None = None) -> None:
         raise
 
 
-def _run(arguments: list[str], debug: bool, stop: StopFlag) -> None:
+def _run(arguments: list[str], stop: StopFlag) -> None:
     """Run the command and exit; whatever has something to save takes the signals over, else one ends it."""
     try:
         app(arguments, prog_name="posenc")
     except (InterruptedRunError, Exception) as error:
-        from posenc.running.signals import report_error
-
-        if debug and isinstance(error, UserError | RunError):
+        if debugging() and isinstance(error, UserError | RunError):
             traceback.print_exc()  # and the exit code of the error
-        elif debug and isinstance(error, Exception):
+        elif debugging() and isinstance(error, Exception):
             raise
         sys.exit(report_error(error, stop))

@@ -71,8 +71,6 @@ def _request(options: SimpleNamespace) -> CompareRequest:
     ):
         if value is not None and value not in allowed:
             raise UserError(option, value, "no such choice", allowed=allowed)
-    if options.stride is not None and options.stride < 1:
-        raise UserError("--stride", options.stride, "not a stride", allowed="tokens, from 1")
     if options.metric == "ppl" and options.baseline is not None:
         raise UserError("--baseline", options.baseline, "perplexities are not compared", allowed="nats, bpb")
     if options.plot is not None:

@@ -38,9 +38,9 @@ def complete_table(incomplete: str) -> list[str]:
 
 
 def complete_encoding(incomplete: str) -> list[str]:
-    from posenc.config.conf_text import choices
+    from posenc.core.paths import choice_files
 
-    return _fitting(choices("encoding"), incomplete)
+    return _fitting(list(choice_files("encoding")), incomplete)
 
 
 def complete_where(incomplete: str) -> list[str]:
@@ -83,7 +83,8 @@ def candidates(command: str, words: Sequence[str], incomplete: str) -> list[str]
 
 
 def _overrides(command: str, words: Sequence[str], incomplete: str) -> list[str]:
-    from posenc.config.conf_text import choices, chosen_settings, config_dir_of, groups, values_of
+    from posenc.config.conf_text import chosen_settings, config_dir_of, groups, values_of
+    from posenc.core.paths import choice_files
 
     tree, config_dir = "eval" if command == "eval" else "train", config_dir_of(words)
     key, equals, value = incomplete.partition("=")
@@ -98,7 +99,7 @@ def _overrides(command: str, words: Sequence[str], incomplete: str) -> list[str]
     begun, last = re.fullmatch(r"(.*[\[,])?([^\[,]*)", value).groups()  # type: ignore[union-attr]
     used = (begun or "").strip("[],").split(",")
     if key in groups(tree) or key == "encoding.parts":
-        listed = choices("encoding" if key == "encoding.parts" else key, config_dir)
+        listed = list(choice_files("encoding" if key == "encoding.parts" else key, config_dir))
     elif key == "eval.protocols":
         listed = list(PROTOCOLS)
     else:

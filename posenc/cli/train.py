@@ -8,8 +8,9 @@ from collections.abc import Collection
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from posenc.config.conf_text import choices, chosen_settings, command_tree, config_dir_of, groups
+from posenc.config.conf_text import chosen_settings, command_tree, config_dir_of, groups
 from posenc.core.errors import UserError, first_line
+from posenc.core.paths import choice_files
 from posenc.report.writers import width_of, write
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def help_text(command: str, arguments: list[str], width: int) -> str:
     lines = [*texts["header"].splitlines(), "", "Choices (GROUP=CHOICE)"]
     for group, default in groups(command).items():
         ends = f"; default {default}" if default else ""
-        choice = f"  {group}: {', '.join(choices(group, config_dir))}{ends}"
+        choice = f"  {group}: {', '.join(choice_files(group, config_dir))}{ends}"
         lines += textwrap.wrap(choice, width, subsequent_indent="    ", break_on_hyphens=False)
     lines += ["", "Settings (KEY=VALUE) and their defaults"]
     shown = chosen_settings(command, overrides, config_dir)

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from posenc.config.overrides import key_of
-from posenc.core.paths import choice_file, choice_files, conf_dir
+from posenc.core.paths import choice_file, conf_dir
 
 LINE = re.compile(
     r"(?P<indent> *)(?P<key>[A-Za-z_][\w-]*):(?: +(?P<value>[^#\s].*?))?(?: +# *(?P<comment>.*))?"
@@ -61,11 +61,6 @@ def groups(command: str) -> dict[str, str | None]:
     entries = [entry for entry in command_tree(command)["defaults"] if isinstance(entry, dict)]
     pairs = [(str(key), value) for entry in entries for key, value in entry.items()]
     return {key: value for key, value in pairs if not key.startswith("override ")}
-
-
-def choices(group: str, config_dir: str | None = None) -> list[str]:
-    """Return what a group may be, with the YAMLs of `config_dir` and of installed packages."""
-    return list(choice_files(group, config_dir))
 
 
 def chosen_settings(

@@ -64,15 +64,9 @@ def print_answer(command: str, arguments: list[str]) -> None:
     def answer(config: DictConfig) -> None:
         raise AssertionError("the arguments ask for a job")
 
-    before, sys.argv = sys.argv, [f"posenc {command}", *arguments]
-    raising, logging.raiseExceptions = (
-        logging.raiseExceptions,
-        False,
-    )  # Hydra logs its answers, into `head` too
-    try:
-        answer()
-    finally:
-        sys.argv, logging.raiseExceptions = before, raising
+    sys.argv = [f"posenc {command}", *arguments]
+    logging.raiseExceptions = False  # Hydra logs its answers, into `head` too
+    answer()
 
 
 def hydra_context(config: DictConfig) -> HydraContext:

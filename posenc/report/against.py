@@ -9,14 +9,13 @@ from typing import TextIO
 
 from posenc.core.errors import UserError
 from posenc.report.captions import millions
-from posenc.report.data import csv_text
 from posenc.report.table import CellText, Report, Table
 from posenc.report.writers import color_of, markdown, terminal, width_of, write
 from posenc.results.against import FLAT, Block, Entry, PaperComparison
 from posenc.results.schema import SCHEMA_VERSION, printed, printed_change
 from posenc.results.settings import as_text
 
-FORMATS = ("table", "markdown", "csv", "json")
+FORMATS = ("table", "markdown", "json")
 HEADS = ["encoding", "length there", "published", "change", "measured", "change"]
 OUTCOMES = ("pass", "fail", "cannot tell")  # in the order they are printed
 
@@ -28,8 +27,6 @@ def show_against(found: PaperComparison, format: str, stream: TextIO) -> None:
             text = terminal([report_of(found)], width_of(stream), color_of(stream))
         case "markdown":
             text = markdown([report_of(found)])
-        case "csv":
-            text = _csv(found)
         case "json":
             document = {"schema_version": SCHEMA_VERSION, **dataclasses.asdict(found)}
             text = json.dumps(document, indent=2, allow_nan=False) + "\n"
@@ -87,14 +84,3 @@ def _texts(entry: Entry) -> list[str]:
         mean,
         measured,
     ]
-
-
-def _csv(found: PaperComparison) -> str:
-    """Return a line for each number of both sides with its sign's check; reasons are in the JSON."""
-    fields = [field.name for field in dataclasses.fields(Entry)]
-    rows = [
-        [found.table, block.train_length, *(getattr(entry, field) for field in fields)]
-        for block in found.blocks
-        for entry in block.entries
-    ]
-    return csv_text([["table", "train_length", *fields], *rows])

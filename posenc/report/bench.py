@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
-import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from posenc.core.errors import visible
 from posenc.report.data import csv_text
+from posenc.report.table import CellText, Report, Table
+from posenc.report.writers import markdown, terminal
 
 FORMATS = ("table", "markdown", "csv", "json")
 FIELDS = (
@@ -34,23 +29,22 @@ def render(document: Mapping[str, Any], format: str, width: int) -> str:
     groups: dict[str, list[dict[str, Any]]] = {}
     for cell in document["cells"]:
         groups.setdefault(json.dumps([cell[key] for key in ALIKE]), []).append(cell)
-    paragraphs = [_lines_of(_machine(document), width)]
-    for cells in groups.values():
-        rows = [_heads(cells[0]), *map(_texts, cells)]
-        drawn = _markdown(rows) if format == "markdown" else _terminal(rows, width)
-        paragraphs += [_lines_of([_title(cells[0])], width), drawn, _lines_of(_reasons(cells), width)]
     bases = ", ".join(dict.fromkeys(cell["base"] for cell in document["cells"]))
     notes = [
+        *_reasons(document["cells"]),
         f"time: of a step or an evaluation at W tokens, relative to {bases}: median (and quartiles) of "
         f"{document['repeats']} pairs, taken in turns",
         f"memory: of a step's tensors, relative to {bases}; MB: its peak without Python",
         "MFU: 6 N + 12 L d T operations a token, relative to the fastest matrix product",
     ]
-    return "\n\n".join(filter(None, [*paragraphs, _lines_of(notes, width)])) + "\n"
-
-
-def _lines_of(texts: Iterable[str], width: int) -> str:
-    return "\n".join(textwrap.fill(visible(text), width, subsequent_indent="  ") for text in texts)
+    tables = [
+        Table(
+            _heads(cells[0]), [[CellText(text) for text in _texts(cell)] for cell in cells], _title(cells[0])
+        )
+        for cells in groups.values()
+    ]
+    report = Report(_machine(document), "", tables, notes, gap=True)
+    return markdown([report]) if format == "markdown" else terminal([report], width, color=False)
 
 
 def _machine(document: Mapping[str, Any]) -> list[str]:
@@ -101,25 +95,6 @@ def _reasons(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         for phase, figures in [("training", cell["training"]), *evaluations]:
             if figures.get("reason"):
                 yield f"{cell['label']}, {phase}: {figures['reason']}"
-
-
-def _markdown(rows: Sequence[Sequence[str]]) -> str:
-    head, *others = [[visible(text).replace("|", "\\|") for text in row] for row in rows]
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *others]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _terminal(rows: Sequence[Sequence[str]], width: int) -> str:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(rows[0][0], overflow="fold", min_width=8)
-    for head in rows[0][1:]:
-        table.add_column(head, justify="right", min_width=max(map(len, head.split())))
-    for name, *others in rows[1:]:
-        table.add_row(Text(visible(name)), *others)
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(table)
-    text: str = console.file.getvalue()  # type: ignore[attr-defined]
-    return "\n".join(line.rstrip() for line in text.splitlines())
 
 
 def _lines(document: Mapping[str, Any]) -> Iterator[list[Any]]:

@@ -30,6 +30,7 @@ from posenc.results.settings import as_text
 
 MOST_NAMED = 3  # rows that a sentence names; of more it gives their number
 IN_FACTS = {"context length", "context_length", "T", "tokens trained", "tokens", "split", "stride", "seed"}
+IN_FACTS |= {"evaluated in"}
 INDEPENDENT = {"induction": "sequence"}  # what the intervals are over, where it is not documents
 VERBS = {
     BETTER: ("gains", "gain"),
@@ -138,7 +139,9 @@ def facts_of(comparison: Comparison, runs: Sequence[Run]) -> list[str]:
     seeds = f"{_span(counts)} seed" + ("" if counts == [1] else "s") if counts else ""
     if len(only := {seed for row in rows for seed in row.seeds}) == 1:
         seeds = f"seed {only.pop()}"
-    precisions = sorted({str(p) for run in members if (p := (run.facts or {}).get("precision"))})
+    trained = "/".join(sorted({str(p) for run in members if (p := (run.facts or {}).get("precision"))}))
+    others = {r.get("precision") for run in members for r in run.records if r["protocol"] == h["protocol"]}
+    evaluated = others.pop() if len(others) == 1 else None  # of several: in the group
     protocol = "" if h["protocol"] == HEADLINE else h["protocol"]
     if h["stride"] is not None and protocol:
         protocol += f", stride {h['stride']}"
@@ -156,7 +159,7 @@ def facts_of(comparison: Comparison, runs: Sequence[Run]) -> list[str]:
     ]
     order = [what, *setting, seeds] if len(rows) == 1 else [what, seeds, *setting]
     group = [f"{key} {value}" for key, value in h["group"].items() if key not in IN_FACTS]
-    parts = [*group, protocol, *order, "/".join(precisions)]
+    parts = [*group, protocol, *order, trained, evaluated and f"evaluated in {evaluated}"]
     return [visible(part) for part in parts if part]
 
 

@@ -58,16 +58,15 @@ def context_charts(comparison: Comparison, names: Names, looks: Looks) -> list[d
 
 def training_chart(
     comparison: Comparison, runs: Sequence[Run], names: Names, looks: Looks
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the chart of the training losses, thinned, and which runs have no whole curve."""
-    series, notes = training_series(comparison, runs, names)
+) -> list[dict[str, Any]]:
+    """Return the chart of the training losses, thinned; none without any."""
     points: list[Point] = []
-    for one in series:
+    for one in training_series(comparison, runs, names):
         step = max(1, math.ceil(len(one.x) / MOST_LOGGED))
         texts = [[f"{millions(round(x))} tokens", f"{y:.3f}"] for x, y in zip(one.x, one.y, strict=True)]
         points += _points(one, texts, {*range(0, len(one.x), step), len(one.x) - 1} if one.x else ())
     axis = {"title": "tokens trained on", "format": "~s", "tickCount": 5}
-    return [_chart("Training loss", "nats per token", points, axis, looks)] if points else [], notes
+    return [_chart("Training loss", "nats per token", points, axis, looks)] if points else []
 
 
 # --- points

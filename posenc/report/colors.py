@@ -23,7 +23,6 @@ VARIANT_DASHES: tuple[tuple[float, ...], ...] = (
     (2.5, 1, 2.5, 3),
 )
 MARKERS = "os^DvPX<>*"
-TONES = 3  # the colour itself and two shades of it
 # Of the salts from 0 on the first with which the encodings of the comparison that the README shows have
 # distinct colours and markers and solid lines, no two encodings of the catalogue look alike, and no two
 # extensions look alike on one encoding.
@@ -44,7 +43,7 @@ def style_of(label: str) -> Style:
     """The style of a row by its label, a function of its text only; what another package adds changes none.
 
     The encoding's name gives colour, marker and dash. What follows it (a test-time extension, settings,
-    options) keeps the colour or a shade of it and gives marker and dash; the policy beyond T gives nothing.
+    options) keeps the colour and gives marker and dash; the policy beyond T gives nothing.
     """
     name, variant = _split(label)
     return _variant(name, variant) if variant else _slot(name)
@@ -59,7 +58,7 @@ def styles_of(labels: Iterable[str]) -> dict[str, Style]:
     taken: set[Style] = set()
     for label in sorted(given, key=lambda one: (bool(parts[one][1]), parts[one][0] not in ours, one)):
         style, attempt = style_of(label), 0
-        while style in taken and attempt < 2 * len(VARIANT_DASHES) * len(MARKERS) * TONES:
+        while style in taken and attempt < 2 * len(VARIANT_DASHES) * len(MARKERS):
             style, attempt = _variant(parts[label][0], f"{label} {attempt}"), attempt + 1
         found[label] = style
         taken.add(style)
@@ -89,9 +88,8 @@ def _slot(name: str) -> Style:
 
 def _variant(name: str, variant: str) -> Style:
     (at,) = _digits(name, len(ON_WHITE))
-    dash, marker, tone = _digits(variant, len(VARIANT_DASHES), len(MARKERS), TONES)
-    white, dark = _shade(ON_WHITE[at], tone), _shade(ON_DARK[at], tone)
-    return Style(white, dark, VARIANT_DASHES[dash], MARKERS[marker])
+    dash, marker = _digits(variant, len(VARIANT_DASHES), len(MARKERS))
+    return Style(ON_WHITE[at], ON_DARK[at], VARIANT_DASHES[dash], MARKERS[marker])
 
 
 def _digits(text: str, *bases: int) -> list[int]:
@@ -102,11 +100,3 @@ def _digits(text: str, *bases: int) -> list[int]:
         number, digit = divmod(number, base)
         digits.append(digit)
     return digits
-
-
-def _shade(color: str, tone: int) -> str:
-    """Tone 0 is the colour; 1 and 2 are lighter ones of a dark colour, darker ones of a light one."""
-    parts = [int(color[i : i + 2], 16) for i in (1, 3, 5)]
-    lightness = (0.3 * parts[0] + 0.6 * parts[1] + 0.1 * parts[2]) / 255
-    towards, share = (255, (0.0, 0.22, 0.4)) if lightness < 0.45 else (0, (0.0, 0.28, 0.5))
-    return "#" + "".join(f"{round(part + share[tone] * (towards - part)):02X}" for part in parts)

@@ -134,8 +134,7 @@ def _sections(
         if not paths <= drawn:
             drawn |= paths
             members = [run for run in runs if str(run.path) in paths]
-            training, unseen = training_chart(comparison, members, names, looks)
-            charts, notes = charts + training, notes + unseen
+            charts += training_chart(comparison, members, names, looks)
         numbers = [looks[names.of(row)][0] for row in comparison.rows]
         yield {
             "title": name,

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from posenc.core.errors import UserError, visible
+from posenc.core.paths import choice_file
 from posenc.report.captions import plural
 from posenc.report.data import csv_lines, json_document
 from posenc.report.table import (
@@ -32,6 +33,7 @@ from posenc.results.frame import cells_table
 from posenc.results.load import Run
 from posenc.results.run_summary import resume_command
 from posenc.results.schema import HEADLINE
+from posenc.results.settings import own_yaml
 
 FORMATS = ("table", "markdown", "csv", "latex", "json")
 PIPED_WIDTH = 100  # a pipe has no width
@@ -109,12 +111,19 @@ def _next(run: Run, saved: Path, weak: bool, width: int) -> str:
         return f"train longer: train.tokens={10 * tokens} (now {tokens})"
     words = [word for word in shlex.split(resume_command(run) or "") if not word.startswith("seed=")]
     if not any(word.startswith("encoding.") for word in words):
-        other = "rope" if "encoding=alibi" in words else "alibi"
-        words = [f"{word},{other}" if word.startswith("encoding=") else word for word in words]
+        words = [f"{word},{_another(word[9:])}" if word.startswith("encoding=") else word for word in words]
     sweep = shlex.join([*words[:2], "-m", *words[2:], "seed=0,1,2"])
     return (
         sweep if words and len(sweep) + len("next   ") <= width else f"posenc compare {saved.parent.parent}"
     )
+
+
+def _another(encoding: str) -> str:
+    """Return the encoding after this one in the README's comparison."""
+    path = choice_file("experiment", "headline")
+    assert path is not None
+    names = own_yaml(path)["hydra"]["sweeper"]["params"]["encoding"].split(",")
+    return str(names[(names.index(encoding) + 1) % len(names) if encoding in names else 0])
 
 
 # --- the stream

@@ -274,6 +274,7 @@ def _comparable(one: Selected) -> dict[str, str]:
         "evaluated on": f"{record['corpus']} {record['fingerprint'][:12]}",
         "split": record["split"],
         "stride": as_text(record["stride"]),
+        "evaluated in": "/".join(sorted({r.get("precision", "its training's") for r in one.records})),
     }
 
 

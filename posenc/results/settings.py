@@ -128,8 +128,6 @@ def as_text(value: object) -> str:
         return value
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
-    if isinstance(value, int) and value.bit_length() > 256:  # Python refuses to print very long integers
-        return f"{hex(value)[:12]}~"
     return json.dumps(value, sort_keys=True, default=str)
 
 

@@ -199,13 +199,6 @@ def on_shared_documents(samples: Sequence[Sample]) -> list[Sample]:
     return [cut(one) for one in samples] if shared else []
 
 
-def same_targets(a: Sample, b: Sample) -> bool:
-    """Return whether two samples count the same targets and bytes of the same documents."""
-    keys = ("document", "targets", "bytes")
-    ours, theirs = (sorted(zip(*(one.columns[key] for key in keys), strict=True)) for one in (a, b))
-    return ours == theirs
-
-
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:
     """Return the mean and the sample standard deviation (n - 1) over seeds; None for a single seed."""
     mean = math.fsum(values) / len(values)

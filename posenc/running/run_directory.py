@@ -93,17 +93,12 @@ def write_config(directory: Path, settings: dict[str, Any] | str) -> None:
 
 def run_state(directory: Path, evaluation: dict[str, Any]) -> str:
     """Return FINISHED (trained, evaluated by these settings), DIVERGED (final without --retry) or OPEN."""
-    if RETRY not in os.environ and read_status(directory).get("status") == DIVERGED:
+    status = read_status(directory).get("status")
+    if status == DIVERGED and RETRY not in os.environ:
         return DIVERGED
-    return FINISHED if is_finished(directory, evaluation) else OPEN
-
-
-def is_finished(directory: Path, evaluation: dict[str, Any]) -> bool:
-    """Tell whether the run is trained, and evaluated by these settings."""
     run = load_run(directory)
-    whole = read_status(directory).get("status") == FINISHED and run.facts is not None
     measured = {"precision": "auto", **((run.config or {}).get("eval") or {})}  # earlier runs do not say it
-    return whole and measured == evaluation
+    return FINISHED if status == FINISHED and run.facts is not None and measured == evaluation else OPEN
 
 
 def is_done(directory: Path, evaluation: dict[str, Any]) -> bool:

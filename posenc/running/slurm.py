@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,12 @@ GO_ON = "what was launched goes on (posenc runs --watch); when it has ended, the
 END = "the jobs end with this command; the same command continues from their checkpoints"
 NONE_RUN = "no job was running; the same command continues"
 SEEN_WITHIN = 15.0  # seconds in which what another machine wrote is visible here; submitit waits as long
+QUEUE_SECONDS = 60  # between two looks at Slurm's queue
 AGAIN = 10.0  # seconds to the next SIGTERM: a process that is starting ignores it
+OVER = {
+    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"),
+    "GONE",  # Slurm has forgotten it
+}
 
 
 def run_launched(command: str, line: CommandLine, composed: Jobs) -> int:
@@ -69,10 +75,8 @@ def run_launched(command: str, line: CommandLine, composed: Jobs) -> int:
         except InterruptedRunError as interrupted:
             say(f"{stop.name}: {str(interrupted) or NONE_RUN}")
             return stop.exit_code
-        except UserError:
-            raise
         except Exception as error:  # the launcher's own: sbatch refused the job, no Ray to connect to
-            if debugging():
+            if isinstance(error, UserError) or debugging():
                 raise
             hint = "said by the launcher; --debug shows where"
             say(RunError(f"{type(error).__name__}: {error}", hint=hint).text())
@@ -112,7 +116,7 @@ def _launch(command: str, line: CommandLine, jobs: Sequence[ComposedJob]) -> lis
             hint += "hydra/launcher=joblib runs several at once here"
             raise UserError("hydra/launcher", chosen, "there is no sbatch on this machine", hint=hint)
         launcher = Plugins.instance().instantiate_launcher(
-            hydra_context(config), eval_job if command == "eval" else train_job, config
+            hydra_context(config), partial(run_here, command), config
         )
         by_submitit = kind.endswith((".SlurmLauncher", ".LocalLauncher"))
         try:
@@ -135,17 +139,8 @@ def _code(done: JobReturn) -> int:
     return 1
 
 
-def train_job(config: DictConfig) -> int:
-    """Run one training job in a process of the launcher's."""
-    return _job("train", config)
-
-
-def eval_job(config: DictConfig) -> int:
-    """Run one evaluation job in a process of the launcher's."""
-    return _job("eval", config)
-
-
-def _job(command: str, config: DictConfig) -> int:
+def run_here(command: str, config: DictConfig) -> int:
+    """Run one job in a process of the launcher's."""
     settings = plain_settings(command, config)
     if os.environ.get(SUBMITIT) != "slurm":
         return run_job(command, settings, in_sweep=True)
@@ -156,12 +151,14 @@ def _job(command: str, config: DictConfig) -> int:
 def waiting_for_each() -> Iterator[None]:
     """Wait for every job of a launch; one without a readable result is named and counts as 1.
 
-    submitit raises for the first such job and leaves the others alone.
+    submitit raises for the first such job and leaves the others alone; and it asks Slurm's accounting, which
+    a cluster may lack: then it waits for ever for a job that was killed.
     """
     from submitit.core.core import Job
+    from submitit.slurm.slurm import SlurmJob
 
     job_class: Any = Job
-    wait = job_class.results
+    wait, watcher = job_class.results, SlurmJob.watcher
 
     def results(job: Any) -> list[Any]:
         try:
@@ -172,11 +169,32 @@ def waiting_for_each() -> Iterator[None]:
             say(f"{lost}\n  what it printed: {job.paths.stderr}")
             return [JobReturn(status=JobStatus.COMPLETED, _return_value=1)]
 
-    job_class.results = results
+    job_class.results, SlurmJob.watcher = results, queue_watcher()
     try:
         yield
     finally:
-        job_class.results = wait
+        job_class.results, SlurmJob.watcher = wait, watcher
+
+
+def queue_watcher() -> Any:
+    """Return a watcher that asks Slurm's queue, not its accounting, how jobs are."""
+    from submitit.slurm.slurm import SlurmInfoWatcher
+
+    class Queue(SlurmInfoWatcher):
+        def _make_command(self) -> list[str] | None:
+            flags = ["--noheader", "--array", "--states=all", f"--user={os.getuid()}", "--format=%i|%T"]
+            return ["squeue", *flags] if self._registered - self._finished else None
+
+        def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
+            """Return states by job; Slurm forgets a job minutes after its end: GONE."""
+            text = string if isinstance(string, str) else string.decode()
+            found = dict(line.strip().split("|", 1) for line in text.splitlines() if "|" in line)
+            return {job: {"State": found.get(job, "GONE")} for job in self._registered - self._finished}
+
+        def is_done(self, job_id: str, mode: str = "standard") -> bool:
+            return self.get_state(job_id, mode=mode) in OVER
+
+    return Queue(delay_s=QUEUE_SECONDS)
 
 
 def _stop_children() -> None:

@@ -15,7 +15,7 @@ import tiny
 from pseudo_terminal import Terminal
 
 from posenc.cli.completion import candidates
-from posenc.config.conf_text import choices
+from posenc.core.paths import choice_files
 
 Posenc = Callable[..., tiny.Result]
 PROMPT = "ready> "
@@ -39,7 +39,7 @@ def at(line: str) -> list[str]:
         ("train encoding=kerple_p", ["encoding=kerple_power"]),
         ("train encoding=rope,ali", ["encoding=rope,alibi"]),
         ("train enco", ["encoding=", "encoding."]),
-        ("train encoding=", [f"encoding={name}" for name in choices("encoding")]),
+        ("train encoding=", [f"encoding={name}" for name in choice_files("encoding")]),
         ("train eval.protocols=[sliding,fix", ["eval.protocols=[sliding,fixed-target"]),
         ("train encoding=alibi encoding.learned_slopes=t", ["encoding.learned_slopes=true"]),
         ("prepare data=wikitext10", ["data=wikitext103"]),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 import socket
@@ -182,25 +181,3 @@ def test_watching_on_a_terminal_is_left_by_ctrl_c(several: Path, place: Path) ->
         assert "Traceback" not in terminal.seen
     finally:
         terminal.close()
-
-
-def test_a_process_that_lives_is_not_dead_and_a_reused_number_is(run_copy: Path) -> None:
-    here = {"status": "running", "host": socket.gethostname(), "pid": os.getpid()}
-    status(run_copy, **here, updated="2100-01-01T00:00:00+00:00")
-    assert run_summary(run_copy).state == "running"
-    status(run_copy, **here, updated="2020-01-01T00:00:00+00:00")
-    assert run_summary(run_copy).state == "dead"
-    status(run_copy, **{**here, "host": "elsewhere"})
-    assert run_summary(run_copy).state == "running"
-
-
-def test_results_are_not_read_in_full_unless_they_have_another_layout(
-    run_copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = run_copy / "results.json"
-    before = run_summary(run_copy)
-    path.write_text(json.dumps(json.loads(path.read_text()), separators=(",", ":")))
-    assert run_summary(run_copy).losses == before.losses and before.losses
-    for text in ('{"schema_version": 2}', "[]", "", '{"schema_version": 1, "run": {}, "records": [\n]\n}\n'):
-        path.write_text(text)
-        assert run_summary(run_copy).state == "damaged", text

@@ -127,6 +127,27 @@ def test_a_job_without_a_result_counts_as_failed(place: Path, capsys: pytest.Cap
     assert "job 7 of submitit left no result" in capsys.readouterr().err
 
 
+def test_the_queue_tells_which_jobs_are_over(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("submitit")
+    monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
+    queue = slurm.queue_watcher()
+
+    def answers(text: str) -> None:
+        (place / "squeue").write_text(f"#!/bin/sh\n{text}\n")
+        (place / "squeue").chmod(0o755)
+        queue._last_status_check = 0
+
+    for job in ("7_0", "7_1", "8"):
+        queue.register_job(job)
+    answers("echo '7_0|RUNNING'; echo '7_1|PENDING'; echo '8|CONFIGURING'")
+    assert [queue.is_done(job, mode="force") for job in ("7_0", "7_1", "8")] == [False] * 3
+    answers("exit 1")  # the controller does not answer: nothing is known, nothing is over
+    assert not queue.is_done("7_0", mode="force")
+    answers("echo; echo slurm says; echo '7_0|COMPLETING'; echo '7_1|CANCELLED'")
+    assert not queue.is_done("7_0", mode="force")
+    assert queue.is_done("7_1", mode="cache") and queue.is_done("8", mode="cache")  # forgotten is over
+
+
 REQUEUED = """
 import os, signal, sys
 os.environ["SLURM_JOB_ID"] = "5"
@@ -197,7 +218,7 @@ def test_a_sweep_of_submitit_local_is_killed_or_stopped_and_continues(
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("part", ["sweep", "requeue", "preempt"])
+@pytest.mark.parametrize("part", ["sweep", "requeue", "preempt", "killed"])
 def test_on_a_real_slurm(part: str) -> None:
     pytest.importorskip("submitit")
     if os.getuid() != 0:

@@ -167,12 +167,6 @@ def test_differences_facets_and_commands(tmp_path: Path) -> None:
     assert "posenc compare 'my runs'" in html.unescape((tmp_path / "c.html").read_text())
 
 
-def test_runs_without_any_number_make_a_page(tmp_path: Path) -> None:
-    write_run(tmp_path / "runs", "rope", results=False, status="failed", reason="disk full")
-    text = page_of(tmp_path / "runs", tmp_path / "page.html")
-    assert "disk full" in text and "No run has a number yet" in text
-
-
 # --- in a browser
 
 

@@ -17,7 +17,7 @@ from fake_runs import MULTIPLES, T, compared, edit_json, positions, record, writ
 from tiny import ROOT
 
 from posenc.core.errors import UserError
-from posenc.report.captions import EXPLAIN, answer, millions, run_headline
+from posenc.report.captions import answer, run_headline
 from posenc.report.runs_table import unfinished_lines
 from posenc.report.writers import FORMATS, render, show, show_runs, tex
 from posenc.results import load_runs
@@ -114,12 +114,6 @@ def test_no_width_cuts_a_number(sweep: Path, protocol: str, width: int) -> None:
     full = table(sweep, protocol=protocol, width=width, full=True)
     shown = [i for i, column in enumerate(comparison.columns) if column.shown]
     assert all(f"{row.cells[i].mean:.3f}" in full for row in comparison.rows for i in shown)
-
-
-def test_the_short_form_names_what_is_left_out(sweep: Path) -> None:
-    assert "0.5x" not in table(sweep) and "0.5x" in table(sweep, every=True, columns=(0.5, 1, 8))
-    assert "2 more lengths" in table(sweep, width=60)
-    assert len(EXPLAIN.splitlines()) <= 25 and max(map(len, EXPLAIN.splitlines())) <= 80
 
 
 def test_extensions_are_beside_what_they_extend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,11 +287,6 @@ def test_streams_decide_width_colour_and_signs(sweep: Path, monkeypatch: pytest.
     assert "\x1b[1;32m" in render([comparison], "table", 80, True)
     monkeypatch.setenv("NO_COLOR", "1")
     assert "32m" not in render([comparison], "table", 80, True)
-
-
-def test_counts_are_short() -> None:
-    counts = {512: "512", 9_999: "9999", 10_000: "10k", 999_499: "999k", 3_276_800: "3.28M", 10**9: "1B"}
-    assert {count: millions(count) for count in counts} == counts
 
 
 # --- strangers' text

@@ -66,20 +66,6 @@ def test_a_sign_is_of_direction_alone(paper: tuple, by: float, noise: float, out
     assert check.interval[0] < check.measured < check.interval[1]
 
 
-@pytest.mark.parametrize(
-    ("spread", "measured", "words"),
-    [
-        (None, "not measured", "not measured"),
-        (None, [], "no seed in common"),
-        (None, change(0.4, count=8), "10 documents"),
-        (8, change(0.4), "spread"),
-    ],
-)
-def test_a_sign_that_is_unclear_says_why(spread: float | None, measured: list, words: str) -> None:
-    check = sign(number("rope", 1, 20, spread), number("rope", 4, 30, spread), 4, measured)
-    assert check.outcome == "cannot tell" and words in check.reason
-
-
 def test_an_order_needs_a_clear_side_on_both() -> None:
     lower, higher = number("alibi", 4, 20), number("rope", 4, 30)
     outcomes = [order(lower, higher, 4, change(*one), 1).outcome for one in ((-0.4,), (0.4,), (-0.01, 0.001))]

@@ -87,14 +87,6 @@ def test_notes_of_records_duplicates_and_missing_lengths(tmp_path: Path) -> None
     assert rows["alibi"].cells[2].note == "not measured"
 
 
-def test_only_failed_runs_are_a_comparison_without_columns(tmp_path: Path) -> None:
-    write_run(tmp_path, "rope", status="failed", reason="boom", results=False)
-    (write_run(tmp_path, "alibi", name="my run") / "results.json").write_text("{")
-    comparison = compared(tmp_path)
-    assert comparison.columns == [] and list(rows_of(comparison)) == ["alibi", "rope"]
-    assert "damaged" in comparison.rows[0].notes[0]
-
-
 def test_rows_are_named_by_what_differs(tmp_path: Path) -> None:
     plain = {"attention": {"name": "mha", "window": None, "scale": "none"}}
     latent = {"attention": {"name": "mla", "kv_rank": 8, "window": None, "scale": "logn"}}
@@ -166,6 +158,7 @@ MIXED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("split", "test", "validation", {"records": [record(64, 1.0, split="validation")]}),
     ("target set", "aaaaaaaa, to 8x", "b, to 1x", {"records": [record(64, 1.0, targets_hash="b")]}),
     ("tokens trained", "3276800", "1638400", {"records": [record(64, 1.0, checkpoint_step=400)]}),
+    ("evaluated in", "its training's", "fp32", {"records": [record(64, 1.0, precision="fp32")]}),
 ]
 
 

@@ -15,7 +15,6 @@ from fake_runs import MULTIPLES, T, compared, edit_json, record, write_run
 
 from posenc.core.errors import UserError
 from posenc.results import Run, load_runs
-from posenc.results import load as load_module
 from posenc.results.load import MOST_LOSSES, SUFFIX, bundled, is_dead, losses_of, packed, run_names
 from posenc.results.run_summary import (
     bundles,
@@ -83,12 +82,6 @@ def test_damage_is_a_problem_never_an_exception(tmp_path: Path, how: str) -> Non
     (run,) = load_runs([tmp_path])
     assert run.problem and (run.state, run.records, run.facts) == ("damaged", [], None), run.problem
     assert run_summary(run.path).state == "damaged"
-
-
-def test_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_run(tmp_path)
-    monkeypatch.setattr(load_module, "LARGEST_RESULTS", 300)
-    assert "too large" in load_runs([tmp_path])[0].problem
 
 
 @pytest.mark.parametrize(
@@ -232,14 +225,6 @@ def test_a_bundle_holds_the_results_and_the_training_losses(folder: Path) -> Non
     assert all(MOST_LOSSES - 2 <= len(one) <= MOST_LOSSES and max(one) == 2048 * 1000 for one in kept)
     assert all(loss == pytest.approx(6144 / tokens, rel=1e-4) for tokens, loss in kept[0].items())
     assert len(kept[0].keys() & kept[1].keys()) >= MOST_LOSSES - 2  # a step that one seed did not log
-
-
-def test_odd_training_losses_are_none_and_the_rest_is_read(folder: Path) -> None:
-    for columns in (None, {"tokens": [1], "loss": [1, 2]}, {"tokens": ["x"], "loss": [1]}):
-        line = {**json.loads(bundled(load_runs([folder])[0])), "losses": columns}
-        (folder / f"odd{SUFFIX}").write_bytes(packed([json.dumps(line).encode() + b"\n"]))
-        (found,) = load_runs([folder / f"odd{SUFFIX}"])
-        assert losses_of(found) == {} and found.records and found.problem is None
 
 
 def test_a_damaged_bundle_is_a_problem(folder: Path) -> None:

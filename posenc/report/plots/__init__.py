@@ -37,9 +37,14 @@ def figure_of(
     `runs` are what the comparisons were made of. Raises UserError where nobody has measured what it shows.
     """
     from posenc.report.plots.canvas import styled
+    from posenc.report.plots.curves import change, context, positions, probes, training
+    from posenc.report.plots.heatmap import heatmap
 
+    _check_kind(kind)
+    draw = {"context": context, "change": change, "positions": positions, "heatmap": heatmap}
+    draw |= {"training": training, "probes": probes}
     with styled():
-        return _draw(kind, runs, comparisons, width)
+        return draw[kind](runs, comparisons, width)
 
 
 def plot_bytes(
@@ -49,7 +54,7 @@ def plot_bytes(
     from posenc.report.plots.canvas import file_bytes, styled
 
     with styled():
-        return file_bytes(_draw(kind, runs, comparisons, width), format)
+        return file_bytes(figure_of(kind, runs, comparisons, width), format)
 
 
 def save_plot(
@@ -76,13 +81,3 @@ def check_plot(path: Path, kind: str, width: float = WIDTH) -> Path:
 def _check_kind(kind: str) -> None:
     if kind not in PLOTS:
         raise UserError("--plot-kind", kind, "no such plot", allowed=list(PLOTS))
-
-
-def _draw(kind: str, runs: Sequence[Run], comparisons: Sequence[Comparison], width: float) -> Figure:
-    from posenc.report.plots.curves import change, context, positions, probes, training
-    from posenc.report.plots.heatmap import heatmap
-
-    _check_kind(kind)
-    draw = {"context": context, "change": change, "positions": positions, "heatmap": heatmap}
-    draw |= {"training": training, "probes": probes}
-    return draw[kind](runs, comparisons, width)

@@ -41,7 +41,7 @@ from posenc.report.plots.series import (
 )
 from posenc.results.cells import PROBES
 from posenc.results.comparison import Column, Comparison
-from posenc.results.load import Run, losses_of
+from posenc.results.load import Run
 
 HEIGHT = 2.6  # inches, of a row of panels
 LOWER = 2.0  # inches, of a row where there are several
@@ -147,8 +147,7 @@ def change(runs: Sequence[Run], comparisons: Sequence[Comparison], width: float)
 def training(runs: Sequence[Run], comparisons: Sequence[Comparison], width: float) -> Figure:
     """Plot training loss against tokens: the mean over seeds of what the runs logged, lightly smoothed."""
     names = Names(comparisons)
-    found = [training_series(one, runs_of(one, runs), names) for one in comparisons]
-    every = [series for series, _ in found]
+    every = [training_series(one, runs_of(one, runs), names) for one in comparisons]
     lines = [one for series in every for one in series if one.drawn]
     if not lines:
         raise UserError("--plot-kind", "training", "no run has logged losses")
@@ -167,12 +166,10 @@ def training(runs: Sequence[Run], comparisons: Sequence[Comparison], width: floa
         if _cell(axes).is_first_col():
             axes.set_ylabel("training loss (nats per token)")
     notes = [f"Loss on training text; {source(comparisons)}"]
-    if any(len(log) >= SMOOTHED for run in runs if (log := losses_of(run))):
-        notes.append(f"A point is the mean of {SMOOTHED} logged steps.")
+    notes.append(f"A point is the mean of {SMOOTHED} logged steps.")
     if any(math.isfinite(low) for series in every if has_bands(series) for one in series for low in one.low):
         notes.append("Bands: standard deviation over seeds.")
-    stopped = [note for _, some in found for note in some]
-    finish(figure, _legend(every), [" ".join(filter(None, notes)), *stopped])
+    finish(figure, _legend(every), [" ".join(notes)])
     return figure
 
 

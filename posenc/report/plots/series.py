@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from posenc.core.errors import UserError, visible
-from posenc.report.captions import facts_of, label, length, millions, plural, short_label
+from posenc.report.captions import facts_of, label, length, plural, short_label
 from posenc.report.colors import Style, styles_of
 from posenc.results.cells import Cell
 from posenc.results.comparison import CompareRequest, Comparison, Row, compare_runs
@@ -193,40 +193,30 @@ def per_bit(comparison: Comparison, runs: Sequence[Run]) -> float | None:
     return statistics.median(ratios) if ratios else None
 
 
-def training_series(
-    comparison: Comparison, runs: Sequence[Run], names: Names
-) -> tuple[list[Series], list[str]]:
-    """Return the training loss of each set of runs (as trained, where rows share them), and notes."""
-    by_path = {str(run.path): run for run in runs}
+def training_series(comparison: Comparison, runs: Sequence[Run], names: Names) -> list[Series]:
+    """Return the mean training loss of each set of runs (as trained, where rows share them).
+
+    At each number of tokens that all of its runs have logged or passed, with a band where all have logged it.
+    """
+    logs = {str(run.path): smoothed(losses_of(run)) for run in runs}
     drawn: set[str] = set()
-    found, notes = [], []
+    found = []
     for row in sorted(comparison.rows, key=lambda row: row.extend is not None):
         if set(row.runs) <= drawn:
             continue
         drawn |= set(row.runs)
-        members = [by_path[path] for path in row.runs if path in by_path]
-        logs = {run.path: log for run in members if (log := losses_of(run))}
-        found.append(_mean(Series(names.of(row), names.style(row)), [smoothed(log) for log in logs.values()]))
-        for run in members:
-            seed = "" if run.seed is None else f" seed {run.seed}"
-            if run.path not in logs:
-                notes.append(f"No curve: {names.of(row)}{seed} ({run.state})")
-            elif run.state != "finished":
-                last = millions(round(max(logs[run.path])))
-                notes.append(f"{names.of(row)}{seed}: {run.state} after {last} tokens")
-    return found, notes
-
-
-def _mean(one: Series, logs: Sequence[dict[float, float]]) -> Series:
-    """Add the mean over the seeds that have logged a number of tokens; a band where all of them have."""
-    for at in sorted({tokens for log in logs for tokens in log}):
-        here = [log[at] for log in logs if at in log]
-        if len(here) < len(logs) and any(max(log) >= at for log in logs if at not in log):
-            continue  # logged at other steps: no mean of some seeds among means of all
-        mean = statistics.fmean(here)
-        spread = statistics.stdev(here) if len(here) == len(logs) > 1 else NAN
-        one.add(at, mean, mean - spread, mean + spread)
-    return one
+        one, own = (
+            Series(names.of(row), names.style(row)),
+            [log for path in row.runs if (log := logs.get(path))],
+        )
+        for at in sorted({tokens for log in own for tokens in log}):
+            here = [log[at] for log in own if at in log]
+            if len(here) == len(own) or all(max(log) < at for log in own if at not in log):
+                spread = statistics.stdev(here) if len(here) == len(own) > 1 else NAN
+                mean = statistics.fmean(here)
+                one.add(at, mean, mean - spread, mean + spread)
+        found.append(one)
+    return found
 
 
 def smoothed(log: dict[float, float]) -> dict[float, float]:
