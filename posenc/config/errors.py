@@ -110,7 +110,7 @@ def translated(
             hint = "a run is measured as it was trained; what eval takes: posenc eval --help"
             return UserError(said[1] if said else unknown, value, "is the run's own", hint=hint)
     if no_group and not key:
-        return unknown_key(no_group[1], None, _keys(composed([])))
+        return unknown_key(no_group[1], None, _keys(composed([])), _elsewhere(no_group[1]))
     if ambiguous := re.search(r"Ambiguous value for argument '([^=']+)=(.*)'", whole):
         hint = "for a sweep add -m; for a list write [a,b]"
         if OmegaConf.is_list(OmegaConf.select(composed(_choices(overrides)), ambiguous[1])):
@@ -119,7 +119,7 @@ def translated(
     if not key:
         return UserError("override", None, first_line(error))
     if said and said[1].startswith(f"{key}."):  # `key` is the part that holds no further keys
-        return unknown_key(said[1], value, _keys(composed([])))
+        return unknown_key(said[1], value, _keys(composed([])), _elsewhere(said[1]))
     if said and said[1] != key:
         value = None  # it is that of a mapping, and the key is one inside it
     if "not in struct" in text or re.search(r"Key '.*' not in", text):
@@ -159,8 +159,10 @@ def _in_a_file(text: str) -> UserError | None:
 
 
 def _elsewhere(key: str) -> str | None:
-    """Return which other choices of its group have a setting of this name."""
+    """Return which other choices of its group, or which command, have a setting of this name."""
     group, _, name = key.partition(".")
+    if group == "extend":
+        return "extensions are for trained models: posenc eval run=DIR extend=..."
     files = choice_files(group) if is_choice(f"{group}=") else {}
     having = [
         choice

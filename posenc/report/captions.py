@@ -36,7 +36,7 @@ VERBS = {
     BETTER: ("gains", "gain"),
     SAME_WORD: ("keeps its loss", "keep their loss"),
     "unclear": ("is unclear", "are unclear"),
-    WORSE: ("loses", "lose"),
+    WORSE: ("gets worse", "get worse"),
     COLLAPSED_WORD: ("collapses", "collapse"),
     "": ("has no verdict", "have no verdict"),
 }
@@ -61,7 +61,8 @@ verdict  on the change in bits/byte, with its whole 95% CI:
          same within {SAME:g}, better or worse beyond it, collapsed above {COLLAPSED:g};
          unclear: the CI crosses a threshold
 *        best: the lowest loss of its column
-~        tied: not distinguishable from the best at 95%, corrected for the rows
+~        tied: not surely (95%, corrected for the rows) more than 0.02 bits/byte
+         above the best; of few seeds that says little
          no mark: above the best, or not comparable with it
 undertrained   at T not {REFERENCE:g} bits/byte below a byte trigram of the training:
          its change past T says nothing of the encoding
@@ -347,7 +348,7 @@ def _keeps(comparison: Comparison, at: int) -> str:
     word, rest = found[-1]
     if len(rest) > 1:
         clauses[-1] = f"the other {len(rest)} {VERBS[word][1]}"
-    return f"At {place} {', '.join(clauses)}."
+    return f"At {place} {'; '.join(clauses)}."
 
 
 def _against(comparison: Comparison, at: int) -> str:

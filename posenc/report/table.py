@@ -79,7 +79,7 @@ def report_of(comparison: Comparison, runs: Sequence[Run] = (), every: bool = Fa
     notes = [_unit_note(comparison)]
     if any(row.cells[i].versus_best for row in comparison.rows for i in range(len(row.cells))):
         notes.append(
-            f"{BEST} best, {TIED} tied with it. More: posenc compare --full, --explain, --protocol all"
+            f"{BEST} lowest loss of its column, {TIED} tied with it. More: --full, --explain, --protocol all"
         )
     else:
         notes.append("more: posenc compare --full, --explain, --protocol all")
@@ -92,7 +92,8 @@ def report_of(comparison: Comparison, runs: Sequence[Run] = (), every: bool = Fa
 
 
 def _run_report(comparison: Comparison, row: Row, plain: Row | None, runs: Sequence[Run]) -> Report:
-    measured = [name for name in protocols_of(runs) if name != HEADLINE]
+    own = [run for run in runs if str(run.path) in row.runs]
+    measured = [name for name in protocols_of(own) if name != HEADLINE]
     others = measured if comparison.header["protocol"] == HEADLINE else []
     also = f"also measured: {', '.join(others)} (posenc compare --protocol all)" if others else ""
     only = Comparison(comparison.header, comparison.columns, comparison.probes, [row])

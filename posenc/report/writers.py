@@ -179,7 +179,8 @@ def terminal(reports: Sequence[Report], width: int, color: bool) -> str:
     )
     noted: set[str] = set()
     for i, report in enumerate(reports):
-        facts = [part for part in report.facts if i == 0 or part not in reports[0].facts] or report.facts
+        told = [part for part in report.facts if i and all(part in other.facts for other in reports)]
+        facts = [part for part in report.facts if part not in told] or report.facts
         lines = [Text("")] if i else []
         lines += [*_wrapped(" | ".join(facts), width, "bold"), Text("")]
         lines += [*_wrapped(report.answer, width), Text("")] if report.answer else []

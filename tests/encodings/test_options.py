@@ -128,7 +128,7 @@ WAYS: list[tuple[str, dict[str, Any], set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize("key, chosen, refusing", WAYS, ids=str)
+@pytest.mark.parametrize("key, chosen, refusing", WAYS, ids=["randomized", "offset", "window", "scale"])
 def test_an_option_is_taken_or_refused_by_name(key: str, chosen: dict[str, Any], refusing: set[str]) -> None:
     for name in list_encodings():
         own = encoding(name)

@@ -195,7 +195,7 @@ def test_the_answer_names_the_best_and_who_keeps_its_loss(tmp_path: Path) -> Non
             write_run(tmp_path / "a", name, seed=seed, losses={1: 1.0 + shift, 8: loss + shift})
     text = answer(compared(tmp_path / "a"))
     assert text.startswith("Best at T: ") and "(tied: 4 others)" in text and "Best at 8x: cope." in text
-    assert "At 8x cope gains, alibi keeps its loss, rope loses, the other 2 collapse." in text
+    assert "At 8x cope gains; alibi keeps its loss; rope gets worse; the other 2 collapse." in text
     text = answer(compared(tmp_path / "a", baseline="nope"))
     assert (
         text == "Against nope at 8x: lower alibi (-0.999), cope (-1.100), rope (-0.900); higher t5 (+1.000)."
