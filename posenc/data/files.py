@@ -71,7 +71,7 @@ def check(settings: dict[str, Any]) -> None:
 
 
 def _no_text(given: object, notes: Notes) -> UserError:
-    hint = f"folders are searched for {', '.join(FOLDER_SUFFIXES)}; others need a name or a glob: data.paths=FOLDER/**/*.md"
+    hint = f"in folders {', '.join(FOLDER_SUFFIXES)} are read, others by a glob: data.paths=FOLDER/**/*.md"
     return UserError("data.paths", given, "no text was found there", hint="\n".join([*notes.text(), hint]))
 
 

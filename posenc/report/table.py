@@ -79,7 +79,7 @@ def report_of(comparison: Comparison, runs: Sequence[Run] = (), every: bool = Fa
     notes = [_unit_note(comparison)]
     if any(row.cells[i].versus_best for row in comparison.rows for i in range(len(row.cells))):
         notes.append(
-            f"{BEST} lowest loss of its column, {TIED} tied with it. More: --full, --explain, --protocol all"
+            f"{BEST} lowest loss of the column, {TIED} tied. More: --full, --explain, --protocol all"
         )
     else:
         notes.append("more: posenc compare --full, --explain, --protocol all")
