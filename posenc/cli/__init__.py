@@ -303,13 +303,12 @@ def dashboard_command(
     project: Annotated[Text, option("Default: the one that runs are tracked in.")] = None,
     protocol: Protocol = "fixed-target",
     length: Annotated[str, option("The bars: at this multiple of T.")] = "8x",
-    dry_run: Annotated[bool, option("Print its JSON, send nothing.", "--dry-run")] = False,
     out: Annotated[Text, option("Write its JSON, send nothing.", metavar="FILE")] = None,
 ) -> None:
     """Add a view to W&B that compares encodings, and print its address."""
     from posenc.cli.dashboard import make_dashboard
 
-    make_dashboard(entity, project, protocol=protocol, length=length, dry_run=dry_run, out=out)
+    make_dashboard(entity, project, protocol=protocol, length=length, out=out)
 
 
 @app.command(name="completion")

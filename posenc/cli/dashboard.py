@@ -11,21 +11,15 @@ from posenc.core.paths import conf_dir, output_file
 from posenc.evaluation import PROTOCOLS
 from posenc.report import captions
 from posenc.results.rows import parse_multiple
-from posenc.tracking.base import refuse_without
+from posenc.tracking import refuse_without
 
 NAME = "posenc: encodings by context"
 
 
 def make_dashboard(
-    entity: str | None,
-    project: str | None,
-    *,
-    protocol: str,
-    length: str,
-    dry_run: bool,
-    out: str | None,
+    entity: str | None, project: str | None, *, protocol: str, length: str, out: str | None
 ) -> None:
-    """Save the workspace and print its address; with `dry_run` or `out` only write its JSON.
+    """Save the workspace and print its address; with `out` only write its JSON.
 
     `length` is the multiple of T of the bars. Raises UserError without the package or a key, RunError where
     the server refuses it.
@@ -35,22 +29,16 @@ def make_dashboard(
     if protocol.partition("+")[0] not in PROTOCOLS:  # fixed-target+yarn: with a test-time extension
         raise UserError("--protocol", protocol, "there is no such protocol", allowed=list(PROTOCOLS))
     place = None if out is None else output_file("--out", out)
-    from posenc.tracking import workspace as views
+    from posenc.tracking import workspace
     from posenc.tracking.wandb import settings
 
     if project is None and (project := settings().project) is None:
-        project = yaml.safe_load((conf_dir() / "tracking" / "wandb.yaml").read_text(encoding="utf-8"))[
-            "project"
-        ]
-    owner = entity or settings().entity
-    if dry_run or place is not None:
-        text = views.as_json(views.build_workspace(owner or "ENTITY", project, NAME, protocol, multiple))
-        if place is None:
-            print(text)
-        else:
-            write_text_atomic(place, text + "\n")
-            say(f"written: {out}; nothing was sent")
+        shipped = (conf_dir() / "tracking" / "wandb.yaml").read_text(encoding="utf-8")
+        project = yaml.safe_load(shipped)["project"]
+    entity, view = entity or settings().entity, (str(project), NAME, protocol, multiple)
+    if place is not None:
+        built = workspace.build_workspace(entity or "ENTITY", *view)
+        write_text_atomic(place, workspace.as_json(built) + "\n")
+        say(f"written: {out}; nothing was sent")
         return
-    views.check_login()
-    owner = owner or views.default_entity()
-    print(views.save(views.build_workspace(owner, project, NAME, protocol, multiple)))
+    print(workspace.save(entity, *view))

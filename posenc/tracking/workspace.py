@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable
 from typing import Any
 
 from posenc.core.console import run_interruptible
 from posenc.core.errors import RunError, UserError
-from posenc.report.plots import PLOTS
-from posenc.tracking.base import reason
-from posenc.tracking.wandb import POSITION, has_key, host, load_wandb
+from posenc.tracking.base import POSITION, WINDOW, reason
+from posenc.tracking.wandb import has_key, host, load_wandb
 
 MOST_RUNS = 200  # W&B would show ten
 SECONDS = 10.0  # to ask the server
-TRAINING = {"loss": "nats per token", "lr": "lr", "grad_norm": "norm", "tokens_per_second": "1/s"}
 
 
 def build_workspace(entity: str, project: str, name: str, protocol: str, multiple: str) -> Any:
@@ -33,40 +30,23 @@ def build_workspace(entity: str, project: str, name: str, protocol: str, multipl
         "groupby_aggfunc": "mean",
         "groupby_rangefunc": "stddev",
     }
-
-    def curve(x: str, title_x: str, y: str, title: str, title_y: str) -> Any:
-        look = {**by_encoding, "title": title, "title_x": title_x, "title_y": title_y}
-        return wr.LinePlot(x=x, y=[y], log_x=x.startswith("eval/"), **look)
-
-    def bars(at: str) -> Any:
-        title = f"{protocol}: nats per token at {at}"
-        return wr.BarPlot(title=title, metrics=[f"eval/{protocol}/nats@{at}"], orientation="h", **by_encoding)
-
-    context = ("eval/window", "window (tokens)", f"eval/{protocol}/nats")
-    position = (POSITION, "position (tokens)", "eval/positions/nats-by-position")
-    sections = {
-        "Loss against context": [
-            curve(*context, f"{protocol}: nats per token against context", "nats per token"),
-            curve(*position, "nats per token by position", "nats per token"),
-        ],
-        f"At {multiple}": [bars(multiple), bars("1x")],
-        "Training": [
-            curve("train/tokens", "tokens", f"train/{name}", f"training: {name}", unit)
-            for name, unit in TRAINING.items()
-        ],
-        "Runs": [
-            wr.RunComparer(diff_only="split"),
-            wr.WeavePanelSummaryTable(table_name="evaluation"),
-            wr.MediaBrowser(title="plots", media_keys=[f"plots/{kind}" for kind in PLOTS]),
-        ],
-    }
-    return ws.Workspace(
-        entity=entity,
-        project=project,
-        name=name,
-        sections=[ws.Section(name=t, panels=panels, is_open=t != "Runs") for t, panels in sections.items()],
-        settings=ws.WorkspaceSettings(max_runs=MOST_RUNS),
-    )
+    nats, by_position = f"eval/{protocol}/nats", "eval/positions/nats-by-position"
+    panels: Any = [
+        wr.LinePlot(
+            title=f"{protocol}: nats per token by window", x=WINDOW, y=[nats], log_x=True, **by_encoding
+        ),
+        wr.LinePlot(
+            title="nats per token by position", x=POSITION, y=[by_position], log_x=True, **by_encoding
+        ),
+        *(
+            wr.BarPlot(title=f"{protocol}: nats per token at {at}", metrics=[f"{nats}@{at}"], **by_encoding)
+            for at in (multiple, "1x")
+        ),
+        wr.LinePlot(title="training: loss", x="train/tokens", y=["train/loss"], **by_encoding),
+    ]
+    section = ws.Section(name="Loss by encoding", panels=panels, is_open=True)
+    shown = ws.WorkspaceSettings(max_runs=MOST_RUNS)
+    return ws.Workspace(entity=entity, project=project, name=name, sections=[section], settings=shown)
 
 
 def as_json(workspace: Any) -> str:
@@ -75,38 +55,25 @@ def as_json(workspace: Any) -> str:
     return text
 
 
-def check_login() -> None:
-    """Raise UserError where there is no key."""
+def save(entity: str | None, *view: str) -> str:
+    """Add the view to the project's saved ones and return its address; without `entity` the account's own.
+
+    Raises UserError without a key, RunError within seconds where the server refuses.
+    """
     if not has_key():
-        hint = "run `wandb login`, which says where to get one; --dry-run and --out need none"
+        hint = "run `wandb login`, which says where to get one; --out needs none"
         raise UserError("WANDB_API_KEY", None, f"there is no W&B API key for {host()}", hint=hint)
 
-
-def default_entity() -> str:
-    """Ask for the account's own entity. Raises RunError."""
-    found = _asked(lambda: load_wandb().Api(timeout=int(SECONDS)).default_entity)
-    if not found:
-        raise RunError("W&B does not say which entity is yours", hint="name it: --entity NAME")
-    return str(found)
-
-
-def save(workspace: Any) -> str:
-    """Add it to the project's saved views and return its address. Raises RunError within seconds."""
-
-    def send() -> str:
+    def send(_: object) -> str:
+        owner = entity or load_wandb().Api(timeout=int(SECONDS)).default_entity
+        workspace = build_workspace(owner, *view)
         workspace.save()
         return str(workspace.url)
 
-    return str(_asked(send))
-
-
-def _asked(action: Callable[[], Any]) -> Any:
-    """Ask the server, quietly, within limits."""
-    hint = "--out FILE keeps what would be sent"
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            return run_interruptible(lambda _: action(), limit=SECONDS)
-    except TimeoutError as error:
-        raise RunError(f"the W&B server {host()} does not answer ({error})", hint=hint) from error
+            return run_interruptible(send, limit=SECONDS)
     except Exception as error:
-        raise RunError(f"W&B refuses ({reason(error)})", hint=hint) from error
+        problem = "does not answer" if isinstance(error, TimeoutError) else "refuses"
+        hint = "--out FILE keeps what would be sent"
+        raise RunError(f"the W&B server {host()} {problem} ({reason(error)})", hint=hint) from error
