@@ -1,4 +1,4 @@
-"""Build a W&B workspace that compares encodings, without network; `save` sends it."""
+"""`posenc dashboard`: build the W&B workspace that compares encodings, and save it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,52 @@ import io
 from collections.abc import Callable
 from typing import Any
 
-from posenc.core.console import run_interruptible
-from posenc.core.errors import RunError, UserError
-from posenc.report.plots import PLOTS
-from posenc.tracking.base import reason
-from posenc.tracking.wandb import POSITION, has_key, host, load_wandb
+import yaml
 
+from posenc.core.atomic_files import write_text_atomic
+from posenc.core.console import run_interruptible, say
+from posenc.core.errors import RunError, UserError
+from posenc.core.paths import conf_dir, output_file
+from posenc.evaluation import PROTOCOLS
+from posenc.report import captions
+from posenc.report.plots import PLOTS
+from posenc.results.rows import parse_multiple
+from posenc.tracking.base import reason, refuse_without
+from posenc.tracking.wandb import POSITION, has_key, host, load_wandb, settings
+
+NAME = "posenc: encodings by context"
 MOST_RUNS = 200  # W&B would show ten
 SECONDS = 10.0  # to ask the server
 TRAINING = {"loss": "nats per token", "lr": "lr", "grad_norm": "norm", "tokens_per_second": "1/s"}
+
+
+def make_dashboard(
+    entity: str | None, project: str | None, protocol: str, length: str, out: str | None
+) -> None:
+    """Save the workspace and print its address, or write its JSON to `out`.
+
+    `length` is the multiple of T of the bars. Raises UserError without the package or a key, RunError where
+    the server refuses it.
+    """
+    refuse_without("wandb_workspaces", "dashboard", None, "dashboard")
+    multiple = captions.length(parse_multiple(length))
+    if protocol.partition("+")[0] not in PROTOCOLS:  # fixed-target+yarn: with a test-time extension
+        raise UserError("--protocol", protocol, "there is no such protocol", allowed=list(PROTOCOLS))
+    if (project := project or settings().project) is None:
+        text = (conf_dir() / "tracking" / "wandb.yaml").read_text(encoding="utf-8")
+        project = str(yaml.safe_load(text)["project"])
+    owner = entity or settings().entity
+    if out is not None:
+        place = output_file("--out", out)
+        workspace = build_workspace(owner or "ENTITY", project, NAME, protocol, multiple)
+        text = workspace._to_model().model_dump_json(by_alias=True, exclude_none=True, indent=2)
+        write_text_atomic(place, text + "\n")
+        say(f"written: {out}; nothing was sent")
+        return
+    if not has_key():
+        hint = "run `wandb login`, which says where to get one; --out needs none"
+        raise UserError("WANDB_API_KEY", None, f"there is no W&B API key for {host()}", hint=hint)
+    print(save(build_workspace(owner or default_entity(), project, NAME, protocol, multiple)))
 
 
 def build_workspace(entity: str, project: str, name: str, protocol: str, multiple: str) -> Any:
@@ -67,19 +104,6 @@ def build_workspace(entity: str, project: str, name: str, protocol: str, multipl
         sections=[ws.Section(name=t, panels=panels, is_open=t != "Runs") for t, panels in sections.items()],
         settings=ws.WorkspaceSettings(max_runs=MOST_RUNS),
     )
-
-
-def as_json(workspace: Any) -> str:
-    """Return what would be sent to W&B."""
-    text: str = workspace._to_model().model_dump_json(by_alias=True, exclude_none=True, indent=2)
-    return text
-
-
-def check_login() -> None:
-    """Raise UserError where there is no key."""
-    if not has_key():
-        hint = "run `wandb login`, which says where to get one; --dry-run and --out need none"
-        raise UserError("WANDB_API_KEY", None, f"there is no W&B API key for {host()}", hint=hint)
 
 
 def default_entity() -> str:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from fake_wandb_server import FakeWandb
 
-from posenc.cli.dashboard import make_dashboard
 from posenc.core.errors import RunError, UserError
+from posenc.tracking.workspace import make_dashboard
 
 KEY = "k" * 40
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of that package's own models
@@ -17,8 +17,14 @@ pytest.importorskip("wandb_workspaces", reason="needs posenc[dashboard]")
 
 
 def make(entity: str | None = "someone", **changes: Any) -> None:
-    given: dict[str, Any] = {"project": "mine", "protocol": "fixed-target", "length": "8x", "dry_run": False}
-    make_dashboard(entity, **{**given, "out": None, **changes})
+    given: dict[str, Any] = {"project": "mine", "protocol": "fixed-target", "length": "8x", "out": None}
+    make_dashboard(entity, **{**given, **changes})
+
+
+def view_of(place: Path, **changes: Any) -> dict[str, Any]:
+    make(out=str(place / "view.json"), **changes)
+    found: dict[str, Any] = json.loads((place / "view.json").read_text())
+    return found
 
 
 def panels(view: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -28,9 +34,8 @@ def panels(view: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {panel["config"].get("chartTitle") or panel["viewType"]: panel["config"] for panel in found}
 
 
-def test_the_workspace_compares_encodings_over_seeds(capsys: pytest.CaptureFixture[str]) -> None:
-    make(dry_run=True)
-    view = json.loads(capsys.readouterr().out)
+def test_the_workspace_compares_encodings_over_seeds(tmp_path: Path) -> None:
+    view = view_of(tmp_path)
     assert (view["entity"], view["project"]) == ("someone", "mine")
     shown = panels(view)
     by_encoding = {"groupBy": "encoding.value.name", "groupAgg": "mean", "groupArea": "stddev"}
@@ -45,12 +50,12 @@ def test_the_workspace_compares_encodings_over_seeds(capsys: pytest.CaptureFixtu
     assert {"Run Comparer", "plots"} <= set(shown)
 
 
-def test_its_metrics_are_those_that_runs_are_tracked_with(capsys: pytest.CaptureFixture[str]) -> None:
+def test_its_metrics_are_those_that_runs_are_tracked_with(tmp_path: Path) -> None:
     from fake_runs import positions, record
 
     from posenc.tracking.metrics import by_position, by_window, summary
 
-    make(dry_run=True, protocol="sliding", length="0.50x")
+    view = view_of(tmp_path, protocol="sliding", length="0.50x")
     records = [
         dict(record(32, 1.0, protocol="sliding")),
         dict(record(64, 1.0, protocol="sliding")),
@@ -58,7 +63,7 @@ def test_its_metrics_are_those_that_runs_are_tracked_with(capsys: pytest.Capture
     ]
     tracked = {name for row in [*by_window(records, {}), *by_position(records, {})] for name in row}
     tracked |= set(summary(records, {})) | {f"train/{name}" for name in ("loss", "lr", "grad_norm", "tokens")}
-    for title, panel in panels(json.loads(capsys.readouterr().out)).items():
+    for title, panel in panels(view).items():
         drawn = [*panel.get("metrics", []), *([panel["xAxis"]] if "xAxis" in panel else [])]
         assert set(drawn) - {"train/tokens_per_second"} <= tracked, title
 
@@ -68,7 +73,7 @@ def test_its_metrics_are_those_that_runs_are_tracked_with(capsys: pytest.Capture
     [
         ({"length": "0x"}, "--length"),
         ({"out": "no/such/folder/x"}, "--out"),
-        ({"protocol": "bogus", "dry_run": True}, "--protocol"),
+        ({"protocol": "bogus"}, "--protocol"),
     ],
 )
 def test_wrong_input_is_refused(changes: dict[str, Any], key: str) -> None:
