@@ -128,7 +128,7 @@ def torch() -> Iterator[Finding]:
     import torch
 
     from posenc.core.machine import usable_cores
-    from posenc.training.precision import resolve_device, resolve_precision
+    from posenc.training.device import resolve_device, resolve_precision
 
     build, device = torch.version.cuda or torch.version.hip, resolve_device("auto")
     yield Finding("torch", "ok", f"{torch.__version__}, built for {f'GPUs ({build})' if build else 'CPU'}")

@@ -1,4 +1,4 @@
-"""Build a W&B workspace that compares encodings, without network; `save` sends it."""
+"""`posenc dashboard`: build the W&B workspace that compares encodings, and save it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,67 @@ import contextlib
 import io
 from typing import Any
 
-from posenc.core.console import run_interruptible
-from posenc.core.errors import RunError, UserError
-from posenc.tracking.base import POSITION, WINDOW, reason
-from posenc.tracking.wandb import has_key, host, load_wandb
+import yaml
 
+from posenc.core.atomic_files import write_text_atomic
+from posenc.core.console import run_interruptible, say
+from posenc.core.errors import RunError, UserError
+from posenc.core.paths import conf_dir, output_file
+from posenc.evaluation import PROTOCOLS
+from posenc.report import captions
+from posenc.results.rows import parse_multiple
+from posenc.tracking import refuse_without
+from posenc.tracking.base import POSITION, WINDOW, reason
+from posenc.tracking.wandb import has_key, host, load_wandb, settings
+
+NAME = "posenc: encodings by context"
 MOST_RUNS = 200  # W&B would show ten
 SECONDS = 10.0  # to ask the server
 
 
-def build_workspace(entity: str, project: str, name: str, protocol: str, multiple: str) -> Any:
+def make_dashboard(
+    entity: str | None, project: str | None, protocol: str, length: str, out: str | None
+) -> None:
+    """Save the workspace and print its address, or write its JSON to `out`.
+
+    `length` is the multiple of T of the bars. Raises UserError without the package or a key, RunError within
+    seconds where the server refuses it.
+    """
+    refuse_without("wandb_workspaces", "dashboard", None, "dashboard")
+    multiple = captions.length(parse_multiple(length))
+    if protocol.partition("+")[0] not in PROTOCOLS:  # fixed-target+yarn: with a test-time extension
+        raise UserError("--protocol", protocol, "there is no such protocol", allowed=list(PROTOCOLS))
+    if (project := project or settings().project) is None:
+        text = (conf_dir() / "tracking" / "wandb.yaml").read_text(encoding="utf-8")
+        project = str(yaml.safe_load(text)["project"])
+    view, owner = (project, protocol, multiple), entity or settings().entity
+    if out is not None:
+        place = output_file("--out", out)
+        model = build_workspace(owner or "ENTITY", *view)._to_model()
+        write_text_atomic(place, model.model_dump_json(by_alias=True, exclude_none=True, indent=2) + "\n")
+        say(f"written: {out}; nothing was sent")
+        return
+    if not has_key():
+        hint = "run `wandb login`, which says where to get one; --out needs none"
+        raise UserError("WANDB_API_KEY", None, f"there is no W&B API key for {host()}", hint=hint)
+
+    def send(_: object) -> str:
+        api = load_wandb().Api(timeout=int(SECONDS))
+        workspace = build_workspace(owner or api.default_entity, *view)
+        workspace.save()
+        return str(workspace.url)
+
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            address = run_interruptible(send, limit=SECONDS)
+    except Exception as error:
+        problem = "does not answer" if isinstance(error, TimeoutError) else "refuses"
+        hint = "--out FILE keeps what would be sent"
+        raise RunError(f"the W&B server {host()} {problem} ({reason(error)})", hint=hint) from error
+    print(address)
+
+
+def build_workspace(entity: str, project: str, protocol: str, multiple: str) -> Any:
     """Build a workspace: curves of `protocol` against the window, bars at `multiple` (8x), by encoding.
 
     Bands and whiskers are the standard deviation over the runs of an encoding: its seeds, where nothing else
@@ -24,7 +75,7 @@ def build_workspace(entity: str, project: str, name: str, protocol: str, multipl
     import wandb_workspaces.reports.v2 as wr
     import wandb_workspaces.workspaces as ws
 
-    by_encoding: dict[str, Any] = {
+    look: dict[str, Any] = {
         "max_runs_to_show": MOST_RUNS,
         "groupby": wr.Config("encoding.name"),
         "groupby_aggfunc": "mean",
@@ -32,48 +83,12 @@ def build_workspace(entity: str, project: str, name: str, protocol: str, multipl
     }
     nats, by_position = f"eval/{protocol}/nats", "eval/positions/nats-by-position"
     panels: Any = [
-        wr.LinePlot(
-            title=f"{protocol}: nats per token by window", x=WINDOW, y=[nats], log_x=True, **by_encoding
-        ),
-        wr.LinePlot(
-            title="nats per token by position", x=POSITION, y=[by_position], log_x=True, **by_encoding
-        ),
-        *(
-            wr.BarPlot(title=f"{protocol}: nats per token at {at}", metrics=[f"{nats}@{at}"], **by_encoding)
-            for at in (multiple, "1x")
-        ),
-        wr.LinePlot(title="training: loss", x="train/tokens", y=["train/loss"], **by_encoding),
+        wr.LinePlot(title=f"{protocol}: nats per token by window", x=WINDOW, y=[nats], log_x=True, **look),
+        wr.LinePlot(title="nats per token by position", x=POSITION, y=[by_position], log_x=True, **look),
+        wr.BarPlot(title=f"{protocol}: nats per token at {multiple}", metrics=[f"{nats}@{multiple}"], **look),
+        wr.BarPlot(title=f"{protocol}: nats per token at 1x", metrics=[f"{nats}@1x"], **look),
+        wr.LinePlot(title="training: loss", x="train/tokens", y=["train/loss"], **look),
     ]
     section = ws.Section(name="Loss by encoding", panels=panels, is_open=True)
     shown = ws.WorkspaceSettings(max_runs=MOST_RUNS)
-    return ws.Workspace(entity=entity, project=project, name=name, sections=[section], settings=shown)
-
-
-def as_json(workspace: Any) -> str:
-    """Return what would be sent to W&B."""
-    text: str = workspace._to_model().model_dump_json(by_alias=True, exclude_none=True, indent=2)
-    return text
-
-
-def save(entity: str | None, *view: str) -> str:
-    """Add the view to the project's saved ones and return its address; without `entity` the account's own.
-
-    Raises UserError without a key, RunError within seconds where the server refuses.
-    """
-    if not has_key():
-        hint = "run `wandb login`, which says where to get one; --out needs none"
-        raise UserError("WANDB_API_KEY", None, f"there is no W&B API key for {host()}", hint=hint)
-
-    def send(_: object) -> str:
-        owner = entity or load_wandb().Api(timeout=int(SECONDS)).default_entity
-        workspace = build_workspace(owner, *view)
-        workspace.save()
-        return str(workspace.url)
-
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            return run_interruptible(send, limit=SECONDS)
-    except Exception as error:
-        problem = "does not answer" if isinstance(error, TimeoutError) else "refuses"
-        hint = "--out FILE keeps what would be sent"
-        raise RunError(f"the W&B server {host()} {problem} ({reason(error)})", hint=hint) from error
+    return ws.Workspace(entity=entity, project=project, name=NAME, sections=[section], settings=shown)

@@ -8,9 +8,9 @@ import pytest
 from fake_runs import positions, record
 from fake_wandb_server import FakeWandb
 
-from posenc.cli.dashboard import make_dashboard
 from posenc.core.errors import RunError, UserError
 from posenc.tracking.base import by_position, by_window, curves_of, summary
+from posenc.tracking.workspace import make_dashboard
 
 KEY = "k" * 40
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of that package's own models
