@@ -191,7 +191,7 @@ def wandb() -> Iterator[Finding]:
     """Look for a key. Nothing is logged in to, no key is shown."""
     from posenc.tracking.wandb import has_key, host, requested_mode
 
-    key, mode = has_key(), requested_mode() or "online"
+    key, mode = has_key(), requested_mode()
     text = f"key {'found' if key else 'not found'}; {host()}, mode {mode}"
     advice = "tracking=wandb writes offline runs; wandb sync sends them, wandb login saves a key"
     yield _judged("W&B", text, None if key and mode == "online" else "note", advice)

@@ -25,7 +25,6 @@ from posenc.results.settings import spoken_name
 from posenc.results.store import find_record, write_record
 from posenc.running.signals import StopFlag
 from posenc.tracking import Tracker, build_tracker
-from posenc.tracking.base import NoTracker
 from posenc.training.distributed import current
 
 
@@ -56,7 +55,7 @@ class Job:
 def tracker_of(job: Job, group: str) -> Tracker:
     """Return the tracker of the first process, a no-op on the others."""
     if not current().is_first:
-        return NoTracker()
+        return Tracker()
     return build_tracker(
         job.tracking,
         run_name=job.directory.name,

@@ -21,7 +21,7 @@ WRONG: list[tuple[str, ...]] = [
     ("train encoding.name=os", "encoding=os", "no such encoding"),
     ("train 'encoding=[alibi,rope]'", "encoding=[alibi,rope]", "one choice"),
     ("train data=simpy", "data=simpy", "did you mean: sympy"),
-    ("train tracking.name=comet", "tracking=comet", "none, several, tensorboard, trackio, wandb"),
+    ("train tracking.name=comet", "tracking=comet", "none, tensorboard, trackio, wandb"),
     ("train experiment=headlines", "experiment=headlines", "did you mean: headline"),
     # keys
     ("train encoding.base.x=3", "encoding.base.x=3", "no such setting", "encoding.base"),
