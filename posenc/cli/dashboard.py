@@ -10,7 +10,7 @@ from posenc.core.errors import UserError
 from posenc.core.paths import conf_dir, output_file
 from posenc.evaluation import PROTOCOLS
 from posenc.report import captions
-from posenc.results.rows import parse_multiple
+from posenc.results.selection import parse_multiple
 from posenc.tracking.base import refuse_without
 
 NAME = "posenc: encodings by context"
