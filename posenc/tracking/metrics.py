@@ -112,8 +112,8 @@ def curve_name(record: Record, config: Config) -> str:
 
 def _own(config: Config) -> dict[str, Any]:
     """Return how the run itself is measured, as far as it says so; stride and longest window in tokens."""
+    from posenc.evaluation import resolve_length
     from posenc.evaluation.fixed_target import block_of  # they import torch
-    from posenc.evaluation.lengths import resolve_length
 
     asked, length = config.get("eval") or {}, config.get("context_length")
     own = {"corpus": (config.get("data") or {}).get("name"), "split": asked.get("split")}

@@ -16,7 +16,8 @@ from posenc.core.machine import LiveTensors
 from posenc.encodings.base import Encoding
 from posenc.evaluation import eval_memory
 from posenc.evaluation import forward_cache as subject_module
-from posenc.evaluation.eval_memory import free_memory, memory_needed
+from posenc.evaluation.forward_cache import free_memory
+from posenc.evaluation.eval_memory import memory_needed
 from posenc.evaluation.forward_cache import EvalContext
 from posenc.results.schema import Record
 
