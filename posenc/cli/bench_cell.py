@@ -33,9 +33,8 @@ from posenc.model.decoder import Decoder, ModelShape, count_parameters, product_
 from posenc.running.build import build_model
 from posenc.running.run_directory import versions
 from posenc.running.signals import debugging
-from posenc.training.compiling import compiled_blocks, works
+from posenc.training.device import compiled_blocks, compiler_works, keep_freed_memory
 from posenc.training.loop import NextTokenLoss, gradients, update
-from posenc.training.oom import keep_freed_memory
 from posenc.training.optimizer import Optimization, build_optimizer, moments_of
 
 SHORTEST = 0.05  # seconds of a sample: several calls, where one is shorter
@@ -151,7 +150,7 @@ def measure(asked: Settings, device: torch.device) -> dict[str, Any]:
     }
     for into in answer["evaluation"]:
         _compare(into, partial(evaluation, asked, into["window"]), both, asked["repeats"], compiled=False)
-    if compiled and not works(device):
+    if compiled and not compiler_works(device):
         answer["training"]["reason"] = "torch.compile does not work here"
         return answer
     with compiled_blocks(both[0][1], compiled), compiled_blocks(both[1][1], compiled):

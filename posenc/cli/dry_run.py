@@ -50,9 +50,8 @@ from posenc.running.measure import subject_and_request
 from posenc.running.run_directory import OPEN, run_state
 from posenc.running.train_job import TrainJob
 from posenc.training.checkpoint import KEPT
+from posenc.training.device import autocast, keep_freed_memory
 from posenc.training.loop import NextTokenLoss, gradients
-from posenc.training.oom import keep_freed_memory
-from posenc.training.precision import autocast
 
 # Jobs that differ in these, or in train.lr, alone share one estimate.
 NO_COST = ("seed", "name", "experiment_name", "runs_dir", "tracking")

@@ -248,9 +248,7 @@ def _compose(command: str, overrides: list[str]) -> DictConfig:
     for override in overrides:  # encoding=[alibi,rope]: Hydra would merge both and keep the last one's name
         group, _, value = override.partition("=")
         if value.strip().startswith("[") and is_choice(override):
-            several = f"several at once: tracking=several tracking.trackers={value}"
-            hint = several if group == "tracking" else f"for a sweep: -m {group}=A,B"
-            raise UserError(group, value, "takes one choice", hint=hint)
+            raise UserError(group, value, "takes one choice", hint=f"for a sweep: -m {group}=A,B")
     try:
         return compose(command, overrides, return_hydra_config=True)
     except MissingConfigException as error:

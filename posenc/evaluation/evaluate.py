@@ -18,7 +18,7 @@ from posenc.evaluation.forward_cache import EvalContext, NotApplicableError, Out
 from posenc.evaluation.plans import EvalRequest, windows_of
 from posenc.results.schema import UNIT, Record, make_record
 from posenc.results.store import find_record, write_record
-from posenc.training.oom import keep_freed_memory
+from posenc.training.device import keep_freed_memory
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,7 @@ from posenc.evaluation.extensions import Extension
 from posenc.model.decoder import Decoder
 from posenc.model.fused import token_losses
 from posenc.results.schema import Curve
-from posenc.training.distributed import current
-from posenc.training.oom import is_out_of_memory
-from posenc.training.precision import autocast
+from posenc.training.device import autocast, is_out_of_memory
 
 # Where positions are drawn: how many draws the windows of one length share, window i having number i % DRAWS.
 DRAWS = 16
@@ -144,8 +142,7 @@ def window_losses(
 
     `read(i)` gives a window's inputs and its last target: (window + 1,) tokens. Drawn positions depend on the
     seed, the window's length and i, never on the batch. Batches hold about `batch_tokens` tokens, and halve
-    when memory runs out; OutOfMemoryError when one window does not fit. Of several processes each makes a
-    part of the batches, and all get all losses.
+    when memory runs out; OutOfMemoryError when one window does not fit.
     """
     model = context.model.to(context.device).eval()
     encoding = context.effective_encoding(window)
@@ -159,11 +156,10 @@ def window_losses(
     limit = encoding.ends_at
     if limit is not None and any(int(pos[-1]) >= limit for pos in drawn):
         raise NotApplicableError(f"n/a: no encoding of positions from {limit} on")
-    with current().sharing(losses, context.check_stop, OutOfMemoryError):
-        _check_fits(context, drawn[0], encoding, n_targets)
-        for draw, pos in enumerate(drawn):
-            rows = np.arange(draw, count, draws)
-            _losses_at(context, read, rows, pos, encoding, losses)
+    _check_fits(context, drawn[0], encoding, n_targets)
+    for draw, pos in enumerate(drawn):
+        rows = np.arange(draw, count, draws)
+        _losses_at(context, read, rows, pos, encoding, losses)
     return losses
 
 
@@ -178,7 +174,6 @@ def _losses_at(
     """Fill in the losses (count, n_targets) of the windows `rows`, all of them at the positions pos."""
     inputs, n_targets = len(pos), losses.shape[1]
     size, start = max(1, context.batch_tokens // inputs), 0
-    rows = current().batches(rows, size)
     while start < len(rows):
         context.check_stop()
         some = rows[start : start + size]
