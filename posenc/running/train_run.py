@@ -10,7 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 
 from posenc.core.console import say, shown
 from posenc.core.errors import RunError
-from posenc.core.machine import peak_memory
+from posenc.core.machine import compiler_works, peak_memory
 from posenc.data import (
     TokenStore,
     WindowSampler,
@@ -28,7 +28,7 @@ from posenc.running.run_lock import locked
 from posenc.running.signals import SWEEP, InterruptedRunError, StopFlag
 from posenc.running.train_job import TrainJob
 from posenc.tracking import Tracker
-from posenc.training.device import compiled_blocks, compiler_works
+from posenc.training.device import compiled_blocks
 from posenc.training.distributed import current
 from posenc.training.loop import Progress, Trained, train
 
