@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
 from collections.abc import Collection
@@ -31,36 +32,33 @@ def run_train_or_eval(
     if {"--help", "-h"} & set(arguments):
         write(help_text(command, arguments, min(WIDEST, width_of(sys.stdout))), sys.stdout)
         return 0
+    from posenc.config.compose import compose_jobs
+    from posenc.config.overrides import parse, refuse_unknown_flags
     from posenc.running.signals import RETRY, setting
     from posenc.training.distributed import run_distributed
 
-    with setting(RETRY, "1") if retry else nullcontext():
-        return run_distributed(lambda: _run(command, arguments, own_flags, dry_run))
-
-
-def _run(command: str, arguments: list[str], own_flags: Collection[str], dry_run: bool) -> int:
-    from posenc.config.compose import compose_jobs
-    from posenc.config.overrides import parse, refuse_unknown_flags
-    from posenc.training.distributed import alone, current
-
     refuse_unknown_flags(command, arguments, own_flags)
     line = parse(arguments)
-    if (line.asks_hydra or dry_run) and not current().is_first:
-        return 0
-    if line.asks_hydra:
-        from posenc.config.hydra_adapter import print_answer
+    if line.asks_hydra or dry_run:
+        return _answer(command, line, dry_run) if os.environ.get("RANK", "0") == "0" else 0
+    with setting(RETRY, "1") if retry else nullcontext():
+        return run_distributed(lambda: run_jobs(command, line, compose_jobs(command, line)))
 
-        if line.prints_config:
-            compose_jobs(command, line)  # wrong input is refused in posenc's words here too
-        print_answer(command, [*line.flags, *line.overrides])  # Hydra's parser wants them before or after
-        return 0
-    composed = compose_jobs(command, line)
-    if dry_run:
+
+def _answer(command: str, line: CommandLine, dry_run: bool) -> int:
+    """Print what is asked without running anything: an estimate, or what Hydra's own flags want."""
+    from posenc.config.compose import compose_jobs
+
+    if dry_run and not line.asks_hydra:
         from posenc.cli.dry_run import print_dry_run
 
-        with alone():
-            return print_dry_run(composed)
-    return run_jobs(command, line, composed)
+        return print_dry_run(compose_jobs(command, line))
+    from posenc.config.hydra_adapter import print_answer
+
+    if line.prints_config:
+        compose_jobs(command, line)  # wrong input is refused in posenc's words here too
+    print_answer(command, [*line.flags, *line.overrides])  # Hydra's parser wants them before or after
+    return 0
 
 
 def run_jobs(command: str, line: CommandLine, composed: Jobs) -> int:

@@ -19,8 +19,8 @@ from posenc.evaluation import PROTOCOLS, resolve_length, resolve_lengths
 from posenc.evaluation.extensions import resolve_extend
 from posenc.evaluation.fixed_target import block_of, check_block
 from posenc.model.decoder import Decoder, ModelShape
+from posenc.training.device import PRECISIONS
 from posenc.training.optimizer import OPTIMIZERS, Optimization
-from posenc.training.precision import PRECISIONS
 
 NAME = re.compile(r"[A-Za-z0-9._+-]+")
 LARGEST = 2**63 - 1  # what files, seeds and tensors can hold

@@ -225,14 +225,17 @@ def _compose(command: str, overrides: list[str]) -> DictConfig:
     for override in overrides:  # encoding=[alibi,rope]: Hydra would merge both and keep the last one's name
         group, _, value = override.partition("=")
         if value.strip().startswith("[") and _is_choice(override):
-            several = f"several at once: tracking=several tracking.trackers={value}"
-            hint = several if group == "tracking" else f"for a sweep: -m {group}=A,B"
-            raise UserError(group, value, "takes one choice", hint=hint)
+            raise UserError(group, value, "takes one choice", hint=f"for a sweep: -m {group}=A,B")
     try:
         return compose(command, overrides, return_hydra_config=True)
-    except (yaml.YAMLError, HydraException, OmegaConfBaseException) as error:
-        raise _explained(command, overrides, error) from error
-    except (AssertionError, ValueError, OSError) as error:
+    except (
+        HydraException,
+        OmegaConfBaseException,
+        yaml.YAMLError,
+        AssertionError,
+        ValueError,
+        OSError,
+    ) as error:
         raise _explained(command, overrides, error) from error
 
 
@@ -341,8 +344,8 @@ def _unknown_key(key: str, value: object, known: list[str], command: str = "trai
     """Return the error for a key that does not exist, with the nearest dotted key, or whose it is."""
     group, _, name = key.partition(".")
     if command == "eval" and group in {f.name for f in dataclasses.fields(TrainConfig)} - set(known):
-        hint = "a run is measured as it was trained; what eval takes: posenc eval --help"
-        return UserError(key, value, "is the run's own", hint=hint)
+        own = "a run is measured as it was trained; what eval takes: posenc eval --help"
+        return UserError(key, value, "is the run's own", hint=own)
     parent = key.rpartition(".")[0]
     while not (siblings := [k for k in known if k.rpartition(".")[0] == parent]):
         parent = parent.rpartition(".")[0]

@@ -84,7 +84,7 @@ def show_sweep(command: str, composed: Jobs, jobs: Sequence[Job]) -> int:
 
 
 def _pool_jobs(command: str, line: CommandLine, composed: Sequence[ComposedJob]) -> list[Job]:
-    from posenc.training.precision import resolve_device
+    from posenc.training.device import resolve_device
 
     return [
         Job(

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from posenc.core.console import say, shown
 from posenc.core.errors import RunError
-from posenc.core.machine import peak_memory
+from posenc.core.machine import compiler_works, peak_memory
 from posenc.data import (
     TokenStore,
     WindowSampler,
@@ -26,7 +26,7 @@ from posenc.running.run_lock import locked
 from posenc.running.signals import SWEEP, InterruptedRunError, StopFlag
 from posenc.running.train_job import TrainJob
 from posenc.tracking import Tracker
-from posenc.training.compiling import compiled_blocks, compiler_works
+from posenc.training.device import compiled_blocks
 from posenc.training.distributed import current
 from posenc.training.loop import Progress, Trained, train
 
@@ -48,7 +48,6 @@ def run_train(job: TrainJob, overrides: list[str]) -> Outcome:
     if job.begun_here is not None:
         say(f"train.precision=auto is {job.begun_here} here; begun in {job.precision}, this run stays so")
     with StopFlag() as stop:
-        current().on_stop = stop.asked_elsewhere
         try:
             return _locked(job, overrides, stop)
         except InterruptedRunError:
@@ -103,7 +102,7 @@ def _run(job: TrainJob, store: TokenStore, trained_bytes: TokenStore | None, sto
     tracker = tracker_of(job, os.environ.get(SWEEP, settings["experiment_name"]))
     status = "failed"
     try:
-        with compiled_blocks(model, settings["train"]["compile"] and compiler_works(job.device, stop)):
+        with compiled_blocks(model, settings["train"]["compile"] and compiler_works(job.device)):
             trained = _train(job, model, store, tracker, stop)
         if trained.status == "diverged":
             status = "diverged"
@@ -124,7 +123,10 @@ def _run(job: TrainJob, store: TokenStore, trained_bytes: TokenStore | None, sto
             final_loss=trained.final_loss,
             peak_memory_bytes=peak_memory(job.device) if trained.here else None,
         )
-        records = measure(job, model, store, step=trained.step, stop=stop, trained_bytes=trained_bytes)
+        with stop.at_once():
+            records = current().first(
+                lambda: measure(job, model, store, step=trained.step, stop=stop, trained_bytes=trained_bytes)
+            )
         folder.put_together(directory, facts, newer=trained.here)
         tracker.evaluation(folder.records_at(directory, trained.step))
         folder.write_status(directory, "finished", step=trained.step)

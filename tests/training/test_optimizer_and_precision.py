@@ -9,9 +9,9 @@ from tiny_model import OPTIMIZATION, build
 
 from posenc.core.errors import UserError
 from posenc.data import TokenStore
-from posenc.training import precision
+from posenc.training import device
+from posenc.training.device import resolve_device, resolve_precision
 from posenc.training.optimizer import OPTIMIZERS, build_optimizer, learning_rate
-from posenc.training.precision import resolve_device, resolve_precision
 
 CPU = torch.device("cpu")
 
@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 def test_auto_is_bf16_where_the_hardware_has_it(
     monkeypatch: pytest.MonkeyPatch, able: bool, expected: str
 ) -> None:
-    monkeypatch.setattr(precision, "has_hardware_bf16", lambda _: able)
+    monkeypatch.setattr(device, "has_hardware_bf16", lambda _: able)
     assert resolve_precision("auto", CPU) == expected
     assert resolve_precision("fp32", CPU) == "fp32"
     assert resolve_precision("bf16", CPU) == "bf16"
