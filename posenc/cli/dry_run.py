@@ -33,9 +33,14 @@ from posenc.data.documents import SPLITS
 from posenc.data.hub import go_offline
 from posenc.data.registry import is_streamed, pinned_identity
 from posenc.data.token_cache import smallest_dtype
-from posenc.evaluation.eval_memory import OutOfMemoryError, free_memory
 from posenc.evaluation.evaluate import plan_cells
-from posenc.evaluation.forward_cache import NotApplicableError, n_inputs, window_losses
+from posenc.evaluation.forward_cache import (
+    NotApplicableError,
+    OutOfMemoryError,
+    free_memory,
+    n_inputs,
+    window_losses,
+)
 from posenc.model.decoder import Decoder, count_parameters, forward_flops, training_flops
 from posenc.model.fused import token_losses
 from posenc.report.captions import millions
@@ -228,7 +233,7 @@ def _evaluation(job: TrainJob, store: TokenStore, sampler: Sampler) -> tuple[flo
     passes: dict[int | None, dict[tuple[int, str], float]] = {}  # tokens, by targets of a window and by pass
     problems = []
     for cell in plan_cells(subject, request, job.evaluation.protocols):
-        targets = int(getattr(cell.plan, "block", getattr(cell.plan, "stride", cell.window)))
+        targets = int(getattr(cell.plan, "block", None) or getattr(cell.plan, "stride", None) or cell.window)
         try:
             window_losses(subject, store.tokens.__getitem__, 0, cell.window, targets)  # of no window
             inputs = n_inputs(subject.effective_encoding(cell.window), cell.window, targets)
