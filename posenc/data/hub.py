@@ -163,7 +163,7 @@ def reachable() -> bool:
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
         return False
 
-    def connect(_: object) -> None:
+    def connect() -> None:
         url = urlsplit(endpoint())
         proxy = getproxies().get(url.scheme)
         if proxy and not proxy_bypass(url.hostname or ""):
@@ -171,8 +171,8 @@ def reachable() -> bool:
         address = (url.hostname or "", url.port or (443 if url.scheme == "https" else 80))
         socket.create_connection(address, timeout=PATIENCE).close()
 
-    try:  # a socket's timeout does not cover the look-up of its name
-        run_interruptible(connect, limit=PATIENCE)
+    try:
+        run_interruptible(connect, limit=PATIENCE)  # a socket's own does not cover the look-up of its name
     except (OSError, ValueError):
         return False
     return True

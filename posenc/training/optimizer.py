@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from posenc.encodings.base import Encoding
 from posenc.model.decoder import Decoder
@@ -101,9 +99,3 @@ def _adamw(groups: list[dict[str, Any]], optimization: Optimization) -> torch.op
     return torch.optim.AdamW(
         groups, lr=optimization.lr, betas=optimization.betas, eps=optimization.eps, fused=True
     )
-
-
-def moments_of(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
-    """Yield the optimizer's state tensors: moments and step counts."""
-    values = (value for state in optimizer.state.values() for value in state.values())
-    return (value for value in values if isinstance(value, Tensor))
