@@ -158,7 +158,7 @@ def penalty(subject: Subject) -> Verdict:
 
 
 def batch(subject: Subject) -> Verdict:
-    """Other texts in a batch and torch's random numbers leave a text's logits bit-identical, in training too.
+    """Other texts in a batch and torch's random state leave a text's logits bit-identical.
 
     A run neither seeds nor saves torch's global generator: an encoding that draws from it cannot be resumed.
     """
