@@ -28,6 +28,7 @@ class XPos(Rotary):
     formula = "RoPE, pair k times z_k^((i-j)/512), z_k = (2k/D + 0.4)/1.4"
     past_training = "defined everywhere; with the distance the fast pairs fade first, then the score"
     learned = "0"
+    turns_only = False
     traps = (
         "z^(-j/512) overflows float32 past j = 36 000: count from the window's middle.",
         "Queries and keys must count from the same place, or a block of queries gets other scores.",

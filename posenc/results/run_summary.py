@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from posenc.results.load import SUFFIX, Run, load_run, run_places
-from posenc.results.rows import select
 from posenc.results.schema import HEADLINE, Record, RunFacts
+from posenc.results.selection import select
 from posenc.results.settings import encoding_of, value_of_key
 
 TAIL = 4096  # bytes; a line of metrics.jsonl has about 150

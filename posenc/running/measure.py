@@ -175,17 +175,12 @@ def _reference(
     if stored is not None:
         return stored
     sums = trigram.trigram_sums(trained_bytes, store, request.split, plan)
-    groups = store.splits[request.split].groups
     record = make_record(
         **identity,
         train_length=request.train_length,
         corpus=corpus,
         seconds=round(time.monotonic() - began, 3),
-        documents=sums.documents.tolist(),
-        nats=sums.nats.tolist(),
-        targets=sums.targets.tolist(),
-        bytes=sums.bytes.tolist(),
-        groups=None if groups is None else groups[sums.documents].tolist(),
+        **sums.columns(store.splits[request.split]),
     )
     write_record(directory, record)
     return record

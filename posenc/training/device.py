@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import os
 import shutil
 import sys
 import warnings
@@ -14,8 +13,7 @@ from functools import cache
 
 import torch
 
-from posenc.core.errors import UserError, first_line
-from posenc.core.paths import cache_dir
+from posenc.core.errors import UserError
 from posenc.model.decoder import Decoder
 
 log = logging.getLogger(__name__)
@@ -85,19 +83,6 @@ def resolve_compile(setting: object, device: torch.device, *, flops: float) -> b
         return word == "true"
     long = flops / GPU_FLOPS >= PAYS_FROM_SECONDS
     return device.type == "cuda" and long and shutil.which("cc") is not None  # Triton wants a C compiler
-
-
-@cache
-def compiler_works(device: torch.device) -> bool:
-    """Whether torch.compile works for the device here: tried once. If not, a warning says why."""
-    # compiled code is kept beside posenc's other caches, so that the runs of a sweep share it
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "compiled"))
-    try:
-        torch.compile(lambda x: x.relu() + 1)(torch.ones(2, device=device))
-    except Exception as error:  # compilers, linkers and Triton each raise their own
-        log.warning("torch.compile does not work here, the model runs without it: %s", first_line(error))
-        return False
-    return True
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,9 +142,3 @@ class MuonAdamW(AdamW):
         self.muon.step()
         for group in self.param_groups[1:]:
             self._update(group)
-
-
-def moments_of(optimizer: AdamW) -> Iterator[Tensor]:
-    """Yield the optimizer's state tensors: moments and step counts."""
-    values = (value for state in optimizer.state.values() for value in state.values())
-    return (value for value in values if isinstance(value, Tensor))

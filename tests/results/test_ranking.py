@@ -18,7 +18,8 @@ from posenc.results.ranking import (
     compare_with,
     verdict,
 )
-from posenc.results.rows import group_runs, mixed_values, select
+from posenc.results.rows import group_runs
+from posenc.results.selection import mixed_values, select
 from posenc.results.statistics import Estimate, Sample
 
 BIT = math.log(2)
