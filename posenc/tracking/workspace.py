@@ -50,7 +50,7 @@ def make_dashboard(
         hint = "run `wandb login`, which says where to get one; --out needs none"
         raise UserError("WANDB_API_KEY", None, f"there is no W&B API key for {host()}", hint=hint)
 
-    def send(_: object) -> str:
+    def send() -> str:
         api = load_wandb().Api(timeout=int(SECONDS))
         workspace = build_workspace(owner or api.default_entity, *view)
         workspace.save()
