@@ -18,7 +18,7 @@ from posenc.core.errors import UserError, visible
 from posenc.core.paths import choice_files
 from posenc.laws import LAWS, Subject, Verdict, judge, statement
 from posenc.model.decoder import Decoder, ModelShape
-from posenc.results.settings import spoken_name
+from posenc.results.load import spoken_name
 from posenc.running.build import build_model, resolve_parts
 from posenc.running.signals import debugging
 

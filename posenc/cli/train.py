@@ -10,13 +10,11 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from posenc.config.conf_text import chosen_settings, command_tree, config_dir_of, groups
-from posenc.core.errors import UserError, first_line
+from posenc.core.errors import UserError
 from posenc.core.paths import choice_files
 from posenc.report.writers import width_of, write
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
     from posenc.config.compose import Jobs
     from posenc.config.overrides import CommandLine
 
@@ -65,7 +63,9 @@ def _answer(command: str, line: CommandLine, dry_run: bool) -> int:
 
 def run_jobs(command: str, line: CommandLine, composed: Jobs) -> int:
     """Validate all jobs, then run them; return the exit code. Raises UserError, RunError."""
-    from posenc.running.jobs import applicable, seed_by_seed
+    from hydra.core.utils import configure_log
+
+    from posenc.running.jobs import applicable, run_job, seed_by_seed
     from posenc.running.sweep import fails_fast, named_sweep, run_sweep
     from posenc.training.distributed import current
 
@@ -77,7 +77,8 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs) -> int:
         fails_fast(composed)
     composed = current().in_turn(lambda: applicable(command, composed))
     if composed.config is not None:
-        return _run_one(command, line, composed.config)
+        configure_log(composed.config.hydra.job_logging, composed.config.hydra.verbose)
+        return run_job(command, composed.jobs[0])
     with named_sweep(composed.jobs):
         composed = seed_by_seed(composed)
         if composed.launcher is None:
@@ -85,25 +86,6 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs) -> int:
         from posenc.running.slurm import run_launched
 
         return run_launched(command, line, composed)
-
-
-def _run_one(command: str, line: CommandLine, config: DictConfig) -> int:
-    """Run the one job as `hydra.main` does. Raises UserError for what Hydra cannot do."""
-    from hydra.errors import HydraException
-
-    from posenc.config.compose import initialized, plain_settings
-    from posenc.config.hydra_adapter import run_as_hydra
-    from posenc.running.jobs import run_job
-
-    with initialized(line.config_dir):
-        try:
-            done = run_as_hydra(
-                command, config, lambda settings: run_job(command, plain_settings(command, settings))
-            )
-        except (HydraException, OSError, ValueError) as error:  # the job's own are in `done`
-            raise UserError("hydra", None, first_line(error), hint="see --cfg hydra") from error
-    code: int = done.return_value  # raises what the job raised
-    return code
 
 
 def help_text(command: str, arguments: list[str], width: int) -> str:

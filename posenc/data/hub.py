@@ -9,7 +9,6 @@ import os
 import re
 import socket
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -225,7 +224,7 @@ def reachable() -> bool:
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
         return False
 
-    def connect(_: threading.Event) -> None:
+    def connect() -> None:
         url = urlsplit(endpoint())
         proxy = getproxies().get(url.scheme)
         if proxy and not proxy_bypass(url.hostname or ""):
@@ -234,9 +233,7 @@ def reachable() -> bool:
         socket.create_connection(address, timeout=PATIENCE).close()
 
     try:
-        run_interruptible(
-            connect, limit=PATIENCE
-        )  # a socket's timeout does not cover the look-up of its name
+        run_interruptible(connect, limit=PATIENCE)  # a socket's own does not cover the look-up of its name
     except (OSError, ValueError):
         return False
     return True

@@ -7,8 +7,6 @@ are ever added.
 from __future__ import annotations
 
 import hashlib
-import itertools
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -178,11 +176,12 @@ def _train_bpe(texts: Iterable[str], vocab_size: int, doing: str) -> str:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False)
 
-    def train(given_up: threading.Event) -> str:
-        library.train_from_iterator(itertools.takewhile(lambda _: not given_up.is_set(), texts), trainer)
+    def train() -> str:
+        library.train_from_iterator(texts, trainer)
         return str(library.to_str())
 
-    return run_interruptible(train, waiting=lambda seconds: say(f"{doing}: {seconds:.0f} seconds so far"))
+    say(doing)
+    return run_interruptible(train)
 
 
 def _hf(facts: Text, *, path: str, revision: str) -> Tokenizer:

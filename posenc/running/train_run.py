@@ -6,8 +6,6 @@ import logging
 import os
 from contextlib import suppress
 
-from hydra.core.hydra_config import HydraConfig
-
 from posenc.core.console import say, shown
 from posenc.core.errors import RunError
 from posenc.core.machine import compiler_works, peak_memory
@@ -20,7 +18,7 @@ from posenc.data import (
     prepare,
 )
 from posenc.model.decoder import Decoder, count_parameters
-from posenc.results.settings import spoken_name
+from posenc.results.load import spoken_name
 from posenc.running import run_directory as folder
 from posenc.running.build import build_model, run_facts
 from posenc.running.measure import Outcome, byte_store, measure, tracker_of
@@ -39,7 +37,7 @@ class DivergedRunError(RunError):
     """Loss or gradient are no longer finite; status.json says `diverged`, which is final without --retry."""
 
 
-def run_train(job: TrainJob) -> Outcome:
+def run_train(job: TrainJob, overrides: list[str]) -> Outcome:
     """Train and evaluate, or continue, or find that all is there.
 
     Raises UserError if the corpus is too short, RunError if the run is held: nothing is written.
@@ -51,14 +49,14 @@ def run_train(job: TrainJob) -> Outcome:
         say(f"train.precision=auto is {job.begun_here} here; begun in {job.precision}, this run stays so")
     with StopFlag() as stop:
         try:
-            return _locked(job, stop)
+            return _locked(job, overrides, stop)
         except InterruptedRunError:
             if not stop.guarded:
                 say(f"{stop.name}: stopped before the first step; the same command begins again")
             return Outcome(stop.exit_code)
 
 
-def _locked(job: TrainJob, stop: StopFlag) -> Outcome:
+def _locked(job: TrainJob, overrides: list[str], stop: StopFlag) -> Outcome:
     """Tokenise, lock the directory, run, and write how it ended to status.json."""
     settings, directory, group = job.settings, job.directory, current()
     store = group.in_turn(lambda: prepare(settings["data"], settings["tokenizer"], facts=job.facts))
@@ -77,6 +75,9 @@ def _locked(job: TrainJob, stop: StopFlag) -> Outcome:
         try:
             stop.guard()
             group.first(lambda: folder.forget_diverged(directory))
+            # first: else new settings lie beside "finished"
+            folder.write_status(directory, "running", overrides=overrides)
+            folder.write_config(directory, settings)
             with group.watched():
                 return _run(job, store, trained_bytes, stop)
         except InterruptedRunError:
@@ -93,10 +94,6 @@ def _locked(job: TrainJob, stop: StopFlag) -> Outcome:
 
 def _run(job: TrainJob, store: TokenStore, trained_bytes: TokenStore | None, stop: StopFlag) -> Outcome:
     settings, directory = job.settings, job.directory
-    overrides = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else None
-    # first: else new settings lie beside "finished"
-    folder.write_status(directory, "running", overrides=overrides)
-    folder.write_config(directory, settings)
     model = build_model(settings, job.shape, store.vocab_size)
     windows, length = job.evaluation.windows, settings["context_length"]
     notes = corpus_notes(job.facts, job.evaluation.split, max(windows), length, store)
