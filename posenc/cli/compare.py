@@ -22,8 +22,8 @@ from posenc.results.cells import PROBES
 from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs, protocols_of
 from posenc.results.frame import documents_table, seeds_table
 from posenc.results.load import Run, load_runs
-from posenc.results.rows import only, parse_multiple
 from posenc.results.schema import HEADLINE, REFERENCE_PROTOCOL
+from posenc.results.selection import only, parse_multiple
 from posenc.results.settings import where
 
 OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")  # commas; a row of a mixed table has some in its name

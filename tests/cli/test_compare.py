@@ -144,7 +144,6 @@ def test_a_damaged_run_is_named(posenc: Posenc, sweep: Path) -> None:
         ("--stride 7 --protocol sliding", "--stride=7", "allowed: 16"),
         ("--facet modl", "--facet=modl", "did you mean: model"),
         ("--html notes.md", "--html=notes.md", "allowed: .html"),
-        ("--html " + "x" * 300 + ".html", "--html", "too long"),
         ("--plot-kind heatmap", "--plot-kind=heatmap", "--plot FILE"),
         ("--plot a.jpg", "--plot", "png"),
         ("--plot a.png --plot-width nan", "--plot-width"),
