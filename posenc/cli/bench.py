@@ -37,14 +37,18 @@ from posenc.model.decoder import Decoder, ModelShape, count_parameters, training
 from posenc.report.data import csv_text
 from posenc.report.table import CellText, Report, Table
 from posenc.report.writers import markdown, terminal, width_of, write
-from posenc.results.settings import spoken_name
+from posenc.results.load import spoken_name
 from posenc.running.build import build_decoder, build_model, resolve_parts
 from posenc.running.run_directory import versions
-from posenc.training.compiling import compiled_blocks, resolve_compile
+from posenc.training.device import (
+    compiled_blocks,
+    keep_freed_memory,
+    resolve_compile,
+    resolve_device,
+    resolve_precision,
+)
 from posenc.training.loop import NextTokenLoss, gradients, update
-from posenc.training.oom import keep_freed_memory
-from posenc.training.optimizer import Optimization, build_optimizer, moments_of
-from posenc.training.precision import resolve_device, resolve_precision
+from posenc.training.optimizer import Optimization, build_optimizer
 
 SCHEMA_VERSION = 3
 SHORTEST = 0.05  # seconds of a sample: several calls, where one is shorter
@@ -197,7 +201,7 @@ def _vocabulary(tokenizer: dict[str, Any]) -> int:
     check_tokenizer(tokenizer)
     if tokenizer["name"] == "bpe":
         return int(tokenizer["vocab_size"])
-    nothing = CorpusFacts("", "", "", {}, {}, [], {}, {}, loaded=[])  # no text is read for it
+    nothing = CorpusFacts("", "", "", {}, [], {}, {}, loaded=[])  # no text is read for it
     return build_tokenizer(tokenizer, nothing).vocab_size
 
 
@@ -241,8 +245,7 @@ def _training(case: Case, model: Decoder) -> Work:
         update(optimizer, how.lr)
 
     step()  # makes the moments
-    held = _weights(model) + sum(one.nbytes for one in moments_of(optimizer))
-    return Work(model, case.device, step, inputs.numel(), held)
+    return Work(model, case.device, step, inputs.numel(), 3 * _weights(model))  # with two moments
 
 
 def _evaluation(case: Case, model: Decoder, window: int) -> Work:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -22,27 +23,32 @@ from rich.text import Text
 
 from posenc.config.compose import Jobs
 from posenc.core.errors import RunError, visible
-from posenc.core.machine import resident, wait_for
+from posenc.core.machine import wait_for
 from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer, corpus_notes
 from posenc.data.corpus import known_figures
 from posenc.data.documents import SPLITS
 from posenc.data.hub import go_offline
-from posenc.data.registry import is_streamed, pinned_identity
+from posenc.data.sources import is_streamed, pinned_identity
 from posenc.data.token_cache import smallest_dtype
-from posenc.evaluation.eval_memory import OutOfMemoryError, free_memory
 from posenc.evaluation.evaluate import plan_cells
-from posenc.evaluation.forward_cache import NotApplicableError, n_inputs, window_losses
+from posenc.evaluation.forward_cache import (
+    NotApplicableError,
+    OutOfMemoryError,
+    free_memory,
+    n_inputs,
+    window_losses,
+)
 from posenc.model.decoder import Decoder, count_parameters, forward_flops
 from posenc.report.captions import millions
 from posenc.report.writers import width_of
-from posenc.results.settings import spoken_name
+from posenc.results.load import spoken_name
 from posenc.running.build import build_decoder, build_model
 from posenc.running.jobs import applicable, seed_by_seed, validated
 from posenc.running.measure import subject_and_request
 from posenc.running.run_directory import OPEN, run_state
 from posenc.running.train_job import TrainJob
 from posenc.training.checkpoint import KEPT
-from posenc.training.oom import keep_freed_memory
+from posenc.training.device import keep_freed_memory
 
 # Jobs that differ in these, or in train.lr, alone share one estimate.
 NO_COST = ("seed", "name", "experiment_name", "runs_dir", "tracking")
@@ -150,7 +156,7 @@ def _print(estimated: list[tuple[TrainJob, Estimate]]) -> int:
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("state")
     total, code, device = 0.0, 0, estimated[0][0].device
-    here = resident("VmRSS") or 0 if device.type == "cpu" else 0
+    here = psutil.Process().memory_info().rss if device.type == "cpu" else 0
     free = free_memory() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
     for job, found in estimated:
         state = run_state(job.directory, job.settings["eval"])
