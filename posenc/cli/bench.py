@@ -30,7 +30,7 @@ from posenc.evaluation.fixed_target import block_of
 from posenc.model.decoder import training_flops
 from posenc.report.bench import FORMATS, render
 from posenc.report.writers import width_of, write
-from posenc.results.settings import spoken_name
+from posenc.results.load import spoken_name
 from posenc.running.build import build_decoder, resolve_parts
 from posenc.running.signals import debugging
 from posenc.training.device import resolve_compile, resolve_device, resolve_precision

@@ -31,7 +31,7 @@ from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer, corpus_
 from posenc.data.corpus import known_figures
 from posenc.data.documents import SPLITS
 from posenc.data.hub import go_offline
-from posenc.data.registry import is_streamed, pinned_identity
+from posenc.data.sources import is_streamed, pinned_identity
 from posenc.data.token_cache import smallest_dtype
 from posenc.evaluation.evaluate import plan_cells
 from posenc.evaluation.forward_cache import (

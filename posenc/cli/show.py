@@ -23,7 +23,7 @@ from posenc.model.decoder import Decoder
 from posenc.report.pictures.measure import FAR, measure
 from posenc.report.pictures.panels import FORMATS, Picture
 from posenc.report.pictures.text import picture_text
-from posenc.results.settings import spoken_name
+from posenc.results.load import spoken_name
 from posenc.running.build import build_decoder, build_model, resolve_parts
 from posenc.running.eval_job import stored_run
 from posenc.training.checkpoint import check_weights, load_weights

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from posenc.results.cells import Row
-from posenc.results.load import Run
+from posenc.results.load import Run, encoding_of
 from posenc.results.selection import Selected, mixed_values
-from posenc.results.settings import differing, encoding_of, knob_words, options_of, settings_of
+from posenc.results.settings import differing, knob_words, options_of, settings_of
 
 CODE = "code"
 OPTION = ("attention.", "positions.")  # groups whose choice is named by options_of

@@ -16,8 +16,7 @@ from posenc.core.console import say
 from posenc.core.errors import UserError, visible
 from posenc.core.machine import usable_cores
 from posenc.report.captions import length
-from posenc.results.load import Run, load_runs
-from posenc.results.run_summary import run_summary
+from posenc.results.load import Run, load_runs, run_summary
 from posenc.running.jobs import requested_targets, state_of, validated
 from posenc.running.run_directory import DIVERGED, FINISHED, LOG
 from posenc.running.signals import CODES, SWEEP, setting

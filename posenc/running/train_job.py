@@ -39,7 +39,7 @@ from posenc.data import (
     inspect,
 )
 from posenc.model.decoder import count_parameters, training_flops
-from posenc.results.settings import spoken_name
+from posenc.results.load import spoken_name
 from posenc.running.build import build_decoder, code_of, resolve_parts
 from posenc.running.measure import Job
 from posenc.tracking import check_tracking

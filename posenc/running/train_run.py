@@ -18,7 +18,7 @@ from posenc.data import (
     prepare,
 )
 from posenc.model.decoder import Decoder, count_parameters
-from posenc.results.settings import spoken_name
+from posenc.results.load import spoken_name
 from posenc.running import run_directory as folder
 from posenc.running.build import build_model, run_facts
 from posenc.running.measure import Outcome, byte_store, measure, tracker_of

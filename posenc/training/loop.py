@@ -25,7 +25,7 @@ from posenc.model.fused import next_token_loss
 from posenc.training.checkpoint import NonFiniteWeightsError, resume, save_checkpoint
 from posenc.training.device import autocast, is_out_of_memory, keep_freed_memory
 from posenc.training.distributed import Stop, current
-from posenc.training.optimizer import Optimization, build_optimizer, learning_rate
+from posenc.training.optimizer import AdamW, Optimization, build_optimizer, learning_rate
 
 
 class NextTokenLoss(nn.Module):
@@ -56,12 +56,12 @@ def gradients(
     return loss.detach(), torch.nn.utils.clip_grad_norm_(loss_of.parameters(), grad_clip)
 
 
-def update(optimizer: torch.optim.Optimizer, lr: float) -> None:
+def update(optimizer: AdamW, lr: float) -> None:
     """Move the weights along the gradients at learning rate `lr`, and drop the gradients."""
     for group in optimizer.param_groups:
         group["lr"] = lr
     optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
+    optimizer.zero_grad()
 
 
 @dataclass(frozen=True)

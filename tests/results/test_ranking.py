@@ -9,13 +9,13 @@ from scipy import stats
 
 from posenc.results.cells import samples_of
 from posenc.results.load import load_runs
-from posenc.results.moderated import shared_variances
 from posenc.results.ranking import (
     COLLAPSED,
     MORE_DOCUMENTS,
     MORE_SEEDS,
     SAME,
     compare_with,
+    shared_variances,
     verdict,
 )
 from posenc.results.rows import group_runs
