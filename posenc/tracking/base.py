@@ -39,7 +39,7 @@ class TrackedRun:
     directory: Path
 
     def png(self, kinds: Sequence[str]) -> dict[str, bytes]:
-        """Draw plots by kind (keys of `posenc.report.plots.PLOTS`), but those nothing was measured for."""
+        """Draw plots by kind (keys of `posenc.report.charts.PLOTS`), but those nothing was measured for."""
         drawn = {kind: self._of_stored(f"the plot {kind}", partial(_plot, kind)) for kind in kinds}
         return {kind: png for kind, png in drawn.items() if png}
 
@@ -65,8 +65,7 @@ class TrackedRun:
 
 
 def _plot(kind: str, run: Any) -> bytes | None:
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # at first it says what fonts it found
-    from posenc.report.plots import plot_bytes
+    from posenc.report.charts import plot_bytes
     from posenc.results.comparison import CompareRequest, compare_runs, protocols_of
 
     if not (measured := protocols_of([run])):
@@ -269,7 +268,7 @@ def check_shared(prefix: str, timeout: float, plots: Sequence[str]) -> None:
     """Raise UserError for what is no time, and for a plot that there is none of."""
     if not (math.isfinite(timeout) and timeout > 0):
         raise UserError(f"{prefix}.timeout", timeout, "not a time", allowed="seconds above 0")
-    from posenc.report.plots import PLOTS
+    from posenc.report.charts import PLOTS
 
     for plot in plots:
         if plot not in PLOTS:

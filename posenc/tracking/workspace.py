@@ -9,7 +9,7 @@ from typing import Any
 
 from posenc.core.console import run_interruptible
 from posenc.core.errors import RunError, UserError
-from posenc.report.plots import PLOTS
+from posenc.report.charts import PLOTS
 from posenc.tracking.base import reason
 from posenc.tracking.wandb import POSITION, has_key, host, load_wandb
 

@@ -133,7 +133,7 @@ def test_a_plot_that_fails_is_one_warning_and_the_others_are_drawn(
             raise ZeroDivisionError("no width\nat all")
         return b"drawn"
 
-    monkeypatch.setattr("posenc.report.plots.plot_bytes", fails)
+    monkeypatch.setattr("posenc.report.charts.plot_bytes", fails)
     run = TrackedRun("r", None, [], {}, write_run(tmp_path))
     assert run.png(["change", "context"]) == {"context": b"drawn"}
     (line,) = [one.getMessage() for one in caplog.records]
