@@ -38,8 +38,7 @@ from posenc.config.checks import check_model
 from posenc.core.machine import wait_for
 from posenc.core.paths import conf_dir
 from posenc.model.decoder import ModelShape
-from posenc.training.oom import keep_freed_memory
-from posenc.training.precision import resolve_device
+from posenc.training.device import keep_freed_memory, resolve_device
 
 ENCODINGS = ["nope", "learned", "rope", "alibi", "t5"]
 PEERS = ("x-transformers", "transformers")

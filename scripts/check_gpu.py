@@ -35,9 +35,9 @@ from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.options import Offset, Randomized, Window
 from posenc.model import flex, kernels
 from posenc.model.decoder import Decoder, ModelShape, initialize
+from posenc.training.device import autocast
 from posenc.training.loop import NextTokenLoss, gradients, update
 from posenc.training.optimizer import Optimization, build_optimizer
-from posenc.training.precision import autocast
 
 MODELS = {
     "small": ModelShape("small", d_model=512, n_layers=10, n_heads=8, mlp_ratio=4),

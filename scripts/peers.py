@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from posenc.core.seeds import generator_for
 from posenc.encodings import build_encoding
 from posenc.model.decoder import Decoder, ModelShape, initialize
-from posenc.training.compiling import compiled_blocks
+from posenc.training.device import autocast, compiled_blocks
 from posenc.training.loop import NextTokenLoss, gradients, update
 from posenc.training.optimizer import Optimization, build_optimizer
-from posenc.training.precision import autocast
 
 VOCABULARY = 256  # bytes
 HOW = Optimization(1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0, 0.0, 1.0)

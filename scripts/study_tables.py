@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -180,20 +180,11 @@ def bench(words: str) -> str:
 
 
 def directions(words: str) -> str:
-    """A line for each paper's table with something to compare."""
+    """A line for each paper's table: how many of its changes from T on were measured, and go the same way."""
     runs: list[Run] = load_runs([ROOT / words.strip()])
-    lines = ["| paper's table | pass | fail | cannot tell |", "| --- | ---: | ---: | ---: |"]
-    every: dict[str, Counter[str]] = {outcome: Counter() for outcome in ("pass", "fail", "cannot tell")}
-    total = dict.fromkeys(every, 0)
+    lines = ["| paper's table | changes beside ours | of the same sign |", "| --- | ---: | ---: |"]
     for table in tables():
-        checks = [check for block in against(runs, table).blocks for check in block.checks]
-        count = {outcome: sum(check.outcome == outcome for check in checks) for outcome in total}
-        total = {outcome: total[outcome] + count[outcome] for outcome in total}
-        for outcome, whats in every.items():
-            whats.update(check.what for check in checks if check.outcome == outcome)
-        lines.append(f"| {table} | {' | '.join(map(str, count.values()))} |")
-    lines.append(f"| in all | {' | '.join(map(str, total.values()))} |")
-    lines.append(f"| different ones | {' | '.join(str(len(whats)) for whats in every.values())} |")
-    lines += ["", "| not as published | times |", "| --- | ---: |"]
-    lines += [f"| {what} | {n} |" for what, n in every["fail"].most_common()]
+        rows = against(runs, table).rows
+        pairs = [(one.published_change or 0, one.measured_change or 0) for one in rows if one.difference]
+        lines.append(f"| {table} | {len(pairs)} | {sum((a > 0) == (b > 0) for a, b in pairs)} |")
     return "\n".join(lines) + "\n"

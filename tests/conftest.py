@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
@@ -66,6 +67,14 @@ def place(tmp_path: Path, shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -
     yield folder
     monkeypatch.undo()
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def store(place: Path, corpus: Path) -> Any:
+    """The tiny corpus as bytes."""
+    import tiny_model
+
+    return tiny_model.tokens_of(corpus)
 
 
 @pytest.fixture(autouse=True)

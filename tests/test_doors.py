@@ -13,7 +13,7 @@ import tiny
 import tiny_model
 
 from posenc.running.run_lock import locked
-from posenc.training.compiling import compiled_blocks
+from posenc.training.device import compiled_blocks
 
 Posenc = Callable[..., tiny.Result]
 

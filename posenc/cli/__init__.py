@@ -6,8 +6,7 @@ import atexit
 import os
 import sys
 import traceback
-from types import SimpleNamespace
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, cast
 
 import typer
 
@@ -41,7 +40,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},  # of every command below
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    add_completion=False,
     epilog=(
         "[b]Examples[/b]\n\n"
         "posenc train encoding=rope\n\n"
@@ -60,9 +58,6 @@ HYDRA: dict[str, Any] = {  # these print a help of their own
 }
 
 AGAINST = "Beside a paper's table, such as alibi-table2; a wrong name lists them."
-RUNS_SORTS = ("path", "status", "encoding", "seed", "age", "tokens", "speed", "loss", "longest")
-SHELLS = ("bash", "zsh", "fish")
-PLOT_KINDS = ("context", "change", "positions", "heatmap", "training", "probes")
 Text: TypeAlias = str | None
 Texts: TypeAlias = list[str] | None
 
@@ -72,9 +67,15 @@ def option(help: str, *names: str, metavar: str | None = None, complete: Any = N
 
 
 def choice(*names: str, help: str = "") -> Any:
-    """Return an option whose help lists its values, and which completes them."""
+    """Return an option whose help lists its values, which completes them and refuses others."""
     listed = f"{', '.join(names[:-1])} or {names[-1]}."
-    return typer.Option(help=help or listed, autocompletion=one_of(*names))
+
+    def check(param: typer.CallbackParam, value: str | None) -> str | None:
+        if value is not None and value not in names:
+            raise UserError(param.opts[0], value, "no such choice", allowed=names)
+        return value
+
+    return typer.Option(help=help or listed, autocompletion=one_of(*names), callback=check)
 
 
 def where(help: str) -> Any:
@@ -98,7 +99,10 @@ Dirs = Annotated[
         autocompletion=complete_run,
     ),
 ]
-Protocol = Annotated[str, choice(*PROTOCOLS, help=f"How the loss was measured: {', '.join(PROTOCOLS)}.")]
+Protocol = Annotated[
+    str,
+    option(f"How the loss was measured: {', '.join(PROTOCOLS)} or all.", complete=one_of(*PROTOCOLS, "all")),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 
 
@@ -156,7 +160,6 @@ def compare_command(
     facet: Annotated[
         Text, option("A table for each value: context_length, model, ...", metavar="KEY")
     ] = None,
-    extensions: Annotated[str, choice("rows", "columns", help="Extensions as rows or as columns.")] = "rows",
     length: Annotated[Text, option("The targets measured at this multiple of T, such as 16x.")] = None,
     corpus: Annotated[Text, option("Measured on this corpus.")] = None,
     split: Annotated[Text, choice("test", "validation")] = None,
@@ -166,15 +169,29 @@ def compare_command(
     ] = False,
     against: Annotated[Text, option(AGAINST, metavar="TABLE", complete=complete_table)] = None,
     plot: Annotated[Text, option("A picture: .png, .svg or .pdf.", metavar="FILE")] = None,
-    plot_kind: Annotated[Text, choice(*PLOT_KINDS)] = None,
+    plot_kind: Annotated[
+        Text, option("By default context, the loss by context; a wrong name lists the others.")
+    ] = None,
     plot_width: Annotated[float | None, option("Inches; default 5.5; 3.3 is a column of a paper.")] = None,
     html: Annotated[Text, option("One page with charts and tables.", metavar="FILE")] = None,
 ) -> None:
     """The comparison: rows encodings, columns lengths; from disk, nothing is measured."""
-    options = SimpleNamespace(**locals())
-    from posenc.cli.compare import run_compare
+    from posenc.cli.compare import Output, listed, multiples, run_compare
+    from posenc.results.comparison import CompareRequest
 
-    run_compare(options)
+    request = CompareRequest(
+        protocol=protocol,
+        metric=cast("Any", metric),
+        rows=listed("--rows", rows),
+        columns=multiples("--columns", columns),
+        sort=sort,
+        baseline=baseline,
+        facet=facet,
+        allow_mixed=allow_mixed,
+    )
+    records = {"length": length, "corpus": corpus, "split": split, "stride": stride}
+    output = Output(format, per, full, explain, against, plot, plot_kind, plot_width, html)
+    run_compare(runs or ["runs"], where or [], records, request, output)
 
 
 @app.command(name="encodings")
@@ -198,7 +215,7 @@ def check_command(
     every: Annotated[bool, option("Every encoding there is, as a matrix.", "--all")] = False,
     json: Json = False,
 ) -> None:
-    """Hold an encoding to the laws: `posenc check encoding=rope`. Exit 1 if one is broken; -m sweeps."""
+    """Hold an encoding to the laws: `posenc check encoding=rope`. Exit 1 if one is broken."""
     from posenc.cli.check import run_check
 
     raise typer.Exit(run_check(_line(context, overrides), every=every, as_json=json))
@@ -265,16 +282,12 @@ def runs_command(
     directories: Dirs = None,
     where: Annotated[Texts, where("Only runs with this setting; all of them, where several.")] = None,
     format: Annotated[str, choice("table", "json")] = "table",
-    sort: Annotated[str, choice(*RUNS_SORTS)] = "path",
-    reverse: Annotated[bool, option("The other way round.", "--reverse")] = False,
-    watch: Annotated[bool, option("Again every two seconds, while something runs.", "--watch")] = False,
+    sort: Annotated[str, choice("path", "status", "age", "loss")] = "path",
 ) -> None:
     """What is on disk: status, progress, speed, losses, and why something failed."""
     from posenc.cli.runs import print_runs
 
-    paths = directories or ["runs"]
-    code = print_runs(paths, where=where or [], format=format, sort=sort, reverse=reverse, watch=watch)
-    raise typer.Exit(code)
+    print_runs(directories or ["runs"], where or [], format, sort)
 
 
 @app.command(name="export")
@@ -301,28 +314,14 @@ def doctor_command(json: Json = False) -> None:
 def dashboard_command(
     entity: Annotated[Text, option("User or team; default: the account's own.")] = None,
     project: Annotated[Text, option("Default: the one that runs are tracked in.")] = None,
-    protocol: Protocol = "fixed-target",
+    protocol: Annotated[str, option("Whose loss is drawn.", complete=one_of(*PROTOCOLS))] = "fixed-target",
     length: Annotated[str, option("The bars: at this multiple of T.")] = "8x",
-    dry_run: Annotated[bool, option("Print its JSON, send nothing.", "--dry-run")] = False,
     out: Annotated[Text, option("Write its JSON, send nothing.", metavar="FILE")] = None,
 ) -> None:
     """Add a view to W&B that compares encodings, and print its address."""
-    from posenc.cli.dashboard import make_dashboard
+    from posenc.tracking.workspace import make_dashboard
 
-    make_dashboard(entity, project, protocol=protocol, length=length, dry_run=dry_run, out=out)
-
-
-@app.command(name="completion")
-def completion_command(
-    shell: Annotated[
-        Text, typer.Argument(help="bash, zsh or fish; default: this one.", autocompletion=one_of(*SHELLS))
-    ] = None,
-    install: Annotated[bool, option("Put it where the shell finds it.", "--install")] = False,
-) -> None:
-    """Completion of commands, settings and values at a TAB: prints the script, or installs it."""
-    from posenc.cli.completion import print_completion
-
-    print_completion(shell, install)
+    make_dashboard(entity, project, protocol, length, out)
 
 
 def own_flags(context: typer.Context) -> list[str]:
@@ -354,10 +353,6 @@ def main(command: str | None = None) -> None:
     if "--debug" in arguments:
         arguments = [word for word in arguments if word != "--debug"]
         os.environ[DEBUG] = "1"  # for Hydra, and for the jobs of a sweep
-    if "_POSENC_COMPLETE" in os.environ:  # a TAB in a shell
-        from posenc.cli.completion import answer_tab
-
-        answer_tab(app)
     try:
         with StopFlag() as stop:
             _run(arguments, stop)
@@ -378,4 +373,6 @@ def _run(arguments: list[str], stop: StopFlag) -> None:
             traceback.print_exc()  # and the exit code of the error
         elif debugging() and isinstance(error, Exception):
             raise
+        elif "_POSENC_COMPLETE" in os.environ:  # at a TAB an error is of no use
+            sys.exit()
         sys.exit(report_error(error, stop))

@@ -30,11 +30,10 @@ from posenc.evaluation.fixed_target import block_of
 from posenc.model.decoder import training_flops
 from posenc.report.bench import FORMATS, render
 from posenc.report.writers import width_of, write
-from posenc.results.settings import spoken_name
+from posenc.results.load import spoken_name
 from posenc.running.build import build_decoder, resolve_parts
 from posenc.running.signals import debugging
-from posenc.training.compiling import resolve_compile
-from posenc.training.precision import resolve_device, resolve_precision
+from posenc.training.device import resolve_compile, resolve_device, resolve_precision
 
 SCHEMA_VERSION = 2
 CELL = "from posenc.cli.bench_cell import main; main()"

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch.utils.benchmark import Timer
 
 from posenc.core.errors import first_line
-from posenc.core.machine import LiveTensors, peak_of, usable_cores, wait_for
+from posenc.core.machine import LiveTensors, compiler_works, peak_of, usable_cores, wait_for
 from posenc.core.seeds import generator_for, seed_for
 from posenc.data import Split, TokenStore
 from posenc.evaluation.forward_cache import DRAWS, EvalContext, window_losses
@@ -33,10 +33,9 @@ from posenc.model.decoder import Decoder, ModelShape, count_parameters, product_
 from posenc.running.build import build_model
 from posenc.running.run_directory import versions
 from posenc.running.signals import debugging
-from posenc.training.compiling import compiled_blocks, works
+from posenc.training.device import compiled_blocks, keep_freed_memory
 from posenc.training.loop import NextTokenLoss, gradients, update
-from posenc.training.oom import keep_freed_memory
-from posenc.training.optimizer import Optimization, build_optimizer, moments_of
+from posenc.training.optimizer import Optimization, build_optimizer
 
 SHORTEST = 0.05  # seconds of a sample: several calls, where one is shorter
 WARM_UP = 2  # calls before anything is timed
@@ -77,7 +76,7 @@ class Work:
 
     def peak(self) -> int:
         """Return the bytes at the peak of one call, weights and moments counted, the rest measured."""
-        with peak_of(self.device, self.tensors) as found:
+        with peak_of(self.device) as found:
             self.run()
             wait_for(self.device)
         return self.held + found[0]
@@ -100,7 +99,8 @@ def training(asked: Settings, settings: Settings, model: Decoder) -> Work:
         update(optimizer, how.lr)
 
     step()  # makes the moments
-    held = _weights(model) + sum(one.nbytes for one in moments_of(optimizer))
+    moments = (value for state in optimizer.state.values() for value in state.values())
+    held = _weights(model) + sum(one.nbytes for one in moments if isinstance(one, torch.Tensor))
     return Work(model, step, inputs.numel(), held)
 
 
@@ -151,7 +151,7 @@ def measure(asked: Settings, device: torch.device) -> dict[str, Any]:
     }
     for into in answer["evaluation"]:
         _compare(into, partial(evaluation, asked, into["window"]), both, asked["repeats"], compiled=False)
-    if compiled and not works(device):
+    if compiled and not compiler_works(device):
         answer["training"]["reason"] = "torch.compile does not work here"
         return answer
     with compiled_blocks(both[0][1], compiled), compiled_blocks(both[1][1], compiled):

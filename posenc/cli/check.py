@@ -16,9 +16,9 @@ from posenc.config.overrides import CommandLine, key_of, refuse_others
 from posenc.core.console import shown
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import choice_files
-from posenc.laws import LAWS, Subject, Verdict, judge
+from posenc.laws import LAWS, Subject, Verdict, judge, statement
 from posenc.model.decoder import Decoder, ModelShape
-from posenc.results.settings import spoken_name
+from posenc.results.load import spoken_name
 from posenc.running.build import build_model, resolve_parts
 from posenc.running.signals import debugging
 
@@ -38,30 +38,30 @@ Checked = tuple[str, dict[str, Any], dict[str, Verdict]]  # label, resolved sett
 def run_check(line: CommandLine, *, every: bool, as_json: bool) -> int:
     """Check what the overrides choose and print it; 1 if a law is broken, else 0.
 
-    With `every`, encodings that refuse the settings are listed below the others, and the code is 1.
+    Of several, those that refuse the settings are listed below the others, and the code is 1.
     """
     refuse_others(line, CHECKED, "is nothing that the laws look at")
     if every:
         line = _every_encoding(line)
-    composed = compose_jobs("train", line)
-    many = every or composed.sweep
-    prepared = []
-    refused: dict[str, UserError] = {}
-    for job in composed.jobs:
-        label = " ".join([spoken_name(job.settings["encoding"]) or "", *own_overrides(job, composed.jobs)])
-        try:
-            prepared.append((label, *prepare(job)))
-        except UserError as error:
-            if not every:
-                raise (error.within(f"in the job {' '.join(job.overrides)}") if many else error) from None
-            refused[label] = error
-    if not prepared:
-        raise next(iter(refused.values()))
+    jobs = compose_jobs("train", replace(line, multirun=True)).jobs  # commas need no -m here
+    many = every or len(jobs) > 1
     checked: list[Checked] = []
-    with shown("checked", len(prepared)) as progress:
-        for label, settings, subject in prepared:
-            progress.update(len(checked), visible(label))
-            checked.append((label, settings, {law: judge(law, subject, debug=debugging()) for law in LAWS}))
+    refused: dict[str, UserError] = {}
+    with shown("checked", len(jobs)) as progress:
+        for i, job in enumerate(jobs):
+            label = " ".join([spoken_name(job.settings["encoding"]) or "", *own_overrides(job, jobs)])
+            progress.update(i, visible(label))
+            try:
+                settings, subject = prepare(job)
+            except UserError as error:
+                if not many:
+                    raise
+                refused[label] = error
+            else:
+                verdicts = {law: judge(law, subject, debug=debugging()) for law in LAWS}
+                checked.append((label, settings, verdicts))
+    if not checked:
+        raise next(iter(refused.values()))
     if as_json:
         documents = [_document(settings, verdicts) for _, settings, verdicts in checked]
         documents += [
@@ -120,16 +120,10 @@ def _failed(verdicts: Mapping[str, Verdict]) -> list[str]:
 
 
 def _document(settings: dict[str, Any], verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
-    rows = [
-        {
-            "law": law,
-            "statement": LAWS[law].statement,
-            "verdict": v.status,
-            "figure": v.figure,
-            "reason": v.reason,
-        }
-        for law, v in verdicts.items()
-    ]
+    rows = []
+    for law, v in verdicts.items():
+        row = {"law": law, "statement": statement(law), "verdict": v.status}
+        rows.append({**row, "figure": v.figure, "reason": v.reason})
     return {**settings, "passed": not _failed(verdicts), "verdicts": rows}
 
 
@@ -156,7 +150,7 @@ def _print(checked: Sequence[Checked], refused: Mapping[str, UserError], *, matr
             line = Text(f"{visible(label)} fails {law}" if matrix else f"{law:<12}")
             line.append(f" {verdict.status:<5}", style=MARKS[verdict.status][1]).append(visible(words))
             if verdict.status == "fail":
-                line.append(f"\n  the law: {LAWS[law].statement}", style="dim")
+                line.append(f"\n  the law: {statement(law)}", style="dim")
             console.print(line)
     for label, error in refused.items():
         console.print(f"{visible(label)} is not checked: {visible(error.problem)}")

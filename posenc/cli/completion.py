@@ -1,4 +1,4 @@
-"""Completion at a TAB: Typer's scripts and hooks, with Hydra's keys, groups and values behind them.
+"""Hydra's keys, groups and values for Typer's completion at a TAB.
 
 Runs at every TAB, so it reads YAML files and imports neither Hydra nor torch.
 """
@@ -7,18 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import typer
 
-from posenc.core.errors import RunError, UserError
 from posenc.evaluation import PROTOCOLS
 
-VARIABLE = "_POSENC_COMPLETE"
-SHELLS = ("bash", "zsh", "fish")
 DATA_GROUPS = ("data", "tokenizer")  # all that `posenc data` reads
 
 
@@ -120,31 +115,3 @@ def _next_level(keys: Iterable[str], begun: str) -> list[str]:
 
 def _fitting(listed: Iterable[str], begun: str) -> list[str]:
     return [one for one in listed if one.startswith(begun)]
-
-
-def answer_tab(app: typer.Typer) -> None:
-    """Print what fits, for the shell that the environment names, and exit; errors are of no use there."""
-    from typer.completion import completion_init
-
-    completion_init()
-    with suppress(Exception):
-        app(sys.argv[1:], prog_name="posenc", complete_var=VARIABLE)
-    sys.exit()
-
-
-def print_completion(shell: str | None, install: bool) -> None:
-    """Print Typer's script for a shell, or install it. Raises UserError for a shell without one."""
-    from typer.completion import get_completion_script
-    from typer.completion import install as install_script
-
-    shell = shell or Path(os.environ.get("SHELL", "")).name
-    if shell not in SHELLS:
-        raise UserError("SHELL", shell, "there is no completion for it", allowed=SHELLS)
-    if not install:
-        print(get_completion_script(prog_name="posenc", complete_var=VARIABLE, shell=shell))
-        return
-    try:
-        _, path = install_script(shell=shell, prog_name="posenc", complete_var=VARIABLE)
-    except (OSError, ValueError) as error:
-        raise RunError(f"completion for {shell} could not be installed: {error}") from error
-    print(f"written: {path}\na new shell completes posenc")

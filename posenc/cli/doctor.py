@@ -128,7 +128,7 @@ def torch() -> Iterator[Finding]:
     import torch
 
     from posenc.core.machine import usable_cores
-    from posenc.training.precision import resolve_device, resolve_precision
+    from posenc.training.device import resolve_device, resolve_precision
 
     build, device = torch.version.cuda or torch.version.hip, resolve_device("auto")
     yield Finding("torch", "ok", f"{torch.__version__}, built for {f'GPUs ({build})' if build else 'CPU'}")
@@ -191,7 +191,7 @@ def wandb() -> Iterator[Finding]:
     """Look for a key. Nothing is logged in to, no key is shown."""
     from posenc.tracking.wandb import has_key, host, requested_mode
 
-    key, mode = has_key(), requested_mode() or "online"
+    key, mode = has_key(), requested_mode()
     text = f"key {'found' if key else 'not found'}; {host()}, mode {mode}"
     advice = "tracking=wandb writes offline runs; wandb sync sends them, wandb login saves a key"
     yield _judged("W&B", text, None if key and mode == "online" else "note", advice)

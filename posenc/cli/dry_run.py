@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -24,17 +25,22 @@ from rich.text import Text
 from posenc.config.compose import Jobs
 from posenc.core.console import shown
 from posenc.core.errors import RunError, visible
-from posenc.core.machine import peak_of, resident, wait_for
+from posenc.core.machine import peak_of, wait_for
 from posenc.core.seeds import generator_for
 from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer, corpus_notes
 from posenc.data.corpus import known_figures
 from posenc.data.documents import SPLITS
 from posenc.data.hub import go_offline
-from posenc.data.registry import is_streamed, pinned_identity
+from posenc.data.sources import is_streamed, pinned_identity
 from posenc.data.token_cache import smallest_dtype
-from posenc.evaluation.eval_memory import OutOfMemoryError, free_memory
 from posenc.evaluation.evaluate import plan_cells
-from posenc.evaluation.forward_cache import NotApplicableError, n_inputs, window_losses
+from posenc.evaluation.forward_cache import (
+    NotApplicableError,
+    OutOfMemoryError,
+    free_memory,
+    n_inputs,
+    window_losses,
+)
 from posenc.model.decoder import Decoder, count_parameters, forward_flops, training_flops
 from posenc.model.fused import token_losses
 from posenc.report.captions import millions
@@ -45,9 +51,8 @@ from posenc.running.measure import subject_and_request
 from posenc.running.run_directory import OPEN, run_state
 from posenc.running.train_job import TrainJob
 from posenc.training.checkpoint import KEPT
+from posenc.training.device import autocast, keep_freed_memory
 from posenc.training.loop import NextTokenLoss, gradients
-from posenc.training.oom import keep_freed_memory
-from posenc.training.precision import autocast
 
 # Jobs that differ in these, or in train.lr, alone share one estimate.
 NO_COST = ("seed", "name", "experiment_name", "runs_dir", "tracking")
@@ -110,7 +115,7 @@ def _print(estimated: list[tuple[TrainJob, Estimate]]) -> int:
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("state")
     total, code, device = 0.0, 0, estimated[0][0].device
-    here = resident("VmRSS") or 0 if device.type == "cpu" else 0
+    here = psutil.Process().memory_info().rss if device.type == "cpu" else 0
     free = free_memory() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
     for job, found in estimated:
         state = run_state(job.directory, job.settings["eval"])
@@ -228,7 +233,7 @@ def _evaluation(job: TrainJob, store: TokenStore, sampler: Sampler) -> tuple[flo
     passes: dict[int | None, dict[tuple[int, str], float]] = {}  # tokens, by targets of a window and by pass
     problems = []
     for cell in plan_cells(subject, request, job.evaluation.protocols):
-        targets = int(getattr(cell.plan, "block", getattr(cell.plan, "stride", cell.window)))
+        targets = int(getattr(cell.plan, "block", None) or getattr(cell.plan, "stride", None) or cell.window)
         try:
             window_losses(subject, store.tokens.__getitem__, 0, cell.window, targets)  # of no window
             inputs = n_inputs(subject.effective_encoding(cell.window), cell.window, targets)
@@ -334,7 +339,7 @@ class Sampler:
             return clock() - began
 
         timed()  # the first time sets up
-        with peak_of(self.job.device, self.model.parameters()) as held:
+        with peak_of(self.job.device) as held:
             seconds = timed()
         seconds = min(seconds, timed())
         deeper = forward_flops(self.whole, window) / forward_flops(self.model, window) if window else 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
 from collections.abc import Collection
@@ -9,13 +10,11 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from posenc.config.conf_text import chosen_settings, command_tree, config_dir_of, groups
-from posenc.core.errors import UserError, first_line
+from posenc.core.errors import UserError
 from posenc.core.paths import choice_files
 from posenc.report.writers import width_of, write
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
     from posenc.config.compose import Jobs
     from posenc.config.overrides import CommandLine
 
@@ -33,41 +32,40 @@ def run_train_or_eval(
     if {"--help", "-h"} & set(arguments):
         write(help_text(command, arguments, min(WIDEST, width_of(sys.stdout))), sys.stdout)
         return 0
+    from posenc.config.compose import compose_jobs
+    from posenc.config.overrides import parse, refuse_unknown_flags
     from posenc.running.signals import RETRY, setting
     from posenc.training.distributed import run_distributed
 
-    with setting(RETRY, "1") if retry else nullcontext():
-        return run_distributed(lambda: _run(command, arguments, own_flags, dry_run))
-
-
-def _run(command: str, arguments: list[str], own_flags: Collection[str], dry_run: bool) -> int:
-    from posenc.config.compose import compose_jobs
-    from posenc.config.overrides import parse, refuse_unknown_flags
-    from posenc.training.distributed import alone, current
-
     refuse_unknown_flags(command, arguments, own_flags)
     line = parse(arguments)
-    if (line.asks_hydra or dry_run) and not current().is_first:
-        return 0
-    if line.asks_hydra:
-        from posenc.config.hydra_adapter import print_answer
+    if line.asks_hydra or dry_run:
+        return _answer(command, line, dry_run) if os.environ.get("RANK", "0") == "0" else 0
+    with setting(RETRY, "1") if retry else nullcontext():
+        return run_distributed(lambda: run_jobs(command, line, compose_jobs(command, line)))
 
-        if line.prints_config:
-            compose_jobs(command, line)  # wrong input is refused in posenc's words here too
-        print_answer(command, [*line.flags, *line.overrides])  # Hydra's parser wants them before or after
-        return 0
-    composed = compose_jobs(command, line)
-    if dry_run:
+
+def _answer(command: str, line: CommandLine, dry_run: bool) -> int:
+    """Print what is asked without running anything: an estimate, or what Hydra's own flags want."""
+    from posenc.config.compose import compose_jobs
+
+    if dry_run and not line.asks_hydra:
         from posenc.cli.dry_run import print_dry_run
 
-        with alone():
-            return print_dry_run(composed)
-    return run_jobs(command, line, composed)
+        return print_dry_run(compose_jobs(command, line))
+    from posenc.config.hydra_adapter import print_answer
+
+    if line.prints_config:
+        compose_jobs(command, line)  # wrong input is refused in posenc's words here too
+    print_answer(command, [*line.flags, *line.overrides])  # Hydra's parser wants them before or after
+    return 0
 
 
 def run_jobs(command: str, line: CommandLine, composed: Jobs) -> int:
     """Validate all jobs, then run them; return the exit code. Raises UserError, RunError."""
-    from posenc.running.jobs import applicable, seed_by_seed
+    from hydra.core.utils import configure_log
+
+    from posenc.running.jobs import applicable, run_job, seed_by_seed
     from posenc.running.sweep import fails_fast, named_sweep, run_sweep
     from posenc.training.distributed import current
 
@@ -79,7 +77,8 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs) -> int:
         fails_fast(composed)
     composed = current().in_turn(lambda: applicable(command, composed))
     if composed.config is not None:
-        return _run_one(command, line, composed.config)
+        configure_log(composed.config.hydra.job_logging, composed.config.hydra.verbose)
+        return run_job(command, composed.jobs[0])
     with named_sweep(composed.jobs):
         composed = seed_by_seed(composed)
         if composed.launcher is None:
@@ -87,25 +86,6 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs) -> int:
         from posenc.running.slurm import run_launched
 
         return run_launched(command, line, composed)
-
-
-def _run_one(command: str, line: CommandLine, config: DictConfig) -> int:
-    """Run the one job as `hydra.main` does. Raises UserError for what Hydra cannot do."""
-    from hydra.errors import HydraException
-
-    from posenc.config.compose import initialized, plain_settings
-    from posenc.config.hydra_adapter import run_as_hydra
-    from posenc.running.jobs import run_job
-
-    with initialized(line.config_dir):
-        try:
-            done = run_as_hydra(
-                command, config, lambda settings: run_job(command, plain_settings(command, settings))
-            )
-        except (HydraException, OSError, ValueError) as error:  # the job's own are in `done`
-            raise UserError("hydra", None, first_line(error), hint="see --cfg hydra") from error
-    code: int = done.return_value  # raises what the job raised
-    return code
 
 
 def help_text(command: str, arguments: list[str], width: int) -> str:

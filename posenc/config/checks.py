@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from posenc.evaluation import PROTOCOLS, resolve_length, resolve_lengths
 from posenc.evaluation.extensions import resolve_extend
 from posenc.evaluation.fixed_target import block_of, check_block
 from posenc.model.decoder import Decoder, ModelShape
+from posenc.training.device import PRECISIONS
 from posenc.training.optimizer import OPTIMIZERS, Optimization
-from posenc.training.precision import PRECISIONS
 
 NAME = re.compile(r"[A-Za-z0-9._+-]+")
 LARGEST = 2**63 - 1  # what files, seeds and tensors can hold
@@ -58,12 +59,11 @@ def whole(key: str, value: Any, *, least: int, most: int = LARGEST) -> int:
     allowed = f"a whole number from {least}" + (f" to {most}" if most < LARGEST else "")
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UserError(key, value, "wrong type", allowed=allowed)
-    written = f"{value:.0f}" if abs(value) < 1e16 else repr(value).replace("e+", "e")  # 1e30 as it was typed
     if isinstance(value, float) and not value.is_integer():  # nor are nan and infinity
         raise UserError(key, value, "not a whole number", allowed=allowed)
     if not least <= value <= most:
-        problem = "too small" if value < least else "too large"
-        raise UserError(key, written, problem, allowed=f"a whole number from {least} to {most}")
+        written = f"{value:.0f}" if abs(value) < 1e16 else repr(value).replace("e+", "e")  # 1e30 as typed
+        raise UserError(key, written, "too small" if value < least else "too large", allowed=allowed)
     return int(value)
 
 
@@ -76,16 +76,20 @@ def between(key: str, value: float, low: float, high: float, *, open_low: bool =
     return float(value)
 
 
+def one_of(key: str, value: str, choices: Iterable[str]) -> str:
+    """One of the choices. Raises UserError."""
+    if value not in choices:
+        raise UserError(key, value, "there is no such choice", allowed=choices)
+    return value
+
+
 def check_batch_tokens(value: object, context_length: int) -> int:
     """Tokens in one update: a window at least. Raises UserError."""
     batch_tokens = whole("train.batch_tokens", value, least=1, most=LARGEST_BATCH)
     if batch_tokens < context_length:
-        raise UserError(
-            "train.batch_tokens",
-            batch_tokens,
-            f"holds no window of context_length={context_length}",
-            allowed=f"a whole number from {context_length}",
-        )
+        problem = f"holds no window of context_length={context_length}"
+        allowed = f"a whole number from {context_length}"
+        raise UserError("train.batch_tokens", batch_tokens, problem, allowed=allowed)
     return batch_tokens
 
 
@@ -96,25 +100,20 @@ def check_model(model: dict[str, Any]) -> ModelShape:
         for key, value in model.items()
         if key != "name"
     }
-    if sizes["d_model"] % sizes["n_heads"]:
-        d_model = sizes["d_model"]
-        fitting = [h for h in range(1, d_model + 1) if d_model % h == 0 and h <= 64]
-        raise UserError(
-            "model.n_heads",
-            sizes["n_heads"],
-            f"does not divide the width model.d_model={d_model}",
-            allowed=", ".join(map(str, fitting)),
-        )
+    d_model, n_heads = sizes["d_model"], sizes["n_heads"]
+    if d_model % n_heads:
+        fitting = ", ".join(str(h) for h in range(1, min(d_model, 64) + 1) if d_model % h == 0)
+        problem = f"does not divide the width model.d_model={d_model}"
+        raise UserError("model.n_heads", n_heads, problem, allowed=fitting)
     return ModelShape(name=_model_name(str(model["name"]), sizes), **sizes)
 
 
 def _model_name(name: str, sizes: dict[str, int]) -> str:
     """The name of the YAML while the sizes are its own, else the sizes themselves."""
     path = choice_file("model", name)
-    if path is not None:
-        own = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        if any(own.get(key, value) != value for key, value in sizes.items()):
-            return f"d{sizes['d_model']}L{sizes['n_layers']}H{sizes['n_heads']}M{sizes['mlp_ratio']}"
+    own = {} if path is None else yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    if any(own.get(key, value) != value for key, value in sizes.items()):
+        return f"d{sizes['d_model']}L{sizes['n_layers']}H{sizes['n_heads']}M{sizes['mlp_ratio']}"
     return name
 
 
@@ -132,50 +131,37 @@ def check_evaluation(
     for key, value in settings.items():
         if value is None and key != "stride":
             raise UserError(f"eval.{key}", "null", "must be given")
-    for protocol in settings["protocols"]:
-        if protocol not in PROTOCOLS:
-            raise UserError("eval.protocols", protocol, "there is no such protocol", allowed=list(PROTOCOLS))
-    if not settings["protocols"]:
+    protocols = [one_of("eval.protocols", name, PROTOCOLS) for name in settings["protocols"]]
+    if not protocols:
         raise UserError("eval.protocols", "[]", "no protocol to measure with", allowed=list(PROTOCOLS))
-    if settings["split"] not in ("test", "validation"):
-        raise UserError("eval.split", settings["split"], "not a split", allowed=["test", "validation"])
-    if settings["precision"] not in PRECISIONS:
-        raise UserError(
-            "eval.precision", settings["precision"], "there is no such precision", allowed=PRECISIONS
-        )
+    split = one_of("eval.split", settings["split"], ("test", "validation"))
     fraction = between("eval.target_fraction", settings["target_fraction"], 0, 1, open_low=True)
     # T itself is always measured: it is the crop line that every change is held against
     windows = sorted({*resolve_lengths(settings["lengths"], context_length), context_length})
-    if windows[-1] > LONGEST_CONTEXT:
-        too_long = max(
-            settings["lengths"], key=lambda one: resolve_length("eval.lengths", one, context_length)
-        )
-        raise UserError("eval.lengths", too_long, "too large", allowed=f"up to {LONGEST_CONTEXT} tokens")
+    for given in settings["lengths"]:
+        if resolve_length("eval.lengths", given, context_length) > LONGEST_CONTEXT:
+            raise UserError("eval.lengths", given, "too large", allowed=f"up to {LONGEST_CONTEXT} tokens")
     block = block_of(fraction, context_length)
     chosen = dict(extend or {"name": "none"})
     tune = bool(chosen.pop("tune", False))
-    if tune or "fixed-target" in settings["protocols"]:  # knobs are chosen by it, whatever measures
+    if tune or "fixed-target" in protocols:  # knobs are chosen by it, whatever measures
         check_block(windows[0], block)
     given = settings["stride"]
     stride = block if given is None else resolve_length("eval.stride", given, context_length)
-    if "sliding" in settings["protocols"] and stride > windows[0]:
-        raise UserError(
-            "eval.stride",
-            settings["stride"],
-            f"steps over tokens in the shortest window, {windows[0]} tokens",
-            allowed=f"1 to {windows[0]} tokens",
-        )
-    if tune and settings["split"] == "validation":
+    if "sliding" in protocols and stride > windows[0]:
+        problem = f"steps over tokens in the shortest window, {windows[0]} tokens"
+        raise UserError("eval.stride", given, problem, allowed=f"1 to {windows[0]} tokens")
+    if tune and split == "validation":
         hint = "report test documents: eval.split=test"
         raise UserError("extend.tune", True, "would choose on the documents that it reports", hint=hint)
     return EvalPlan(
         windows=windows,
-        protocols=list(dict.fromkeys(settings["protocols"])),
-        split=settings["split"],
+        protocols=list(dict.fromkeys(protocols)),
+        split=split,
         target_fraction=fraction,
         max_targets=whole("eval.max_targets", settings["max_targets"], least=1),
         batch_tokens=whole("eval.batch_tokens", settings["batch_tokens"], least=1),
-        precision=settings["precision"],
+        precision=one_of("eval.precision", settings["precision"], PRECISIONS),
         stride=stride,
         extend=resolve_extend(chosen),
         tune=tune,
@@ -183,21 +169,18 @@ def check_evaluation(
 
 
 def check_optimization(train: dict[str, Any], optim: dict[str, Any]) -> Optimization:
-    if optim["name"] not in OPTIMIZERS:
-        raise UserError("optim.name", optim["name"], "there is no such optimizer", allowed=OPTIMIZERS)
-    infinity = math.inf
+    def number(key: str, high: float = math.inf, *, open_low: bool = False) -> float:
+        return between(f"optim.{key}", optim[key], 0, high, open_low=open_low)
+
     return Optimization(
-        name=optim["name"],
-        lr=between("train.lr", train["lr"], 0, infinity, open_low=True),
-        betas=(
-            between("optim.beta1", optim["beta1"], 0, 0.9999),
-            between("optim.beta2", optim["beta2"], 0, 0.99999),
-        ),
-        eps=between("optim.eps", optim["eps"], 0, infinity, open_low=True),
-        weight_decay=between("optim.weight_decay", optim["weight_decay"], 0, infinity),
-        grad_clip=between("optim.grad_clip", optim["grad_clip"], 0, infinity, open_low=True),
-        warmup_fraction=between("optim.warmup_fraction", optim["warmup_fraction"], 0, 1),
-        final_lr_fraction=between("optim.final_lr_fraction", optim["final_lr_fraction"], 0, 1),
+        name=one_of("optim.name", optim["name"], OPTIMIZERS),
+        lr=between("train.lr", train["lr"], 0, math.inf, open_low=True),
+        betas=(number("beta1", 0.9999), number("beta2", 0.99999)),
+        eps=number("eps", open_low=True),
+        weight_decay=number("weight_decay"),
+        grad_clip=number("grad_clip", open_low=True),
+        warmup_fraction=number("warmup_fraction", 1),
+        final_lr_fraction=number("final_lr_fraction", 1),
     )
 
 
@@ -210,10 +193,7 @@ def check_name(key: str, value: str) -> str:
 
 
 def check_runs_dir(given: str, folder: Path, *, writing: bool) -> None:
-    """A folder below `runs_dir` is there or can be made; with `writing` by this user, here. Raises UserError.
-
-    Nothing is made, so a full disk or a quota shows only later.
-    """
+    """A folder below `runs_dir` is there or can be made; with `writing` by this user. Raises UserError."""
     if not given:
         raise UserError("runs_dir", "''", "is not a folder", hint="runs_dir=. is the working folder")
     place = next(path for path in (folder, *folder.parents) if os.path.lexists(path))

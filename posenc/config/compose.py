@@ -1,14 +1,15 @@
-"""Compose every job of a command line through Hydra's compose API, before anything runs."""
+"""Compose every job of a command line through Hydra's compose API; say what is wrong in the user's words."""
 
 from __future__ import annotations
 
 import dataclasses
 import glob
 import json
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -16,38 +17,32 @@ import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, QuotedString
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from posenc.config.checks import LARGEST
-from posenc.config.conf_text import command_tree
-from posenc.config.errors import (
-    is_choice,
-    no_search,
-    no_such_choice,
-    translated,
-    unknown_key,
-    unreadable,
-    unreadable_yaml,
-)
-from posenc.config.hydra_adapter import (
-    BASIC_LAUNCHER,
-    BASIC_SWEEPER,
-    combinations,
-    override_parser,
-    resolve_hydra,
-)
+from posenc.config.conf_text import groups
+from posenc.config.hydra_adapter import BASIC_LAUNCHER, BASIC_SWEEPER, combinations, override_parser
 from posenc.config.overrides import CommandLine, is_hydras, key_of, quoted
 from posenc.config.schema import LAUNCHER, EvalConfig, TrainConfig, register_schemas
 from posenc.core.console import say
-from posenc.core.errors import UserError, first_line, visible
-from posenc.core.paths import conf_dir, expanded, is_folder, refuse_taken_names
+from posenc.core.errors import UserError, first_line, nearest, visible
+from posenc.core.paths import choice_files, conf_dir, expanded, is_folder, refuse_taken_names
 from posenc.results.load import load_run, run_places
 from posenc.training.checkpoint import checkpoint_paths
 
 SCHEMAS = {"train": TrainConfig, "eval": EvalConfig}
+# Hydra's own choices of a folder: posenc makes the run directory.
+FOLDERS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.job.chdir", "hydra.output_subdir")
+NO_SEARCH = "posenc's sweeps are grids: leave hydra/sweeper out"
+WANTED = {  # in the words of OmegaConf, and in ours
+    "Integer": "a whole number",
+    "Float": "a number",
+    "Boolean": "true or false",
+    "not a ListConfig": "a list, written [a,b]",
+}
 
 
 @dataclass(frozen=True)
@@ -64,7 +59,7 @@ class Jobs:
 
     jobs: list[ComposedJob]
     n_jobs: int = 1  # at once; -1: one for each GPU, or for each core where there is none
-    launcher: str | None = None  # a plug-in's (running.launchers); None: posenc runs the jobs itself
+    launcher: str | None = None  # the name of a plug-in's; None: posenc runs the jobs itself
     config: DictConfig | None = None  # of a single job: as composed, with Hydra's own part
 
     @property
@@ -82,7 +77,7 @@ def compose_jobs(command: str, line: CommandLine) -> Jobs:
     if not jobs.sweep:
         return jobs
     every = list(jobs.jobs)
-    for experiment in jobs.jobs[0].settings["sweep"].get("also", ()):
+    for experiment in jobs.jobs[0].settings["sweep"]["also"]:
         kept = [o for o in line.overrides if key_of(o) != "experiment"]
         again = dataclasses.replace(line, overrides=[*kept, f"experiment={experiment}"], multirun=True)
         every += _jobs_of(command, again).jobs
@@ -99,26 +94,28 @@ def frozen(settings: dict[str, Any]) -> str:
 
 def _jobs_of(command: str, line: CommandLine) -> Jobs:
     """Compose the jobs that the line itself names, without those of `sweep.also`."""
+    for override in line.overrides:
+        if key_of(override) in FOLDERS:
+            hint = "an evaluation is kept in the directory of its run"
+            if command == "train":
+                hint = "runs_dir=FOLDER experiment_name=GROUP name=NAME gives FOLDER/GROUP/NAME-HASH"
+            raise UserError(override, None, "posenc makes the run directory, not Hydra", hint=hint)
+        if key_of(override) == "experiment" and is_sweep(override):
+            hint = "a command for each; one that is to bring another along says so itself: sweep.also"
+            raise UserError("experiment", override.partition("=")[2], "one at a time", hint=hint)
     with initialized(line.config_dir) as search:
         deciding = of_the_sweep(line)
-        for override in deciding:
-            if key_of(override) == "experiment" and is_sweep(override):
-                hint = "a command for each; one that is to bring another along says so itself: sweep.also"
-                raise UserError("experiment", override.partition("=")[2], "one at a time", hint=hint)
         base = _compose(command, [*search, *(deciding if line.multirun or deciding else line.overrides)])
-        _refuse_folders(command, base)
         mode, params = base.hydra.mode, base.hydra.sweeper.get("params") or {}
-        choices = base.hydra.runtime.choices
-        launcher = str(choices["hydra/launcher"])
+        launcher = str(base.hydra.runtime.choices["hydra/launcher"])
         if not (line.multirun or mode == RunMode.MULTIRUN or (mode is None and params)):
             if mode is None and launcher != "basic":
                 raise UserError("hydra/launcher", launcher, "launches the jobs of a sweep", hint="add -m")
             if deciding:
                 base = _compose(command, [*search, *line.overrides])
-            base.hydra.mode = RunMode.RUN
             return Jobs([ComposedJob(line.overrides, plain_settings(command, base))], config=base)
         if base.hydra.sweeper._target_ != BASIC_SWEEPER:
-            raise no_search(str(choices["hydra/sweeper"]))
+            raise UserError("hydra/sweeper", base.hydra.runtime.choices["hydra/sweeper"], NO_SEARCH)
         jobs: list[ComposedJob] = []
         for overrides in _grid(command, [*(f"{k!s}={v}" for k, v in params.items()), *line.overrides]):
             try:
@@ -132,21 +129,6 @@ def _jobs_of(command: str, line: CommandLine) -> Jobs:
         return Jobs(jobs, launcher=None if ours else launcher)
 
 
-def _refuse_folders(command: str, config: DictConfig) -> None:
-    """Raise UserError where Hydra is to choose a folder: posenc makes the run directory."""
-    usual = command_tree(command)["hydra"]
-    given = OmegaConf.to_container(config.hydra, resolve=False)
-    assert isinstance(given, dict)
-    for key in ("run.dir", "sweep.dir", "sweep.subdir", "job.chdir", "output_subdir"):
-        section, _, name = key.rpartition(".")
-        value, default = ((tree[section] if section else tree)[name] for tree in (given, usual))
-        if value != default:
-            hint = "an evaluation is kept in the directory of its run"
-            if command == "train":
-                hint = "runs_dir=FOLDER experiment_name=GROUP name=NAME gives FOLDER/GROUP/NAME-HASH"
-            raise UserError(f"hydra.{key}", value, "posenc makes the run directory, not Hydra", hint=hint)
-
-
 def checked_n_jobs(value: object) -> int:
     """Check `hydra.launcher.n_jobs`. Raises UserError."""
     if isinstance(value, int) and (value >= 1 or value == -1):
@@ -158,11 +140,6 @@ def checked_n_jobs(value: object) -> int:
 def of_the_sweep(line: CommandLine) -> list[str]:
     """Return the overrides that decide who runs a sweep; the others may fit some of its jobs only."""
     return [o for o in line.overrides if key_of(o) == "experiment" or is_hydras(o)]
-
-
-def of_the_job(job: ComposedJob) -> list[str]:
-    """Return the job's overrides without those for Hydra."""
-    return [o for o in job.overrides if not is_hydras(o)]
 
 
 def own_overrides(job: ComposedJob, jobs: list[ComposedJob]) -> list[str]:
@@ -192,7 +169,7 @@ def is_sweep(override: str) -> bool:
     try:
         return OverridesParser.create().parse_override(override).is_sweep_override()
     except HydraException as error:
-        raise unreadable(override) from error
+        raise _unreadable(override) from error
 
 
 def _grid(command: str, overrides: list[str]) -> list[list[str]]:
@@ -247,29 +224,28 @@ def _compose(command: str, overrides: list[str]) -> DictConfig:
     """Compose one configuration, with Hydra's own part. Raises UserError."""
     for override in overrides:  # encoding=[alibi,rope]: Hydra would merge both and keep the last one's name
         group, _, value = override.partition("=")
-        if value.strip().startswith("[") and is_choice(override):
-            several = f"several at once: tracking=several tracking.trackers={value}"
-            hint = several if group == "tracking" else f"for a sweep: -m {group}=A,B"
-            raise UserError(group, value, "takes one choice", hint=hint)
+        if value.strip().startswith("[") and _is_choice(override):
+            raise UserError(group, value, "takes one choice", hint=f"for a sweep: -m {group}=A,B")
     try:
         return compose(command, overrides, return_hydra_config=True)
-    except MissingConfigException as error:
-        raise no_such_choice(error) from error
-    except (HydraException, OmegaConfBaseException, AssertionError, ValueError, OSError) as error:
-        trained = partial(_compose, "train") if command == "eval" else None
-        raise translated(overrides, error, partial(_compose, command), trained) from error
-    except yaml.YAMLError as error:
-        raise unreadable_yaml(error) from error
+    except (
+        HydraException,
+        OmegaConfBaseException,
+        yaml.YAMLError,
+        AssertionError,
+        ValueError,
+        OSError,
+    ) as error:
+        raise _explained(command, overrides, error) from error
 
 
 def plain_settings(command: str, config: DictConfig) -> dict[str, Any]:
-    """Return the configuration as plain data, without Hydra's own part, to which `${hydra:...}` may refer.
+    """Return the configuration as plain data, without Hydra's own part.
 
     Raises UserError for unknown keys (`+foo=1`) and missing ones (`~seed`).
     """
     kept = OmegaConf.masked_copy(config, [str(k) for k in config if k != "hydra"])
     try:
-        resolve_hydra(config)
         settings = OmegaConf.to_container(kept, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         key = str(getattr(error, "full_key", None) or "override")
@@ -289,7 +265,7 @@ def _check_keys(settings: dict[Any, Any], schema: Any, prefix: str) -> None:
             raise UserError(f"{prefix}{name}", None, "is needed and cannot be taken away")
     for key, value in settings.items():
         if key not in fields:
-            raise unknown_key(f"{prefix}{key}", None, [f"{prefix}{name}" for name in fields])
+            raise _unknown_key(f"{prefix}{key}", None, [f"{prefix}{name}" for name in fields])
         if value is None and hints[key] is not Any and type(None) not in get_args(hints[key]):
             raise UserError(f"{prefix}{key}", None, "needs a value, and what it refers to is null")
         section = fields[key].default_factory
@@ -303,3 +279,108 @@ def _check_sizes(settings: dict[Any, Any], prefix: str) -> None:
             _check_sizes(value, f"{prefix}{key}.")
         elif isinstance(value, int) and abs(value) > LARGEST:
             raise UserError(f"{prefix}{key}", value, "too large", allowed=f"up to {LARGEST}")
+
+
+def _explained(command: str, overrides: list[str], error: Exception) -> UserError:
+    """Return what to say of the override, or of the YAML, that Hydra could not compose."""
+    if isinstance(error, OverrideParseException):
+        return _unreadable(error.override)
+    if isinstance(error, MissingConfigException):
+        return _no_such_choice(error)
+    if isinstance(error, yaml.YAMLError):
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        where, line = ("--config-dir", "") if mark is None else (str(mark.name), f" in line {mark.line + 1}")
+        return UserError(where, None, f"cannot be read as YAML{line}: {problem or first_line(error)}")
+    cause = error.__cause__ or error
+    if in_file := re.match(r"In '([^']+)': \w+ raised while composing config:\n(.+)", str(error)):
+        hint = f"it stands for {in_file[1].rpartition('/')[0]}; to set anything else, begin with the line\n"
+        hint += "# @package _global_      and choose others by a defaults list: - override /encoding: rope"
+        return UserError(
+            f"{in_file[1]}.yaml", None, in_file[2], hint=hint if "not in" in in_file[2] else None
+        )
+    choosing = {*groups(command), "hydra/launcher", "hydra.searchpath"}
+    single = [o for o in overrides if o.partition("=")[0] in choosing and not is_sweep(o)]
+    config = compose(command, single, return_hydra_config=True)
+    known = _keys(config)
+    wrong = str(getattr(cause, "full_key", None))
+    for key, value in {key_of(o): o.partition("=")[2] for o in overrides}.items():  # the last one counts
+        inside = [name for name in known if name.startswith(f"{key}.")]
+        if key not in known and key not in choosing:
+            return _unknown_key(key, value or None, known, command)
+        if "Ambiguous value" in str(error) and is_sweep(f"{key}={value}"):
+            hint = "for a sweep add -m; for a list write [a,b]"
+            if OmegaConf.is_list(OmegaConf.select(config, key)):
+                hint = f"a list is written so: '{key}=[{value}]'"
+            return UserError(key, value, "several values", hint=hint)
+        if key == wrong and inside:
+            return UserError(key, value, "is a group of settings: name one of them", allowed=inside)
+        if key == wrong:
+            said = first_line(cause)
+            wanted = next((f"allowed: {words}" for kind, words in WANTED.items() if kind in said), None)
+            return UserError(key, value, said, hint=wanted)
+    return UserError(wrong if wrong != "None" else "override", None, first_line(cause))
+
+
+def _unreadable(override: str) -> UserError:
+    hint = "no spaces around '='; quote what holds spaces or brackets:\n'eval.lengths=[1x,2x]'"
+    if override in choice_files("encoding"):
+        hint = f"did you mean: encoding={override}"
+    return UserError(override, None, "cannot be read as KEY=VALUE", hint=hint)
+
+
+def _no_such_choice(error: MissingConfigException) -> UserError:
+    group, _, choice = (error.missing_cfg_file or "").rpartition("/")
+    if not group:
+        return UserError(choice, None, first_line(error))
+    hint = f"one of your own needs --config-dir DIR with its YAML in DIR/{group}/"
+    if group == "hydra/launcher":
+        hint = "slurm needs a plug-in: pip install 'posenc[slurm]'"
+    if group == "hydra/sweeper":
+        return UserError(group, choice, NO_SEARCH)
+    return UserError(group, choice, f"there is no such {group}", allowed=list(error.options or []), hint=hint)
+
+
+def _unknown_key(key: str, value: object, known: list[str], command: str = "train") -> UserError:
+    """Return the error for a key that does not exist, with the nearest dotted key, or whose it is."""
+    group, _, name = key.partition(".")
+    if command == "eval" and group in {f.name for f in dataclasses.fields(TrainConfig)} - set(known):
+        own = "a run is measured as it was trained; what eval takes: posenc eval --help"
+        return UserError(key, value, "is the run's own", hint=own)
+    parent = key.rpartition(".")[0]
+    while not (siblings := [k for k in known if k.rpartition(".")[0] == parent]):
+        parent = parent.rpartition(".")[0]
+    known = [k for k in known if k.startswith("hydra") == key.startswith("hydra")]
+    leaf = nearest(key, {k.rpartition(".")[2]: None for k in known}) if "." not in key else None
+    alike = [k for k in known if leaf is not None and k.rpartition(".")[2] == leaf]
+    close = " or ".join(alike) or nearest(key, [k for k in known if not key.startswith(f"{k}.")])
+    hint: str | None = f"did you mean: {close}"
+    files = choice_files(group) if _is_choice(f"{group}=") else {}
+    texts = {choice: path.read_text(encoding="utf-8") for choice, path in files.items()}
+    having = [choice for choice, text in texts.items() if name and name in (yaml.safe_load(text) or {})]
+    if having:
+        hint = f"{key} is a setting of {group}={', '.join(having)}"
+    return UserError(
+        key,
+        value,
+        "there is no such setting",
+        allowed=", ".join(sorted(siblings)),
+        hint=hint if close or having else None,
+    )
+
+
+def _is_choice(override: str) -> bool:
+    """Return whether it chooses a YAML of a group (`encoding=rope`); `encoding={base:5}` does not."""
+    group, _, value = override.partition("=")
+    if not re.fullmatch(r"\w[\w/]*", group) or value.lstrip().startswith("{"):
+        return False
+    return os.path.isdir(conf_dir() / group)  # noqa: PTH112  Path.is_dir raises for a name too long
+
+
+def _keys(config: Any, prefix: str = "") -> list[str]:
+    keys: list[str] = []
+    for key in config:
+        keys.append(f"{prefix}{key}")
+        child = OmegaConf.select(config, str(key), throw_on_missing=False)
+        if isinstance(child, DictConfig):
+            keys += _keys(child, f"{prefix}{key}.")
+    return keys

@@ -1,4 +1,4 @@
-"""Every use of Hydra's private interfaces: its argument parser, its grids, and how it runs one job."""
+"""Every use of Hydra's private interfaces: its argument parser, its grids, its launchers."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import logging
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import hydra
 from hydra._internal.callbacks import Callbacks
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.core.utils import JobReturn, configure_log, run_job
-from hydra.types import HydraContext
-from omegaconf import DictConfig, OmegaConf
+from hydra.core.plugins import Plugins
+from hydra.types import HydraContext, RunMode
+from omegaconf import DictConfig
 
 from posenc.config.schema import register_schemas
 from posenc.core.errors import UserError
@@ -69,34 +68,15 @@ def print_answer(command: str, arguments: list[str]) -> None:
     answer()
 
 
-def hydra_context(config: DictConfig) -> HydraContext:
-    """Return the context in which Hydra runs jobs of this configuration; needs an initialized Hydra."""
-    return HydraContext(GlobalHydra.instance().config_loader(), Callbacks(config))
+def launcher_of(
+    command: str, overrides: list[str], task: Callable[[DictConfig], int]
+) -> tuple[Any, DictConfig]:
+    """Return the plug-in's launcher that these overrides choose, and its configuration.
 
-
-def run_as_hydra(command: str, config: DictConfig, task: Callable[[DictConfig], int]) -> JobReturn:
-    """Run one composed job as `hydra.main` does: with its logging, callbacks and environment.
-
-    `hydra.main` would compose the same configuration twice more (0.2 s each).
+    Needs an initialized Hydra.
     """
-    context = hydra_context(config)
-    configure_log(config.hydra.hydra_logging, config.hydra.verbose)
-    context.callbacks.on_run_start(config=config, config_name=command)
-    done = run_job(task, config, "hydra.run.dir", None, context)
-    context.callbacks.on_run_end(config=config, config_name=command, job_return=done)
-    return done
-
-
-def resolve_hydra(config: DictConfig) -> None:
-    """Let `${hydra:...}` read Hydra's part of `config`; within a job of Hydra's it does already."""
-    if "hydra" in config:
-        HydraConfig.instance().set_config(config)
-        OmegaConf.register_new_resolver("hydra", _known_value, replace=True)
-
-
-def _known_value(path: str) -> Any:
-    """Return what is the same in the job; its number or its folder would be another one there."""
-    value = OmegaConf.select(cast(DictConfig, HydraConfig.get()), path)
-    if value is None:  # Hydra's own resolver returns null
-        raise ValueError(f"hydra.{path} is not known before the job runs")
-    return value
+    own = GlobalHydra.instance().hydra
+    assert own is not None
+    config = own.compose_config(command, overrides, RunMode.MULTIRUN, with_log_configuration=True)
+    context = HydraContext(GlobalHydra.instance().config_loader(), Callbacks(config))
+    return Plugins.instance().instantiate_launcher(context, task, config), config

@@ -72,16 +72,10 @@ class EvalSettings:
 
 @dataclass
 class SweepSettings:
-    """How a sweep goes on; not part of the settings of its jobs."""
+    """How a sweep goes on, and what else belongs to it; not part of the settings of its jobs."""
 
     fail_fast: bool = MISSING
-
-
-@dataclass
-class TrainSweepSettings(SweepSettings):
-    """A training sweep may consist of several experiments."""
-
-    also: list[str] = MISSING
+    also: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -98,7 +92,7 @@ class TrainConfig:
     train: TrainSettings = field(default_factory=TrainSettings)
     eval: EvalSettings = field(default_factory=EvalSettings)
     tracking: dict[str, Any] = field(default_factory=dict)
-    sweep: TrainSweepSettings = field(default_factory=TrainSweepSettings)
+    sweep: SweepSettings = field(default_factory=SweepSettings)
     context_length: int = MISSING
     seed: int = MISSING
     device: str = MISSING

@@ -1,20 +1,30 @@
-"""Measure this machine: cores, and the memory that a piece of work holds."""
+"""Measure this machine: cores, compiler, and the memory that a piece of work holds."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import logging
+import os
 import re
 import resource
+import sys
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
+
+from posenc.core.errors import first_line
+from posenc.core.paths import cache_dir
+
+log = logging.getLogger(__name__)
 
 
 def usable_cores() -> int:
@@ -28,6 +38,19 @@ def wait_for(device: torch.device) -> None:
     """Wait until everything that was asked of the device is done."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
+
+
+@cache
+def compiler_works(device: torch.device) -> bool:
+    """Whether torch.compile works for the device here: tried once. If not, a warning says why."""
+    # compiled code is kept beside posenc's other caches, so that the runs of a sweep share it
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "compiled"))
+    try:
+        torch.compile(lambda x: x.relu() + 1)(torch.ones(2, device=device))
+    except Exception as error:  # compilers, linkers and Triton each raise their own
+        log.warning("torch.compile does not work here, the model runs without it: %s", first_line(error))
+        return False
+    return True
 
 
 class LiveTensors(TorchDispatchMode):
@@ -69,53 +92,31 @@ class LiveTensors(TorchDispatchMode):
 
 
 @contextmanager
-def peak_of(device: torch.device, before: Iterable[torch.Tensor]) -> Iterator[list[int]]:
+def peak_of(device: torch.device) -> Iterator[list[int]]:
     """Append to the list, at the end, the bytes that the work inside held at its peak.
 
-    On a GPU by its allocator; on Linux by the process's peak above what it held before; elsewhere by the live
-    tensors other than those of `before`.
+    On a GPU by its allocator; else by the process's peak above what it held before (macOS: its highest ever).
     """
     found: list[int] = []
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         start = torch.cuda.memory_allocated(device)
-        yield found
-        found.append(torch.cuda.max_memory_allocated(device) - start)
-    elif device.type == "cpu" and _reset_peak() and (resident_before := resident("VmRSS")) is not None:
-        yield found
-        found.append(max(0, (resident("VmHWM") or 0) - resident_before))
     else:
-        meter = LiveTensors()
-        meter.ignore(before)
-        with meter:
-            yield found
-        found.append(meter.peak)
-
-
-def resident(field: str) -> int | None:
-    """Return the bytes this process holds (VmRSS) or held at most (VmHWM, which psutil lacks); Linux only."""
-    try:
-        found = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.M)
-    except OSError:
-        return None
-    return int(found[1]) * 1024 if found else None
+        gc.collect()
+        with suppress(OSError, AttributeError):  # return freed memory to the kernel, let VmHWM begin anew
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+            Path("/proc/self/clear_refs").write_text("5")
+        start = psutil.Process().memory_info().rss
+    yield found
+    found.append(max(0, peak_memory(device) - start))
 
 
 def peak_memory(device: torch.device) -> int:
     """Return the bytes this process held at most, on the GPU if it runs there."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    if (peak := resident("VmHWM")) is not None:  # getrusage's begins with what the parent held
-        return peak
+    if sys.platform == "linux":  # where getrusage's begins with what the parent held, and psutil has none
+        found = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.M)
+        if found:
+            return int(found[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
-
-
-def _reset_peak() -> bool:
-    """Return freed memory to the kernel and let VmHWM begin anew; False where that cannot be done."""
-    gc.collect()
-    try:
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")
-    except (OSError, AttributeError):
-        return False
-    return True

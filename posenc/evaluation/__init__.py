@@ -1,10 +1,19 @@
-"""Protocols: how the loss of a trained model at longer windows is measured, one protocol a file."""
+"""Protocols: how the loss of a trained model at longer windows is measured, one protocol a file.
+
+Lengths are whole numbers of tokens, or multiples of the training length such as `4x`.
+"""
 
 from __future__ import annotations
 
-from posenc.evaluation.lengths import resolve_length, resolve_lengths
+import re
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any
 
-# Protocol -> its module in this package: what it offers stands in `plans.ProtocolModule`.
+from posenc.core.errors import UserError
+
+# Protocol -> its module in this package, which has NAME, plan(request) and measure(context, plan, window);
+# optional: UNIT (or `unit` in its plan), windows_of(request).
 PROTOCOLS = {
     "fixed-target": "fixed_target",
     "sliding": "sliding",
@@ -13,5 +22,31 @@ PROTOCOLS = {
     "induction": "induction",
     "far-copy": "far_copy",
 }
+ALLOWED = "positive whole numbers of tokens, or multiples of context_length such as 0.5x, 1x, 8x"
 
-__all__ = ["PROTOCOLS", "resolve_length", "resolve_lengths"]
+
+def resolve_lengths(lengths: Iterable[Any], context_length: int) -> list[int]:
+    """Resolve `[0.5x, 1x, 512]` to window lengths in tokens, ascending, each once.
+
+    Raises UserError for what is not a positive whole number of tokens.
+    """
+    windows = {resolve_length("eval.lengths", length, context_length) for length in lengths}
+    if not windows:
+        raise UserError("eval.lengths", "[]", "no length to evaluate at", allowed=ALLOWED)
+    return sorted(windows)
+
+
+def resolve_length(key: str, length: Any, context_length: int) -> int:
+    """Resolve one length to tokens. Raises UserError that names `key`."""
+    if isinstance(length, int) and not isinstance(length, bool):
+        tokens = Fraction(length)
+    elif isinstance(length, str) and (match := re.fullmatch(r"(\d+(?:\.\d+)?)(x?)", length.strip())):
+        tokens = Fraction(match[1]) * (context_length if match[2] else 1)
+    else:
+        raise UserError(key, length, "not a length", allowed=ALLOWED)
+    if tokens.denominator != 1 or tokens < 1:
+        problem = (
+            f"is {float(tokens):g} tokens at context_length={context_length}, not a positive whole number"
+        )
+        raise UserError(key, length, problem, allowed=ALLOWED)
+    return int(tokens)

@@ -8,17 +8,17 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
 from posenc.evaluation import PROTOCOLS
-from posenc.evaluation.eval_memory import OutOfMemoryError
-from posenc.evaluation.forward_cache import EvalContext, NotApplicableError
-from posenc.evaluation.plans import EvalRequest, Planned, ProtocolModule, windows_of
+from posenc.evaluation.forward_cache import EvalContext, NotApplicableError, OutOfMemoryError
+from posenc.evaluation.plans import EvalRequest, windows_of
 from posenc.results.schema import UNIT, Record, make_record
 from posenc.results.store import find_record, write_record
-from posenc.training.oom import keep_freed_memory
+from posenc.training.device import keep_freed_memory
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Cell:
     """One number to measure: a protocol's targets at one window, by the model in `context`."""
 
     context: EvalContext
-    module: ProtocolModule
-    plan: Planned
+    module: ModuleType
+    plan: Any  # what module.plan(request) gave
     window: int  # tokens
 
 
@@ -76,10 +76,9 @@ def evaluate(
     return records
 
 
-def protocol_module(protocol: str) -> ProtocolModule:
+def protocol_module(protocol: str) -> ModuleType:
     """Import the module of a protocol of PROTOCOLS."""
-    module: Any = importlib.import_module(f"posenc.evaluation.{PROTOCOLS[protocol]}")
-    return cast(ProtocolModule, module)
+    return importlib.import_module(f"posenc.evaluation.{PROTOCOLS[protocol]}")
 
 
 def _stored(cell: Cell, run_dir: Path, checkpoint_step: int) -> Record | None:
@@ -102,19 +101,10 @@ def _stored(cell: Cell, run_dir: Path, checkpoint_step: int) -> Record | None:
 
 def _measured(cell: Cell, run_dir: Path, corpus: str, checkpoint_step: int) -> Record:
     context, window = cell.context, cell.window
-    encoding = context.effective_encoding(window)
-    if context.extension is not None and encoding is context.model.effective_encoding:
-        # nothing is extended at this window: one measurement for both
-        plain = dataclasses.replace(cell, context=dataclasses.replace(context, extension=None))
-        record = _stored(plain, run_dir, checkpoint_step)
-        if record is None:
-            record = _measured(plain, run_dir, corpus, checkpoint_step)
-            write_record(run_dir, record)
-        return cast(Record, {**record, "extend": _extend(context, window), "seconds": 0.0})
     start = time.monotonic()
-    sums, note, groups = None, None, context.store.splits[context.split].groups
+    sums, note = {}, None
     try:
-        sums = cell.module.measure(context, cell.plan, window)
+        sums = cell.module.measure(context, cell.plan, window).columns(context.store.splits[context.split])
     except (NotApplicableError, OutOfMemoryError) as reason:
         note = str(reason)
     return make_record(
@@ -130,15 +120,10 @@ def _measured(cell: Cell, run_dir: Path, corpus: str, checkpoint_step: int) -> R
         extend=_extend(context, window),
         stride=getattr(cell.plan, "stride", None),
         seconds=round(time.monotonic() - start, 3),
-        documents=[] if sums is None else sums.documents.tolist(),
-        nats=[] if sums is None else sums.nats.tolist(),
-        targets=[] if sums is None else sums.targets.tolist(),
-        bytes=[] if sums is None else sums.bytes.tolist(),
-        groups=None if sums is None or groups is None else groups[sums.documents].tolist(),
-        beyond=encoding.beyond,
+        beyond=context.effective_encoding(window).beyond,
         precision=context.recorded_precision,
         note=note,
-        curve=None if sums is None else sums.curve,
+        **sums,
     )
 
 

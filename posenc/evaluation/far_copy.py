@@ -9,18 +9,11 @@ copied, is what the far text gives. The loss itself says little: shorter matches
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
-from posenc.evaluation.forward_cache import (
-    EvalContext,
-    LossSums,
-    NotApplicableError,
-    block_sums,
-    text_losses,
-)
-from posenc.evaluation.plans import EvalRequest, blocks_by_document, spread
+from posenc.evaluation.forward_cache import EvalContext, LossSums, NotApplicableError
+from posenc.evaluation.plans import Blocks, EvalRequest, blocks_by_document, measure_blocks, spread
 
 NAME = "far-copy"
 UNIT = "nats per token (far copies)"
@@ -31,22 +24,7 @@ TARGETS_SHARE = 80
 MULTIPLIER = 0x9E3779B97F4A7C15  # odd, of the rolling hash modulo 2^64
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Which targets are scored: token places[i] of document documents[i]."""
-
-    documents: np.ndarray  # (N,) int64, index in the split
-    places: np.ndarray  # (N,) int64, in tokens of the document
-    near: int  # tokens: what is copied lies beyond them
-    longest: int  # and within these
-    hash: str
-
-    def tokens(self, window: int) -> int:
-        """Count a window for each row."""
-        return len(self.documents) * window
-
-
-def plan(request: EvalRequest) -> Plan:
+def plan(request: EvalRequest) -> Blocks:
     """Find the targets in the documents' tokens; none where no text comes again that far back.
 
     At most the median number a document, spread evenly over all that it has, and about `max_targets` / 80.
@@ -62,13 +40,7 @@ def plan(request: EvalRequest) -> Plan:
     documents = np.repeat(np.arange(count), chosen)
     taken = [places[spread(len(places), take)] for places, take in zip(found, chosen, strict=True) if take]
     places = np.concatenate([np.zeros(0, dtype=np.int64), *taken])
-    return Plan(
-        documents,
-        places,
-        request.train_length,
-        request.longest,
-        request.digest(NAME, cue, documents, places),
-    )
+    return Blocks(documents, places + 1, 1, request.digest(NAME, cue, documents, places))
 
 
 def cue_tokens(request: EvalRequest) -> int:
@@ -100,13 +72,10 @@ def far_copies(tokens: np.ndarray, cue: int, near: int, longest: int) -> np.ndar
     return places
 
 
-def measure(context: EvalContext, plan: Plan, window: int) -> LossSums:
-    """Sum the loss of every target, each the last of a window of `window` tokens.
-
-    Raises NotApplicableError where there is no target.
-    """
-    if len(plan.places) == 0:
-        reach = f"between {plan.near} and {plan.longest} tokens back"
-        raise NotApplicableError(f"n/a: no text comes again from {reach}")
-    ends = context.starts[plan.documents] + plan.places + 1
-    return block_sums(context, plan.documents, ends, 1, text_losses(context, ends, window, 1)[:, 0])
+def measure(context: EvalContext, plan: Blocks, window: int) -> LossSums:
+    """Sum the loss of every target, each the last of a window. Raises NotApplicableError without one."""
+    if len(plan.ends) == 0:
+        raise NotApplicableError(
+            f"n/a: no text comes again from more than {context.train_length} tokens back"
+        )
+    return measure_blocks(context, plan, window)

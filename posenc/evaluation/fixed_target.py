@@ -8,32 +8,16 @@ is the crop line, the loss if the text is truncated to T tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from posenc.core.errors import UserError
-from posenc.evaluation.forward_cache import EvalContext, LossSums, block_sums, text_losses
-from posenc.evaluation.plans import EvalRequest, blocks_by_document, spread
+from posenc.evaluation.plans import Blocks, EvalRequest, blocks_by_document, measure_blocks, spread
 
 NAME = "fixed-target"
+measure = measure_blocks
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Which targets are scored: block i ends before token ends[i] of document documents[i]."""
-
-    documents: np.ndarray  # (N,) int64, index in the split
-    ends: np.ndarray  # (N,) int64, exclusive, in tokens of the document
-    block: int  # b, targets a block
-    hash: str
-
-    def tokens(self, window: int) -> int:
-        """Count a window for each row."""
-        return len(self.documents) * window
-
-
-def plan(request: EvalRequest) -> Plan:
+def plan(request: EvalRequest) -> Blocks:
     """Choose the blocks from the documents' lengths; they do not depend on model or seed.
 
     At most the median number of blocks a document, spread evenly over it, and about `max_targets` targets
@@ -48,7 +32,7 @@ def plan(request: EvalRequest) -> Plan:
     ends = np.concatenate(
         [first + block * spread(have, take) for have, take in zip(candidates, chosen, strict=True)]
     )
-    return Plan(documents, ends, block, request.digest(NAME, block, documents, ends))
+    return Blocks(documents, ends, block, request.digest(NAME, block, documents, ends))
 
 
 def block_of(target_fraction: float, train_length: int) -> int:
@@ -65,10 +49,3 @@ def check_block(shortest: int, block: int) -> None:
             f"shorter than the target block of {block} tokens (eval.target_fraction * context_length)",
             allowed=f"lengths from {block} tokens",
         )
-
-
-def measure(context: EvalContext, plan: Plan, window: int) -> LossSums:
-    """Sum the loss of every target, each seen at the end of a window of `window` tokens."""
-    ends = context.starts[plan.documents] + plan.ends
-    nats = text_losses(context, ends, window, plan.block)
-    return block_sums(context, plan.documents, ends, plan.block, nats.sum(axis=1))

@@ -6,27 +6,33 @@ longest windows of `nonoverlapping`, as does `sliding` with a stride of a whole 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from torch import Tensor
 
+from posenc.core.machine import LiveTensors
 from posenc.core.seeds import generator_for
-from posenc.data import TokenStore
+from posenc.data import Split, TokenStore
 from posenc.encodings.base import Encoding
-from posenc.evaluation.eval_memory import OutOfMemoryError, check_memory
 from posenc.evaluation.extensions import Extension
 from posenc.model.decoder import Decoder
 from posenc.model.fused import token_losses
 from posenc.results.schema import Curve
-from posenc.training.distributed import current
-from posenc.training.oom import is_out_of_memory
-from posenc.training.precision import autocast
+from posenc.training.device import autocast, is_out_of_memory
 
 # Where positions are drawn: how many draws the windows of one length share, window i having number i % DRAWS.
 DRAWS = 16
+# float32 numbers for each pair of tokens and each head: while even these fit, no pass is tried.
+WORST = 32
+# What a window needs is measured at a sixteenth and at an eighth of it, which takes 1/50 of its time.
+SHORT = 16
 
 
 @dataclass(frozen=True)
@@ -68,9 +74,23 @@ class LossSums:
     bytes: np.ndarray  # (N,) int64
     curve: Curve | None = None  # loss by position, from the protocol that makes one
 
+    def columns(self, split: Split) -> dict[str, Any]:
+        """Return the sums as a record is made from, with the groups of the documents where they have some."""
+        names = ("documents", "nats", "targets", "bytes")
+        groups = None if split.groups is None else split.groups[self.documents].tolist()
+        return {
+            **{name: getattr(self, name).tolist() for name in names},
+            "groups": groups,
+            "curve": self.curve,
+        }
+
 
 class NotApplicableError(Exception):
     """This window cannot be measured with this encoding; the message is the record's note."""
+
+
+class OutOfMemoryError(Exception):
+    """One window alone does not fit; the message says what it would need."""
 
 
 def text_losses(context: EvalContext, stops: np.ndarray, window: int, n_targets: int) -> np.ndarray:
@@ -122,8 +142,7 @@ def window_losses(
 
     `read(i)` gives a window's inputs and its last target: (window + 1,) tokens. Drawn positions depend on the
     seed, the window's length and i, never on the batch. Batches hold about `batch_tokens` tokens, and halve
-    when memory runs out; OutOfMemoryError when one window does not fit. Of several processes each makes a
-    part of the batches, and all get all losses.
+    when memory runs out; OutOfMemoryError when one window does not fit.
     """
     model = context.model.to(context.device).eval()
     encoding = context.effective_encoding(window)
@@ -137,11 +156,10 @@ def window_losses(
     limit = encoding.ends_at
     if limit is not None and any(int(pos[-1]) >= limit for pos in drawn):
         raise NotApplicableError(f"n/a: no encoding of positions from {limit} on")
-    with current().sharing(losses, context.check_stop, OutOfMemoryError):
-        _check_fits(context, drawn[0], encoding, n_targets)
-        for draw, pos in enumerate(drawn):
-            rows = np.arange(draw, count, draws)
-            _losses_at(context, read, rows, pos, encoding, losses)
+    _check_fits(context, drawn[0], encoding, n_targets)
+    for draw, pos in enumerate(drawn):
+        rows = np.arange(draw, count, draws)
+        _losses_at(context, read, rows, pos, encoding, losses)
     return losses
 
 
@@ -156,7 +174,6 @@ def _losses_at(
     """Fill in the losses (count, n_targets) of the windows `rows`, all of them at the positions pos."""
     inputs, n_targets = len(pos), losses.shape[1]
     size, start = max(1, context.batch_tokens // inputs), 0
-    rows = current().batches(rows, size)
     while start < len(rows):
         context.check_stop()
         some = rows[start : start + size]
@@ -185,13 +202,59 @@ def _forward(context: EvalContext, batch: Tensor, pos: Tensor, encoding: Encodin
 
 def _check_fits(context: EvalContext, pos: Tensor, encoding: Encoding, n_targets: int) -> None:
     """Raise OutOfMemoryError where one window at the positions pos would get the process killed."""
+    if context.device.type != "cpu":  # a GPU raises an error in time
+        return
+    window, free = len(pos), free_memory()
+    if 4 * WORST * context.model.shape.n_heads * window**2 <= free:
+        return
 
     def make_pass(n: int) -> None:
         tokens = torch.zeros((1, n + 1), dtype=torch.int64)
-        _forward(context, tokens, pos[:n], encoding, n if n_targets == len(pos) else min(n_targets, n))
+        _forward(context, tokens, pos[:n], encoding, n if n_targets == window else min(n_targets, n))
 
-    if context.device.type == "cpu":  # a GPU raises an error in time
-        check_memory(make_pass, len(pos), context.model.shape.n_heads)
+    need = memory_needed(make_pass, window)
+    if need > free:
+        raise OutOfMemoryError(
+            f"oom at {window} tokens, batch 1: needs about {need / 1e9:.3g} GB, {free / 1e9:.3g} GB free"
+        )
+
+
+def memory_needed(make_pass: Callable[[int], object], window: int) -> float:
+    """Return the peak bytes of a window's tensors: a S + b S^2 for S tokens, fitted to two shorter windows.
+
+    What does not grow (a block of scores) counts as if it grew with S: the estimate errs on the safe side.
+    """
+    n = max(1, window // SHORT)
+    peaks = []
+    for length in (n, 2 * n):
+        with LiveTensors() as meter:
+            make_pass(length)
+        peaks.append(meter.peak)
+    one, two = peaks
+    squared = max(0.0, (two - 2 * one) / (2 * n**2))
+    linear = two / (2 * n) - squared * 2 * n
+    return linear * window + squared * window**2
+
+
+def free_memory(root: Path = Path("/")) -> int:
+    """Return the bytes this process may still take: of the machine and of its control groups (v2)."""
+    free = [psutil.virtual_memory().available]
+    own = _found(root / "proc/self/cgroup", r"^0::/(.*)$") or ""
+    for inside in (PurePosixPath(own), *PurePosixPath(own).parents):
+        folder = root / "sys/fs/cgroup" / inside
+        limit, used = (_found(folder / name, r"^(\d+)$") for name in ("memory.max", "memory.current"))
+        if limit is not None and used is not None:
+            cached = _found(folder / "memory.stat", r"^inactive_file (\d+)$") or "0"  # given back first
+            free.append(max(0, int(limit) - int(used) + int(cached)))
+    return min(free)
+
+
+def _found(path: Path, pattern: str) -> str | None:
+    try:
+        found = re.search(pattern, path.read_text(encoding="utf-8"), re.M)
+    except OSError:
+        return None
+    return found[1] if found else None
 
 
 def block_sums(

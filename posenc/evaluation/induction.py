@@ -37,21 +37,12 @@ class Plan:
 
     copies: np.ndarray  # (N, m) int64 tokens
     filler: np.ndarray  # (N, longest + 1 - 2m) int64 tokens
-    symbols: int  # how many tokens they are drawn from
+    unit: str
     hash: str
 
     def tokens(self, window: int) -> int:
         """Count a window for each sequence."""
         return len(self.copies) * window
-
-    @property
-    def chance(self) -> float:
-        """The loss of guessing evenly among the symbols, in nats per token."""
-        return math.log(self.symbols)
-
-    @property
-    def unit(self) -> str:
-        return f"nats per token of the second copy (chance {self.chance:.2f})"
 
 
 def plan(request: EvalRequest) -> Plan:
@@ -67,7 +58,8 @@ def plan(request: EvalRequest) -> Plan:
     raw = np.stack([np.random.Philox(key=key).random_raw(length) for key in keys])
     drawn = symbols[(raw % np.uint64(len(symbols))).astype(np.int64)]  # (N, length)
     copies, filler = drawn[:, :size], drawn[:, size:][:, ::-1]  # filler is drawn from its end backwards
-    return Plan(copies, filler, len(symbols), request.digest(NAME, symbols, copies))
+    unit = f"nats per token of the second copy (chance {math.log(len(symbols)):.2f})"
+    return Plan(copies, filler, unit, request.digest(NAME, symbols, copies))
 
 
 def frequent(store: TokenStore) -> np.ndarray:

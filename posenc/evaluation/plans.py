@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from types import ModuleType
 
 import numpy as np
 
 from posenc.data import TokenStore
-from posenc.evaluation.forward_cache import EvalContext, LossSums
+from posenc.evaluation.forward_cache import EvalContext, LossSums, block_sums, text_losses
 
 
 @dataclass(frozen=True)
@@ -50,31 +50,31 @@ class EvalRequest:
         return digest.hexdigest()[:16]
 
 
-class Planned(Protocol):
-    """A protocol's plan: the targets and their hash."""
-
-    @property
-    def hash(self) -> str: ...
-
-    def tokens(self, window: int) -> int:
-        """Estimate the tokens that go through the model for a cell at this window."""
-        ...
-
-
-class ProtocolModule(Protocol):
-    """What a protocol's module has; optional: UNIT (or `unit` in its plan), windows_of(request)."""
-
-    NAME: str
-
-    def plan(self, request: EvalRequest) -> Planned: ...
-
-    def measure(self, context: EvalContext, plan: Planned, window: int) -> LossSums: ...
-
-
-def windows_of(module: ProtocolModule, request: EvalRequest) -> list[int]:
+def windows_of(module: ModuleType, request: EvalRequest) -> list[int]:
     """Return the windows that a protocol measures: all, unless its module has a `windows_of`."""
     own = getattr(module, "windows_of", None)
     return list(request.windows) if own is None else list(own(request))
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Targets in blocks: block i is the last `block` tokens before token ends[i] of document documents[i]."""
+
+    documents: np.ndarray  # (N,) int64, index in the split
+    ends: np.ndarray  # (N,) int64, exclusive, in tokens of the document
+    block: int
+    hash: str
+
+    def tokens(self, window: int) -> int:
+        """Count the tokens that go through the model at this window: a window for each block."""
+        return len(self.documents) * window
+
+
+def measure_blocks(context: EvalContext, plan: Blocks, window: int) -> LossSums:
+    """Sum the loss of every target, each block at the end of a window of `window` tokens."""
+    ends = context.starts[plan.documents] + plan.ends
+    nats = text_losses(context, ends, window, plan.block)
+    return block_sums(context, plan.documents, ends, plan.block, nats.sum(axis=1))
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,12 @@ class Spans:
     starts: np.ndarray  # (N,) int64, in tokens of the document
     span: int  # targets in each
     hash: str
+    stride: int | None = None  # sliding: each step of so many targets has a window of its own
 
     def tokens(self, window: int) -> int:
-        """Count each token once, whatever the window."""
-        return len(self.documents) * self.span
+        """Count the tokens that go through the model at this window."""
+        count = len(self.documents) * self.span
+        return count if self.stride is None else count // self.stride * window
 
 
 def plan_spans(request: EvalRequest) -> Spans:

@@ -7,7 +7,7 @@ those of `nonoverlapping`: the difference of the two is the early-token curse an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
 
 import numpy as np
 
@@ -17,35 +17,18 @@ from posenc.evaluation.plans import EvalRequest, Spans, plan_spans
 NAME = "sliding"
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Spans of text and the steps they are scored in."""
-
-    spans: Spans
-    stride: int
-
-    @property
-    def hash(self) -> str:
-        """Of the targets: the stride does not change them."""
-        return self.spans.hash
-
-    def tokens(self, window: int) -> int:
-        """Count a window for each step."""
-        return self.spans.tokens(window) // self.stride * window
+def plan(request: EvalRequest) -> Spans:
+    """Plan the spans of `plan_spans` in steps of `stride`, which changes neither targets nor hash."""
+    return dataclasses.replace(plan_spans(request), stride=request.stride)
 
 
-def plan(request: EvalRequest) -> Plan:
-    """Plan the spans of `plan_spans` in steps of `stride`."""
-    return Plan(plan_spans(request), request.stride)
-
-
-def measure(context: EvalContext, plan: Plan, window: int) -> LossSums:
+def measure(context: EvalContext, plan: Spans, window: int) -> LossSums:
     """Sum the loss of every target of every span; a step's window ends at the last token it scores."""
-    spans = plan.spans
-    origins = context.starts[spans.documents]
-    before = np.arange(0, spans.span, plan.stride)  # targets of a span before each step
-    scored = np.minimum(plan.stride, spans.span - before)  # (steps,)
-    ends = spans.starts[:, None] + 1 + before + scored  # (spans, steps), exclusive, in tokens of the document
+    assert plan.stride is not None
+    origins = context.starts[plan.documents]
+    before = np.arange(0, plan.span, plan.stride)  # targets of a span before each step
+    scored = np.minimum(plan.stride, plan.span - before)  # (steps,)
+    ends = plan.starts[:, None] + 1 + before + scored  # (spans, steps), exclusive, in tokens of the document
     inputs_of = np.minimum(window, ends - 1)  # W, or all there is
     stops, nats = (origins[:, None] + ends).ravel(), np.zeros(ends.size)
     # Steps of one length together, or a batch would hold no more windows than there are spans.
@@ -54,5 +37,5 @@ def measure(context: EvalContext, plan: Plan, window: int) -> LossSums:
     alike = np.split(np.argsort(kind.ravel(), kind="stable"), np.cumsum(counts)[:-1])
     for (inputs, count), steps in zip(lengths.tolist(), alike, strict=True):
         nats[steps] = text_losses(context, stops[steps], inputs, count).sum(axis=1)
-    last = origins + spans.starts + 1 + spans.span
-    return block_sums(context, spans.documents, last, spans.span, nats.reshape(ends.shape).sum(axis=1))
+    last = origins + plan.starts + 1 + plan.span
+    return block_sums(context, plan.documents, last, plan.span, nats.reshape(ends.shape).sum(axis=1))

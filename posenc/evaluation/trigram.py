@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from posenc.data import TokenStore
-from posenc.evaluation.fixed_target import Plan
 from posenc.evaluation.forward_cache import LossSums, sums_by_document
+from posenc.evaluation.plans import Blocks
 from posenc.results.schema import REFERENCE_PROTOCOL
 
 NAME = REFERENCE_PROTOCOL
@@ -21,7 +21,7 @@ ORDER = 3
 CHUNK = 1 << 21  # bytes of a document counted at once
 
 
-def trigram_sums(byte_store: TokenStore, store: TokenStore, split: str, plan: Plan) -> LossSums:
+def trigram_sums(byte_store: TokenStore, store: TokenStore, split: str, plan: Blocks) -> LossSums:
     """Sum the trigram's loss on the targets of a fixed-target plan, by document.
 
     `byte_store` holds the corpus of `store` with bytes for tokens (`store` itself where they are). A token's
@@ -30,8 +30,9 @@ def trigram_sums(byte_store: TokenStore, store: TokenStore, split: str, plan: Pl
     """
     if byte_store.fingerprint != store.fingerprint or byte_store.tokenizer["name"] != "bytes":
         raise ValueError("the trigram needs the same corpus tokenised by bytes")
-    begins, ends = _byte_spans(store, split, plan)
-    sizes = ends - begins  # (N,) bytes a block
+    starts = store.splits[split].starts[plan.documents]
+    begins = store.bytes_between(starts, starts + plan.ends - plan.block)  # (N,) in their documents
+    sizes = store.bytes_between(starts, starts + plan.ends) - begins  # (N,) bytes a block
     blocks = np.repeat(np.arange(len(sizes)), sizes)
     places = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes) + np.repeat(begins, sizes)
     origins = byte_store.splits[split].starts[plan.documents]
@@ -78,18 +79,3 @@ def codes_of(text: np.ndarray, n: int) -> np.ndarray:
         codes <<= 8
         codes |= text[offset : offset + count]
     return codes
-
-
-def _byte_spans(store: TokenStore, split: str, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
-    """Return where each block begins and ends in its document, in bytes."""
-    begins, ends = plan.ends - plan.block, plan.ends
-    if store.token_bytes is None:
-        return begins, ends
-    documents = store.splits[split]
-    spans = np.empty((2, len(ends)), dtype=np.int64)
-    for i in np.unique(plan.documents):
-        start, length = int(documents.starts[i]), int(documents.lengths[i])
-        reached = np.concatenate([[0], np.cumsum(store.token_bytes_of(start, start + length))])
-        rows = plan.documents == i
-        spans[0, rows], spans[1, rows] = reached[begins[rows]], reached[ends[rows]]
-    return spans[0], spans[1]

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posenc.encodings.base import Encoding
-from posenc.model.masked import Masked
 from posenc.model.softmax_attention import Block, softmax_attention
 
 # Largest number of float32 scores in a block of queries (bf16: twice as many), so that memory grows linearly.
@@ -20,16 +19,14 @@ MAX_SCORES = 1 << 20
 MAX_SCORES_GPU = 1 << 26
 
 # From how many keys on a CPU's fused kernel is quicker than blocks of queries (8192 tokens, 4 heads of 32,
-# two cores of an AMD EPYC, ms). Without gradients it may also be given a bias (`masked`).
+# two cores of an AMD EPYC, ms). Without gradients in float32 it may also be given a bias (`masked`).
 #   keys                                        64   256   512  2048  4096
 #   bf16, forward and backward  blocks/causal  11/72  22/61  40/105  175/152  365/360
-#         forward, ALiBi        blocks/masked  7.2/8.5  12/13  26/26  113/92  232/240
 #   fp32, forward and backward  blocks/causal  17/19  41/50  63/74  242/180  467/310
 #         forward, ALiBi        blocks/masked  7.1/6.0  18/14  24/19  110/78  237/195
 # A learned bias in training would make the fused kernel fall back to a quadratic one.
 CAUSAL_FROM = 2048  # keys; from there on also for memory: blocks keep their weights for the backward pass
 MASKED_FROM = 256
-MASKED_FROM_BF16 = 2048
 MASKED_QUERIES = 128  # a block: 64 and 256 are within 10%
 FLEX_FROM = 128  # keys, on a GPU: one block of its masks. Not measured yet: scripts/check_gpu.py
 MASK_ENTRIES = 1 << 22  # 16 MB of float32 at most
@@ -38,6 +35,71 @@ MASK_ENTRIES = 1 << 22  # 16 MB of float32 at most
 # bf16 product: with one of its own for each block a pass of 16384 tokens held 714 MB instead of 129 and took
 # 1.4 times as long (cope, 2 heads, one core).
 SHAPES = 32
+
+
+class Masked:
+    """Bias and mask of a window, by blocks of queries, never held as (S, S).
+
+    With contiguous positions a bias by distance is one row of 2S - 1 values: entry (i, j) is a view of it.
+    """
+
+    def __init__(self, encoding: Encoding, pos: Tensor, layer: int, queries: int) -> None:
+        self.encoding, self.pos, self.layer = encoding, pos, layer
+        self.keys, self.queries = len(pos), queries
+        hooks = encoding.hooks
+        self.has_bias = bool(hooks & {"bias", "distance_bias"})
+        self.has_visible = "visible" in hooks
+        # Hooks that see the scores get finite ones and a mask; else the future is -inf from the start.
+        self.future = 0.0 if hooks & {"scores", "weights"} else float("-inf")
+        contiguous = "positions" not in hooks or not self.has_bias
+        self.strip = self._strip() if contiguous and "bias" not in hooks else None
+
+    @property
+    def learned(self) -> bool:
+        """Whether the bias may have gradients."""
+        return self.has_bias and (self.strip is None or self.strip.requires_grad)
+
+    def _strip(self) -> Tensor:
+        """Return (H or 1, 2S - 1): the bias at distances S-1, ..., 1, 0, then `future` S - 1 times."""
+        device = self.pos.device
+        if self.has_bias:
+            distances = torch.arange(self.keys - 1, -1, -1, device=device)
+            table = self.encoding.distance_bias(distances, self.layer)  # (H, S)
+        else:
+            table = torch.zeros(1, self.keys, device=device)
+        future = torch.full((len(table), self.keys - 1), self.future, device=device)
+        return torch.cat((table, future), dim=-1)
+
+    def _block_positions(self, start: int, stop: int, seen: int) -> tuple[Tensor, Tensor]:
+        offset = self.keys - self.queries
+        return self.pos[offset + start : offset + stop], self.pos[:seen]
+
+    def bias(self, start: int, stop: int, seen: int) -> Tensor:
+        """Return the bias of a block of queries, (H or 1, T block, S) float32, with `self.future`."""
+        if self.strip is None:
+            return self.encoding.bias(*self._block_positions(start, stop, seen), self.layer)
+        # Row i of the window reads the strip from S-1-i on: its own key falls on distance 0.
+        first = self.queries - stop  # S-1-i of the block's last query
+        rows = self.strip[:, first : first + seen + stop - start - 1].unfold(-1, seen, 1)
+        return rows.flip(1)
+
+    def allowed(self, start: int, stop: int, seen: int) -> Tensor:
+        """Return the causal and visible pairs of a block of queries: (T block, S) bool."""
+        offset = self.keys - self.queries
+        rows = torch.arange(offset + start, offset + stop, device=self.pos.device)
+        keys = torch.arange(seen, device=self.pos.device)
+        causal = rows[:, None] >= keys
+        if not self.has_visible:
+            return causal
+        visible = self.encoding.visible(*self._block_positions(start, stop, seen), self.layer)
+        return causal & (visible | (rows[:, None] == keys))  # no row without a key: its softmax is nan
+
+    def additive(self, start: int, stop: int, seen: int) -> Tensor:
+        """Return the bias where a key may be seen, -inf elsewhere: (H or 1, T block, S) float32."""
+        bias = self.bias(start, stop, seen)
+        if self.strip is not None and not self.has_visible:
+            return bias  # the strip holds the causal mask
+        return bias.masked_fill(~self.allowed(start, stop, seen), float("-inf"))
 
 
 def attend(
@@ -87,10 +149,11 @@ def choose(q: Tensor, k: Tensor, v: Tensor, pos: Tensor, encoding: Encoding, lay
         from posenc.model.flex import serves
 
         return "flex" if keys >= FLEX_FROM and serves(encoding, q, k, v) else "blocks"
+    if q.shape[-1] != v.shape[-1]:  # what a CPU's fused kernel has no code for
+        return "blocks"
     if not biased and queries == keys >= CAUSAL_FROM:
         return "causal"
-    masked_from = MASKED_FROM_BF16 if v.dtype == torch.bfloat16 else MASKED_FROM
-    if not torch.is_grad_enabled() and keys >= masked_from and q.shape[-1] == v.shape[-1]:
+    if not torch.is_grad_enabled() and keys >= MASKED_FROM and v.dtype == torch.float32:
         return "masked"
     return "blocks"
 
@@ -100,13 +163,7 @@ def _causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     if k.shape[1] != q.shape[1]:
         k = k.expand(-1, q.shape[1], -1, -1)
     if queries == keys:
-        if q.is_cuda or q.shape[-1] == v.shape[-1]:
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
-        # A CPU's fused kernel needs one width, and its fallback holds (T, S) scores: 1.5 GB at 8192 tokens of
-        # two heads.
-        width, widest = v.shape[-1], max(q.shape[-1], v.shape[-1])
-        q, k, v = (F.pad(one, (0, widest - one.shape[-1])) for one in (q, k, v))
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)[..., :width]
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
     allowed = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)  # (T, S)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=scale)
 
@@ -125,21 +182,8 @@ def _masked(
         seen = keys - queries + stop
         additive = masked.additive(start, stop, seen)[None]  # (1, H or 1, T block, S)
         some = part(q, start, stop), part(k, 0, seen), part(v, 0, seen)
-        outputs.append(_with_float32_mask(*some, additive, scale))
+        outputs.append(F.scaled_dot_product_attention(*some, attn_mask=additive, scale=scale))
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs[::-1], dim=2)  # (B, H, T, D)
-
-
-def _with_float32_mask(q: Tensor, k: Tensor, v: Tensor, additive: Tensor, scale: float) -> Tensor:
-    """Keep autocast from rounding the bias.
-
-    bf16 has steps of 0.25 from 32 on, and Sandwich's neighbours differ by less. A CPU's kernel takes both
-    dtypes; a GPU's wants one, so there it is left to autocast.
-    """
-    if q.device.type != "cpu":
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=additive, scale=scale)
-    with torch.autocast("cpu", enabled=False):
-        q, k = q.to(v.dtype), k.to(v.dtype)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=additive, scale=scale)
 
 
 def _blockwise(

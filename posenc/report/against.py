@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections import Counter
 from typing import TextIO
 
 from posenc.core.errors import UserError
 from posenc.report.captions import millions
 from posenc.report.table import CellText, Report, Table
 from posenc.report.writers import color_of, markdown, terminal, width_of, write
-from posenc.results.against import FLAT, Block, Entry, PaperComparison
+from posenc.results.against import Entry, PaperComparison
 from posenc.results.schema import SCHEMA_VERSION, printed, printed_change
 from posenc.results.settings import as_text
 
 FORMATS = ("table", "markdown", "json")
-HEADS = ["encoding", "length there", "published", "change", "measured", "change"]
-OUTCOMES = ("pass", "fail", "cannot tell")  # in the order they are printed
+HEADS = ["encoding", "T there", "length", "published", "change", "measured", "change", "difference"]
 
 
 def show_against(found: PaperComparison, format: str, stream: TextIO) -> None:
@@ -36,51 +34,37 @@ def show_against(found: PaperComparison, format: str, stream: TextIO) -> None:
 
 
 def report_of(found: PaperComparison) -> Report:
-    """Return the counts, both sides' settings, a table for each training length, and the checks."""
-    counts = Counter[str](check.outcome for check in found.checks)
-    checks: dict[tuple[str, str], list[str]] = {}  # those of one reason together
-    for check in sorted(found.checks, key=lambda one: OUTCOMES.index(one.outcome)):
-        checks.setdefault((check.outcome, check.reason), []).append(check.what)
+    """Return both sides' settings and a line for each published number at a length that was measured."""
     theirs, ours = found.published, found.measured
+    shown = [row for row in found.rows if row.multiple is not None]
     size = " to ".join(dict.fromkeys(map(millions, ours["parameters"] or [])))
+    hidden = len(found.rows) - len(shown)
     return Report(
-        facts=[f"directions of {found.table}", *(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES)],
+        facts=[f"{found.table} beside these runs"],
         answer="",
-        tables=[_table(block) for block in found.blocks],
+        tables=[Table(HEADS, [[CellText(text) for text in _texts(row)] for row in shown])],
         notes=[
-            *(f"{outcome}: {'; '.join(whats)}: {reason}" for (outcome, reason), whats in checks.items()),
             *found.notes,
+            *([f"{hidden} more published numbers, at lengths that were not measured"] if hidden else []),
             f"published: {theirs['paper']} (arXiv {theirs['arxiv'] or 'none'}), {theirs['parameters']} "
             f"parameters, {theirs['corpus']}, {theirs['protocol']}, {theirs['metric']}",
             f"measured: {size} parameters, {as_text(ours['corpus'])}, {ours['protocol']}, nats per token, "
             f"T = {as_text(ours['context_length'])}, {millions(ours['tokens'])} tokens, "
             f"seeds {', '.join(map(str, ours['seeds']))}",
-            "directions are compared, never sizes: corpus, model, tokenizer and length differ",
-            f"changes against 1x in nats per token (of a perplexity its logarithm); flat: below {FLAT:.2f}",
+            "change: against T, in nats per token, ± SD over seeds. Corpus, model, tokenizer and length differ: "
+            + "compare its direction, not its size",
         ],
         gap=True,
     )
 
 
-def _table(block: Block) -> Table:
-    more = f"; {block.not_shown} more published numbers, at lengths between these" if block.not_shown else ""
-    rows = [[CellText(text) for text in (entry.encoding, *_texts(entry))] for entry in block.entries]
-    return Table(HEADS, rows, f"trained at {block.train_length} tokens there{more}")
-
-
-def _texts(entry: Entry) -> list[str]:
-    """Return the cells of a row; `-` where nobody measured, empty where there is nothing to say."""
-    published, measured = (
-        "" if change is None else printed_change(change, "nats")
-        for change in (entry.published_change, entry.measured_change)
-    )
-    if measured and entry.measured_half is not None:
-        measured += f"±{printed(entry.measured_half, 'nats')}"
-    mean = "-" if entry.measured is None else printed(entry.measured, "nats")
-    return [
-        f"{entry.multiple:.3g}x = {entry.published_length}",
-        f"{entry.published:g}",
-        published,
-        mean,
-        measured,
-    ]
+def _texts(row: Entry) -> list[str]:
+    """Return the cells of a line; `-` where nobody measured, empty where there is nothing to say."""
+    changes = (row.published_change, row.measured_change, row.difference)
+    published, measured, difference = ("" if one is None else printed_change(one, "nats") for one in changes)
+    if row.measured_spread is not None:
+        measured += f"±{printed(row.measured_spread, 'nats')}"
+    mean = "-" if row.measured is None else printed(row.measured, "nats")
+    length = f"{row.multiple:.3g}x = {row.published_length}"
+    head = [row.encoding, str(row.train_length), length, f"{row.published:g}"]
+    return [*head, published, mean, measured, difference]

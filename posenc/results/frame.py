@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from posenc.results.cells import Cell, make_bin_cell, make_cell
-from posenc.results.comparison import EVERYTHING, CompareRequest, Comparison, Row, compare_groups
+from posenc.results.cells import Cell, Row, make_bin_cell, make_cell
+from posenc.results.comparison import EVERYTHING, CompareRequest, Comparison, compare_runs
 from posenc.results.load import Run
 from posenc.results.ranking import Versus
-from posenc.results.rows import RowGroup, Selected
 from posenc.results.schema import Record
+from posenc.results.selection import Selected
 
 Line = dict[str, Any]
 
@@ -29,8 +29,8 @@ def cells_table(comparisons: Sequence[Comparison]) -> list[Line]:
 def seeds_table(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -> list[Line]:
     """Return a line for each run and window of the tables of `compare_runs`."""
     return _aligned(
-        head | _seed(replace(group, members=[member]), column.multiple)
-        for comparison, head, group, member in _members(runs, request)
+        head | _seed(replace(row, members=[member]), column.multiple)
+        for comparison, row, member, head in _members(runs, request)
         for column in comparison.columns
     )
 
@@ -39,8 +39,8 @@ def documents_table(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -
     """Return a line for each run, window and document of the tables of `compare_runs`."""
     return _aligned(
         head | line
-        for comparison, head, group, member in _members(runs, request)
-        for multiple, record in sorted(member.cells.get(group.extend, {}).items())
+        for comparison, row, member, head in _members(runs, request)
+        for multiple, record in sorted(member.cells.get(row.extension, {}).items())
         if "curve" in record or any(column.multiple == multiple for column in comparison.columns)
         for line in _documents(record, member.record(None, 1.0))
     )
@@ -48,13 +48,13 @@ def documents_table(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -
 
 def _members(
     runs: Sequence[Run], request: CompareRequest
-) -> Iterator[tuple[Comparison, Line, RowGroup, Selected]]:
+) -> Iterator[tuple[Comparison, Row, Selected, Line]]:
     """Yield each run of each row, with its first columns."""
-    for comparison, groups in compare_groups(runs, replace(request, extensions="rows")):
-        for row, group in zip(comparison.rows, groups, strict=True):
-            for member in group.members:
+    for comparison in compare_runs(runs, request):
+        for row in comparison.rows:
+            for member in row.members:
                 own = {"run": str(member.run.path), "seed": member.run.seed}
-                yield comparison, _head(comparison, row) | own, group, member
+                yield comparison, row, member, _head(comparison, row) | own
 
 
 def _head(comparison: Comparison, row: Row) -> Line:
@@ -87,9 +87,6 @@ def _cells(comparison: Comparison, row: Row) -> Iterator[Line]:
         yield head | _cell(cell, metric) | of_row
     if not row.cells:
         yield head | {"note": "; ".join(row.notes)}
-    for extension, extended in zip(comparison.extensions, row.extensions, strict=True):
-        if extended is not None:
-            yield head | {"extend": extension.name} | _cell(extended, metric)
     for probe, probed in zip(comparison.probes, row.probes, strict=True):
         yield head | {"protocol": probe.name} | _cell(probed, "nats")
 
@@ -115,14 +112,14 @@ def _versus(name: str, versus: Versus | None, metric: str) -> Line:
     return line | {f"versus_{name}_p": versus.p, f"versus_{name}_method": versus.method}
 
 
-def _seed(one: RowGroup, multiple: float) -> Line:
+def _seed(row: Row, multiple: float) -> Line:
     """Return the columns of a row of one run; its intervals are over documents."""
-    (member,) = one.members
+    (member,) = row.members
     records = member.records
     if any("curve" in record for record in records):
-        nats, bits = make_bin_cell(one, multiple), None
+        nats, bits = make_bin_cell(row, multiple), None
     else:
-        nats, bits = make_cell(one, multiple, "nats"), make_cell(one, multiple, "bpb")
+        nats, bits = make_cell(row, multiple, "nats"), make_cell(row, multiple, "bpb")
     line: Line = {"multiple": multiple, "window": nats.window, "loss_nats": nats.mean}
     line |= {"change_nats": nats.change, **_ends("change_nats", nats.change_ci95)}
     if bits is not None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file
-from posenc.results.load import Run
+from posenc.results.load import Run, encoding_of
 
 # Settings that leave the numbers alone, and those that posenc.results.rows compares on its own.
 NOT_DEFINING = {"seed", "device", "name", "experiment_name", "experiment", "runs_dir", "plugins", "eval"}
@@ -54,23 +54,6 @@ def size_of(run: Run) -> dict[str, str] | None:
     flat = flatten(run.config)
     model = {key for key in flat if key.startswith("model.") and key != "model.name"}
     return {key: flat[key] for key in sorted(SIZE | model) if key in flat}
-
-
-def encoding_of(run: Run) -> str | None:
-    """Return the encoding's name, where it is known; of a sum the names of its parts."""
-    return spoken_name((run.facts or run.config or {}).get("encoding"))
-
-
-def spoken_name(encoding: object) -> str | None:
-    """Return `rope`; `alibi+rope` for settings of an encoding that has `parts`."""
-    if not isinstance(encoding, dict):
-        return encoding if isinstance(encoding, str) else None
-    parts = encoding.get("parts")
-    names = [spoken_name(part) for part in parts] if isinstance(parts, list) else []
-    if names and all(names):
-        return "+".join(map(str, names))
-    name = encoding.get("name")
-    return name if isinstance(name, str) else None
 
 
 def options_of(settings: Mapping[str, str]) -> list[str]:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from posenc.core.errors import UserError
 from posenc.encodings import build_encoding, list_encodings
 from posenc.encodings.base import Encoding
-from posenc.encodings.options import build_options, check_positions, distance_limit, position_limit
+from posenc.encodings.options import build_options, check_positions, position_limits
 from posenc.encodings.registry import (
     encoding_class,
-    origins_of,
     part_parameters,
     resolve_encoding,
     sources_of,
@@ -60,6 +59,7 @@ def build_decoder(settings: dict[str, Any], shape: ModelShape, vocab_size: int) 
         head_dim = choice.encoded_width(shape.head_dim)
     except ValueError as error:
         raise UserError("attention", choice.name, str(error)) from error
+    farthest, apart = position_limits(positions, length)
     encoding = build_encoding(
         settings["encoding"]["name"],
         d_model=shape.d_model,
@@ -67,8 +67,8 @@ def build_decoder(settings: dict[str, Any], shape: ModelShape, vocab_size: int) 
         head_dim=head_dim,
         n_layers=shape.n_layers,
         train_length=length,
-        position_limit=position_limit(positions, length),
-        distance_limit=distance_limit(positions, length),
+        position_limit=farthest,
+        distance_limit=apart,
         plugins=settings["plugins"],
         **{key: value for key, value in settings["encoding"].items() if key != "name"},
     )
@@ -157,5 +157,5 @@ def run_facts(
         final_loss=final_loss,
         settings_hash=job.hash,
         code=_digest(code_of(settings, model)),
-        versions={**versions(), **origins_of(settings["encoding"], settings["plugins"])},
+        versions=versions(),
     )

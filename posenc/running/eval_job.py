@@ -46,8 +46,8 @@ from posenc.running.run_lock import is_held, locked
 from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.tracking import check_tracking
 from posenc.training.checkpoint import Checkpoint, check_run, check_weights, load_weights, newest_checkpoint
+from posenc.training.device import resolve_device
 from posenc.training.distributed import current
-from posenc.training.precision import resolve_device
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,6 @@ def targets_of(job: Job) -> set[tuple[str, str]]:
 def run_eval(job: Job) -> Outcome:
     """Measure what is not measured yet and write results.json."""
     with StopFlag() as stop, current().watched():
-        current().on_stop = stop.asked_elsewhere
         try:
             return _run(job, stop)
         except InterruptedRunError:
@@ -220,10 +219,12 @@ def _run(job: Job, stop: StopFlag) -> Outcome:
         model = build_model(trained, job.shape, store.vocab_size)
         if group.is_first:
             load_weights(Path(path), model)
-        group.same_weights(model)
         own = job.facts.fingerprint == state.get("fingerprint")
         trained_bytes = byte_store(job, store) if own else None
-        records = measure(job, model, store, step=step, stop=stop, trained_bytes=trained_bytes)
+        with stop.at_once():
+            records = group.first(
+                lambda: measure(job, model, store, step=step, stop=stop, trained_bytes=trained_bytes)
+            )
         facts = run_facts(
             job,
             model,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posenc.config.compose import ComposedJob, Jobs, frozen
+from posenc.config.overrides import is_hydras
 from posenc.core.console import say
 from posenc.core.errors import RunError, UserError
 from posenc.running.signals import IF_HELD, SWEEP, debugging
@@ -96,7 +97,7 @@ def state_of(command: str, settings: dict[str, Any]) -> str | None:
     return run_state(job.directory, job.settings["eval"])
 
 
-def run_job(command: str, settings: dict[str, Any], *, in_sweep: bool = False) -> int:
+def run_job(command: str, composed: ComposedJob, *, in_sweep: bool = False) -> int:
     """Run one job; print its table unless it is part of a sweep. Returns its exit code."""
     from posenc.running.eval_job import run_eval
     from posenc.running.run_lock import HeldRunError
@@ -106,11 +107,15 @@ def run_job(command: str, settings: dict[str, Any], *, in_sweep: bool = False) -
 
     directory = None
     try:
-        job = validated(command, settings)
+        job = validated(command, composed.settings)
         directory = job.directory
         windows = job.batch_windows if isinstance(job, TrainJob) else None
         current().connect(job.device, directory.name, windows)
-        outcome = run_train(job) if isinstance(job, TrainJob) else run_eval(job)
+        outcome = (
+            run_train(job, [o for o in composed.overrides if not is_hydras(o)])
+            if isinstance(job, TrainJob)
+            else run_eval(job)
+        )
     except HeldRunError as error:
         if IF_HELD in os.environ:
             return int(os.environ[IF_HELD])
@@ -147,7 +152,7 @@ def show_run(directory: Path, records: list[Record] | None) -> None:
     """Print the run's answer: of these records, or of all; beside an extension what was measured without."""
     from posenc.report.writers import show_runs
     from posenc.results.load import load_run
-    from posenc.results.rows import target_set
+    from posenc.results.selection import target_set
 
     run = load_run(directory)
     if records is not None and run.problem is None:

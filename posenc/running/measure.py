@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +11,6 @@ from typing import Any
 import torch
 
 from posenc.config.checks import EvalPlan
-from posenc.core.atomic_files import write_text_atomic
 from posenc.core.console import say, shown
 from posenc.data import CorpusFacts, TokenStore, prepare
 from posenc.evaluation import fixed_target, trigram
@@ -25,12 +20,11 @@ from posenc.evaluation.forward_cache import EvalContext
 from posenc.evaluation.plans import EvalRequest
 from posenc.evaluation.tune import candidates, tune
 from posenc.model.decoder import Decoder, ModelShape
+from posenc.results.load import spoken_name
 from posenc.results.schema import Record, make_record
-from posenc.results.settings import spoken_name
 from posenc.results.store import find_record, write_record
 from posenc.running.signals import StopFlag
 from posenc.tracking import Tracker, build_tracker
-from posenc.tracking.base import NoTracker
 from posenc.training.distributed import current
 
 
@@ -61,7 +55,7 @@ class Job:
 def tracker_of(job: Job, group: str) -> Tracker:
     """Return the tracker of the first process, a no-op on the others."""
     if not current().is_first:
-        return NoTracker()
+        return Tracker()
     return build_tracker(
         job.tracking,
         run_name=job.directory.name,
@@ -84,8 +78,8 @@ def measure(
     """Return the records of every cell of the plan, for a model trained up to `step`.
 
     `trained_bytes`: the corpus it was trained on, as bytes, if that is the one measured; then fixed-target
-    comes with its reference, the loss of a byte trigram. Several processes share the windows of each cell.
-    Raises InterruptedRunError once a stop was asked for; finished cells are stored.
+    comes with its reference, the loss of a byte trigram. Raises InterruptedRunError once a stop was
+    asked for; finished cells are stored.
     """
     plan, directory, corpus = job.evaluation, job.directory, job.data["name"]
     subject, request = subject_and_request(job, model, store)
@@ -97,16 +91,10 @@ def measure(
     cells = plan_cells(subject, request, plan.protocols)
     done = 0
     total = len(cells) + len(grid) * len(request.extrapolating)
-    alone = current().size == 1  # of several, others may wait for this one's part
-    with (
-        _records_of(directory, step) as (place, publish),
-        stop.at_once() if alone else contextlib.nullcontext(),
-        shown("evaluating", total) as bar,
-    ):
+    with shown("evaluating", total) as bar:
 
         def on_cell(record: Record, was_there: bool) -> None:
             nonlocal done
-            publish()
             done += 1
             extended = "" if record["extend"] is None else f"+{record['extend']['name']} "
             split = "" if record["split"] == plan.split else f" on {record['split']} documents"
@@ -114,7 +102,7 @@ def measure(
             bar.update(done, text + " (stored)" * was_there)
 
         def evaluated(cells: Any) -> list[Record]:
-            return evaluate(cells, place, corpus=corpus, checkpoint_step=step, on_cell=on_cell)
+            return evaluate(cells, directory, corpus=corpus, checkpoint_step=step, on_cell=on_cell)
 
         if grid:
             chosen, words = tune(subject, request, grid, evaluated)
@@ -122,42 +110,8 @@ def measure(
             cells = plan_cells(dataclasses.replace(subject, extension=chosen), request, plan.protocols)
         records = evaluated(cells)
         if "fixed-target" in plan.protocols and trained_bytes is not None:
-            reference = current().first(lambda: _reference(request, trained_bytes, directory, corpus, step))
-            records.append(reference)
+            records.append(_reference(request, trained_bytes, directory, corpus, step))
     return records
-
-
-@contextmanager
-def _records_of(directory: Path, step: int) -> Iterator[tuple[Path, Callable[[], None]]]:
-    """Yield a directory to evaluate in, and a function that publishes its new records in the run's own.
-
-    For one process it is the run's own. Each of several has a copy of the records of `step`, so that all find
-    the same cells done whatever another command adds meanwhile; the first process publishes.
-    """
-    group = current()
-    if group.size == 1:
-        yield directory, lambda: None
-        return
-
-    def stored() -> dict[str, str]:
-        paths = (directory / "records").glob(f"[!.]*-step{step}-*.json")
-        return {path.name: path.read_text(encoding="utf-8") for path in paths}
-
-    known = group.first(stored)
-    with tempfile.TemporaryDirectory(prefix="posenc-") as copy:
-        records = Path(copy) / "records"
-        records.mkdir()
-        for name, text in known.items():
-            (records / name).write_text(text, encoding="utf-8")
-
-        def publish() -> None:
-            for path in records.glob("[!.]*.json") if group.is_first else ():
-                text = path.read_text(encoding="utf-8")
-                if known.get(path.name) != text:
-                    write_text_atomic(directory / "records" / path.name, text)
-                    known[path.name] = text
-
-        yield Path(copy), publish
 
 
 def subject_and_request(job: Job, model: Decoder, store: TokenStore) -> tuple[EvalContext, EvalRequest]:
@@ -221,17 +175,12 @@ def _reference(
     if stored is not None:
         return stored
     sums = trigram.trigram_sums(trained_bytes, store, request.split, plan)
-    groups = store.splits[request.split].groups
     record = make_record(
         **identity,
         train_length=request.train_length,
         corpus=corpus,
         seconds=round(time.monotonic() - began, 3),
-        documents=sums.documents.tolist(),
-        nats=sums.nats.tolist(),
-        targets=sums.targets.tolist(),
-        bytes=sums.bytes.tolist(),
-        groups=None if groups is None else groups[sums.documents].tolist(),
+        **sums.columns(store.splits[request.split]),
     )
     write_record(directory, record)
     return record

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from posenc.core.atomic_files import cannot_write, clear_temporaries, file_lock, write_text_atomic
+from posenc.core.atomic_files import cannot_write, file_lock, write_text_atomic
 from posenc.core.console import say
 from posenc.core.errors import RunError, visible
 from posenc.results.store import read_file
@@ -40,8 +40,6 @@ def locked(directory: Path, name: str = "run") -> Iterator[None]:
     try:
         # not in the lock file, which whoever tries to take it may empty
         write_text_atomic(directory / f".{name}.holder", f"pid {os.getpid()} on {socket.gethostname()}")
-        for folder in (directory, directory / "records"):
-            clear_temporaries(folder)
         yield
     finally:
         lock.release()

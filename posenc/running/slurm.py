@@ -21,15 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.plugins import Plugins
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
-from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from posenc.config.compose import ComposedJob, Jobs, initialized, of_the_job, of_the_sweep, plain_settings
-from posenc.config.hydra_adapter import hydra_context
-from posenc.config.overrides import CommandLine, quoted
+from posenc.config.compose import ComposedJob, Jobs, initialized, of_the_sweep, plain_settings
+from posenc.config.hydra_adapter import launcher_of
+from posenc.config.overrides import CommandLine, is_hydras, quoted
 from posenc.config.schema import register_schemas
 from posenc.core.console import say
 from posenc.core.errors import RunError, UserError, visible
@@ -103,21 +101,16 @@ def _note_end(pool: WorkerPool, job: Job, code: int) -> None:
 def _launch(command: str, line: CommandLine, jobs: Sequence[ComposedJob]) -> list[int]:
     """Launch composed jobs as Hydra's basic sweeper does; return their exit codes once all have ended."""
     with initialized(line.config_dir) as search:
-        hydra = GlobalHydra.instance().hydra
-        assert hydra is not None
         runs = jobs[0].settings.get("runs_dir")  # of trainings; the launcher's files go there
         folder = [f"runs_dir={quoted(str(expanded(runs)))}"] if runs is not None else []
         overrides = [*search, *of_the_sweep(line), *folder]
-        config = hydra.compose_config(command, overrides, RunMode.MULTIRUN, with_log_configuration=True)
+        launcher, config = launcher_of(command, overrides, partial(run_here, command))
         chosen, kind = config.hydra.runtime.choices["hydra/launcher"], config.hydra.launcher._target_
         slurm = kind.endswith(".SlurmLauncher")
         if slurm and shutil.which("sbatch") is None:
             hint = "give the command where Slurm's commands are; "
             hint += "hydra/launcher=joblib runs several at once here"
             raise UserError("hydra/launcher", chosen, "there is no sbatch on this machine", hint=hint)
-        launcher = Plugins.instance().instantiate_launcher(
-            hydra_context(config), partial(run_here, command), config
-        )
         by_submitit = kind.endswith((".SlurmLauncher", ".LocalLauncher"))
         try:
             each = waiting_for_each() if by_submitit else contextlib.nullcontext()
@@ -128,6 +121,11 @@ def _launch(command: str, line: CommandLine, jobs: Sequence[ComposedJob]) -> lis
                 _stop_children()
             raise InterruptedRunError(GO_ON if slurm else END) from None
     return [_code(done) for done in returns]
+
+
+def of_the_job(job: ComposedJob) -> list[str]:
+    """Return the job's overrides without those for Hydra."""
+    return [o for o in job.overrides if not is_hydras(o)]
 
 
 def _code(done: JobReturn) -> int:
@@ -141,10 +139,10 @@ def _code(done: JobReturn) -> int:
 
 def run_here(command: str, config: DictConfig) -> int:
     """Run one job in a process of the launcher's."""
-    settings = plain_settings(command, config)
+    job = ComposedJob(list(HydraConfig.get().overrides.task), plain_settings(command, config))
     if os.environ.get(SUBMITIT) != "slurm":
-        return run_job(command, settings, in_sweep=True)
-    return preemptible(lambda: run_job(command, settings, in_sweep=True))
+        return run_job(command, job, in_sweep=True)
+    return preemptible(lambda: run_job(command, job, in_sweep=True))
 
 
 @contextmanager

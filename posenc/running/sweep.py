@@ -16,8 +16,7 @@ from posenc.core.console import say
 from posenc.core.errors import UserError, visible
 from posenc.core.machine import usable_cores
 from posenc.report.captions import length
-from posenc.results.load import Run, load_runs
-from posenc.results.run_summary import run_summary
+from posenc.results.load import Run, load_runs, run_summary
 from posenc.running.jobs import requested_targets, state_of, validated
 from posenc.running.run_directory import DIVERGED, FINISHED, LOG
 from posenc.running.signals import CODES, SWEEP, setting
@@ -84,7 +83,7 @@ def show_sweep(command: str, composed: Jobs, jobs: Sequence[Job]) -> int:
 
 
 def _pool_jobs(command: str, line: CommandLine, composed: Sequence[ComposedJob]) -> list[Job]:
-    from posenc.training.precision import resolve_device
+    from posenc.training.device import resolve_device
 
     return [
         Job(

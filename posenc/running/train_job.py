@@ -39,13 +39,12 @@ from posenc.data import (
     inspect,
 )
 from posenc.model.decoder import count_parameters, training_flops
-from posenc.results.settings import spoken_name
+from posenc.results.load import spoken_name
 from posenc.running.build import build_decoder, code_of, resolve_parts
 from posenc.running.measure import Job
 from posenc.tracking import check_tracking
-from posenc.training.compiling import resolve_compile
+from posenc.training.device import resolve_compile, resolve_device, resolve_precision
 from posenc.training.optimizer import Optimization
-from posenc.training.precision import resolve_device, resolve_precision
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,9 @@ import logging
 import os
 from contextlib import suppress
 
-from hydra.core.hydra_config import HydraConfig
-
 from posenc.core.console import say, shown
 from posenc.core.errors import RunError
-from posenc.core.machine import peak_memory
+from posenc.core.machine import compiler_works, peak_memory
 from posenc.data import (
     TokenStore,
     WindowSampler,
@@ -20,7 +18,7 @@ from posenc.data import (
     prepare,
 )
 from posenc.model.decoder import Decoder, count_parameters
-from posenc.results.settings import spoken_name
+from posenc.results.load import spoken_name
 from posenc.running import run_directory as folder
 from posenc.running.build import build_model, run_facts
 from posenc.running.measure import Outcome, byte_store, measure, tracker_of
@@ -28,7 +26,7 @@ from posenc.running.run_lock import locked
 from posenc.running.signals import SWEEP, InterruptedRunError, StopFlag
 from posenc.running.train_job import TrainJob
 from posenc.tracking import Tracker
-from posenc.training.compiling import compiled_blocks, compiler_works
+from posenc.training.device import compiled_blocks
 from posenc.training.distributed import current
 from posenc.training.loop import Progress, Trained, train
 
@@ -39,7 +37,7 @@ class DivergedRunError(RunError):
     """Loss or gradient are no longer finite; status.json says `diverged`, which is final without --retry."""
 
 
-def run_train(job: TrainJob) -> Outcome:
+def run_train(job: TrainJob, overrides: list[str]) -> Outcome:
     """Train and evaluate, or continue, or find that all is there.
 
     Raises UserError if the corpus is too short, RunError if the run is held: nothing is written.
@@ -50,16 +48,15 @@ def run_train(job: TrainJob) -> Outcome:
     if job.begun_here is not None:
         say(f"train.precision=auto is {job.begun_here} here; begun in {job.precision}, this run stays so")
     with StopFlag() as stop:
-        current().on_stop = stop.asked_elsewhere
         try:
-            return _locked(job, stop)
+            return _locked(job, overrides, stop)
         except InterruptedRunError:
             if not stop.guarded:
                 say(f"{stop.name}: stopped before the first step; the same command begins again")
             return Outcome(stop.exit_code)
 
 
-def _locked(job: TrainJob, stop: StopFlag) -> Outcome:
+def _locked(job: TrainJob, overrides: list[str], stop: StopFlag) -> Outcome:
     """Tokenise, lock the directory, run, and write how it ended to status.json."""
     settings, directory, group = job.settings, job.directory, current()
     store = group.in_turn(lambda: prepare(settings["data"], settings["tokenizer"], facts=job.facts))
@@ -78,6 +75,9 @@ def _locked(job: TrainJob, stop: StopFlag) -> Outcome:
         try:
             stop.guard()
             group.first(lambda: folder.forget_diverged(directory))
+            # first: else new settings lie beside "finished"
+            folder.write_status(directory, "running", overrides=overrides)
+            folder.write_config(directory, settings)
             with group.watched():
                 return _run(job, store, trained_bytes, stop)
         except InterruptedRunError:
@@ -94,10 +94,6 @@ def _locked(job: TrainJob, stop: StopFlag) -> Outcome:
 
 def _run(job: TrainJob, store: TokenStore, trained_bytes: TokenStore | None, stop: StopFlag) -> Outcome:
     settings, directory = job.settings, job.directory
-    overrides = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else None
-    # first: else new settings lie beside "finished"
-    folder.write_status(directory, "running", overrides=overrides)
-    folder.write_config(directory, settings)
     model = build_model(settings, job.shape, store.vocab_size)
     windows, length = job.evaluation.windows, settings["context_length"]
     notes = corpus_notes(job.facts, job.evaluation.split, max(windows), length, store)
@@ -106,7 +102,7 @@ def _run(job: TrainJob, store: TokenStore, trained_bytes: TokenStore | None, sto
     tracker = tracker_of(job, os.environ.get(SWEEP, settings["experiment_name"]))
     status = "failed"
     try:
-        with compiled_blocks(model, settings["train"]["compile"] and compiler_works(job.device, stop)):
+        with compiled_blocks(model, settings["train"]["compile"] and compiler_works(job.device)):
             trained = _train(job, model, store, tracker, stop)
         if trained.status == "diverged":
             status = "diverged"
@@ -127,7 +123,10 @@ def _run(job: TrainJob, store: TokenStore, trained_bytes: TokenStore | None, sto
             final_loss=trained.final_loss,
             peak_memory_bytes=peak_memory(job.device) if trained.here else None,
         )
-        records = measure(job, model, store, step=trained.step, stop=stop, trained_bytes=trained_bytes)
+        with stop.at_once():
+            records = current().first(
+                lambda: measure(job, model, store, step=trained.step, stop=stop, trained_bytes=trained_bytes)
+            )
         folder.put_together(directory, facts, newer=trained.here)
         tracker.evaluation(folder.records_at(directory, trained.step))
         folder.write_status(directory, "finished", step=trained.step)

@@ -21,7 +21,7 @@ from typing import Any
 from posenc.core.console import PROGRESS, clock, say
 from posenc.core.errors import visible
 from posenc.report.captions import millions
-from posenc.results.run_summary import last_metrics
+from posenc.results.load import last_metrics
 from posenc.running.run_directory import DIVERGED, FINISHED, read_status
 from posenc.running.run_lock import holder_of, is_held
 from posenc.running.signals import CODES, IF_HELD, PARENT, WAIT, to_take_over

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,19 +11,19 @@ from typing import Any
 
 from posenc.core.errors import UserError
 from posenc.core.signature import check_arguments
-from posenc.tracking.base import BaseTracker, NoTracker, TrackedRun, Tracker, reason
+from posenc.tracking.base import BaseTracker, TrackedRun, Tracker, reason
 
-__all__ = ["TRACKERS", "BaseTracker", "NoTracker", "TrackedRun", "Tracker", "build_tracker", "check_tracking"]
+__all__ = ["TRACKERS", "BaseTracker", "TrackedRun", "Tracker", "build_tracker", "check_tracking"]
 
-TRACKERS = ("none", "several", "tensorboard", "trackio", "wandb")
-Group = dict[str, Any]
+TRACKERS = ("none", "tensorboard", "trackio", "wandb")
 logger = logging.getLogger(__name__)
 
 
-def check_tracking(tracking: Mapping[str, Any], prefix: str = "tracking") -> None:
-    """Raise UserError if the config group cannot work: name, keys, types, a missing package."""
-    tracker, arguments = _resolve(tracking, prefix)
-    tracker.check(prefix, **arguments)
+def check_tracking(tracking: Mapping[str, Any]) -> None:
+    """Raise UserError if the config group cannot work: name, keys, types, values, a missing package."""
+    tracker, arguments = _resolve(tracking)
+    if tracker is not None:
+        tracker.check(arguments)
 
 
 def build_tracker(
@@ -40,66 +41,32 @@ def build_tracker(
     does nothing.
     """
     check_tracking(tracking)
-    return _start(tracking, TrackedRun(run_name, group, tags, config, Path(run_dir)), "tracking")
-
-
-def _start(tracking: Mapping[str, Any], run: TrackedRun, prefix: str) -> Tracker:
-    tracker, arguments = _resolve(tracking, prefix)
+    tracker, arguments = _resolve(tracking)
+    if tracker is None:
+        return Tracker()
     try:
-        started: Tracker = tracker(run, **arguments)
+        started: Tracker = tracker(TrackedRun(run_name, group, tags, config, Path(run_dir)), **arguments)
     except Exception as error:
         logger.warning("%s could not start, the run goes on without it (%s)", tracker.label, reason(error))
-        return NoTracker(run)
+        return Tracker()
     return started
 
 
-def _resolve(tracking: Mapping[str, Any], prefix: str) -> tuple[Any, dict[str, Any]]:
-    """Return the class of a tracker and its arguments, typed: they are the keys of its YAML."""
+def refuse_without(package: str, key: str, value: str | None, extra: str) -> None:
+    """Raise UserError where a package of `posenc[extra]` is missing, with the command that installs it."""
+    if importlib.util.find_spec(package) is None:
+        hint = f"pip install 'posenc[{extra}]'   (in a clone: pip install -c constraints.txt -e '.[{extra}]')"
+        raise UserError(key, value, f"needs the package {package}, which is not installed", hint=hint)
+
+
+def _resolve(tracking: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the class of a tracker (None: no tracker) and its arguments, typed: the keys of its YAML."""
     name = tracking.get("name")
-    if name not in TRACKERS:
-        raise UserError(prefix, name, "there is no such tracker", allowed=TRACKERS)
-    tracker: Any = {"none": NoTracker, "several": SeveralTrackers}.get(str(name))
-    if tracker is None:
-        tracker = importlib.import_module(f"posenc.tracking.{name}").TRACKER
     given = {str(key): value for key, value in tracking.items() if key != "name"}
-    return tracker, check_arguments(tracker, given, prefix)
-
-
-class SeveralTrackers:
-    """Tell each of several trackers everything, each with its own settings, limits and failures."""
-
-    label = "several trackers"
-
-    def __init__(
-        self, run: TrackedRun, *, trackers: list[str], wandb: Group, trackio: Group, tensorboard: Group
-    ) -> None:
-        groups = {"wandb": wandb, "trackio": trackio, "tensorboard": tensorboard}
-        self._trackers = [
-            _start({**groups[name], "name": name}, run, f"tracking.{name}")
-            for name in dict.fromkeys(trackers)
-        ]
-
-    @staticmethod
-    def check(prefix: str, *, trackers: list[str], **groups: Group) -> None:
-        """Raise UserError for trackers that there are none of, and for settings that one of them refuses."""
-        if not trackers:
-            hint = "or tracking=none"
-            raise UserError(f"{prefix}.trackers", "[]", "none is named", allowed=groups, hint=hint)
-        for name in trackers:
-            if name not in groups:
-                raise UserError(f"{prefix}.trackers", name, "there is no such tracker", allowed=groups)
-            check_tracking({**groups[name], "name": name}, f"{prefix}.{name}")
-        for name, group in groups.items():
-            _resolve({**group, "name": name}, f"{prefix}.{name}")  # a misspelt key, asked for or not
-
-    def log(self, metrics: dict[str, float], step: int | None) -> None:
-        for tracker in self._trackers:
-            tracker.log(metrics, step)
-
-    def evaluation(self, records: list[dict[str, Any]]) -> None:
-        for tracker in self._trackers:
-            tracker.evaluation(records)
-
-    def finish(self, status: str) -> None:
-        for tracker in self._trackers:
-            tracker.finish(status)
+    if name not in TRACKERS:
+        raise UserError("tracking", name, "there is no such tracker", allowed=TRACKERS)
+    if name == "none":
+        return None, check_arguments(Tracker, given, "tracking")
+    refuse_without(str(name), "tracking", name, str(name))
+    tracker: Any = importlib.import_module(f"posenc.tracking.{name}").TRACKER
+    return tracker, check_arguments(tracker, given, "tracking")

@@ -1,82 +1,34 @@
-"""The contract of a tracker, and what all trackers do alike: names, time limits, one warning, no doubles."""
+"""The contract of a tracker, and what all trackers do alike: the curves, one warning, nothing twice."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 import math
 import os
 import re
 import secrets
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from posenc.core.atomic_files import write_json_atomic
-from posenc.core.console import run_interruptible
-from posenc.core.errors import RunError, UserError, visible
-from posenc.tracking import metrics as figures
+from posenc.core.errors import RunError, visible
+from posenc.results.settings import knob_words
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
-
-GRACE_SECONDS = 1.0  # beyond a tracker's own time-out, for its service to start or stop
-
-
-@dataclass(frozen=True)
-class TrackedRun:
-    """One training run, as a tracker shows it. `config` is plain resolved data without secrets."""
-
-    name: str
-    group: str | None  # what the runs of one sweep have in common
-    tags: Sequence[str]
-    config: Mapping[str, Any]
-    directory: Path
-
-    def png(self, kinds: Sequence[str]) -> dict[str, bytes]:
-        """Draw plots by kind (keys of `posenc.report.charts.PLOTS`), but those nothing was measured for."""
-        drawn = {kind: self._of_stored(f"the plot {kind}", partial(_plot, kind)) for kind in kinds}
-        return {kind: png for kind, png in drawn.items() if png}
-
-    def headline(self) -> str:
-        """Return what was found, in a sentence; empty without a number."""
-        from posenc.report.captions import run_headline
-
-        return self._of_stored("the headline", run_headline) or ""
-
-    def _of_stored(self, what: str, make: Callable[[Any], T]) -> T | None:
-        try:
-            from posenc.results.load import load_run
-
-            run = load_run(self.directory)
-            if run.status.get("status") == "running":  # it is this very job that asks, at its end
-                run.status = {**run.status, "status": "finished"}
-            return make(run)
-        except UserError as error:
-            logger.debug("no %s: %s", what, error.problem)  # nobody measured what it shows
-        except Exception as error:
-            logger.warning("%s cannot be made for the trackers (%s)", what, reason(error))
-        return None
+WINDOW, POSITION = "eval/window", "eval/position"  # tokens, which evaluation curves are drawn against
+Record = Mapping[str, Any]
+Row = dict[str, float]
 
 
-def _plot(kind: str, run: Any) -> bytes | None:
-    from posenc.report.charts import plot_bytes
-    from posenc.results.comparison import CompareRequest, compare_runs, protocols_of
+class Tracker:
+    """A copy of the numbers elsewhere; this one does nothing. No method ever raises."""
 
-    if not (measured := protocols_of([run])):
-        return None
-    return plot_bytes("png", kind, [run], compare_runs([run], CompareRequest(measured[0])))
-
-
-class Tracker(Protocol):
-    """A copy of the numbers elsewhere. No method ever raises."""
-
-    def log(self, metrics: dict[str, float], step: int | None) -> None:
+    def log(self, metrics: dict[str, float], step: int) -> None:
         """Log the numbers of one training step. A name without a slash is shown under `train/`.
 
         A step that was logged before the run was stopped is not logged again.
@@ -89,26 +41,15 @@ class Tracker(Protocol):
         """End the tracked run. Every status but `finished` marks it as failed."""
 
 
-class NoTracker:
-    """Do nothing, so that the training loop never asks whether there is a tracker."""
+@dataclass(frozen=True)
+class TrackedRun:
+    """One training run, as a tracker shows it. `config` is plain resolved data without secrets."""
 
-    label = "none"
-
-    def __init__(self, run: TrackedRun | None = None) -> None:
-        pass
-
-    @staticmethod
-    def check(prefix: str) -> None:
-        pass
-
-    def log(self, metrics: dict[str, float], step: int | None) -> None:
-        pass
-
-    def evaluation(self, records: list[dict[str, Any]]) -> None:
-        pass
-
-    def finish(self, status: str) -> None:
-        pass
+    name: str
+    group: str | None  # what the runs of one sweep have in common
+    tags: Sequence[str]
+    config: Mapping[str, Any]
+    directory: Path
 
 
 @dataclass
@@ -117,62 +58,46 @@ class Progress:
 
     id: str  # the tracked run's own
     group: str | None  # the first one it had: an evaluation later does not move it
-    step: int = -1  # the last training step
-    row: int = -1  # the last row, for a tracker that counts rows by itself
+    step: int = -1  # the last one sent
     sent: list[str] = field(default_factory=list)  # cells
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """What there is to show of an evaluation."""
-
-    windows: list[dict[str, float]]  # a row a window, of the cells that were not logged before
-    positions: list[dict[str, float]]  # a row a bin of positions, likewise
-    summary: dict[str, float]
-    headline: str  # what was found, in a sentence
-    table: list[list[Any]]  # rows of posenc.tracking.metrics.COLUMNS
-    pictures: dict[str, bytes]  # PNG by kind
-
-
-class BaseTracker:
+class BaseTracker(Tracker):
     """A tracked run. The first exception is one warning and switches it off.
 
     Subclasses connect in `__init__`, whose keyword-only parameters are the keys of their YAML, and send:
-    `send_step`, `send_evaluation`, `end`. These may raise, the last two may hang.
+    `send_step`, `send_evaluation`, `end`, which may raise.
     """
 
     label = ""  # its name in messages
 
-    def __init__(self, run: TrackedRun, name: str, timeout: float, plots: Sequence[str]) -> None:
+    def __init__(self, run: TrackedRun, name: str) -> None:
         self.run = run
-        self.plots = plots
         self._file = run.directory / "tracking" / f"{name}.json"
-        self._timeout = timeout
-        self._on = True
-        self._given_up = False
-        self._finished = False
+        self._on, self._finished = True, False
         # not made from the directory's hash: that is the same for everybody who trains the same thing
-        self.progress = Progress(secrets.token_hex(6), run.group)
-        self.resumed = False
-        with suppress(OSError, ValueError, TypeError):
-            kept = Progress(**json.loads(self._file.read_text(encoding="utf-8")))
+        self.progress, self.resumed = Progress(secrets.token_hex(6), run.group), False
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            kept = json.loads(self._file.read_text(encoding="utf-8"))
+            kept = Progress(kept["id"], kept["group"], int(kept["step"]), list(kept["sent"]))
             if re.fullmatch(r"[a-z0-9]{8,64}", kept.id):  # it becomes a part of paths
                 self.progress, self.resumed = kept, True
 
-    def send_step(self, row: Mapping[str, float], step: int | None) -> None:
+    @staticmethod
+    def check(settings: Mapping[str, Any]) -> None:
+        """Raise UserError for values that the tracker does not take."""
+
+    def send_step(self, row: Row, step: int) -> None:
         """Send one training step; every name has a slash."""
         raise NotImplementedError
 
-    def send_evaluation(self, shown: Evaluation) -> None:
-        """Send curves, summary figures, a table, pictures."""
+    def send_evaluation(self, windows: list[Row], positions: list[Row], summary: Row) -> None:
+        """Send rows against WINDOW and POSITION, which each row holds, and the summary's figures."""
         raise NotImplementedError
 
     def end(self, status: str) -> None:
         """Flush and close."""
         raise NotImplementedError
-
-    def leave(self) -> None:
-        """Clean up after an end that failed or hangs."""
 
     def advice(self) -> str:
         """Say what to do about what was not sent; starts with a space."""
@@ -184,64 +109,45 @@ class BaseTracker:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             write_json_atomic(self._file, asdict(self.progress))
 
-    def log(self, metrics: dict[str, float], step: int | None) -> None:
-        """Send one row at `step`, with bare names under `train/`."""
-        self._try(lambda: self._log(metrics, step))
-
-    def _log(self, metrics: dict[str, float], step: int | None) -> None:
-        if step is None or step > self.progress.step:
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        if step > self.progress.step:
             row = {name if "/" in name else f"train/{name}": value for name, value in metrics.items()}
-            self.send_step(row, step)
-            self.progress.step = self.progress.step if step is None else step
-            self.save()
+            self._send(lambda: self.send_step(row, step), step, [])
 
     def evaluation(self, records: list[dict[str, Any]]) -> None:
-        """Send curves against window and position, summary figures, a table, plots."""
-        self._try(lambda: self._evaluation(records))
-
-    def _evaluation(self, records: list[dict[str, Any]]) -> None:
-        config = self.run.config
-        every = figures.apart(records, config)
-        fresh = [record for record in every if cell_key(record) not in self.progress.sent]
+        curves = curves_of(records, self.run.config)
+        fresh = [(name, record) for name, record in curves if cell_key(record) not in self.progress.sent]
         if fresh:
-            windows, positions = figures.by_window(fresh, config), figures.by_position(fresh, config)
-            summary, table = figures.summary(every, config), figures.table_rows(every, config)
-            sentence, pictures = self.run.headline(), self.run.png(self.plots)
-            shown = Evaluation(windows, positions, summary, sentence, table, pictures)
-            self._within(lambda: self.send_evaluation(shown))
-            self.progress.sent += [cell_key(record) for record in fresh]
-            self.save()
+            rows, everything = (by_window(fresh), by_position(fresh)), summary(curves)
+            cells = [cell_key(record) for _, record in fresh]
+            self._send(lambda: self.send_evaluation(*rows, everything), self.progress.step, cells)
 
-    def finish(self, status: str) -> None:
-        """End it within `timeout` seconds; once."""
-        if self._finished:
-            return
-        self._finished = True
-        try:
-            if not self._given_up:  # it would hang again
-                self._within(lambda: self.end(status))
-                return
-        except Exception as error:
-            if self._on:
-                logger.warning("%s did not get everything (%s).%s", self.label, reason(error), self.advice())
-        self.leave()
-
-    def _within(self, action: Callable[[], None]) -> None:
-        """Call what may hang. W&B asks the server before it takes an artifact: 20 s where that has died."""
-        run_interruptible(lambda _: action(), limit=self._timeout + GRACE_SECONDS)
-
-    def _try(self, action: Callable[[], None]) -> None:
+    def _send(self, action: Callable[[], None], step: int, cells: list[str]) -> None:
         if not self._on or self._finished:
             return
         try:
             action()
         except Exception as error:
-            self._on, self._given_up = False, isinstance(error, TimeoutError)
+            self._on = False
             words = "is switched off, the run goes on without it"
             logger.warning("%s %s (%s).%s", self.label, words, reason(error), self.advice())
+            return
+        self.progress.step = max(step, self.progress.step)
+        self.progress.sent += cells
+        self.save()
+
+    def finish(self, status: str) -> None:
+        if self._finished:
+            return
+        self._finished = True
+        try:
+            self.end(status)
+        except Exception as error:
+            if self._on:
+                logger.warning("%s did not get everything (%s).%s", self.label, reason(error), self.advice())
 
 
-def cell_key(record: Mapping[str, Any]) -> str:
+def cell_key(record: Record) -> str:
     """Return what tells one measurement from another, on whatever targets."""
     extend = json.dumps(record.get("extend"), sort_keys=True, default=str)
     names = ("protocol", "window", "stride", "targets_hash", "checkpoint_step", "nats")
@@ -255,28 +161,71 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {visible(text.partition(chr(10))[0])[:200]}"
 
 
-@contextmanager
-def as_files(pictures: Mapping[str, bytes]) -> Iterator[dict[str, str]]:
-    """Write pictures for as long as it lasts, paths by kind: trackers copy files faster than they encode."""
-    with tempfile.TemporaryDirectory(prefix="posenc-") as folder:
-        for kind, png in pictures.items():
-            (Path(folder) / f"{kind}.png").write_bytes(png)
-        yield {kind: f"{folder}/{kind}.png" for kind in pictures}
+def curves_of(records: Sequence[Record], config: Mapping[str, Any]) -> list[tuple[str, Record]]:
+    """Return the records with the name of the curve that each is a point of.
+
+    A later evaluation with another stride or on other targets (`eval.lengths`, `eval.max_targets`) measures
+    points of another curve: they are left out, and `posenc compare` shows them.
+    """
+    curves: dict[str, list[Record]] = {}
+    for record in records:
+        curves.setdefault(curve_name(record, config), []).append(record)
+    for name, points in curves.items():
+        for key in ("stride", "targets_hash"):
+            (most, count), *_ = Counter(str(point.get(key)) for point in points).most_common(1)
+            if count > 1:  # else each window has targets of its own
+                points = [point for point in points if str(point.get(key)) == most]
+        curves[name] = points
+    return [(name, point) for name, points in curves.items() for point in points]
 
 
-def check_shared(prefix: str, timeout: float, plots: Sequence[str]) -> None:
-    """Raise UserError for what is no time, and for a plot that there is none of."""
-    if not (math.isfinite(timeout) and timeout > 0):
-        raise UserError(f"{prefix}.timeout", timeout, "not a time", allowed="seconds above 0")
-    from posenc.report.charts import PLOTS
+def curve_name(record: Record, config: Mapping[str, Any]) -> str:
+    """Return protocol, test-time extension and, where it is not the run's own, the text.
 
-    for plot in plots:
-        if plot not in PLOTS:
-            raise UserError(f"{prefix}.plots", plot, "no such plot", allowed=list(PLOTS))
+    `fixed-target`, `fixed-target+yarn beta_fast=4`, `fixed-target on stdlib`.
+    """
+    name, words = str(record["protocol"]), []
+    if (extend := record.get("extend")) is not None:
+        name += f"+{extend['name']}"
+        words += knob_words(extend)
+    corpus, split = (config.get("data") or {}).get("name"), (config.get("eval") or {}).get("split")
+    if corpus and record.get("corpus", corpus) != corpus:
+        words.append(f"on {record['corpus']}")
+    if split and record.get("split", split) != split:
+        words.append(str(record["split"]))
+    return " ".join([name, *words])
 
 
-def refuse_without(package: str, key: str, value: str | None, extra: str) -> None:
-    """Raise UserError where a package of `posenc[extra]` is missing, with the command that installs it."""
-    if importlib.util.find_spec(package) is None:
-        hint = f"pip install 'posenc[{extra}]'   (in a clone: pip install -c constraints.txt -e '.[{extra}]')"
-        raise UserError(key, value, f"needs the package {package}, which is not installed", hint=hint)
+def by_window(curves: Sequence[tuple[str, Record]]) -> list[Row]:
+    """Return one row a window (tokens), shortest first, with the figures of every curve there.
+
+    A figure that is missing or not finite (out of memory, perplexity beyond a float) is left out.
+    """
+    rows: dict[int, Row] = {}
+    for name, record in curves:
+        row = rows.setdefault(int(record["window"]), {})
+        row |= _finite({f"eval/{name}/{measure}": record.get(measure) for measure in ("nats", "bpb", "ppl")})
+    return [{WINDOW: window, **rows[window]} for window in sorted(rows) if rows[window]]
+
+
+def by_position(curves: Sequence[tuple[str, Record]]) -> list[Row]:
+    """Return one row a bin of positions, with the loss (nats) and its rise over that at T of every curve.
+
+    The position is the last one of the bin. Of several windows the longest is taken.
+    """
+    rows: dict[int, Row] = {}
+    for name, record in sorted(curves, key=lambda one: int(one[1]["window"])):
+        curve = record.get("curve") or {"edges": []}
+        for i, edge in enumerate(curve["edges"][1:]):
+            figures = {f"eval/{name}/{key}-by-position": curve[key][i] for key in ("nats", "rise")}
+            rows.setdefault(edge - 1, {}).update(_finite(figures))
+    return [{POSITION: at, **rows[at]} for at in sorted(rows) if rows[at]]
+
+
+def summary(curves: Sequence[tuple[str, Record]]) -> Row:
+    """Return `eval/<curve>/nats@8x` for every multiple of the training length."""
+    return _finite({f"eval/{name}/nats@{one['multiple']:g}x": one.get("nats") for name, one in curves})
+
+
+def _finite(figures: Mapping[str, Any]) -> Row:
+    return {k: float(v) for k, v in figures.items() if isinstance(v, (int, float)) and math.isfinite(v)}

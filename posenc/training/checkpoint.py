@@ -11,7 +11,6 @@ import errno
 import hashlib
 import json
 import logging
-import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -23,13 +22,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from safetensors.torch import save as serialize
-from torch import Tensor
 
 from posenc.core.atomic_files import CONTINUES, cannot_write, check_room, sha256_of_file, sync
 from posenc.core.errors import RunError
 from posenc.model.decoder import Decoder
 from posenc.results.settings import flatten
 from posenc.training.distributed import current
+from posenc.training.optimizer import AdamW
 
 log = logging.getLogger(__name__)
 
@@ -55,11 +54,11 @@ def save_checkpoint(
     folder: Path,
     step: int,
     model: Decoder,
-    optimizer: torch.optim.Optimizer,
+    optimizer: AdamW,
     state: dict[str, Any],
     files: Mapping[str, str],
 ) -> Path:
-    """Write step-NNNNNNNN atomically, then drop all but it and the newest intact one before it.
+    """Write step-NNNNNNNN atomically, then drop all but it and the one before it.
 
     `files` are texts that belong to the weights, by name. Raises NonFiniteWeightsError; RunError when it
     cannot be written, which leaves the earlier ones as they are.
@@ -73,19 +72,24 @@ def save_checkpoint(
         for name, parameter in model.named_parameters()
         for key, value in optimizer.state.get(parameter, {}).items()
     }
-    contents: dict[str, str | dict[str, Tensor]] = {
-        "model.safetensors": weights,
-        "optimizer.safetensors": moments,
-        "state.json": json.dumps({**state, "step": step, "made_by": made_by(model)}, indent=1),
-        **files,
+    contents = {
+        "model.safetensors": serialize(weights),
+        "optimizer.safetensors": serialize(moments),
+        "state.json": json.dumps({**state, "step": step, "made_by": made_by(model)}, indent=1).encode(),
+        **{name: text.encode() for name, text in files.items()},
     }
+    manifest = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(contents.items())}
+    contents["manifest.json"] = json.dumps(manifest, indent=1).encode()
     final = folder / f"step-{step:08d}"
-    temporary = folder / f".tmp-{final.name}-{os.getpid()}"
+    temporary = folder / f".tmp-{final.name}"
     try:
         _clear(folder)
-        _write(temporary, contents)
-        if final.exists():  # it was damaged, or training would have begun from it
-            _drop(final)
+        temporary.mkdir(parents=True)
+        sync(folder.parent)
+        for name, data in contents.items():
+            (temporary / name).write_bytes(data)
+            sync(temporary / name)
+        sync(temporary)
         temporary.rename(final)
         sync(folder)
     except OSError as error:
@@ -93,50 +97,18 @@ def save_checkpoint(
         raise cannot_write(final, error, needed=needed, hint=CONTINUES) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    _drop_others(folder, final)
+    for path in checkpoint_paths(folder)[:-KEPT]:
+        _drop(path)
     return final
 
 
-def _write(folder: Path, contents: Mapping[str, str | dict[str, Tensor]]) -> None:
-    """Write and sync every file, and a manifest with their sha256. Raises OSError."""
-    new = not folder.parent.exists()
-    folder.mkdir(parents=True)
-    if new:
-        sync(folder.parent.parent)
-    manifest = {}
-    for name, content in sorted(contents.items()):
-        data = content.encode() if isinstance(content, str) else serialize(content)
-        (folder / name).write_bytes(data)
-        manifest[name] = hashlib.sha256(data).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-    for path in folder.iterdir():
-        sync(path)
-    sync(folder)
-    for name, digest in manifest.items():  # before older checkpoints go
-        if sha256_of_file(folder / name) != digest:
-            raise OSError(f"{name} does not read back as it was written")
-
-
-def _drop_others(folder: Path, newest: Path) -> None:
-    """Remove all checkpoints but the newest and the intact one before it."""
-    others = [path for path in checkpoint_paths(folder) if path != newest]
-    try:
-        before = (path for path in reversed(others) if step_of(path) < step_of(newest))
-        fallback = next((path for path in before if problem_of(path) is None), None)
-    except RunError:  # unreadable for now: nothing goes
-        return
-    for path in others:  # newer ones are damaged: training continued from before them
-        if path != fallback:
-            _drop(path)
-
-
 def resume(
-    folder: Path, model: Decoder, optimizer: torch.optim.Optimizer, steps: int, run: Mapping[str, Any]
+    folder: Path, model: Decoder, optimizer: AdamW, steps: int, run: Mapping[str, Any]
 ) -> tuple[int, dict[str, Any]]:
     """Load the newest intact checkpoint and return its step and state; step 0 for a fresh run.
 
-    Raises RunError where none is intact, where it is not of `run` (`check_run`), or where those of the rest
-    up to `steps` would not fit on the disk.
+    Drops damaged newer ones. Raises RunError where none is intact, where it is not of `run` (`check_run`), or
+    where those of the rest up to `steps` would not fit on the disk.
     """
     _clear(folder)
     found = newest_checkpoint(folder)
@@ -151,7 +123,18 @@ def resume(
     check_run(found, run)
     load_weights(found.path, model)
     load_optimizer(found.path, model, optimizer)
-    warn_of_changes(found.state.get("made_by", {}), made_by(model))
+    for path in checkpoint_paths(folder):
+        if step_of(path) > found.step:
+            _drop(path)
+    before, now = found.state.get("made_by", {}), made_by(model)
+    if changed := [
+        f"{key} {before[key]} -> {now[key]}" for key in now if before.get(key, now[key]) != now[key]
+    ]:
+        log.warning(
+            "continued with another setting than before: %s; "
+            "the weights will not be, bit for bit, those of a run without a stop",
+            ", ".join(changed),
+        )
     return found.step, found.state
 
 
@@ -163,17 +146,17 @@ def newest_checkpoint(folder: Path) -> Checkpoint | None:
     damaged: list[str] = []
     paths = checkpoint_paths(folder)
     for path in reversed(paths):
-        problem = problem_of(path)
-        if problem is None:
-            state = json.loads((path / "state.json").read_text(encoding="utf-8"))
-            step = int(state["step"])
-            if damaged:
-                lost = (step_of(paths[-1]) - step) * int(state["tokens"]) // max(1, step)
-                names = ", ".join(damaged)
-                text = "damaged checkpoint skipped: %s; back to step %d: %s tokens of training are lost"
-                log.warning(text, names, step, f"{lost:,}")
-            return Checkpoint(path, step, state)
-        damaged.append(f"{path.name} ({problem})")
+        if problem := problem_of(path):
+            damaged.append(f"{path.name} ({problem})")
+            continue
+        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        step = int(state["step"])
+        if damaged:
+            lost = (step_of(paths[-1]) - step) * int(state["tokens"]) // max(1, step)
+            names = ", ".join(damaged)
+            text = "damaged checkpoint skipped: %s; back to step %d: %s tokens of training are lost"
+            log.warning(text, names, step, f"{lost:,}")
+        return Checkpoint(path, step, state)
     if not all(path.exists() for path in paths):  # replaced meanwhile, by a training that goes on
         return newest_checkpoint(folder)
     if damaged:
@@ -187,12 +170,10 @@ def check_run(checkpoint: Checkpoint, run: Mapping[str, Any]) -> None:
 
     `run` has the settings of its `encoding`, and its `settings_hash` where that is known.
     """
-    wrote = checkpoint.state.get("run", run)
-    theirs, own = flatten(wrote if isinstance(wrote, dict) else {}), flatten(run)
+    theirs, own = flatten(checkpoint.state.get("run", run)), flatten(run)
     odd = [key for key in own if theirs.get(key) != own[key]]
     if odd:
-        shown = ["encoding.name"] if "encoding.name" in odd else ["encoding.name", *odd]
-        words = [", ".join(f"{key}={one.get(key)}" for key in shown) for one in (theirs, own)]
+        words = [", ".join(f"{key}={one.get(key)}" for key in odd) for one in (theirs, own)]
         problem = f"{checkpoint.path} was written by another run: {words[0]}; this run has {words[1]}"
         raise RunError(problem, hint="put this run's own checkpoints back, or remove them to train afresh")
 
@@ -217,15 +198,9 @@ def problem_of(path: Path) -> str | None:
     """
     try:
         manifest = json.loads((path / "manifest.json").read_bytes())
-        files = {"model.safetensors", "optimizer.safetensors"} | {file.name for file in path.glob("*.json")}
-        if missing := files - manifest.keys() - {"manifest.json"}:
-            return f"{min(missing)} is not in its manifest"
-        for name, digest in manifest.items():
-            if sha256_of_file(path / name) != digest:
+        for name in sorted({*manifest, "model.safetensors", "optimizer.safetensors", "state.json"}):
+            if sha256_of_file(path / name) != manifest[name]:
                 return f"{name} differs from its sha256"
-        state = json.loads((path / "state.json").read_bytes())
-        if state["step"] != step_of(path):
-            return f"it is of step {state['step']}"
     except OSError as error:
         if error.errno not in DAMAGED:
             problem = f"cannot read {error.filename or path}: {error.strerror}"
@@ -258,7 +233,7 @@ def load_weights(path: Path, model: Decoder) -> None:
             parameter.copy_(tensors[name])
 
 
-def load_optimizer(path: Path, model: Decoder, optimizer: torch.optim.Optimizer) -> None:
+def load_optimizer(path: Path, model: Decoder, optimizer: AdamW) -> None:
     """Load the moments and step counts of a verified checkpoint."""
     parameters = dict(model.named_parameters())
     for place, tensor in load_file(path / "optimizer.safetensors").items():
@@ -278,17 +253,6 @@ def made_by(model: Decoder) -> dict[str, Any]:
         "processes": current().size,
         "compiled": compiled,
     }
-
-
-def warn_of_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Warn of what differs from the checkpoint's `made_by`; silent where it has none."""
-    changed = [f"{key} {before[key]} -> {now[key]}" for key in now if before.get(key, now[key]) != now[key]]
-    if changed:
-        log.warning(
-            "continued with another setting than before: %s; "
-            "the weights will not be, bit for bit, those of a run without a stop",
-            ", ".join(changed),
-        )
 
 
 def _clear(folder: Path) -> None:

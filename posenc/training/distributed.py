@@ -11,25 +11,24 @@ import io
 import itertools
 import os
 import sys
-import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from posenc.core.errors import RunError, UserError
+from posenc.training.optimizer import AdamW
 
 T = TypeVar("T")
 
-# Longer than the first process may tokenise while the others wait. One that dies ends them at once (gloo), or
-# when torchrun kills them, 30 s after it asked them to end (nccl).
-TIMEOUT = timedelta(hours=2)
+# Longer than the first process may tokenise or evaluate while the others wait. One that dies ends them at
+# once (gloo), or when torchrun kills them, 30 s after it asked them to end (nccl).
+TIMEOUT = timedelta(hours=24)
 FIRST_ENDS = timedelta(seconds=30)  # to save and say why: torchrun kills it when another process goes
 ENDED = "ended"
 _runs = itertools.count()  # of this process
@@ -40,8 +39,8 @@ class Stop(Protocol):
 
     def requested(self) -> bool: ...
 
-    def at_once(self) -> AbstractContextManager[None]:
-        """Inside, a stop raises immediately: there is nothing to save."""
+    def asked_elsewhere(self) -> None:
+        """Note that another process of this run was asked to stop."""
 
 
 def _another_failed() -> RunError:
@@ -55,8 +54,6 @@ class ProcessGroup:
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         """Connect to the other processes, if there are any. Raises RunError when they cannot be reached."""
         self.rank, self.size = rank, size
-        self.on_stop: Callable[[], None] = lambda: None  # called when another process was asked to stop
-        self._stopping = False
         if size == 1:
             return
         try:
@@ -83,7 +80,8 @@ class ProcessGroup:
             problem = f"{self.size} processes share batches of {batch_windows} windows"
             hint = "fewer processes, or a larger train.batch_tokens"
             raise UserError("train.batch_tokens", None, problem, hint=hint)
-        _take_own_device(device)
+        if device.type != "cpu":
+            _take_own_device(device)
         if (firsts := self.first(lambda: run)) != run:
             hint = "the same versions, settings, texts and train.precision are needed on every node"
             raise RunError(f"this process would do {run}, the first one {firsts}", hint=hint)
@@ -92,24 +90,13 @@ class ProcessGroup:
         """Return this process's windows of a batch of `count`."""
         return slice(self.rank * count // self.size, (self.rank + 1) * count // self.size)
 
-    def batches(self, rows: np.ndarray, size: int) -> np.ndarray:
-        """Return this process's share of an evaluation's rows, in whole batches of `size`.
-
-        Whole batches, so that the numbers are bit for bit those of one process.
-        """
-        if self.size == 1 or len(rows) == 0:
-            return rows
-        parts = [rows[start : start + size] for start in range(0, len(rows), size)]
-        turn = (self.rank - int(rows[0])) % self.size  # rows of 16 position draws come one by one
-        return np.concatenate([rows[:0], *parts[turn :: self.size]])
-
     def loss_weight(self, batch_windows: int) -> float:
         """Return this process's share of a batch over the mean share, by which DDP's mean is right."""
         rows = self.rows(batch_windows)
         return self.size * (rows.stop - rows.start) / batch_windows
 
     def data_parallel(self, loss_of: nn.Module) -> nn.Module:
-        """Wrap a loss so that its gradient is averaged over the processes."""
+        """Wrap a loss so that all have the first one's weights, and their gradient is averaged."""
         if self.size == 1:
             return loss_of
         import torch._dynamo
@@ -122,37 +109,24 @@ class ProcessGroup:
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
             return DistributedDataParallel(loss_of, broadcast_buffers=False, gradient_as_bucket_view=True)
 
-    def same_weights(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Give every process the first one's weights, and moments with an optimizer."""
-        if self.size == 1:
-            return
-        with torch.no_grad():
-            for parameter in model.parameters():
-                dist.broadcast(parameter, 0)
-        if optimizer is None:
-            return
-        state = optimizer.state
-        moments = self.first(
-            lambda: [{key: value.cpu() for key, value in state[p].items()} for p in model.parameters()]
-        )
-        for parameter, own in zip(model.parameters(), moments, strict=True):
-            state[parameter] = {key: value.to(parameter.device) for key, value in own.items()}
+    def share_moments(self, model: nn.Module, optimizer: AdamW) -> None:
+        """Give every process the first one's moments."""
+        state, parameters = optimizer.state, list(model.parameters())
+        found = self.first(lambda: [{key: m.cpu() for key, m in state[p].items()} for p in parameters])
+        if not self.is_first:
+            for p, moments in zip(parameters, found, strict=True):
+                state[p] = {key: moment.to(p.device) for key, moment in moments.items()}
 
-    def agree(self, loss: Tensor, norm: Tensor, stop: Stop) -> tuple[float, float]:
-        """Return the loss of the whole batch, nats per token, and the norm of its gradient."""
+    def agree(self, loss: Tensor, norm: Tensor, stop: Stop) -> tuple[float, float, bool]:
+        """Return the whole batch's loss, nats per token, its gradient's norm, and whether all shall stop."""
         if self.size == 1:
-            return loss.item(), norm.item()
+            return loss.item(), norm.item(), stop.requested()
         sums = torch.stack([loss, norm, torch.full_like(loss, float(stop.requested()))]).double()
         dist.all_reduce(sums)
         loss_sum, norm_sum, stops = sums.tolist()
-        self._stopping = stops > 0
-        if self._stopping:
-            self.on_stop()
-        return loss_sum / self.size, norm_sum / self.size
-
-    def stopping(self, stop: Stop) -> bool:
-        """Whether all stop after this step."""
-        return stop.requested() if self.size == 1 else self._stopping
+        if stops:
+            stop.asked_elsewhere()
+        return loss_sum / self.size, norm_sum / self.size, stops > 0
 
     def first(self, do: Callable[[], T]) -> T:
         """Do something in the first process and return its result in all. If it fails, all fail."""
@@ -180,44 +154,6 @@ class ProcessGroup:
         return done[0]
 
     @contextmanager
-    def sharing(
-        self, losses: np.ndarray, check_stop: Callable[[], None], refused: type[Exception]
-    ) -> Iterator[None]:
-        """Let each process fill in its part of `losses`; at the end all have the whole, or all raise alike.
-
-        `refused` is what one process raises for all, such as that memory ran out.
-        """
-        if self.size == 1:
-            yield
-            return
-        losses[...] = 0  # the others' part
-        own: BaseException | None = None
-        try:
-            yield
-        except BaseException as error:  # also a stop
-            own = error
-        how = "done"
-        if own is not None:
-            how = (
-                "refused"
-                if isinstance(own, refused)
-                else "failed"
-                if isinstance(own, Exception)
-                else "stopped"
-            )
-        outcomes: list[Any] = [None] * self.size
-        dist.all_gather_object(outcomes, (how, str(own)))
-        ended = {how for how, _ in outcomes}
-        if "failed" in ended:
-            raise own if own is not None and how == "failed" else _another_failed()
-        if "stopped" in ended:
-            self.on_stop()
-            check_stop()
-        if "refused" in ended:
-            raise own or refused(next(text for how, text in outcomes if how == "refused"))
-        dist.all_reduce(torch.from_numpy(losses))
-
-    @contextmanager
     def watched(self) -> Iterator[None]:
         """Turn what PyTorch says when another process is gone into a RunError."""
         try:
@@ -240,8 +176,6 @@ class ProcessGroup:
 
 def _take_own_device(device: torch.device) -> None:
     """Choose this process's GPU of the node. Raises UserError."""
-    if device.type == "cpu":
-        return
     if device.type != "cuda" or device.index is not None:
         hint = "each process takes the device of its number"
         raise UserError("device", device, "is one device", allowed=("auto", "cpu", "cuda"), hint=hint)
@@ -259,49 +193,30 @@ def current() -> ProcessGroup:
     return _current
 
 
-def alone() -> AbstractContextManager[None]:
-    """Inside, what this process does is not shared with the others."""
-    return _belonging_to(ProcessGroup())
-
-
 def run_distributed(run: Callable[[], int]) -> int:
     """Return the exit code of `run`, in this process alone or as one of those that torchrun started.
 
     The first one's output is shown; another one's where it fails, with its rank before each line.
     """
+    global _current
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         return run()
-    group = ProcessGroup(int(os.environ.get("RANK", "0")), size)
-    with _belonging_to(group):
-        try:
-            return run() if group.is_first else _run_unseen(run, group)
-        finally:
-            group.end()
-
-
-def _run_unseen(run: Callable[[], int], group: ProcessGroup) -> int:
-    held = io.StringIO()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(held):
-        try:
-            code = run()
-        except (UserError, RunError) as error:
-            print(error.text(), file=sys.stderr)
-            code = error.exit_code
-        except Exception:
-            traceback.print_exc()
-            code = 1
-    if 0 < code < 128:  # not a signal
-        for line in held.getvalue().splitlines():
-            print(f"process {group.rank}: {line}", file=sys.stderr, flush=True)
-    return code
-
-
-@contextmanager
-def _belonging_to(group: ProcessGroup) -> Iterator[None]:
-    global _current
-    before, _current = _current, group
+    _current = group = ProcessGroup(int(os.environ.get("RANK", "0")), size)
     try:
-        yield
+        if group.is_first:
+            return run()
+        held = io.StringIO()
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(held):
+            try:
+                code = run()
+            except (UserError, RunError) as error:
+                print(error.text(), file=sys.stderr)
+                code = error.exit_code
+        if 0 < code < 128:  # not a signal
+            for line in held.getvalue().splitlines():
+                print(f"process {group.rank}: {line}", file=sys.stderr, flush=True)
+        return code
     finally:
-        _current = before
+        group.end()
+        _current = ProcessGroup()

@@ -7,7 +7,6 @@ B windows, T tokens.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -18,16 +17,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posenc.core.errors import RunError
+from posenc.core.errors import RunError, first_line
 from posenc.core.seeds import generator_for
 from posenc.data import WindowSampler
 from posenc.model.decoder import Decoder
 from posenc.model.fused import next_token_loss
 from posenc.training.checkpoint import NonFiniteWeightsError, resume, save_checkpoint
+from posenc.training.device import autocast, is_out_of_memory, keep_freed_memory
 from posenc.training.distributed import Stop, current
-from posenc.training.oom import is_out_of_memory, keep_freed_memory
-from posenc.training.optimizer import Optimization, build_optimizer, learning_rate
-from posenc.training.precision import autocast
+from posenc.training.optimizer import AdamW, Optimization, build_optimizer, learning_rate
 
 
 class NextTokenLoss(nn.Module):
@@ -58,12 +56,12 @@ def gradients(
     return loss.detach(), torch.nn.utils.clip_grad_norm_(loss_of.parameters(), grad_clip)
 
 
-def update(optimizer: torch.optim.Optimizer, lr: float) -> None:
+def update(optimizer: AdamW, lr: float) -> None:
     """Move the weights along the gradients at learning rate `lr`, and drop the gradients."""
     for group in optimizer.param_groups:
         group["lr"] = lr
     optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
+    optimizer.zero_grad()
 
 
 @dataclass(frozen=True)
@@ -129,7 +127,7 @@ def train(
     model.to(device).train()
     optimizer = build_optimizer(model, optimization)
     step, state = group.first(lambda: resume(checkpoints, model, optimizer, steps, provenance["run"]))
-    group.same_weights(model, optimizer)
+    group.share_moments(model, optimizer)
     loss_of = group.data_parallel(NextTokenLoss(model, group.loss_weight(batch_windows)))
     rows = group.rows(batch_windows)
     on_resume(step)
@@ -163,14 +161,10 @@ def train(
                 torch.from_numpy(part[rows]).to(device, non_blocking=True) for part in batch
             )  # (B, T)
             pos = model.positions(context_length, generator_for(seed, "positions", step))  # (T,)
-            # The first step may compile for a minute, and there is nothing to save yet; but other processes
-            # may wait for this one's part.
-            at_once = step == first_step and group.size == 1
-            with stop.at_once() if at_once else contextlib.nullcontext():
-                loss_and_norm = gradients(
-                    loss_of, inputs, targets, pos, precision=precision, grad_clip=optimization.grad_clip
-                )
-            loss, norm = group.agree(*loss_and_norm, stop)
+            loss_and_norm = gradients(
+                loss_of, inputs, targets, pos, precision=precision, grad_clip=optimization.grad_clip
+            )
+            loss, norm, stopping = group.agree(*loss_and_norm, stop)
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 what = "gradient" if math.isfinite(loss) else "loss"
                 return result("diverged", f"non-finite {what} at step {step + 1}")
@@ -186,7 +180,7 @@ def train(
                 mean = sum(window) / len(window)
                 on_log(Progress(step, steps, step * batch_tokens, mean, lr, norm, rate))
                 logged_at, logged_step = now, step
-            if group.stopping(stop) and step < steps:
+            if stopping and step < steps:
                 save()
                 return result("interrupted", "asked to stop")
             if now - saved >= checkpoint_seconds and step < steps:
@@ -201,5 +195,5 @@ def train(
         if not is_out_of_memory(error):
             raise
         hint = "a smaller train.batch_tokens or model; posenc train --dry-run says what a run takes"
-        said = (str(error).splitlines() or [""])[0]
-        raise RunError(f"out of memory in step {step + 1} of the training ({said})", hint=hint) from error
+        problem = f"out of memory in step {step + 1} of the training ({first_line(error)})"
+        raise RunError(problem, hint=hint) from error

@@ -6,7 +6,6 @@ import json
 import shlex
 import shutil
 import socket
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +14,9 @@ from typing import Any
 import pytest
 import tiny
 from fake_runs import write_run
-from pseudo_terminal import Terminal
 
 from posenc.report import runs_table
-from posenc.results.load import load_run
-from posenc.results.run_summary import run_summary
+from posenc.results.load import load_run, run_summary
 from posenc.results.schema import HEADLINE
 
 Posenc = Callable[..., tiny.Result]
@@ -111,7 +108,7 @@ def test_filters_orders_and_empty_folders(posenc: Posenc, several: Path, run_cop
     assert "killed" not in rows(posenc, "--where", "seed=0", "--where", "encoding=rope")
     assert next(iter(rows(posenc, "--sort", "loss"))) == run_copy.name
     by_path = list(rows(posenc))
-    assert by_path == sorted(by_path) and list(rows(posenc, "--reverse")) == by_path[::-1]
+    assert by_path == sorted(by_path)
     wrong = posenc("runs", "--where", "encoding=nowhere")
     assert (wrong.code, wrong.out) == (2, "") and "rope" in wrong.err
     Path("empty").mkdir()
@@ -154,30 +151,3 @@ def test_what_it_says_continues_a_killed_run_does(place: Path, corpus: Path, pos
     again = tiny.spawn(*command[1:], cwd=place)
     assert again.code == 0 and "continuing at step" in again.err, again.err
     assert rows(posenc, "a b")[run.name]["status"] == "finished"
-
-
-def test_watching_ends_when_nothing_runs(
-    posenc: Posenc, several: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A pipe gets the last view; where nothing fits --where any longer, that is an end like another."""
-    monkeypatch.setattr(
-        "posenc.cli.runs.time.sleep",
-        lambda _: status(several / "elsewhere", status="failed", reason="no luck"),
-    )
-    monkeypatch.setattr("posenc.cli.runs.PATIENCE", 0.05)
-    ended = posenc("runs", "--watch", "--where", "status=running")
-    assert ended.code == 0 and ended.out.splitlines()[-1].rstrip() == "0 runs", ended
-    result = posenc("runs", "--watch")
-    assert (result.code, result.err) == (0, "") and "6 runs: 1 finished" in result.out
-
-
-def test_watching_on_a_terminal_is_left_by_ctrl_c(several: Path, place: Path) -> None:
-    command = [sys.executable, "-m", "posenc", "runs", "--watch"]
-    terminal = Terminal(command, place, tiny.environment(), columns=100)
-    try:
-        terminal.until("1 dead")
-        terminal.send("\x03")
-        assert terminal.wait() == 0
-        assert "Traceback" not in terminal.seen
-    finally:
-        terminal.close()

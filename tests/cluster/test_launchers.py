@@ -16,10 +16,10 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 
-from posenc.config.compose import ComposedJob, compose_jobs, of_the_job
+from posenc.config.compose import ComposedJob, compose_jobs
 from posenc.config.overrides import parse
 from posenc.running import slurm, sweep
-from posenc.running.slurm import END, GO_ON, _code, run_launched
+from posenc.running.slurm import END, GO_ON, _code, of_the_job, run_launched
 
 Posenc = Callable[..., tiny.Result]
 

@@ -1,13 +1,14 @@
 """Every protocol the slow, obvious way: one target at a time, float32, its own idea of what a window holds.
 
-From a plan come the targets alone. Every function gives the losses of each document's targets. A target in
-the middle of a window is scored from the earlier part of it; `length` is that of the whole window, which an
-extension may ask for.
+From a plan come the targets alone. A way yields (document, text, first, place, length): the target
+text[place] after text[first:place], the earlier part of a window of `length` tokens, which an extension may
+ask for.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ import torch
 from posenc.evaluation import far_copy, fixed_target, induction, nonoverlapping, positions, sliding
 from posenc.evaluation.forward_cache import EvalContext, LossSums
 
-Losses = dict[int, list[float]]  # by document
+Target = tuple[int, list[int], int, int, int]
 
 
 @torch.no_grad()
@@ -33,80 +34,67 @@ def text_of(subject: EvalContext, document: int) -> list[int]:
     return tokens
 
 
-def fixed(subject: EvalContext, plan: fixed_target.Plan, window: int) -> Losses:
+def in_blocks(subject: EvalContext, plan: Any, window: int) -> Iterator[Target]:
     """The window of W inputs ends at the last target of a block."""
-    losses: Losses = {}
     for document, end in zip(plan.documents.tolist(), plan.ends.tolist(), strict=True):
-        text, first = text_of(subject, document), end - 1 - window
-        losses.setdefault(document, []).extend(
-            loss_of(subject, text[first:place], text[place], window) for place in range(end - plan.block, end)
-        )
-    return losses
+        for place in range(end - plan.block, end):
+            yield document, text_of(subject, document), end - 1 - window, place, window
 
 
-def slid(subject: EvalContext, plan: sliding.Plan, window: int) -> Losses:
+def in_spans(
+    window_of: Callable[[Any, int, int, int], tuple[int, int]],
+) -> Callable[[EvalContext, Any, int], Iterator[Target]]:
+    """`window_of(plan, window, start, place)`: first input and length of the window that scores the place."""
+
+    def way(subject: EvalContext, plan: Any, window: int) -> Iterator[Target]:
+        for document, start in zip(plan.documents.tolist(), plan.starts.tolist(), strict=True):
+            for place in range(start + 1, start + plan.span + 1):
+                first, length = window_of(plan, window, start, place)
+                yield document, text_of(subject, document), first, place, length
+
+    return way
+
+
+def slid(plan: Any, window: int, start: int, place: int) -> tuple[int, int]:
     """A target is in the first window whose end, a stride apart from the last one's, reaches it."""
-    losses: Losses = {}
-    spans = plan.spans
-    for document, start in zip(spans.documents.tolist(), spans.starts.tolist(), strict=True):
-        text, of = text_of(subject, document), losses.setdefault(document, [])
-        for place in range(start + 1, start + spans.span + 1):
-            end = start
-            while end < place:
-                end = min(end + plan.stride, start + spans.span)
-            first = max(0, end - window)
-            of.append(loss_of(subject, text[first:place], text[place], end - first))
-    return losses
+    end = start
+    while end < place:
+        end = min(end + plan.stride, start + plan.span)
+    return max(0, end - window), min(end, window)
 
 
-def cut(subject: EvalContext, plan: nonoverlapping.Spans, window: int) -> Losses:
+def cut(plan: Any, window: int, start: int, place: int) -> tuple[int, int]:
     """A target sees what came before it in its own window; the last window of a span may be shorter."""
-    losses: Losses = {}
-    for document, start in zip(plan.documents.tolist(), plan.starts.tolist(), strict=True):
-        text, of = text_of(subject, document), losses.setdefault(document, [])
-        for i in range(plan.span):
-            first = start + i // window * window
-            length = min(window, start + plan.span - first)
-            of.append(loss_of(subject, text[first : start + i + 1], text[start + i + 1], length))
-    return losses
+    first = start + (place - start - 1) // window * window
+    return first, min(window, start + plan.span - first)
 
 
-def one_pass(subject: EvalContext, plan: positions.Spans, window: int) -> Losses:
-    """Position p is the target after the first p tokens of the span."""
-    losses: Losses = {}
-    for document, start in zip(plan.documents.tolist(), plan.starts.tolist(), strict=True):
-        text, of = text_of(subject, document), losses.setdefault(document, [])
-        for p in range(1, plan.span + 1):
-            of.append(loss_of(subject, text[start : start + p], text[start + p], window))
-    return losses
-
-
-def copied(subject: EvalContext, plan: induction.Plan, window: int) -> Losses:
+def copied(subject: EvalContext, plan: induction.Plan, window: int) -> Iterator[Target]:
     """W inputs and a last target: both copies at the ends."""
-    losses: Losses = {}
     for i, copy in enumerate(plan.copies.tolist()):
         filler = plan.filler[i].tolist()
-        while len(copy) + len(filler) + len(copy) > window + 1:
-            filler = filler[1:]
+        filler = filler[len(filler) - (window + 1 - 2 * len(copy)) :]
         text = copy + filler + copy
         assert len(text) == window + 1
-        second = range(len(text) - len(copy) + 1, len(text))
-        losses[i] = [loss_of(subject, text[:place], text[place], window) for place in second]
-    return losses
+        for place in range(len(text) - len(copy) + 1, len(text)):
+            yield i, text, 0, place, window
 
 
-def far(subject: EvalContext, plan: far_copy.Plan, window: int) -> Losses:
-    """Each target after the W tokens before it."""
-    losses: Losses = {}
-    for document, place in zip(plan.documents.tolist(), plan.places.tolist(), strict=True):
-        text = text_of(subject, document)
-        loss = loss_of(subject, text[place - window : place], text[place], window)
-        losses.setdefault(document, []).append(loss)
-    return losses
+WAYS: dict[Any, Callable[[EvalContext, Any, int], Iterator[Target]]] = {
+    fixed_target: in_blocks,
+    far_copy: in_blocks,
+    sliding: in_spans(slid),
+    nonoverlapping: in_spans(cut),
+    positions: in_spans(lambda plan, window, start, place: (start, window)),
+    induction: copied,
+}
 
 
-def furthest(sums: LossSums, slow: Losses) -> float:
+def furthest(subject: EvalContext, module: Any, plan: Any, window: int, sums: LossSums) -> float:
     """The largest difference between two means by document, in nats a target; the counts must be equal."""
+    slow: dict[int, list[float]] = {}
+    for document, text, first, place, length in WAYS[module](subject, plan, window):
+        slow.setdefault(document, []).append(loss_of(subject, text[first:place], text[place], length))
     assert dict(zip(sums.documents.tolist(), sums.targets.tolist(), strict=True)) == {
         document: len(losses) for document, losses in slow.items()
     }
@@ -114,13 +102,3 @@ def furthest(sums: LossSums, slow: Losses) -> float:
         abs(nats - math.fsum(slow[document])) / len(slow[document])
         for document, nats in zip(sums.documents.tolist(), sums.nats.tolist(), strict=True)
     )
-
-
-WAYS: dict[Any, Any] = {
-    fixed_target: fixed,
-    sliding: slid,
-    nonoverlapping: cut,
-    positions: one_pass,
-    induction: copied,
-    far_copy: far,
-}

@@ -22,7 +22,6 @@ from posenc.results.schema import Record
 Measured = Callable[..., dict[tuple[str, int], Record]]
 SubjectOf = Callable[..., EvalContext]
 AskedOf = Callable[..., EvalRequest]
-RecordsOf = Callable[[EvalContext, list[str]], list[Record]]
 WINDOWS = [T // 2, T, 2 * T, 4 * T]
 
 
@@ -95,39 +94,16 @@ def test_what_identifies_a_cell_makes_another_cell(
     )
 
 
-class Forgetful(dict[Any, Any]):
-    """A cache that has nothing of before."""
-
-    def __contains__(self, key: object) -> bool:
-        return False
-
-
-@pytest.mark.parametrize(
-    ("changes", "saved"),
-    [
-        ({"protocols": ["positions", "fixed-target", "nonoverlapping"]}, {4 * T}),
-        ({"protocols": ["fixed-target", "sliding"]}, set()),  # windows that lie elsewhere
-    ],
-    ids=str,
-)
-def test_sharing_changes_no_number_and_saves_passes(
-    subject_of: SubjectOf,
-    measured: Measured,
-    monkeypatch: pytest.MonkeyPatch,
-    windows_passed: list[int],
-    changes: dict[str, Any],
-    saved: set[int],
+def test_a_pass_that_two_protocols_need_is_made_once(
+    subject_of: SubjectOf, measured: Measured, windows_passed: list[int]
 ) -> None:
-    subject, windows = subject_of("rope"), [T // 2, T, 4 * T]
-    shared = measured(subject, windows, **changes)
-    with_sharing = sorted(windows_passed)
+    shared = measured(subject_of("rope"), [T, 4 * T], protocols=["positions", "nonoverlapping"])
+    together = windows_passed.count(4 * T)
     windows_passed.clear()
-    monkeypatch.setattr(evaluate, "dict", Forgetful, raising=False)
-    alone = measured(subject, windows, **changes)
-    without_seconds = [{cell: {**r, "seconds": 0} for cell, r in found.items()} for found in (shared, alone)]
-    assert without_seconds[0] == without_seconds[1]
-    fewer = {window for window in windows_passed if windows_passed.count(window) > with_sharing.count(window)}
-    assert fewer == saved
+    for protocol in ("positions", "nonoverlapping"):
+        for cell, record in measured(subject_of("rope"), [T, 4 * T], protocols=[protocol]).items():
+            assert {**record, "seconds": 0} == {**shared[cell], "seconds": 0}
+    assert windows_passed.count(4 * T) == 2 * together > 0
 
 
 def run_out_of_memory(monkeypatch: pytest.MonkeyPatch, most: int, error: Exception) -> None:
@@ -182,48 +158,30 @@ def test_a_loss_that_is_not_finite_is_noted_and_never_a_number(
     assert "NaN" not in "".join(p.read_text() for p in (tmp_path / "run" / "records").iterdir())
 
 
-@pytest.fixture
-def records_of(tmp_path: Path, asked_of: AskedOf, few_sequences: None) -> RecordsOf:
-    """Records of the cells in their order, stored in one folder."""
-
-    def go(subject: EvalContext, protocols: list[str]) -> list[Record]:
-        cells = evaluate.plan_cells(subject, asked_of(WINDOWS), protocols)
-        return evaluate.evaluate(cells, tmp_path / "run", corpus="files", checkpoint_step=1)
-
-    return go
-
-
-def extended(subject: EvalContext, **settings: Any) -> EvalContext:
-    return dataclasses.replace(subject, extension=build_extension(settings, subject.model))
-
-
-def numbers(record: Record) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if key not in ("extend", "seconds")}
-
-
-def test_where_nothing_is_extended_one_measurement_serves_both(
+def test_with_an_extension_the_model_as_trained_comes_first(
     subject_of: SubjectOf,
-    records_of: RecordsOf,
+    asked_of: AskedOf,
+    tmp_path: Path,
     windows_passed: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """dynamic_ntk up to T is the model as trained: measured once, stored under both names."""
-    subject = extended(subject_of("rope"), name="dynamic_ntk")
-    records = {(r["window"], r["extend"] is not None): r for r in records_of(subject, ["fixed-target"])}
-    assert set(records) == {(T, False), *((window, True) for window in WINDOWS)}
-    assert numbers(records[T, True]) == numbers(records[T, False])
-    assert records[T, True]["extend"]["name"] == "dynamic_ntk"
-    windows_passed.clear()
+    """dynamic_ntk up to T is the model as trained: stored under both names, passed once."""
+    subject = subject_of("rope")
+    extension = build_extension({"name": "dynamic_ntk"}, subject.model)
+    subject = dataclasses.replace(subject, extension=extension)
 
-    plain = records_of(dataclasses.replace(subject, extension=None), ["fixed-target"])
-    assert set(windows_passed) == {2 * T, 4 * T}  # T/2 was stored on the way
-    for record in plain:
-        same = numbers(record) == numbers(records[record["window"], True])
-        assert same == (record["window"] <= T) and record["extend"] is None
-    # no target is another one, and a formula that was revised is measured anew
-    assert {(r["targets_hash"], r["targets"]) for r in [*plain, *records.values()]} == {
-        (plain[0]["targets_hash"], plain[0]["targets"])
-    }
-    monkeypatch.setattr(type(subject.extension), "revision", 2)
-    revised = [r["extend"] for r in records_of(subject, ["fixed-target"]) if r["extend"]]
-    assert {extend["revision"] for extend in revised} == {2}
+    def go() -> dict[tuple[int, bool], Record]:
+        cells = evaluate.plan_cells(subject, asked_of(WINDOWS), ["fixed-target"])
+        records = evaluate.evaluate(cells, tmp_path / "run", corpus="files", checkpoint_step=1)
+        return {(r["window"], r["extend"] is not None): r for r in records}
+
+    records = go()
+    assert list(records) == [(T, False), *((window, True) for window in WINDOWS)]
+    assert windows_passed.count(T) == records[T, True]["targets"] // (T // 4)
+    for key in ("nats", "per_document", "targets_hash"):
+        assert records[T, True][key] == records[T, False][key]  # type: ignore[literal-required]
+    assert records[T, True]["extend"] == {"name": "dynamic_ntk", "factor": 1.0, "resolved": {"factor": 1.0}}
+    windows_passed.clear()
+    assert go() == records and not windows_passed
+    monkeypatch.setattr(type(extension), "revision", 2)  # a formula that was revised is measured anew
+    assert {r["extend"]["revision"] for r in go().values() if r["extend"]} == {2}

@@ -14,10 +14,8 @@ from tiny_model import T
 
 from posenc.core.machine import LiveTensors
 from posenc.encodings.base import Encoding
-from posenc.evaluation import eval_memory
-from posenc.evaluation import forward_cache as subject_module
-from posenc.evaluation.eval_memory import free_memory, memory_needed
-from posenc.evaluation.forward_cache import EvalContext
+from posenc.evaluation import forward_cache
+from posenc.evaluation.forward_cache import EvalContext, free_memory, memory_needed
 from posenc.results.schema import Record
 
 Measured = Callable[..., dict[tuple[str, int], Record]]
@@ -51,14 +49,14 @@ def test_a_window_that_would_not_fit_is_noted_and_never_tried(
     subject = subject_of("nope")
     quadratic = Quadratic(subject.model.encoding.shape)
     subject.model._effective = (quadratic,)
-    longest, forward = [0], subject_module._forward
+    longest, forward = [0], forward_cache._forward
 
     def watched(*args: Any) -> torch.Tensor:
         longest[0] = max(longest[0], args[1].shape[1] - 1)
         return forward(*args)
 
-    monkeypatch.setattr(subject_module, "_forward", watched)
-    monkeypatch.setattr(eval_memory, "free_memory", lambda: 2_000_000)
+    monkeypatch.setattr(forward_cache, "_forward", watched)
+    monkeypatch.setattr(forward_cache, "free_memory", lambda: 2_000_000)
     records = measured(subject, [T, 12 * T], protocols=["fixed-target", "nonoverlapping"], max_targets=50)
     for protocol in ("fixed-target", "nonoverlapping"):
         assert records[protocol, T]["nats"] is not None
@@ -81,7 +79,7 @@ def test_free_memory_is_the_least_of_machine_and_group(
     tmp_path: Path, group: dict[str, str], free: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = SimpleNamespace(available=20_480_000_000)
-    monkeypatch.setattr(eval_memory.psutil, "virtual_memory", lambda: machine)
+    monkeypatch.setattr(forward_cache.psutil, "virtual_memory", lambda: machine)
     for name, text in {"proc/self/cgroup": "0::/a\n"}.items() | {
         (f"sys/fs/cgroup/{name}", text) for name, text in group.items()
     }:

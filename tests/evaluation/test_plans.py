@@ -10,7 +10,7 @@ import pytest
 from token_stores import ask, store_of
 
 from posenc.core.errors import UserError
-from posenc.evaluation import fixed_target, nonoverlapping, positions, sliding
+from posenc.evaluation import fixed_target, nonoverlapping, positions, resolve_lengths, sliding
 from posenc.evaluation.plans import plan_spans
 
 LENGTHS = [50, 129, 200, 130, 1000, 5000, 128, 400]
@@ -79,3 +79,11 @@ def test_protocols_that_score_text_in_one_piece_score_the_same() -> None:
     hashes = {planned(module, stride=stride).hash for module in (nonoverlapping, positions, sliding)
               for stride in (1, 4)}  # fmt: skip
     assert hashes == {plan_spans(ask(STORE, [8, 16, 128])).hash}
+
+
+def test_lengths_are_tokens_or_multiples() -> None:
+    assert resolve_lengths(["8x", "0.5x", 128, "1x", 64, "64", "1.25x"], 64) == [32, 64, 80, 128, 512]
+    for bad in (0, "-1x", "x", "2y", 1.5, True, None, "0.3x", "१x0"):
+        with pytest.raises(UserError) as caught:
+            resolve_lengths(["1x", bad], 64)
+        assert caught.value.key == "eval.lengths" and caught.value.value == bad

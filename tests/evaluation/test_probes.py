@@ -56,8 +56,8 @@ def test_without_a_far_copy_there_is_a_note(subject_of: SubjectOf) -> None:
     store = store_of([bytes(range(250)) * 4, b"ab" * 400, b"short"])
     subject = subject_of("nope", tokens=store)
     plan = far_copy.plan(ask(store, [T, 8 * T]))
-    assert len(plan.places) == 0 and plan.hash
-    with pytest.raises(NotApplicableError, match=f"between {T} and {8 * T} tokens back"):
+    assert len(plan.ends) == 0 and plan.hash
+    with pytest.raises(NotApplicableError, match=f"from more than {T} tokens back"):
         far_copy.measure(subject, plan, T)
 
 

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import slow_way
+import torch
 from tiny_model import T
 from token_stores import ask, store_of
 
+from posenc.core.seeds import generator_for
 from posenc.evaluation import far_copy, fixed_target, induction, nonoverlapping, positions, sliding
 from posenc.evaluation.extensions import build_extension
-from posenc.evaluation.forward_cache import EvalContext
+from posenc.evaluation.forward_cache import DRAWS, EvalContext, window_losses
 from posenc.evaluation.plans import EvalRequest, windows_of
 
 SubjectOf = Callable[..., EvalContext]
@@ -37,15 +39,6 @@ CASES: list[tuple[Any, dict[str, Any]]] = [
 NAMES = [f"{module.NAME}-{changes.get('stride', len(changes))}" for module, changes in CASES]
 
 
-def subject_named(subject_of: SubjectOf, name: str, **more: Any) -> EvalContext:
-    """`encoding`, or `encoding+extension`."""
-    encoding, _, extension = name.partition("+")
-    subject = subject_of(encoding, **more)
-    if not extension:
-        return subject
-    return dataclasses.replace(subject, extension=build_extension({"name": extension}, subject.model))
-
-
 @pytest.mark.parametrize(("module", "changes"), CASES, ids=NAMES)
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_a_protocol_equals_one_target_at_a_time(
@@ -56,13 +49,23 @@ def test_a_protocol_equals_one_target_at_a_time(
     module: Any,
     changes: dict[str, Any],
 ) -> None:
-    subject = subject_named(subject_of, name, batch_tokens=200)
+    encoding, _, extension = name.partition("+")
+    subject = subject_of(encoding, batch_tokens=200)
+    if extension:
+        subject = dataclasses.replace(subject, extension=build_extension({"name": extension}, subject.model))
     asked = asked_of(**{"windows": WINDOWS, **changes})
     plan = module.plan(asked)
+    passed: list[int] = []
     for window in windows_of(module, asked):
+        passed.clear()
+        watch = subject.model.embedding.register_forward_pre_hook(
+            lambda _, args: passed.append(args[0].numel())
+        )
         sums = module.measure(subject, plan, window)
-        slow = slow_way.WAYS[module](subject, plan, window)
-        assert slow_way.furthest(sums, slow) < 1e-4, window
+        watch.remove()
+        if plan.tokens(window) % window == 0 and changes.get("stride") != 7 and not extension:
+            assert sum(passed) == plan.tokens(window)  # what a dry run counts
+        assert slow_way.furthest(subject, module, plan, window, sums) < 1e-4, window
         assert np.isfinite(sums.nats).all() and sums.targets.sum() >= 10
 
 
@@ -73,7 +76,33 @@ def test_where_a_document_begins_windows_are_shorter(subject_of: SubjectOf) -> N
     for module in (sliding, nonoverlapping, positions):
         asked = ask(subject.store, [T, 4 * T])
         plan = module.plan(asked)
-        assert not getattr(plan, "spans", plan).starts.any()
+        assert not plan.starts.any()
         for window in windows_of(module, asked):
             sums = module.measure(subject, plan, window)
-            assert slow_way.furthest(sums, slow_way.WAYS[module](subject, plan, window)) < 1e-4
+            assert slow_way.furthest(subject, module, plan, window, sums) < 1e-4
+
+
+@pytest.mark.parametrize("window", [T // 2, T, 4 * T])
+@pytest.mark.parametrize(("name", "batch"), [("rope", 10**6), ("learned", 3 * T)])
+@torch.no_grad()
+def test_drawn_positions_are_those_of_the_window(
+    subject_of: SubjectOf, name: str, batch: int, window: int
+) -> None:
+    """Drawn by seed, length and the window's number, never by the batch."""
+    of, targets = subject_of(name, batch_tokens=batch, positions=RANDOMIZED), 4
+
+    def read(i: int) -> np.ndarray:
+        return of.store.tokens[7 * i : 7 * i + window + 1]
+
+    got = window_losses(of, read, 2 * DRAWS + 5, window, targets)
+    for i in (0, 1, DRAWS - 1, DRAWS, 2 * DRAWS + 4):
+        pos = of.model.eval().positions(window, generator_for(0, "evaluation", window, i % DRAWS))
+        text = torch.from_numpy(read(i).astype(np.int64))
+        for place in range(targets):
+            last = window - targets + place
+            logits = of.model(text[None, : last + 1], pos[: last + 1])[0, -1].double()
+            want = -logits.log_softmax(-1)[text[last + 1]].item()
+            assert got[i, place] == pytest.approx(want, abs=1e-4), (i, place)
+
+
+RANDOMIZED = {"name": "randomized", "max": None, "dense": False}

@@ -14,6 +14,8 @@ import pytest
 import tiny
 import yaml
 
+from posenc.core.paths import conf_dir
+
 Posenc = Callable[..., tiny.Result]
 WINDOWS = [16, 32, 64]
 CELLS = {
@@ -152,3 +154,18 @@ def test_numbers_of_weights_that_are_gone_are_measured_anew(train: Posenc, run_c
     assert train("encoding=rope", "eval.lengths=[0.5x,1x,2x,4x]").code == 0
     assert load(path)["nats"] == pytest.approx(stored["nats"], abs=1e-4)
     assert len(list((run_copy / "checkpoints").iterdir())) == 1
+
+
+def test_a_file_of_ones_own_has_a_name_of_its_own(train: Posenc, place: Path) -> None:
+    """Hydra would take posenc's and say nothing."""
+    shipped = conf_dir() / "encoding" / "rope.yaml"
+    mine = place / "conf" / "encoding" / "rope.yaml"
+    mine.parent.mkdir(parents=True)
+    mine.write_text(shipped.read_text().replace("10000", "77"))
+    refused = train("--config-dir", "conf", "encoding=rope")
+    assert refused.code == 2 and "encoding/rope.yaml has the name" in refused.err, refused.err
+    mine.rename(mine.with_name("my_rope.yaml"))
+    (place / "conf" / "encoding" / "alibi.yaml").write_bytes((shipped.parent / "alibi.yaml").read_bytes())
+    assert train("--config-dir", "conf", "encoding=my_rope").code == 0
+    (run,) = (place / "runs" / "default").glob("[!.]*")
+    assert "base: 77" in (run / "config.yaml").read_text()

@@ -90,9 +90,9 @@ def test_a_revision_of_the_encoding_is_another_run(
 def test_auto_is_resolved_before_it_is_hashed(
     job: Callable[..., TrainJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from posenc.training import precision
+    from posenc.training import device
 
-    monkeypatch.setattr(precision, "has_hardware_bf16", lambda _: False)
+    monkeypatch.setattr(device, "has_hardware_bf16", lambda _: False)
     resolved = job("train.precision=auto")
     assert resolved.hash == job("train.precision=fp32").hash
     assert resolved.settings["train"]["precision"] == "fp32"
@@ -101,11 +101,11 @@ def test_auto_is_resolved_before_it_is_hashed(
 def test_auto_goes_on_in_the_precision_that_a_run_was_begun_in(
     job: Callable[..., TrainJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from posenc.training import precision
+    from posenc.training import device
 
     begun = job("train.precision=bf16")
     begun.directory.mkdir(parents=True)
-    monkeypatch.setattr(precision, "has_hardware_bf16", lambda _: False)  # continued on another machine
+    monkeypatch.setattr(device, "has_hardware_bf16", lambda _: False)  # continued on another machine
     there = job("train.precision=auto")
     assert (there.precision, there.begun_here) == ("bf16", "fp32")
     assert (there.directory, there.hash) == (begun.directory, begun.hash)

@@ -16,27 +16,18 @@ os.environ["TRACKIO_DIR"] = tempfile.mkdtemp(prefix="posenc-trackio-")  # read w
 
 
 @pytest.fixture(autouse=True)
-def home(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Path]:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """No key, no settings, no netrc and no proxy of the user's; wandb starts anew in every test."""
     place = tmp_path / "home"
     place.mkdir()
     for name in [*os.environ]:
-        if (
-            name.startswith("WANDB_")
-            or name.lower().endswith("_proxy")
-            or name in ("NETRC", "XDG_CONFIG_HOME")
-        ):
+        if name.startswith("WANDB_") or name.lower().endswith("_proxy") or name == "NETRC":
             monkeypatch.delenv(name)
     # set through monkeypatch, so that what posenc sets by default is undone as well
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "staging"))
     monkeypatch.setenv("HOME", str(place))
-    fonts = tmp_path_factory.getbasetemp() / "matplotlib"  # listing them takes seconds
-    fonts.mkdir(exist_ok=True)
-    monkeypatch.setenv("MPLCONFIGDIR", str(fonts))
     monkeypatch.chdir(tmp_path)
     yield place
     if "wandb" in sys.modules:
@@ -49,13 +40,6 @@ def fake_wandb() -> Iterator[FakeWandb]:
     server = FakeWandb()
     yield server
     server.close()
-
-
-@pytest.fixture
-def silent_port() -> Iterator[str]:
-    """The address of a server that accepts and never says a word."""
-    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A W&B server of a hundred lines, which can be told to misbehave."""
+"""A W&B server of sixty lines, which can be told to misbehave."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class FakeWandb:
-    """Enough of a W&B server for a run to start. `state`: ok, unauthorized, hanging or graphql-hangs."""
+    """Enough of a W&B server for a run to start. `state`: ok, unauthorized or hanging."""
 
     def __init__(self) -> None:
         self.state = "ok"
@@ -26,13 +26,13 @@ class FakeWandb:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode(errors="replace")
                 fake.requests.append(body)
-                if fake.state == "hanging" or (fake.state == "graphql-hangs" and "graphql" in self.path):
+                if fake.state == "hanging":
                     fake.release.wait(60)
                     self.close_connection = True
                 elif fake.state == "unauthorized":
                     self.reply(401, {"errors": [{"message": "user is not logged in"}]})
                 else:
-                    self.reply(200, {"data": fake.answer(body)} if "graphql" in self.path else {})
+                    self.reply(200, {"data": answer(body)} if "graphql" in self.path else {})
 
             do_GET = do_HEAD = do_POST  # noqa: N815
 
@@ -49,38 +49,33 @@ class FakeWandb:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
-    def answer(self, body: str) -> dict[str, Any]:
-        """The data of one GraphQL operation."""
-        if "upsertBucket" in body:
-            asked = json.loads(body)["variables"]
-            project = {"id": "p", "name": "posenc", "entity": {"id": "e", "name": "someone"}}
-            bucket = {
-                "id": "b",
-                "name": asked.get("name"),
-                "displayName": "",
-                "config": "{}",
-                "project": project,
-            }
-            return {"upsertBucket": {"bucket": {**bucket, "historyLineCount": 0}, "inserted": True}}
-        if "upsertView" in body:
-            return {"upsertView": {"view": {"id": "w", "name": json.loads(body)["variables"]["name"]}}}
-        if "viewer" in body:
-            return {"viewer": {"id": "v", "entity": "someone", "flags": "{}", "teams": {"edges": []}}}
-        if "createRunFiles" in body:
-            return {"createRunFiles": {"runID": "b", "uploadHeaders": [], "files": []}}
-        if "query ArtifactType" in body:
-            return {"project": {"artifact": None}}
-        if "createArtifact(" in body:
-            artifact = {
-                "id": "a",
-                "state": "COMMITTED",
-                "artifactSequence": {"id": "s", "latestArtifact": None},
-            }
-            return {"createArtifact": {"artifact": artifact}}
-        return {}
-
     def close(self) -> None:
         """Let go of the waiting requests and close the port."""
         self.release.set()
         self.server.shutdown()
         self.server.server_close()
+
+
+def answer(body: str) -> dict[str, Any]:
+    """Return the data of one GraphQL operation."""
+    if "upsertBucket" in body:
+        project = {"id": "p", "name": "posenc", "entity": {"id": "e", "name": "someone"}}
+        bucket = {
+            "id": "b",
+            "name": json.loads(body)["variables"].get("name"),
+            "displayName": "",
+            "config": "{}",
+        }
+        return {
+            "upsertBucket": {
+                "bucket": {**bucket, "project": project, "historyLineCount": 0},
+                "inserted": True,
+            }
+        }
+    if "upsertView" in body:
+        return {"upsertView": {"view": {"id": "w", "name": json.loads(body)["variables"]["name"]}}}
+    if "viewer" in body:
+        return {"viewer": {"id": "v", "entity": "someone", "flags": "{}", "teams": {"edges": []}}}
+    if "createRunFiles" in body:
+        return {"createRunFiles": {"runID": "b", "uploadHeaders": [], "files": []}}
+    return {}

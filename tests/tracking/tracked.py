@@ -19,17 +19,16 @@ CONFIG = {"encoding": {"name": "rope", "base": 10000.0}, "context_length": 64, "
 
 
 def shipped(name: str) -> dict[str, Any]:
-    """A config group; the settings of several trackers stand below their names, as Hydra puts them."""
+    """A config group."""
     loaded: dict[str, Any] = yaml.safe_load((conf_dir() / "tracking" / f"{name}.yaml").read_text())
-    below = [one.partition("@")[0] for one in loaded.pop("defaults", []) if "@" in one]
-    return {**{one: shipped(one) for one in below}, **loaded}
+    return loaded
 
 
 def begin(
     name: str, run: Path, group: str = "sweep-1", tags: tuple[str, ...] = ("rope",), **keys: Any
 ) -> Tracker:
-    """Start a tracker as shipped, but for `keys`; without plots, which take a second."""
-    settings = {**shipped(name), **({"plots": []} if name in TRACKERS else {}), **keys}
+    """Start a tracker as shipped, but for `keys`."""
+    settings = {**shipped(name), **keys}
     return build_tracker(settings, run_name=run.name, group=group, tags=tags, config=CONFIG, run_dir=run)
 
 
@@ -57,12 +56,7 @@ def _tensorboard(run: Path) -> Found:
         return sorted((e.step, round(e.value, 4)) for e in events.Scalars(tag)) if there else []
 
     positions = [step for step, _ in points(measured, "eval/positions/nats-by-position")]
-    tags = {
-        tag
-        for events in (training, measured)
-        for kind in ("scalars", "images")
-        for tag in events.Tags()[kind]
-    }
+    tags = {tag for events in (training, measured) for tag in events.Tags()["scalars"]}
     windows = points(measured, "eval/fixed-target/nats")
     return Found(points(training, "train/loss"), windows, positions, tags)
 
@@ -71,7 +65,7 @@ def event_files(folder: Path) -> Any:
     """TensorBoard's own reader of them."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0, "images": 0})
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0})
     return events.Reload()
 
 

@@ -17,7 +17,7 @@ from posenc.core.errors import UserError
 from posenc.encodings.registry import own_encodings
 from posenc.model.decoder import Decoder
 from posenc.running.build import build_model, resolve_parts
-from posenc.training.compiling import compiled_blocks, resolve_compile
+from posenc.training.device import compiled_blocks, resolve_compile
 from posenc.training.loop import NextTokenLoss, gradients
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")

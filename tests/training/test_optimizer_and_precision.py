@@ -9,9 +9,9 @@ from tiny_model import OPTIMIZATION, build
 
 from posenc.core.errors import UserError
 from posenc.data import TokenStore
-from posenc.training import precision
+from posenc.training import device
+from posenc.training.device import resolve_device, resolve_precision
 from posenc.training.optimizer import OPTIMIZERS, build_optimizer, learning_rate
-from posenc.training.precision import resolve_device, resolve_precision
 
 CPU = torch.device("cpu")
 
@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 def test_auto_is_bf16_where_the_hardware_has_it(
     monkeypatch: pytest.MonkeyPatch, able: bool, expected: str
 ) -> None:
-    monkeypatch.setattr(precision, "has_hardware_bf16", lambda _: able)
+    monkeypatch.setattr(device, "has_hardware_bf16", lambda _: able)
     assert resolve_precision("auto", CPU) == expected
     assert resolve_precision("fp32", CPU) == "fp32"
     assert resolve_precision("bf16", CPU) == "bf16"
@@ -77,3 +77,22 @@ def test_muon_moves_hidden_matrices_alone_by_orthogonal_updates(store: TokenStor
     assert values.min() > 0.6 and values.max() < 1.3
     signs = [moved[name] for name in ("embedding.weight", "encoding.table", "norm.weight") if name in moved]
     assert len(signs) >= 2 and all((one.abs() - 1).abs().max() < 1e-3 for one in signs)
+
+
+def test_adamw_is_torchs_bit_for_bit(store: TokenStore) -> None:
+    """The class there imports torch's compiler, which takes longer than all else before the first step."""
+    moved = []
+    for theirs in (False, True):
+        model = build("learned", store)
+        optimizer = build_optimizer(model, OPTIMIZATION)
+        if theirs:
+            groups = [{k: v for k, v in group.items() if k != "lr"} for group in optimizer.param_groups]
+            beta, eps = OPTIMIZATION.betas, OPTIMIZATION.eps
+            optimizer = torch.optim.AdamW(groups, lr=OPTIMIZATION.lr, betas=beta, eps=eps, fused=True)  # type: ignore[assignment]
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(3):
+            for parameter in model.parameters():
+                parameter.grad = torch.randn(parameter.shape, generator=generator)
+            optimizer.step()
+        moved.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert torch.equal(*moved)

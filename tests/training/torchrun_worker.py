@@ -6,14 +6,11 @@ Each leaves what it saw in FOLDER/<rank>.json and FOLDER/<rank>.npz.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import io
 import json
 import os
-import signal
 import sys
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,21 +21,19 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import tiny
-from tiny_model import T, build, run, tokens_of
+from tiny_model import build, run, tokens_of
 
 from posenc.core.errors import RunError
 from posenc.data import TokenStore
-from posenc.evaluation import forward_cache as evaluation
-from posenc.model.decoder import Decoder
-from posenc.running.signals import InterruptedRunError, StopFlag
+from posenc.running.signals import StopFlag
 from posenc.training import distributed
-from posenc.training.distributed import alone, current, run_distributed
+from posenc.training.distributed import current, run_distributed
 from posenc.training.loop import NextTokenLoss, Progress
 
 STEPS, WINDOWS, CPU = 30, 6, torch.device("cpu")  # 6 windows are 1, 2, 1, 2 for four processes
 
 
-def trained(store: TokenStore, folder: Path, seed: int = 0) -> tuple[Decoder, dict[str, Any], dict[str, Any]]:
+def trained(store: TokenStore, folder: Path, seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
     """A short training; what it logged, and what every step was given in this process."""
     model, logged = build("rope", store, seed), list[Progress]()
     seen: dict[str, list[np.ndarray]] = {"inputs": [], "targets": [], "pos": []}
@@ -61,53 +56,7 @@ def trained(store: TokenStore, folder: Path, seed: int = 0) -> tuple[Decoder, di
         "norms": [progress.grad_norm for progress in logged],
         "weights": hashlib.sha256(weights).hexdigest(),
     }
-    return model, said, {name: np.stack(values) for name, values in seen.items()}
-
-
-def outcome(do: Callable[[], Any]) -> Any:
-    """What it returns, or the name and text of what it raises."""
-    try:
-        return do()
-    except (Exception, InterruptedRunError) as error:
-        return [type(error).__name__, str(error)]
-
-
-def evaluated(model: Decoder, store: TokenStore) -> dict[str, Any]:
-    """Losses shared out, and what one process's trouble does to all."""
-    split = store.splits["test"]
-    subject = evaluation.EvalContext(model, T, 0, "fp32", CPU, store, "test", batch_tokens=96)
-    real, last = evaluation._forward, current().rank == current().size - 1
-    passes: list[int] = []
-    most = 99
-
-    def read(i: int) -> np.ndarray:
-        return store.tokens[split.starts[i % 5] + i : split.starts[i % 5] + i + 33]
-
-    def losses(stop: StopFlag | None = None) -> Any:
-        of = subject if stop is None else dataclasses.replace(subject, check_stop=stop.check)
-        return evaluation.window_losses(of, read, 37, 32, 8).tolist()
-
-    def forward(*given: Any) -> Any:
-        passes.append(len(given[1]))
-        if last and len(given[1]) > most:
-            raise torch.OutOfMemoryError(f"out of memory in process {current().rank}")
-        return real(*given)
-
-    found = {}
-    with alone():
-        found["alone"] = losses()
-    evaluation._forward = forward
-    found["shared"], found["windows"] = losses(), sum(passes)
-    most = 2
-    found["halved"] = losses()
-    most = 0
-    found["oom"] = outcome(losses)
-    evaluation._forward = real
-    stop = StopFlag()
-    current().on_stop = stop.asked_elsewhere
-    stop.received = signal.SIGINT if last else None
-    found["stop"], found["reason"] = outcome(lambda: losses(stop)), stop.name
-    return found
+    return said, {name: np.stack(values) for name, values in seen.items()}
 
 
 def posenc(*arguments: str) -> dict[str, Any]:
@@ -153,7 +102,10 @@ def commands(folder: Path, corpus: Path) -> dict[str, Any]:
     }
     err, distributed.FIRST_ENDS = io.StringIO(), timedelta(seconds=1)
     with contextlib.redirect_stderr(err):
-        failed = outcome(lambda: run_distributed(failing))
+        try:
+            failed = run_distributed(failing)
+        except RunError as error:
+            failed = error.text()
     return {**said, "failing": [failed, err.getvalue()]}
 
 
@@ -161,9 +113,9 @@ def shared(folder: Path, corpus: Path, report: dict[str, Any]) -> int:
     current().connect(CPU, "test", WINDOWS)
     store = tokens_of(corpus)
     # other ranks begin with other weights: the first one's count
-    model, said, seen = trained(store, folder, seed=current().rank)
+    said, seen = trained(store, folder, seed=current().rank)
     np.savez(folder / f"{current().rank}.npz", **seen)
-    report.update(said, **evaluated(model, store))
+    report.update(said)
     return 0
 
 

@@ -1,7 +1,7 @@
 """Rotations: pairs of numbers of queries and keys rotated by angles that grow with the position."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -70,6 +70,7 @@ class Rotary(Encoding):
 
     acts_on = "rotate"
     relative = True
+    turns_only: ClassVar[bool] = True  # False: it changes pairs by position in another way too
 
     def __init__(self, shape: Shape, *, base: float, layout: Layout, width: int) -> None:
         super().__init__(shape)

@@ -2,35 +2,148 @@
 
 An extension is a class of a module here that has a `name`, and `conf/extend/<name>.yaml`. Nothing is trained,
 and the trained model is never changed: an extension gives the encoding that the attention sees in its place.
+T is the training length, W the window: how many tokens the model is given at once.
 """
 
-from __future__ import annotations
-
+import copy
 import functools
 import importlib
+import math
 import pkgutil
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+import torch
 import yaml
+from torch import Tensor
 
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file
 from posenc.core.signature import check_arguments
-from posenc.evaluation.extensions.base import Extension, NotForThisEncodingError, RefusedError
+from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.options import LogN
+from posenc.encodings.sum import Composed
+from posenc.evaluation import resolve_length
 from posenc.model.decoder import Decoder
 
-__all__ = [
-    "Extension",
-    "NotForThisEncodingError",
-    "build_extension",
-    "default_knobs",
-    "extension_class",
-    "list_extensions",
-    "resolve_extend",
-]
-
 NONE = "none"  # the model as trained
+Length = int | str | None  # in tokens, or as a multiple of T such as 0.5x
+
+
+class NotForThisEncodingError(UserError):
+    """The extension does not apply to the trained encoding; a sweep may leave such a job out."""
+
+    def __init__(self, extension: type["Extension"], encoding: str, reason: str) -> None:
+        problem = f"does not apply to encoding={encoding}: {reason}"
+        super().__init__("extend", extension.name, problem, hint=f"it is for {extension.applies}")
+
+
+@dataclass(eq=False)
+class Extension:
+    """One extension, built for one trained model.
+
+    Its knobs are keyword-only fields; their defaults live in `conf/extend/<name>.yaml`. `__post_init__`
+    raises `refusal(reason)` for a model that it does not apply to, and UserError for a knob out of range; the
+    model may be without numbers (on the meta device).
+    """
+
+    model: Decoder
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+    formula: ClassVar[str]
+    applies: ClassVar[str]  # to which encodings, in words
+    revision: ClassVar[int] = 1  # raised when the formula changes: earlier cells keep a row of their own
+    grid: ClassVar[Mapping[str, Sequence[Any]]] = {}  # knob -> values that `extend.tune=true` chooses from
+
+    def __post_init__(self) -> None:
+        self.trained = self.model.effective_encoding
+        self.shape = self.trained.shape
+        self.parts = leaves(self.trained)
+        # How many positions a training window spanned: T, or the limit of positions drawn with gaps.
+        # Contiguous ones from a drawn start count as T: by distance they show no more.
+        self.reach = self.shape.distances
+        self.settings: dict[str, Any] = {"name": self.name}  # as stored; the knobs are added when it is built
+
+    def effective_encoding(self, window: int) -> Encoding:
+        """Return what the attention sees at a window of W tokens: `self.trained` if nothing changes."""
+        raise NotImplementedError
+
+    def resolved(self, window: int) -> dict[str, Any]:
+        """Return the values that the knobs resolve to at a window of W tokens."""
+        return {}
+
+    def refusal(self, reason: str) -> NotForThisEncodingError:
+        """Return the error for a model that the extension does not apply to."""
+        return NotForThisEncodingError(type(self), self.model.encoding.name, reason)
+
+    def span(self, window: int) -> int:
+        """Return how many positions a window of W tokens may span."""
+        return max(window, self.shape.positions) if self.has_gaps() else window
+
+    def has_gaps(self) -> bool:
+        """Tell whether positions in evaluation are drawn so that neighbours may lie more than 1 apart."""
+        if "positions" not in self.trained.hooks:
+            return False
+        count = self.shape.train_length
+        pos = self.trained.positions(count, False, torch.Generator().manual_seed(0))
+        return int(pos[-1] - pos[0]) != count - 1
+
+    def tokens(self, knob: str, value: Length, default: int) -> int:
+        """Resolve a length that the user gave to tokens; null is the default."""
+        if value is None:
+            return default
+        return resolve_length(f"extend.{knob}", value, self.shape.train_length)
+
+    def together(self, parts: Sequence[Encoding]) -> Encoding:
+        """Compose the parts. A scale that counts visible keys counts those that these parts show."""
+        masking = tuple(part for part in parts if "visible" in part.hooks)
+        counting = []
+        for part in parts:
+            if isinstance(part, LogN):
+                part = copy.copy(part)  # the trained one goes on counting its own
+                part.masking = masking
+            counting.append(part)
+        return Composed(self.shape, counting)
+
+    def check_softmax(self) -> None:
+        """Raise the refusal of a part that replaces the softmax."""
+        for part in self.parts:
+            if "weights" in part.hooks:
+                raise self.refusal(f"{part.name} has no softmax")
+
+    def check_range(self, knob: str, value: float, least: float, *, above: bool = False) -> None:
+        """Raise UserError for a value that is not finite, below `least`, or (`above`) not above it."""
+        fits = value > least if above else value >= least
+        if not (fits and math.isfinite(value)):
+            allowed = f"a finite number {'above' if above else 'from'} {least:g}{'' if above else ' on'}"
+            raise UserError(f"extend.{knob}", value, "out of range", allowed=allowed)
+
+
+class Times(Encoding):
+    """All logits, biases included, times one number. It goes last, behind everything else on the scores."""
+
+    name = "times"
+    acts_on = "scores"
+    relative = True
+    uses_positions = False
+
+    def __init__(self, shape: Shape, times: float) -> None:
+        super().__init__(shape)
+        self.times = times
+
+    def scores(
+        self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
+    ) -> Tensor:
+        return s * self.times  # (B, H, T, S)
+
+
+def leaves(encoding: Encoding) -> tuple[Encoding, ...]:
+    """Return the encodings and options that a composite is made of, in order; of a plain encoding itself."""
+    if not isinstance(encoding, Composed):
+        return (encoding,)
+    return tuple(leaf for part in encoding.parts for leaf in leaves(part))
 
 
 @functools.cache
@@ -59,9 +172,11 @@ def resolve_extend(settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     name = settings.get("name")
     knobs = {key: value for key, value in settings.items() if key != "name"}
-    if name == NONE:
-        return {"name": NONE, **check_arguments(_no_knobs, knobs, "extend")}
-    return {"name": name, **check_arguments(extension_class(name), knobs, "extend")}
+    # `object` has no knobs
+    return {
+        "name": name,
+        **check_arguments(object if name == NONE else extension_class(name), knobs, "extend"),
+    }
 
 
 def build_extension(settings: Mapping[str, Any], model: Decoder) -> Extension | None:
@@ -78,11 +193,10 @@ def build_extension(settings: Mapping[str, Any], model: Decoder) -> Extension | 
     knobs = {key: value for key, value in resolved.items() if key != "name"}
     try:
         extension = cls(model, **knobs)
-    except (RefusedError, UserError) as error:
-        if isinstance(error, UserError) and knobs != usual:
+    except UserError as error:
+        if isinstance(error, NotForThisEncodingError) or knobs != usual:
             raise  # the user's value is out of range, not a default
-        reason = f"{error.key}: {error.problem}" if isinstance(error, UserError) else str(error)
-        raise NotForThisEncodingError(cls, model.encoding.name, reason) from error
+        raise NotForThisEncodingError(cls, model.encoding.name, f"{error.key}: {error.problem}") from error
     extension.settings = resolved
     return extension
 
@@ -92,7 +206,3 @@ def default_knobs(name: str) -> dict[str, Any]:
     path = choice_file("extend", name)
     settings = yaml.safe_load(path.read_text(encoding="utf-8")) if path else {}
     return {key: value for key, value in settings.items() if key != "name"}
-
-
-def _no_knobs() -> None:
-    """Declare the knobs of `none`: there are none."""

@@ -4,8 +4,6 @@ A pair's new distance is query(i) - key(j), so one more product of queries and k
 positions instead, gives all new scores; a bias is looked up at the new distance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -17,14 +15,7 @@ from posenc.core.errors import UserError
 from posenc.encodings.base import Encoding, Shape, float64
 from posenc.encodings.families.content import of_block
 from posenc.encodings.options import Window
-from posenc.evaluation.extensions.base import (
-    Extension,
-    Length,
-    RefusedError,
-    check_range,
-    has_gaps,
-)
-from posenc.model.decoder import Decoder
+from posenc.evaluation.extensions import Extension, Length
 
 BY_DISTANCE = {"rotate", "distance_bias"}  # hooks that can be asked for another distance
 NO_DISTANCE = {"positions", "visible"}  # hooks whose answer stays
@@ -50,16 +41,6 @@ def capped(w: int, keys: int | None = None) -> Far:
     )
 
 
-@dataclass
-class _Window:
-    """Queries and keys of a layer before their rotation, and rotated to the new positions once needed."""
-
-    q: Tensor  # (B, H, queries, D)
-    k: Tensor  # (B, H or 1, S, D)
-    turned: tuple[Tensor, Tensor] | None = None
-    seen: int = 0  # keys that `turned` covers, with the queries among their tokens
-
-
 class Redistanced(Encoding):
     """The scores of `far`'s pairs replaced. It goes first, before anything else on the scores."""
 
@@ -72,8 +53,8 @@ class Redistanced(Encoding):
         self.biased = tuple(part for part in parts if "distance_bias" in part.hooks)
         self.far = far
 
-    def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> _Window:
-        return _Window(q, k)
+    def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        return q, k  # before their rotation: (B, H, queries, D), (B, H or 1, S, D)
 
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
@@ -82,25 +63,16 @@ class Redistanced(Encoding):
         pairs = self.far.pairs(q_pos, k_pos)[:, : len(k_far)]  # (T, S')
         if not pairs.any():  # the window's first queries: spare them the product
             return s
-        q_turned, k_turned = self._turned(state, k_pos, layer)
-        product = of_block(q_turned, state.seen, s) @ k_turned[:, :, : len(k_far)].mT
-        new = product.float() * state.q.shape[-1] ** -0.5  # (B, H, T, S'), by the width before `rotate`
+        width = state[0].shape[-1]  # before `rotate`, which may widen it
+        q_new, k_new = of_block(state[0], state[1].shape[2], s), state[1][:, :, : len(k_far)]
+        q_at, k_at = self.far.query(q_pos), self.far.key(k_far)
+        for part in self.turning:
+            q_new, k_new = part.rotate(q_new, k_new, q_at, k_at, layer)
+        new = (q_new @ k_new.mT).float() * width**-0.5  # (B, H, T, S')
         for part in self.biased:
-            new = new + part.bias(self.far.query(q_pos), self.far.key(k_far), layer)
+            new = new + part.bias(q_at, k_at, layer)
         new = torch.where(pairs, new, s[..., : len(k_far)])
         return torch.cat((new, s[..., len(k_far) :]), dim=-1)
-
-    def _turned(self, window: _Window, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Rotate queries and keys to their new positions, once a window: its last block comes first."""
-        keys = len(k_pos)
-        if window.turned is None or window.seen < keys:
-            queries = window.q.shape[2] - window.k.shape[2] + keys  # those among the first `keys` tokens
-            q, k = window.q[:, :, :queries], window.k[:, :, :keys][:, :, : self.far.keys]
-            for part in self.turning:
-                at = self.far.query(k_pos[keys - queries :]), self.far.key(k_pos[: self.far.keys])
-                q, k = part.rotate(q, k, *at, layer)
-            window.turned, window.seen = (q, k), keys
-        return window.turned
 
 
 class _Redistancing(Extension):
@@ -109,17 +81,17 @@ class _Redistancing(Extension):
     applies = "encodings that act by distance alone: rotations, biases by distance, sums of them"
     needs_distance: ClassVar[bool] = True
 
-    def __init__(self, model: Decoder) -> None:
-        super().__init__(model)
-        decoupled = any(getattr(module, "decoupled", False) for module in model.modules())
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        decoupled = any(getattr(module, "decoupled", False) for module in self.model.modules())
         for part in self.parts:
             others = part.hooks - BY_DISTANCE - NO_DISTANCE
             if part.uses_positions and (others or not part.relative):
-                raise RefusedError(f"{part.name} does not act by distance alone")
+                raise self.refusal(f"{part.name} does not act by distance alone")
             if "rotate" in part.hooks and decoupled:
-                raise RefusedError("its attention turns a part of each head before scores can be made anew")
+                raise self.refusal("its attention turns a part of each head before scores can be made anew")
         if self.needs_distance and not any(part.hooks & BY_DISTANCE for part in self.parts):
-            raise RefusedError("no distance enters its scores")
+            raise self.refusal("no distance enters its scores")
 
     def redistanced(self, far: Far) -> list[Encoding]:
         """Return the parts with the new distances; as they are where none of them uses a distance."""
@@ -128,6 +100,7 @@ class _Redistancing(Extension):
         return [Redistanced(self.shape, self.parts, far), *self.parts]
 
 
+@dataclass(eq=False, kw_only=True)
 class ReRoPE(_Redistancing):
     """Rectified positions: distances up to a window are exact, all others are the window.
 
@@ -141,20 +114,22 @@ class ReRoPE(_Redistancing):
     formula = "min(i - j, w), or w + (i - j - w)/leak beyond w"
     grid: ClassVar = {"window": ("0.25x", "0.5x", None)}
 
-    def __init__(self, model: Decoder, *, window: Length, leak: float | None) -> None:
-        super().__init__(model)
-        self.window = self.reach - 1 if window is None else self.tokens("window", window)
-        if leak is not None:
-            check_range("leak", leak, 1)
+    window: Length
+    leak: float | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.w = self.tokens("window", self.window, self.reach - 1)
+        if self.leak is not None:
+            self.check_range("leak", self.leak, 1)
             for part in self.parts:
                 if "distance_bias" in part.hooks:
-                    raise RefusedError(f"{part.name} has no bias at the broken distances of extend.leak")
-        self.leak = leak
+                    raise self.refusal(f"{part.name} has no bias at the broken distances of extend.leak")
 
     def effective_encoding(self, window: int) -> Encoding:
-        if self.span(window) - 1 <= self.window or self.leak == 1:
+        w, leak = self.w, self.leak
+        if self.span(window) - 1 <= w or leak == 1:
             return self.trained
-        w, leak = self.window, self.leak
         far = capped(w)
         if leak is not None:
             far = Far(
@@ -165,9 +140,10 @@ class ReRoPE(_Redistancing):
         return self.together(self.redistanced(far))
 
     def resolved(self, window: int) -> dict[str, Any]:
-        return {"window": self.window}
+        return {"window": self.w}
 
 
+@dataclass(eq=False, kw_only=True)
 class SelfExtend(_Redistancing):
     """Near distances exact, far ones counted in groups of tokens.
 
@@ -181,15 +157,17 @@ class SelfExtend(_Redistancing):
     formula = "i - j below w, else floor(i/g) - floor(j/g) + w - floor(w/g)"
     grid: ClassVar = {"window": ("0.25x", "0.5x", "0.75x")}
 
-    def __init__(self, model: Decoder, *, window: Length, group: int | Literal["auto"]) -> None:
-        super().__init__(model)
-        self.near = max(1, self.reach // 2) if window is None else self.tokens("window", window)
+    window: Length
+    group: int | Literal["auto"]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.near = self.tokens("window", self.window, max(1, self.reach // 2))
         if self.near >= self.reach:
             allowed = f"1 to {self.reach - 1} tokens, distances that training shows"
-            raise UserError("extend.window", window, "leaves no distance for groups", allowed=allowed)
-        if group != "auto":
-            check_range("group", group, 1)
-        self.group = group
+            raise UserError("extend.window", self.window, "leaves no distance for groups", allowed=allowed)
+        if self.group != "auto":
+            self.check_range("group", self.group, 1)
 
     def farthest(self, window: int, group: int) -> int:
         """Return the largest distance at a window of W tokens."""
@@ -217,6 +195,7 @@ class SelfExtend(_Redistancing):
         return {"window": self.near, "group": self.g(window)}
 
 
+@dataclass(eq=False, kw_only=True)
 class SlidingWindow(Extension):
     """Key j is seen where i - j < w, w = `window`, T by default, in every layer.
 
@@ -230,17 +209,19 @@ class SlidingWindow(Extension):
     applies = "every encoding"
     grid: ClassVar = {"window": ("0.25x", "0.5x", None)}
 
-    def __init__(self, model: Decoder, *, window: Length) -> None:
-        super().__init__(model)
-        self.window = self.reach if window is None else self.tokens("window", window)
+    window: Length
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.w = self.tokens("window", self.window, self.reach)
 
     def effective_encoding(self, window: int) -> Encoding:
-        if self.span(window) <= self.window:
+        if self.span(window) <= self.w:
             return self.trained
-        return self.together([*self.parts, Window(self.shape, window=self.window)])
+        return self.together([*self.parts, Window(self.shape, window=self.w)])
 
     def resolved(self, window: int) -> dict[str, Any]:
-        return {"window": self.window}
+        return {"window": self.w}
 
 
 class FirstAndNear(Encoding):
@@ -258,6 +239,7 @@ class FirstAndNear(Encoding):
         return is_first | (q_pos[:, None] - k_pos < self.near)  # (T, S)
 
 
+@dataclass(eq=False, kw_only=True)
 class _FirstKeys(_Redistancing):
     """Sinks and LM-Infinite: the first keys of the text, seen by every query beside its nearest ones."""
 
@@ -266,24 +248,31 @@ class _FirstKeys(_Redistancing):
         "them; not with windows of their own"
     )
     needs_distance = False
-    window: int
+    sinks: int
+    window: Length
 
-    def __init__(self, model: Decoder, *, sinks: int) -> None:
-        super().__init__(model)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.check_softmax()
         for part in self.parts:
             name = part.name
             if "prepare" in part.hooks:
-                raise RefusedError(f"{name} counts along all of the text, also what a cache has dropped")
+                raise self.refusal(f"{name} counts along all of the text, also what a cache has dropped")
             if "visible" in part.hooks:
-                raise RefusedError(f"{name} hides the first keys by a window that the model was trained with")
-        if has_gaps(self.trained):
-            raise RefusedError("its positions are drawn with gaps, so that a place in the cache has none")
-        check_range("sinks", sinks, 1)
-        self.sinks = sinks
+                raise self.refusal(f"{name} hides the first keys by a window that the model was trained with")
+        if self.has_gaps():
+            raise self.refusal("its positions are drawn with gaps, so that a place in the cache has none")
+        self.check_range("sinks", self.sinks, 1)
+        self.w = 0  # the nearest keys that are seen, set by a subclass
 
     def resolved(self, window: int) -> dict[str, Any]:
-        return {"sinks": self.sinks, "window": self.window}
+        return {"sinks": self.sinks, "window": self.w}
+
+    def seen(self, far: Far) -> Encoding:
+        """Return the encoding with new distances where only the first keys and the nearest are seen."""
+        return self.together(
+            [*self.redistanced(far), FirstAndNear(self.shape, first=self.sinks, near=self.w)]
+        )
 
 
 class Sinks(_FirstKeys):
@@ -299,25 +288,27 @@ class Sinks(_FirstKeys):
     formula = "the first n keys, at distance min(i, n+w-1) - j, and those at i - j < w"
     grid: ClassVar = {"sinks": (1, 4)}
 
-    def __init__(self, model: Decoder, *, sinks: int, window: Length) -> None:
-        super().__init__(model, sinks=sinks)
-        if window is None and sinks >= self.reach:
-            allowed = f"1 to {self.reach - 1}, or say extend.window as well"
-            raise UserError("extend.sinks", sinks, "leaves no room in a cache of T tokens", allowed=allowed)
-        self.window = self.reach - sinks if window is None else self.tokens("window", window)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.window is None and self.sinks >= self.reach:
+            allowed, problem = (
+                f"1 to {self.reach - 1}, or say extend.window as well",
+                "leaves no room in a cache",
+            )
+            raise UserError("extend.sinks", self.sinks, f"{problem} of T tokens", allowed=allowed)
+        self.w = self.tokens("window", self.window, self.reach - self.sinks)
 
     def effective_encoding(self, window: int) -> Encoding:
-        first, cache = self.sinks, self.sinks + self.window
+        cache = self.sinks + self.w
         if self.span(window) <= cache:
             return self.trained
         far = Far(
             pairs=lambda q_pos, k_pos: (q_pos >= cache)[:, None].expand(-1, len(k_pos)),
             query=lambda q_pos: q_pos.clamp_max(cache - 1),
             key=lambda k_pos: k_pos,
-            keys=first,
+            keys=self.sinks,
         )
-        mask = FirstAndNear(self.shape, first=first, near=self.window)
-        return self.together([*self.redistanced(far), mask])
+        return self.seen(far)
 
 
 class LMInfinite(_FirstKeys):
@@ -334,13 +325,11 @@ class LMInfinite(_FirstKeys):
     formula = "the first n keys and those at i - j < w, at distance min(i - j, w)"
     grid: ClassVar = {"sinks": (1, 4, 10)}
 
-    def __init__(self, model: Decoder, *, sinks: int, window: Length) -> None:
-        super().__init__(model, sinks=sinks)
-        self.window = max(1, self.reach - 1) if window is None else self.tokens("window", window)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.w = self.tokens("window", self.window, max(1, self.reach - 1))
 
     def effective_encoding(self, window: int) -> Encoding:
-        first, w = self.sinks, self.window
-        if self.span(window) - 1 <= w:
+        if self.span(window) - 1 <= self.w:
             return self.trained
-        far = capped(w, first)
-        return self.together([*self.redistanced(far), FirstAndNear(self.shape, first=first, near=w)])
+        return self.seen(capped(self.w, self.sinks))

@@ -1,37 +1,27 @@
-"""Extensions that turn pairs more slowly: PI, NTK, NTK-by-parts, YaRN, LongRoPE.
+"""Extensions that turn pairs more slowly: PI, NTK, NTK-by-parts, YaRN.
 
 theta_k are the trained frequencies in radians a token, highest first, k = 0..D'/2-1 for a rotated width D';
 those that are zero (p-RoPE's dropped ones) stay zero. s is the factor: W/T with `factor: auto`, 1 up to T.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from posenc.core.errors import UserError
 from posenc.encodings.base import Encoding
 from posenc.encodings.families.rotary import Rotary
-from posenc.evaluation.extensions.base import (
-    Extension,
-    Length,
-    RefusedError,
-    Times,
-    check_range,
-    moves,
-    with_random_numbers,
-)
-from posenc.model.decoder import Decoder
+from posenc.evaluation.extensions import Extension, Times
 
 Factor = float | Literal["auto"]
-Ramp = Literal["index", "turns"]
+CPU = torch.device("cpu")
 
 
+@dataclass(eq=False, kw_only=True)
 class Rescaled(Extension):
     """theta_k made smaller by a subclass; at s = 1 the trained encoding itself.
 
@@ -43,12 +33,24 @@ class Rescaled(Extension):
         "other way (so not where pairs fade as well), alone or in a sum"
     )
 
-    def __init__(self, model: Decoder, *, factor: Factor) -> None:
-        super().__init__(model)
-        self.turning = _turning(self.parts)
-        if factor != "auto":
-            check_range("factor", factor, 1)
-        self.factor = factor
+    factor: Factor
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rotating = [part for part in self.parts if "rotate" in part.hooks]
+        if not rotating:
+            raise self.refusal("no frequencies turn its queries and keys")
+        part = rotating[0]  # a sum has one rotation at most
+        if not isinstance(part, Rotary):
+            raise self.refusal(f"{part.name} does not turn pairs by frequencies")
+        if not part.turns_only:
+            raise self.refusal(f"{part.name} does more by position than to turn pairs")
+        self.turning = part
+        self.check_factor()
+
+    def check_factor(self) -> None:
+        if self.factor != "auto":
+            self.check_range("factor", self.factor, 1)
 
     def rescaled(self, theta: Tensor, s: float) -> Tensor:
         """Return theta (D'/2,) float64 at the factor s > 1."""
@@ -106,16 +108,17 @@ class NTK(Rescaled):
     paper = "u/bloc97 2023, in Peng et al. 2023 (YaRN), arXiv 2309.00071"
     formula = "base * s^(D/(D-2)), s = W/T"
 
-    def __init__(self, model: Decoder, *, factor: Factor) -> None:
-        super().__init__(model, factor=factor)
-        if len(self.turning.frequencies(torch.device("cpu"))) < 2:  # a single pair turns by 1 with any base
-            raise RefusedError("with a single pair the base changes nothing")
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.turning.frequencies(CPU)) < 2:  # a single pair turns by 1 with any base
+            raise self.refusal("with a single pair the base changes nothing")
 
     def rescaled(self, theta: Tensor, s: float) -> Tensor:
         k = torch.arange(len(theta), dtype=theta.dtype, device=theta.device)
         return theta * s ** (-k / (len(theta) - 1))  # 2k/(D'-2)
 
 
+@dataclass(eq=False, kw_only=True)
 class DynamicNTK(NTK):
     """The stretched base of `ntk`, its factor from the current length: s = a W/T - (a - 1), a = `factor`.
 
@@ -128,23 +131,24 @@ class DynamicNTK(NTK):
     formula = "base * s^(D/(D-2)), s = a W/T - (a - 1)"
     grid: ClassVar = {"factor": (1.0, 2.0, 4.0)}
 
-    def __init__(self, model: Decoder, *, factor: float) -> None:
-        super().__init__(model, factor="auto")
-        check_range("factor", factor, 0, above=True)
-        self.times = factor
+    factor: float
+
+    def check_factor(self) -> None:
+        self.check_range("factor", self.factor, 0, above=True)
 
     def s(self, window: int) -> float:
-        return 1 + self.times * (super().s(window) - 1)
+        return 1 + self.factor * (max(1.0, self.span(window) / self.reach) - 1)
 
 
+@dataclass(eq=False, kw_only=True)
 class NTKByParts(Rescaled):
     """Fast pairs are left alone, slow ones interpolated: (1 - gamma) theta/s + gamma theta.
 
     A pair turns r = T theta / (2 pi) times within T. `ramp: index`, as in the released code and in deployed
     models: gamma falls linearly over the pair's index, from 1 where r = `beta_fast` (rounded down) to 0 where
-    r = `beta_slow` (rounded up). `ramp: turns`, as in the paper: gamma is linear in r; frequencies differ by
-    24 to 69%. The published 32 and 1 go with windows of thousands of tokens: below T = 2 pi 32 = 201 no pair
-    turns 32 times.
+    r = `beta_slow` (rounded up). `ramp: turns`, as in the paper and in Llama 3.1: gamma is linear in r;
+    frequencies differ by 24 to 69%. The published 32 and 1 go with windows of thousands of tokens: below
+    T = 2 pi 32 = 201 no pair turns 32 times.
     """
 
     name = "ntk_by_parts"
@@ -152,21 +156,24 @@ class NTKByParts(Rescaled):
     formula = "(1 - gamma) theta/s + gamma theta, gamma a ramp over the pair's index or its turns within T"
     grid: ClassVar = {"beta_fast": (2.0, 8.0, 32.0)}
 
-    def __init__(
-        self, model: Decoder, *, factor: Factor, ramp: Ramp, beta_slow: float, beta_fast: float
-    ) -> None:
-        super().__init__(model, factor=factor)
-        check_range("beta_slow", beta_slow, 0, above=ramp == "index")
-        check_range("beta_fast", beta_fast, beta_slow, above=True)
-        self.ramp, self.beta_slow, self.beta_fast = ramp, beta_slow, beta_fast
+    ramp: Literal["index", "turns"]
+    beta_slow: float
+    beta_fast: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_range("beta_slow", self.beta_slow, 0, above=self.ramp == "index")
+        self.check_range("beta_fast", self.beta_fast, self.beta_slow, above=True)
 
     def rescaled(self, theta: Tensor, s: float) -> Tensor:
         if self.ramp == "turns":
-            return by_turns(theta, s, self.reach, self.beta_slow, self.beta_fast)
-        first = max(0, math.floor(self._index(self.beta_fast)))
-        last = max(first, min(math.ceil(self._index(self.beta_slow)), self.turning.width - 1))
-        k = torch.arange(len(theta), dtype=theta.dtype, device=theta.device)
-        kept = 1 - ((k - first) / max(last - first, 0.001)).clamp(0, 1)  # 0.001: as published
+            turns = self.reach * theta / (2 * math.pi)
+            kept = ((turns - self.beta_slow) / (self.beta_fast - self.beta_slow)).clamp(0, 1)  # gamma
+        else:
+            first = max(0, math.floor(self._index(self.beta_fast)))
+            last = max(first, min(math.ceil(self._index(self.beta_slow)), self.turning.width - 1))
+            k = torch.arange(len(theta), dtype=theta.dtype, device=theta.device)
+            kept = 1 - ((k - first) / max(last - first, 0.001)).clamp(0, 1)  # 0.001: as published
         return (1 - kept) * theta / s + kept * theta
 
     def _index(self, turns: float) -> float:
@@ -175,6 +182,7 @@ class NTKByParts(Rescaled):
         return pairs * math.log(self.reach / (2 * math.pi * turns)) / math.log(self.turning.base)
 
 
+@dataclass(eq=False, kw_only=True)
 class YaRN(NTKByParts):
     """NTK-by-parts and a temperature, m(a) = 0.1 a ln s + 1.
 
@@ -188,22 +196,14 @@ class YaRN(NTKByParts):
     paper = "Peng, Quesnelle, Fan, Shippole 2023, arXiv 2309.00071; mscale: DeepSeek-V2, arXiv 2405.04434"
     formula = "ntk_by_parts; turned q and k times 0.1 ln s + 1 (mscale, mscale_all_dim: other temperatures)"
 
-    def __init__(
-        self,
-        model: Decoder,
-        *,
-        factor: Factor,
-        ramp: Ramp,
-        beta_slow: float,
-        beta_fast: float,
-        mscale: float,
-        mscale_all_dim: float,
-    ) -> None:
-        super().__init__(model, factor=factor, ramp=ramp, beta_slow=beta_slow, beta_fast=beta_fast)
+    mscale: float
+    mscale_all_dim: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.check_softmax()
-        check_range("mscale", mscale, 0)
-        check_range("mscale_all_dim", mscale_all_dim, 0)
-        self.mscale, self.mscale_all_dim = mscale, mscale_all_dim
+        self.check_range("mscale", self.mscale, 0)
+        self.check_range("mscale_all_dim", self.mscale_all_dim, 0)
 
     def turned(self, s: float) -> float:
         return _m(s, self.mscale) / _m(s, self.mscale_all_dim)
@@ -214,77 +214,6 @@ class YaRN(NTKByParts):
 
 def _m(s: float, scale: float) -> float:
     return 0.1 * scale * math.log(s) + 1
-
-
-class Llama3(Rescaled):
-    """Slow frequencies divided by s, fast ones left alone, by their turns within the original context.
-
-    `ntk_by_parts` with `ramp: turns`, `low_freq_factor` for beta_slow, `high_freq_factor` for beta_fast, and
-    `original_context` for T. Llama 3.1 has a factor of 8 at every window and an original context of 8192.
-    """
-
-    name = "llama3"
-    paper = "Llama 3.1 (Meta 2024), in its released code"
-    formula = "theta/s below 1 turn within the original context, theta above 4, a ramp over the turns between"
-    grid: ClassVar = {"high_freq_factor": (2.0, 4.0, 8.0)}
-
-    def __init__(
-        self,
-        model: Decoder,
-        *,
-        factor: Factor,
-        low_freq_factor: float,
-        high_freq_factor: float,
-        original_context: Length,
-    ) -> None:
-        super().__init__(model, factor=factor)
-        check_range("low_freq_factor", low_freq_factor, 0)
-        check_range("high_freq_factor", high_freq_factor, low_freq_factor, above=True)
-        self.low, self.high = low_freq_factor, high_freq_factor
-        self.original = (
-            self.reach if original_context is None else self.tokens("original_context", original_context)
-        )
-
-    def rescaled(self, theta: Tensor, s: float) -> Tensor:
-        return by_turns(theta, s, self.original, self.low, self.high)
-
-
-class LongRoPE(Rescaled):
-    """A divisor of its own for every pair, found by a search for each model and length.
-
-    theta_k / lambda_k at every window with s > 1, lambda = `factors`, one a rotated pair, fastest first;
-    logits times 1 + ln s / ln T, as in the models published with it (Phi-3). No divisors fit all models, so
-    it is refused without them. Departures: no first tokens are left uninterpolated (the paper's n-hat).
-    """
-
-    name = "longrope"
-    paper = "Ding et al. 2024, arXiv 2402.13753"
-    formula = "theta_k / lambda_k; logits times 1 + ln s / ln T"
-
-    def __init__(self, model: Decoder, *, factor: Factor, factors: list[float] | None) -> None:
-        super().__init__(model, factor=factor)
-        self.check_softmax()
-        pairs = len(self.turning.frequencies(torch.device("cpu")))
-        if factors is None:
-            raise RefusedError(f"its divisors must be given: extend.factors, a list of {pairs}, one a pair")
-        if len(factors) != pairs:
-            problem = f"{len(factors)} numbers for {pairs} rotated pairs"
-            raise UserError("extend.factors", factors, problem, allowed=f"a list of {pairs} numbers")
-        for k, divisor in enumerate(factors):
-            check_range(f"factors[{k}]", divisor, 0, above=True)
-        self.factors = factors
-
-    def rescaled(self, theta: Tensor, s: float) -> Tensor:
-        return theta / torch.tensor(self.factors, dtype=theta.dtype, device=theta.device)
-
-    def logits(self, s: float) -> float:
-        return 1 + math.log(s) / math.log(self.reach)
-
-
-def by_turns(theta: Tensor, s: float, length: int, low: float, high: float) -> Tensor:
-    """Return theta/s for pairs below `low` turns within `length`, theta above `high`, a ramp in between."""
-    kept = ((length * theta / (2 * math.pi) - low) / (high - low)).clamp(0, 1)  # gamma (D'/2,)
-    return (1 - kept) * theta / s + kept * theta
 
 
 def with_frequencies(part: Rotary, change: Callable[[Tensor], Tensor], times: float = 1.0) -> Rotary:
@@ -300,18 +229,3 @@ def with_frequencies(part: Rotary, change: Callable[[Tensor], Tensor], times: fl
 
         changed.angles = louder  # type: ignore[method-assign]
     return changed
-
-
-def _turning(parts: tuple[Encoding, ...]) -> Rotary:
-    """Return the one part that turns pairs. Raises RefusedError where there is none, or it does more."""
-    rotating = [part for part in parts if "rotate" in part.hooks]
-    if not rotating:
-        raise RefusedError("no frequencies turn its queries and keys")
-    part = rotating[0]  # a sum has one rotation at most
-    if not isinstance(part, Rotary):
-        raise RefusedError(f"{part.name} does not turn pairs by frequencies")
-    tried = with_random_numbers(part)
-    assert isinstance(tried, Rotary)
-    if moves(with_frequencies(tried, torch.zeros_like), torch.tensor([0, 1, 5])):
-        raise RefusedError(f"{part.name} does more by position than to turn pairs")
-    return part

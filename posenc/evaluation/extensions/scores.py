@@ -1,18 +1,21 @@
-"""Extensions that multiply the logits on their way into the softmax: `scale` and `logn`."""
+"""Extensions that scale logits (`scale`, `logn`) or leave the encoding out (`drop`)."""
 
-from __future__ import annotations
-
+import copy
 import math
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from posenc.encodings.base import Encoding
+from posenc.encodings.families.absolute import Absolute
+from posenc.encodings.families.rotary import Rotary
 from posenc.encodings.options import LogN
-from posenc.evaluation.extensions.base import Extension, RefusedError, Times, check_range
-from posenc.model.decoder import Decoder
+from posenc.evaluation.extensions import Extension, Times, leaves
 
 
+@dataclass(eq=False, kw_only=True)
 class Scale(Extension):
     """A fixed temperature at every window, softmax(z / t): a control for `yarn` and `logn`.
 
@@ -24,12 +27,12 @@ class Scale(Extension):
     formula = "logits divided by t"
     applies = "every encoding with a softmax"
     grid: ClassVar = {"temperature": (1.0, 0.9, 0.8, 0.7)}
+    temperature: float
 
-    def __init__(self, model: Decoder, *, temperature: float) -> None:
-        super().__init__(model)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.check_softmax()
-        check_range("temperature", temperature, 0, above=True)
-        self.temperature = temperature
+        self.check_range("temperature", self.temperature, 0, above=True)
 
     def effective_encoding(self, window: int) -> Encoding:
         if self.temperature == 1:
@@ -56,14 +59,14 @@ class LogNBeyond(Extension):
     formula = "logits times max(1, log n / log T), n the visible keys"
     applies = "every encoding with a softmax whose logits were not scaled by the number of keys in training"
 
-    def __init__(self, model: Decoder) -> None:
-        super().__init__(model)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.check_softmax()
-        if any(isinstance(part, LogN) for part in self.parts):
-            raise RefusedError("its logits are scaled by the number of keys already (attention.scale)")
         for part in self.parts:
+            if isinstance(part, LogN):
+                raise self.refusal("its logits are scaled by the number of keys already (attention.scale)")
             if (reason := part.refuses.get("attention.scale")) is not None:
-                raise RefusedError(reason)
+                raise self.refusal(reason)
 
     def effective_encoding(self, window: int) -> Encoding:
         if window <= self.shape.train_length:
@@ -72,3 +75,51 @@ class LogNBeyond(Extension):
 
     def resolved(self, window: int) -> dict[str, Any]:
         return {"at_most": max(1.0, math.log(window) / math.log(self.shape.train_length))}
+
+
+class Drop(Extension):
+    """The trained model without its encoding, at every window; its options (a window, a scale) stay.
+
+    Rotations, biases and changes of the scores are left out; the vectors of an absolute encoding are zero,
+    while its factor on the token embeddings and the map of `combine: concat` stay. The first step of DroPE
+    alone: the paper then trains on for a while.
+    """
+
+    name = "drop"
+    paper = "Gelberg, Eguchi, Akiba, Cetin 2025 (DroPE), arXiv 2512.12167"
+    formula = "the trained model without its encoding"
+    applies = (
+        "encodings that can be taken out alone: rotations, biases, laws of the scores, absolute vectors; not "
+        "what stands for the softmax, nor what changes queries and keys at position 0 as well"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        own = leaves(self.model.encoding)
+        if not any(part.hooks for part in own):
+            raise self.refusal("there is nothing to remove")
+        self.kept = [one for part in own for one in self._left_of(part)] + list(self.parts[len(own) :])
+
+    def effective_encoding(self, window: int) -> Encoding:
+        return self.together(self.kept)
+
+    def _left_of(self, part: Encoding) -> list[Encoding]:
+        """Return what stays of a removed encoding. Raises a refusal where more than positions would go."""
+        name = part.name
+        if "weights" in part.hooks:
+            raise self.refusal(f"{name} stands in the place of the softmax, which would come back")
+        if "rotate" in part.hooks and not isinstance(part, Rotary):
+            raise self.refusal(f"{name} changes queries and keys at position 0 too, so more would go with it")
+        if "embed" not in part.hooks:
+            return []
+        if not isinstance(part, Absolute):
+            raise self.refusal(f"what {name} leaves of the embeddings without positions is not known")
+        emptied = copy.copy(part)
+        width = part.shape.d_model
+
+        def zeros(pos: Tensor, place: int) -> Tensor:
+            return torch.zeros(len(pos), width, device=pos.device)
+
+        emptied.rows = zeros  # type: ignore[method-assign]
+        emptied.beyond = emptied.ends_at = None
+        return [emptied]

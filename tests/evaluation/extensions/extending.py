@@ -26,7 +26,6 @@ LONG = 4 * T
 BASE = 100.0  # turns 1.3, 0.4, 0.13 and 0.04 times within T
 WIDTH = decoding.SHAPE.head_dim  # 8
 HEADS = decoding.SHAPE.n_heads
-FACTORS = [1.0, 1.5, 3.0, 4.5]  # longrope's, one for each of four pairs
 
 
 def model_of(name: str, *options: Encoding, **params: Any) -> Decoder:
@@ -117,16 +116,6 @@ def rope(q: list[float], k: list[float], r: float, head: int, theta: Sequence[fl
 
 def alibi_and_rope(q: list[float], k: list[float], r: float, head: int, theta: Sequence[float]) -> float:
     return rope(q, k, r, head, theta) + alibi(r, head)
-
-
-def xpos(q: list[float], k: list[float], r: float, head: int, theta: Sequence[float]) -> float:
-    """With scale_base 16."""
-    faded = 0.0
-    for n, angle in enumerate(theta):
-        z = (2 * n / len(q) + 0.4) / 1.4
-        pair = slice(2 * n, 2 * n + 2)
-        faded += z ** (r / 16) * turned_product(q[pair], k[pair], r, [angle])
-    return faded / math.sqrt(len(q))
 
 
 class ByPairs(decoding.Naive):

@@ -1,4 +1,4 @@
-"""What each extension takes, what it refuses, and what its knobs come to."""
+"""What each extension takes and refuses, what its knobs come to, and models with more than an encoding."""
 
 from __future__ import annotations
 
@@ -7,13 +7,27 @@ from typing import Any
 
 import pytest
 import torch
-from extending import BASE, LONG, T, extension_of, logits, model_of, refused, theta_of
+from extending import (
+    BASE,
+    LONG,
+    T,
+    decoding,
+    extension_of,
+    latent_model,
+    logits,
+    model_of,
+    refused,
+    theta_of,
+)
 
 from posenc.core.errors import UserError
+from posenc.encodings import build_encoding
+from posenc.encodings.options import build_options, position_limits
 from posenc.evaluation.extensions import NotForThisEncodingError
+from posenc.model.decoder import Decoder
 
 TOKENS = list(range(13)) * 3
-FREQUENCIES = ("pi", "ntk", "dynamic_ntk", "ntk_by_parts", "yarn", "llama3", "longrope")
+FREQUENCIES = ("pi", "ntk", "dynamic_ntk", "ntk_by_parts", "yarn")
 DISTANCES = ("rerope", "self_extend", "sinks", "lm_infinite")
 
 
@@ -24,8 +38,6 @@ DISTANCES = ("rerope", "self_extend", "sinks", "lm_infinite")
         ("ntk", {"factor": math.nan}, "factor"),
         ("ntk_by_parts", {"beta_slow": 0.0}, "beta_slow"),  # over the index
         ("yarn", {"beta_slow": 4.0, "beta_fast": 4.0}, "beta_fast"),
-        ("llama3", {"high_freq_factor": 1.0}, "high_freq_factor"),
-        ("longrope", {"factors": [1.0, 2.0, 0.0, 3.0]}, "factors[2]"),
         ("rerope", {"window": "0.3x"}, "window"),
         ("rerope", {"leak": 0.5}, "leak"),
         ("self_extend", {"window": T}, "window"),
@@ -63,7 +75,6 @@ def test_pairs_of_partial_rotary_and_dropped_ones() -> None:
     "encoding, names, reason",
     [
         ("alibi", FREQUENCIES, "no frequencies"),
-        ("rope", ["longrope"], "extend.factors, a list of 4"),
         ("sinusoidal", DISTANCES, "does not act by distance alone"),
         ("fox", ["sinks"], "counts along all of the text"),
         ("nope", ["drop"], "nothing to remove"),
@@ -83,3 +94,45 @@ def test_dropped_is_a_model_without_positions(name: str) -> None:
     assert acting.beyond is None
     found, expected = (logits(one, TOKENS[:LONG], of) for one, of in ((model, acting), (plain, None)))
     assert torch.allclose(found, expected, atol=1e-5)
+
+
+def drawn_model(name: str, **settings: Any) -> Decoder:
+    drawn = {"name": name, "max": None, **settings}
+    farthest, apart = position_limits(drawn, T)
+    own = build_encoding(
+        "rope",
+        d_model=16,
+        n_heads=2,
+        head_dim=8,
+        n_layers=2,
+        train_length=T,
+        position_limit=farthest,
+        distance_limit=apart,
+    )
+    options = build_options(own.shape, own, positions=drawn, window=None, scale="none")
+    built: Decoder = decoding.model_of(own, *options)
+    return built
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_positions_drawn_with_gaps_show_distances_up_to_their_limit(dense: bool) -> None:
+    assert extension_of(drawn_model("offset"), "pi").resolved(4 * T) == {"factor": 4}
+    model = drawn_model("randomized", dense=dense)  # below 16 T
+    extension = extension_of(model, "pi")
+    assert extension.effective_encoding(16 * T) is model.effective_encoding
+    assert extension_of(model, "rerope").effective_encoding(16 * T) is model.effective_encoding
+    if dense:  # evaluated at 0, 1, 2, ...
+        assert extension.resolved(32 * T) == {"factor": 2}
+        assert extension_of(model, "sinks").resolved(T) == {"sinks": 4, "window": 16 * T - 4}
+        return
+    for name in ("sinks", "lm_infinite"):
+        assert "gaps" in refused(model, name)
+
+
+def test_decoupled_rotary_parts() -> None:
+    """Their turned queries and keys come with the content's, so that distances cannot be made anew."""
+    model = latent_model("rope", base=BASE)
+    for name in DISTANCES:
+        assert "turns a part of each head" in refused(model, name)
+    slower = theta_of(extension_of(model, "pi", factor=2).effective_encoding(LONG))
+    assert slower.tolist() == [0.5, BASE**-0.5 / 2]

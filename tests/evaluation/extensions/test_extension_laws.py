@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import copy
 import inspect
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import yaml
-from extending import FACTORS, LONG, T, extension_of, logits, model_of, outline_of
+from extending import LONG, T, extension_of, logits, model_of, outline_of
 
 from posenc.core.paths import conf_dir
 from posenc.core.signature import parameters_of
@@ -19,6 +17,7 @@ from posenc.evaluation.extensions import (
     Extension,
     NotForThisEncodingError,
     build_extension,
+    extension_class,
     list_extensions,
     resolve_extend,
 )
@@ -31,35 +30,22 @@ QUICK = {"rope", "rnope_swa", "t5", "sum"}
 ENCODINGS = [
     pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in list_encodings()
 ]
-# what cannot have a default: found for each model
-NEEDED: dict[str, dict[str, Any]] = {"longrope": {"factors": FACTORS}}
 
 
-def settings(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return found
+def on_rope(name: str) -> Extension:
+    return extension_of(model_of("rope"), name)
 
 
-def on_rope(name: str, **knobs: Any) -> Extension:
-    return extension_of(model_of("rope"), name, **NEEDED.get(name, {}), **knobs)
-
-
-def test_every_yaml_is_an_extension_and_the_other_way_round() -> None:
+def test_every_yaml_is_an_extension_with_its_knobs() -> None:
     assert list_extensions() == NAMES
-    assert len(NAMES) >= 14
-
-
-@pytest.mark.parametrize("path", PATHS, ids=[path.stem for path in PATHS])
-def test_yaml_and_signature_have_the_same_knobs(path: Path) -> None:
-    assert settings(path)["name"] == path.stem
-    assert resolve_extend(settings(path)) == settings(path)
-    if path.stem == "none":
-        return
-    cls = type(on_rope(path.stem))
-    assert cls.name == path.stem
-    assert set(settings(path)) - {"name"} == set(parameters_of(cls))
-    for parameter in inspect.signature(cls).parameters.values():
-        assert parameter.default is inspect.Parameter.empty, f"{parameter}: the YAML is the default's home"
+    for path in PATHS:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        assert settings["name"] == path.stem and resolve_extend(settings) == settings
+        if path.stem != "none":
+            cls = extension_class(path.stem)
+            assert set(settings) - {"name"} == set(parameters_of(cls))
+            parameters = inspect.signature(cls).parameters.values()
+            assert all(one.default is one.empty for one in parameters), "the YAML is the default's home"
 
 
 @every_extension
@@ -94,16 +80,15 @@ def test_with_every_encoding_it_is_refused_with_a_reason_or_gives_numbers(encodi
     outline = outline_of(encoding)
     applied = []
     for name in NAMES:
-        needed = {} if encoding == "scale_invariant" else NEEDED.get(name, {})  # it has other pairs
         try:
-            extension = extension_of(model, name, **needed)
+            extension = extension_of(model, name)
         except NotForThisEncodingError as error:
             assert error.key == "extend" and error.value == name
             assert f"encoding={encoding}: " in error.problem
             with pytest.raises(NotForThisEncodingError):
-                build_extension({"name": name, **needed}, outline)
+                build_extension({"name": name}, outline)
             continue
         applied.append(name)
-        assert build_extension({"name": name, **needed}, outline) is not None
+        assert build_extension({"name": name}, outline) is not None
         assert logits(model, TOKENS[: 2 * T], extension.effective_encoding(2 * T)).isfinite().all()
     assert "window" in applied
