@@ -14,8 +14,8 @@ from posenc.core.console import say
 from posenc.core.errors import UserError
 from posenc.core.paths import output_file
 from posenc.report.captions import EXPLAIN
+from posenc.report.charts import KIND, WIDTH, check_plot, save_plot
 from posenc.report.data import csv_lines
-from posenc.report.plots import KIND, WIDTH, check_plot, save_plot
 from posenc.report.runs_table import unfinished_lines
 from posenc.report.writers import show, write
 from posenc.results.cells import PROBES

@@ -51,8 +51,8 @@ def report_of(found: PaperComparison) -> Report:
             f"measured: {size} parameters, {as_text(ours['corpus'])}, {ours['protocol']}, nats per token, "
             f"T = {as_text(ours['context_length'])}, {millions(ours['tokens'])} tokens, "
             f"seeds {', '.join(map(str, ours['seeds']))}",
-            "change: against T, in nats per token, ± SD over seeds. Corpus, model, tokenizer and length differ: "
-            + "compare its direction, not its size",
+            "change: against T, in nats per token, ± SD over seeds. Corpus, model, "
+            "tokenizer and length differ: compare its direction, not its size",
         ],
         gap=True,
     )
