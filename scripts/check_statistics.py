@@ -21,9 +21,9 @@ import numpy as np
 from posenc.results import ranking
 from posenc.results.cells import samples_of
 from posenc.results.load import load_runs
-from posenc.results.moderated import shared_variances
-from posenc.results.ranking import SAME, compare_with, ranked_rows, unpaired
-from posenc.results.rows import group_runs, mixed_values, select
+from posenc.results.ranking import SAME, compare_with, ranked_rows, shared_variances, unpaired
+from posenc.results.rows import group_runs
+from posenc.results.selection import mixed_values, select
 from posenc.results.statistics import Sample, difference, p_beyond
 
 STUDY, SEEDS = "docs/study", 3

@@ -1,4 +1,4 @@
-"""Write docs/encodings.md from the classes: table, formulas, settings, traps, snippets that laws catch.
+"""Write docs/encodings.md from the classes: table, formulas, settings, snippets that laws catch.
 
 From the root of a clone: python scripts/encodings_page.py
 """
@@ -16,7 +16,7 @@ from posenc.cli.catalogue import PLACES, entry, yaml_text
 from posenc.encodings import list_encodings, options
 from posenc.encodings.options import POSITIONS, SCALES, Window
 from posenc.evaluation.extensions import default_knobs, extension_class, list_extensions
-from posenc.laws import LAWS
+from posenc.laws import statement
 from posenc.model import mla
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -72,8 +72,6 @@ def section(one: dict[str, Any]) -> list[str]:
         lines.append(f"Settings: {shown}.\n")
     lines.append(f"Past T: {one['past_training']}.")
     lines += [f"\nRefused with it: `{option}`: {why}." for option, why in one["refuses"].items()]
-    if one["traps"]:
-        lines += ["\nTraps:", *(f"- {trap}" for trap in one["traps"])]
     for picture in sorted(PICTURES.glob(f"{one['name']}.*")):
         lines.append(f"\n![{one['name']}](pictures/{picture.name})")
     return [*lines, ""]
@@ -116,7 +114,7 @@ def wrong_snippets() -> list[str]:
         if not cls.law:
             lines.append(f"| {cell(what)} | no law | it is consistent in itself |")
         else:
-            lines.append(f"| {cell(what)} | `{cls.law}` | {cell(LAWS[cls.law].statement)} |")
+            lines.append(f"| {cell(what)} | `{cls.law}` | {cell(statement(cls.law))} |")
     return lines
 
 

@@ -19,9 +19,9 @@ from posenc.results.ranking import Method
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "schema.md"
 RESULTS = ["RunFacts", "Record", "PerDocument", "Curve"]
-COMPARISON = ["comparison.Comparison", "cells.Column", "comparison.Row", "cells.Cell"]
+COMPARISON = ["comparison.Comparison", "cells.Column", "cells.Row", "cells.Cell"]
 COMPARISON += ["ranking.Versus", "cells.EffectiveContext", "cells.UsesContext", "cells.CurveSummary"]
-COMPARISON += ["cells.SideColumn"]
+COMPARISON += ["cells.ProbeColumn"]
 HEADER = """# The JSON that posenc writes
 
 Written by `python scripts/schema_page.py` from the types in `posenc/results/`. `schema_version` is
@@ -38,7 +38,7 @@ them.
 PRINTED = """## posenc compare --format json
 
 A Comparison with `schema_version` and `summary` (the sentence on top of the table). Of several tables (runs
-that cannot share a ranking, `--facet`, `--protocol all`) the document is `{schema_version, comparisons}`, a
+that cannot share a ranking, `--protocol all`) the document is `{schema_version, comparisons}`, a
 list of them, and each `header.group` says what tells it from the others.
 
 `header` says what the numbers have in common: `protocol`, `group`, `metric`, `unit`, `corpus`, `fingerprint`,
@@ -96,6 +96,8 @@ def fields(cls: type) -> list[tuple[str, str, str]]:
     lines = inspect.getsource(cls).splitlines()
     found = []
     for line in lines:
+        if line == "    # not in JSON:":
+            break
         match = re.fullmatch(r"    (\w+): (.+)", line)
         if match is None:
             continue

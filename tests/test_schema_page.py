@@ -13,7 +13,7 @@ import pytest
 import tiny
 
 PAGE = tiny.ROOT / "docs" / "schema.md"
-LISTS = {"columns": "Column", "rows": "Row", "probes": "SideColumn", "extensions": "SideColumn"}
+LISTS = {"columns": "Column", "rows": "Row", "probes": "ProbeColumn"}
 
 
 def described() -> dict[str, set[str]]:

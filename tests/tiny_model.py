@@ -13,7 +13,7 @@ import torch
 
 from posenc.data import TokenStore, WindowSampler, prepare
 from posenc.encodings import build_encoding
-from posenc.encodings.options import build_options, distance_limit, position_limit
+from posenc.encodings.options import build_options, position_limits
 from posenc.model.decoder import Decoder, ModelShape, initialize
 from posenc.training.loop import Progress, Trained, train
 from posenc.training.optimizer import Optimization
@@ -65,7 +65,7 @@ def build(
 ) -> Decoder:
     """With its initial values."""
     drawn = positions or {"name": "contiguous"}
-    limits = {"position_limit": position_limit(drawn, T), "distance_limit": distance_limit(drawn, T)}
+    limits = dict(zip(("position_limit", "distance_limit"), position_limits(drawn, T), strict=True))
     shape = {"d_model": 32, "n_heads": 2, "head_dim": 16, "n_layers": 2, "train_length": T}
     own = build_encoding(encoding, **shape, **limits, **params)
     options = build_options(own.shape, own, positions=drawn, window=None, scale="none")

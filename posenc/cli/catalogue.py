@@ -46,7 +46,6 @@ def entry(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
         "relative": cls.relative,
         "decouples": cls.decouples,
         "refuses": dict(cls.refuses),
-        "traps": list(cls.traps),
         "description": (sys.modules[cls.__module__].__doc__ or "").strip(),
     }
 
@@ -78,7 +77,7 @@ def _print_all(entries: Sequence[dict[str, Any]]) -> None:
             table.add_row("", f"[dim]past T: {escape(one['past_training'])}[/dim]")
         console.print(Padding(table, (0, 0, 0, 2)))
     console.print(
-        "\nposenc encodings NAME: paper, parameters, departures, traps. posenc show encoding=NAME: pictures."
+        "\nposenc encodings NAME: paper, parameters, departures. posenc show encoding=NAME: pictures."
         "\nWith any of them: positions=randomized|offset, attention.window=W, attention.scale=logn|ssmax."
     )
 
@@ -91,11 +90,11 @@ def _print_one(one: dict[str, Any]) -> None:
     legend = "(T training length, d model width, D head width, H heads, L layers)"
     sections = {
         "What it is": one["description"].splitlines(),
+        "Paper": [one["paper"]],
         "Settings and defaults": settings or ["none"],
         "Learned parameters": [learned or f"{one['learned_parameters']}   {legend}"],
         "Past the training length T": [one["past_training"]],
         "Refused with it": [f"{key}: {why}" for key, why in one["refuses"].items()],
-        "Traps": [f"- {trap}" for trap in one["traps"]],
     }
     console.print(Text(f"{one['name']}  (acts on: {one['acts_on']})", style="bold"))
     for title, lines in sections.items():

@@ -16,9 +16,9 @@ from posenc.config.overrides import CommandLine, key_of, refuse_others
 from posenc.core.console import shown
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import choice_files
-from posenc.laws import LAWS, Subject, Verdict, judge
+from posenc.laws import LAWS, Subject, Verdict, judge, statement
 from posenc.model.decoder import Decoder, ModelShape
-from posenc.results.settings import spoken_name
+from posenc.results.load import spoken_name
 from posenc.running.build import build_model, resolve_parts
 from posenc.running.signals import debugging
 
@@ -122,7 +122,7 @@ def _failed(verdicts: Mapping[str, Verdict]) -> list[str]:
 def _document(settings: dict[str, Any], verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
     rows = []
     for law, v in verdicts.items():
-        row = {"law": law, "statement": LAWS[law].statement, "verdict": v.status}
+        row = {"law": law, "statement": statement(law), "verdict": v.status}
         rows.append({**row, "figure": v.figure, "reason": v.reason})
     return {**settings, "passed": not _failed(verdicts), "verdicts": rows}
 
@@ -150,7 +150,7 @@ def _print(checked: Sequence[Checked], refused: Mapping[str, UserError], *, matr
             line = Text(f"{visible(label)} fails {law}" if matrix else f"{law:<12}")
             line.append(f" {verdict.status:<5}", style=MARKS[verdict.status][1]).append(visible(words))
             if verdict.status == "fail":
-                line.append(f"\n  the law: {LAWS[law].statement}", style="dim")
+                line.append(f"\n  the law: {statement(law)}", style="dim")
             console.print(line)
     for label, error in refused.items():
         console.print(f"{visible(label)} is not checked: {visible(error.problem)}")

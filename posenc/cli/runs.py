@@ -17,8 +17,17 @@ from posenc.core.errors import UserError, visible
 from posenc.core.paths import output_file
 from posenc.report.runs_table import document, notes, summary, table
 from posenc.report.writers import color_of, unicode_of, width_of
-from posenc.results.load import SUFFIX, Run, bundled, load_runs, packed, run_names
-from posenc.results.run_summary import RunSummary, bundles, run_directories, run_summary
+from posenc.results.load import (
+    SUFFIX,
+    Run,
+    RunSummary,
+    bundled,
+    load_runs,
+    packed,
+    run_names,
+    run_places,
+    run_summary,
+)
 from posenc.results.settings import where as fitting
 
 SORTS: dict[str, Callable[[RunSummary], Any]] = {
@@ -50,7 +59,8 @@ def print_runs(paths: Sequence[str], conditions: Sequence[str], format: str, sor
         lines.append(Text("at T, longest: fixed-target, nats per token; more: posenc compare", style="dim"))
     for line in [*lines, Text(summary(runs), style="bold")]:
         console.print(line, soft_wrap=True)  # half a command is another one
-    if not runs and (below := bundles(paths)):
+    below = [path for path, _ in run_places(paths) if path.name.endswith(SUFFIX)]
+    if below and not runs:
         say(f"{visible(str(below[0]))} is a bundle, without run directories: posenc compare reads it")
 
 
@@ -59,7 +69,9 @@ def _read(
 ) -> list[RunSummary]:
     """Return the runs that fit, in order; those without a value come last. Raises UserError."""
     found = []
-    for path, problem in run_directories(paths):
+    for path, problem in run_places(paths):
+        if problem is None and path.name.endswith(SUFFIX):
+            continue
         if problem is None:
             found.append(run_summary(path))
         else:

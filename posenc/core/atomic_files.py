@@ -5,14 +5,12 @@ Also the locks of files, and what to raise when the disk refuses.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
 import os
 import secrets
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ from filelock import FileLock
 from posenc.core.errors import RunError
 
 CONTINUES = "what was saved before is intact; the same command continues once it can be written"
-LONG_AGO = 600  # seconds; no write takes as long
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -31,24 +28,20 @@ def write_bytes_atomic(path: Path, data: bytes) -> None:
 
     Raises RunError when the file system refuses (full, read-only); nothing half-written is left behind.
     """
+    temporary = path.with_name(f".{path.name[:100]}.posenc-{secrets.token_hex(8)}.tmp")
     try:
-        _write(path, data)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync(path.parent)
     except OSError as error:
         raise cannot_write(path, error, needed=len(data), hint=CONTINUES) from error
-
-
-def _write(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name[:100]}.posenc-{secrets.token_hex(8)}.tmp")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync(path.parent)
 
 
 def write_text_atomic(path: Path, text: str) -> None:
@@ -62,10 +55,8 @@ def write_json_atomic(path: Path, data: object) -> None:
 
 
 def write_sealed(path: Path, value: dict[str, Any]) -> None:
-    """Write a JSON file that carries the sha256 of its content. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    clear_temporaries(path.parent)
-    _write(path, canonical({"content": value, "sha256": digest_of(value)}))
+    """Write a JSON file that carries the sha256 of its content, as write_bytes_atomic."""
+    write_bytes_atomic(path, canonical({"content": value, "sha256": digest_of(value)}))
 
 
 def read_sealed(path: Path) -> dict[str, Any] | None:
@@ -105,14 +96,6 @@ def sync(path: Path) -> None:
     except OSError:
         if not path.is_dir():
             raise
-
-
-def clear_temporaries(folder: Path) -> None:
-    """Remove the temporary files that a killed process left in a folder."""
-    for path in folder.glob(".*.posenc-*.tmp"):
-        with contextlib.suppress(OSError):
-            if time.time() - path.lstat().st_mtime > LONG_AGO:
-                path.unlink()
 
 
 def file_lock(path: Path, *, timeout: float = -1) -> FileLock:

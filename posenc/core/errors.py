@@ -65,13 +65,14 @@ class UserError(Exception):
     def text(self) -> str:
         """Return one screen: key, value and problem; what is allowed; the nearest valid choice; a hint."""
         value = "" if self.value is None else f"={_clipped(self.value, LONGEST_VALUE)}"
-        lines = [f"error: {_clipped(self.key, LONGEST_VALUE)}{value}: {_message(self.problem)}"]
+        problem = f"{_clipped(self.key, LONGEST_VALUE)}{value}: {self.problem}"
+        hints = [self.hint or ""]
+        if self.nearest is not None:
+            hints.insert(0, f"did you mean: {visible(self.nearest)}")
         if self.allowed:
             allowed = self.allowed if isinstance(self.allowed, str) else ", ".join(self.allowed)
-            lines.append(f"  allowed: {_clipped(allowed)}")
-        if self.nearest is not None:
-            lines.append(f"  did you mean: {visible(self.nearest)}")
-        return "\n".join([*lines, *_indented(self.hint)])
+            hints.insert(0, f"allowed: {visible(allowed)}")
+        return _screen(problem, "\n".join(hints))
 
 
 class RunError(Exception):
@@ -86,7 +87,7 @@ class RunError(Exception):
 
     def text(self) -> str:
         """Return the problem and, indented, the hint."""
-        return "\n".join([f"error: {_message(self.problem)}", *_indented(self.hint)])
+        return _screen(self.problem, self.hint or "")
 
 
 def _clipped(text: object, most: int = LONGEST_LINE) -> str:
@@ -94,9 +95,6 @@ def _clipped(text: object, most: int = LONGEST_LINE) -> str:
     return shown if len(shown) <= most else f"{shown[: most - 60]} ... {shown[-50:]}"
 
 
-def _message(text: str) -> str:
-    return "\n".join(map(_clipped, text.split("\n")))
-
-
-def _indented(hint: str | None) -> list[str]:
-    return [f"  {_clipped(line)}" for line in (hint or "").split("\n") if line]
+def _screen(problem: str, hint: str) -> str:
+    lines = [f"error: {problem}", *(f"  {line}" for line in hint.split("\n") if line)]
+    return "\n".join(map(_clipped, "\n".join(lines).split("\n")))

@@ -3,7 +3,6 @@
 Formula: score_ij - m_h (i - j), m_h = 2^(-8h/H) for h = 1..H. For H not a power of two: the slopes of the
 next lower power p, then every other slope of 2p. Scores keep 1/sqrt(D); the bias is not divided.
 `learned_slopes` trains log m_h, starting from these.
-Paper: Press, Smith, Lewis 2021, arXiv 2108.12409.
 """
 
 import torch
@@ -29,11 +28,6 @@ class ALiBi(Encoding):
     learned = "H if learned_slopes else 0"
     relative = True
     penalty = True
-    traps = (
-        "slope x key index in bf16 leaves 33/17/9/5/3 of 64 distinct biases near 512/1k/2k/4k/8k.",
-        "The sign is a penalty: slope * (i - j) with a plus rewards distance. Public code has that, slopes "
-        "spaced by 8/(H-1) (a division by zero at H=1) and no 1/sqrt(D).",
-    )
 
     published: Tensor
 

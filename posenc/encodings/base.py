@@ -77,7 +77,6 @@ class Encoding(nn.Module):
     acts_on: ClassVar[str] = "not given"  # a hook | nothing | several
     past_training: ClassVar[str] = "not given"  # what happens beyond the training length, in one line
     learned: ClassVar[str | None] = None  # parameter count: arithmetic over T d D H L and the parameters
-    traps: ClassVar[tuple[str, ...]] = ()  # common errors in other implementations, a sentence each
     revision: ClassVar[int] = 1  # raised when its numbers change; part of a run's identity
     decayed: ClassVar[bool] = False  # whether weight decay applies to its parameters
     zero_init: ClassVar[tuple[str, ...]] = ()  # parameters that start at zero

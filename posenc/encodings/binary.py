@@ -3,7 +3,6 @@
 Formula: x_t + sum over m of b_m(t) E[m], b_m(t) = floor(t / 2^m) mod 2, E a learned (bits, d) table in each
 place. Positions from 2^bits on are refused. Bits above log2(T) are never set in training, so their rows keep
 their initial values.
-Paper: none, folklore; in tutorials the bare bits are the step between counting and sinusoids.
 """
 
 import torch
@@ -21,7 +20,6 @@ class Binary(Absolute):
     formula = "x_t + sum_m b_m(t) E[m], b_m(t) the bits of t"
     past_training = "rows of bits above log2(T) keep their initial values; refused from 2^bits on"
     learned = f"(bits*d + {JOINED})*{PLACES}"
-    traps = ("Bits that no training position sets get no gradient: their rows are noise past T.",)
 
     def __init__(self, shape: Shape, *, bits: int, per_layer: bool, combine: Combine) -> None:
         super().__init__(shape, per_layer=per_layer, combine=combine)

@@ -23,11 +23,6 @@ class Cable(CumulativeGates):
     formula = "score_ij - softplus(v_h . x_i) * sum over l=j+1..i of relu(w_h . x_l)"
     past_training = "defined everywhere; far keys are penalised by the tokens between them"
     learned = "L*H*d*(2 if weighted else 1)"
-    traps = (
-        "The paper's equation has S_i - S_j, which grows with the distance; it is a penalty, so minus that.",
-        "The released code has a softplus for the relu, offsets, and no 1/sqrt(D).",
-        "Unweighted and with a softplus it is the forget gate of fox, -softplus(z) = log sigmoid(-z).",
-    )
 
     def __init__(self, shape: Shape, *, weighted: bool) -> None:
         super().__init__(shape)

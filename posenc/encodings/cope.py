@@ -6,7 +6,6 @@ gradient reaches the gates through the interpolation.
   p_max   largest position; E has p_max + 1 rows
   shared  one E for all layers instead of one for each; heads always share
 Gates and their sums in float32, the future masked before the sum.
-Paper: Golovneva, Wang, Weston, Sukhbaatar 2024, arXiv 2405.18719.
 Departures: p_max is min(64, T/4) unless set: 64 is the paper's at T = 1024, and gates start near 1/2, so at a
 short T rows above T/2 would stay untrained. In a sum of encodings the gates read the score with the biases
 and rotations of the others; E meets the unrotated q.
@@ -34,11 +33,6 @@ class CoPE(Encoding):
     learned = "((max(1, min(64, T//4)) if p_max is None else p_max) + 1)*D*(1 if shared else L)"
     relative = True
     uses_positions = False
-    traps = (
-        "Gates of the future must be zero before they are summed: after it, every past position holds them.",
-        "Sums in bf16 stop growing at 256: float32.",
-        "The paper's listing adds the term to scaled scores; the released code scales it too by default.",
-    )
 
     def __init__(self, shape: Shape, *, p_max: int | None, shared: bool) -> None:
         super().__init__(shape)

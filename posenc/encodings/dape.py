@@ -6,7 +6,6 @@ MLP maps 2H numbers over `hidden` leaky ReLUs to H, one for each layer.
   hidden  width of the MLP; 32 as in the paper
 The MLP is initialised as in the released code: uniform up to fan_in^-1/2, biases too. (A last layer of zeros
 gave the same 1.64 nats at T = 64 after 500 000 tokens.)
-Paper: Zheng et al. 2024, arXiv 2405.14722.
 Departure: the layers share KERPLE's parameters, as in `kerple_log`; in the released code they do not.
 """
 
@@ -31,9 +30,6 @@ class DAPE(Encoding):
     )
     learned = "L*(hidden*(3*H + 1) + H) + (2*H if bias == 'kerple_log' else 0)"
     relative = True
-    traps = (
-        "`hidden` numbers for every pair of tokens and layer, kept for the backward pass, are gigabytes.",
-    )
 
     def __init__(self, shape: Shape, *, bias: Literal["kerple_log", "alibi"], hidden: int) -> None:
         super().__init__(shape)

@@ -3,7 +3,6 @@
 Formula: score_ij + MLP_h(f(r)), r = i - j, f(r) = log(1 + r) (`log_distance`) or r / T; the MLP has one
 input, two hidden layers of `hidden` ReLUs and an output for each head. Shared by the layers, and evaluated
 once for each distance.
-Paper: Wang et al. 2021 (CrossFormer), arXiv 2108.00154, there for two-dimensional offsets.
 Departures: one dimension; no layer norms; the last layer starts at zero, so that training begins without a
 bias; r is divided by T.
 """
@@ -23,7 +22,6 @@ class DynamicBias(Encoding):
     past_training = "defined everywhere; beyond T the network extrapolates linearly in its input"
     learned = "hidden*hidden + 3*hidden + hidden*H + H"
     relative = True
-    traps = ("Evaluated for every pair of positions it holds (T, T, hidden) numbers; there are T distances.",)
 
     def __init__(self, shape: Shape, *, hidden: int, log_distance: bool) -> None:
         super().__init__(shape)

@@ -28,10 +28,6 @@ class FIRE(Encoding):
     acts_on = "bias"
     past_training = "the input stays in [0, 1]: longer texts stretch the learned curve"
     learned = "(33*H + 66)*(1 if shared else L)"
-    traps = (
-        "A network over every pair holds (T, T, hidden) numbers: 33 MB a layer at T = 512.",
-        "A clamp through `.data` would stop the gradient of c and the threshold: they are reparametrised.",
-    )
 
     def __init__(self, shape: Shape, *, threshold: float | None, shared: bool) -> None:
         super().__init__(shape)

@@ -4,7 +4,6 @@ Formula: score_ij + sum over l = j+1..i of log sigmoid(w_h . x_l + b_h), x_l the
 for each layer and head. Sums in float64, their differences in float32.
 Initialisation as in the released code: b = 0, so gates are around 1/2; w like the model's other linear maps
 (d^-1/2, there 0.02).
-Paper: Lin, Nikishin, He, Courville 2025, arXiv 2503.02130.
 Departure: the forget gate alone, without the QK-norm, output gate, output norm and token shift of the
 paper's "Pro" block.
 """
@@ -24,11 +23,6 @@ class FoX(CumulativeGates):
     past_training = "defined everywhere; the far past fades as fast as the gates forget"
     learned = "L*H*(d + 1)"
     zero_init = ("offset",)
-    traps = (
-        "Cumulative sums in bf16 lose the gates of the nearest tokens: float32 or better.",
-        "The sum runs from j+1 to i: without the key's gate, with the query's.",
-        "A library starts b at 5 (gates near 1), the released code at 0 (gates near 1/2).",
-    )
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)

@@ -3,7 +3,6 @@
 Formula: RoPE, theta_k = base^(-2k/D), for pairs whose period fits into the training length: 2 pi turns /
 theta_k <= T; every other pair is left as it is.
   turns  how many periods must fit into T (context_length, also if positions are drawn)
-Paper: Chen, Lv, Luan, Wang, Liu 2024, arXiv 2410.21216.
 Departure: the paper finds the "activated" pairs, with periods near the training length, in trained models,
 and keeps the faster ones; here the border is one period within T unless `turns` is set.
 """
@@ -23,7 +22,6 @@ class HoPE(Rotary):
     formula = "pairs rotated by t * theta_k where 2 pi turns / theta_k <= T; the others not"
     past_training = "each rotated pair met all its angles in training, but not in these combinations"
     learned = "0"
-    traps = ("The border depends on the training length: at another T other pairs are rotated.",)
 
     def __init__(self, shape: Shape, *, base: float, layout: Layout, turns: float) -> None:
         super().__init__(shape, base=base, layout=layout, width=shape.head_dim)

@@ -23,7 +23,6 @@ class Hybrid(Tabled):
     formula = "sqrt(d) x_t + [sqrt(d) E[t]; PE_t], E[t] of p = learned_share d numbers"
     past_training = "the learned part by `beyond`; the sinusoids continue, in combinations never seen"
     learned = f"(T*((learned_share*d + 0.5)//1) + {JOINED})*{PLACES}"
-    traps = (*Tabled.traps, "Some texts credit it to T5, which has a bias by distance.")
 
     def __init__(
         self,

@@ -2,7 +2,6 @@
 
 Formula: score_ij - a_h log(1 + b_h (i - j)), a_h, b_h > 0 learned for each head, shared by the layers.
 Initialisation: a uniform in (0, 2), b in (0, 1).
-Paper: Chi, Fan, Ramadge, Rudnicky 2022, arXiv 2205.09921.
 Departure: 0.01 + softplus(.) keeps a and b positive; the released code clamps them to 0.01.
 """
 
@@ -19,10 +18,6 @@ class KerpleLog(Kerple):
     formula = "score_ij - a_h log(1 + b_h (i - j)), a_h, b_h > 0 learned"
     past_training = "defined everywhere; the penalty grows with the logarithm of the distance"
     starts_below: ClassVar = {"a": 2.0, "b": 1.0}
-    traps = (
-        "Clamped through `.data`, a and b get no gradient at the floor.",
-        "Weight decay would pull a towards no penalty, so it is not applied.",
-    )
 
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
         a, b = above(self.a, KERPLE_FLOOR)[:, None], above(self.b, KERPLE_FLOOR)[:, None]  # (H, 1)

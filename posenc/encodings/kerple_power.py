@@ -2,7 +2,6 @@
 
 Formula: score_ij - a_h (i - j)^b_h, a_h > 0, 0 < b_h <= 2 learned for each head, shared by the layers.
 b = 1 is ALiBi with learned slopes. Initialisation: a uniform in (0, 1), b in (0, 2).
-Paper: Chi, Fan, Ramadge, Rudnicky 2022, arXiv 2205.09921.
 Departure: 0.01 + softplus(.) and 0.01 + 1.99 sigmoid(.) keep a and b in range; the released code clamps.
 """
 
@@ -20,10 +19,6 @@ class KerplePower(Kerple):
     formula = "score_ij - a_h (i - j)^b_h, a_h > 0, 0 < b_h <= 2 learned"
     past_training = "defined everywhere; heads with a large exponent see a short past only"
     starts_below: ClassVar = {"a": 1.0, "b": MOST}
-    traps = (
-        "Above an exponent of 2 it is no kernel any more: b is reparametrised.",
-        "Written as exp(b log r), the gradient at r = 0 is nan.",
-    )
 
     def raw(self, name: str, value: Tensor) -> Tensor:
         return raw_between(value, KERPLE_FLOOR, MOST) if name == "b" else super().raw(name, value)

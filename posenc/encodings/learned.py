@@ -7,7 +7,6 @@ Formula: x_t + E[t], E a table of T rows in each place (`per_layer`, `combine`).
           clamp      E[T-1] for every t >= T
           truncate   only the last T tokens are kept, so that the loss equals the truncated baseline
           refuse     no number past T
-Papers: Gehring et al. 2017, arXiv 1705.03122; BERT, arXiv 1810.04805; GPT-2 (Radford et al. 2019).
 Departure: rows start with the standard deviation of the token embeddings, d^-1/2 (GPT-2 as released: 0.01,
 tokens 0.02).
 """
@@ -20,7 +19,7 @@ from posenc.encodings.families.absolute import JOINED, PLACES, Beyond, Combine, 
 
 class Learned(Tabled):
     name = "learned"
-    paper = "Gehring et al. 2017, arXiv 1705.03122; GPT-2 (Radford et al. 2019)"
+    paper = "Gehring et al. 2017, arXiv 1705.03122; BERT, arXiv 1810.04805; GPT-2 (Radford et al. 2019)"
     formula = "x_t + E[t]"
     past_training = "no trained row exists; `beyond` decides what is used"
     learned = f"(T*d + {JOINED})*{PLACES}"

@@ -1,7 +1,6 @@
 """NoPE: no positional encoding; order comes from the causal mask alone.
 
 Formula: nothing is added, rotated or biased.
-Papers: Haviv et al. 2022, arXiv 2203.16634; Kazemnejad et al. 2023, arXiv 2305.19466.
 """
 
 from posenc.encodings.base import Encoding

@@ -2,7 +2,6 @@
 
 Formula: x_t + t/(n-1) w, w in R^d learned, one in each place; n - 1 is the last position given (the largest
 drawn one with `positions=`), and a window of one token gets 0.
-Paper: none, folklore.
 It leaks the length n: the same prefix has other vectors in a longer text, so it is not prefix-stable and
 cannot decode with a cache. Past T every value was seen in training, but the step w/(n-1) was not.
 """
@@ -21,7 +20,6 @@ class Normalized(Absolute):
     past_training = "values stay in [0, 1], but the step between neighbours, 1/(n-1), was never seen"
     learned = f"(d + {JOINED})*{PLACES}"
     prefix_stable = False
-    traps = ("It leaks the window's length: every token's vector changes when the text grows.",)
 
     def __init__(self, shape: Shape, *, per_layer: bool, combine: Combine) -> None:
         super().__init__(shape, per_layer=per_layer, combine=combine)

@@ -44,16 +44,12 @@ class Drawn(Encoding):
 
     def __init__(self, shape: Shape, *, max: int | None) -> None:
         super().__init__(shape)
-        self.limit = self.limit_for(max, shape.train_length)
         if max is None:
-            self.derived["max"] = self.limit
+            max = self.derived["max"] = self.times * shape.train_length
+        self.limit = max
         if not shape.train_length <= self.limit <= LARGEST:
             allowed = f"from context_length={shape.train_length} to {LARGEST}"
             raise ValueError(f"positions.max={self.limit}: must be {allowed}")
-
-    @classmethod
-    def limit_for(cls, max: int | None, train_length: int) -> int:
-        return cls.times * train_length if max is None else max
 
 
 class Randomized(Drawn):
@@ -174,16 +170,13 @@ def check_positions(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": name, **check_arguments(cls, given, "positions")}
 
 
-def position_limit(settings: Mapping[str, Any], train_length: int) -> int | None:
-    """Return the limit that training positions are drawn below; None for 0..T-1."""
+def position_limits(settings: Mapping[str, Any], train_length: int) -> tuple[int | None, int | None]:
+    """Return the limits of training positions and, where they have gaps, of distances; None: below T."""
     cls = POSITIONS.get(settings["name"])
-    return None if cls is None else cls.limit_for(settings["max"], train_length)
-
-
-def distance_limit(settings: Mapping[str, Any], train_length: int) -> int | None:
-    """Return the limit of distances in training where positions have gaps; None for 0..T-1."""
-    cls = POSITIONS.get(settings["name"])
-    return position_limit(settings, train_length) if cls is not None and cls.gaps else None
+    if cls is None:
+        return None, None
+    limit = cls.times * train_length if settings["max"] is None else settings["max"]
+    return limit, limit if cls.gaps else None
 
 
 def build_options(

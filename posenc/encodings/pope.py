@@ -5,7 +5,6 @@ theta_c = base^(-c/D), delta_c learned for each layer and head, starting at zero
 adds to that of its position; here content has no angle.
 Each of the D numbers of queries and keys becomes two (length times cosine and sine), so keys need twice the
 memory. The scale stays 1/sqrt(D).
-Paper: Gopalakrishnan, Csordas, Schmidhuber, Mozer 2025, arXiv 2509.10534.
 Departure: delta is not clamped to [-2 pi, 0]: an angle beyond a turn is the same angle, and a clamp stops the
 gradient.
 """
@@ -28,11 +27,6 @@ class PoPE(Encoding):
     learned = "L*H*D"
     zero_init = ("delta",)
     relative = True
-    traps = (
-        "There are D frequencies, not D/2: one for every number of a head.",
-        "delta belongs to the keys alone: added to queries too it cancels.",
-        "The head widens to 2D, the scale stays 1/sqrt(D).",
-    )
 
     def __init__(self, shape: Shape, *, base: float) -> None:
         super().__init__(shape)

@@ -12,13 +12,13 @@ import inspect
 import pkgutil
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points, packages_distributions, version
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from posenc.core.errors import UserError, first_line
+from posenc.core.errors import UserError
 from posenc.core.paths import choice_file, conf_dir
 from posenc.core.signature import check_arguments, defaults_of, parameters_of
 
@@ -195,15 +195,6 @@ def _build(shape: Shape, settings: Mapping[str, Any], plugins: Sequence[str]) ->
         return cls(shape, **params)
     except ValueError as error:
         raise UserError("encoding", settings["name"], str(error)) from error
-    except Exception as error:
-        if _is_own(cls):
-            raise
-        problem = f"its class raises {type(error).__name__}: {first_line(error)}"
-        raise UserError("encoding", settings["name"], problem, hint="--debug shows where") from error
-
-
-def _is_own(cls: type[Encoding]) -> bool:
-    return cls.__module__.startswith("posenc.encodings.")
 
 
 def sources_of(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> dict[str, Any]:
@@ -214,24 +205,7 @@ def sources_of(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> dict
     """
     cls = encoding_class(settings["name"], plugins)
     source = None
-    if not _is_own(cls):
+    if not cls.__module__.startswith("posenc.encodings."):
         source = hashlib.sha256(inspect.getsource(sys.modules[cls.__module__]).encode()).hexdigest()[:16]
     parts = [sources_of(part, plugins) for key in part_parameters(cls) for part in settings[key]]
     return {"revision": cls.revision, "source": source, **({"parts": parts} if parts else {})}
-
-
-def origins_of(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> dict[str, str]:
-    """Return where those encodings of the settings come from that are not posenc's own.
-
-    `{"encoding mine": "my_package 0.1.0"}`, or the module's name where no installed distribution has it.
-    """
-    cls = encoding_class(settings["name"], plugins)
-    found: dict[str, str] = {}
-    for key in part_parameters(cls):
-        for part in settings[key]:
-            found.update(origins_of(part, plugins))
-    if not _is_own(cls):
-        distributions = packages_distributions().get(cls.__module__.partition(".")[0], [])
-        named = [f"{one} {version(one)}" for one in distributions]
-        found[f"encoding {settings['name']}"] = ", ".join(named) or f"module {cls.__module__}"
-    return found

@@ -2,7 +2,6 @@
 
 Formula: layers l = 0, 1, ...: where (l + 1) mod `every` = 0, no encoding and full attention; in the others
 RoPE and keys at i - j < `window`.
-Paper: Yang, Venkitesh, Talupuru, Lin, Cairuz, Blunsom, Locatelli 2025, arXiv 2501.18795.
 Departures: the window is T/2 unless set: the paper's 4096 goes with its 8192 tokens of training; where
 positions are drawn with gaps it is half their limit. With fewer layers than `every` the last one has no
 encoding. The paper ends with training at longer contexts, which is no part of the encoding.
@@ -24,7 +23,6 @@ class RNoPESWA(Rotary):
     past_training = "rotary layers never see a distance beyond the window; the others spread over more keys"
     learned = "0"
     refuses: Mapping[str, str] = {"attention.window": "some of its layers have one: encoding.window"}
-    traps = ("With a window in every layer the far past is reached through depth alone.",)
 
     def __init__(self, shape: Shape, *, base: float, layout: Layout, every: int, window: int | None) -> None:
         super().__init__(shape, base=base, layout=layout, width=shape.head_dim)

@@ -5,7 +5,6 @@ the score depends on i - j. D' is the rotated width:
   layout     interleaved: pairs (2k, 2k+1) as in the paper; half: pairs (k, k + D'/2); same law, other order
   fraction   share of D that is rotated (partial rotary): exponents over D' = fraction * D
   drop_low   share of the lowest frequencies that is not rotated (p-RoPE): exponents over the whole D'
-Papers: Su et al. 2021, arXiv 2104.09864; p-RoPE: Barbero et al. 2024, arXiv 2410.06205.
 """
 
 import torch
@@ -22,13 +21,6 @@ class RoPE(Rotary):
     past_training = "defined everywhere; low frequencies reach angles that training never showed"
     learned = "0"
     decouples = True
-    traps = (
-        "Tables in bf16 or fp16: positions 256 and 257 become equal.",
-        "Public code has the sine twice (norms and the joint shift break), doubled exponents (10000 ** "
-        "(-2*arange(0, dim, 2)/dim)), frequency indices from 1, [sin|cos] tables read with a stride of 2.",
-        "Fraction and base differ between libraries (25%, 50%, 100%; 10000, 500000).",
-        "Partial rotary takes exponents over the rotated width, p-RoPE over the whole one.",
-    )
 
     def __init__(
         self, shape: Shape, *, base: float, layout: Layout, fraction: float, drop_low: float

@@ -2,7 +2,6 @@
 
 Formula: score_ij + (H / (8h)) * sum over k < d'/2 of cos((i - j) / base^(2k/d')), h = 1..H: the inner product
 of two sinusoidal positions. d' (`width`) is 128 as in the paper, whatever the model's width.
-Paper: Chi, Fan, Rudnicky, Ramadge 2022, arXiv 2212.10356.
 Departures: none; subtracting d'/2, as some do, changes nothing after the softmax.
 """
 
@@ -21,7 +20,6 @@ class Sandwich(Encoding):
     past_training = "defined everywhere; the bias keeps falling with the logarithm of the distance"
     learned = "0"
     relative = True
-    traps = ("The sum ripples: it falls with the distance on average, not at every step.",)
 
     def __init__(self, shape: Shape, *, base: float, width: int) -> None:
         super().__init__(shape)

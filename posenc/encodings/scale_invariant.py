@@ -7,7 +7,6 @@ Used with p-RoPE as in the paper: theta_k = base^(-2k/D') over the first D' = fr
   base      the paper's effective base of p-RoPE
   fraction  share of D that is rotated; 0: none ("scale-invariant NoPE"), 1: all of it (RoPE)
   layout    interleaved: pairs (2k, 2k+1); half: pairs (k, k + D'/2)
-Paper: Anson, Wang, Aitchison 2025, arXiv 2505.17083; p-RoPE: Barbero et al. 2024, arXiv 2410.06205.
 Choose base by T: 1024 goes with windows of 4096. At T = 64 most pairs barely turn in training and meet new
 angles past it; base 16 = 1024 T / 4096 was better at T and halved the loss at 8T (docs/study.md).
 Departures: no QK-norm, which kept z near unit variance in the paper. In a sum of encodings the biases of the
@@ -35,10 +34,6 @@ class ScaleInvariant(Rotary):
     past_training = "defined everywhere; each decade of distances gets about the same share"
     learned = "0"
     refuses: Mapping[str, str] = {"attention.scale": "its a_r is such a scale already"}
-    traps = (
-        "With all of RoPE's frequencies it does not extrapolate: use p-RoPE.",
-        "r is the distance, not the window's length: a scale by length starves the nearest tokens.",
-    )
 
     def __init__(self, shape: Shape, *, tau: float, base: float, fraction: float, layout: Layout) -> None:
         at_least(SMALLEST, tau=tau)

@@ -3,7 +3,6 @@
 Formula: score_ij = q_i . (k_j + aK[c]) / sqrt(D), output_i = sum_j p_ij (v_j + aV[c]), c = min(i - j, clip).
   clip      distances from here on share one vector; 16 as in the paper
   per_head  tables for each head; false: the heads of a layer share them
-Paper: Shaw, Uszkoreit, Vaswani 2018, arXiv 1803.02155.
 Departures: the past only; the paper's tables have 2 clip + 1 rows for both directions. The paper gives no
 initial values: here normal, D^-1/2. In a sum with a rotation aK meets the unrotated query: otherwise the
 score would depend on the query's own position.
@@ -26,7 +25,6 @@ class Shaw(Encoding):
     past_training = "every distance from clip on shares the last vectors"
     learned = "2*(clip + 1)*D*L*(H if per_head else 1)"
     relative = True
-    traps = ("Gathered for every pair the vectors are (T, T, D) numbers; by distance they are clip + 1.",)
 
     def __init__(self, shape: Shape, *, clip: int, per_head: bool) -> None:
         super().__init__(shape)

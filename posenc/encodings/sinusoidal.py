@@ -2,7 +2,6 @@
 
 Formula: sqrt(d) x_t + PE_t, PE_{t,2k} = sin(t / base^(2k/d)), PE_{t,2k+1} = cos(t / base^(2k/d)). Token
 embeddings start with standard deviation d^-1/2; with `per_layer` sqrt(d) is applied at the input alone.
-Paper: Vaswani et al. 2017, arXiv 1706.03762.
 Departure: for an odd d the last sine has no cosine (the paper has no odd d).
 """
 
@@ -18,10 +17,6 @@ class Sinusoidal(Absolute):
     formula = "x_t sqrt(d) + PE_t, PE_{t,2k} = sin(t/base^(2k/d)), PE_{t,2k+1} = cos(same)"
     past_training = "defined everywhere; combinations of phases beyond T were never seen in training"
     learned = f"{JOINED}*{PLACES}"
-    traps = (
-        "At position 0 the row is [0, 1, 0, 1, ...]; a tutorial prints 0.84, 0.54, which is position 1.",
-        "Wavelengths run from 2 pi to 2 pi base^((d-2)/d), not to 2 pi base.",
-    )
 
     def __init__(self, shape: Shape, *, base: float, per_layer: bool, combine: Combine) -> None:
         super().__init__(shape, per_layer=per_layer, combine=combine)

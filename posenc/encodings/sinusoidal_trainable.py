@@ -22,10 +22,6 @@ class SinusoidalTrainable(Absolute):
     formula = "x_t sqrt(d) + PE_t, PE_{t,2k} = sin(w_k t + f_k), PE_{t,2k+1} = cos(same), w and f learned"
     past_training = "defined everywhere; the error of a fitted frequency grows with the position"
     learned = f"(d + {JOINED})*{PLACES}"
-    traps = (
-        "The gradient of a frequency grows with t: an update of size lr turns the angle at t by t lr.",
-        "Weight decay would pull every frequency to 0, so it is not applied.",
-    )
 
     def __init__(self, shape: Shape, *, base: float, per_layer: bool, combine: Combine) -> None:
         super().__init__(shape, per_layer=per_layer, combine=combine)

@@ -30,11 +30,6 @@ class StickBreaking(Encoding):
     relative = True
     uses_positions = False
     refuses: Mapping[str, str] = {"attention.scale": "there is no softmax to scale"}
-    traps = (
-        "The first token has no key: its weights are zero, not nan.",
-        "Products of (1 - sigmoid) underflow: sums of their logarithms do not.",
-        "Scores of the future must be masked before they are exponentiated: 0 * inf is nan.",
-    )
 
     def __init__(self, shape: Shape, *, remainder: Literal["none", "self"]) -> None:
         super().__init__(shape)

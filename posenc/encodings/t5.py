@@ -2,10 +2,10 @@
 
 Formula: score_ij + b[h, bucket(i - j)]. Causal buckets: the first half hold one distance each, the second
 half widen logarithmically up to max_distance, the last one takes everything beyond. Shared by the layers.
-Paper: Raffel et al. 2019, arXiv 1910.10683.
 Departures: scores keep 1/sqrt(D), which T5 leaves out; b starts at zero; max_distance is min(128, T) unless
 set, and at least buckets/2 + 1: with the published 128 a training window of T < 128 leaves buckets untrained.
-Where positions are drawn with gaps, T is their limit.
+Where positions are drawn with gaps, T is their limit. With max_distance = T ever more keys of a longer text
+share the last bucket, which costs 0.2 nats at 2T and 1.4 at 8T (docs/study.md).
 """
 
 import math
@@ -37,10 +37,6 @@ class T5(Encoding):
     learned = "buckets*H"
     zero_init = ("table",)
     relative = True
-    traps = (
-        "max_distance beyond T leaves buckets untrained. With max_distance = T ever more keys of a longer "
-        "text share the last bucket, which costs 0.2 nats at 2T and 1.4 at 8T (docs/study.md).",
-    )
 
     def __init__(self, shape: Shape, *, buckets: int, max_distance: int | None) -> None:
         super().__init__(shape)

@@ -5,7 +5,6 @@ W (d, d) is learned for each layer, u and v for each layer and head.
 Computed without a table of distances or a relative shift: with g_i = W^T (q_i + v) the last term is the sum
 over frequencies theta of g_sin sin((i-j) theta) + g_cos cos((i-j) theta), the inner product of g_i rotated by
 i with the sines and cosines of j.
-Paper: Dai et al. 2019, arXiv 1901.02860.
 Departures: no recurrence over segments; u and v for each layer, where the formula has one of each. The paper
 gives no initial values: here u and v are zero, W as any linear map. In a sum with a rotation the added terms
 use the unrotated q and k: otherwise they would depend on each position alone.
@@ -30,10 +29,6 @@ class TransformerXL(Encoding):
     learned = "L*(H*D*d + 2*H*D)"
     zero_init = ("u", "v")
     relative = True
-    traps = (
-        "What the relative shift leaves above the diagonal is garbage and must be masked.",
-        "The relative shift needs neighbours at distance 1, which drawn positions are not.",
-    )
 
     def __init__(self, shape: Shape, *, base: float) -> None:
         super().__init__(shape)

@@ -3,7 +3,6 @@
 Formula: RoPE with q_i * z_k^(i/s) and k_j * z_k^(-j/s), z_k = (2k/D + 0.4) / 1.4, s = `scale_base` = 512, so
 that pair k of the score has the factor z_k^((i-j)/s). i and j are counted from the middle of the window: the
 scores are the same, and z^(-j/s) alone overflows float32 from j = 36 000 on.
-Paper: Sun et al. 2022, arXiv 2212.10554.
 Departure: windows over more than 128 s = 65 536 positions are refused (32 768 where positions are drawn):
 there the factors leave float32's range.
 """
@@ -29,11 +28,6 @@ class XPos(Rotary):
     past_training = "defined everywhere; with the distance the fast pairs fade first, then the score"
     learned = "0"
     turns_only = False
-    traps = (
-        "z^(-j/512) overflows float32 past j = 36 000: count from the window's middle.",
-        "Queries and keys must count from the same place, or a block of queries gets other scores.",
-        "The keys' factor is the reciprocal of the queries'; the same on both falls with i + j.",
-    )
 
     def __init__(self, shape: Shape, *, base: float, layout: Layout, scale_base: float) -> None:
         super().__init__(shape, base=base, layout=layout, width=shape.head_dim)

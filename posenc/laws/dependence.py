@@ -1,5 +1,6 @@
 """Laws of what logits depend on: not the future, the batch, the kernel, past calls or the text's length."""
 
+import contextlib
 from typing import Any
 from unittest.mock import patch
 
@@ -9,7 +10,6 @@ from torch import Tensor
 
 from posenc.core.errors import UserError
 from posenc.core.seeds import generator_for
-from posenc.encodings.base import Encoding
 from posenc.laws.subject import (
     FAR,
     LONGEST,
@@ -38,7 +38,7 @@ SHIFTED = 5e-5  # cosines of other angles round differently: 2e-6 is usual; floa
 
 
 def causal(subject: Subject) -> Verdict:
-    """Bit for bit: a softmax over the same numbers in the same places has no reason to differ."""
+    """Changed future tokens leave past logits bit-identical."""
     model, n = subject.fresh(), subject.longest(2)
     ids = tokens(model, n)
     before = logits(model, ids)
@@ -51,7 +51,7 @@ def causal(subject: Subject) -> Verdict:
 
 
 def prefix(subject: Subject) -> Verdict:
-    """Compare the logits of T tokens with those of the same tokens in longer texts, fused kernel included."""
+    """A longer text leaves the logits of its prefix alone, unless declared."""
     length = subject.train_length
     longer = subject.windows({length + 1, LONGEST * length, max(kernels.CAUSAL_FROM, LONGEST * length) + 4})
     if not longer:
@@ -71,7 +71,10 @@ def prefix(subject: Subject) -> Verdict:
 
 
 def order(subject: Subject) -> Verdict:
-    """Reverse the past. One layer without positions outputs a mean over the past, in whatever order."""
+    """With two layers or more, the order of the past changes the last output.
+
+    One layer without positions outputs a mean over the past, in whatever order.
+    """
     model, n = subject.fresh(), subject.train_length
     if len(model.blocks) < 2:
         raise NotApplicableError("one layer: without positions it cannot see the order of the past")
@@ -84,7 +87,7 @@ def order(subject: Subject) -> Verdict:
 
 
 def shift(subject: Subject) -> Verdict:
-    """Shift all positions alike, near and far."""
+    """If relative: logits stay when all positions shift alike, to 65 536."""
     if not subject.declared.relative:
         raise NotApplicableError("not declared relative")
     model, n = subject.anywhere(subject.fresh()), subject.longest(2)
@@ -101,7 +104,7 @@ def shift(subject: Subject) -> Verdict:
 
 
 def positions(subject: Subject) -> Verdict:
-    """Check that positions are increasing integers, and that they matter if and only if declared."""
+    """Positions are increasing whole numbers, and used if and only if declared."""
     length = subject.train_length
     for training in (True, False):
         model = subject.fresh().train(training)
@@ -129,7 +132,10 @@ def positions(subject: Subject) -> Verdict:
 
 
 def penalty(subject: Subject) -> Verdict:
-    """Check the bias of queries near, past T and far, over all distances to 8T and some beyond."""
+    """If a penalty: its bias never rises with the distance.
+
+    Of queries near, past T and far, over all distances to 8T and some beyond.
+    """
     encoding = subject.declared
     if not encoding.penalty:
         raise NotApplicableError("not declared a penalty")
@@ -140,7 +146,9 @@ def penalty(subject: Subject) -> Verdict:
     fallen = 0.0
     for layer in range(len(model.blocks)):
         for at in (subject.train_length - 1, near, FAR - 1):
-            bias = _by_distance(model.effective_encoding, at, near, layer)  # (H, R)
+            r = torch.unique(torch.cat((torch.arange(near + 1), 2 ** torch.arange(17))).clamp_max(at))
+            with torch.no_grad():  # the oldest key first
+                bias = model.effective_encoding.bias(torch.tensor([at]), at - r.flip(0), layer)[:, 0].flip(-1)
             require(bool(bias.isfinite().all()), f"its bias at position {at} is not finite")
             rise = bias.diff(dim=-1) - 1e-6 * bias[:, 1:].abs()  # float32 rounds
             require(bool((rise <= 0).all()), "its bias rises with the distance", f"{bias.diff().max():.1e}")
@@ -149,46 +157,31 @@ def penalty(subject: Subject) -> Verdict:
     return Verdict("pass", f"falls by up to {fallen:.3g}")
 
 
-@torch.no_grad()
-def _by_distance(encoding: Encoding, at: int, near: int, layer: int) -> Tensor:
-    """Return the bias (H, R) of the query at position `at` for growing distances."""
-    r = torch.unique(torch.cat((torch.arange(near + 1), 2 ** torch.arange(17))).clamp_max(at))  # ascending
-    return encoding.bias(torch.tensor([at]), at - r.flip(0), layer)[:, 0].flip(-1)  # oldest key first
-
-
 def batch(subject: Subject) -> Verdict:
-    """Change the other texts of a batch of four: a loss must not depend on the batch or on who shares it."""
+    """Other texts in a batch and torch's random state leave a text's logits bit-identical.
+
+    A run neither seeds nor saves torch's global generator: an encoding that draws from it cannot be resumed.
+    """
     model = subject.fresh()
     ids = tokens(model, subject.train_length, batch=4)
     others = changed_from(ids, 0, model)
     others[0] = ids[0]
-    for training in (True, False):
-        alone, beside = (logits(model, each, training=training)[0] for each in (ids, others))
-        where = "in training" if training else "in evaluation"
-        identical(alone, beside, f"other texts in the batch move a text's logits {where}")
-    return Verdict("pass", "bit for bit beside three others")
-
-
-def repeat(subject: Subject) -> Verdict:
-    """Run twice with torch's global generator in another state.
-
-    A run neither seeds nor saves that generator, so an encoding that draws from it cannot be resumed.
-    """
-    model = subject.fresh()
-    ids = tokens(model, subject.train_length)
-    for training in (True, False):
+    for where in ("in training", "in evaluation"):
         made = []
-        with torch.random.fork_rng():
-            for seed in (0, 1):
+        for seed, texts in enumerate((ids, ids, others)):
+            with torch.random.fork_rng():
                 torch.manual_seed(seed)
-                made.append(logits(model, ids, training=training))
-        where = "in training" if training else "in evaluation"
+                made.append(logits(model, texts, training=where == "in training")[0])
         identical(made[0], made[1], f"the same text has other logits the second time {where}")
-    return Verdict("pass", "bit for bit, twice")
+        identical(made[0], made[2], f"other texts in the batch move a text's logits {where}")
+    return Verdict("pass", "bit for bit beside three others, and twice")
 
 
 def trace(subject: Subject) -> Verdict:
-    """Train at T, evaluate long, use bf16 and run a model of another size in between: no number changes."""
+    """No number depends on what this process computed before.
+
+    Train at T, evaluate long, use bf16 and run a model of another size in between.
+    """
     model, length, longest = subject.fresh(), subject.train_length, subject.longest()
     short, long = tokens(model, length), tokens(model, longest)
     far = logits(subject.fresh(), long)  # of a model that never saw T
@@ -200,26 +193,19 @@ def trace(subject: Subject) -> Verdict:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         logits(model, long)
     identical(logits(model, short), near, f"{at_short}, before and after longer windows")
-    _run_another(subject, longest)
+    with contextlib.suppress(UserError):  # settings that fit this T alone
+        other = subject.fresh(1, context_length=2 * length)
+        for n in (length, 2 * longest):  # which would overwrite a table shared by the process
+            if has_positions(other, n):
+                logits(other, tokens(other, n, batch=1))
     identical(logits(model, short), near, f"{at_short}, before and after another model")
     identical(logits(model, long), far, f"{at_long}, before and after another model")
     identical(logits(subject.fresh(), short), near, f"{at_short}, and of a fresh model")
     return Verdict("pass", f"bit for bit at {length} and {longest} tokens")
 
 
-def _run_another(subject: Subject, longest: int) -> None:
-    """Run a model with another T at a longer window, which would overwrite a table shared by the process."""
-    try:
-        other = subject.fresh(1, context_length=2 * subject.train_length)
-    except UserError:  # settings that fit this T alone
-        return
-    for n in (subject.train_length, 2 * longest):
-        if has_positions(other, n):
-            logits(other, tokens(other, n, batch=1))
-
-
 def weights(subject: Subject) -> Verdict:
-    """Load saved weights into a model that has run with other values; compare at T and the longest window."""
+    """Weights alone make the model again, at T and at 8T."""
     model, other = subject.fresh(), subject.fresh(1)
     texts = [tokens(model, n) for n in sorted({subject.train_length, subject.longest()})]
     wanted = [logits(model, ids) for ids in texts]
@@ -241,20 +227,8 @@ def weights(subject: Subject) -> Verdict:
     return Verdict("pass", f"bit for bit at {' and '.join(str(ids.shape[1]) for ids in texts)} tokens")
 
 
-def tail(subject: Subject) -> Verdict:
-    """Ask for the logits of the last tokens alone, as evaluation does."""
-    model, n = subject.fresh(), subject.longest(4)
-    ids = tokens(model, n)
-    whole, off = logits(model, ids), 0.0
-    for wanted in (1, 5, n // 2):
-        found = largest(logits(model, ids, wanted=wanted), whole[:, -wanted:])
-        reason = f"the last {wanted} of {n} tokens alone differ from the end of all"
-        off = max(off, within(found, BLOCKS, reason))
-    return Verdict("pass", bounded(off, BLOCKS))
-
-
 def blocks(subject: Subject) -> Verdict:
-    """Use blocks of three queries and of one, and the fused kernels where they apply."""
+    """The same numbers in small blocks of queries, at once, fused, or of the last tokens alone."""
     model, n = subject.fresh(), subject.longest(4)
     ids = tokens(model, n)
     scores = ids.shape[0] * model.shape.n_heads * n  # of one query
@@ -269,6 +243,11 @@ def blocks(subject: Subject) -> Verdict:
         with _kernels(**changed):
             found = largest(logits(model, ids), whole)
         off = max(off, within(found, BLOCKS, f"{which} differ from all at once"))
+    for wanted in (1, 5, n // 2):  # as evaluation asks for them
+        found = largest(logits(model, ids, wanted=wanted), whole[:, -wanted:])
+        off = max(
+            off, within(found, BLOCKS, f"the last {wanted} of {n} tokens alone differ from the end of all")
+        )
     return Verdict("pass", bounded(off, BLOCKS))
 
 
@@ -279,7 +258,7 @@ def _kernels(**changed: int) -> Any:
 
 
 def options(subject: Subject) -> Verdict:
-    """Combine with each option: finite and causal to the longest window, or a UserError that names it."""
+    """Options (per_layer, positions, window, scale) combine with it or are refused by name."""
     taken, refused = [], []
     length = subject.train_length
     choices: dict[str, dict[str, Any]] = {

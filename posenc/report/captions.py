@@ -24,7 +24,6 @@ from posenc.results.ranking import (
     WORSE,
     short_verdict,
 )
-from posenc.results.rows import full_label
 from posenc.results.schema import BREAK, HEADLINE, printed_change
 from posenc.results.settings import as_text
 
@@ -80,7 +79,7 @@ protocols   fixed-target: the headline; the same last tokens at every length
 
 def label(row: Row) -> str:
     """Return the row's name, with what sets it apart in a mixed table."""
-    return visible(full_label(row.label, row.mixed))
+    return visible(row.full_label)
 
 
 def short_label(row: Row) -> str:

@@ -13,8 +13,7 @@ from rich.text import Text
 from posenc.core.console import clock
 from posenc.core.errors import visible
 from posenc.report.captions import length, millions, plural
-from posenc.results.load import Run
-from posenc.results.run_summary import RunSummary, resume_command
+from posenc.results.load import Run, RunSummary, resume_command
 
 FINISHED, DIVERGED = "finished", "diverged"
 STYLES = {FINISHED: "green", "running": "cyan", "interrupted": "yellow"}  # all others are red

@@ -73,7 +73,7 @@ def report_of(comparison: Comparison, runs: Sequence[Run] = (), every: bool = Fa
     `every`: lengths below T are shown too.
     """
     found = subject(comparison.rows)
-    special = comparison.header["baseline"] or comparison.extensions or not comparison.columns
+    special = comparison.header["baseline"] or not comparison.columns
     if found is not None and not special:
         return _run_report(comparison, *found, runs)
     notes = [_unit_note(comparison)]
@@ -160,13 +160,11 @@ def rows_table(comparison: Comparison, every: bool = False, spread: bool = False
         [
             CellText(short_label(row)),
             *(_cell_text(comparison, row, i, spread) for i in shown),
-            *(_extension_text(cell, h["metric"]) for cell in row.extensions),
             CellText(_last_text(comparison, row, shown[-1], weak) if shown else "; ".join(row.notes)),
         ]
         for row in rows
     ]
     heads = [_head(column) for column in columns]
-    heads += [f"{one.name} {length(one.multiple)}" for one in comparison.extensions]
     drop = [i + 1 for i in _droppable([column.multiple for column in columns])]
     if not any(row[-1].text for row in table):
         return Table(["encoding", *heads], [row[:-1] for row in table], drop=drop)
@@ -186,12 +184,6 @@ def _cell_text(comparison: Comparison, row: Row, i: int, spread: bool) -> CellTe
         return CellText(f"({_loss(cell, metric)})", mark)
     half = _half(_ends(cell.change_spread) or cell.change_ci95, metric) if spread else ""
     return CellText(_signed(cell.change, metric) + half, mark)
-
-
-def _extension_text(cell: Cell | None, metric: str) -> CellText:
-    if cell is None:
-        return CellText("-")
-    return CellText(_loss(cell, metric) if cell.mean is None else _signed(cell.change, metric))
 
 
 def _last_text(comparison: Comparison, row: Row, i: int, weak: bool) -> str:
@@ -314,8 +306,7 @@ def _versus_text(versus: Versus | None, metric: str) -> CellText:
 
 
 def _side_table(comparison: Comparison) -> Table:
-    """Return of each row its seeds, use of context, slope, break, probes and extensions."""
-    metric = comparison.header["metric"]
+    """Return of each row its seeds, use of context, slope, break and probes."""
     columns: dict[str, list[str]] = {
         "seeds": [" ".join(map(str, row.seeds)) for row in comparison.rows],
         "beyond": [row.beyond or "" for row in comparison.rows],
@@ -328,9 +319,6 @@ def _side_table(comparison: Comparison) -> Table:
         cells = [row.probes[i] for row in comparison.rows]
         columns[f"{probe.name} {length(probe.multiple)}"] = [_loss(cell, "nats") for cell in cells]
         columns[f"{probe.name} change"] = [_signed(cell.change, "nats") for cell in cells]
-    for i, extension in enumerate(comparison.extensions):
-        texts = [_extension_text(row.extensions[i], metric).text for row in comparison.rows]
-        columns[f"{extension.name} {length(extension.multiple)}"] = texts
     columns = {head: texts for head, texts in columns.items() if any(texts)}
     rows = [
         [CellText(short_label(row)), *(CellText(texts[i] or "-") for texts in columns.values())]

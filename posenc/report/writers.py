@@ -30,8 +30,7 @@ from posenc.report.table import (
 )
 from posenc.results.comparison import CompareRequest, Comparison, compare_runs, protocols_of
 from posenc.results.frame import cells_table
-from posenc.results.load import Run
-from posenc.results.run_summary import resume_command
+from posenc.results.load import Run, resume_command
 from posenc.results.schema import HEADLINE
 from posenc.results.settings import own_yaml
 

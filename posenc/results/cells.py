@@ -1,4 +1,4 @@
-"""The numbers of a row: a cell for each window or bin, its use of context, its probes, its reference."""
+"""A row and its numbers: a cell for each window or bin, its use of context, its probes, its reference."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
 from posenc.results.load import Run
 from posenc.results.ranking import CONFIDENCE, EFFECTIVE, REFERENCE, SAME_WORD, Versus, interval_of, verdict
-from posenc.results.rows import RowGroup, Selected, select
 from posenc.results.schema import (
     BREAK,
     HEADLINE,
@@ -26,6 +25,8 @@ from posenc.results.schema import (
     perplexity,
     printed_change,
 )
+from posenc.results.selection import Selected, select
+from posenc.results.settings import size_of
 from posenc.results.statistics import Estimate, Per, Sample, difference, mean_and_spread
 
 NOT_MEASURED = "not measured"
@@ -102,13 +103,66 @@ class CurveSummary:
 
 
 @dataclass
-class SideColumn:
-    """A probe, or an extension that is no row, at one window."""
+class ProbeColumn:
+    """A probe at one window, beside the headline protocol."""
 
-    name: str  # `induction`; `yarn`, or with knobs that are not the usual ones `window window=32`
-    multiple: float  # of T: the longest one of a probe that all rows (where none is, any) have; of the table
+    name: str  # induction, far-copy
+    multiple: float  # of T: the longest one that all rows (where none is, any) have
     window: int | None  # tokens
-    unit: str  # of the losses; of a probe whatever the comparison's metric
+    unit: str  # of the losses, whatever the comparison's metric
+
+
+@dataclass(kw_only=True)
+class Row:
+    """An encoding with one set of settings; its cells are in the order of the columns."""
+
+    label: str = ""  # its name in tables: the encoding, and what tells it from its neighbours
+    encoding: str  # its name
+    extend: str | None = None  # the name of a test-time extension
+    beyond: str | None = None  # the declared policy past T
+    mixed: dict[str, str] = field(default_factory=dict)  # what it has of the keys in which the runs differ
+    seeds: list[int] = field(default_factory=list)  # that there are runs of
+    runs: list[str] = field(default_factory=list)  # their directories
+    parameters: int | None = None  # of the whole model
+    crop: dict[str, float | None] | None = None  # mean and spread at W = T as trained: the crop line
+    cells: list[Cell] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what is missing, in words
+    undertrained: str | None = None  # by how much its loss at T misses the reference; null where it does not
+    effective_context: EffectiveContext | None = None  # null for an undertrained row
+    uses_context: UsesContext | None = None
+    curve: CurveSummary | None = None  # of the protocol `positions`
+    probes: list[Cell] = field(default_factory=list)  # in the order of the comparison's
+    # not in JSON:
+    members: list[Selected] = field(default_factory=list, repr=False)
+    settings: dict[str, str] = field(default_factory=dict)
+    extension: str | None = None
+
+    @property
+    def size(self) -> dict[str, str] | None:
+        """The model, corpus and lengths of its runs, where one of them names them."""
+        return next((size for m in self.members if (size := size_of(m.run)) is not None), None)
+
+    @property
+    def measured(self) -> bool:
+        """Whether any of its runs has a number."""
+        return any(member.cells for member in self.members)
+
+    @property
+    def full_label(self) -> str:
+        """The label, with what sets the row apart in a mixed table."""
+        shown = ", ".join(f"{key} {value}" for key, value in self.mixed.items())
+        return f"{self.label} [{shown}]" if shown else self.label
+
+    @property
+    def names(self) -> set[str]:
+        """What the row may be called by: its label, with what is mixed; its encoding, with an extension."""
+        return {self.label, self.full_label, self.encoding + (f"+{self.extend}" if self.extend else "")}
+
+    def alike(self, other: Row) -> bool:
+        """Return whether both have seeds of one encoding with one set of settings, at one size."""
+        if (self.encoding, self.settings) != (other.encoding, other.settings):
+            return False
+        return self.size is None or other.size is None or self.size == other.size
 
 
 def single(values: Iterable[Any]) -> Any:
@@ -117,12 +171,12 @@ def single(values: Iterable[Any]) -> Any:
     return next(iter(distinct)) if len(distinct) == 1 else None
 
 
-def make_cell(group: RowGroup, multiple: float, metric: Metric) -> Cell:
+def make_cell(row: Row, multiple: float, metric: Metric) -> Cell:
     """Return the cell of a row at one window length."""
     found, changes, based, reasons, windows = [], [], 0, Counter[str](), set()
     pairs: list[tuple[Sample, Sample]] = []  # of a seed here, and at its crop line
-    for member in group.members:
-        record = member.record(group.extend, multiple)
+    for member in row.members:
+        record = member.record(row.extension, multiple)
         value = None if record is None else value_of(record, metric)
         if record is not None:
             windows.add(record["window"])
@@ -159,11 +213,11 @@ def make_cell(group: RowGroup, multiple: float, metric: Metric) -> Cell:
     return cell
 
 
-def make_bin_cell(group: RowGroup, multiple: float) -> Cell:
+def make_bin_cell(row: Row, multiple: float) -> Cell:
     """Return the cell of a bin that ends at this multiple of T, in nats; its change is the rise over T."""
     found, reasons = [], Counter[str]()
-    for member in group.members:
-        record = _curve_record(member, group.extend)
+    for member in row.members:
+        record = _curve_record(member, row.extension)
         ends = [] if record is None else [end[0] for end in bins_of(record)]
         if record is None or multiple not in ends:
             reasons[_reason(member.run, record if record and record["note"] else None)] += 1
@@ -228,9 +282,9 @@ def bin_columns(selected: Sequence[Selected]) -> list[Column]:
     return columns
 
 
-def samples_of(group: RowGroup, multiple: float) -> dict[int, Sample]:
+def samples_of(row: Row, multiple: float) -> dict[int, Sample]:
     """Return the sums by document of each seed of a row at one window length."""
-    records = [(member, member.record(group.extend, multiple)) for member in group.members]
+    records = [(member, member.record(row.extension, multiple)) for member in row.members]
     samples = [(m.run.seed, None if record is None else m.sample(record)) for m, record in records]
     return {seed: sample for seed, sample in samples if seed is not None and sample is not None}
 
@@ -274,13 +328,13 @@ def _difference(pairs: Sequence[tuple[Sample, Sample]], per: Per) -> Estimate | 
         return None
 
 
-def effective_context(group: RowGroup, multiples: Sequence[float]) -> EffectiveContext | None:
+def effective_context(row: Row, multiples: Sequence[float]) -> EffectiveContext | None:
     """Return the effective context of the mean loss over seeds; None below two windows of all seeds."""
     losses: list[tuple[float, float, int]] = []  # nats, multiple, tokens
     missing = set()
-    members = [member for member in group.members if member.cells]
+    members = [member for member in row.members if member.cells]
     for multiple in multiples:
-        records = [r for member in members if (r := member.record(group.extend, multiple)) is not None]
+        records = [r for member in members if (r := member.record(row.extension, multiple)) is not None]
         values = [value for r in records if (value := value_of(r, "nats")) is not None]
         if any(short_note(r["note"] or "") in ("refused", "n/a") for r in records):
             missing.add(multiple)  # the encoding has no number there; memory and time are no such reason
@@ -296,11 +350,11 @@ def effective_context(group: RowGroup, multiples: Sequence[float]) -> EffectiveC
     return EffectiveContext(multiple, window, not any(one > multiple for one in known))
 
 
-def uses_context(group: RowGroup, metric: Metric) -> UsesContext | None:
+def uses_context(row: Row, metric: Metric) -> UsesContext | None:
     """Return the loss at T minus that at T/2, over the seeds that have both; in nats for perplexities."""
     pairs: list[tuple[Sample, Sample]] = []
-    for member in group.members:
-        pairs += pair_of(member, member.record(group.extend, 1.0), member.record(group.extend, 0.5))
+    for member in row.members:
+        pairs += pair_of(member, member.record(row.extension, 1.0), member.record(row.extension, 0.5))
     estimate = _difference(pairs, "bytes" if metric == "bpb" else "targets")
     if estimate is None:
         return None
@@ -322,9 +376,9 @@ def bins_of(record: Record) -> list[tuple[float, int, int]]:
     return [(round(end / train_length, 6), end, n) for end, n in zip(ends, curve["targets"], strict=True)]
 
 
-def summarise_curves(group: RowGroup) -> CurveSummary | None:
+def summarise_curves(row: Row) -> CurveSummary | None:
     """Return the summary of the row's curves; None without one."""
-    records = [_curve_record(member, group.extend) for member in group.members]
+    records = [_curve_record(member, row.extension) for member in row.members]
     found = [record for record in records if record and "curve" in record]
     if not found:
         return None
@@ -355,28 +409,34 @@ def _curve_record(member: Selected, extend: str | None) -> Record | None:
     return cells[max(cells)] if cells else None
 
 
-def probe_columns(
-    runs: Sequence[Run], groups: Sequence[RowGroup], protocol: str
-) -> list[tuple[SideColumn, list[Cell]]]:
-    """Return the probes beside the headline protocol, each with a cell for every group.
+def add_probes(rows: Sequence[Row], runs: Sequence[Run], protocol: str) -> list[ProbeColumn]:
+    """Return the probes beside the headline protocol; give each row its cells of them.
 
     Of the checkpoint whose loss is shown: a probe of another one is of another model.
     """
     found = []
-    every = {id(member.run): member for group in groups for member in group.members}
+    every = {id(member.run): member for row in rows for member in row.members}
     steps = {key: one.records[0]["checkpoint_step"] for key, one in every.items() if one.cells}
     for name in PROBES if protocol == HEADLINE else ():
         there = {id(one.run): one for one in select(runs, name, steps) if id(one.run) in every}
-        members = [[there.get(id(m.run), Selected(m.run)) for m in group.members] for group in groups]
-        probed = [replace(group, members=some) for group, some in zip(groups, members, strict=True)]
-        windows = [{w for m in group.members for w in m.cells.get(group.extend, ())} for group in probed]
+        members = [[there.get(id(m.run), Selected(m.run)) for m in row.members] for row in rows]
+        windows = [
+            {window for member in some for window in member.cells.get(row.extension, ())}
+            for row, some in zip(rows, members, strict=True)
+        ]
         windows = [some for some in windows if some]
-        if windows:
-            longest = max(set.intersection(*windows) or set.union(*windows))
-            cells = [make_cell(group, longest, "nats") for group in probed]
-            window = single(cell.window for cell in cells if cell.window is not None)
-            unit = single(record["unit"] for one in there.values() for record in one.records) or UNIT
-            found.append((SideColumn(name, longest, window, unit), cells))
+        if not windows:
+            continue
+        longest = max(set.intersection(*windows) or set.union(*windows))
+        cells = [
+            make_cell(replace(row, members=some), longest, "nats")
+            for row, some in zip(rows, members, strict=True)
+        ]
+        for row, cell in zip(rows, cells, strict=True):
+            row.probes.append(cell)
+        window = single(cell.window for cell in cells if cell.window is not None)
+        unit = single(record["unit"] for one in there.values() for record in one.records) or UNIT
+        found.append(ProbeColumn(name, longest, window, unit))
     return found
 
 
@@ -395,18 +455,18 @@ def reference_of(selected: Sequence[Selected], metric: Metric) -> dict[str, Any]
     return {"protocol": REFERENCE_PROTOCOL, "mean": single(values), "unit": METRICS[metric]}
 
 
-def undertrained(group: RowGroup) -> str | None:
+def undertrained(row: Row) -> str | None:
     """Return which seeds' loss at T, as trained, is not clearly below the reference's, and by how much.
 
     Such a model may extrapolate perfectly, and says nothing about its encoding. Clearly: by 0.1 bits per byte
     with the whole 95% interval over documents (below 10 documents with the difference itself).
     """
-    gains = {m.run.seed: gain for m in group.members if (gain := _against_reference(m)) is not None}
+    gains = {m.run.seed: gain for m in row.members if (gain := _against_reference(m)) is not None}
     highest = {seed: (gain.interval(CONFIDENCE) or [gain.value])[-1] for seed, gain in gains.items()}
     weak = [seed for seed in gains if highest[seed] >= -REFERENCE]
     if not weak:
         return None
-    seeds = "" if len(weak) == len(group.members) else f"seed {', '.join(map(str, weak))}: "
+    seeds = "" if len(weak) == len(row.members) else f"seed {', '.join(map(str, weak))}: "
     mean = printed_change(math.fsum(gains[seed].value for seed in weak) / len(weak), "bpb")
     of = f" in the mean of {len(weak)} seeds" if len(weak) > 1 else ""
     return f"{seeds}{mean} bits per byte from the trigram reference{of}"

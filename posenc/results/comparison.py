@@ -12,48 +12,14 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 from posenc.core.errors import UserError
-from posenc.results.cells import (
-    NOT_MEASURED,
-    PROBES,
-    Cell,
-    Column,
-    CurveSummary,
-    EffectiveContext,
-    SideColumn,
-    UsesContext,
-    bin_columns,
-    effective_context,
-    has_curves,
-    make_bin_cell,
-    make_cell,
-    probe_columns,
-    reference_of,
-    samples_of,
-    single,
-    summarise_curves,
-    undertrained,
-    uses_context,
-    value_of,
-    window_columns,
-)
+from posenc.results import cells as numbers
+from posenc.results.cells import Column, ProbeColumn, Row
 from posenc.results.load import Run
 from posenc.results.ranking import COLLAPSED, CONFIDENCE, SAME, compare_with
-from posenc.results.rows import (
-    CODE,
-    RowGroup,
-    Selected,
-    extends,
-    fold,
-    group_runs,
-    mixed_values,
-    select,
-    shown_of,
-    split_runs,
-    tokens_trained,
-)
+from posenc.results.rows import CODE, group_runs, shown_of
 from posenc.results.schema import (
     HEADLINE,
     INFLATED,
@@ -63,7 +29,8 @@ from posenc.results.schema import (
     UNIT,
     Metric,
 )
-from posenc.results.settings import as_text, differing, facets_of
+from posenc.results.selection import Selected, mixed_values, select, split_runs, tokens_trained
+from posenc.results.settings import as_text, differing
 from posenc.results.statistics import mean_and_spread
 
 ALL = "all"  # a request's protocol: a table for each one measured
@@ -82,32 +49,7 @@ class CompareRequest:
     columns: Sequence[float] = ()  # multiples of T
     sort: str | None = None  # name, 8x (the loss there), change or change@8x; `-` in front reverses it
     baseline: str | None = None  # the row that is subtracted from the others
-    facet: str | None = None  # a key of `--where`: tables of its values
-    extensions: Literal["rows", "columns"] = "rows"  # a row for each, or columns of the row as trained
     allow_mixed: bool = False  # one table of all runs, labelled by what differs, not ranked across it
-
-
-@dataclass
-class Row:
-    """An encoding with one set of settings; its cells are in the order of the columns."""
-
-    label: str  # its name in tables: the encoding, and what tells it from its neighbours
-    encoding: str  # its name
-    extend: str | None  # the name of a test-time extension
-    beyond: str | None  # the declared policy past T
-    mixed: dict[str, str]  # what this row has of the keys in which the runs differ
-    seeds: list[int]  # that there are runs of
-    runs: list[str]  # their directories
-    parameters: int | None  # of the whole model
-    crop: dict[str, float | None] | None  # mean and spread at W = T as trained: the crop line
-    cells: list[Cell]
-    notes: list[str]  # what is missing, in words
-    undertrained: str | None = None  # by how much its loss at T misses the reference; null where it does not
-    effective_context: EffectiveContext | None = None  # null for an undertrained row
-    uses_context: UsesContext | None = None
-    curve: CurveSummary | None = None  # of the protocol `positions`
-    probes: list[Cell] = field(default_factory=list)  # in the order of the comparison's
-    extensions: list[Cell | None] = field(default_factory=list)  # in the order of the comparison's
 
 
 @dataclass
@@ -116,13 +58,17 @@ class Comparison:
 
     header: dict[str, Any]
     columns: list[Column]
-    probes: list[SideColumn]
+    probes: list[ProbeColumn]
     rows: list[Row]
-    extensions: list[SideColumn] = field(default_factory=list)  # where they are columns, not rows
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; perplexities may still be infinite."""
-        return {"schema_version": SCHEMA_VERSION, **dataclasses.asdict(self)}
+        rows = [dataclasses.replace(row, members=[]) for row in self.rows]
+        plain = dataclasses.asdict(dataclasses.replace(self, rows=rows))
+        for row in plain["rows"]:
+            for key in ("members", "settings", "extension"):
+                del row[key]
+        return {"schema_version": SCHEMA_VERSION, **plain}
 
 
 @dataclass
@@ -134,15 +80,11 @@ class _Part:
     group: dict[str, str]  # what tells it from the other tables
     runs: list[Run]
     selected: list[Selected]
-    rows: list[RowGroup]
-    folded: list[RowGroup] = field(default_factory=list)  # extended rows that are columns
+    rows: list[Row]
     mixed: list[dict[str, str]] = field(default_factory=list)  # of each selected run
 
 
 EVERYTHING = CompareRequest()
-Asked = TypeVar("Asked")
-Table = TypeVar("Table")
-Chosen = TypeVar("Chosen")
 
 
 def compare_runs(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -> list[Comparison]:
@@ -152,13 +94,6 @@ def compare_runs(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -> l
     W = T on the same targets (for an extension: against the crop line). What is not shown is not ranked.
     `header["group"]` says what tells a table from the others. Raises UserError for what no table has.
     """
-    return [comparison for comparison, _ in compare_groups(runs, request)]
-
-
-def compare_groups(
-    runs: Sequence[Run], request: CompareRequest = EVERYTHING
-) -> list[tuple[Comparison, list[RowGroup]]]:
-    """Compare runs; also return the runs of each row, in the order of the rows."""
     parts = _prepare(_parts(runs, request), request)
     every = [_columns(part) for part in parts]
     chosen = _choose_columns(every, request.columns)
@@ -167,11 +102,8 @@ def compare_groups(
         _compare(part, columns, [one.multiple for one in measured], baseline)
         for part, columns, measured, baseline in zip(parts, chosen, every, baselines, strict=True)
     ]
-    orders = _where_it_fits(request.sort, [one for one, _ in found], _order)
-    for (comparison, groups), order in zip(found, orders, strict=True):
-        if order is not None:
-            comparison.rows[:] = [comparison.rows[i] for i in order]
-            groups[:] = [groups[i] for i in order]
+    for comparison, rows in zip(found, _where_it_fits(request.sort, found, _ordered), strict=True):
+        comparison.rows = comparison.rows if rows is None else rows
     return found
 
 
@@ -194,29 +126,25 @@ def _parts(runs: Sequence[Run], request: CompareRequest) -> list[_Part]:
         raise UserError(
             "--protocol", request.protocol, "no run has measured it", allowed=[*measured, ALL], hint=hint
         )
-    facets = [({}, list(runs))] if request.facet is None else facets_of(runs, request.facet)
     parts = []
     for protocol in (measured or [HEADLINE]) if request.protocol == ALL else [request.protocol]:
-        for facet, some in facets:
-            for group, members in [({}, some)] if request.allow_mixed else split_runs(some, protocol):
-                selected = select(members, protocol)
-                if request.protocol == ALL and measured and not selected:
-                    continue
-                metric = request.metric
-                if has_curves(selected) and metric != "nats":
-                    if request.protocol != ALL:
-                        raise UserError(
-                            "--metric", metric, f"{protocol} is in nats per token", allowed=["nats"]
-                        )
-                    metric = "nats"
-                rows = group_runs(members, selected, mixed_values(selected))
-                parts.append(_Part(protocol, metric, {**facet, **group}, members, selected, rows))
+        for group, members in [({}, list(runs))] if request.allow_mixed else split_runs(runs, protocol):
+            selected = select(members, protocol)
+            if request.protocol == ALL and measured and not selected:
+                continue
+            metric = request.metric
+            if numbers.has_curves(selected) and metric != "nats":
+                if request.protocol != ALL:
+                    raise UserError("--metric", metric, f"{protocol} is in nats per token", allowed=["nats"])
+                metric = "nats"
+            rows = group_runs(members, selected, mixed_values(selected))
+            parts.append(_Part(protocol, metric, dict(group), members, selected, rows))
     return parts
 
 
 def _prepare(parts: Sequence[_Part], request: CompareRequest) -> list[_Part]:
     """Return the parts with the rows that are asked for, named by what tells them apart. Raises UserError."""
-    chosen: list[dict[int, RowGroup]] = [{} for _ in parts]
+    chosen: list[dict[int, Row]] = [{} for _ in parts]
     for pattern in request.rows:
         fitting = [
             [row for row in part.rows if pattern in row.names or fnmatch.filter(row.names, pattern)]
@@ -232,21 +160,16 @@ def _prepare(parts: Sequence[_Part], request: CompareRequest) -> list[_Part]:
         for part, rows in zip(parts, filter(None, chosen), strict=True):
             part.rows = list(rows.values())
     keys = {key for part in parts for key in part.group}
-    shared = {key for key in keys - {request.facet} if len({part.group.get(key) for part in parts}) == 1}
+    shared = {key for key in keys if len({part.group.get(key) for part in parts}) == 1}
     for part in parts:
         part.group = {key: value for key, value in part.group.items() if key not in shared}
         part.selected, part.mixed = shown_of(part.selected, part.rows)
-        if request.extensions == "columns":
-            part.rows, part.folded = fold(part.rows)
     return list(parts)
 
 
-def _where_it_fits(
-    asked: Asked | None, tables: Sequence[Table], choose: Callable[[Table, Asked], Chosen]
-) -> list[Chosen | None]:
+def _where_it_fits(asked: str | None, tables: Sequence[Any], choose: Callable[[Any, str], Any]) -> list[Any]:
     """Return what an option chooses in each table; None where it does not fit. Raises UserError if in all."""
-    found: list[Chosen | None] = []
-    errors = []
+    found, errors = [], []
     for table in tables:
         try:
             found.append(None if asked is None else choose(table, asked))
@@ -260,68 +183,50 @@ def _where_it_fits(
 
 def _compare(
     part: _Part, columns: list[Column], multiples: Sequence[float], baseline: int | None
-) -> tuple[Comparison, list[RowGroup]]:
+) -> Comparison:
     """Compare the rows of one table. `multiples` are those of all columns, shown or not."""
-    groups, metric, curves = part.rows, part.metric, has_curves(part.selected)
-
-    def cell_of(group: RowGroup, multiple: float) -> Cell:
-        return make_bin_cell(group, multiple) if curves else make_cell(group, multiple, metric)
-
-    rows = [_row(group, [cell_of(group, one.multiple) for one in columns], metric) for group in groups]
-    for row, group in zip(rows, groups, strict=True):
+    rows, metric, curves = part.rows, part.metric, numbers.has_curves(part.selected)
+    for row in rows:
+        row.runs = [str(member.run.path) for member in row.members]
+        row.parameters = numbers.single(n for m in row.members if (n := m.run.parameters) is not None)
+        bases = [m.record(None, 1.0) for m in row.members]
+        found = [numbers.value_of(base, metric) for base in bases if base is not None and "curve" not in base]
+        if values := [value for value in found if value is not None]:
+            row.crop = dict(zip(("mean", "spread"), mean_and_spread(values), strict=True))
+        row.notes += _notes(row)
+        row.undertrained = numbers.undertrained(row)
         if curves:
-            row.curve = summarise_curves(group)
-        elif part.protocol not in (*PROBES, INFLATED):  # of these, the loss says nothing of context
+            row.cells = [numbers.make_bin_cell(row, one.multiple) for one in columns]
+            row.curve = numbers.summarise_curves(row)
+            continue
+        row.cells = [numbers.make_cell(row, one.multiple, metric) for one in columns]
+        if part.protocol not in (*numbers.PROBES, INFLATED):  # of these, the loss says nothing of context
             if row.undertrained is None:
-                row.effective_context = effective_context(group, multiples)
-            row.uses_context = uses_context(group, metric)
+                row.effective_context = numbers.effective_context(row, multiples)
+            row.uses_context = numbers.uses_context(row, metric)
     unlike = list(part.mixed[0]) if part.mixed else []
     for i, column in enumerate([] if curves else columns):
-        _rank(column.multiple, i, rows, groups, metric, unlike, baseline)
-    probes = probe_columns(part.runs, groups, part.protocol)
-    for i, row in enumerate(rows):
-        row.probes = [cells[i] for _, cells in probes]
-    extensions = _add_extensions(rows, groups, part.folded, columns, metric, cell_of)
+        _rank(column.multiple, i, rows, metric, unlike, baseline)
+    probes = numbers.add_probes(rows, part.runs, part.protocol)
     header = _header(part)
-    header["baseline"] = None if baseline is None else groups[baseline].full_label
-    return Comparison(header, columns, [one for one, _ in probes], rows, extensions), groups
+    header["baseline"] = None if baseline is None else rows[baseline].full_label
+    return Comparison(header, columns, probes, rows)
 
 
-def _row(group: RowGroup, cells: list[Cell], metric: Metric) -> Row:
-    bases = [m.record(None, 1.0) for m in group.members]
-    found = [value_of(base, metric) for base in bases if base is not None and "curve" not in base]
-    values = [value for value in found if value is not None]
-    crop = dict(zip(("mean", "spread"), mean_and_spread(values), strict=True)) if values else None
-    return Row(
-        label=group.label,
-        encoding=group.encoding,
-        extend=group.extend_name,
-        beyond=group.beyond,
-        mixed=group.mixed,
-        seeds=group.seeds,
-        runs=[str(member.run.path) for member in group.members],
-        parameters=single(n for m in group.members if (n := m.run.parameters) is not None),
-        crop=crop,
-        cells=cells,
-        notes=_notes(group),
-        undertrained=undertrained(group),
-    )
-
-
-def _notes(group: RowGroup) -> list[str]:
-    """Return what is missing or weak: seeds, runs, training, cells."""
-    notes = list(group.notes)
-    for member in group.members:
+def _notes(row: Row) -> list[str]:
+    """Return what is missing or weak: runs, training, cells."""
+    notes = []
+    for member in row.members:
         run = member.run
         if not member.cells or run.state != "finished":
             seed = "" if run.seed is None else f"seed {run.seed} "
-            state = NOT_MEASURED if run.state == "finished" else run.state
+            state = numbers.NOT_MEASURED if run.state == "finished" else run.state
             notes.append(f"{seed}{state}" + (f": {run.reason}" if run.reason else ""))
     found: dict[str, list[str]] = defaultdict(list)
-    for member in group.members:
-        for multiple, record in sorted(member.cells.get(group.extend, {}).items()):
-            found[record["note"] or ""].append(f"{multiple:g}x")
-    found.pop("", None)
+    for member in row.members:
+        for multiple, record in sorted(member.cells.get(row.extension, {}).items()):
+            if record["note"]:
+                found[record["note"]].append(f"{multiple:g}x")
     return notes + [f"{', '.join(dict.fromkeys(places))}: {note}" for note, places in found.items()]
 
 
@@ -329,7 +234,6 @@ def _rank(
     multiple: float,
     at: int,
     rows: Sequence[Row],
-    groups: Sequence[RowGroup],
     metric: Metric,
     unlike: Sequence[str],
     baseline: int | None,
@@ -339,8 +243,8 @@ def _rank(
     means = {i: cell.mean for i, cell in enumerate(cells) if cell.rankable and cell.mean is not None}
     if len(means) < 2 or not _comparable(rows, means, at, metric, unlike):
         return
-    ranked = zip(groups, cells, strict=True)
-    samples = [samples_of(group, multiple) if cell.rankable else None for group, cell in ranked]
+    ranked = zip(rows, cells, strict=True)
+    samples = [numbers.samples_of(row, multiple) if cell.rankable else None for row, cell in ranked]
     if not all(any(one.columns["bytes"]) for some in samples if some for one in some.values()):
         return  # the margin is in bits per byte, and a probe of random tokens has no bytes
     for i, versus in compare_with(samples, None, metric).items():
@@ -370,31 +274,9 @@ def _comparable(
     return len(set.union(*hashes)) == 1 or (metric == "bpb" and "tokenizer" in unlike and same_text)
 
 
-def _add_extensions(
-    rows: Sequence[Row],
-    groups: Sequence[RowGroup],
-    folded: Sequence[RowGroup],
-    columns: Sequence[Column],
-    metric: Metric,
-    cell_of: Callable[[RowGroup, float], Cell],
-) -> list[SideColumn]:
-    """Add the extended rows as cells beside the rows as trained; return their columns."""
-    title = {id(one): " ".join([str(one.extend_name), *one.knobs]) for one in folded}
-    names = list(dict.fromkeys(title.values()))
-    if not names or not columns:
-        return []
-    longest = columns[-1]
-    for row, group in zip(rows, groups, strict=True):
-        own = {title[id(one)]: one for one in folded if extends(one, group)}
-        row.extensions = [cell_of(own[name], longest.multiple) if name in own else None for name in names]
-        for name, one in own.items():
-            row.notes += [f"+{name} {note}" for note in one.notes if note not in group.notes]
-    return [SideColumn(name, longest.multiple, longest.window, METRICS[metric]) for name in names]
-
-
 def _header(part: _Part) -> dict[str, Any]:
     """Return what the rows share; a value is null where the runs differ in it (`mixed` says how)."""
-    selected, groups, metric, mixed = part.selected, part.rows, part.metric, part.mixed
+    selected, rows, metric, mixed = part.selected, part.rows, part.metric, part.mixed
 
     def shared(value: Callable[[Selected], Any]) -> Any:
         found = {as_text(value(one)): value(one) for one in selected}
@@ -403,10 +285,10 @@ def _header(part: _Part) -> dict[str, Any]:
     def ends(values: Sequence[int]) -> list[int] | None:
         return [min(values), max(values)] if values else None
 
-    units = single(record["unit"] for one in selected for record in one.records)
+    units = numbers.single(record["unit"] for one in selected for record in one.records)
     scored = [record for one in selected for record in one.records if record["targets"]]
-    settings = [group.settings for group in groups if group.settings]
-    several = len({group.encoding for group in groups}) > 1
+    settings = [row.settings for row in rows if row.settings]
+    several = len({row.encoding for row in rows}) > 1
     fields, facts = ("corpus", "fingerprint", "split", "stride"), ("tokenizer", "context_length", "model")
     named = ("encoding.", "attention.", "positions.", CODE)  # in the rows' labels and notes
     others = [key for key in differing(settings) if several and not key.startswith(named)]
@@ -419,12 +301,12 @@ def _header(part: _Part) -> dict[str, Any]:
         **{key: shared(lambda one: (one.run.facts or {}).get(key)) for key in facts},  # noqa: B023
         "parameters": ends([n for one in selected if (n := one.run.parameters) is not None]),
         "tokens": shared(tokens_trained),
-        "seeds": sorted({seed for group in groups for seed in group.seeds}),
+        "seeds": sorted({seed for row in rows for seed in row.seeds}),
         "documents": ends([record["documents"] for record in scored]),
         "targets": ends([record["targets"] for record in scored]),
-        "mixed": {key: sorted({row[key] for row in mixed}) for key in (mixed[0] if mixed else {})},
+        "mixed": {key: sorted({own[key] for own in mixed}) for key in (mixed[0] if mixed else {})},
         "also_differs": {key: sorted({own.get(key, "unset") for own in settings}) for key in others},
-        "reference": reference_of(selected, metric),
+        "reference": numbers.reference_of(selected, metric),
         "margins": {"unit": METRICS["bpb"], "same": SAME, "collapsed": COLLAPSED, "confidence": CONFIDENCE},
         "left_out": sum(one.left_out for one in selected),
         "baseline": None,
@@ -433,19 +315,24 @@ def _header(part: _Part) -> dict[str, Any]:
 
 def _find_baseline(part: _Part, asked: str) -> int:
     """Return the index of the row that `asked` names, or its encoding with one row. Raises UserError."""
-    groups = part.rows
-    exact = [i for i, group in enumerate(groups) if asked == group.full_label]
-    exact = exact or [i for i, group in enumerate(groups) if asked == group.label]
-    found = exact or [i for i, group in enumerate(groups) if asked in group.names]
+    rows = list(enumerate(part.rows))
+    found = [i for i, row in rows if asked == row.full_label]
+    found = (
+        found or [i for i, row in rows if asked == row.label] or [i for i, row in rows if asked in row.names]
+    )
     if len(found) == 1:
         return found[0]
     problem = "stands for several rows" if found else "there is no such row among those shown"
-    labels = [groups[i].full_label for i in found or range(len(groups))]
-    raise UserError("--baseline", asked, problem, allowed=labels)
+    allowed = [row.full_label for i, row in rows if i in found or not found]
+    raise UserError("--baseline", asked, problem, allowed=allowed)
 
 
 def _columns(part: _Part) -> list[Column]:
-    return bin_columns(part.selected) if has_curves(part.selected) else window_columns(part.selected)
+    return (
+        numbers.bin_columns(part.selected)
+        if numbers.has_curves(part.selected)
+        else numbers.window_columns(part.selected)
+    )
 
 
 def _choose_columns(every: Sequence[list[Column]], asked: Sequence[float]) -> list[list[Column]]:
@@ -470,12 +357,12 @@ def _close(a: float, b: float) -> bool:
     return math.isclose(a, b, rel_tol=1e-4)
 
 
-def _order(comparison: Comparison, order: str) -> list[int]:
-    """Return indices of the rows in the order asked for; rows without that number last. Raises UserError."""
+def _ordered(comparison: Comparison, order: str) -> list[Row]:
+    """Return the rows in the order asked for; those without that number last. Raises UserError."""
     rows = comparison.rows
     reverse, key = order.startswith("-"), order.removeprefix("-")
     if key == "name":
-        return sorted(range(len(rows)), key=lambda i: rows[i].label, reverse=reverse)
+        return sorted(rows, key=lambda row: row.label, reverse=reverse)
     multiples = [column.multiple for column in comparison.columns]
     found = re.fullmatch(r"(change(?:@(?=\d))?)?(?:(\d+\.?\d*|\.\d+)x?)?", key)
     at = len(multiples) - 1  # the longest
@@ -485,8 +372,10 @@ def _order(comparison: Comparison, order: str) -> list[int]:
         lengths = [f"{one:g}x" for one in multiples]
         allowed = ["name", *lengths, "change", *(f"change@{one}" for one in lengths)]
         raise UserError("--sort", order, "cannot sort by this", allowed=allowed)
-    cells = [(i, row.cells[at]) for i, row in enumerate(rows) if row.cells]
-    values = {i: cell.change if found[1] else cell.mean for i, cell in cells}
-    numbers = {i: value for i, value in values.items() if value is not None}
-    lacking = [i for i in range(len(rows)) if i not in numbers]
-    return sorted(numbers, key=lambda i: numbers[i], reverse=reverse) + lacking
+
+    def place(row: Row) -> tuple[bool, float]:
+        cell = row.cells[at] if row.cells else None
+        value = None if cell is None else cell.change if found and found[1] else cell.mean
+        return value is None, 0.0 if value is None else -value if reverse else value
+
+    return sorted(rows, key=place)

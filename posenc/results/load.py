@@ -6,12 +6,14 @@ lines: a head, then for each run its status, settings, results and training loss
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import glob
 import gzip
 import io
 import json
 import os
+import shlex
 import socket
 import zlib
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from posenc.core.errors import UserError, safe_name, visible
-from posenc.results.schema import SCHEMA_VERSION, Record, RunFacts, check_results
+from posenc.results.schema import HEADLINE, SCHEMA_VERSION, Record, RunFacts, check_results, multiple_of
 from posenc.results.store import LARGEST, LARGEST_RESULTS, parse_object, read_config, read_file, read_json
 
 STUDY = "study"  # names the reference study where there is no such folder
@@ -32,6 +34,7 @@ DIGITS = 7  # of the sums by document: a table shows three to five, and the othe
 LOSS_DIGITS = 5
 MOST_PACKED = 50  # times smaller than its content; real ones are 5 to 10 times
 MOST_LOSSES = 200  # points of a training curve: a figure is some 400 pixels wide
+TAIL = 4096  # bytes; a line of metrics.jsonl has about 150
 KEPT = ("status", "reason", "step", "versions", "git_commit", "started", "updated")
 
 
@@ -45,7 +48,7 @@ class Run:
     records: list[Record] = field(default_factory=list)
     config: dict[str, Any] | None = None
     problem: str | None = None
-    losses: dict[float, float] | None = None  # of a bundle; posenc.results.load.losses_of reads the others
+    losses: dict[float, float] | None = None  # of a bundle; losses_of reads the others
     unread: set[str] = field(default_factory=set)  # protocols whose records were left out on reading
 
     @property
@@ -161,7 +164,10 @@ def load_bundle(path: Path, protocols: Container[str] | None = None) -> Iterator
             config, status, results = (line.get(key) for key in ("config", "status", "results"))
             run.config = config if isinstance(config, dict) else None
             run.status = status if isinstance(status, dict) else {}
-            run.losses = _kept_losses(line.get("losses"))
+            columns = line.get("losses")
+            if not isinstance(columns, dict) or not all(isinstance(one, list) for one in columns.values()):
+                columns = {}
+            run.losses = _plausible(zip(columns.get("tokens", ()), columns.get("loss", ()), strict=False))
             try:
                 if results is not None or run.status.get("status") != "diverged":
                     _take(run, results or {}, protocols)
@@ -302,26 +308,154 @@ def losses_of(run: Run) -> dict[float, float]:
     """Return a run's logged training losses, nats per token by tokens trained on; empty without any."""
     if run.losses is not None:
         return run.losses
-    try:
-        lines = (read_file(run.path, "metrics.jsonl") or b"").splitlines()
-    except (OSError, ValueError):
-        return {}
+    pairs = []
+    with contextlib.suppress(OSError, ValueError):
+        for line in (read_file(run.path, "metrics.jsonl") or b"").splitlines():
+            with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):  # cut short by a kill
+                entry = json.loads(line)
+                pairs.append((entry["tokens"], entry["loss"]))
+    return _plausible(pairs)
+
+
+def _plausible(pairs: Iterable[tuple[Any, Any]]) -> dict[float, float]:
+    """Return those that can be tokens and a loss, sorted; they may be a stranger's."""
     found = {}
-    for line in lines:
-        try:
-            entry = json.loads(line)
-            tokens, loss = float(entry["tokens"]), float(entry["loss"])
-        except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
-            continue  # a line that a kill cut short
-        if 0 <= tokens < 1e15 and abs(loss) < 1e15:
-            found[tokens] = loss
+    for tokens, loss in pairs:
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            if 0 <= float(tokens) < 1e15 and abs(float(loss)) < 1e15:
+                found[float(tokens)] = float(loss)
     return dict(sorted(found.items()))
 
 
-def _kept_losses(columns: Any) -> dict[float, float]:
-    """Return the training losses of a bundle's line; empty for anything else."""
-    try:
-        pairs = zip(map(float, columns["tokens"]), map(float, columns["loss"]), strict=True)
-        return dict(sorted((at, loss) for at, loss in pairs if 0 <= at < 1e15 and abs(loss) < 1e15))
-    except (TypeError, KeyError, ValueError, OverflowError):
+# --- summaries, for `posenc runs`
+
+
+@dataclass
+class RunSummary:
+    """One run directory. Tokens, nats per token; None where it is not known."""
+
+    run: Run  # with the headline's records alone
+    state: str  # as Run.state
+    reason: str | None
+    experiment: str | None = None
+    encoding: str | None = None
+    model: str | None = None
+    context_length: int | None = None  # T
+    tokens: int | None = None  # trained on so far
+    tokens_asked: int | None = None
+    tokens_per_second: float | None = None
+    training_loss: float | None = None  # the last one logged
+    losses: dict[float, float] = field(default_factory=dict)  # by multiple of T, fixed-target, as trained
+    written: float | None = None  # when something was last written, seconds since the epoch
+
+    @property
+    def at_train_length(self) -> float | None:
+        """The loss at T."""
+        return self.losses.get(1.0)
+
+    @property
+    def longest(self) -> tuple[float, float] | None:
+        """The longest measured multiple of T beyond T, and the loss there."""
+        return max(((multiple, loss) for multiple, loss in self.losses.items() if multiple > 1), default=None)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Of training, at the speed that is known."""
+        if not (self.tokens_asked and self.tokens_per_second) or self.tokens is None:
+            return None
+        return max(0.0, (self.tokens_asked - self.tokens) / self.tokens_per_second)
+
+
+def run_summary(path: Path) -> RunSummary:
+    """Return the summary of a run directory. Never raises for what its files hold."""
+    run, last = load_run(path, (HEADLINE,)), last_metrics(path)
+    facts, config = dict(run.facts or {}), run.config or {}
+    train, model = config.get("train"), facts.get("model", config.get("model"))
+    asked = _number(train.get("tokens")) if isinstance(train, dict) else None
+    finished = run.state == "finished"
+    tokens = facts.get("tokens") if finished else last.get("tokens", facts.get("tokens"))
+    times = []
+    with contextlib.suppress(OSError):
+        times.append((path / "metrics.jsonl").stat().st_mtime)
+    with contextlib.suppress(ValueError, OverflowError, OSError):
+        times.append(datetime.fromisoformat(str(run.status.get("updated"))).timestamp())
+    return RunSummary(
+        run=run,
+        state=run.state,
+        reason=run.reason,
+        experiment=config.get("experiment_name", path.parent.name) or None,
+        encoding=encoding_of(run),
+        model=spoken_name(model),
+        context_length=_whole(facts.get("context_length", config.get("context_length"))),
+        tokens=_whole(tokens) if tokens is not None else (0 if asked and run.problem is None else None),
+        tokens_asked=_whole(facts.get("tokens")) if finished else _whole(asked),
+        tokens_per_second=_number(facts.get("tokens_per_second") or last.get("tokens_per_second")),
+        training_loss=_number(last.get("loss", facts.get("final_loss"))),
+        losses=_losses_at(run),
+        written=max(times, default=None),
+    )
+
+
+def last_metrics(path: Path) -> dict[str, Any]:
+    """Return the last whole line of metrics.jsonl; {} without one."""
+    place = path / "metrics.jsonl"
+    if not place.is_file():  # opening a pipe would block
         return {}
+    with contextlib.suppress(OSError), place.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+        for line in reversed(file.read(TAIL).splitlines()):
+            with contextlib.suppress(ValueError, RecursionError):  # a line that a kill cut short
+                found = json.loads(line)
+                return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _losses_at(run: Run) -> dict[float, float]:
+    """Return the headline's losses as trained, by multiple of T: of the targets that `compare` shows."""
+    own = (run.facts or {}).get("corpus", {}).get("fingerprint")
+    kept = [r for r in run.records if r["protocol"] == HEADLINE and r["extend"] is None]
+    kept = [r for r in kept if own in (None, r["fingerprint"])]
+    last = max((r["checkpoint_step"] for r in kept), default=0)
+    sets: dict[tuple[bool, str], list[Record]] = {}
+    for one in kept:
+        if one["checkpoint_step"] == last:
+            sets.setdefault((one["split"] != "test", one["targets_hash"]), []).append(one)
+    shown = min(
+        sets, key=lambda key: (key[0], -len(sets[key]), -max(r["window"] for r in sets[key])), default=None
+    )
+    found = [] if shown is None else sets[shown]
+    return {multiple_of(r): r["nats"] for r in found if r["nats"] is not None and r["note"] is None}
+
+
+def _whole(value: object) -> int | None:
+    number = _number(value)
+    return None if number is None else int(number)
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and abs(value) < 1e18 else None
+
+
+def resume_command(run: Run) -> str | None:
+    """Return `posenc train ...`, quoted for a shell; None where status.json does not name the overrides."""
+    overrides = run.status.get("overrides")
+    if not isinstance(overrides, list) or not all(isinstance(one, str) for one in overrides):
+        return None
+    return shlex.join(["posenc", "train", *overrides])
+
+
+def encoding_of(run: Run) -> str | None:
+    """Return the encoding's name, where it is known; of a sum the names of its parts."""
+    return spoken_name((run.facts or run.config or {}).get("encoding"))
+
+
+def spoken_name(encoding: object) -> str | None:
+    """Return `rope`; `alibi+rope` for settings of an encoding that has `parts`."""
+    if not isinstance(encoding, dict):
+        return encoding if isinstance(encoding, str) else None
+    parts = encoding.get("parts")
+    names = [spoken_name(part) for part in parts] if isinstance(parts, list) else []
+    if names and all(names):
+        return "+".join(map(str, names))
+    name = encoding.get("name")
+    return name if isinstance(name, str) else None

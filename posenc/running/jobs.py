@@ -151,7 +151,7 @@ def show_run(directory: Path, records: list[Record] | None) -> None:
     """Print the run's answer: of these records, or of all; beside an extension what was measured without."""
     from posenc.report.writers import show_runs
     from posenc.results.load import load_run
-    from posenc.results.rows import target_set
+    from posenc.results.selection import target_set
 
     run = load_run(directory)
     if records is not None and run.problem is None:

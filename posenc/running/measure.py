@@ -20,8 +20,8 @@ from posenc.evaluation.forward_cache import EvalContext
 from posenc.evaluation.plans import EvalRequest
 from posenc.evaluation.tune import candidates, tune
 from posenc.model.decoder import Decoder, ModelShape
+from posenc.results.load import spoken_name
 from posenc.results.schema import Record, make_record
-from posenc.results.settings import spoken_name
 from posenc.results.store import find_record, write_record
 from posenc.running.signals import StopFlag
 from posenc.tracking import Tracker, build_tracker

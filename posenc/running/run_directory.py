@@ -30,7 +30,6 @@ from filelock import FileLock, Timeout
 from posenc.core.atomic_files import (
     CONTINUES,
     cannot_write,
-    clear_temporaries,
     file_lock,
     write_json_atomic,
     write_text_atomic,
@@ -71,8 +70,6 @@ def locked(directory: Path, name: str = "run") -> Iterator[None]:
     try:
         # not in the lock file, which whoever tries to take it may empty
         write_text_atomic(directory / f".{name}.holder", f"pid {os.getpid()} on {socket.gethostname()}")
-        for folder in (directory, directory / "records"):
-            clear_temporaries(folder)
         yield
     finally:
         lock.release()

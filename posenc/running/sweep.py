@@ -28,8 +28,7 @@ from posenc.core.errors import UserError, visible
 from posenc.core.machine import usable_cores
 from posenc.report.captions import length, millions
 from posenc.report.writers import show_runs
-from posenc.results.load import load_runs
-from posenc.results.run_summary import last_metrics, run_summary
+from posenc.results.load import last_metrics, load_runs, run_summary
 from posenc.results.schema import REFERENCE_PROTOCOL
 from posenc.running.jobs import validated
 from posenc.running.run_directory import DIVERGED, FINISHED, LOG, holder_of, is_held, read_status, run_state

@@ -49,7 +49,7 @@ from posenc.data import (
     prepare,
 )
 from posenc.model.decoder import Decoder, count_parameters, training_flops
-from posenc.results.settings import spoken_name
+from posenc.results.load import spoken_name
 from posenc.running import run_directory as folder
 from posenc.running.build import build_decoder, build_model, code_of, resolve_parts, run_facts
 from posenc.running.measure import Job, Outcome, byte_store, measure, tracker_of

@@ -14,7 +14,7 @@ from posenc.core.errors import RunError, UserError
 from posenc.core.paths import conf_dir, output_file
 from posenc.evaluation import PROTOCOLS
 from posenc.report import captions
-from posenc.results.rows import parse_multiple
+from posenc.results.selection import parse_multiple
 from posenc.tracking import refuse_without
 from posenc.tracking.base import POSITION, WINDOW, reason
 from posenc.tracking.wandb import has_key, host, load_wandb, settings
@@ -50,7 +50,7 @@ def make_dashboard(
         hint = "run `wandb login`, which says where to get one; --out needs none"
         raise UserError("WANDB_API_KEY", None, f"there is no W&B API key for {host()}", hint=hint)
 
-    def send(_: object) -> str:
+    def send() -> str:
         api = load_wandb().Api(timeout=int(SECONDS))
         workspace = build_workspace(owner or api.default_entity, *view)
         workspace.save()

@@ -28,6 +28,7 @@ from posenc.core.errors import RunError
 from posenc.model.decoder import Decoder
 from posenc.results.settings import flatten
 from posenc.training.distributed import current
+from posenc.training.optimizer import AdamW
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ def save_checkpoint(
     folder: Path,
     step: int,
     model: Decoder,
-    optimizer: torch.optim.Optimizer,
+    optimizer: AdamW,
     state: dict[str, Any],
     files: Mapping[str, str],
 ) -> Path:
@@ -102,7 +103,7 @@ def save_checkpoint(
 
 
 def resume(
-    folder: Path, model: Decoder, optimizer: torch.optim.Optimizer, steps: int, run: Mapping[str, Any]
+    folder: Path, model: Decoder, optimizer: AdamW, steps: int, run: Mapping[str, Any]
 ) -> tuple[int, dict[str, Any]]:
     """Load the newest intact checkpoint and return its step and state; step 0 for a fresh run.
 
@@ -232,7 +233,7 @@ def load_weights(path: Path, model: Decoder) -> None:
             parameter.copy_(tensors[name])
 
 
-def load_optimizer(path: Path, model: Decoder, optimizer: torch.optim.Optimizer) -> None:
+def load_optimizer(path: Path, model: Decoder, optimizer: AdamW) -> None:
     """Load the moments and step counts of a verified checkpoint."""
     parameters = dict(model.named_parameters())
     for place, tensor in load_file(path / "optimizer.safetensors").items():

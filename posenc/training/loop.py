@@ -25,7 +25,7 @@ from posenc.model.fused import next_token_loss
 from posenc.training.checkpoint import NonFiniteWeightsError, resume, save_checkpoint
 from posenc.training.device import autocast, is_out_of_memory, keep_freed_memory
 from posenc.training.distributed import Stop, current
-from posenc.training.optimizer import Optimization, build_optimizer, learning_rate
+from posenc.training.optimizer import AdamW, Optimization, build_optimizer, learning_rate
 
 
 class NextTokenLoss(nn.Module):
@@ -56,12 +56,12 @@ def gradients(
     return loss.detach(), torch.nn.utils.clip_grad_norm_(loss_of.parameters(), grad_clip)
 
 
-def update(optimizer: torch.optim.Optimizer, lr: float) -> None:
+def update(optimizer: AdamW, lr: float) -> None:
     """Move the weights along the gradients at learning rate `lr`, and drop the gradients."""
     for group in optimizer.param_groups:
         group["lr"] = lr
     optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
+    optimizer.zero_grad()
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,6 @@ class Progress:
     """One step as it is logged: loss in nats per token, tokens since the start of the run."""
 
     step: int
-    steps: int
     tokens: int
     loss: float
     lr: float
@@ -78,8 +77,7 @@ class Progress:
 
     def metrics(self) -> dict[str, float]:
         """Return the values for `metrics.jsonl` and the trackers."""
-        values = {**asdict(self), "tokens_per_second": round(self.tokens_per_second, 1)}
-        return {key: value for key, value in values.items() if key != "steps"}
+        return {**asdict(self), "tokens_per_second": round(self.tokens_per_second, 1)}
 
 
 @dataclass(frozen=True)
@@ -178,7 +176,7 @@ def train(
                 rate = (step - logged_step) * batch_tokens / max(now - logged_at, 1e-9)
                 window = recent[logged_step - step :]
                 mean = sum(window) / len(window)
-                on_log(Progress(step, steps, step * batch_tokens, mean, lr, norm, rate))
+                on_log(Progress(step, step * batch_tokens, mean, lr, norm, rate))
                 logged_at, logged_step = now, step
             if stopping and step < steps:
                 save()

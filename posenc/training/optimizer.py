@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.optim.adam import adam
 
 from posenc.encodings.base import Encoding
 from posenc.model.decoder import Decoder
@@ -39,7 +42,7 @@ def learning_rate(step: int, steps: int, optimization: Optimization) -> float:
     return optimization.lr * (1 - progress * (1 - optimization.final_lr_fraction))
 
 
-def build_optimizer(model: Decoder, optimization: Optimization) -> torch.optim.Optimizer:
+def build_optimizer(model: Decoder, optimization: Optimization) -> AdamW:
     """Build the optimizer, which decays the shared matrices, and an encoding's own parameters if it says so.
 
     Norms are not decayed, and neither are an encoding's slopes and tables by default: decay would pull them
@@ -58,15 +61,62 @@ def build_optimizer(model: Decoder, optimization: Optimization) -> torch.optim.O
         {"params": kept, "weight_decay": 0.0},
     ]
     if optimization.name == "adamw":
-        return _adamw(groups, optimization)
+        return AdamW(groups, optimization)
     hidden = {p for p in model.blocks.parameters() if p.ndim == 2 and p not in own}
     for group in groups:
         group["params"] = [parameter for parameter in group["params"] if parameter not in hidden]
     return MuonAdamW([p for p in model.parameters() if p in hidden], groups, optimization)
 
 
-class MuonAdamW(torch.optim.Optimizer):
-    """Muon on hidden matrices, AdamW on embeddings, norms and encodings: torch's own two, with one state.
+class AdamW:
+    """torch's fused AdamW as a function: its class imports torch's compiler, 1.2 s before the first step."""
+
+    def __init__(self, groups: list[dict[str, Any]], optimization: Optimization) -> None:
+        self.param_groups = [{**group, "lr": optimization.lr} for group in groups]
+        self.betas, self.eps = optimization.betas, optimization.eps
+        self.state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Make one update of the parameters that have gradients."""
+        for group in self.param_groups:
+            self._update(group)
+
+    def zero_grad(self) -> None:
+        """Drop the gradients."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+    def _update(self, group: dict[str, Any]) -> None:
+        moved = [parameter for parameter in group["params"] if parameter.grad is not None]
+        states = [self.state[parameter] for parameter in moved]
+        for parameter, state in zip(moved, states, strict=True):
+            if not state:
+                state["step"] = torch.zeros((), device=parameter.device)
+                state["exp_avg"] = torch.zeros_like(parameter)
+                state["exp_avg_sq"] = torch.zeros_like(parameter)
+        adam(
+            moved,
+            [parameter.grad for parameter in moved],
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [],
+            [state["step"] for state in states],
+            fused=True,
+            decoupled_weight_decay=True,
+            amsgrad=False,
+            maximize=False,
+            lr=group["lr"],
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            weight_decay=group["weight_decay"],
+            eps=self.eps,
+        )
+
+
+class MuonAdamW(AdamW):
+    """torch's Muon on hidden matrices, AdamW on embeddings, norms and encodings, with one state.
 
     Muon (Jordan et al. 2024) makes the update of a matrix orthogonal; its size is matched to AdamW's (Liu et
     al., arXiv 2502.16982), so that both take the same learning rate and weight decay.
@@ -75,27 +125,20 @@ class MuonAdamW(torch.optim.Optimizer):
     def __init__(
         self, hidden: list[torch.nn.Parameter], rest: list[dict[str, Any]], optimization: Optimization
     ) -> None:
-        muon = torch.optim.Muon(
+        super().__init__(rest, optimization)
+        self.muon = torch.optim.Muon(
             hidden,
             lr=optimization.lr,
             weight_decay=optimization.weight_decay,
             momentum=optimization.betas[0],
             adjust_lr_fn="match_rms_adamw",
         )
-        self.parts = (muon, _adamw(rest, optimization))
-        super().__init__([group for part in self.parts for group in part.param_groups], {})
-        for part in self.parts:
-            part.state = self.state
+        self.muon.state = self.state
+        self.param_groups = [*self.muon.param_groups, *self.param_groups]
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
+    def step(self) -> None:
         """Make one update with both."""
-        self.parts[0].param_groups, self.parts[1].param_groups = self.param_groups[:1], self.param_groups[1:]
-        for part in self.parts:
-            part.step()
-
-
-def _adamw(groups: list[dict[str, Any]], optimization: Optimization) -> torch.optim.AdamW:
-    return torch.optim.AdamW(
-        groups, lr=optimization.lr, betas=optimization.betas, eps=optimization.eps, fused=True
-    )
+        self.muon.step()
+        for group in self.param_groups[1:]:
+            self._update(group)

@@ -10,7 +10,7 @@ import pytest
 import tiny
 from test_show import own_encoding
 
-from posenc.laws import LAWS
+from posenc.laws import LAWS, statement
 
 Posenc = Callable[..., tiny.Result]
 
@@ -51,7 +51,7 @@ def test_a_broken_plug_in_is_named_with_its_law(
     verdicts = {one["law"]: one for one in document["verdicts"]}
     assert verdicts["shift"]["verdict"] == "pass" and verdicts["penalty"]["verdict"] == "fail"
     assert verdicts["penalty"]["reason"] == "its bias rises with the distance"
-    assert verdicts["penalty"]["statement"] == LAWS["penalty"].statement
+    assert verdicts["penalty"]["statement"] == statement("penalty")
     assert document["encoding"] == {"name": "mine", "strength": -1.0} and document["passed"] is False
     assert document["model"]["d_model"] == 32 and document["context_length"] == 32
     result = posenc("check", *mine, "encoding.strength=1.0,-2.5")

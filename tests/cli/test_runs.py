@@ -16,8 +16,7 @@ import tiny
 from fake_runs import write_run
 
 from posenc.report import runs_table
-from posenc.results.load import load_run
-from posenc.results.run_summary import run_summary
+from posenc.results.load import load_run, run_summary
 from posenc.results.schema import HEADLINE
 
 Posenc = Callable[..., tiny.Result]

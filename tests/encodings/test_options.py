@@ -24,8 +24,7 @@ from posenc.encodings.options import (
     Window,
     build_options,
     check_positions,
-    distance_limit,
-    position_limit,
+    position_limits,
 )
 
 T = 8
@@ -95,10 +94,10 @@ def test_offset_starts_anywhere_in_training_and_at_zero_in_evaluation() -> None:
 )
 def test_limits_of_positions_and_distances(positions: dict[str, Any], limit: Any, distances: Any) -> None:
     assert check_positions(positions) == positions
-    assert (position_limit(positions, T), distance_limit(positions, T)) == (limit, distances)
+    assert position_limits(positions, T) == (limit, distances)
     if limit:
         [option] = options(encoding("rope"), positions)
-        assert option.derived == {"max": limit} and position_limit({**positions, "max": 99}, T) == 99
+        assert option.derived == {"max": limit} and position_limits({**positions, "max": 99}, T)[0] == 99
 
 
 def test_log_n_counts_at_least_the_token_itself() -> None:

@@ -217,15 +217,3 @@ def test_a_line_that_was_cut_is_dropped_where_the_run_goes_on(tmp_path: Path) ->
     folder.append_metrics(tmp_path, {"step": 2})
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2]
-
-
-def test_old_leftovers_are_removed_and_those_of_the_living_kept(tmp_path: Path) -> None:
-    (tmp_path / "records").mkdir()
-    old, young = "records/.a.json.posenc-01234567.tmp", ".status.json.posenc-01234567.tmp"
-    for name in (old, young, ".mine.tmp"):
-        (tmp_path / name).write_text("")
-    for name in (old, ".mine.tmp"):
-        os.utime(tmp_path / name, (time.time() - 3600,) * 2)
-    with locked(tmp_path):
-        assert not (tmp_path / old).exists()
-        assert (tmp_path / young).exists() and (tmp_path / ".mine.tmp").exists()

@@ -119,7 +119,7 @@ class SharedTable(Turned, law="trace", says="before and after another model"):
         return cos[pos], sin[pos]
 
 
-class NotCentred(Turned, law="finite", says="not finite at positions to 65535"):
+class NotCentred(Turned, law="float32", says="differs from float64"):
     """xPos with z^(i/512) on queries and z^(-j/512) on keys: the second is infinite from about 36 000 on."""
 
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
@@ -164,7 +164,7 @@ class ReadsPositions(Linear, law="positions", says="declared unused"):
     uses_positions = False
 
 
-class IndexInTheBlock(Linear, law="tail", says="the last 1 of 128 tokens"):
+class IndexInTheBlock(Linear, law="blocks", says="blocks of three queries"):
     """The query's index counted from the block's start: right as long as there is one block."""
 
     def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
@@ -301,14 +301,14 @@ class StaysBehind(Waves, law="load", says="stay on the CPU: constant"):
         self.constant = torch.ones(shape.d_model)
 
 
-class Dropped(Waves, law="repeat", says="other logits the second time in training"):
+class Dropped(Waves, law="batch", says="other logits the second time in training"):
     """Dropout from the process's own stream of random numbers, which no checkpoint holds."""
 
     def rows(self, pos: Tensor) -> Tensor:
         return F.dropout(super().rows(pos), 0.1, self.training)
 
 
-class Rows(Broken, law="finite", says="IndexError"):
+class Rows(Broken, law="prefix", says="IndexError"):
     """One learned row a position, and nothing past the last one: an IndexError, on a GPU an assert."""
 
     def __init__(self, shape: Shape) -> None:
@@ -357,12 +357,3 @@ class Bf16Sums(Broken, law="bf16", says="bf16 and float32 differ"):
         queries, keys = s.shape[-2:]
         passed = state[..., :keys]
         return s + (passed[..., keys - queries :, None] - passed[..., None, :])
-
-
-class RowOfACount(Broken, law="diverged", says="weights that are nan raise IndexError"):
-    """A row chosen by a sum over gates: where scores are nan it is none of the table's, and raises."""
-
-    def scores(self, s: Tensor, *others: Any) -> Tensor:
-        past = torch.ones(s.shape[-2:]).tril(s.shape[-1] - s.shape[-2])
-        counted = (s.sigmoid() * past).flip(-1).cumsum(-1).flip(-1)
-        return s + torch.arange(9.0)[counted.long().clamp_max(8)]

@@ -8,7 +8,7 @@ from typing import Any
 from posenc.cli.check import SHORT, SMALL, VOCABULARY, subject_of
 from posenc.core.signature import check_arguments
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.options import build_options, position_limit
+from posenc.encodings.options import build_options, position_limits
 from posenc.encodings.registry import default_parameters, resolve_encoding
 from posenc.laws import Subject, Verdict, judge
 from posenc.model.decoder import Decoder, initialize
@@ -42,7 +42,7 @@ def of_class(cls: type[Encoding]) -> Subject:
         length = changes.get("context_length", SHORT)
         positions = changes.get("positions", SETTINGS["positions"])
         attention = {**ATTENTION, **changes.get("attention", {})}
-        limit = position_limit(positions, length)
+        limit, _ = position_limits(positions, length)
         shape = Shape(SMALL.d_model, SMALL.n_heads, SMALL.head_dim, SMALL.n_layers, length, limit)
         given = check_arguments(cls, changes.get("encoding", {}), "encoding")
         encoding = cls(shape, **given)

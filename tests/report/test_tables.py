@@ -125,7 +125,6 @@ def test_extensions_are_beside_what_they_extend(tmp_path: Path, monkeypatch: pyt
     extended = [record(w, loss, extend={"name": "other"}) for w, loss in ((T, 1.2), (8 * T, 2.4))]
     write_run(tmp_path, seed=1, records=[record(T, 1.2), record(8 * T, 3.2), *extended])
     assert "3 rows | " in table(tmp_path)
-    assert "mine 8x" in table(tmp_path, extensions="columns")
 
 
 def test_one_window_few_documents_and_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

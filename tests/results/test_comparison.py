@@ -10,7 +10,7 @@ from fake_runs import MULTIPLES, T, compared, positions, record, rows_of, write_
 from posenc.core.errors import UserError
 from posenc.results import load_runs
 from posenc.results.comparison import CompareRequest, compare_runs, protocols_of
-from posenc.results.rows import only
+from posenc.results.selection import only
 
 BIT = math.log(2)
 YARN = {"name": "yarn", "factor": 2.0, "ramp": "index", "mscale_all_dim": 0.0}
@@ -123,9 +123,6 @@ def test_an_extension_is_compared_with_the_crop_line(tmp_path: Path) -> None:
     assert extended.crop["mean"] == pytest.approx(1.0) == rows["rope"].crop["mean"]
     assert extended.notes == ["not extended: seed 1", "seed 2 diverged: nan"]
     assert (extended.cells[1].note, extended.cells[1].rankable) == ("1 of 2 diverged", False)
-    (folded,) = compared(tmp_path, extensions="columns").rows
-    assert (folded.label, [cell.mean for cell in folded.extensions]) == ("rope", [1.25])
-    assert "+yarn factor=2 not extended: seed 1" in folded.notes
 
 
 def test_runs_of_other_code_or_size_are_other_rows(tmp_path: Path) -> None:
@@ -207,8 +204,6 @@ def test_groups_of_runs(tmp_path: Path) -> None:
     chosen = compare_runs(runs, CompareRequest(columns=[16], sort="-16x", baseline="rope"))
     assert [one.header["baseline"] for one in chosen] == ["rope", None, None]
     assert [[column.multiple for column in one.columns] for one in chosen[1:]] == [[0.5, 1, 2, 4, 8], [16]]
-    facets = compare_runs(runs, CompareRequest(facet="seed"))
-    assert [one.header["group"].get("seed") for one in facets] == ["0", "0", "0", "1", "1", "2"]
     assert [one.header["protocol"] for one in compare_runs(runs, CompareRequest("all"))] == [
         "fixed-target"
     ] * 3
@@ -381,10 +376,9 @@ def test_curves_are_bins_averaged_over_seeds(tmp_path: Path) -> None:
     write_run(
         tmp_path / "one", records=[positions(), record(T, 1.0), {**positions(shift=0.5), "extend": YARN}]
     )
-    one = compared(tmp_path / "one", protocol="positions", extensions="columns").rows[0]
+    one = compared(tmp_path / "one", protocol="positions").rows[0]
     assert one.cells[6].change_ci95 == [pytest.approx(0.35), pytest.approx(0.45)]
     assert one.curve.slope_ci95 == [pytest.approx(8e-4), pytest.approx(1.2e-3)]
-    assert one.extensions[0].mean == pytest.approx(2.3)
     with pytest.raises(UserError, match="nats per token"):
         compared(tmp_path / "one", "bpb", protocol="positions")
     tables = compare_runs(load_runs([tmp_path / "one"]), CompareRequest("all", "ppl"))
@@ -425,16 +419,13 @@ def test_rows_in_the_order_asked_for(sweep: Path, view: dict, labels: str) -> No
         assert [label for label, word in words(comparison, 1).items() if word == "best"] == [best]
 
 
-def test_columns_and_facets(sweep: Path, tmp_path: Path) -> None:
+def test_columns_and_a_baseline(sweep: Path, tmp_path: Path) -> None:
     comparison = compared(sweep, columns=[8])
     row = rows_of(comparison)["alibi"]
     assert len(comparison.columns) == len(row.cells) == 1 and row.cells[0].change == pytest.approx(0)
     assert row.effective_context.window == 8 * T
     for n in (64, 512, 128):
         write_run(tmp_path, name=f"T{n}", config={"context_length": n}, facts={"context_length": n})
-    facets = compare_runs(load_runs([tmp_path]), CompareRequest(facet="context_length"))
-    assert [one.header["group"] for one in facets] == [{"context_length": n} for n in ("64", "128", "512")]
-    assert [one.rows[0].runs for one in facets] == [[str(tmp_path / f"T{n}")] for n in (64, 128, 512)]
     named = compared(tmp_path, allow_mixed=True, baseline="rope [context length 64]")
     assert named.header["baseline"] == "rope [context length 64]"
     with pytest.raises(UserError, match=r"several rows(.|\n)*rope \[context length 128\]"):

@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_line_a_cell(folder: Path) -> None:
     runs = load_runs([folder])
-    lines = cells_table(compare_runs(runs, CompareRequest("all", baseline="alibi", extensions="columns")))
+    lines = cells_table(compare_runs(runs, CompareRequest("all", baseline="alibi")))
     assert len({tuple(line) for line in lines}) == 1  # of all protocols, groups and extensions
     at = {(x["protocol"], x["context length"], x["label"], x["extend"], x["multiple"]): x for x in lines}
     far = at["fixed-target", "64", "rope", None, 2]
@@ -41,7 +41,7 @@ def test_a_line_a_cell(folder: Path) -> None:
     assert (far["seeds"], far["loss_nats_sd"]) == (2, pytest.approx(0.1 / math.sqrt(2)))
     assert far["versus_baseline_nats"] == far["versus_best_nats"] == pytest.approx(0.8)
     assert (far["versus_best"], far["verdict"]) == ("above", "collapsed")
-    assert at["fixed-target", "64", "rope", "yarn factor=2", 2]["loss_nats"] == pytest.approx(1.5)
+    assert at["fixed-target", "64", "rope+yarn factor=2", "yarn", 2]["loss_nats"] == pytest.approx(1.5)
     assert at["fixed-target", "64", "nope", None, 1]["note"] == "failed"
     assert at["fixed-target", "32", "t5", None, 1]["loss_nats"] == pytest.approx(3.0)
     assert at["positions", None, "rope", None, 2]["change_nats"] == pytest.approx(0.4)

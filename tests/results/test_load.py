@@ -15,12 +15,15 @@ from fake_runs import MULTIPLES, T, compared, edit_json, record, write_run
 
 from posenc.core.errors import UserError
 from posenc.results import Run, load_runs
-from posenc.results.load import MOST_LOSSES, SUFFIX, bundled, is_dead, losses_of, packed, run_names
-from posenc.results.run_summary import (
-    bundles,
-    losses_by_multiple,
+from posenc.results.load import (
+    MOST_LOSSES,
+    SUFFIX,
+    bundled,
+    is_dead,
+    losses_of,
+    packed,
     resume_command,
-    run_directories,
+    run_names,
     run_summary,
 )
 from posenc.results.settings import where
@@ -126,8 +129,6 @@ def test_a_summary_has_progress_and_the_tables_losses(tmp_path: Path) -> None:
     assert found.losses == pytest.approx(shown) and found.at_train_length == pytest.approx(1.2)
     assert (found.state, found.encoding, found.model) == ("finished", "rope", "nano")
     assert (found.experiment, found.context_length, found.tokens) == (tmp_path.name, T, 3_276_800)
-    extended = [record(m * T, 1.0 + m, extend={"name": "yarn"}) for m in (1, 2)]
-    assert losses_by_multiple(extended, {}) == {1.0: 2.0, 2.0: 3.0}
     stopped = write_run(tmp_path, "alibi", status="interrupted", results=False)
     lines = [{"step": i, "tokens": i * 1000, "loss": 3 / i, "tokens_per_second": 500.0} for i in (1, 2)]
     (stopped / "metrics.jsonl").write_text("\n".join([*map(json.dumps, lines), '{"cut']))
@@ -139,9 +140,6 @@ def test_a_summary_has_progress_and_the_tables_losses(tmp_path: Path) -> None:
     assert resume_command(run_summary(stopped).run) == "posenc train 'data.paths=a b'"
     edit_json(stopped / "status.json", overrides=None)
     assert resume_command(run_summary(stopped).run) is None
-    (tmp_path / f"x{SUFFIX}").write_bytes(packed([]))
-    assert [path for path, _ in run_directories([tmp_path])] == [stopped, run]
-    assert bundles([tmp_path]) == [tmp_path / f"x{SUFFIX}"]
 
 
 @pytest.fixture

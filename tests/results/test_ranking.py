@@ -9,16 +9,17 @@ from scipy import stats
 
 from posenc.results.cells import samples_of
 from posenc.results.load import load_runs
-from posenc.results.moderated import shared_variances
 from posenc.results.ranking import (
     COLLAPSED,
     MORE_DOCUMENTS,
     MORE_SEEDS,
     SAME,
     compare_with,
+    shared_variances,
     verdict,
 )
-from posenc.results.rows import group_runs, mixed_values, select
+from posenc.results.rows import group_runs
+from posenc.results.selection import mixed_values, select
 from posenc.results.statistics import Estimate, Sample
 
 BIT = math.log(2)

@@ -61,7 +61,7 @@ def test_weights_that_are_not_finite_are_never_written(store: TokenStore, tmp_pa
     with torch.no_grad():
         model.blocks[1].mlp.up.weight[3, 3] = float("inf")
     with pytest.raises(NonFiniteWeightsError, match=r"after step 5 \(blocks\.1\.mlp\.up\.weight\)"):
-        save_checkpoint(tmp_path / "new", 5, model, torch.optim.AdamW(model.parameters()), STATE, {})
+        save_checkpoint(tmp_path / "new", 5, model, build_optimizer(model, OPTIMIZATION), STATE, {})
     assert not (tmp_path / "new").exists()
 
 

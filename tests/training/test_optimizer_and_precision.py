@@ -77,3 +77,22 @@ def test_muon_moves_hidden_matrices_alone_by_orthogonal_updates(store: TokenStor
     assert values.min() > 0.6 and values.max() < 1.3
     signs = [moved[name] for name in ("embedding.weight", "encoding.table", "norm.weight") if name in moved]
     assert len(signs) >= 2 and all((one.abs() - 1).abs().max() < 1e-3 for one in signs)
+
+
+def test_adamw_is_torchs_bit_for_bit(store: TokenStore) -> None:
+    """The class there imports torch's compiler, which takes longer than all else before the first step."""
+    moved = []
+    for theirs in (False, True):
+        model = build("learned", store)
+        optimizer = build_optimizer(model, OPTIMIZATION)
+        if theirs:
+            groups = [{k: v for k, v in group.items() if k != "lr"} for group in optimizer.param_groups]
+            beta, eps = OPTIMIZATION.betas, OPTIMIZATION.eps
+            optimizer = torch.optim.AdamW(groups, lr=OPTIMIZATION.lr, betas=beta, eps=eps, fused=True)  # type: ignore[assignment]
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(3):
+            for parameter in model.parameters():
+                parameter.grad = torch.randn(parameter.shape, generator=generator)
+            optimizer.step()
+        moved.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert torch.equal(*moved)

@@ -7,8 +7,9 @@ Paper of per_layer: Dehghani et al. 2018 (Universal Transformer), arXiv 1807.038
 of the layer's index; that one is left out.
 """
 
+import functools
 import math
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -69,19 +70,12 @@ class Absolute(Encoding):
 class Tabled(Absolute):
     """A table of trained rows of `width` numbers for each place; `beyond` is explained in `learned`."""
 
-    traps: ClassVar[tuple[str, ...]] = (
-        "A table indexed past its end is an assert on a GPU that poisons the whole process: the position is "
-        "compared on the host first.",
-    )
-
     def __init__(
         self, shape: Shape, *, width: int, beyond: Beyond, per_layer: bool, combine: Combine
     ) -> None:
         super().__init__(shape, per_layer=per_layer, combine=combine)
         self.beyond = beyond
         self.table = nn.Parameter(torch.empty(self.places, shape.positions, width))  # (places, T, width)
-        # (seed, place, position past the table) -> row (width,); grows on demand, never in a state dict
-        self._drawn: dict[tuple[int, int, int], Tensor] = {}
 
     def look_up(self, pos: Tensor, place: int) -> Tensor:
         """Return rows of increasing positions, (T,) int64 -> (T, width). Raises ValueError past the end."""
@@ -93,21 +87,18 @@ class Tabled(Absolute):
             return table[pos.clamp_max(len(table) - 1)]
         if self.beyond == "untrained":
             trained = int((pos < len(table)).sum())
-            return torch.cat((table[pos[:trained]], self._untrained(pos[trained:], place).to(table)))
+            past = [drawn_row(self.seed, place, t, table.shape[-1]) for t in pos[trained:].tolist()]
+            return torch.cat((table[pos[:trained]], (torch.stack(past) * self.shape.d_model**-0.5).to(table)))
         raise ValueError(
             f"{self.name}: rows end at {len(table)}, beyond={self.beyond} has none for position {last}"
         )
 
-    def _untrained(self, pos: Tensor, place: int) -> Tensor:
-        """Return rows past the table, on the CPU: (n,) int64 -> (n, width)."""
-        rows = []
-        for t in pos.tolist():
-            key = self.seed, place, t
-            if key not in self._drawn:  # each by its own generator, whatever else is asked for
-                generator = generator_for(self.seed, f"encoding.table[{t}]", *([place] if place else []))
-                self._drawn[key] = torch.randn(self.table.shape[-1], generator=generator)
-            rows.append(self._drawn[key])
-        return torch.stack(rows) * self.shape.d_model**-0.5
+
+@functools.lru_cache(1 << 20)  # a row takes 20 us
+def drawn_row(seed: int, place: int, position: int, width: int) -> Tensor:
+    """Return a normal row past the end of a table, (width,), by its own generator whatever else is drawn."""
+    generator = generator_for(seed, f"encoding.table[{position}]", *([place] if place else []))
+    return torch.randn(width, generator=generator)
 
 
 def check_base(base: float) -> None:

@@ -22,7 +22,7 @@ from extending import (
 
 from posenc.core.errors import UserError
 from posenc.encodings import build_encoding
-from posenc.encodings.options import build_options, distance_limit, position_limit
+from posenc.encodings.options import build_options, position_limits
 from posenc.evaluation.extensions import NotForThisEncodingError
 from posenc.model.decoder import Decoder
 
@@ -98,6 +98,7 @@ def test_dropped_is_a_model_without_positions(name: str) -> None:
 
 def drawn_model(name: str, **settings: Any) -> Decoder:
     drawn = {"name": name, "max": None, **settings}
+    farthest, apart = position_limits(drawn, T)
     own = build_encoding(
         "rope",
         d_model=16,
@@ -105,8 +106,8 @@ def drawn_model(name: str, **settings: Any) -> Decoder:
         head_dim=8,
         n_layers=2,
         train_length=T,
-        position_limit=position_limit(drawn, T),
-        distance_limit=distance_limit(drawn, T),
+        position_limit=farthest,
+        distance_limit=apart,
     )
     options = build_options(own.shape, own, positions=drawn, window=None, scale="none")
     built: Decoder = decoding.model_of(own, *options)

@@ -1,0 +1,281 @@
+"""Choose the records that enter a comparison, and the runs that can share a ranking.
+
+Of each run: one protocol, the last checkpoint, one set of targets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from posenc.core.errors import UserError
+from posenc.results.load import Run
+from posenc.results.schema import REFERENCE_PROTOCOL, Record, multiple_of
+from posenc.results.settings import (
+    as_text,
+    differing,
+    encoding_of,
+    flatten,
+    settings_of,
+    size_of,
+)
+from posenc.results.statistics import Sample
+
+UNKNOWN = "unknown"
+TargetSet = tuple[str, str, int, str]  # fingerprint, split, stride or 0, hash of the targets
+
+
+@dataclass
+class Selected:
+    """The records of one run that are compared, by extension (None: as trained) and window multiple."""
+
+    run: Run
+    cells: dict[str | None, dict[float, Record]] = field(default_factory=dict)  # key: extension as JSON
+    left_out: int = 0  # records of this protocol with another checkpoint, corpus or set of targets
+    samples: dict[int, Sample] = field(default_factory=dict, repr=False)  # by the record's id
+
+    @property
+    def records(self) -> list[Record]:
+        """All of them."""
+        return [record for cells in self.cells.values() for record in cells.values()]
+
+    @property
+    def targets_hash(self) -> str:
+        """Of the one set of targets of its records."""
+        return self.records[0]["targets_hash"]
+
+    def record(self, extend: str | None, multiple: float) -> Record | None:
+        """Return the record at this window length, if any."""
+        return self.cells.get(extend, {}).get(multiple)
+
+    def sample(self, record: Record) -> Sample | None:
+        """Return a record's sums by document; its ratios are computed once."""
+        if record["per_document"] is None:
+            return None
+        if id(record) not in self.samples:
+            self.samples[id(record)] = Sample(record["per_document"])
+        return self.samples[id(record)]
+
+
+def target_set(record: Record) -> TargetSet:
+    """Return what identifies the scored targets."""
+    return record["fingerprint"], record["split"], record["stride"] or 0, record["targets_hash"]
+
+
+def extend_key(record: Record) -> str | None:
+    """Return the extension with its parameters as one comparable text, the same at every window.
+
+    Knobs that were tuned on validation documents are left out: each seed chooses its own.
+    """
+    if record["extend"] is None:
+        return None
+    left_out = {"resolved", *record["extend"].get("tuned", [])}
+    kept = {key: value for key, value in record["extend"].items() if key not in left_out}
+    return json.dumps(kept, sort_keys=True)
+
+
+def select(runs: Sequence[Run], protocol: str, steps: Mapping[int, int] | None = None) -> list[Selected]:
+    """Return the records of `protocol`, a Selected for each run that has some and has not diverged.
+
+    Of the newest checkpoint that was measured so, or of the step that `steps` has for the run's id. Where a
+    run was measured on several sets of targets, one of the test split is taken, of those the one that most
+    runs share, then the run's own corpus, the most and the longest windows, the most targets.
+    """
+    newest: list[tuple[Run, int, list[Record]]] = []
+    measured: dict[TargetSet, list[tuple[Run, Record]]] = defaultdict(list)
+    for run in runs:
+        if run.facts is None or run.state == "diverged":
+            continue
+        records = [record for record in run.records if record["protocol"] == protocol]
+        last = max((record["checkpoint_step"] for record in records), default=0)
+        kept = [r for r in records if r["checkpoint_step"] == (steps or {}).get(id(run), last)]
+        if kept:
+            newest.append((run, len(records), kept))
+        for record in kept:
+            measured[target_set(record)].append((run, record))
+    ranked = {key: _preference(key, found) for key, found in measured.items()}
+    selected = []
+    for run, count, kept in newest:
+        best = min({target_set(record) for record in kept}, key=lambda key: ranked[key])
+        one = Selected(run)
+        for record in _of_one_tuning([record for record in kept if target_set(record) == best]):
+            one.cells.setdefault(extend_key(record), {}).setdefault(multiple_of(record), record)
+        one.left_out = count - len(one.records)
+        selected.append(one)
+    return selected
+
+
+def _preference(key: TargetSet, found: Sequence[tuple[Run, Record]]) -> tuple[Any, ...]:
+    """Return the sort key of a set of targets; the preferred one sorts first."""
+    windows = {record["window"] for _, record in found}
+    foreign = not any(
+        record["fingerprint"] == (run.facts or {}).get("corpus", {}).get("fingerprint")
+        for run, record in found
+    )
+    tuned_on = key[1] != "test"  # extensions are tuned on validation documents and measured there too
+    targets = max(record["targets"] for _, record in found)
+    owners = len({id(run) for run, _ in found})
+    return tuned_on, -owners, foreign, -len(windows), -max(windows), -targets, key
+
+
+def _of_one_tuning(records: Sequence[Record]) -> list[Record]:
+    """Return the records of each extension with the knobs that have the most and the longest windows.
+
+    Tuned anew on other lengths they may differ, and a row made of both would be of neither.
+    """
+    tunings: dict[str | None, dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        knobs = json.dumps({**(record["extend"] or {}), "resolved": None}, sort_keys=True)
+        tunings[extend_key(record)][knobs].append(record)
+
+    def preference(item: tuple[str, list[Record]]) -> tuple[int, int, str]:
+        windows = {record["window"] for record in item[1]}
+        return len(windows), max(windows), item[0]
+
+    return [record for of in tunings.values() for record in max(of.items(), key=preference)[1]]
+
+
+def parse_multiple(text: str, option: str = "--length") -> float:
+    """Return `16x` as 16.0. Raises UserError."""
+    try:
+        multiple = float(text.removesuffix("x"))
+    except ValueError:
+        multiple = math.nan
+    if not (math.isfinite(multiple) and multiple > 0):
+        raise UserError(option, text, "not a multiple of T", allowed="0.5x, 1x, 16x and the like")
+    return multiple
+
+
+def only(
+    runs: Sequence[Run],
+    *,
+    length: float | None = None,
+    corpus: str | None = None,
+    split: str | None = None,
+    stride: int | None = None,
+    protocol: str | None = None,
+) -> list[Run]:
+    """Return the runs with just the records that are asked for; None asks for nothing.
+
+    `length` is a multiple of T that the targets must have been measured at: the longest window decides which
+    targets there are, so a longer evaluation is another set. `stride` in tokens, of records that have one.
+    Raises UserError if nothing is left (of `protocol`), though there was something.
+    """
+    kept = list(runs)
+    asked = {"length": length, "corpus": corpus, "split": split, "stride": stride}
+    for key, value in asked.items():
+        if value is None:
+            continue
+
+        def own(record: Record, key: str = key) -> Any:
+            return multiple_of(record) if key == "length" else record[key]  # type: ignore[literal-required]
+
+        of = [r for run in kept for r in run.records if protocol in (None, r["protocol"]) or key == "stride"]
+        there = {own(record) for record in of} - {None}
+        if (there or key == "stride") and value not in there:
+            x = "x" if key == "length" else ""
+            shown = [f"{as_text(one)}{x}" for one in sorted(there)]
+            raise UserError(
+                f"--{key}", f"{as_text(value)}{x}", "no record is of this", allowed=shown or "none"
+            )
+        for i, run in enumerate(kept):
+            records = [r for r in run.records if own(r) == value or (key == "stride" and r["stride"] is None)]
+            if key == "length":  # whole sets of targets
+                sets = {(r["protocol"], target_set(r)) for r in records}
+                sets |= {(REFERENCE_PROTOCOL, targets) for _, targets in sets}
+                records = [r for r in run.records if (r["protocol"], target_set(r)) in sets]
+            kept[i] = dataclasses.replace(run, records=records)
+    return kept
+
+
+def mixed_values(selected: Sequence[Selected]) -> list[dict[str, str]]:
+    """Return for each run the keys that differ anywhere among them, with that run's value as text."""
+    rows = [_comparable(one) for one in selected]
+    models = [flatten((one.run.facts or {}).get("model", {})) for one in selected]
+    unlike = differing(models)
+    named = ["name"] if "name" in unlike else unlike
+    longest: dict[str, float] = defaultdict(float)  # the longest window decides which targets there are
+    for one in selected:
+        longest[one.targets_hash] = max(longest[one.targets_hash], *map(multiple_of, one.records))
+    for one, row, model in zip(selected, rows, models, strict=True):
+        row["model"] = " ".join(
+            model.get(k, UNKNOWN) if k == "name" else f"{k}={model.get(k)}" for k in named
+        )
+        row["target set"] = f"{one.targets_hash[:8]}, to {longest[one.targets_hash]:g}x"
+    keys = differing(rows)
+    if any(key in keys for key in ("evaluated on", "split", "stride", "tokenizer", "context length")):
+        keys = [key for key in keys if key != "target set"]  # then the targets differ anyway: name the cause
+    return [{key: row[key] for key in keys} for row in rows]
+
+
+def split_runs(runs: Sequence[Run], protocol: str) -> list[tuple[dict[str, str], list[Run]]]:
+    """Return the runs of each ranking and what tells it from the others ({} for one), most runs first.
+
+    Runs without numbers join the first with runs of their settings, else of their size, else the last.
+    """
+    found = sorted(_alike(runs, protocol), key=lambda one: (-len(one[1]), sorted(one[0].items())))
+    if len(found) < 2:
+        return [({}, list(runs))]
+    measured = {id(run) for _, members in found for run in members}
+    rest = [run for run in runs if id(run) not in measured]
+    kinds = [[_kind(run) for run in members] for _, members in found] if rest else []
+    for run in rest:
+        whole, size = _kind(run)
+        places = [i for i, of in enumerate(kinds) if (whole, size) in of]
+        places += [i for i, of in enumerate(kinds) if size in (other for _, other in of)]
+        found[[*places, -1][0]][1].append(run)
+    return found
+
+
+def _alike(runs: Sequence[Run], protocol: str) -> list[tuple[dict[str, str], list[Run]]]:
+    """Return the runs with numbers that may share a ranking, and what they have of the keys that differ."""
+    selected = select(runs, protocol)
+    by_values: dict[tuple[tuple[str, str], ...], list[Run]] = defaultdict(list)
+    for one, values in zip(selected, mixed_values(selected), strict=True):
+        by_values[tuple(values.items())].append(one.run)
+    if len(by_values) < 2:
+        return [(dict(values), some) for values, some in by_values.items()]
+    # within one of them other keys may differ: the targets, where the corpora did
+    return [
+        (dict(values) | own, members)
+        for values, some in by_values.items()
+        for own, members in _alike(some, protocol)
+    ]
+
+
+def _kind(run: Run) -> tuple[str, str]:
+    """Return encoding and settings, and the size, as comparable texts."""
+    kind = json.dumps([encoding_of(run), settings_of(run)], sort_keys=True)
+    return kind, json.dumps(size_of(run), sort_keys=True)
+
+
+def _comparable(one: Selected) -> dict[str, str]:
+    facts = one.run.facts or {}
+    record = one.records[0]
+    corpus, tokenizer = facts.get("corpus", {}), facts.get("tokenizer", UNKNOWN)
+    if isinstance(tokenizer, dict):
+        tokenizer = " ".join(as_text(v) if k == "name" else f"{k}={as_text(v)}" for k, v in tokenizer.items())
+    return {
+        "corpus": f"{corpus.get('name', UNKNOWN)} {str(corpus.get('fingerprint', UNKNOWN))[:12]}",
+        "tokenizer": as_text(tokenizer),
+        "context length": as_text(facts.get("context_length", UNKNOWN)),
+        "tokens trained": as_text(tokens_trained(one)),
+        "evaluated on": f"{record['corpus']} {record['fingerprint'][:12]}",
+        "split": record["split"],
+        "stride": as_text(record["stride"]),
+        "evaluated in": "/".join(sorted({r.get("precision", "its training's") for r in one.records})),
+    }
+
+
+def tokens_trained(one: Selected) -> int | str:
+    """Return the tokens that the measured checkpoint had seen: fewer than the run's for an earlier one."""
+    facts, step = one.run.facts or {}, one.records[0]["checkpoint_step"]
+    tokens, steps = facts.get("tokens"), facts.get("steps")
+    if not isinstance(tokens, int):
+        return UNKNOWN
+    return tokens * step // steps if isinstance(steps, int) and 0 < step < steps else tokens
