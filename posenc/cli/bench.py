@@ -22,7 +22,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from posenc.config.checks import between, check_batch_tokens, check_model, check_optimization, whole
+from posenc.config.checks import (
+    LONGEST_CONTEXT,
+    between,
+    check_batch_tokens,
+    check_model,
+    check_optimization,
+    whole,
+)
 from posenc.config.compose import ComposedJob, compose_jobs, own_overrides
 from posenc.config.overrides import CommandLine, key_of
 from posenc.core.console import shown
@@ -158,7 +165,7 @@ def cases(jobs: Sequence[ComposedJob], lengths: str) -> list[Case]:
 
 def _case(label: str, settings: dict[str, Any], lengths: str) -> Case:
     train, evaluation = settings["train"], settings["eval"]
-    length = whole("context_length", settings["context_length"], least=2)
+    length = whole("context_length", settings["context_length"], least=2, most=LONGEST_CONTEXT)
     batch_windows = check_batch_tokens(train["batch_tokens"], length) // length
     shape, device = check_model(settings["model"]), resolve_device(settings["device"])
     n_targets = block_of(

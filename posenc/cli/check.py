@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from posenc.config.checks import check_model, whole
+from posenc.config.checks import LONGEST_CONTEXT, check_model, whole
 from posenc.config.compose import ComposedJob, compose_jobs, own_overrides
 from posenc.config.overrides import CommandLine, key_of, refuse_others
 from posenc.core.console import shown
@@ -79,7 +79,7 @@ def prepare(job: ComposedJob) -> tuple[dict[str, Any], Subject]:
     chosen = {key_of(override).partition(".")[0] for override in job.overrides}
     shape = check_model(job.settings["model"]) if "model" in chosen else SMALL
     length = SHORT
-    given = whole("context_length", job.settings["context_length"], least=2)
+    given = whole("context_length", job.settings["context_length"], least=2, most=LONGEST_CONTEXT)
     if "context_length" in chosen:
         length = given
         if length < SHORTEST:

@@ -22,7 +22,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from posenc.config.checks import LARGEST
+from posenc.config.checks import LARGEST, LONGEST_CONTEXT
 from posenc.config.conf_text import groups
 from posenc.config.hydra_adapter import BASIC_LAUNCHER, BASIC_SWEEPER, combinations, override_parser
 from posenc.config.overrides import CommandLine, is_hydras, key_of, quoted
@@ -279,7 +279,8 @@ def _check_sizes(settings: dict[Any, Any], prefix: str) -> None:
         if isinstance(value, dict):
             _check_sizes(value, f"{prefix}{key}.")
         elif isinstance(value, int) and abs(value) > LARGEST:
-            raise UserError(f"{prefix}{key}", value, "too large", allowed=f"up to {LARGEST}")
+            most = LONGEST_CONTEXT if key == "context_length" else LARGEST
+            raise UserError(f"{prefix}{key}", value, "too large", allowed=f"up to {most}")
 
 
 def _explained(command: str, overrides: list[str], error: Exception) -> UserError:

@@ -38,6 +38,8 @@ def resolve_lengths(lengths: Iterable[Any], context_length: int) -> list[int]:
 
 def resolve_length(key: str, length: Any, context_length: int) -> int:
     """Resolve one length to tokens. Raises UserError that names `key`."""
+    if isinstance(length, float) and length.is_integer():  # 1e6
+        length = int(length)
     if isinstance(length, int) and not isinstance(length, bool):
         tokens = Fraction(length)
     elif isinstance(length, str) and (match := re.fullmatch(r"(\d+(?:\.\d+)?)(x?)", length.strip())):

@@ -120,6 +120,8 @@ WRONG: list[tuple[str, ...]] = [
     ("check encoding=alibi,rope context_length=8,0", "context_length=8", "from 16"),
     ("check --all encoding=rope", "--all checks every encoding"),
     ("check --cfg job", "posenc train --cfg job"),
+    ("show encoding=rope context_length=999999999999999999999", "too large", "up to 16777216"),
+    ("train eval.lengths=[1e6]", "eval.lengths=1000000", "the longest that works is 3965"),
     ("show encoding=rope --ot", "--ot", "--config-dir"),
     ("show encoding=rope --out here.gif", ".png, .svg, .pdf"),
     ("show encoding=rope --out nowhere/here.png", "there is no folder nowhere"),
