@@ -213,7 +213,7 @@ def test_a_line_that_was_cut_is_dropped_where_the_run_goes_on(tmp_path: Path) ->
     folder.append_metrics(tmp_path, {"step": 1})
     with (tmp_path / "metrics.jsonl").open("ab") as file:
         file.write(b'{"step": 2, "lo\n{"step": 1, "x": "\xff"}\n')
-    folder.drop_metrics_after(tmp_path, 1)
+    folder.drop_after(tmp_path, 1)
     folder.append_metrics(tmp_path, {"step": 2})
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2]
