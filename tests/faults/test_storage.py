@@ -76,7 +76,7 @@ from pathlib import Path
 from posenc.core.atomic_files import write_sealed
 from posenc.data import prepare
 from posenc.encodings import build_encoding
-from posenc.model.decoder import Decoder, ModelShape
+from posenc.model.decoder import Decoder, ModelShape, initialize
 from posenc.results.store import write_json_atomic
 from posenc.training.checkpoint import save_checkpoint
 from posenc.training.optimizer import Optimization, build_optimizer
@@ -85,6 +85,7 @@ place = Path(sys.argv[1])
 shape = ModelShape("nano", d_model=16, n_layers=1, n_heads=2, mlp_ratio=2)
 sizes = {"d_model": 16, "n_heads": 2, "head_dim": 8, "n_layers": 1, "train_length": 8}
 model = Decoder(shape, 32, build_encoding("rope", **sizes))
+initialize(model, 0)
 optimizer = build_optimizer(model, Optimization(1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0, 0.1, 0.0))
 state = {"tokens": 0, "seconds": 0.0, "final_loss": None}
 for step in (1, 2):
