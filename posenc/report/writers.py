@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from posenc.core.errors import UserError, visible
+from posenc.core.paths import choice_files
 from posenc.report.captions import plural
 from posenc.report.data import csv_lines, json_document
 from posenc.report.table import (
@@ -109,7 +110,7 @@ def _next(run: Run, saved: Path, weak: bool, width: int) -> str:
     if weak and isinstance(tokens, int):
         return f"train longer: train.tokens={10 * tokens} (now {tokens})"
     words = [word for word in shlex.split(resume_command(run) or "") if not word.startswith("seed=")]
-    other = "rope" if "encoding=alibi" in words else "alibi"
+    other = next(name for name in sorted(choice_files("encoding")) if f"encoding={name}" not in words)
     if not any(word.startswith("encoding.") for word in words):
         words = [f"{word},{other}" if word.startswith("encoding=") else word for word in words]
     sweep = shlex.join([*words[:2], "-m", *words[2:], "seed=0,1,2"])
