@@ -22,7 +22,7 @@ from posenc.config.compose import ComposedJob, compose_jobs, own_overrides
 from posenc.config.overrides import CommandLine, key_of
 from posenc.core.console import say, shown
 from posenc.core.errors import RunError, UserError, visible
-from posenc.data import CorpusFacts, build_tokenizer, check_tokenizer
+from posenc.data import build_tokenizer, check_tokenizer
 from posenc.encodings.options import check_positions
 from posenc.encodings.registry import encoding_class, own_encodings
 from posenc.evaluation import resolve_length
@@ -133,8 +133,7 @@ def _vocabulary(tokenizer: dict[str, Any]) -> int:
     check_tokenizer(tokenizer)
     if tokenizer["name"] == "bpe":
         return int(tokenizer["vocab_size"])
-    nothing = CorpusFacts("", "", "", {}, {}, [], {}, {}, loaded=[])  # no text is read for it
-    return build_tokenizer(tokenizer, nothing).vocab_size
+    return build_tokenizer(tokenizer, None).vocab_size  # no text is read for it
 
 
 def _measured(chosen: Sequence[Case], repeats: int) -> dict[str, Any]:
