@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from posenc.cli.bench_cell import machine
+from posenc.cli.bench import machine
 from posenc.config.checks import check_model
 from posenc.core.machine import wait_for
 from posenc.core.paths import conf_dir

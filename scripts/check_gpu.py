@@ -26,7 +26,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from posenc.cli.bench_cell import machine
+from posenc.cli.bench import machine
 from posenc.core.errors import UserError
 from posenc.core.machine import wait_for
 from posenc.core.seeds import generator_for

@@ -12,7 +12,7 @@ import yaml
 from tiny import ROOT
 
 from posenc.core.paths import conf_dir
-from posenc.data.registry import SOURCES
+from posenc.data.sources import SOURCES
 from posenc.encodings.registry import own_encodings
 from posenc.evaluation import PROTOCOLS
 from posenc.tracking import TRACKERS

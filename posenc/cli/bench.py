@@ -1,120 +1,188 @@
 """`posenc bench`: speed and memory of training and evaluation, by encoding and length.
 
-Each cell is measured by a process of its own (posenc.cli.bench_cell); this one plans, waits and prints.
+Each row is timed in turns with the first row of its table. docs/performance.md has the JSON.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
-import signal
+import math
+import platform
+import re
 import statistics
-import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 
 from posenc.config.checks import between, check_batch_tokens, check_model, check_optimization, whole
 from posenc.config.compose import ComposedJob, compose_jobs, own_overrides
 from posenc.config.overrides import CommandLine, key_of
-from posenc.core.console import say, shown
-from posenc.core.errors import RunError, UserError, visible
-from posenc.data import CorpusFacts, build_tokenizer, check_tokenizer
-from posenc.encodings.options import check_positions
-from posenc.encodings.registry import encoding_class, own_encodings
+from posenc.core.console import shown
+from posenc.core.errors import UserError, first_line, visible
+from posenc.core.machine import LiveTensors, usable_cores, wait_for
+from posenc.core.seeds import generator_for, seed_for
+from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer, check_tokenizer
 from posenc.evaluation import resolve_length
 from posenc.evaluation.fixed_target import block_of
-from posenc.model.decoder import training_flops
-from posenc.report.bench import FORMATS, render
-from posenc.report.writers import width_of, write
+from posenc.evaluation.forward_cache import DRAWS, EvalContext, window_losses
+from posenc.model.decoder import Decoder, ModelShape, count_parameters, training_flops
+from posenc.report.data import csv_text
+from posenc.report.table import CellText, Report, Table
+from posenc.report.writers import markdown, terminal, width_of, write
 from posenc.results.load import spoken_name
-from posenc.running.build import build_decoder, resolve_parts
-from posenc.running.signals import debugging
-from posenc.training.device import resolve_compile, resolve_device, resolve_precision
+from posenc.running.build import build_decoder, build_model, resolve_parts
+from posenc.running.run_directory import versions
+from posenc.training.device import (
+    compiled_blocks,
+    keep_freed_memory,
+    resolve_compile,
+    resolve_device,
+    resolve_precision,
+)
+from posenc.training.loop import NextTokenLoss, gradients, update
+from posenc.training.optimizer import Optimization, build_optimizer
 
-SCHEMA_VERSION = 2
-CELL = "from posenc.cli.bench_cell import main; main()"
+SCHEMA_VERSION = 3
+SHORTEST = 0.05  # seconds of a sample: several calls, where one is shorter
+WARM_UP = 2  # calls before anything is timed
 # Overrides that stand in the title of a table, not in the names of its rows.
 IN_TITLE = ("context_length", "model", "device", "seed", "train", "tokenizer", "optim", "data")
+ALIKE = ("model", "vocab_size", "context_length", "batch_windows", "precision", "compile", "device")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row at one training length. `asked` is plain JSON: what a process needs to measure it."""
+    """One row at one training length, checked as `posenc train` does."""
 
     label: str
-    asked: dict[str, Any]
+    settings: Mapping[str, Any]  # the model's parts, resolved
+    context_length: int
+    shape: ModelShape
+    vocab_size: int
+    optimization: Optimization
+    batch_windows: int
+    precision: str
+    compile: bool
+    device: torch.device
+    windows: Sequence[int]  # tokens, of the evaluation
+    n_targets: int
+    eval_batch_tokens: int
+
+    def title(self) -> dict[str, Any]:
+        """Return what the rows of a table share, as plain JSON."""
+        own = {**vars(self), "model": asdict(self.shape), "device": str(self.device)}
+        return {key: own[key] for key in ALIKE}
+
+
+@dataclass(frozen=True)
+class Work:
+    """Something to repeat: `tokens` go through the model each time, `held` bytes are always there."""
+
+    model: Decoder
+    device: torch.device
+    run: Callable[[], object]
+    tokens: int
+    held: int
+
+    def seconds(self, calls: int) -> float:
+        """Return the seconds of one call, the mean of several in a row."""
+        wait_for(self.device)
+        began = perf_counter()
+        for _ in range(calls):
+            self.run()
+        wait_for(self.device)
+        return (perf_counter() - began) / calls
+
+    def tensor_bytes(self) -> int:
+        """Return what tensors hold at the peak, without compilation.
+
+        Not the process's own peak: with the allocator's luck it was 57 to 100 MB for one batch.
+        """
+        meter = LiveTensors()
+        meter.ignore([*self.model.parameters(), *self.model.buffers()])
+        with meter:
+            self.run()
+        return self.held + meter.peak
 
 
 def run_bench(line: CommandLine, *, repeats: int, lengths: str, format: str) -> int:
-    """Measure what the overrides choose and print it; 0, or 1 where nothing could be measured."""
-    if format not in FORMATS:
-        raise UserError("--format", format, "no such format", allowed=list(FORMATS))
+    """Measure what the overrides choose and print it; 0, or 1 where nothing could be trained."""
     whole("--repeats", repeats, least=1)
     for override in line.overrides:
         if key_of(override) in ("eval.lengths", "eval.protocols"):
             hint = "lengths to evaluate at: --eval-lengths 1x,8x"
             raise UserError(key_of(override), None, "is not read by bench", hint=hint)
     jobs = compose_jobs("train", replace(line, multirun=True)).jobs  # commas need no -m here
-    document = _measured(cases(jobs, repeats=repeats, lengths=lengths), repeats)
+    chosen, cells = cases(jobs, lengths), []
+    keep_freed_memory()
+    first: dict[str, Case] = {}  # of each table
+    with shown("measured", len(chosen)) as progress:
+        for number, case in enumerate(chosen):
+            progress.update(number, f"{visible(case.label)} at {case.context_length}")
+            base = first.setdefault(json.dumps(case.title()), case)
+            cells.append(measure(case, base, repeats))
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": machine(chosen[0].device),
+        "repeats": repeats,
+        "cells": cells,
+    }
     write(render(document, format, width_of(sys.stdout)), sys.stdout)
-    return 0 if any("seconds" in cell["training"] for cell in document["cells"]) else 1
+    return 0 if any("seconds" in cell["training"] for cell in cells) else 1
 
 
-def cases(jobs: Sequence[ComposedJob], *, repeats: int, lengths: str) -> list[Case]:
-    """Return every case once, whatever its seed. Raises UserError for wrong settings, as `posenc train`."""
+def cases(jobs: Sequence[ComposedJob], lengths: str) -> list[Case]:
+    """Return every case once, whatever its seed. Raises UserError for wrong settings."""
     found: dict[str, Case] = {}
     for job in jobs:
+        own = [o for o in own_overrides(job, list(jobs)) if key_of(o).partition(".")[0] not in IN_TITLE]
+        label = " ".join([spoken_name(job.settings["encoding"]) or "", *own])
         try:
-            asked = _asked(job.settings, repeats, lengths)
+            case = _case(label, job.settings, lengths)
         except UserError as error:
             where = f"in the job {' '.join(job.overrides)}"
             raise (error.within(where) if len(jobs) > 1 else error) from None
-        own = [o for o in own_overrides(job, list(jobs)) if key_of(o).partition(".")[0] not in IN_TITLE]
-        label = " ".join([spoken_name(job.settings["encoding"]) or "", *own])
-        seedless = {name: {**asked[name], "seed": 0} for name in ("settings", "base")}
-        found.setdefault(json.dumps({**asked, **seedless}, sort_keys=True), Case(label, asked))
+        key = {**vars(case), "label": "", "settings": {**case.settings, "seed": 0}}
+        found.setdefault(json.dumps(key, sort_keys=True, default=str), case)
     return list(found.values())
 
 
-def _asked(settings: dict[str, Any], repeats: int, lengths: str) -> dict[str, Any]:
-    """Check the settings as `posenc train` does and return what a process needs to measure them."""
+def _case(label: str, settings: dict[str, Any], lengths: str) -> Case:
     train, evaluation = settings["train"], settings["eval"]
     length = whole("context_length", settings["context_length"], least=2)
-    batch_tokens = check_batch_tokens(train["batch_tokens"], length)
-    shape = check_model(settings["model"])
-    device = resolve_device(settings["device"])
-    fraction = between("eval.target_fraction", evaluation["target_fraction"], 0, 1, open_low=True)
-    n_targets = block_of(fraction, length)
+    batch_windows = check_batch_tokens(train["batch_tokens"], length) // length
+    shape, device = check_model(settings["model"]), resolve_device(settings["device"])
+    n_targets = block_of(
+        between("eval.target_fraction", evaluation["target_fraction"], 0, 1, open_low=True), length
+    )
     parts = {**resolve_parts(settings, length), "seed": whole("seed", settings["seed"], least=0)}
-    base = {**parts, "encoding": {"name": base_name()}, "positions": check_positions({"name": "contiguous"})}
     with torch.device("meta"):  # values out of range show when it is built; nothing is allocated
-        build_decoder(base, shape, vocab_size=2)
-        model = build_decoder(parts, shape, vocab_size=2)
-    tokens = whole("train.tokens", train["tokens"], least=1)
-    return {
-        "settings": parts,
-        "base": base,  # what the times are relative to: the encoding that does nothing, all else the same
-        "model": asdict(shape),
-        "vocab_size": _vocabulary(settings["tokenizer"]),
-        "optimization": asdict(check_optimization(train, settings["optim"])),
-        "batch_windows": batch_tokens // length,
-        "precision": resolve_precision(train["precision"], device),
-        "compile": resolve_compile(train["compile"], device, flops=training_flops(model, length) * tokens),
-        "device": str(device),
-        "windows": _windows(lengths, length, n_targets),
-        "n_targets": n_targets,
-        "eval_batch_tokens": whole("eval.batch_tokens", evaluation["batch_tokens"], least=1),
-        "repeats": repeats,
-    }
-
-
-def base_name() -> str:
-    """Return the encoding that does nothing: no hook, no parameter."""
-    return next(name for name in own_encodings() if encoding_class(name).acts_on == "nothing")
+        flops = training_flops(build_decoder(parts, shape, vocab_size=2), length)
+    flops *= whole("train.tokens", train["tokens"], least=1)
+    return Case(
+        label=label,
+        settings=parts,
+        context_length=length,
+        shape=shape,
+        vocab_size=_vocabulary(settings["tokenizer"]),
+        optimization=check_optimization(train, settings["optim"]),
+        batch_windows=batch_windows,
+        precision=resolve_precision(train["precision"], device),
+        compile=resolve_compile(train["compile"], device, flops=flops),
+        device=device,
+        windows=_windows(lengths, length, n_targets),
+        n_targets=n_targets,
+        eval_batch_tokens=whole("eval.batch_tokens", evaluation["batch_tokens"], least=1),
+    )
 
 
 def _windows(lengths: str, length: int, n_targets: int) -> list[int]:
@@ -133,87 +201,207 @@ def _vocabulary(tokenizer: dict[str, Any]) -> int:
     check_tokenizer(tokenizer)
     if tokenizer["name"] == "bpe":
         return int(tokenizer["vocab_size"])
-    nothing = CorpusFacts("", "", "", {}, {}, [], {}, {}, loaded=[])  # no text is read for it
+    nothing = CorpusFacts("", "", "", {}, [], {}, {}, loaded=[])  # no text is read for it
     return build_tokenizer(tokenizer, nothing).vocab_size
 
 
-def _measured(chosen: Sequence[Case], repeats: int) -> dict[str, Any]:
-    """Measure every case in a process of its own and return the document of `--format json`."""
-    answers = []
-    with shown("measured", len(chosen)) as progress:
-        for number, case in enumerate(chosen):
-            progress.update(number, f"{visible(case.label)} at {case.asked['settings']['context_length']}")
-            answers.append(_answer(case.asked))
-    machine = next((one["machine"] for one in answers if "machine" in one), None)
-    if machine is None:
-        reason = f"no process could measure anything: {answers[0].get('reason')}"
-        raise RunError(reason, hint="posenc doctor says what is missing")
-    rates: dict[tuple[str, str], float] = {}  # the best of all cells
-    for case, answer in zip(chosen, answers, strict=True):
-        target = case.asked["device"], case.asked["precision"]
-        rates[target] = max(rates.get(target, 0.0), answer.get("products_per_second", 0.0))
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": machine,
-        "rates": [
-            {"device": device, "precision": precision, "flops_per_second": rate}
-            for (device, precision), rate in rates.items()
-        ],
-        "repeats": repeats,
-        "cells": [
-            _cell(case, answer, rates[case.asked["device"], case.asked["precision"]])
-            for case, answer in zip(chosen, answers, strict=True)
-        ],
-    }
-
-
-def _answer(asked: dict[str, Any]) -> dict[str, Any]:
-    """Return what a process of its own measures, or the reason why it does not."""
-    # -P: no module of the working folder takes the place of an installed one
-    command = [sys.executable, "-P", "-c", CELL]
-    done = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, check=False)
-    if debugging() and done.stderr:
-        say(done.stderr.rstrip())
-    if done.returncode == 0:
-        answer: dict[str, Any] = json.loads(done.stdout)
-        return answer
-    if done.returncode < 0:
-        name = signal.Signals(-done.returncode).name
-        return {"reason": f"killed by {name}" + (": out of memory?" if name == "SIGKILL" else "")}
-    return {"reason": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]}
-
-
-def _cell(case: Case, answer: dict[str, Any], rate: float) -> dict[str, Any]:
-    """Return one cell of the document: settings, figures, medians, and all of it relative to the base."""
-    asked, lost = case.asked, {"reason": answer.get("reason")}
-    training = _figures(answer.get("training", lost))
-    if "tokens_per_second" in training and rate:
-        training["mfu"] = answer["flops_per_token"] * training["tokens_per_second"] / rate
-    own = answer.get("evaluation", [{"window": window, **lost} for window in asked["windows"]])
-    settings = ("encoding", "attention", "positions", "context_length")
-    keys = ("model", "vocab_size", "batch_windows", "precision", "compile", "device", "n_targets")
+def measure(case: Case, base: Case, repeats: int) -> dict[str, Any]:
+    """Return one cell of the document: settings, parameters, figures of training and each window."""
+    models = [
+        build_model(dict(one.settings), one.shape, one.vocab_size).to(one.device) for one in (case, base)
+    ]
+    pairs = list(zip((case, base), models, strict=True))
+    evaluated = []
+    for window in case.windows:
+        works = [partial(_evaluation, *pair, window) for pair in pairs]
+        evaluated.append({"window": window, **_figures(works, repeats)})
+    with compiled_blocks(models[0], case.compile), compiled_blocks(models[1], case.compile):
+        trained = _figures([partial(_training, *pair) for pair in pairs], repeats)
+    parts = ("encoding", "attention", "positions")
     return {
         "label": case.label,
-        "base": spoken_name(asked["base"]["encoding"]),
-        **{key: asked["settings"][key] for key in settings},
-        **{key: asked[key] for key in keys},
-        **{key: answer.get(key) for key in ("parameters", "product_weights", "flops_per_token")},
-        "training": training,
-        "evaluation": [_figures(one) for one in own],
+        "base": base.label,
+        **{key: case.settings[key] for key in parts},
+        **case.title(),
+        "n_targets": case.n_targets,
+        "parameters": count_parameters(models[0]),
+        "training": trained,
+        "evaluation": evaluated,
     }
 
 
-def _figures(measured: dict[str, Any]) -> dict[str, Any]:
-    """Add medians and ratios to the base: of time the median over pairs with its quartiles."""
-    if "seconds" not in measured:
-        return measured
-    ratios = [a / b for a, b in zip(measured["seconds"], measured["base_seconds"], strict=True)]
-    quartiles = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
-    middle = statistics.median(measured["seconds"])
-    return measured | {
+def _training(case: Case, model: Decoder) -> Work:
+    """Return a step as posenc.training.loop makes it: loss, gradients, clipping, AdamW."""
+    how, seed, length = case.optimization, case.settings["seed"], case.context_length
+    optimizer, loss_of = build_optimizer(model, how), NextTokenLoss(model)
+    drawn = torch.Generator().manual_seed(seed_for(seed, "bench"))
+    tokens = torch.randint(case.vocab_size, (case.batch_windows, length + 1), generator=drawn).to(case.device)
+    inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+    def step() -> None:
+        model.train()
+        pos = model.positions(length, generator_for(seed, "positions", 0))
+        gradients(loss_of, inputs, targets, pos, precision=case.precision, grad_clip=how.grad_clip)
+        update(optimizer, how.lr)
+
+    step()  # makes the moments
+    return Work(model, case.device, step, inputs.numel(), 3 * _weights(model))  # with two moments
+
+
+def _evaluation(case: Case, model: Decoder, window: int) -> Work:
+    """Return one batch of windows as fixed-target has them: their last `n_targets` targets are scored."""
+    tokens = np.random.default_rng(0).integers(case.vocab_size, size=2 * window + 1)
+    split = Split(["random"], np.array([0]), np.array([len(tokens)]))
+    context = EvalContext(
+        model=model,
+        train_length=case.context_length,
+        seed=case.settings["seed"],
+        precision=case.precision,
+        device=case.device,
+        store=TokenStore(tokens, None, "", case.vocab_size, {"name": "random"}, {"test": split}),
+        split="test",
+        batch_tokens=case.eval_batch_tokens,
+    )
+    count = max(1, case.eval_batch_tokens // window)
+    if "positions" in model.effective_encoding.hooks:
+        count *= DRAWS  # windows with positions of their own go in batches of their own
+
+    def tokens_of(i: int) -> np.ndarray:
+        return tokens[i % window : i % window + window + 1]
+
+    def score() -> None:
+        window_losses(context, tokens_of, count, window, case.n_targets)
+
+    return Work(model, case.device, score, count * window, _weights(model))
+
+
+def _weights(model: Decoder) -> int:
+    return sum(one.nbytes for one in (*model.parameters(), *model.buffers()))
+
+
+def _figures(makers: Sequence[Callable[[], Work]], repeats: int) -> dict[str, Any]:
+    """Return figures of the first work, timed in turns with the second, or the reason why there are none."""
+    found: dict[str, Any] = {}
+    try:
+        began = perf_counter()
+        own = makers[0]()
+        own.run()  # sets up, compiles
+        wait_for(own.device)
+        found |= {"tokens": own.tokens, "first_seconds": perf_counter() - began}
+        base = makers[1]()
+        held = own.tensor_bytes()
+        found |= {"tensor_bytes": held, "tensor_ratio": held / base.tensor_bytes()}
+        for work in (own, base):
+            work.seconds(WARM_UP)
+        calls = max(1, math.ceil(SHORTEST / own.seconds(1)))
+        seconds: dict[str, list[float]] = {"seconds": [], "base_seconds": []}
+        for i in range(repeats):
+            both = [("seconds", own), ("base_seconds", base)]
+            for name, work in both if i % 2 else reversed(both):
+                seconds[name].append(work.seconds(calls))
+    except Exception as error:
+        return found | {"reason": first_line(error)}
+    ratios = [a / b for a, b in zip(seconds["seconds"], seconds["base_seconds"], strict=True)]
+    quartiles = statistics.quantiles(ratios, n=4, method="inclusive") if repeats > 1 else ratios * 3
+    middle = statistics.median(seconds["seconds"])
+    return found | {
+        **seconds,
         "median_seconds": middle,
-        "tokens_per_second": measured["tokens"] / middle,
+        "tokens_per_second": own.tokens / middle,
         **dict(zip(("ratio_low", "ratio", "ratio_high"), quartiles, strict=True)),
-        "tensor_ratio": measured["tensor_bytes"] / measured["base_tensor_bytes"],
     }
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """Return processor, cores, threads, device and versions, as plain JSON."""
+    cuda = torch.cuda.get_device_properties(device) if device.type == "cuda" else None
+    cpuinfo = Path("/proc/cpuinfo")
+    found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text() if cpuinfo.exists() else "", re.M)
+    return {
+        "cpu": found[1].strip() if found else platform.processor() or platform.machine(),
+        "cores": usable_cores(),
+        "threads": torch.get_num_threads(),
+        "device": str(device),
+        "device_name": None if cuda is None else cuda.name,
+        "device_bytes": None if cuda is None else cuda.total_memory,
+        "system": platform.platform(),
+        "versions": {name: n for name, n in versions().items() if name in ("python", "torch", "posenc")},
+    }
+
+
+def render(document: Mapping[str, Any], format: str, width: int) -> str:
+    """Return the document as text: table, markdown, csv or json; `width` in columns."""
+    if format == "json":
+        return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    if format == "csv":
+        rows = list(_rows(document))
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        return csv_text([columns, *([row.get(key) for key in columns] for row in rows)])
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for cell in document["cells"]:
+        groups.setdefault(json.dumps([cell[key] for key in ALIKE]), []).append(cell)
+    reasons = [
+        f"{cell['label']}, {phase}: {figures['reason']}"
+        for cell in document["cells"]
+        for phase, figures in _phases(cell)
+        if "reason" in figures
+    ]
+    notes = [
+        *reasons,
+        f"time: of a step or an evaluation at W tokens, relative to the first row: median (and quartiles) of "
+        f"{document['repeats']} pairs, taken in turns",
+        "MB: of the tensors at a step's peak",
+    ]
+    tables = [
+        Table(
+            _heads(cells[0]), [[CellText(text) for text in _texts(cell)] for cell in cells], _title(cells[0])
+        )
+        for cells in groups.values()
+    ]
+    where = document["machine"]
+    device = f"{where['device_name']}, " if where["device_name"] else ""
+    threads = f"{where['threads']} of {where['cores']} cores, torch {where['versions']['torch']}"
+    head = f"{device}{where['cpu']}, {threads}, {document['date'][:10]}"
+    report = Report([head], "", tables, notes, gap=True)
+    return markdown([report]) if format == "markdown" else terminal([report], width, color=False)
+
+
+def _title(cell: Mapping[str, Any]) -> str:
+    compiled = ", compiled" if cell["compile"] else ""
+    how = f"{cell['model']['name']}, T = {cell['context_length']}, {cell['precision']} on {cell['device']}"
+    return f"{how}{compiled}; a step of {cell['batch_windows']} x {cell['context_length']} tokens"
+
+
+def _heads(cell: Mapping[str, Any]) -> list[str]:
+    evaluated = [f"{what} at {one['window']}" for one in cell["evaluation"] for what in ("tokens/s", "time")]
+    return ["encoding", "tokens/s", "time", "quartiles", "MB", *evaluated]
+
+
+def _texts(cell: Mapping[str, Any]) -> list[str]:
+    """Return a row; `-` where nothing was measured."""
+
+    def number(form: str, figures: Mapping[str, Any], key: str, unit: float = 1.0) -> str:
+        return "-" if figures.get(key) is None else form.format(figures[key] / unit)
+
+    texts = [cell["label"]]
+    for phase, figures in _phases(cell):
+        texts += [number("{:,.0f}", figures, "tokens_per_second"), number("{:.2f}x", figures, "ratio")]
+        if phase == "training":
+            low, high = (number("{:.2f}", figures, f"ratio_{end}") for end in ("low", "high"))
+            texts += [f"{low}-{high}", number("{:,.0f}", figures, "tensor_bytes", 1e6)]
+    return texts
+
+
+def _phases(cell: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    evaluated = [(f"evaluation at {one['window']}", one) for one in cell["evaluation"]]
+    return [("training", cell["training"]), *evaluated]
+
+
+def _rows(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each training and each evaluation window; unrounded."""
+    for cell in document["cells"]:
+        shared = {**{key: cell[key] for key in ALIKE}, "model": cell["model"]["name"], "base": cell["base"]}
+        for phase, figures in _phases(cell):
+            numbers = {key: value for key, value in figures.items() if not isinstance(value, list)}
+            phases = {"phase": phase.partition(" ")[0], "window": cell["context_length"], **numbers}
+            yield {"encoding": cell["label"], **shared, **phases}

@@ -1,19 +1,18 @@
 """`posenc train --dry-run`: sizes, memory and time of each job. Nothing is written or fetched.
 
-Time is counted and not tried: all tokens of the run, at the rates that samples of a step's gradients, of an
-update and of the evaluation's passes reach in about a second.
+Time is counted and not tried: the run's operations, by a table of what a model does to a token and the rates
+of three operations, which are measured in under a second.
 """
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import psutil
@@ -23,15 +22,13 @@ from rich.table import Table
 from rich.text import Text
 
 from posenc.config.compose import Jobs
-from posenc.core.console import shown
 from posenc.core.errors import RunError, visible
-from posenc.core.machine import peak_of, wait_for
-from posenc.core.seeds import generator_for
+from posenc.core.machine import wait_for
 from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer, corpus_notes
 from posenc.data.corpus import known_figures
 from posenc.data.documents import SPLITS
 from posenc.data.hub import go_offline
-from posenc.data.registry import is_streamed, pinned_identity
+from posenc.data.sources import is_streamed, pinned_identity
 from posenc.data.token_cache import smallest_dtype
 from posenc.evaluation.evaluate import plan_cells
 from posenc.evaluation.forward_cache import (
@@ -41,28 +38,37 @@ from posenc.evaluation.forward_cache import (
     n_inputs,
     window_losses,
 )
-from posenc.model.decoder import Decoder, count_parameters, forward_flops, training_flops
-from posenc.model.fused import token_losses
+from posenc.model.decoder import Decoder, count_parameters, forward_flops
 from posenc.report.captions import millions
 from posenc.report.writers import width_of
+from posenc.results.load import spoken_name
 from posenc.running.build import build_decoder, build_model
-from posenc.running.jobs import applicable, validated
+from posenc.running.jobs import applicable, seed_by_seed, validated
 from posenc.running.measure import subject_and_request
 from posenc.running.run_directory import OPEN, run_state
 from posenc.running.train_job import TrainJob
 from posenc.training.checkpoint import KEPT
-from posenc.training.device import autocast, keep_freed_memory
-from posenc.training.loop import NextTokenLoss, gradients
+from posenc.training.device import keep_freed_memory
 
 # Jobs that differ in these, or in train.lr, alone share one estimate.
 NO_COST = ("seed", "name", "experiment_name", "runs_dir", "tracking")
-SAMPLE = 1.1e10  # FLOPs of a sample on a CPU: a batch of nano, 0.2 s on one core; a GPU gets whole batches
-SAMPLES_OF_ALL = 4e10  # of a sweep's samples
-SHORTEST, LONGEST = 16, 1 << 20  # windows that are sampled, as far as their FLOPs allow
-MOST_LAYERS = 4  # of the model that is sampled: deeper ones take as much longer as they have more FLOPs
-UPDATE_BYTES = 40  # a parameter: clipping and AdamW read and write weight, gradient and two moments
-ADD_BYTES = 12  # a number of an addition in place, which gives the rate for it
-ADDED = 1_000_000  # numbers of that sample
+# What a forward pass does beside matrix products, in multiplications of as many numbers: for each number of a
+# layer's width, and for each pair of tokens and each head. Fitted on one core: nano at T = 64 and 512, tiny.
+TIMES_A_WIDTH, TIMES_A_SCORE = 135, 10
+CALLS_A_LAYER = 900  # of the smallest operation, as long as Python takes
+UPDATE_TIMES = 16  # for a parameter: clipping and the optimizer
+STEP = 3  # a step is a forward pass and a backward pass twice as long
+# A step beside nope's at T = 64 and 512 (docs/performance.md), where it is more than 1.1; between and beyond
+# by the logarithm.
+COSTS = {
+    "pope": (1.22, 1.22), "fire": (1.08, 1.4), "scale_invariant": (1.20, 1.32), "fox": (1.14, 1.42),
+    "shaw": (1.28, 1.43), "cable": (1.23, 1.6), "transformer_xl": (1.43, 1.68), "dynamic_bias": (1.03, 1.15),
+    "stick_breaking": (1.15, 1.74), "cope": (1.42, 2.5), "dape": (1.89, 4.8),
+}  # fmt: skip
+# Numbers that a step keeps for each of a layer's width, and for each pair of tokens and each head.
+KEPT_A_WIDTH, KEPT_A_SCORE = 19.0, 0.6
+CALIBRATION = 0.2  # seconds for each of the three rates
+NUMBERS = 1 << 20  # of a multiplication
 BYTES_A_TOKEN = 3.0  # of a vocabulary of some thousands, about
 MOST_TOKENS = 20_000_000  # of random ones
 
@@ -75,13 +81,49 @@ class Estimate:
     vocab_size: int
     training_seconds: float
     evaluation_seconds: float
-    training_memory: float
-    evaluation_memory: float  # at the longest window
+    memory: float
     problems: list[str]  # protocols and windows that cannot be measured
 
     @property
     def weight_bytes(self) -> int:
         return 4 * self.parameters["total"]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Seconds of a FLOP in matrix products, of multiplying two numbers, and of calling an operation."""
+
+    flop: float
+    times: float
+    call: float
+
+    @staticmethod
+    def measure(job: TrainJob) -> Rates:
+        """Time the three on the job's device, in its precision and of its sizes."""
+        device, width = job.device, job.shape.d_model
+        dtype = torch.bfloat16 if job.precision == "bf16" else torch.float32
+        n_tokens = job.batch_windows * job.settings["context_length"]
+        x = torch.ones(min(n_tokens, 4096), width, device=device, dtype=dtype)
+        weight = torch.ones(width, 4 * width, device=device, dtype=dtype)
+        many, one = torch.ones(NUMBERS, device=device), torch.ones(1, device=device)
+        keep_freed_memory()
+        return Rates(
+            _fastest(lambda: x @ weight, device) / (2 * x.numel() * 4 * width),
+            _fastest(lambda: many * many, device) / NUMBERS,
+            _fastest(lambda: [one.add_(one) for _ in range(100)], device) / 100,
+        )
+
+
+def _fastest(run: Callable[[], object], device: torch.device) -> float:
+    """Return the seconds of one call, the least of many: what other processes take does not count."""
+    seconds, end = math.inf, time.perf_counter() + CALIBRATION
+    while time.perf_counter() < end:
+        wait_for(device)
+        began = time.perf_counter()
+        run()
+        wait_for(device)
+        seconds = min(seconds, time.perf_counter() - began)
+    return seconds
 
 
 def print_dry_run(composed: Jobs) -> int:
@@ -92,18 +134,17 @@ def print_dry_run(composed: Jobs) -> int:
     go_offline()
     for one in composed.jobs:
         _refuse_to_fetch(one.settings["data"])
-    jobs = [validated("train", one.settings) for one in applicable("train", composed).jobs]
-    flops = min(SAMPLE, SAMPLES_OF_ALL / len({_cost_key(job) for job in jobs}))
+    composed = seed_by_seed(applicable("train", composed))
+    jobs = [validated("train", one.settings) for one in composed.jobs]
     known: dict[str, Estimate] = {}
-    with shown("estimated", len(jobs)) as progress:
-        for i, job in enumerate(jobs):
-            progress.update(i, job.directory.name)
-            if (key := _cost_key(job)) not in known:
-                try:
-                    known[key] = estimate(job, random_store(job.facts, job.settings["tokenizer"]), flops)
-                except (torch.OutOfMemoryError, MemoryError) as error:
-                    raise RunError(f"{job.directory.name} does not fit into memory ({error})") from error
-            job.facts.loaded = None
+    rates: dict[tuple[object, ...], Rates] = {}
+    for job in jobs:
+        if (key := _cost_key(job)) not in known:
+            kind = (job.precision, job.shape.d_model)
+            if kind not in rates:
+                rates[kind] = Rates.measure(job)
+            known[key] = estimate(job, random_store(job.facts, job.settings["tokenizer"]), rates[kind])
+        job.facts.loaded = None
     return _print([(job, known[_cost_key(job)]) for job in jobs])
 
 
@@ -119,13 +160,12 @@ def _print(estimated: list[tuple[TrainJob, Estimate]]) -> int:
     free = free_memory() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
     for job, found in estimated:
         state = run_state(job.directory, job.settings["eval"])
-        need = max(found.training_memory, found.evaluation_memory)
         if state == OPEN:
             total += found.training_seconds + found.evaluation_seconds
-            state = "to run" if need <= free else f"does not fit: {_mb(free)} free"
-            code = max(code, int(need > free))
+            state = "to run" if found.memory <= free else f"does not fit: {_mb(free)} free"
+            code = max(code, int(found.memory > free))
         times = _about(found.training_seconds), _about(found.evaluation_seconds)
-        numbers = millions(found.parameters["total"]), *times, _mb(need + here)
+        numbers = millions(found.parameters["total"]), *times, _mb(found.memory + here)
         table.add_row(Text(visible(job.directory.name)), *numbers, state)
     console = Console(width=width_of(sys.stdout), highlight=False)
     how_many = "1 job" if len(estimated) == 1 else f"{len(estimated)} jobs, one after the other,"
@@ -161,9 +201,8 @@ def _details(job: TrainJob, found: Estimate, here: int) -> list[str]:
         f"{sum(facts.sizes['train']) / 1e6:,.1f} MB to train on, fingerprint {facts.fingerprint[:8]}",
         f"evaluation {', '.join(job.evaluation.protocols)} at {', '.join(map(str, job.evaluation.windows))} "
         "tokens",
-        f"memory     training {_mb(found.training_memory + here)}, evaluation "
-        f"{_mb(found.evaluation_memory + here)}: weights {_mb(found.weight_bytes)}, "
-        f"optimizer {_mb(2 * found.weight_bytes)}" + (f", Python and torch {_mb(here)}" if here else ""),
+        f"memory     {_mb(found.memory + here)}: weights {_mb(found.weight_bytes)}, optimizer "
+        f"{_mb(2 * found.weight_bytes)}" + (f", Python and torch {_mb(here)}" if here else ""),
         f"disk       {_mb(KEPT * 3 * found.weight_bytes)} for {KEPT} checkpoints, about 1 MB for results",
         *(f"cannot     {problem}" for problem in found.problems),
     ]
@@ -203,147 +242,58 @@ def random_store(facts: CorpusFacts, tokenizer: Mapping[str, Any]) -> TokenStore
     return TokenStore(tokens, None, facts.fingerprint, vocab_size, dict(tokenizer), splits)
 
 
-def estimate(job: TrainJob, store: TokenStore, flops: float) -> Estimate:
-    """Count what the run does and sample at what rate; a sample has about so many FLOPs."""
-    keep_freed_memory()
-    gc.freeze()  # or every look at the memory searches what was imported: 0.1 s
+def estimate(job: TrainJob, store: TokenStore, rates: Rates) -> Estimate:
+    """Count what the run does; nothing of the model's size is made."""
     with torch.device("meta"):
-        whole = build_decoder(job.settings, job.shape, store.vocab_size)
-    fewer = replace(job.shape, n_layers=min(job.shape.n_layers, MOST_LAYERS))
-    model = build_model(job.settings, fewer, store.vocab_size).to(job.device)
-    sampler = Sampler(job, model, whole, flops if job.device.type == "cpu" else math.inf)
-    counts, length = count_parameters(whole), job.settings["context_length"]
-    weights, batch = 4 * counts["total"], job.batch_windows * length
-    step, held = sampler.step_rates([length])[length]
-    evaluation_seconds, pass_held, problems = _evaluation(job, store, sampler)
+        model = build_decoder(job.settings, job.shape, store.vocab_size)
+    counts, length = count_parameters(model), job.settings["context_length"]
+    batch, shape = job.batch_windows * length, job.shape
+    step = STEP * _forward(job, model, rates, length, batch, batch)
+    seconds, problems = _evaluation(job, model, store, rates)
+    number = 2.5 if job.precision == "bf16" else 4.0  # bytes: some stay in float32
+    kept = KEPT_A_WIDTH * shape.d_model + KEPT_A_SCORE * shape.n_heads * length
     return Estimate(
         parameters=counts,
         vocab_size=store.vocab_size,
-        training_seconds=job.steps * (batch * step + counts["total"] * sampler.update_rate()),
-        evaluation_seconds=evaluation_seconds,
-        training_memory=4 * weights + batch * held * job.shape.n_layers / fewer.n_layers,
-        evaluation_memory=3 * weights + pass_held,
+        training_seconds=job.steps * (step + UPDATE_TIMES * counts["total"] * rates.times),
+        evaluation_seconds=seconds,
+        memory=16.0 * counts["total"] + number * batch * shape.n_layers * kept,
         problems=problems,
     )
 
 
-def _evaluation(job: TrainJob, store: TokenStore, sampler: Sampler) -> tuple[float, float, list[str]]:
-    """Return the seconds of all passes, the bytes of the longest one, and what cannot be measured."""
-    subject, request = subject_and_request(job, sampler.model, store)
-    passes: dict[int | None, dict[tuple[int, str], float]] = {}  # tokens, by targets of a window and by pass
+def _forward(
+    job: TrainJob, model: Decoder, rates: Rates, window: int, n_tokens: float, batch_tokens: int
+) -> float:
+    """Return the seconds of forward passes over `n_tokens` tokens, in windows of `window`."""
+    shape = job.shape
+    times = TIMES_A_WIDTH * shape.d_model + TIMES_A_SCORE * shape.n_heads * window
+    seconds = n_tokens * (forward_flops(model, window) * rates.flop + shape.n_layers * times * rates.times)
+    seconds += n_tokens / max(batch_tokens, window) * shape.n_layers * CALLS_A_LAYER * rates.call
+    doublings = max(0.0, math.log2(window / 64))
+    for name in (spoken_name(job.settings["encoding"]) or "").split("+"):
+        short, long = COSTS.get(name, (1.0, 1.0))
+        seconds *= short + (long - short) * doublings / 3
+    return seconds
+
+
+def _evaluation(job: TrainJob, model: Decoder, store: TokenStore, rates: Rates) -> tuple[float, list[str]]:
+    """Return the seconds of all passes, and what cannot be measured."""
+    one_layer = build_model(job.settings, replace(job.shape, n_layers=1), store.vocab_size)
+    subject, request = subject_and_request(job, one_layer, store)
+    passes: dict[tuple[Any, ...], tuple[float, int]] = {}  # several protocols share a pass
     problems = []
     for cell in plan_cells(subject, request, job.evaluation.protocols):
-        targets = int(getattr(cell.plan, "block", None) or getattr(cell.plan, "stride", None) or cell.window)
+        targets = getattr(cell.plan, "block", None) or getattr(cell.plan, "stride", None) or cell.window
         try:
             window_losses(subject, store.tokens.__getitem__, 0, cell.window, targets)  # of no window
             inputs = n_inputs(subject.effective_encoding(cell.window), cell.window, targets)
         except (NotApplicableError, OutOfMemoryError) as reason:
             problems.append(f"{cell.module.NAME} at {cell.window}: {reason}")
             continue
-        alike = passes.setdefault(targets if targets < inputs else None, {})  # None: all are scored
-        # several protocols share a pass
-        alike[inputs, cell.plan.hash] = cell.plan.tokens(cell.window) * inputs / cell.window
-    seconds, held = 0.0, 0.0
-    for count, alike in passes.items():
-        windows = sorted({window for window, _ in alike})
-        rates = sampler.pass_rates(windows, count, subject.precision)
-        seconds += sum(tokens * rates[window].seconds for (window, _), tokens in alike.items())
-        held = max(held, rates[windows[-1]].bytes * max(job.evaluation.batch_tokens, windows[-1]))
-    return seconds, held, problems
-
-
-class Rate(NamedTuple):
-    """What a token takes: seconds of the whole model, bytes of the sampled one."""
-
-    seconds: float
-    bytes: float
-
-
-class Sampler:
-    """Time a model of few layers on few tokens: what a token takes in windows of several lengths."""
-
-    def __init__(self, job: TrainJob, model: Decoder, whole: Decoder, flops: float) -> None:
-        self.job, self.model, self.whole, self.flops = job, model, whole, flops
-        self.longest = LONGEST  # window that is sampled
-        while self.longest > SHORTEST and self._windows(self.longest) < 1:
-            self.longest //= 2
-
-    def step_rates(self, windows: Sequence[int]) -> dict[int, Rate]:
-        """Return the rates of loss and gradients."""
-        return self._line(windows, self._step)
-
-    def pass_rates(self, windows: Sequence[int], targets: int | None, precision: str) -> dict[int, Rate]:
-        """Return the rates of passes that score the last `targets` tokens, or all."""
-        return self._line(
-            windows, lambda window: self._pass(window, min(targets or window, window), precision)
-        )
-
-    def update_rate(self) -> float:
-        """Return the seconds of the optimizer for a parameter: as fast as memory is read and written."""
-        numbers, others = torch.ones(2, ADDED, device=self.job.device)
-        return self._sampled(lambda: numbers.add_(others), ADDED).seconds * UPDATE_BYTES / ADD_BYTES
-
-    def _line(self, windows: Sequence[int], sample: Callable[[int], Rate]) -> dict[int, Rate]:
-        """Sample the shortest and the longest window, as far as they can be; the others lie on a line."""
-        high = min(max(windows), self.longest)
-        low = min(min(windows), high if high == max(windows) else high // 2)
-        two = sample(high)
-        one = two if low == high else sample(low)
-        slope = (two.seconds - one.seconds) / max(1, high - low)
-        least = min(one.seconds, two.seconds) / 2
-        return {w: Rate(max(least, one.seconds + slope * (w - low)), two.bytes) for w in windows}
-
-    def _step(self, window: int) -> Rate:
-        tokens, pos = self._batch(window)
-        job, loss_of = self.job, NextTokenLoss(self.model.train())
-        batch, clip = (tokens[:, :-1], tokens[:, 1:].contiguous(), pos), job.optimization.grad_clip
-
-        def run() -> None:
-            self.model.zero_grad()
-            gradients(loss_of, *batch, precision=job.precision, grad_clip=clip)
-
-        return self._sampled(run, tokens.shape[0] * window, window)
-
-    @torch.no_grad()
-    def _pass(self, window: int, targets: int, precision: str) -> Rate:
-        (tokens, pos), encoding = self._batch(window), self.model.eval().effective_encoding
-
-        def run() -> None:
-            with autocast(precision, self.job.device):
-                hidden = self.model.hidden(tokens[:, :-1], pos, targets, encoding)
-            weight = self.model.embedding.weight.to(hidden.dtype)
-            token_losses(hidden.flatten(0, 1), weight, tokens[:, -targets:].flatten())
-
-        return self._sampled(run, tokens.shape[0] * window, window)
-
-    def _batch(self, window: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return random windows (B, T + 1) and their positions (T,)."""
-        batch_tokens = self.job.batch_windows * self.job.settings["context_length"]
-        count = int(max(1, min(self._windows(window), batch_tokens // window)))
-        tokens = torch.randint(self.model.vocab_size, (count, window + 1), device=self.job.device)
-        return tokens, self.model.positions(window, generator_for(0, "dry run"))
-
-    def _windows(self, window: int) -> float:
-        """Return how many windows a sample's FLOPs allow."""
-        return self.flops / (training_flops(self.model, window) * window)
-
-    def _sampled(self, run: Callable[[], object], tokens: int, window: int = 0) -> Rate:
-        # on a CPU the thread's own seconds: what other processes take does not count
-        clock = time.thread_time if self.job.device.type == "cpu" else time.perf_counter
-
-        def timed() -> float:
-            wait_for(self.job.device)
-            began = clock()
-            run()
-            wait_for(self.job.device)
-            return clock() - began
-
-        timed()  # the first time sets up
-        with peak_of(self.job.device) as held:
-            seconds = timed()
-        seconds = min(seconds, timed())
-        deeper = forward_flops(self.whole, window) / forward_flops(self.model, window) if window else 1.0
-        return Rate(seconds * deeper / tokens, held[0] / tokens)
+        passes[inputs, cell.plan.hash] = cell.plan.tokens(cell.window) * inputs / cell.window, inputs
+    batch = job.evaluation.batch_tokens
+    return sum(_forward(job, model, rates, window, n, batch) for n, window in passes.values()), problems
 
 
 def _about(seconds: float) -> str:

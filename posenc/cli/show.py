@@ -20,9 +20,8 @@ from posenc.encodings.base import Encoding
 from posenc.encodings.sum import Composed
 from posenc.evaluation.extensions import build_extension, resolve_extend
 from posenc.model.decoder import Decoder
-from posenc.report.pictures.measure import FAR, measure
-from posenc.report.pictures.panels import FORMATS, Picture
-from posenc.report.pictures.text import picture_text
+from posenc.report.pictures.draw import FORMATS, picture_text
+from posenc.report.pictures.measure import FAR, Picture, measure
 from posenc.results.load import spoken_name
 from posenc.running.build import build_decoder, build_model, resolve_parts
 from posenc.running.eval_job import stored_run

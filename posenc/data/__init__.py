@@ -8,8 +8,8 @@ from posenc.data.corpus import inspect as inspect
 from posenc.data.corpus import list_corpora as list_corpora
 from posenc.data.corpus import prepare as prepare
 from posenc.data.corpus import read_facts as read_facts
-from posenc.data.registry import absolute_data as absolute_data
-from posenc.data.registry import read_documents as read_documents
+from posenc.data.sources import absolute_data as absolute_data
+from posenc.data.sources import read_documents as read_documents
 from posenc.data.token_cache import Split as Split
 from posenc.data.token_cache import TokenStore as TokenStore
 from posenc.data.tokenizers import absolute_tokenizer as absolute_tokenizer

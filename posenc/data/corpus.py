@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,24 +12,18 @@ from typing import Any
 import yaml
 
 from posenc.core.atomic_files import digest_of, read_sealed, write_sealed
-from posenc.core.errors import RunError, UserError
+from posenc.core.console import say
+from posenc.core.errors import RunError, UserError, visible
 from posenc.core.paths import cache_dir, choice_files
-from posenc.data import registry
-from posenc.data.documents import SPLITS, Document, Fingerprint, Notes
-from posenc.data.progress import cache_lock, with_progress
-from posenc.data.token_cache import (
-    EntryWriter,
-    TokenStore,
-    build_entry,
-    entry_of,
-    open_entry,
-    smallest_dtype,
-    tokens_dir,
-)
-from posenc.data.tokenizers import ByteTokenizer, Tokenizer, build_tokenizer, check_tokenizer
+from posenc.data import sources
+from posenc.data.documents import SPLITS, Document, Notes, fingerprint_of, number_of
+from posenc.data.token_cache import TokenStore, cache_lock, entry_of, open_entry, write_entry
+from posenc.data.tokenizers import build_tokenizer, check_tokenizer
 from posenc.results.statistics import FEW_DOCUMENTS, MIN_DOCUMENTS
 
+BYTES = {"name": "bytes"}
 FACTS = 3  # raised when a source makes other documents of the same data, or a figure is added
+LONG = 2e7  # bytes of text whose tokenising takes more than seconds
 FEW = 0.5  # share of the training text inside windows up to which the user is told
 # the first line of a corpus's YAML: what it is (licence; size)
 ABOUT = re.compile(r"#\s*(.+?)\s*(?:\(([^()]*);([^();]*)\)\s*)?")
@@ -44,38 +35,28 @@ class CorpusFacts:
     """A corpus in figures, each by split.
 
     `identity` is plain JSON for the hash of a run. `loaded` keeps the documents between `inspect` and
-    `prepare`, so that nothing is read twice; those of a stream lie on disk instead, as its bytes.
+    `prepare`, so that nothing is read twice.
     """
 
     name: str
     fingerprint: str  # over all documents and their splits
     train_fingerprint: str  # over the training split: what a tokenizer is trained on
     sizes: dict[str, list[int]] = field(repr=False)  # bytes of each document, by id
-    copies: dict[str, int]  # of each split's documents how many have the text of a training document
     notes: list[str]  # what was not read, and how documents were made, a line each
     identity: dict[str, Any]
     data: dict[str, Any] = field(repr=False)
     loaded: list[Document] | None = field(default=None, repr=False)
 
-    def read(self) -> Iterable[Document]:
-        """Return the documents, by id within each split; read again if need be.
+    def read(self) -> list[Document]:
+        """Return the documents, by id: the ones kept, those of the cache, or read again.
 
         Raises RunError when the text has changed since, or is out of reach.
         """
-        if registry.is_streamed(self.data):
-            with _stream_lock(self.data):
-                if open_entry(_stream_entry(self.fingerprint)) is None:
-                    self._check_same(_read_stream(self.data, None)["fingerprint"])
-            return _stream_documents(self.fingerprint)
         if self.loaded is None:
-            documents = list(registry.read_documents(self.data, Notes()))
-            self._check_same(_figures_of(documents, Notes())["fingerprint"])
-            self.loaded = documents
+            self.loaded = _cached_text(self.fingerprint) or sources.read_documents(self.data, Notes())
+            if fingerprint_of(self.loaded) != self.fingerprint:
+                raise RunError(f"the text of {self.name} has changed since it was first read")
         return self.loaded
-
-    def _check_same(self, found: str) -> None:
-        if found != self.fingerprint:
-            raise RunError(f"the text of {self.name} has changed since it was first read")
 
 
 def read_facts(data: Mapping[str, Any]) -> CorpusFacts:
@@ -83,44 +64,37 @@ def read_facts(data: Mapping[str, Any]) -> CorpusFacts:
 
     Raises UserError for wrong settings or unreadable input, RunError when a source is out of reach.
     """
-    pinned, loaded, notes = registry.pinned_identity(data), None, Notes()
-    if registry.is_streamed(data):
-        known = known_figures(pinned)
-        if known is None:
-            with _stream_lock(data):
-                # another process may have read it while this one waited
-                known = known_figures(pinned) or _read_stream(data, pinned)
-    else:
-        loaded = list(registry.read_documents(data, notes))
-        known = _figures_of(loaded, notes)
+    pinned, documents = sources.pinned_identity(data), None
+    known = known_figures(pinned)
+    if is_new := known is None:
+        notes = Notes()
+        if pinned is not None:
+            say(visible(f"reading {data['name']} from the hub"))
+        documents = sources.read_documents(data, notes)
+        known = _figures_of(documents, notes)
     identity = pinned or {"name": data["name"], "fingerprint": known["fingerprint"]}
-    return CorpusFacts(name=data["name"], identity=identity, data=dict(data), loaded=loaded, **known)
+    figures = {key: known[key] for key in ("fingerprint", "train_fingerprint", "sizes", "notes")}
+    facts = CorpusFacts(data["name"], **figures, identity=identity, data=dict(data), loaded=documents)
+    if pinned is not None and is_new:
+        prepare(data, BYTES, facts)  # keeps the text: no tokenizer after this one needs the network
+        with cache_lock(_figures_file(pinned).with_suffix(".lock"), "reading it too"):
+            write_sealed(_figures_file(pinned), known)
+    return facts
 
 
-def _figures_of(documents: Iterable[Document], notes: Notes) -> dict[str, Any]:
+def _figures_of(documents: list[Document], notes: Notes) -> dict[str, Any]:
     """Return the fields of `CorpusFacts` that follow from documents, in the order of their ids."""
-    whole, train = Fingerprint(), Fingerprint()
-    sizes: dict[str, list[int]] = {name: [] for name in SPLITS}
-    texts: dict[str, list[bytes]] = {name: [] for name in SPLITS}
-    for document in documents:
-        split = str(document.split)
-        whole.add(document)
-        if split == "train":
-            train.add(document)
-        sizes[split].append(len(document.text))
-        texts[split].append(hashlib.blake2b(document.text, digest_size=8).digest())
-    trained = set(texts["train"])
-    copies = {name: sum(text in trained for text in texts[name]) for name in SPLITS[1:]}
-    told = [
-        f"{count:,} of {len(sizes[name]):,} {name} documents have the text of a training document"
-        for name, count in copies.items()
-        if count
-    ]
+    by_split = {name: [d for d in documents if d.split == name] for name in SPLITS}
+    trained = {d.text for d in by_split["train"]}
+    told = []
+    for name in SPLITS[1:]:
+        if copies := sum(d.text in trained for d in by_split[name]):
+            of = f"{copies:,} of {number_of(len(by_split[name]), f'{name} document')}"
+            told.append(f"{of} {'has' if copies == 1 else 'have'} the text of a training document")
     return {
-        "fingerprint": whole.hexdigest(),
-        "train_fingerprint": train.hexdigest(),
-        "sizes": sizes,
-        "copies": copies,
+        "fingerprint": fingerprint_of(documents),
+        "train_fingerprint": fingerprint_of(by_split["train"]),
+        "sizes": {name: [len(d.text) for d in mine] for name, mine in by_split.items()},
         "notes": notes.text() + told,
     }
 
@@ -134,48 +108,14 @@ def _figures_file(pinned: dict[str, Any]) -> Path:
     return cache_dir() / "identity" / f"{digest_of([FACTS, pinned])}.json"
 
 
-# A stream is read once, onto the disk as an entry of bytes: memory stays small, and every tokenizer
-# reads the bytes from there.
-def _stream_key(data: Mapping[str, Any]) -> str:
-    return digest_of([FACTS, registry.pinned_identity(data) or dict(data)])
-
-
-def _stream_lock(data: Mapping[str, Any]) -> AbstractContextManager[None]:
-    return cache_lock(tokens_dir() / f"{_stream_key(data)}.lock", "reading this corpus")
-
-
-def _stream_entry(found: str) -> Path:
-    return entry_of(found, ByteTokenizer().identity())
-
-
-def _stream_documents(found: str) -> Iterator[Document]:
-    store = open_entry(_stream_entry(found))
-    if store is None:
-        raise RunError(f"the cached text {found[:12]} is gone from {tokens_dir()}")
-    for split in SPLITS:
-        for i, name in enumerate(store.splits[split].ids):
-            yield Document(name, store.document(split, i).tobytes(), split)
-
-
-def _read_stream(data: Mapping[str, Any], pinned: dict[str, Any] | None) -> dict[str, Any]:
-    """Read a stream into the cache, and return and cache its figures; needs its lock."""
-    notes = Notes()
-    with build_entry(_stream_key(data), ByteTokenizer()) as writer:
-        documents = with_progress(registry.read_documents(data, notes), f"reading {data['name']}")
-        figures = _figures_of(_written(documents, writer), notes)
-        writer.finish(data["name"], figures["fingerprint"])
-    if pinned is not None:
-        write_sealed(_figures_file(pinned), figures)
-    return figures
-
-
-def _written(documents: Iterable[Document], writer: EntryWriter) -> Iterator[Document]:
-    """Write each document to an entry as it passes."""
-    one_by_one, texts = itertools.tee(documents)  # as far apart as a batch of the tokenizer
-    encoded = writer.tokenizer.encode_all(document.text for document in texts)
-    for document, (ids, sizes) in zip(one_by_one, encoded, strict=True):
-        writer.add(document.id, str(document.split), ids, sizes)
-        yield document
+def _cached_text(found: str) -> list[Document] | None:
+    if (store := open_entry(entry_of(found, BYTES))) is None:
+        return None
+    documents = []
+    for split, mine in store.splits.items():
+        texts = (store.document(split, i).tobytes() for i in range(len(mine.ids)))
+        documents += [Document(name, text, split) for name, text in zip(mine.ids, texts, strict=True)]
+    return sorted(documents, key=lambda document: document.id)
 
 
 def prepare(
@@ -189,32 +129,23 @@ def prepare(
     facts = facts if facts is not None else read_facts(data)
     chosen = build_tokenizer(tokenizer, facts)
     entry = entry_of(facts.fingerprint, chosen.identity())
-    store = open_entry(entry) or _tokenise(entry, facts, chosen)
+    store = open_entry(entry)
+    text = sum(map(sum, facts.sizes.values()))  # about as large as its tokens
+    if store is None:
+        with cache_lock(entry.with_suffix(".lock"), f"tokenising {facts.name}", needed=text):
+            store = open_entry(entry)  # another process may have built it while this one waited
+            if store is None:
+                if text > LONG:
+                    say(visible(f"tokenising {facts.name}, {text / 1e6:,.0f} MB"))
+                if entry.exists():
+                    log.warning("the token cache %s is damaged; it is built again", entry)
+                write_entry(entry, facts.name, facts.fingerprint, chosen, facts.read())
+                log.info("tokenised %s into %s", facts.name, entry)
+                store = open_entry(entry)
+    if store is None:
+        raise RunError(f"what was written to {entry} does not read back the same")
     facts.loaded = None
     return store
-
-
-def _tokenise(entry: Path, facts: CorpusFacts, tokenizer: Tokenizer) -> TokenStore:
-    """Build the entry, whichever process asks first."""
-    doing, text = f"tokenising {facts.name}", sum(map(sum, facts.sizes.values()))
-    width = smallest_dtype(tokenizer.vocab_size).itemsize
-    # exact for bytes; else about, at four bytes of text a token
-    size = text * width if tokenizer.name == "bytes" else text * (width + 4) // 4
-    with cache_lock(entry.with_suffix(".lock"), doing, needed=size):
-        store = open_entry(entry)  # another process may have built it while this one waited
-        if store is not None:
-            return store
-        if entry.exists():
-            log.warning("the token cache %s is damaged; it is built again", entry)
-        with build_entry(entry.name, tokenizer) as writer:
-            for _ in _written(with_progress(facts.read(), doing), writer):
-                pass
-            writer.finish(facts.name, facts.fingerprint)
-        log.info("tokenised %s into %s", facts.name, entry)
-        store = open_entry(entry)
-        if store is None:
-            raise OSError(f"what was written to {entry} does not read back the same")
-        return store
 
 
 def inspect(
@@ -229,8 +160,8 @@ def inspect(
 
     `split` is the one to evaluate on, `needed_tokens` the longest window there + 1; without `context_length`
     only that split is checked. A document has at most as many tokens as bytes, so what is refused here cannot
-    work; `check_lengths` is the exact test. Raises UserError for wrong settings, an empty split, a split that
-    repeats the training text, or documents that are too short.
+    work; `check_lengths` is the exact test. Raises UserError for wrong settings, an empty split, or documents
+    that are too short.
     """
     check_tokenizer(tokenizer)
     facts = read_facts(data)
@@ -240,9 +171,6 @@ def inspect(
             problem = f"the {each} split is empty (documents: {counts})"
             hint = "splits hold whole documents: give more text, or larger shares in data.split"
             raise UserError("data", facts.name, problem, hint=hint)
-    if context_length is not None and facts.copies.get(split) == len(facts.sizes[split]):
-        problem = f"every document of the {split} split holds the same text as one of the training split"
-        raise UserError("data", facts.name, problem, hint="give documents that differ")
     _check(facts.sizes, split, needed_tokens, context_length, "bytes")
     return facts
 
@@ -276,15 +204,16 @@ def corpus_notes(
     fits = [size for size in train if size > context_length]
     if sum(fits) <= FEW * sum(train):
         notes.append(
-            f"only {len(fits):,} of {len(train):,} training documents are longer than {context_length} "
-            f"{unit}, {sum(fits) / max(1, sum(train)):.0%} of the text: nothing else is trained on"
+            f"only {len(fits):,} of {number_of(len(train), 'training document')} "
+            f"{'is' if len(fits) == 1 else 'are'} longer than {context_length} {unit}, "
+            f"{sum(fits) / max(1, sum(train)):.0%} of the text: nothing else is trained on"
         )
     count = sum(size > window for size in sizes[split])
     if count < FEW_DOCUMENTS:
         few = f"too few for a 95% CI, which needs {MIN_DOCUMENTS}"
         rough = f"a 95% CI is rough below {FEW_DOCUMENTS}"
-        reach = f"{count} {split} documents are longer than {window} {unit}"
-        notes.append(f"{reach}: {few if count < MIN_DOCUMENTS else rough}")
+        reach = f"{number_of(count, f'{split} document')} {'is' if count == 1 else 'are'} longer"
+        notes.append(f"{reach} than {window} {unit}: {few if count < MIN_DOCUMENTS else rough}")
     return notes
 
 
@@ -297,7 +226,7 @@ def list_corpora() -> list[dict[str, Any]]:
         settings = yaml.safe_load(text)
         description, licence, size = about.groups("") if about else ("", "", "")
         row = {"name": name, "description": description, "licence": licence.strip(), "size": size.strip()}
-        source = {"source": str(settings["source"]), "network": registry.is_streamed(settings)}
+        source = {"source": str(settings["source"]), "network": sources.is_streamed(settings)}
         rows.append({**row, **source, "cached": _is_cached(settings)})
     return rows
 
@@ -305,7 +234,7 @@ def list_corpora() -> list[dict[str, Any]]:
 def _is_cached(data: dict[str, Any]) -> bool:
     """Return whether the text of a pinned stream, at this revision and limit, is in the cache."""
     try:
-        known = known_figures(registry.pinned_identity(data))
-    except (UserError, RunError):  # incomplete (data.paths), or a branch that nobody can resolve now
+        known = known_figures(sources.pinned_identity(data))
+    except UserError:  # incomplete (data.paths)
         return False
-    return known is not None and _stream_entry(known["fingerprint"]).is_dir()
+    return known is not None and entry_of(known["fingerprint"], BYTES).is_dir()

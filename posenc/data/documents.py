@@ -1,20 +1,28 @@
-"""Documents, the split and group each one belongs to, and the fingerprint of a corpus."""
+"""Documents: how one text is cut into them, the split and group of each, and the fingerprint of a corpus."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 SPLITS = ("train", "validation", "test")
 KINDS = 6  # of what is not read, named one by one
+# ` = Title = ` opens an article of WikiText; its sections have two or more signs on each side
+TITLE = re.compile(r" = [^=\n]+ = ?\n?")
+HEADING = re.compile(r"(#{1,6}) \S")
+FENCE = re.compile(r" {0,3}(```|~~~)")
+MARKDOWN = (".md", ".markdown")  # elsewhere a `#` is a comment
+LEAST_SECTIONS = 30  # with fewer a split may be empty, or hold too few documents for an interval
+CHUNKS, LEAST_CHUNK = 200, 4096  # how many, and characters of each: 40 test documents of a book of 1 MB
 
 
 @dataclass(frozen=True)
 class Document:
-    """One text. `text` is UTF-8; `split` is None until the registry assigns one.
+    """One text. `text` is UTF-8; `split` is None until one is assigned.
 
     `id` is unique in its corpus and relative to it, so that moving a folder changes nothing.
     """
@@ -33,11 +41,16 @@ class Notes:
 
     def text(self) -> list[str]:
         """Return what the user is told, a line each."""
-        kinds = self.not_read.most_common()
+        kinds = sorted(self.not_read.items(), key=lambda kind: (-kind[1], kind[0]))
         named = [f"{count:,} {kind}" for kind, count in kinds[:KINDS] if count]
         if rest := sum(count for _, count in kinds[KINDS:]):
             named.append(f"{rest:,} others")
         return [*([f"not read: {', '.join(named)}"] if named else []), *self.lines]
+
+
+def number_of(count: int, noun: str) -> str:
+    """Return `1 document`, `2,000 documents`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def split_of(document_id: str, fractions: Mapping[str, float]) -> str:
@@ -64,32 +77,93 @@ def groups_of(ids: Sequence[str]) -> list[int] | None:
     """
     paths = [one.split("/") for one in ids]
     folders = [path[:-1] for path in paths] or [[]]
-    shared = itertools.takewhile(
-        lambda pair: pair[0] == pair[1], zip(min(folders), max(folders), strict=False)
-    )
-    depth = len(list(shared)) + 1
+    ends = zip(min(folders), max(folders), strict=False)
+    depth = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], ends))) + 1
     numbers: dict[tuple[str, ...], int] = {}
     groups = [numbers.setdefault(tuple(path[:depth]), len(numbers)) for path in paths]
     return groups if len(numbers) < len(ids) else None
 
 
-class Fingerprint:
-    """sha256 over id, split, length and text of documents that are added in the order of their ids."""
-
-    def __init__(self) -> None:
-        self._total = hashlib.sha256()
-
-    def add(self, document: Document) -> None:
+def fingerprint_of(documents: Iterable[Document]) -> str:
+    """Return the sha256 over id, split, length and text of documents in the order of their ids."""
+    total = hashlib.sha256()
+    for document in documents:
         name = _utf8(document.id)
         # lengths first, so that no two different corpora give the same stream of bytes
-        self._total.update(f"{len(name)} {document.split} {len(document.text)}\n".encode())
-        self._total.update(name)
-        self._total.update(document.text)
-
-    def hexdigest(self) -> str:
-        return self._total.hexdigest()
+        total.update(f"{len(name)} {document.split} {len(document.text)}\n".encode())
+        total.update(name)
+        total.update(document.text)
+    return total.hexdigest()
 
 
 def _utf8(name: str) -> bytes:
     # file names that are no valid text reach Python as lone surrogates
     return name.encode("utf-8", "surrogatepass")
+
+
+def articles(lines: Iterable[str]) -> list[str]:
+    """Join WikiText's rows (one line each, blank ones too) to articles.
+
+    Lines before the first title make an article of their own.
+    """
+    rows = list(lines)
+    # blank rows come with or without their line end
+    return _joined([row if row.endswith("\n") else row + "\n" for row in rows], _titles(rows))
+
+
+def sections(name: str, text: str) -> tuple[list[str], str]:
+    """Cut the text of one file, and say how: at its headings where there are enough, else in chunks.
+
+    Of Markdown's levels the highest with enough headings is taken, those above it included.
+    """
+    rows = re.findall(r"[^\n]*\n|[^\n]+", text)
+    if len(starts := _titles(rows)) >= LEAST_SECTIONS:
+        return _joined(rows, starts), "cut at ' = Title = ' lines"
+    levels = _heading_levels(rows) if name.lower().removesuffix(".gz").endswith(MARKDOWN) else {}
+    for level in range(1, 7):
+        starts = []
+        for row in (row for row, found in levels.items() if found <= level):
+            # a heading right after another one ("# Part", "## Chapter") opens no document of its own
+            if not starts or any(line.strip() for line in rows[starts[-1] + 1 : row]):
+                starts.append(row)
+        if len(starts) >= LEAST_SECTIONS:
+            return _joined(rows, starts), f"cut at its headings ({'#' * level})"
+    return _chunks(text), f"cut in chunks: fewer than {LEAST_SECTIONS} headings, and no data.separator"
+
+
+def _titles(rows: Sequence[str]) -> list[int]:
+    """Return the rows that are titles between blank lines: a few table rows look like titles and are not."""
+
+    def blank(i: int) -> bool:
+        return not 0 <= i < len(rows) or not rows[i].strip()
+
+    return [i for i, row in enumerate(rows) if TITLE.fullmatch(row) and blank(i - 1) and blank(i + 1)]
+
+
+def _heading_levels(rows: Sequence[str]) -> dict[int, int]:
+    """Return the level of each row that is a Markdown heading; in fenced code a `#` is a comment."""
+    levels, fence = {}, None
+    for i, row in enumerate(rows):
+        if mark := FENCE.match(row):
+            fence = mark[1] if fence is None else None if fence == mark[1] else fence
+        elif fence is None and (heading := HEADING.match(row)):
+            levels[i] = len(heading[1])
+    return levels
+
+
+def _joined(rows: Sequence[str], starts: Sequence[int]) -> list[str]:
+    edges = [0, *(i for i in starts if i > 0), len(rows)]
+    pieces = ["".join(rows[a:b]) for a, b in itertools.pairwise(edges)]
+    return [piece for piece in pieces if piece.strip()]
+
+
+def _chunks(text: str) -> list[str]:
+    """Cut into pieces of about equal length, after a blank line where there is one, else after a line."""
+    size, start, pieces = max(LEAST_CHUNK, -(-len(text) // CHUNKS)), 0, []
+    while len(text) - start > 1.5 * size:
+        least, most = start + size, start + size + size // 2
+        found = (text.find(mark, least, most) + len(mark) for mark in ("\n\n", "\n", " "))
+        end = next((end for end in found if end > least), least)
+        pieces.append(text[start:end])
+        start = end
+    return [piece for piece in (*pieces, text[start:]) if piece.strip()]

@@ -11,25 +11,29 @@ import functools
 import json
 import mmap
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from filelock import Timeout
 
 from posenc.core.atomic_files import (
+    cannot_write,
     canonical,
     digest_of,
+    file_lock,
     read_sealed,
     sha256_of_file,
     sync,
     write_sealed,
 )
-from posenc.core.errors import UserError
+from posenc.core.console import say
+from posenc.core.errors import UserError, visible
 from posenc.core.paths import cache_dir
-from posenc.data.documents import SPLITS, groups_of
+from posenc.data.documents import SPLITS, Document, groups_of
 from posenc.data.tokenizers import Tokenizer
 
 LAYOUT = 2  # raised when the files below change their meaning
@@ -104,78 +108,77 @@ def entry_of(fingerprint: str, tokenizer: Mapping[str, Any]) -> Path:
     return tokens_dir() / digest_of({"fingerprint": fingerprint, "tokenizer": tokenizer, "layout": LAYOUT})
 
 
-class EntryWriter:
-    """Take documents in the order of their ids within each split, then `finish`. All raise OSError."""
-
-    def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
-        self.folder, self.tokenizer = folder, tokenizer
-        self.dtype = smallest_dtype(tokenizer.vocab_size)
-        self._rows: list[tuple[str, str, int]] = []
-        self._files: dict[str, BinaryIO] = {}
-
-    def add(self, document: str, split: str, ids: npt.NDArray[Any], sizes: npt.NDArray[Any] | None) -> None:
-        """Append a document's tokens and the bytes each stands for (None: one each)."""
-        self._write(TOKENS, ids.astype(self.dtype))
-        if sizes is not None:
-            self._write(TOKEN_BYTES, sizes.astype(np.uint32))
-        self._rows.append((document, split, len(ids)))
-
-    def finish(self, name: str, fingerprint: str) -> None:
-        """Write the manifest and move the folder into place. Raises UserError where there is no text."""
-        self.close()
-        if not sum(length for _, _, length in self._rows):
-            raise UserError("data", name, "holds no text")
-        (self.folder / DOCUMENTS).write_bytes(canonical(self._rows))
-        files = [*self._files, DOCUMENTS]
-        for file in files:
-            sync(self.folder / file)
-        manifest = {
-            "layout": LAYOUT,
-            "corpus": name,
-            "fingerprint": fingerprint,
-            "tokenizer": self.tokenizer.identity(),
-            "vocab_size": self.tokenizer.vocab_size,
-            "dtype": self.dtype.newbyteorder("<").str,
-            "files": {file: sha256_of_file(self.folder / file) for file in files},
-        }
-        write_sealed(self.folder / "manifest.json", manifest)
-        entry = entry_of(fingerprint, self.tokenizer.identity())
-        if open_entry(entry) is None:
-            shutil.rmtree(entry, ignore_errors=True)
-            self.folder.rename(entry)
-            sync(entry.parent)
-
-    def close(self) -> None:
-        for file in self._files.values():
-            file.close()
-
-    def _write(self, file: str, values: npt.NDArray[Any]) -> None:
-        if file not in self._files:
-            self._files[file] = (self.folder / file).open("wb")
-        self._files[file].write(values.tobytes())
-
-
 @contextlib.contextmanager
-def build_entry(key: str, tokenizer: Tokenizer) -> Iterator[EntryWriter]:
-    """Yield a writer into a temporary folder that is removed afterwards; the caller holds the lock of `key`.
+def cache_lock(path: Path, doing: str, *, needed: int | None = None) -> Iterator[None]:
+    """Hold a lock of the cache; a second process waits and says for what.
 
-    So a folder that is there was left by a killed process. Raises OSError.
+    Any OSError becomes a RunError that says path, bytes `needed` and free.
     """
-    folder = tokens_dir() / f".{key}"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    writer = EntryWriter(folder, tokenizer)
     try:
-        yield writer
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = file_lock(path)
+        try:
+            held = lock.acquire(timeout=1)
+        except Timeout:
+            say(visible(f"waiting for another process that is {doing}"))
+            held = lock.acquire()
+        with held:
+            yield
+    except OSError as error:
+        hint = "POSENC_CACHE=FOLDER puts the cache elsewhere"
+        raise cannot_write(path.parent, error, needed=needed, hint=hint) from error
+
+
+def write_entry(
+    entry: Path, name: str, fingerprint: str, tokenizer: Tokenizer, documents: Sequence[Document]
+) -> None:
+    """Write the tokens of documents, in the order of their ids; the caller holds the entry's lock.
+
+    Raises UserError where there is no text, OSError.
+    """
+    folder = entry.with_name(f".{entry.name}")
+    shutil.rmtree(folder, ignore_errors=True)  # a killed process left it
+    folder.mkdir(parents=True)
+    try:
+        manifest = _write_files(folder, tokenizer, documents)
+        if not (folder / TOKENS).stat().st_size:
+            raise UserError("data", name, "holds no text")
+        facts = {"corpus": name, "fingerprint": fingerprint, "tokenizer": tokenizer.identity()}
+        write_sealed(folder / "manifest.json", {**manifest, **facts})
+        shutil.rmtree(entry, ignore_errors=True)
+        folder.rename(entry)
+        sync(entry.parent)
     finally:
-        writer.close()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_files(folder: Path, tokenizer: Tokenizer, documents: Iterable[Document]) -> dict[str, Any]:
+    """Write all files but the manifest, and return what it says of them."""
+    rows, dtype = [], smallest_dtype(tokenizer.vocab_size)
+    with (folder / TOKENS).open("wb") as tokens, (folder / TOKEN_BYTES).open("wb") as token_bytes:
+        for document, ids, sizes in tokenizer.encode_all(documents):
+            tokens.write(ids.astype(dtype).tobytes())
+            if sizes is not None:
+                token_bytes.write(sizes.astype(np.uint32).tobytes())
+            rows.append((document.id, document.split, len(ids)))
+    (folder / DOCUMENTS).write_bytes(canonical(rows))
+    if tokenizer.name == "bytes":
+        (folder / TOKEN_BYTES).unlink()
+    files = sorted(folder.iterdir())
+    for file in files:
+        sync(file)
+    return {
+        "layout": LAYOUT,
+        "vocab_size": tokenizer.vocab_size,
+        "dtype": dtype.newbyteorder("<").str,
+        "files": {file.name: sha256_of_file(file) for file in files},
+    }
 
 
 def open_entry(entry: Path) -> TokenStore | None:
     """Return the store in a folder, or None when it is absent or a single bit of it has changed."""
     manifest = read_sealed(entry / "manifest.json")
-    if manifest is None or manifest.get("layout") != LAYOUT:
+    if manifest is None:
         return None
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         if any(sha256_of_file(entry / name) != digest for name, digest in manifest["files"].items()):

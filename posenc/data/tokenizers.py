@@ -14,16 +14,16 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from posenc.core.atomic_files import digest_of, read_sealed, write_sealed
+from posenc.core.atomic_files import cannot_write, digest_of, read_sealed, write_sealed
 from posenc.core.console import run_interruptible, say
-from posenc.core.errors import RunError, UserError
+from posenc.core.errors import UserError
 from posenc.core.paths import cache_dir, expanded
 from posenc.core.signature import check_arguments
 from posenc.data.documents import Document
-from posenc.data.hub import reachable, unreachable
-from posenc.data.progress import cache_lock
+from posenc.data.hub import load_failed, reachable, unreachable
 
-Encoded = tuple[npt.NDArray[Any], npt.NDArray[Any] | None]
+# a document, its ids, and the bytes of text that each stands for (None: one each), which sum to all
+Encoded = tuple[Document, npt.NDArray[Any], npt.NDArray[Any] | None]
 BATCH = 64  # documents handed to the library's threads at once,
 BATCH_BYTES = 2**21  # or fewer, where they are long: it takes 100 to 300 times the memory of the text
 
@@ -33,7 +33,7 @@ class Text(Protocol):
 
     train_fingerprint: str
 
-    def read(self) -> Iterable[Document]: ...
+    def read(self) -> list[Document]: ...
 
 
 class ByteTokenizer:
@@ -46,10 +46,9 @@ class ByteTokenizer:
     def identity(self) -> dict[str, Any]:
         return {"name": self.name}
 
-    def encode_all(self, texts: Iterable[bytes]) -> Iterator[Encoded]:
-        """Yield for each text ids, and its bytes that each stands for (None: one each); they sum to all."""
-        for text in texts:
-            yield np.frombuffer(text, dtype=np.uint8), None
+    def encode_all(self, documents: Iterable[Document]) -> Iterator[Encoded]:
+        for document in documents:
+            yield document, np.frombuffer(document.text, dtype=np.uint8), None
 
 
 class LibraryTokenizer:
@@ -70,14 +69,13 @@ class LibraryTokenizer:
         # what it is, not how it was made: a trained one and its copy in a run are the same tokenizer
         return {"name": "tokenizers", "sha256": hashlib.sha256(str(self.definition).encode()).hexdigest()}
 
-    def encode_all(self, texts: Iterable[bytes]) -> Iterator[Encoded]:
-        for batch in _batches(texts):
-            encodings = self._library.encode_batch(
-                [text.decode("utf-8") for text in batch], add_special_tokens=False
-            )
-            for text, encoding in zip(batch, encodings, strict=True):
+    def encode_all(self, documents: Iterable[Document]) -> Iterator[Encoded]:
+        for batch in _batches(documents):
+            texts = [document.text.decode("utf-8") for document in batch]
+            encodings = self._library.encode_batch(texts, add_special_tokens=False)
+            for document, encoding in zip(batch, encodings, strict=True):
                 ends = np.array([end for _, end in encoding.offsets], dtype=np.int64)
-                yield np.array(encoding.ids, dtype=np.uint32), bytes_per_token(text, ends)
+                yield document, np.array(encoding.ids, dtype=np.uint32), bytes_per_token(document.text, ends)
 
 
 Tokenizer = ByteTokenizer | LibraryTokenizer
@@ -97,15 +95,14 @@ def bytes_per_token(text: bytes, ends: npt.NDArray[np.int64]) -> npt.NDArray[np.
     return np.diff(reached, prepend=0).astype(np.uint32)
 
 
-def _batches(texts: Iterable[bytes]) -> Iterator[list[bytes]]:
-    batch: list[bytes] = []
-    for text in texts:
-        batch.append(text)
-        if len(batch) == BATCH or sum(map(len, batch)) >= BATCH_BYTES:
+def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    batch: list[Document] = []
+    for document in documents:
+        batch.append(document)
+        if len(batch) == BATCH or sum(len(one.text) for one in batch) >= BATCH_BYTES:
             yield batch
             batch = []
-    if batch:
-        yield batch
+    yield batch
 
 
 def check_tokenizer(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,17 +152,16 @@ def _bpe(facts: Text, *, vocab_size: int) -> Tokenizer:
     asked = {"name": "bpe", "vocab_size": vocab_size, "trained_on": facts.train_fingerprint}
     path = cache_dir() / "tokenizers" / f"{digest_of(asked)}.json"
     if (known := read_sealed(path)) is None:
-        doing = f"training the tokenizer of {vocab_size:,} tokens"
-        with cache_lock(path.with_suffix(".lock"), doing):
-            known = read_sealed(path)  # another process may have trained it while this one waited
-            if known is None:
-                texts = (d.text.decode() for d in facts.read() if d.split == "train")
-                known = {"definition": _train_bpe(texts, vocab_size, doing)}
-                write_sealed(path, known)
+        texts = (d.text.decode() for d in facts.read() if d.split == "train")
+        known = {"definition": _train_bpe(texts, vocab_size)}
+        try:
+            write_sealed(path, known)
+        except OSError as error:
+            raise cannot_write(path, error, hint="POSENC_CACHE=FOLDER puts the cache elsewhere") from error
     return LibraryTokenizer("bpe", known["definition"])
 
 
-def _train_bpe(texts: Iterable[str], vocab_size: int, doing: str) -> str:
+def _train_bpe(texts: Iterable[str], vocab_size: int) -> str:
     """Train a byte-level BPE and return its JSON; a signal stops it."""
     from tokenizers import Tokenizer as Library
     from tokenizers import decoders, models, pre_tokenizers, trainers
@@ -180,7 +176,7 @@ def _train_bpe(texts: Iterable[str], vocab_size: int, doing: str) -> str:
         library.train_from_iterator(texts, trainer)
         return str(library.to_str())
 
-    say(doing)
+    say(f"training the tokenizer of {vocab_size:,} tokens")
     return run_interruptible(train)
 
 
@@ -213,11 +209,8 @@ def _download(name: str, revision: str) -> Path:
     try:
         return Path(hf_hub_download(name, "tokenizer.json", revision=revision, local_files_only=not online))
     except Exception as error:  # of five packages; all final here
-        ways_out = "tokenizer.path=FILE for a tokenizer.json; tokenizer=bpe; tokenizer=bytes"
-        if not online:
-            raise unreachable(f"the tokenizer {name}", ways_out) from error
-        problem = f"the hub gave no tokenizer {name}: {str(error)[:200]}"
-        raise RunError(problem, hint=f"ways out: {ways_out}") from error
+        what, ways = f"the tokenizer {name}", "tokenizer.path=FILE (a tokenizer.json); tokenizer=bpe or bytes"
+        raise (load_failed(what, error, ways) if online else unreachable(what, ways)) from error
 
 
 BUILDERS: dict[str, Callable[..., Tokenizer]] = {"bytes": _bytes, "bpe": _bpe, "hf": _hf}

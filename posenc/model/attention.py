@@ -6,7 +6,6 @@ B batch, T queries, S keys, H heads, D head width.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch.nn.functional as F
@@ -58,28 +57,7 @@ class Attention(nn.Module):
 
 
 ATTENTIONS: dict[str, type[Attention] | type[LatentAttention]] = {"mha": Attention, "mla": LatentAttention}
-
-
-@dataclass(frozen=True)
-class AttentionChoice:
-    """Which attention, its parameters, and the options that act beside the encoding."""
-
-    name: str = "mha"
-    params: Mapping[str, Any] | None = None
-    window: int | None = None
-    scale: Scale = "none"
-
-    @property
-    def attention(self) -> type[Attention] | type[LatentAttention]:
-        return ATTENTIONS[self.name]
-
-    def build(self, d_model: int, n_heads: int, layer: int) -> Attention | LatentAttention:
-        """Build one layer's attention. Raises ValueError for a parameter out of range."""
-        return self.attention(d_model, n_heads, layer, **(self.params or {}))
-
-    def encoded_width(self, head_dim: int) -> int:
-        """Return the head width that an encoding sees."""
-        return self.attention.encoded_width(head_dim, **(self.params or {}))
+OPTIONS = ("window", "scale")  # of every attention
 
 
 def resolve_attention(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,20 +65,17 @@ def resolve_attention(settings: Mapping[str, Any]) -> dict[str, Any]:
     name = settings.get("name")
     if not isinstance(name, str) or name not in ATTENTIONS:
         raise UserError("attention", name, "there is no such attention", allowed=sorted(ATTENTIONS))
-    given = {key: value for key, value in settings.items() if key != "name"}
-    options = {key: value for key, value in given.items() if key in ("window", "scale")}
-    own = {key: value for key, value in given.items() if key not in options}
+    options = {key: settings[key] for key in OPTIONS if key in settings}
     return {
         "name": name,
-        **check_arguments(ATTENTIONS[name], own, "attention"),
+        **check_arguments(ATTENTIONS[name], own_parameters(settings), "attention"),
         **check_arguments(_options, options, "attention"),
     }
 
 
-def attention_choice(settings: Mapping[str, Any]) -> AttentionChoice:
-    """Return the choice that resolved settings describe."""
-    params = {key: value for key, value in settings.items() if key not in ("name", "window", "scale")}
-    return AttentionChoice(settings["name"], params, settings["window"], settings["scale"])
+def own_parameters(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of the chosen attention alone."""
+    return {key: value for key, value in settings.items() if key not in ("name", *OPTIONS)}
 
 
 def _options(*, window: int | None, scale: Scale) -> None:

@@ -5,7 +5,7 @@ B batch, S tokens of the window, T the last of them that are asked for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from posenc.core.seeds import generator_for
 from posenc.encodings.base import Encoding
 from posenc.encodings.sum import Composed
-from posenc.model.attention import Attention, AttentionChoice
+from posenc.model.attention import Attention
 from posenc.model.fused import rms_norm, rms_norm_for_product, squared_relu
 from posenc.model.mla import LatentAttention
 
-BACKWARD = 2  # backward FLOPs per forward FLOP: a product for the input's gradient and one for the weight's
+MakeAttention = Callable[[int, int, int], Attention | LatentAttention]
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ class Mlp(nn.Module):
 class Block(nn.Module):
     """Attention, then the MLP, each with a norm before it and a residual connection."""
 
-    def __init__(self, shape: ModelShape, layer: int, attention: AttentionChoice) -> None:
+    def __init__(self, shape: ModelShape, layer: int, attention: MakeAttention) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(shape.d_model)
-        self.attention = attention.build(shape.d_model, shape.n_heads, layer)
+        self.attention = attention(shape.d_model, shape.n_heads, layer)
         self.mlp_norm = nn.RMSNorm(shape.d_model)
         self.mlp = Mlp(shape.d_model, shape.mlp_ratio * shape.d_model)
 
@@ -77,8 +77,9 @@ class Decoder(nn.Module):
         vocab_size: int,
         encoding: Encoding,
         options: Sequence[Encoding] = (),
-        attention: AttentionChoice | None = None,
+        attention: MakeAttention = Attention,
     ) -> None:
+        """`attention(d_model, n_heads, layer)` makes that of a block; ValueError for parameters out of range."""
         super().__init__()
         self.shape = shape
         self.vocab_size = vocab_size
@@ -86,9 +87,10 @@ class Decoder(nn.Module):
         self.options = nn.ModuleList(options)
         # in a tuple, so that its parameters are not registered under a second name
         self._effective = (Composed(encoding.shape, (encoding, *options)) if options else encoding,)
-        self.embedding = _embedding(vocab_size, shape.d_model)  # also the output map
-        choice = attention or AttentionChoice()
-        self.blocks = nn.ModuleList(Block(shape, layer, choice) for layer in range(shape.n_layers))
+        # Also the output map. `initialize` fills it: drawn on the meta device, as in every check of a command,
+        # torch would import its compiler (2 s).
+        self.embedding = nn.Embedding.from_pretrained(torch.empty(vocab_size, shape.d_model), freeze=False)
+        self.blocks = nn.ModuleList(Block(shape, layer, attention) for layer in range(shape.n_layers))
         self.norm = nn.RMSNorm(shape.d_model)
 
     @property
@@ -127,17 +129,6 @@ class Decoder(nn.Module):
         """Return the encoding's positions for a window of n tokens: (n,) int64 on the model's device."""
         encoding = self.effective_encoding if encoding is None else encoding
         return encoding.positions(n, self.training, generator).to(self.embedding.weight.device)
-
-
-def _embedding(vocab_size: int, d_model: int) -> nn.Embedding:
-    """Make `nn.Embedding(vocab_size, d_model)`, with values drawn only where there is storage.
-
-    Drawn on the meta device, as in every check of a command, torch imports its compiler (2 s).
-    """
-    weight = torch.empty(vocab_size, d_model)
-    if not weight.is_meta:
-        nn.init.normal_(weight)
-    return nn.Embedding.from_pretrained(weight, freeze=False)
 
 
 @torch.no_grad()
@@ -195,15 +186,13 @@ def forward_flops(model: Decoder, length: int) -> int:
     window as in PaLM (arXiv 2204.02311, appendix B), twice what a causal mask needs. Not counted: norms,
     softmax, the optimizer, and what an encoding adds.
     """
-    attention = 0
+    widths = 0  # of a query or key, and of a value, of every head
     for own in model.modules():
-        if not isinstance(own, Attention | LatentAttention):
-            continue
-        keys = own.head_dim + getattr(own, "rope_dim", 0)  # width of a query and a key; values: head_dim
-        attention += 2 * own.n_heads * (keys + own.head_dim) * length
-    return 2 * product_weights(model) + attention
+        if isinstance(own, Attention | LatentAttention):
+            widths += own.n_heads * (2 * own.head_dim + getattr(own, "rope_dim", 0))
+    return 2 * product_weights(model) + 2 * widths * length
 
 
 def training_flops(model: Decoder, length: int) -> int:
-    """Count the FLOPs a token of one training step: 6 N + 3 times the attention's."""
-    return (1 + BACKWARD) * forward_flops(model, length)
+    """Count the FLOPs a token of one training step: each product needs two more in the backward pass."""
+    return 3 * forward_flops(model, length)

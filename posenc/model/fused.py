@@ -34,7 +34,7 @@ def rms_norm_for_product(x: Tensor, weight: Tensor) -> Tensor:
 
     The loss needs this: autocast ignores products with `out=`, which would be made in float32.
     """
-    device = x.device.type
+    x, device = x.to(weight.dtype), x.device.type  # mixed dtypes (a bf16 latent) are slow and warn
     if torch.compiler.is_compiling() or not torch.is_autocast_enabled(device):
         return rms_norm(x, weight)
     dtype = torch.get_autocast_dtype(device)

@@ -46,6 +46,7 @@ class Masked:
     def __init__(self, encoding: Encoding, pos: Tensor, layer: int, queries: int) -> None:
         self.encoding, self.pos, self.layer = encoding, pos, layer
         self.keys, self.queries = len(pos), queries
+        self.query_pos = pos[len(pos) - queries :]
         hooks = encoding.hooks
         self.has_bias = bool(hooks & {"bias", "distance_bias"})
         self.has_visible = "visible" in hooks
@@ -70,14 +71,10 @@ class Masked:
         future = torch.full((len(table), self.keys - 1), self.future, device=device)
         return torch.cat((table, future), dim=-1)
 
-    def _block_positions(self, start: int, stop: int, seen: int) -> tuple[Tensor, Tensor]:
-        offset = self.keys - self.queries
-        return self.pos[offset + start : offset + stop], self.pos[:seen]
-
     def bias(self, start: int, stop: int, seen: int) -> Tensor:
         """Return the bias of a block of queries, (H or 1, T block, S) float32, with `self.future`."""
         if self.strip is None:
-            return self.encoding.bias(*self._block_positions(start, stop, seen), self.layer)
+            return self.encoding.bias(self.query_pos[start:stop], self.pos[:seen], self.layer)
         # Row i of the window reads the strip from S-1-i on: its own key falls on distance 0.
         first = self.queries - stop  # S-1-i of the block's last query
         rows = self.strip[:, first : first + seen + stop - start - 1].unfold(-1, seen, 1)
@@ -91,7 +88,7 @@ class Masked:
         causal = rows[:, None] >= keys
         if not self.has_visible:
             return causal
-        visible = self.encoding.visible(*self._block_positions(start, stop, seen), self.layer)
+        visible = self.encoding.visible(self.query_pos[start:stop], self.pos[:seen], self.layer)
         return causal & (visible | (rows[:, None] == keys))  # no row without a key: its softmax is nan
 
     def additive(self, start: int, stop: int, seen: int) -> Tensor:

@@ -70,9 +70,11 @@ class LatentAttention(nn.Module):
         batch, length, d_model = x.shape
         heads, width = self.n_heads, self.head_dim
         latent, k_rotary = self.kv_down(x).split((self.kv_rank, self.rope_dim), dim=-1)
-        kv = self.kv_up(_normed(latent, self.kv_norm)).view(batch, length, 2, heads, width)
+        kv = self.kv_up(rms_norm_for_product(latent, self.kv_norm.weight)).view(
+            batch, length, 2, heads, width
+        )
         k_content, v = (part.transpose(1, 2) for part in kv.unbind(2))  # (B, H, S, D)
-        q = self.q_up(_normed(self.q_down(x[:, -n_targets:]), self.q_norm))
+        q = self.q_up(rms_norm_for_product(self.q_down(x[:, -n_targets:]), self.q_norm.weight))
         q = q.view(batch, n_targets, heads, width + self.rope_dim).transpose(1, 2)  # (B, H, T, D + D_R)
         q_content, q_rotary = q.split((width, self.rope_dim), dim=-1)
         k_rotary = k_rotary[:, None]  # (B, 1, S, D_R)
@@ -83,8 +85,3 @@ class LatentAttention(nn.Module):
         k = torch.cat((k_content, k_rotary.expand(-1, heads, -1, -1)), dim=-1)  # (B, H, S, D + D_R)
         y = attend(q, k, v, x, pos, encoding, self.layer, rotated=True)  # (B, H, T, D)
         return self.out(y.transpose(1, 2).reshape(batch, n_targets, d_model))  # (B, T, d_model)
-
-
-def _normed(latent: Tensor, norm: nn.RMSNorm) -> Tensor:
-    # under autocast the latent is bf16 and the norm's weight float32: mixed, the norm is slow and warns
-    return rms_norm_for_product(latent.to(norm.weight.dtype), norm.weight)

@@ -10,7 +10,7 @@ from posenc.core.errors import UserError
 from posenc.report.captions import millions
 from posenc.report.table import CellText, Report, Table
 from posenc.report.writers import color_of, markdown, terminal, width_of, write
-from posenc.results.against import Entry, PaperComparison
+from posenc.results.frame import Entry, PaperComparison
 from posenc.results.schema import SCHEMA_VERSION, printed, printed_change
 from posenc.results.settings import as_text
 
@@ -51,8 +51,8 @@ def report_of(found: PaperComparison) -> Report:
             f"measured: {size} parameters, {as_text(ours['corpus'])}, {ours['protocol']}, nats per token, "
             f"T = {as_text(ours['context_length'])}, {millions(ours['tokens'])} tokens, "
             f"seeds {', '.join(map(str, ours['seeds']))}",
-            "change: against T, in nats per token, ± SD over seeds. Corpus, model, tokenizer and length differ: "
-            + "compare its direction, not its size",
+            "change: against T, in nats per token, ± SD over seeds. Corpus, model, "
+            "tokenizer and length differ: compare its direction, not its size",
         ],
         gap=True,
     )

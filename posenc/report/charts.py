@@ -1,31 +1,65 @@
-"""Turn comparisons into Vega-Lite charts: lines with bands over seeds, a legend and a nearest point.
+"""Build Vega-Lite charts of results, for the page and, drawn by vl-convert, as PNG, SVG or PDF.
 
-Row names are data of a chart and never part of an expression. Colours are those of the page's style sheet.
+`chart.json` has the layers. Row names are data of a chart and never part of an expression. Colours are names
+of the page's style sheet, which become plain colours in a file.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
-from posenc.report.captions import length, millions, unit_of
-from posenc.report.colors import Style
-from posenc.report.plots.series import MOST_BANDS, Names, Series, series_of, training_series
-from posenc.report.table import cell_lines
-from posenc.results.cells import Cell
-from posenc.results.comparison import Comparison
+from posenc.core.atomic_files import write_bytes_atomic
+from posenc.core.errors import RunError, UserError, visible
+from posenc.core.paths import output_file
+from posenc.report.captions import unit_of
+from posenc.report.series import (
+    SMOOTHED,
+    Names,
+    Point,
+    band_is,
+    context_points,
+    measured,
+    missing,
+    panel_titles,
+    per_bit,
+    runs_of,
+    source,
+    training_points,
+)
+from posenc.results.cells import PROBES, short_note
+from posenc.results.comparison import Column, Comparison
 from posenc.results.load import Run
+from posenc.results.schema import printed, printed_change
 
-TICKS = [sign * tick for tick in (0.02, 0.1, 0.5, 1, 2, 5) for sign in (-1, 1)] + [0]
-FINE = 0.02  # a change of this size: the axis is logarithmic beyond
-DIGITS = 6  # significant ones of a coordinate
+PLOTS = {
+    "context": "loss against context",
+    "change": "change against the loss at T, against context",
+    "positions": "loss by position in one long context",
+    "heatmap": "change against T by encoding and context",
+    "training": "training loss against tokens",
+    "probes": "induction and far-copy against context",
+}
+KIND = "context"  # where none is asked for
+FORMATS = ("png", "svg", "pdf")
+WIDTH = 5.5  # inches; 3.3 is a column of a paper
+NARROWEST, WIDEST = 1.0, 40.0  # inches
+
+TICKS = sorted({s * t for t in (0, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10) for s in (-1, 1)})
+FINE = 0.02  # changes: about linear up to here, logarithmic beyond
 DENSE = 16  # points of a line; of more none is marked
 MOST_TICKS = 8
-MOST_LOGGED = 120  # points of a training curve
-SHAPES = {  # by matplotlib's letters, as paths in a square from -1 to 1
+MOST_BANDS = 12  # lines: the bands of more would hide each other
+START = 0.05  # of a run's tokens: a loss higher than all that follows may leave the chart at the top
+DARKEST = 1.16  # of a shade: the ends of the colours are too dark for numbers
+SHAPES = {  # by the letters of colors.py, as paths in a square from -1 to 1
     "o": "M1,0A1,1,0,1,1,-1,0A1,1,0,1,1,1,0Z",
     "s": "M-.85,-.85H.85V.85H-.85Z",
     "^": "M0,-1L1,.8H-1Z",
@@ -37,135 +71,301 @@ SHAPES = {  # by matplotlib's letters, as paths in a square from -1 to 1
     "X": "M-1,-.5L-.5,-1L0,-.5L.5,-1L1,-.5L.5,0L1,.5L.5,1L0,.5L-.5,1L-1,.5L-.5,0Z",
     "*": "M0,-1.2L.3,-.4L1.15,-.37L.48,.15L.71,.97L0,.5L-.71,.97L-.48,.15L-1.15,-.37L-.3,-.4Z",
 }
-Point = dict[str, Any]  # row, x, y, low and high: the ends of its band, text
-Looks = Mapping[str, tuple[int, Style]]  # by the row's name in the page: its number there, its style
+ON_PAPER = {"ink": "#1A1A1A", "faint": "#555555", "line": "#DDDDDD"}  # of the page's colours, in a file
+POINTS, DPI = 72, 200  # of an inch; of a PNG
+SMALL = 7  # points: the size of text that a paper's column asks for
+FONT = "Liberation Sans, Arial, Helvetica, sans-serif"  # vl-convert has the first
+HEIGHT = 150  # points, of a panel of lines
+NARROW_PANEL = 150  # points, with its axis
+CHARACTER = 3.4  # points, the width of one of small text
+
+Spec = dict[str, Any]
 
 
-def context_charts(comparison: Comparison, names: Names, looks: Looks) -> list[dict[str, Any]]:
-    """Return the charts of the loss and of its change against context or position; none without a number."""
-    losses = _context_points(comparison, names, change=False)
-    if not losses:
-        return []
-    curves, unit = any(row.curve for row in comparison.rows), unit_of(comparison.header)
-    axis = _context_axis(comparison, "position" if curves else "context")
-    charts = [_chart("Loss by position" if curves else "Loss against context", unit, losses, axis, looks)]
-    changes = _context_points(comparison, names, change=True)
-    if any(point["x"] != 1 for point in changes):
-        title = "Rise over the mean from T/2 to T" if curves else "Change against T"
-        charts.append(_chart(title, unit, changes, axis, looks, FINE))
-    return charts
+@dataclass
+class Chart:
+    """A chart of one or several panels; `spec` draws all of `data` as if it were one."""
+
+    title: str
+    spec: Spec
+    panels: list[str]
+    rows: list[str] = field(default_factory=list)  # of the legend: those with a number
+    notes: list[str] = field(default_factory=list)  # below a figure
+    own_scales: bool = False  # the panels do not share y
 
 
-def training_chart(
-    comparison: Comparison, runs: Sequence[Run], names: Names, looks: Looks
-) -> list[dict[str, Any]]:
-    """Return the chart of the training losses, thinned; none without any."""
-    points: list[Point] = []
-    for one in training_series(comparison, runs, names):
-        step = max(1, math.ceil(len(one.x) / MOST_LOGGED))
-        texts = [[f"{millions(round(x))} tokens", f"{y:.3f}"] for x, y in zip(one.x, one.y, strict=True)]
-        points += _points(one, texts, {*range(0, len(one.x), step), len(one.x) - 1} if one.x else ())
-    axis = {"title": "tokens trained on", "format": "~s", "tickCount": 5}
-    return [_chart("Training loss", "nats per token", points, axis, looks)] if points else []
+def chart(kind: str, runs: Sequence[Run], comparisons: Sequence[Comparison], names: Names) -> Chart | None:
+    """Return the chart of a kind (a key of PLOTS), a panel for each comparison; None without a number.
 
-
-# --- points
-
-
-def _context_points(comparison: Comparison, names: Names, change: bool) -> list[Point]:
-    """Return a point for each cell with a number."""
-    points: list[Point] = []
-    for one, row in zip(series_of(comparison, names, change), comparison.rows, strict=True):
-        texts = [_text(cell, comparison) for cell in row.cells]
-        points += _points(one, texts, range(len(texts)))
-    return points
-
-
-def _points(one: Series, texts: Sequence[Sequence[str]], places: Iterable[int]) -> Iterator[Point]:
-    """Yield the points of a line at these places, with its band where there is one."""
-    for i in sorted(places):
-        if math.isfinite(one.y[i]):
-            known = math.isfinite(one.low[i])
-            band = {"low": _short(one.low[i]), "high": _short(one.high[i])} if known else {}
-            text = "\n".join([one.name, *texts[i]])
-            yield {"row": one.name, "x": _short(one.x[i]), "y": _short(one.y[i]), **band, "text": text}
-
-
-def _text(cell: Cell, comparison: Comparison) -> list[str]:
-    """Return what pointing at a cell shows, in lines: window, the cell of the table, what it is of."""
-    place = length(round(cell.multiple, 3)) + ("" if cell.window is None else f" = {cell.window} tokens")
-    counts = f"{cell.seeds} seed{'s' if cell.seeds > 1 else ''}"
-    if cell.targets is not None:
-        counts += f", {cell.targets} targets, {cell.documents} documents"
-    return [place, *cell_lines(cell, comparison.header["metric"]), counts]
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
-
-
-# --- Vega-Lite
-
-
-def _chart(
-    title: str, unit: str, points: Sequence[Point], axis: dict[str, Any], looks: Looks, fine: float = 0.0
-) -> dict[str, Any]:
-    """Return title, unit and specification: chart.json with these points.
-
-    y is linear, or up to `fine` and logarithmic beyond it.
+    Raises UserError where nobody has measured its protocol.
     """
-    spec = json.loads(files("posenc.report").joinpath("chart.json").read_text(encoding="utf-8"))
-    at_t, name_of_t, band, line, dots = spec["layer"]
-    x, y = spec["encoding"]["x"], spec["encoding"]["y"]
-    context, xs = "values" in axis, [point["x"] for point in points]  # multiples of T, else tokens trained on
-    low, high = _padded([point[key] for point in points for key in ("y", "low", "high") if key in point])
-    x["axis"] |= axis
-    x["scale"]["domain"] = [min(xs) if context else 0, max(xs)]
-    x["scale"] |= {"type": "log", "base": 2, "padding": 14} if context else {}
-    y["scale"]["domain"] = [low, high]
-    if fine:
-        y["scale"] |= {"type": "symlog", "constant": fine}
-        y["axis"]["values"] = [tick for tick in TICKS if low <= tick <= high]
+    if kind in ("positions", "probes"):
+        comparisons = measured(PROBES if kind == "probes" else [kind], kind, runs, comparisons)
+    titles = panel_titles(comparisons)
+    panels = list(zip(comparisons, titles, strict=True))
+    if kind == "heatmap":
+        return _heatmap(panels, names)
+    if kind == "training":
+        points = [p for one, title in panels for p in training_points(one, runs_of(one, runs), names, title)]
+        found = _lines("Training loss", points, titles, names)
+        return found and _training(found, comparisons)
+    points = [p for one, title in panels for p in context_points(one, names, title, kind == "change")]
+    if kind == "change" and all(point["x"] == 1 or point["y"] is None for point in points):
+        return None
+    found = _lines("Loss against context", points, titles, names)
+    if found is None:
+        return None
+    curves = any(row.curve for one in comparisons for row in one.rows)
+    columns = [column for one in comparisons for column in one.columns]
+    x, y = found.spec["encoding"]["x"], found.spec["encoding"]["y"]
+    x["axis"] |= _context_axis(columns, "position" if curves else "context")
+    x["scale"] |= {"type": "log", "base": 2, "padding": 12}
+    if not min(one.multiple for one in columns) < 1 < max(one.multiple for one in columns):
+        _without_t(found.spec)
+    unit, perplexity = unit_of(comparisons[0].header), comparisons[0].header["metric"] == "ppl"
+    words: list[str] = []
+    if kind == "change":
+        found.title = "Rise over the mean from T/2 to T" if curves else "Change against T"
+        y["axis"]["title"] = f"{'rise over' if curves else 'change against'} T ({unit})"
+        words = _margins(found.spec, panels, runs)
+    else:
+        found.title = "Loss by position" if curves else found.title
+        y["axis"]["title"] = unit if perplexity else f"loss ({unit})"
+        y["scale"] |= {"padding": 6, "type": "log" if perplexity else "linear"}
+        for one, title in panels:
+            if (level := (one.header["reference"] or {}).get("mean")) is not None:
+                points.append({"panel": title, "level": level, "name": "trigram"})
+    few = len(found.rows) <= MOST_BANDS
+    words = [source(comparisons), *words, band_is(comparisons) if few else "Without bands: too many lines."]
+    found.notes = [" ".join(filter(None, words)), *missing(comparisons, names)]
+    found.own_scales = kind == "probes"
+    return found
 
-    names = list(dict.fromkeys(point["row"] for point in points))
-    styles = [looks[name][1] for name in names]
+
+def _template(name: str) -> Spec:
+    every: Spec = json.loads(files("posenc.report").joinpath("chart.json").read_text(encoding="utf-8"))
+    return {"$schema": every["$schema"], "config": every["config"], **every[name]}
+
+
+def _lines(title: str, points: list[Point], panels: list[str], names: Names) -> Chart | None:
+    """Return lines with bands and a legend of the rows that have a number, those that end highest first."""
+    last = {point["row"]: point["y"] for point in points if point["y"] is not None}
+    if not last:
+        return None
+    spec, rows = _template("lines"), sorted(last, key=lambda row: -last[row])
+    styles = [names.styles[row] for row in rows]
     by_row = {
-        "color": [f"var(--s{looks[name][0]})" for name in names],
+        "color": [f"var(--s{names.number(row)})" for row in rows],
         "strokeDash": [[round(2 * part, 1) for part in style.dash] or [1, 0] for style in styles],
         "shape": [SHAPES[style.marker] for style in styles],
     }
+    *below, band, line, dots = spec["layer"]
     for layer in (band, line, dots):
         for channel in by_row.keys() & layer["encoding"].keys():
-            scale = {"domain": names, "range": by_row[channel]}
+            scale = {"domain": rows, "range": by_row[channel]}
             layer["encoding"][channel] = {"field": "row", "type": "nominal", "scale": scale}
-    if len(points) > DENSE * len(names):
+    if len(points) > DENSE * len(rows) * len(panels):
         dots["encoding"]["size"]["value"] = 0
-    bands = [band] if len(names) <= MOST_BANDS else []
-    spec["layer"] = [*([at_t, name_of_t] if context and min(xs) < 1 < max(xs) else []), *bands, line, dots]
-    return {"title": title, "unit": unit, "spec": spec | {"data": {"values": list(points)}}}
+    spec["layer"] = [*below, *([band] if len(rows) <= MOST_BANDS else []), line, dots]
+    return Chart(title, spec | {"data": {"values": points}}, panels, rows)
 
 
-def _context_axis(comparison: Comparison, name: str) -> dict[str, Any]:
-    """A tick for each window length, with its tokens; of many, those at powers of two."""
-    ticks = [(column.multiple, column.window) for column in comparison.columns]
+def _without_t(spec: Spec) -> None:
+    spec["layer"] = [layer for layer in spec["layer"] if "data" not in layer]
+
+
+def _margins(spec: Spec, panels: Sequence[tuple[Comparison, str]], runs: Sequence[Run]) -> list[str]:
+    """Make y logarithmic beyond the margin of `same`, mark the margins, and say so."""
+    points, y = spec["data"]["values"], spec["encoding"]["y"]
+    margins, units = panels[0][0].header["margins"], [per_bit(one, runs) for one, _ in panels]
+    fine = max((unit * margins["same"] for unit in units if unit), default=FINE)
+    values = [point[key] for point in points for key in ("y", "low", "high") if point.get(key) is not None]
+    low, high = 1.2 * min(*values, -fine), 1.2 * max(*values, fine)
+    y["scale"] |= {"type": "symlog", "constant": fine, "domain": [low, high]}
+    label = "(datum.value > 0 ? '+' : '') + datum.label"
+    y["axis"] |= {"values": [t for t in TICKS if low <= t <= high], "format": "~g", "labelExpr": label}
+    for (_, title), unit in zip(panels, units, strict=True):
+        if unit is not None:
+            same, collapsed = margins["same"] * unit, margins["collapsed"] * unit
+            points.append({"panel": title, "bottom": -same, "top": same})
+            if collapsed < high:
+                points.append({"panel": title, "level": collapsed, "name": "collapsed"})
+    grey = [f"Grey: same, within {margins['same']:g} {margins['unit']}."] if any(units) else []
+    return ["Above 0: worse than at T.", *grey, f"Logarithmic beyond {fine:.2g}."]
+
+
+def _training(found: Chart, comparisons: Sequence[Comparison]) -> Chart:
+    """Return the training losses, against tokens."""
+    spec, points = found.spec, found.spec["data"]["values"]
+    _without_t(spec)
+    end = {row: max(point["x"] for point in points if point["row"] == row) for row in found.rows}
+    settled = [point["y"] for point in points if point["x"] >= START * end[point["row"]]]
+    x, y = spec["encoding"]["x"], spec["encoding"]["y"]
+    label = "datum.value ? datum.label : '0'"
+    x["axis"] |= {"title": "tokens trained on", "format": "~s", "tickCount": 5, "labelExpr": label}
+    x["scale"]["domain"] = [0, max(end.values())]
+    y["scale"] |= {"type": "log", "domain": [0.97 * max(min(settled), 1e-9), 1.03 * max(settled)]}
+    y["axis"]["title"] = "training loss (nats per token)"
+    text = f"Loss on training text; {source(comparisons)} A point is the mean of {SMOOTHED} logged steps."
+    bands = any("low" in point for point in points) and len(found.rows) <= MOST_BANDS
+    found.notes = [text + (" Bands: standard deviation over seeds." if bands else "")]
+    return found
+
+
+def _context_axis(columns: Sequence[Column], name: str) -> Spec:
+    """Return a tick for each window length, with its tokens where they are one; of many, powers of two."""
+    windows: dict[float, set[int | None]] = {}
+    for column in sorted(columns, key=lambda one: one.multiple):
+        windows.setdefault(float(f"{column.multiple:.6g}"), set()).add(column.window)
+    ticks = list(windows)
     if len(ticks) > MOST_TICKS:
-        octaves = [math.log2(multiple) for multiple, _ in ticks]
-        ticks = [tick for tick, at in zip(ticks, octaves, strict=True) if abs(at - round(at)) < 0.02]
-        ticks = ticks[-MOST_TICKS:]
-    labels = {
-        f"{_short(multiple):g}": [length(round(multiple, 2)), *([] if window is None else [str(window)])]
-        for multiple, window in ticks
-    }
+        ticks = [tick for tick in ticks if abs(math.log2(tick) - round(math.log2(tick))) < 0.02][-MOST_TICKS:]
+    one_length = all(len(some) == 1 and None not in some for some in windows.values())
+    labels = {f"{tick:g}": _heads(tick, next(iter(windows[tick])) if one_length else None) for tick in ticks}
     return {
-        "title": f"{name}: multiples of T, tokens",
-        "values": [_short(multiple) for multiple, _ in ticks],
-        "labelExpr": f"{labels}[toString(datum.value)]",
+        "title": f"{name} ({'tokens, ' if one_length else ''}multiples of T)",
+        "values": ticks,
+        "labelExpr": f"{json.dumps(labels)}[toString(datum.value)]",
         "labelFlush": False,
-        "labelOverlap": False,
+        "labelOverlap": True,
+        "labelSeparation": 4,
     }
 
 
-def _padded(values: Sequence[float]) -> tuple[float, float]:
-    low, high = min(values), max(values)
-    room = 0.05 * (high - low) or 0.05 * abs(high) or 0.5
-    return _short(low - room), _short(high + room)
+def _heads(multiple: float, window: int | None) -> list[str]:
+    tokens = f"{window // 1024}k" if window and window >= 10_000 and window % 1024 == 0 else str(window)
+    return [*([] if window is None else [tokens]), f"{multiple:.3g}x"]
+
+
+def _heatmap(panels: Sequence[tuple[Comparison, str]], names: Names) -> Chart | None:
+    """Return cells coloured by the change, each with its number or its reason; at T the loss itself."""
+    spec, points = _template("heatmap"), []
+    changes = [abs(c.change) for one, _ in panels for row in one.rows for c in row.cells if c.change]
+    most = math.log1p(max((change for change in changes if math.isfinite(change)), default=1.0) / FINE)
+    heads: dict[str, list[str]] = {}
+    for comparison, title in panels:
+        metric = comparison.header["metric"]
+        for row in comparison.rows:
+            for column, cell in zip(comparison.columns, row.cells, strict=True):
+                key = f"{column.multiple:g}"
+                heads[key] = _heads(column.multiple, column.window if len(panels) == 1 else None)
+                point: Point = {"panel": title, "row": names.of(row), "column": key, "shade": None}
+                if cell.mean is None:
+                    point |= {"of": "nothing", "text": short_note(cell.note or "")[:8]}
+                elif cell.change is None or (row.extend is None and column.multiple == 1):
+                    text = printed(cell.mean, metric)
+                    point |= {"of": "loss", "text": f"({text})" if cell.change is None else text}
+                else:  # as many decades to worse as to better: 0 is white
+                    shade = math.log1p(min(abs(cell.change), 1e30) / FINE) / most / DARKEST
+                    text = printed_change(cell.change, metric).replace("-", "−")
+                    point |= {"of": "change", "shade": math.copysign(shade, cell.change), "text": text}
+                points.append(point)
+    if not points:
+        return None
+    x = spec["encoding"]["x"]
+    x["sort"] = sorted(heads, key=float)
+    above = 4 + 9 * (max(map(len, heads.values())) - 1)  # points: a head of two lines hangs down
+    x["axis"] |= {"labelExpr": f"{json.dumps(heads)}[datum.value]", "labelPadding": above}
+    comparisons, titles = [one for one, _ in panels], [title for _, title in panels]
+    words = f"Change against the loss at T in {unit_of(comparisons[0].header)}: red is worse, blue is better"
+    notes = [f"{source(comparisons)} {words}; at T the loss itself.", *missing(comparisons, names)]
+    return Chart("Change against T", spec | {"data": {"values": points}}, titles, [], notes, own_scales=True)
+
+
+# --- files
+
+
+def save_plot(
+    path: Path, kind: str, runs: Sequence[Run], comparisons: Sequence[Comparison], width: float = WIDTH
+) -> None:
+    """Write a figure as its suffix says, whole or not at all. Raises UserError; RunError for a full disk."""
+    place = check_plot(path, kind, width)
+    write_bytes_atomic(place, plot_bytes(path.suffix[1:].lower(), kind, runs, comparisons, width))
+
+
+def check_plot(path: Path, kind: str, width: float = WIDTH) -> Path:
+    """Return where the figure will be. Raises UserError for a wrong suffix, folder, kind or width."""
+    if path.suffix[1:].lower() not in FORMATS:
+        allowed = ", ".join(f".{name}" for name in FORMATS)
+        raise UserError("--plot", path, "its ending names the format", allowed=allowed)
+    place = output_file("--plot", path)
+    if kind not in PLOTS:
+        raise UserError("--plot-kind", kind, "no such plot", allowed=list(PLOTS))
+    if not NARROWEST <= width <= WIDEST:  # nan, too
+        allowed = f"inches from {NARROWEST:g} to {WIDEST:g}"
+        raise UserError("--plot-width", width, "not a width", allowed=allowed)
+    return place
+
+
+def plot_bytes(
+    format: str, kind: str, runs: Sequence[Run], comparisons: Sequence[Comparison], width: float = WIDTH
+) -> bytes:
+    """Return a file's content, the same bytes for the same runs; `format` is one of FORMATS."""
+    names = Names(comparisons)
+    found = chart(kind, runs, comparisons, names)
+    if found is None:
+        problem = "no run has logged losses" if kind == "training" else "no run has a number yet"
+        raise UserError("--plot-kind", kind, problem)
+    vl_convert, points = vega(), width * POINTS
+    columns = 1 if kind == "heatmap" else max(1, min(len(found.panels), int(points / NARROW_PANEL)))
+    inner = points / columns  # too wide, so that it is not the notes that are measured
+    for _ in range(2):  # how wide axes and names are is known once they are drawn
+        spec = _on_paper(found, names, points, inner, columns)
+        svg: str = vl_convert.vegalite_to_svg(spec, allowed_base_urls=[])
+        wide, high = re.findall(r' (?:width|height)="([\d.]+)"', svg)[:2]
+        inner = max(40.0, inner + (points - float(wide)) / columns)
+    ids = {name: f"clip{i}" for i, name in enumerate(dict.fromkeys(re.findall(r'id="(clip\d+)"', svg)))}
+    svg = re.sub(
+        r"\bclip\d+\b", lambda one: ids.get(one[0], one[0]), svg
+    )  # Vega counts from figure to figure
+    if format == "svg":
+        return svg.replace(
+            f'width="{wide}" height="{high}"', f'width="{wide}pt" height="{high}pt"', 1
+        ).encode()
+    if format == "pdf":
+        pdf = bytes(vl_convert.svg_to_pdf(svg))  # its names come in any order
+        return re.sub(rb"(?: +/\w+ \d+ 0 R\n)+", lambda one: b"".join(sorted(one[0].splitlines(True))), pdf)
+    return bytes(vl_convert.svg_to_png(svg, ppi=DPI))
+
+
+def vega() -> Any:
+    """Return vl_convert, which has Vega's JavaScript. Raises RunError without it."""
+    try:
+        import vl_convert
+    except ImportError as error:
+        hint = "pip install vl-convert-python"
+        raise RunError(f"charts need vl-convert-python: {error}", hint=hint) from error
+    return vl_convert
+
+
+def _on_paper(found: Chart, names: Names, width: float, inner: float, columns: int) -> Spec:
+    """Lay a chart out for a file: panels, the legend above, notes below, small text, its own colours.
+
+    `width` of the whole and `inner`, of a panel without its axis, are in points.
+    """
+    colors = ON_PAPER | {f"s{i}": style.color for i, style in enumerate(names.styles.values())}
+    text = re.sub(r"var\(--(\w+)\)", lambda one: colors[one[1]], json.dumps(found.spec))
+    spec: Spec = json.loads(text)
+    config, layers = spec.pop("config"), spec["layer"]
+    for part in ("axis", "header", "legend"):
+        config[part] |= {"labelFontSize": SMALL, "titleFontSize": SMALL + 0.5}
+    config["axis"] |= {"domainWidth": 0.7, "tickWidth": 0.7, "tickSize": 3, "gridWidth": 0.5}
+    config |= {"background": "white", "padding": 3, "font": FONT, "text": {"fontSize": SMALL, "font": FONT}}
+    entry = 24 + CHARACTER * max(map(len, found.rows), default=1)
+    config["legend"] |= {"orient": "top", "columns": max(1, int(width / entry)), "labelLimit": 0, "offset": 4}
+    config["legend"] |= {"symbolSize": 26, "symbolStrokeWidth": 1.2, "columnPadding": 8, "rowPadding": 1}
+    config["line"] = {"strokeWidth": 1.2}
+    size = layers[-1]["encoding"].get("size")
+    if size:
+        size["value"] = min(size["value"], 26)
+    lines = [line for note in found.notes for line in textwrap.wrap(visible(note), int(width / CHARACTER))]
+    title = {"text": lines, "orient": "bottom", "anchor": "start", "frame": "bounds", "fontSize": SMALL}
+    title |= {"fontWeight": "normal", "color": ON_PAPER["faint"], "lineHeight": 9.5, "offset": 6}
+    shared = {key: spec.pop(key) for key in ("$schema", "data")} | {"config": config, "title": title}
+    inside = {"width": inner, "height": HEIGHT} | spec
+    if len(found.panels) == 1:
+        return shared | inside
+    facet = {"field": "panel", "type": "nominal", "sort": found.panels}
+    resolve = {"axis": {"x": "independent", "y": "independent"}}
+    resolve |= {"scale": {"x": "shared", "y": "independent"}} if found.own_scales else {}
+    return shared | {"facet": facet, "columns": columns, "spec": inside, "spacing": 14, "resolve": resolve}

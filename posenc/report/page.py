@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from posenc import __version__
-from posenc.core.errors import RunError, visible
+from posenc.core.errors import visible
 from posenc.report.captions import EXPLAIN, label
-from posenc.report.charts import SHAPES, Looks, context_charts, training_chart
-from posenc.report.colors import Style
-from posenc.report.plots.series import Names, panel_titles
+from posenc.report.charts import SHAPES, chart, vega
+from posenc.report.series import Names, panel_titles, runs_of
 from posenc.report.table import BEST, TIED, CellText, Table, full_report_of, report_of, rows_table
 from posenc.results.comparison import Comparison
 from posenc.results.load import Run
@@ -34,6 +33,7 @@ POLICY = (
 )
 CHIPS = {word: word for word in ("better", "same", "worse", "collapsed", "unclear")}
 CHIPS |= {"below": "better", "tied": "same", "above": "worse", "undertrained": "unclear"}  # style classes
+ON_PAGE = {"width": "container", "height": 280, "autosize": {"type": "fit-x", "contains": "padding"}}
 MEANS = {BEST: "best", TIED: "not distinguishable from the best"}
 FACTS = {
     "T": ("context_length", as_text),
@@ -64,13 +64,11 @@ def page(runs: Sequence[Run], comparisons: Sequence[Comparison], command: Sequen
     shown = {path for one in comparisons for row in one.rows for path in row.runs}
     runs = [run for run in runs if str(run.path) in shown]
     names = Names(comparisons)
-    looks: dict[str, tuple[int, Style]] = {}  # by the row's name: its number and its style
-    for row in (row for one in comparisons for row in one.rows):
-        looks.setdefault(names.of(row), (len(looks), names.style(row)))
-    sections = [*_sections(runs, comparisons, names, looks)]
+    sections = [*_sections(runs, comparisons, names)]
+    styles = list(names.styles.values())
     encodings = {row.encoding for one in comparisons for row in one.rows}
     what = f"{len(encodings)} positional encodings" if len(encodings) != 1 else "A positional encoding"
-    colors = [f"--s{i}:light-dark({style.color},{style.dark})" for i, style in looks.values()]
+    colors = [f"--s{i}:light-dark({style.color},{style.dark})" for i, style in enumerate(styles)]
     style = f":root{{{';'.join(colors)}}}\n" + _file("page.css")
     scripts = [chart_library(), _file("page.js")]
     environment = jinja2.Environment(
@@ -88,8 +86,8 @@ def page(runs: Sequence[Run], comparisons: Sequence[Comparison], command: Sequen
         scripts=[Markup(script) for script in scripts],
         specs=[chart["spec"] for section in sections for chart in section["charts"]],
         sections=sections,
-        swatches=[(style, SHAPES[style.marker]) for _, style in looks.values()],
-        settings=_settings(runs, comparisons, names, looks),
+        swatches=[(style, SHAPES[style.marker]) for style in styles],
+        settings=_settings(runs, comparisons, names),
         unfinished=[run for run in runs if run.state != "finished"],
         runs=_runs_table(runs),
         environment=_environment(runs),
@@ -108,12 +106,7 @@ def chart_library() -> str:
     Chosen over Bokeh (1.27 MB against 0.90 MB): it draws SVG, so that lines take their colours from the
     page's style sheet in light, dark and print, and its interpreter of expressions needs no `eval`.
     """
-    try:
-        import vl_convert
-    except ImportError as error:
-        hint = "pip install vl-convert-python"
-        raise RunError(f"the page's charts need vl-convert-python: {error}", hint=hint) from error
-    script: str = vl_convert.javascript_bundle(snippet="window.vegaEmbed = vegaEmbed;")
+    script: str = vega().javascript_bundle(snippet="window.vegaEmbed = vegaEmbed;")
     assert "</script" not in script.lower() and "<!--" not in script, "the library would end its element"
     return script
 
@@ -122,28 +115,27 @@ def chart_library() -> str:
 
 
 def _sections(
-    runs: Sequence[Run], comparisons: Sequence[Comparison], names: Names, looks: Looks
+    runs: Sequence[Run], comparisons: Sequence[Comparison], names: Names
 ) -> Iterator[dict[str, Any]]:
     """Yield what the section of each comparison shows; a run's training is drawn in the first one."""
     drawn: set[str] = set()
     for comparison, panel in zip(comparisons, panel_titles(comparisons), strict=True):
         name = panel or comparison.header["protocol"]
         short, full = report_of(comparison, runs), full_report_of(comparison, runs)
-        charts, notes = context_charts(comparison, names, looks), [*short.notes, *full.notes]
         paths = {path for row in comparison.rows for path in row.runs}
-        if not paths <= drawn:
-            drawn |= paths
-            members = [run for run in runs if str(run.path) in paths]
-            charts += training_chart(comparison, members, names, looks)
-        numbers = [looks[names.of(row)][0] for row in comparison.rows]
+        kinds = ["context", "change", *(() if paths <= drawn else ("training",))]
+        drawn |= paths
+        members = runs_of(comparison, runs)
+        charts = [found for kind in kinds if (found := chart(kind, members, [comparison], names))]
+        numbers = [names.number(names.of(row)) for row in comparison.rows]
         yield {
             "title": name,
             "answer": short.answer,
             "facts": short.facts,
-            "charts": charts,
+            "charts": [{"title": one.title, "spec": one.spec | ON_PAGE} for one in charts],
             "table": _table(rows_table(comparison), name, numbers),
             "details": [_table(one, f"{name}: {one.title}", numbers) for one in full.tables],
-            "notes": notes,
+            "notes": [*short.notes, *full.notes],
         }
 
 
@@ -157,9 +149,7 @@ def _table(table: Table, caption: str, numbers: Sequence[int | None]) -> dict[st
     return {"caption": caption, "title": table.title, "heads": table.heads, "rows": rows, "left": left}
 
 
-def _settings(
-    runs: Sequence[Run], comparisons: Sequence[Comparison], names: Names, looks: Looks
-) -> list[dict[str, Any]]:
+def _settings(runs: Sequence[Run], comparisons: Sequence[Comparison], names: Names) -> list[dict[str, Any]]:
     """Return of each row, those as trained first, its settings and in which ones the rows differ."""
     by_path = {str(run.path): flatten(run.config or {}) for run in runs}
     rows = sorted((row for one in comparisons for row in one.rows), key=lambda row: row.extend is not None)
@@ -171,7 +161,7 @@ def _settings(
             each = [by_path[path] for path in row.runs]
             unlike = set(differing(each))  # seeds and names
             shared = {key: value for key, value in sorted(each[0].items()) if key not in unlike}
-            number = looks[names.of(row)][0]
+            number = names.number(names.of(row))
             found.append({"name": label(row), "number": number, "runs": row.runs, "all": shared})
     differ = set(differing([one["all"] for one in found])) - {"encoding.name", "seed", "name"}
     for one in found:

@@ -307,7 +307,6 @@ def _versus_text(versus: Versus | None, metric: str) -> CellText:
 
 def _side_table(comparison: Comparison) -> Table:
     """Return of each row its seeds, use of context, slope, break and probes."""
-    metric = comparison.header["metric"]
     columns: dict[str, list[str]] = {
         "seeds": [" ".join(map(str, row.seeds)) for row in comparison.rows],
         "beyond": [row.beyond or "" for row in comparison.rows],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from posenc.core.errors import UserError
@@ -17,7 +18,7 @@ from posenc.encodings.registry import (
     sources_of,
 )
 from posenc.encodings.sum import Composed
-from posenc.model.attention import attention_choice, resolve_attention
+from posenc.model.attention import ATTENTIONS, own_parameters, resolve_attention
 from posenc.model.decoder import Decoder, ModelShape, count_parameters, initialize
 from posenc.results.schema import RunFacts
 from posenc.running.run_directory import versions
@@ -53,12 +54,13 @@ def build_decoder(settings: dict[str, Any], shape: ModelShape, vocab_size: int) 
 
     Raises UserError for values out of range and for parts that make no sense together.
     """
-    choice = attention_choice(settings["attention"])
+    chosen = settings["attention"]
+    attention, params = ATTENTIONS[chosen["name"]], own_parameters(chosen)
     length, positions = settings["context_length"], settings["positions"]
     try:
-        head_dim = choice.encoded_width(shape.head_dim)
+        head_dim = attention.encoded_width(shape.head_dim, **params)
     except ValueError as error:
-        raise UserError("attention", choice.name, str(error)) from error
+        raise UserError("attention", chosen["name"], str(error)) from error
     farthest, apart = position_limits(positions, length)
     encoding = build_encoding(
         settings["encoding"]["name"],
@@ -72,22 +74,22 @@ def build_decoder(settings: dict[str, Any], shape: ModelShape, vocab_size: int) 
         plugins=settings["plugins"],
         **{key: value for key, value in settings["encoding"].items() if key != "name"},
     )
-    if choice.attention.decoupled and not encoding.decouples:
+    if attention.decoupled and not encoding.decouples:
         name = settings["encoding"]["name"]
         raise UserError(
             "attention",
-            choice.name,
+            chosen["name"],
             f"has no place for encoding={name}: it turns a part of the "
             "head of its own, so it takes encodings that can do with that part alone",
             allowed=_decoupling(),
         )
     options = build_options(
-        encoding.shape, encoding, positions=positions, window=choice.window, scale=choice.scale
+        encoding.shape, encoding, positions=positions, window=chosen["window"], scale=chosen["scale"]
     )
     try:
-        return Decoder(shape, vocab_size, encoding, options, choice)
+        return Decoder(shape, vocab_size, encoding, options, partial(attention, **params))
     except ValueError as error:
-        raise UserError("attention", choice.name, str(error)) from error
+        raise UserError("attention", chosen["name"], str(error)) from error
 
 
 def _decoupling() -> list[str]:

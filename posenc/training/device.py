@@ -20,13 +20,6 @@ log = logging.getLogger(__name__)
 
 PRECISIONS = ("auto", "fp32", "bf16")
 COMPILE_CHOICES = ("auto", "true", "false")
-
-# `auto` is off on a CPU: most runs there end before it pays. Every encoding against itself (nano, T = 64,
-# fp32, two cores with AVX2): compiling takes up to 41 s, a step then 0.79 to 1.01 of its time, median 0.89;
-# at T = 512 0.66 to 0.83 (nope, rope, t5, fox). In bf16 (AVX-512; alibi too) 0.82 to 0.85, and 0.77 to 0.96
-# at 512. On a GPU it is on for runs that take minutes there: not measured yet, see scripts/check_gpu.py.
-GPU_FLOPS = 1e14  # a second: what a run may be expected to get without it
-PAYS_FROM_SECONDS = 200.0
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 LARGEST = 32 * 1024 * 1024  # bytes; glibc takes no larger threshold
 
@@ -37,11 +30,8 @@ def resolve_device(name: str) -> torch.device:
         if torch.cuda.is_available():
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    here = ["auto", "cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
-    if torch.cuda.is_available():
-        here.append("cuda")
-    if torch.backends.mps.is_available():
-        here.append("mps")
+    gpus = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    here = ["auto", "cpu", *(["cuda", *gpus] if gpus else []), *["mps"] * torch.backends.mps.is_available()]
     if name not in here:
         raise UserError("device", name, "there is no such device on this machine", allowed=here)
     return torch.device(name)
@@ -61,9 +51,7 @@ def resolve_precision(name: str, device: torch.device) -> str:
     """Resolve `auto` to bf16 where the hardware has it, else fp32. Raises UserError."""
     if name not in PRECISIONS:
         raise UserError("train.precision", name, "there is no such precision", allowed=PRECISIONS)
-    if name == "auto":
-        return "bf16" if has_hardware_bf16(device) else "fp32"
-    return name
+    return name if name != "auto" else "bf16" if has_hardware_bf16(device) else "fp32"
 
 
 def autocast(precision: str, device: torch.device) -> torch.autocast:
@@ -71,6 +59,10 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
 
 
+# `auto` is off on a CPU: most runs there end before it pays. Every encoding against itself (nano, T = 64,
+# fp32, two cores with AVX2): compiling takes up to 41 s, a step then 0.79 to 1.01 of its time, median 0.89;
+# at T = 512 0.66 to 0.83 (nope, rope, t5, fox). In bf16 (AVX-512; alibi too) 0.82 to 0.85, and 0.77 to 0.96
+# at 512. On a GPU it is on for runs that take minutes there: not measured yet, see scripts/check_gpu.py.
 def resolve_compile(setting: object, device: torch.device, *, flops: float) -> bool:
     """Decide `train.compile` from the run's size and the device, before it starts.
 
@@ -81,7 +73,7 @@ def resolve_compile(setting: object, device: torch.device, *, flops: float) -> b
         raise UserError("train.compile", setting, "there is no such choice", allowed=COMPILE_CHOICES)
     if word != "auto":
         return word == "true"
-    long = flops / GPU_FLOPS >= PAYS_FROM_SECONDS
+    long = flops >= 2e16  # 200 s on a GPU that does 1e14 a second
     return device.type == "cuda" and long and shutil.which("cc") is not None  # Triton wants a C compiler
 
 

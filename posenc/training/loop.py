@@ -69,7 +69,6 @@ class Progress:
     """One step as it is logged: loss in nats per token, tokens since the start of the run."""
 
     step: int
-    steps: int
     tokens: int
     loss: float
     lr: float
@@ -78,8 +77,7 @@ class Progress:
 
     def metrics(self) -> dict[str, float]:
         """Return the values for `metrics.jsonl` and the trackers."""
-        values = {**asdict(self), "tokens_per_second": round(self.tokens_per_second, 1)}
-        return {key: value for key, value in values.items() if key != "steps"}
+        return {**asdict(self), "tokens_per_second": round(self.tokens_per_second, 1)}
 
 
 @dataclass(frozen=True)
@@ -178,7 +176,7 @@ def train(
                 rate = (step - logged_step) * batch_tokens / max(now - logged_at, 1e-9)
                 window = recent[logged_step - step :]
                 mean = sum(window) / len(window)
-                on_log(Progress(step, steps, step * batch_tokens, mean, lr, norm, rate))
+                on_log(Progress(step, step * batch_tokens, mean, lr, norm, rate))
                 logged_at, logged_step = now, step
             if stopping and step < steps:
                 save()

@@ -13,7 +13,7 @@ import pytest
 import tiny
 import torch
 
-from posenc.cli.dry_run import estimate, random_store
+from posenc.cli.dry_run import Rates, estimate, random_store
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine
 from posenc.core.seeds import generator_for
@@ -29,10 +29,10 @@ Posenc = Callable[..., tiny.Result]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small samples; and a dry run keeps its process off the network, while this one goes on."""
+    """A dry run keeps its process off the network, while this one goes on."""
     monkeypatch.setenv("HF_HUB_OFFLINE", os.environ.get("HF_HUB_OFFLINE", ""))
     monkeypatch.setattr("posenc.cli.dry_run.go_offline", lambda: None)
-    monkeypatch.setattr("posenc.cli.dry_run.SAMPLE", 1e8)
+    monkeypatch.setattr("posenc.cli.dry_run.CALIBRATION", 0.05)
 
 
 def tree(*folders: Path) -> dict[Path, tuple[int, int]]:
@@ -70,6 +70,7 @@ def test_states_and_a_sweep(train: Posenc, run_copy: Path, place: Path) -> None:
     assert result.code == 0, result.err
     lines = [line.rstrip() for line in result.out.splitlines() if re.match(r"(rope|alibi)-", line)]
     assert len(lines) == 4 and lines[0].endswith("finished") and lines[3].endswith("to run")
+    assert [line.split("-")[0] for line in lines] == ["rope", "alibi"] * 2  # seed by seed, as they run
     assert "4 jobs, one after the other" in result.out
     (run_copy / "status.json").write_text('{"status": "diverged"}')
     before = tree(place)
@@ -90,11 +91,11 @@ def test_an_estimate_is_right_within_a_factor(place: Path, corpus: Path) -> None
     words = [*tiny.MODEL, "model.d_model=64", "data=files", f"data.paths={corpus}", "context_length=64"]
     job = validated("train", compose_jobs("train", CommandLine(words)).jobs[0].settings)
     store = random_store(job.facts, job.settings["tokenizer"])
-    said = estimate(job, store, 5e9).training_seconds / job.steps
+    said = estimate(job, store, Rates.measure(job)).training_seconds / job.steps
     model = build_model(job.settings, job.shape, store.vocab_size)
     optimizer, loss_of = build_optimizer(model, job.optimization), NextTokenLoss(model)
     times = []
-    for step in range(12):
+    for step in range(20):
         began = time.thread_time()
         batch = WindowSampler(store, 64, 0).batch(step, job.batch_windows)
         inputs, targets = (torch.from_numpy(part) for part in batch)

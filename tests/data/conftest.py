@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from corpora import files, story
 
-from posenc.data import hub, registry
+from posenc.data import hub, sources
 
 
 @pytest.fixture(autouse=True)
@@ -58,10 +58,9 @@ def repository(tmp_path: Path) -> Callable[..., Path]:
 def pinned(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
     """Have a folder answer for any data set of the hub at its pinned commit."""
     local = hub.load
-    monkeypatch.setattr(hub, "is_folder", lambda _: False)
 
     def serve(folder: Path) -> None:
-        monkeypatch.setattr(hub, "load", lambda r, c, v, **more: local(str(folder), None, None, **more))
+        monkeypatch.setattr(hub, "load", lambda r, c, v, split: local(str(folder), None, "main", split))
 
     return serve
 
@@ -70,11 +69,11 @@ def pinned(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The name of every corpus whose source is read."""
     seen: list[str] = []
-    whole = registry.read_documents
+    whole = sources.read_documents
 
     def counted(data: dict[str, Any], notes: Any) -> Any:
         seen.append(data["name"])
         return whole(data, notes)
 
-    monkeypatch.setattr(registry, "read_documents", counted)
+    monkeypatch.setattr(sources, "read_documents", counted)
     return seen

@@ -8,7 +8,7 @@ import yaml
 
 from posenc.core.paths import conf_dir
 from posenc.data import read_documents
-from posenc.data.documents import Document, Fingerprint, Notes
+from posenc.data.documents import Document, Notes
 
 BYTES = {"name": "bytes"}
 BPE = {"name": "bpe", "vocab_size": 290}
@@ -28,13 +28,6 @@ def files(paths: Any, **changes: Any) -> dict[str, Any]:
 
 def documents_of(data: dict[str, Any]) -> list[Document]:
     return list(read_documents(data, Notes()))
-
-
-def fingerprint(documents: list[Document]) -> str:
-    total = Fingerprint()
-    for document in documents:
-        total.add(document)
-    return total.hexdigest()
 
 
 def story(i: int) -> str:

@@ -12,7 +12,7 @@ from corpora import conf, documents_of
 
 from posenc.core.paths import conf_dir
 from posenc.data import hub
-from posenc.data.sections import sections
+from posenc.data.documents import sections
 
 Posenc = Callable[..., Any]
 

@@ -14,10 +14,8 @@ import pytest
 from corpora import conf, documents_of, files
 
 from posenc.core.errors import UserError
-from posenc.data import files as source
 from posenc.data import read_facts
-from posenc.data.documents import SPLITS, groups_of
-from posenc.data.sections import CHUNKS, LEAST_CHUNK, sections
+from posenc.data.documents import CHUNKS, LEAST_CHUNK, SPLITS, groups_of, sections
 
 
 def read(paths: Any, **changes: Any) -> dict[str, bytes]:
@@ -31,9 +29,7 @@ def write(root: Path, contents: dict[str, bytes | str]) -> Path:
     return root
 
 
-def test_a_folder_is_read_and_what_is_not_read_is_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_is_read_and_what_is_not_read_is_counted(tmp_path: Path) -> None:
     rows = [{"text": "first"}, {"text": ""}, {"text": "🙂", "id": 4}]
     root = write(
         tmp_path / "all",
@@ -41,25 +37,25 @@ def test_a_folder_is_read_and_what_is_not_read_is_counted(
             ".hidden/h.txt": "no", "a.txt": b"\xef\xbb\xbfwith mark\r\n", "empty.txt": "",
             "blank.txt": " \n\t", "picture.png": b"\x89PNG", "README": "no", "x.PDF": "a", "y.pdf": "b",
             "latin.txt": b"caf\xe9",
-            "utf16.txt": "wide".encode("utf-16-le"), "much.txt": "x" * 5000,
+            "utf16.txt": "wide".encode("utf-16-le"), "more.md": "read too",
             "c.jsonl": "\r\n\r\n".join(map(json.dumps, rows)),
             "deep/er/b.txt.gz": gzip.compress("zwö".encode()),
             "d.jsonl.gz": gzip.compress(b'{"text": "packed"}\n'),
         },
     )  # fmt: skip
-    monkeypatch.setattr(source, "LARGEST", 4999)
     assert read(root) == {
         "a.txt": b"with mark\r\n",
         "c.jsonl:00000001": b"first",
         "c.jsonl:00000005": "🙂".encode(),
         "d.jsonl.gz:00000001": b"packed",
         "deep/er/b.txt.gz": "zwö".encode(),
+        "more.md": b"read too",
     }
     before = read_facts(files(root))
     (note,) = before.notes
-    assert note.startswith("not read: 3 empty, 2 .pdf") and note.endswith(" others")
-    for name, says in (("utf16.txt", "zero bytes"), ("much.txt", "more than 4,999"), ("latin.txt", "UTF-8")):
-        with pytest.raises(UserError, match=says):  # named, a file is not left out
+    assert note == "not read: 3 empty, 2 .pdf, 2 not UTF-8, 1 .png, 1 without ending"
+    for name in ("utf16.txt", "latin.txt"):
+        with pytest.raises(UserError, match="not UTF-8 text"):  # named, a file is not left out
             read(root / name)
     shutil.move(root, tmp_path / "renamed")
     after = read_facts(files(tmp_path / "renamed"))
@@ -67,13 +63,13 @@ def test_a_folder_is_read_and_what_is_not_read_is_counted(
 
 
 def test_files_globs_and_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("x/one.md", "x/y/two.md", "z/one.md", "z/three.txt", "p[1]/t/a.txt", "p[1]/t/b.txt", "ä ö/é.txt")
+    names = ("x/one.md", "x/y/two.md", "z/one.rst", "z/three.txt", "p[1]/t/a.txt", "p[1]/t/b.txt", "ä/é.md")
     write(tmp_path, {name: name for name in names})
     both = [tmp_path / "x" / "one.md", tmp_path / "z"]
     assert set(read([*both, tmp_path / "z" / "three.txt"])) == {"x/one.md", "z/three.txt"}  # once each
     monkeypatch.setenv("HOME", str(tmp_path))
     assert set(read("~/x/**/*.md")) == {"one.md", "y/two.md"}
-    assert set(read(["~/x/one.md", "~/ä ö"])) == {"x/one.md", "ä ö/é.txt"}
+    assert set(read(["~/x/one.md", "~/ä"])) == {"x/one.md", "ä/é.md"}
     monkeypatch.chdir(tmp_path / "p[1]")  # a folder above with brackets, and the absolute path of a run
     assert set(read("t/*.txt")) == set(read(tmp_path / "p[1]" / "t" / "*.txt")) == {"a.txt", "b.txt"}
 
@@ -150,7 +146,7 @@ MARKDOWN = "before\n" + "".join(
     [
         ("wiki.raw", WIKI, 40, " = Title 0 = ", "cut at ' = Title = ' lines"),
         ("a.md", MARKDOWN, 41, "before", "cut at its headings (##)"),
-        ("code.py", "".join(f"# comment {i:04d}\n" for i in range(1600)), 6, "# comment", "cut in chunks"),
+        ("code.txt", "".join(f"# comment {i:04d}\n" for i in range(1600)), 6, "# comment", "cut in chunks"),
         ("few.md", "# One\n" + "line of text\n" * 800, 3, "# One", "cut in chunks"),
     ],
 )  # fmt: skip

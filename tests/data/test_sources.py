@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +12,9 @@ import pytest
 from corpora import BYTES, conf, documents_of
 
 from posenc.core.errors import RunError, UserError
-from posenc.data import absolute_data, hub, prepare, read_facts, registry
-from posenc.data.documents import Notes
-from posenc.data.installed_code import read_package, read_python_packages
-from posenc.data.sections import articles
+from posenc.data import absolute_data, hub, prepare, read_facts
+from posenc.data.documents import Notes, articles
+from posenc.data.sources import read_package, read_python_packages
 
 
 def test_sympy_is_the_corpus_it_is_said_to_be() -> None:
@@ -48,7 +44,7 @@ def test_a_package_is_read_as_bytes_and_never_run(tmp_path: Path, monkeypatch: p
     assert [d.id for d in documents] == ["__init__.py", "inner/crlf.py"]
     assert documents[1].text == "# é\r\n".encode()
     (note,) = read_facts(data).notes
-    assert note.startswith("not read: 1 not UTF-8")
+    assert note.endswith("1 not UTF-8")
     for name in ("no_such_package_here", "os.path"):
         with pytest.raises(UserError) as caught:
             read_package(Notes(), package=name, exclude=[])
@@ -63,16 +59,16 @@ def test_stdlib_leaves_out_what_differs_between_builds() -> None:
 
 
 def test_python_packages_keep_one_of_each_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    info = tmp_path / "thing-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: thing\nVersion: 1.0\n")
-    written = {"thing/b.py": "x = 1\n", "thing/a.py": "x = 1\n", "thing/tests/t.py": "y\n",
-               "thing/d.txt": "no", "../bin/thing.py": "no"}  # fmt: skip
+    written = {
+        "thing/b.py": "x = 1\n",
+        "thing/a.py": "x = 1\n",
+        "thing/tests/t.py": "y\n",
+        "d.txt": "no",
+    }
     for name, text in written.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    (info / "RECORD").write_text("".join(f"{name},,\n" for name in written))
-    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    monkeypatch.setattr("sysconfig.get_paths", lambda: {"purelib": str(tmp_path)})
     found = read_python_packages(Notes(), exclude=["*/tests/*"])
     assert [(d.id, d.text) for d in found] == [("thing/a.py", b"x = 1\n")]
 
@@ -85,6 +81,7 @@ def test_python_packages_keep_one_of_each_text(tmp_path: Path, monkeypatch: pyte
         ("sympy", {"split": {"validation": 0.1}}, "data.split", "test: SHARE"),
         ("sympy", {"split": {"validation": 0.5, "test": 0.5}}, "data.split", "sum below 1"),
         ("wikitext2", {"split": {"validation": 0.1, "test": 0.1}}, "data.split", "splits of its own"),
+        ("wikitext2", {"revision": "main"}, "data.revision", "40 hex digits"),
         ("tinystories", {"documents": 0}, "data.documents", "1 and more"),
         ("tinystories", {"splits": {"train": {"train": 0.5}}}, "data.splits.train", "sum of 1"),
     ],
@@ -111,33 +108,20 @@ def test_wikitext_articles_are_put_together_at_titles() -> None:
     assert found[1] == " = Third = \n\n End . \n"
 
 
-def test_a_pinned_corpus_is_loaded_once_and_an_unpinned_one_each_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repository: Callable[..., Path], reads: list[str],
-    pinned: Callable[[Path], None],
-) -> None:  # fmt: skip
+def test_lines_of_a_data_set_become_articles_and_a_folder_is_known_by_its_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repository: Callable[..., Path]
+) -> None:
     folder = repository(rows=dict.fromkeys(("train", "validation", "test"), ROWS))
-    with monkeypatch.context() as patch:
-        patch.setattr(registry.hub, "is_folder", lambda _: False)
-        pinned(folder)
-        data = conf("wikitext2")
-        first = read_facts(data)
-        assert prepare(data, BYTES, first).fingerprint == read_facts(data).fingerprint and len(reads) == 1
-        assert first.identity["revision"] == data["revision"] and "fingerprint" not in first.identity
-        for _ in range(2):
-            assert read_facts({**data, "revision": "main"}).identity["fingerprint"] == first.fingerprint
-        assert len(reads) == 3
-        ids = [d.id for d in documents_of(data)]
-        assert ids == [f"{split}/0000000{i}" for split in ("test", "train", "validation") for i in (0, 1)]
-        assert first.notes == [
-            f"2 of 2 {split} documents have the text of a training document"
-            for split in ("validation", "test")
-        ]
-        with pytest.raises(UserError, match=r"data\.text_field"):
-            documents_of({**data, "text_field": "txt"})
-    monkeypatch.undo()
-    monkeypatch.chdir(tmp_path)  # a folder's text may change: it is never known by its name
-    assert registry.pinned_identity({**data, "repository": folder.name}) is None
-    assert absolute_data({**data, "repository": folder.name})["repository"] == str(folder)
+    monkeypatch.chdir(tmp_path)
+    data = conf("wikitext2", repository=folder.name, config=None)
+    ids = [d.id for d in documents_of(data)]
+    assert ids == [f"{split}/0000000{i}" for split in ("test", "train", "validation") for i in (0, 1)]
+    facts = read_facts(data)
+    assert facts.identity == {"name": "wikitext2", "fingerprint": facts.fingerprint}
+    assert facts.notes == [
+        f"2 of 2 {split} documents have the text of a training document" for split in ("validation", "test")
+    ]
+    assert absolute_data(data)["repository"] == str(folder)
 
 
 def test_a_hub_out_of_reach_is_noticed_soon_and_said_in_two_lines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,37 +140,3 @@ def test_a_hub_out_of_reach_is_noticed_soon_and_said_in_two_lines(monkeypatch: p
         assert what in first and "127.0.0.1:9" in first and "secret" not in first
         assert "data=files" in second and "posenc data prepare" in second
     assert time.monotonic() - started < 25
-
-
-@pytest.mark.slow
-def test_cached_copies_load_offline_and_only_of_the_pinned_revision(tmp_path: Path) -> None:
-    """A cache as the library leaves it behind, read with a hub that is not there."""
-    code = f"""
-import datasets, pathlib
-from datasets.arrow_writer import ArrowWriter
-from corpora import conf, documents_of
-from posenc.core.errors import RunError
-data = conf("wikitext2")
-home = pathlib.Path(datasets.config.HF_DATASETS_CACHE)
-made = home / "Salesforce___wikitext" / data["config"] / "0.0.0" / data["revision"]
-made.mkdir(parents=True)
-info = datasets.DatasetInfo(features=datasets.Features({{"text": datasets.Value("string")}}))
-info.builder_name, info.dataset_name, info.config_name = "parquet", "wikitext", data["config"]
-info.version, info.splits = "0.0.0", datasets.SplitDict(dataset_name="wikitext")
-for split in ("train", "validation", "test"):
-    with ArrowWriter(features=info.features, path=str(made / f"wikitext-{{split}}.arrow")) as writer:
-        for row in {ROWS!r}: writer.write({{"text": row}})
-        count, size = writer.finalize()
-    info.splits.add(datasets.SplitInfo(split, size, count, dataset_name="wikitext"))
-info.write_to_directory(str(made))
-print([d.id for d in documents_of(data)])
-made.rename(made.with_name("0" * 40))
-try: print(documents_of(data))
-except RunError as error: print(error.text())
-"""
-    place = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parent)])}
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=place, check=False)
-    assert out.returncode == 0, out.stderr
-    ids, *refused = out.stdout.strip().split("\n")
-    assert ids == str([f"{split}/{i:08d}" for split in ("test", "train", "validation") for i in (0, 1)])
-    assert "revision b08601e0" in refused[0] and len(refused) == 2

@@ -9,6 +9,7 @@ from corpora import files
 
 from posenc.core.errors import RunError, UserError
 from posenc.data import build_tokenizer, check_tokenizer, prepare, read_facts, tokenizers
+from posenc.data.documents import Document
 from posenc.data.tokenizers import bytes_per_token
 
 TEXTS = [
@@ -26,8 +27,9 @@ def built(path: object = None, **settings: Any) -> Any:
     return build_tokenizer(given, None)  # type: ignore[arg-type]
 
 
-def one(tokenizer: tokenizers.Tokenizer, text: str) -> tokenizers.Encoded:
-    return next(tokenizer.encode_all([text.encode()]))
+def one(tokenizer: tokenizers.Tokenizer, text: str) -> tuple[Any, Any]:
+    (encoded,) = tokenizer.encode_all([Document("a", text.encode(), "train")])
+    return encoded[1:]
 
 
 def test_bytes_and_bpe_lose_nothing(

@@ -22,8 +22,8 @@ Posenc = Callable[..., tiny.Result]
     ("module", "name", "number"),
     [
         ("posenc.config.compose", "compose_jobs", signal.SIGTERM),
-        ("posenc.data.registry", "read_documents", signal.SIGINT),
-        ("posenc.data.registry", "read_documents", signal.SIGUSR1),
+        ("posenc.data.sources", "read_documents", signal.SIGINT),
+        ("posenc.data.sources", "read_documents", signal.SIGUSR1),
         ("posenc.cli.dry_run", "estimate", signal.SIGTERM),
     ],
 )

@@ -18,10 +18,9 @@ from posenc.encodings.options import Randomized
 from posenc.encodings.registry import resolve_encoding
 from posenc.encodings.sum import Composed
 from posenc.model.decoder import ModelShape
-from posenc.report.pictures.draw import draw
-from posenc.report.pictures.measure import attention, by_distance, measure
-from posenc.report.pictures.panels import Curves, Map, Panel, Picture
-from posenc.report.pictures.text import COLUMNS, picture_text
+from posenc.report.pictures.draw import TEXT_WIDTH as COLUMNS
+from posenc.report.pictures.draw import draw, picture_text
+from posenc.report.pictures.measure import Curves, Map, Panel, Picture, attention, mean_weights, measure
 from posenc.running.build import build_model
 
 NAMES = sorted(path.stem for path in (conf_dir() / "encoding").glob("*.yaml"))
@@ -103,30 +102,25 @@ def test_bias_curves_and_matrices_are_the_bias() -> None:
 def test_wavelengths_and_an_extension_beside_them() -> None:
     trained = encoding_of("rope", base=100.0, layout="half", fraction=0.5)
     wave = "Wavelength of each pair"
-    own = [line.y.tolist() for line in panels_of(trained)[wave].lines]  # turns fully within T, or not
-    assert np.allclose(own, [[2 * math.pi], [2 * math.pi * 10]])
+    (own,) = [line.y for line in panels_of(trained)[wave].lines]
+    assert np.allclose(own, [2 * math.pi, 2 * math.pi * 10])
     extended = panels_of(encoding_of("rope", base=10000.0, layout="half", fraction=0.5), trained)
     for title in (wave, "Score of a query with an equal key"):
         (grey,) = [line for line in extended[title].lines if line.reference]
-        assert grey.label == "as trained" and (title != wave or np.allclose(grey.y, np.concatenate(own)))
+        assert grey.label == "as trained" and (title != wave or np.allclose(grey.y, own))
     still = panels_of(encoding_of("hope", base=10000.0, layout="interleaved", turns=1.0))
     assert f"{wave} (3 of 4 are still)" in still
 
 
-def test_weights_and_changes_of_scores_are_those_of_the_real_attention() -> None:
+def test_weights_are_those_of_the_real_attention() -> None:
     """A penalty as large as ALiBi's first head's, by hand, in float64."""
     encoding = encoding_of("alibi", **ALIBI)
-    weights, change = attention(encoding, encoding.shape, T, T, draw=3)
-    plain, _ = attention(None, encoding.shape, T, T, draw=3)
+    weights, plain = (attention(one, encoding.shape, T, T, draw=3) for one in (encoding, None))
     r = (torch.arange(T)[:, None] - torch.arange(T)).clamp_min(0)
     biased = plain.double() * (-(2.0**-4) * r).exp()
-    assert change is None
     assert torch.allclose(weights[0].double(), (biased / biased.sum(-1, keepdim=True))[0], atol=1e-5)
-    encoding = encoding_of("fox")
-    drawn = [attention(encoding, encoding.shape, 2 * T, 6, i)[1] for i in range(32)]
-    mean = torch.cat([by_distance(change) for change in drawn if change is not None]).mean(0)
-    lines = panels_of(encoding)["Change of the scores (± sd: head 1)"].lines
-    assert np.allclose([line.y for line in lines], mean.detach().numpy(), atol=1e-4)
+    mean = mean_weights(encoding, encoding.shape, 2)  # a query that sees two keys
+    assert mean.shape == (HEADS, 2) and np.allclose(mean.sum(1), 1)
 
 
 def test_masks_by_layer_and_drawn_positions() -> None:

@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ import decoding
 
 from posenc.encodings.base import Encoding
 from posenc.evaluation.extensions import Extension, NotForThisEncodingError, build_extension
-from posenc.model.attention import AttentionChoice
 from posenc.model.decoder import Decoder, initialize
+from posenc.model.mla import LatentAttention
 
 T = decoding.T  # 8
 LONG = 4 * T
@@ -50,8 +51,8 @@ def latent_model(name: str, **params: Any) -> Decoder:
     own = decoding.build_encoding(
         name, d_model=16, n_heads=2, head_dim=4, n_layers=2, train_length=T, **params
     )
-    choice = AttentionChoice("mla", {"kv_rank": None, "q_rank": None, "rope_dim": None})
-    model = Decoder(decoding.SHAPE, decoding.VOCABULARY, own, (), choice)
+    attention = partial(LatentAttention, kv_rank=None, q_rank=None, rope_dim=None)
+    model = Decoder(decoding.SHAPE, decoding.VOCABULARY, own, (), attention)
     initialize(model, 3)
     return model.eval()
 

@@ -1,0 +1,177 @@
+"""From the settings of the `data` group to documents; sources of installed Python code, never imported."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import sysconfig
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from posenc.core.errors import UserError
+from posenc.core.paths import expanded, is_folder
+from posenc.core.signature import check_arguments
+from posenc.data import files, hub
+from posenc.data.documents import Document, Notes, number_of, split_of
+
+OWN_KEYS = {"name", "source", "split"}
+
+
+def read_package(notes: Notes, /, *, package: str, exclude: list[str]) -> list[Document]:
+    """Return the `.py` files of an installed package; ids are paths inside it, with forward slashes.
+
+    Raises UserError when no such package is installed.
+    """
+    # the parents of a dotted name would be imported by the search itself
+    spec = importlib.util.find_spec(package) if package.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        hint = "the name as in `import NAME`, without dots; install it with: python -m pip install NAME"
+        raise UserError("data.package", package, "is not an installed Python package", hint=hint)
+    folders = spec.submodule_search_locations
+    found = [document for folder in folders for document in _read_tree(Path(folder), exclude, notes)]
+    return list({document.id: document for document in found}.values())
+
+
+def read_stdlib(notes: Notes, /, *, exclude: list[str]) -> list[Document]:
+    """Return the `.py` files of the running Python's own library; ids are paths inside it."""
+    return _read_tree(Path(sysconfig.get_paths()["stdlib"]), exclude, notes)
+
+
+def read_python_packages(notes: Notes, /, *, exclude: list[str]) -> list[Document]:
+    """Return the `.py` files of `site-packages`; ids are paths inside it.
+
+    A text that occurs more than once (vendored copies, empty `__init__` files) is kept once, under the id
+    that sorts first.
+    """
+    first: dict[bytes, Document] = {}
+    found = _read_tree(Path(sysconfig.get_paths()["purelib"]), exclude, notes)
+    for document in sorted(found, key=lambda document: document.id):
+        first.setdefault(hashlib.sha256(document.text).digest(), document)
+    return list(first.values())
+
+
+def _read_tree(root: Path, exclude: list[str], notes: Notes) -> list[Document]:
+    """Return the non-empty UTF-8 `.py` files below `root`; ids are paths inside it."""
+    found = []
+    for folder, subfolders, names in os.walk(root):
+        inside = Path(folder).relative_to(root).as_posix() + "/"
+        here = "" if inside == "./" else inside
+        subfolders[:] = [name for name in subfolders if not _excluded(f"{here}{name}/", exclude)]
+        for name in names:
+            if not name.endswith(".py") or _excluded(here + name, exclude):
+                continue
+            try:
+                text = Path(folder, name).read_bytes()
+                text.decode("utf-8")
+            except (OSError, UnicodeDecodeError) as error:  # Latin-1 does occur
+                notes.not_read["not UTF-8" if isinstance(error, UnicodeDecodeError) else "unreadable"] += 1
+                continue
+            if text:
+                found.append(Document(here + name, text, None))
+    return found
+
+
+def _excluded(name: str, patterns: list[str]) -> bool:
+    """Return whether a pattern fits `/` + name; `*` crosses slashes, so `*/tests/*` fits at any depth.
+
+    A folder's name ends in a slash, so that a pattern for all it holds fits the folder too.
+    """
+    return any(fnmatchcase("/" + name, pattern) for pattern in patterns)
+
+
+# What reads a corpus, from notes to fill in and the settings, keyword-only and typed
+SOURCES: dict[str, Callable[..., Iterable[Document]]] = {
+    "files": files.read,
+    "hub": hub.read,
+    "package": read_package,
+    "python_packages": read_python_packages,
+    "stdlib": read_stdlib,
+    "stream": hub.stream,
+}
+
+
+def check_data(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the source, without reading anything.
+
+    Raises UserError for an unknown source, and for an unknown, missing or ill-typed key.
+    """
+    name, source = data.get("name"), data.get("source")
+    if not isinstance(name, str) or not name:
+        raise UserError("data.name", name, "a corpus needs a name")
+    if not isinstance(source, str) or source not in SOURCES:
+        raise UserError("data.source", source, "there is no such source", allowed=list(SOURCES))
+    given = {key: value for key, value in data.items() if key not in OWN_KEYS}
+    for key, value in given.items():
+        if isinstance(value, str) and value == "???":
+            raise UserError(f"data.{key}", None, "must be given", hint=f"data.{key}=...")
+    arguments = check_arguments(SOURCES[source], given, "data")
+    if not is_streamed(data):
+        _check_split(data.get("split"))
+    elif "split" in data:
+        raise UserError("data.split", data["split"], "this corpus comes with splits of its own")
+    else:
+        hub.check(arguments)
+    return arguments
+
+
+def _check_split(shares: object) -> None:
+    if not (
+        isinstance(shares, Mapping)
+        and set(shares) == {"validation", "test"}
+        and all(type(share) is float and share > 0 for share in shares.values())
+        and sum(shares.values()) < 1
+    ):
+        allowed = "{validation: SHARE, test: SHARE}, both above 0, with a sum below 1"
+        raise UserError("data.split", shares, "cannot be used", allowed=allowed)
+
+
+def is_streamed(data: Mapping[str, Any]) -> bool:
+    """Return whether the documents come over the network where they are not cached."""
+    return data.get("source") in ("hub", "stream")
+
+
+def pinned_identity(data: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what names the text for good without reading it; None where only its fingerprint does."""
+    arguments = check_data(data)
+    return hub.pinned_identity(arguments) if is_streamed(data) else None
+
+
+def absolute_data(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with local paths made absolute, so that they mean the same from another folder."""
+    paths, repository = data.get("paths"), data.get("repository")
+    if isinstance(paths, str):
+        return {**data, "paths": str(expanded(paths).absolute())}
+    if isinstance(paths, list):
+        return {**data, "paths": [str(expanded(path).absolute()) for path in paths]}
+    if isinstance(repository, str) and is_folder(repository):
+        return {**data, "repository": str(expanded(repository).absolute())}
+    return dict(data)
+
+
+def read_documents(data: Mapping[str, Any], notes: Notes) -> list[Document]:
+    """Return all documents of a corpus that hold more than white space, each with its split, by id.
+
+    `notes` takes what is told about them. Raises UserError for wrong settings or unreadable input, RunError
+    when a source is out of reach.
+    """
+    arguments = check_data(data)
+    every = sorted(SOURCES[data["source"]](notes, **arguments), key=lambda document: document.id)
+    documents = [d for d in every if d.text and not d.text.decode().isspace()]
+    notes.not_read["empty"] += len(every) - len(documents)
+    return documents if is_streamed(data) else _split(documents, data["split"], notes)
+
+
+def _split(documents: list[Document], shares: Mapping[str, float], notes: Notes) -> list[Document]:
+    """Return the documents, each with the split of the first one that has its text."""
+    own = [split_of(d.id, shares) for d in documents]
+    first: dict[bytes, str] = {}
+    pairs = zip(documents, own, strict=True)
+    splits = [first.setdefault(hashlib.sha256(d.text).digest(), split) for d, split in pairs]
+    if moved := sum(a != b for a, b in zip(own, splits, strict=True)):
+        what = number_of(moved, "document")
+        notes.lines.append(f"copies across splits: {what} moved to the split of the first copy")
+    return [replace(d, split=split) for d, split in zip(documents, splits, strict=True)]

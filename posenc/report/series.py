@@ -1,0 +1,204 @@
+"""Prepare what charts show: points by row, short names, and what is missing with its reason."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from posenc.core.errors import UserError, visible
+from posenc.report.captions import facts_of, label, length, millions, plural, short_label
+from posenc.report.colors import Style, styles_of
+from posenc.report.table import cell_lines
+from posenc.results.cells import Cell
+from posenc.results.comparison import CompareRequest, Comparison, Row, compare_runs
+from posenc.results.load import Run, losses_of
+from posenc.results.schema import HEADLINE
+
+LONGEST_NAME = 44  # characters
+MOST_REASONS = 14  # rows named below a chart
+MOST_LOGGED = 120  # points of a training curve
+SMOOTHED = 5  # logged steps, of which a point of a training curve is the mean
+DIGITS = 6  # significant ones of a coordinate
+Point = dict[str, Any]  # panel, row, x, y (null: a gap), low and high: the ends of its band, text
+
+
+class Names:
+    """A short name, a number and a style for each row of the comparisons of a page or a figure."""
+
+    def __init__(self, comparisons: Iterable[Comparison]) -> None:
+        rows = {label(row): cut(short_label(row)) for one in comparisons for row in one.rows}
+        count = Counter(rows.values())
+        self._names = {whole: name if count[name] == 1 else whole for whole, name in rows.items()}
+        styles = styles_of(rows)
+        self.styles: dict[str, Style] = {self._names[whole]: style for whole, style in styles.items()}
+
+    def of(self, row: Row) -> str:
+        """Return what to call a row: its label, without the policy past T where that names one row."""
+        return self._names[label(row)]
+
+    def number(self, name: str) -> int:
+        """Return its place among all: its colour is `var(--s3)`."""
+        return list(self.styles).index(name)
+
+
+def cut(text: str, longest: int = LONGEST_NAME) -> str:
+    """Escape what cannot be printed, and take the middle out of a long text."""
+    text, half = visible(text), (longest - 1) // 2
+    return text if len(text) <= longest else f"{text[:half]}…{text[-half:]}"
+
+
+def context_points(comparison: Comparison, names: Names, panel: str, change: bool = False) -> Iterator[Point]:
+    """Yield the rows' means by multiple of T, or their changes against T.
+
+    The band is the standard deviation over seeds; for one seed the 95% interval over documents of the change
+    against T, drawn around the number.
+    """
+    for row in comparison.rows:
+        for column, cell in zip(comparison.columns, row.cells, strict=True):
+            value, spread = (cell.change, cell.change_spread) if change else (cell.mean, cell.spread)
+            point: Point = {"panel": panel, "row": names.of(row), "x": _short(column.multiple), "y": None}
+            if value is not None and math.isfinite(value):
+                point |= {"y": _short(value), "text": _text(names.of(row), cell, comparison)}
+                if spread is not None and math.isfinite(spread):
+                    point |= {"low": _short(value - spread), "high": _short(value + spread)}
+                elif cell.change_ci95 is not None and cell.change is not None:
+                    low, high = (value + end - cell.change for end in cell.change_ci95)
+                    point |= {"low": _short(low), "high": _short(high)}
+            yield point
+
+
+def _text(name: str, cell: Cell, comparison: Comparison) -> str:
+    """Return what pointing at a cell shows, in lines: window, the cell of the table, what it is of."""
+    place = length(round(cell.multiple, 3)) + ("" if cell.window is None else f" = {cell.window} tokens")
+    counts = plural(cell.seeds, "seed")
+    if cell.targets is not None:
+        counts += f", {cell.targets} targets, {cell.documents} documents"
+    return "\n".join([name, place, *cell_lines(cell, comparison.header["metric"]), counts])
+
+
+def training_points(comparison: Comparison, runs: Sequence[Run], names: Names, panel: str) -> Iterator[Point]:
+    """Yield the mean training loss of each set of runs (as trained, where rows share them), thinned.
+
+    At each number of tokens that all of its runs have logged.
+    """
+    logs = {str(run.path): _smoothed(losses_of(run)) for run in runs}
+    drawn: set[str] = set()
+    for row in sorted(comparison.rows, key=lambda row: row.extend is not None):
+        own = [log for path in row.runs if (log := logs.get(path))]
+        if set(row.runs) <= drawn or not own:
+            continue
+        drawn |= set(row.runs)
+        places = sorted(set.intersection(*map(set, own)))
+        for at in {*places[:: max(1, math.ceil(len(places) / MOST_LOGGED))], *places[-1:]}:
+            here = [log[at] for log in own]
+            mean = statistics.fmean(here)
+            text = f"{names.of(row)}\n{millions(round(at))} tokens\n{mean:.3f}"
+            point = {"panel": panel, "row": names.of(row), "x": _short(at), "y": _short(mean), "text": text}
+            if len(here) > 1:
+                spread = statistics.stdev(here)
+                point |= {"low": _short(mean - spread), "high": _short(mean + spread)}
+            yield point
+
+
+def _smoothed(log: Mapping[float, float]) -> dict[float, float]:
+    """Average SMOOTHED logged losses at the middle one; keep them where there are fewer."""
+    steps, half = sorted(log), SMOOTHED // 2
+    if len(steps) < SMOOTHED:
+        return dict(log)
+    return {
+        steps[i]: statistics.fmean(log[step] for step in steps[i - half : i + half + 1])
+        for i in range(half, len(steps) - half)
+    }
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
+# Words around a chart
+
+
+def panel_titles(comparisons: Sequence[Comparison]) -> list[str]:
+    """Name what sets the comparisons apart; empty for a single one."""
+    every = [facts_of(one, ()) for one in comparisons]
+    return [cut(", ".join(part for part in own if not all(part in one for one in every))) for own in every]
+
+
+def source(comparisons: Sequence[Comparison]) -> str:
+    """Say what all of them were measured on."""
+    every = [facts_of(one, ()) for one in comparisons]
+    return ", ".join(cut(part) for part in every[0] if all(part in one for one in every)) + "."
+
+
+def band_is(comparisons: Sequence[Comparison]) -> str:
+    """Say what the bands are."""
+    cells = [cell for one in comparisons for row in one.rows for cell in row.cells]
+    if counts := sorted({cell.seeds for cell in cells if cell.spread is not None}):
+        over = plural(counts[-1], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+        return f"Bands: standard deviation over {over}."
+    return "Bands: 95% CI over documents (1 seed)." if any(cell.change_ci95 for cell in cells) else ""
+
+
+def missing(comparisons: Sequence[Comparison], names: Names) -> list[str]:
+    """Name each row that lacks a number, with the reasons, in one sentence; none where none does."""
+    lines: list[str] = []
+    for row in (row for one in comparisons for row in one.rows):
+        places: dict[str, list[str]] = {}
+        for cell in row.cells:
+            if cell.note is not None or (cell.mean is not None and not math.isfinite(cell.mean)):
+                places.setdefault(cell.note or ">1e30", []).append(length(round(cell.multiple, 3)))
+        whole = len(row.cells)  # a reason that holds everywhere needs no places
+        reasons = [note if len(at) == whole else f"{', '.join(at)} {note}" for note, at in places.items()]
+        if reasons := reasons if row.cells else row.notes:
+            lines.append(cut(f"{names.of(row)} {', '.join(reasons)}", 120))
+    if len(lines) > MOST_REASONS:
+        lines[MOST_REASONS - 1 :] = [f"and {len(lines) - MOST_REASONS + 1} more rows"]
+    return [f"Missing: {'; '.join(lines)}."] if lines else []
+
+
+# The runs behind a comparison
+
+
+def runs_of(comparison: Comparison, runs: Sequence[Run]) -> list[Run]:
+    """Return those of `runs` that are in its rows."""
+    paths = {path for row in comparison.rows for path in row.runs}
+    return [run for run in runs if str(run.path) in paths]
+
+
+def measured(
+    protocols: Sequence[str], kind: str, runs: Sequence[Run], comparisons: Sequence[Comparison]
+) -> list[Comparison]:
+    """Compare the same runs by other protocols, in nats, where they have them; the same rows.
+
+    Raises UserError where none has.
+    """
+    found = []
+    for protocol in protocols:
+        for one in comparisons:
+            members = runs_of(one, runs)
+            if (one.header["protocol"], one.header["metric"]) == (protocol, "nats"):
+                found.append(one)
+            elif any(record["protocol"] == protocol for run in members for record in run.records):
+                (other,) = compare_runs(members, CompareRequest(protocol, allow_mixed=True))
+                shown = {(row.extend, path) for row in one.rows for path in row.runs}
+                same = [row for row in other.rows if any((row.extend, path) in shown for path in row.runs)]
+                other.rows, other.header["group"] = same, one.header["group"]
+                found.append(other)
+    if not found:
+        hint = f"measure it: posenc eval run=DIR 'eval.protocols=[{','.join([HEADLINE, *protocols])}]'"
+        problem = f"no run has measured {' or '.join(protocols)}"
+        raise UserError("--plot-kind", kind, problem, hint=hint)
+    return found
+
+
+def per_bit(comparison: Comparison, runs: Sequence[Run]) -> float | None:
+    """Return what one bit per byte is in the comparison's metric; None for perplexities or unknown."""
+    metric = comparison.header["metric"]
+    if metric != "nats":
+        return 1.0 if metric == "bpb" else None
+    records = [record for run in runs_of(comparison, runs) for record in run.records]
+    ratios = [record["nats"] / record["bpb"] for record in records if record["nats"] and record["bpb"]]
+    return statistics.median(ratios) if ratios else None

@@ -1,0 +1,195 @@
+"""Charts of comparisons: what is drawn is what was measured; files are whole and the same every time."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from fake_runs import MULTIPLES, T, positions, record, write_run
+
+from posenc.core.errors import UserError
+from posenc.report.charts import FORMATS, PLOTS, Chart, chart, check_plot, plot_bytes, save_plot
+from posenc.report.colors import style_of
+from posenc.report.series import Names
+from posenc.results import load_runs
+from posenc.results.comparison import CompareRequest, Comparison, compare_runs
+from posenc.results.load import Run
+
+Given = tuple[list[Run], list[Comparison]]
+
+
+def given(root: Path, **request: Any) -> Given:
+    """The runs below a folder and their tables."""
+    runs = load_runs([root])
+    return runs, compare_runs(runs, CompareRequest(**request))
+
+
+def chart_of(kind: str, found: Given) -> Chart:
+    made = chart(kind, *found, Names(found[1]))
+    assert made is not None
+    return made
+
+
+def points(made: Chart, row: str, panel: str = "") -> dict[float, float | None]:
+    values = made.spec["data"]["values"]
+    return {p["x"]: p["y"] for p in values if (p.get("row"), p["panel"]) == (row, panel)}
+
+
+def svg_texts(kind: str, found: Given, width: float = 5.5) -> tuple[list[str], Any]:
+    root = ElementTree.fromstring(plot_bytes("svg", kind, *found, width))
+    return ["".join(one.itertext()) for one in root.iter("{http://www.w3.org/2000/svg}text")], root
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One that keeps its loss and one that collapses, three seeds each, with every kind of record."""
+    root = tmp_path_factory.mktemp("sweep")
+    for name, slope in (("alibi", 0.002), ("rope", 0.4)):
+        for seed in (0, 1, 2):
+            losses = {m: 1.2 + 0.01 * seed * m + max(0, m - 1) * slope for m in MULTIPLES}
+            records = [record(int(m * T), loss) for m, loss in losses.items()]
+            for m, probe in [(m, probe) for m in (1, 2, 8) for probe in ("induction", "far-copy")]:
+                records.append(record(int(m * T), 2 + m * slope, protocol=probe))
+            records += [positions(shift=0.1 * seed), record(T, 1.9, protocol="trigram")]
+            run = write_run(root, name, seed=seed, records=records)
+            lines = [f'{{"tokens": {1000 * i}, "loss": {4 / i + 0.1 * seed}}}' for i in range(1, 41)]
+            (run / "metrics.jsonl").write_text("\n".join(lines) + '\n{"tokens": 41000, "lo')
+    return root
+
+
+@pytest.mark.parametrize("kind", PLOTS)
+def test_every_kind_is_as_wide_as_a_papers_column_and_by_facet(swept: Path, kind: str) -> None:
+    texts, root = svg_texts(kind, given(swept), 3.3)
+    assert float(root.attrib["width"].removesuffix("pt")) == pytest.approx(3.3 * 72, abs=2)
+    assert {"alibi", "rope"} <= set(texts) and "T = 64" in " ".join(texts)
+    texts, root = svg_texts(kind, given(swept, facet="seed"))
+    seeds = [f"seed {seed}" for seed in (0, 1, 2)]
+    probes = [f"{probe}, {seed}" for probe in ("induction", "far-copy") for seed in seeds]
+    panels = probes if kind == "probes" else seeds
+    assert [text for text in texts if text in panels] == panels
+    assert 5.2 * 72 < float(root.attrib["width"].removesuffix("pt")) < 5.6 * 72
+
+
+@pytest.mark.parametrize(("metric", "unit"), [("nats", math.log(2)), ("bpb", 1.0), ("ppl", None)])
+def test_the_charts_have_the_comparisons_numbers_and_margins(
+    swept: Path, metric: str, unit: float | None
+) -> None:
+    found = given(swept, metric=metric)
+    context, change = chart_of("context", found), chart_of("change", found)
+    for row in found[1][0].rows:
+        assert points(context, row.label) == pytest.approx({c.multiple: c.mean for c in row.cells}, rel=1e-5)
+        moved = {c.multiple: c.change for c in row.cells}
+        assert points(change, row.label) == pytest.approx(moved, rel=1e-5, abs=1e-9)
+    cell = found[1][0].rows[0].cells[-1]
+    band = next(p for p in context.spec["data"]["values"] if p.get("row") == "alibi" and p["x"] == 8)
+    assert (band["low"], band["high"]) == pytest.approx(
+        (cell.mean - cell.spread, cell.mean + cell.spread), rel=1e-5
+    )
+    margins = [(p["bottom"], p["top"]) for p in change.spec["data"]["values"] if "top" in p]
+    assert margins == ([] if unit is None else [pytest.approx((-0.02 * unit, 0.02 * unit))])
+    assert context.spec["encoding"]["y"]["scale"]["type"] == ("log" if metric == "ppl" else "linear")
+    assert change.spec["encoding"]["y"]["scale"]["type"] == "symlog"
+    assert context.rows == ["rope", "alibi"] and "standard deviation over 3 seeds" in context.notes[0]
+    assert any(p.get("name") == "trigram" for p in context.spec["data"]["values"])
+    assert style_of("rope").color in plot_bytes("svg", "context", *found).decode()
+
+
+def test_positions_and_probes_are_of_the_same_runs(swept: Path) -> None:
+    found = given(swept, rows=("rope", "alibi"))
+    curve = points(chart_of("positions", found), "rope")
+    assert [x * T for x in curve] == pytest.approx([8, 16, 32, 48, 64, 96, 128, 256, 512], abs=1e-3)
+    assert list(curve.values()) == pytest.approx([1.1 + i / 10 for i in range(9)])
+    probes = chart_of("probes", found)
+    assert probes.panels == ["induction", "far-copy"] and probes.own_scales
+    assert list(points(probes, "rope", "far-copy").values()) == pytest.approx([2.4, 2.8, 5.2])
+
+
+def test_the_heat_map_prints_its_numbers_and_reasons(tmp_path: Path) -> None:
+    write_run(tmp_path, "rope", losses={0.5: 1.25, 1: 1.2, 8: 3.0})
+    write_run(tmp_path, "alibi", records=[record(T, 1.3), record(8 * T, 0, note="oom at 512 tokens")])
+    write_run(tmp_path, "t5", status="failed", reason="boom", results=False)
+    found = given(tmp_path)
+    texts, _ = svg_texts("heatmap", found)
+    assert {"+0.050", "1.200", "+1.800", "1.300", "oom"} <= set(texts) and texts.count("failed") == 3
+    for kind in ("context", "change", "heatmap"):
+        assert "Missing: alibi 0.5x not measured, 8x oom; t5 failed." in " ".join(chart_of(kind, found).notes)
+    assert points(chart_of("context", found), "alibi")[8] is None  # a gap, no line across it
+    shades = {(p["row"], p["column"]): p["shade"] for p in chart_of("heatmap", found).spec["data"]["values"]}
+    assert 0 < shades["rope", "0.5"] < shades["rope", "8"] < 1 and shades["rope", "1"] is None
+
+
+def test_training_is_the_mean_over_seeds(swept: Path, tmp_path: Path) -> None:
+    made = chart_of("training", given(swept))
+    drawn = points(made, "rope")
+    assert sorted(drawn) == [1000 * i for i in range(3, 39)]
+    assert drawn[3000] == pytest.approx(sum(4 / i for i in range(1, 6)) / 5 + 0.1, abs=1e-4)
+    assert "the mean of 5 logged steps" in made.notes[0] and "test" not in made.notes[0]
+    for name, length, end in (("rope", 1_000, 6), ("alibi", 100_000, 2)):
+        run = write_run(tmp_path, name, losses={1: 1.2})
+        lines = [f'{{"tokens": {length * i}, "loss": {end + 1 / i}}}' for i in range(1, 5)]
+        (run / "metrics.jsonl").write_text("\n".join(lines))
+    write_run(tmp_path, "nope", status="failed", results=False)
+    made = chart_of("training", given(tmp_path))
+    low, high = made.spec["encoding"]["y"]["scale"]["domain"]
+    for name in ("rope", "alibi"):  # one is a hundred times as long as the other
+        assert low <= list(points(made, name).values())[-1] <= high
+
+
+def test_groups_say_what_differs(tmp_path: Path) -> None:
+    for length in (64, 128):
+        facts = {"context_length": length}
+        for name, rise in (("alibi", 0.01), ("rope", 0.6)):
+            losses = {int(length * m): 1.2 + max(0, m - 1) * rise for m in MULTIPLES}
+            records = [record(window, loss, train_length=length) for window, loss in losses.items()]
+            write_run(tmp_path / str(length), name, records=records, facts=facts, config=facts)
+    made = chart_of("context", given(tmp_path))
+    assert set(made.panels) == {"T = 64 bytes", "T = 128 bytes"} and made.rows == ["rope", "alibi"]
+    assert made.spec["encoding"]["x"]["axis"]["title"] == "context (multiples of T)"  # tokens differ
+
+
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    names = ("$\\frac{x_1}{$ 100%", "under & <svg onload=alert(1)>", "two\nlines \x1b[31m", "日本語" * 40)
+    for i, name in enumerate(names):
+        facts = {"model": {"name": names[0]}, "tokenizer": names[1]}
+        losses = {1: 1.2 + i / 10, 2: 1.3}
+        write_run(tmp_path, name, name=f"run{i}", params={"beyond": name}, facts=facts, losses=losses)
+    for kind in ("context", "heatmap"):
+        content = plot_bytes("svg", kind, *given(tmp_path)).decode()
+        assert "<svg onload" not in content and "\x1b" not in content
+        texts, _ = svg_texts(kind, given(tmp_path))
+        for name in names:
+            assert any(text.startswith(name.split("\n")[0][:10]) for text in texts), texts
+
+
+def test_the_same_runs_give_the_same_bytes(swept: Path) -> None:
+    for format, start in zip(FORMATS, (b"\x89PNG\r\n\x1a\n", b"<svg", b"%PDF-"), strict=True):
+        content = plot_bytes(format, "context", *given(swept))
+        assert content == plot_bytes(format, "context", *given(swept)) and content.startswith(start)
+        assert b"CreationDate" not in content
+    assert re.search(rb"/FontFile2? \d+ 0 R|/FontFile3", content) or b"FlateDecode" in content
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "width", "words"),
+    [
+        ("x.gif", "context", 5, "--plot=.*x.gif: its ending names the format\n  allowed: .png, .svg, .pdf"),
+        ("none/x.png", "context", 5, "there is no folder"),
+        ("x.png", "heat", 5, "--plot-kind=heat: no such plot\n(.*\n)*  did you mean: heatmap"),
+        ("x.png", "context", math.nan, "not a width\n  allowed: inches from 1 to 40"),
+        ("x.png", "positions", 5, "--plot-kind=positions: no run has measured positions\n  measure it"),
+        ("x.png", "probes", 5, "no run has measured induction or far-copy"),
+        ("x.png", "training", 5, "no run has logged losses"),
+    ],
+)
+def test_wrong_input_is_named(tmp_path: Path, path: str, kind: str, width: float, words: str) -> None:
+    write_run(tmp_path / "runs", "n" * 44)
+    with pytest.raises(UserError, match=words):
+        save_plot(tmp_path / path, kind, *given(tmp_path / "runs"), width)
+    assert [one.name for one in tmp_path.iterdir()] == ["runs"]
+    if kind == "heat" or "ending" in words:  # asked before the work, too
+        with pytest.raises(UserError, match=words):
+            check_plot(tmp_path / path, kind, width)
