@@ -38,7 +38,7 @@ them.
 PRINTED = """## posenc compare --format json
 
 A Comparison with `schema_version` and `summary` (the sentence on top of the table). Of several tables (runs
-that cannot share a ranking, `--facet`, `--protocol all`) the document is `{schema_version, comparisons}`, a
+that cannot share a ranking, `--protocol all`) the document is `{schema_version, comparisons}`, a
 list of them, and each `header.group` says what tells it from the others.
 
 `header` says what the numbers have in common: `protocol`, `group`, `metric`, `unit`, `corpus`, `fingerprint`,

@@ -12,9 +12,9 @@ from typing import Any
 from posenc.report.captions import label
 from posenc.report.table import cell_lines
 from posenc.results import Run, load_runs
-from posenc.results.against import against, tables
 from posenc.results.cells import Cell
 from posenc.results.comparison import CompareRequest, Comparison, compare_runs
+from posenc.results.frame import against, tables
 from posenc.results.ranking import short_verdict
 from posenc.results.settings import where
 

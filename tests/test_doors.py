@@ -12,7 +12,7 @@ import pytest
 import tiny
 import tiny_model
 
-from posenc.running.run_lock import locked
+from posenc.running.run_directory import locked
 from posenc.training.device import compiled_blocks
 
 Posenc = Callable[..., tiny.Result]

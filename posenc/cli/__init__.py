@@ -95,7 +95,7 @@ Dirs = Annotated[
     Texts,
     typer.Argument(
         metavar="[DIRS]...",
-        help="Run directories, folders of them, or globs; default: runs",
+        help="Run directories or folders of them; default: runs",
         autocompletion=complete_run,
     ),
 ]
@@ -157,9 +157,6 @@ def compare_command(
         Text, option("By name, 8x (the loss there), change or change@4x; -8x: highest first.")
     ] = None,
     baseline: Annotated[Text, option("Differences to this row, not to the loss at T.", metavar="ROW")] = None,
-    facet: Annotated[
-        Text, option("A table for each value: context_length, model, ...", metavar="KEY")
-    ] = None,
     length: Annotated[Text, option("The targets measured at this multiple of T, such as 16x.")] = None,
     corpus: Annotated[Text, option("Measured on this corpus.")] = None,
     split: Annotated[Text, choice("test", "validation")] = None,
@@ -186,7 +183,6 @@ def compare_command(
         columns=multiples("--columns", columns),
         sort=sort,
         baseline=baseline,
-        facet=facet,
         allow_mixed=allow_mixed,
     )
     records = {"length": length, "corpus": corpus, "split": split, "stride": stride}

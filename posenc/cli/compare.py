@@ -70,7 +70,7 @@ def run_compare(
     runs = only(runs, **{**records, "length": length}, protocol=request.protocol if named else None)
     if output.against is not None:
         from posenc.report.against import show_against
-        from posenc.results.against import against
+        from posenc.results.frame import against
 
         show_against(against(runs, output.against), output.format, sys.stdout)
     else:
@@ -116,7 +116,7 @@ def _write(runs: Sequence[Run], request: CompareRequest, output: Output) -> None
         from posenc.report.page import write_page
 
         page = output_file("--html", output.html)
-        others = [] if request.facet else _others(runs, request)
+        others = _others(runs, request)
         write_page(page, runs, [*found, *others], ["posenc", *sys.argv[1:]])
         say(f"wrote {output.html}")
 

@@ -36,6 +36,7 @@ from posenc.training.checkpoint import checkpoint_paths
 SCHEMAS = {"train": TrainConfig, "eval": EvalConfig}
 # Hydra's own choices of a folder: posenc makes the run directory.
 FOLDERS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.job.chdir", "hydra.output_subdir")
+REFUSALS = (HydraException, OmegaConfBaseException, yaml.YAMLError, AssertionError, ValueError, OSError)
 NO_SEARCH = "posenc's sweeps are grids: leave hydra/sweeper out"
 WANTED = {  # in the words of OmegaConf, and in ours
     "Integer": "a whole number",

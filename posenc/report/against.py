@@ -10,7 +10,7 @@ from posenc.core.errors import UserError
 from posenc.report.captions import millions
 from posenc.report.table import CellText, Report, Table
 from posenc.report.writers import color_of, markdown, terminal, width_of, write
-from posenc.results.against import Entry, PaperComparison
+from posenc.results.frame import Entry, PaperComparison
 from posenc.results.schema import SCHEMA_VERSION, printed, printed_change
 from posenc.results.settings import as_text
 

@@ -12,30 +12,11 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from posenc.core.errors import UserError
-from posenc.results.cells import (
-    NOT_MEASURED,
-    PROBES,
-    Column,
-    ProbeColumn,
-    Row,
-    add_probes,
-    bin_columns,
-    effective_context,
-    has_curves,
-    make_bin_cell,
-    make_cell,
-    reference_of,
-    samples_of,
-    single,
-    summarise_curves,
-    undertrained,
-    uses_context,
-    value_of,
-    window_columns,
-)
+from posenc.results import cells as numbers
+from posenc.results.cells import Column, ProbeColumn, Row
 from posenc.results.load import Run
 from posenc.results.ranking import COLLAPSED, CONFIDENCE, SAME, compare_with
 from posenc.results.rows import CODE, group_runs, shown_of
@@ -49,7 +30,7 @@ from posenc.results.schema import (
     Metric,
 )
 from posenc.results.selection import Selected, mixed_values, select, split_runs, tokens_trained
-from posenc.results.settings import as_text, differing, facets_of
+from posenc.results.settings import as_text, differing
 from posenc.results.statistics import mean_and_spread
 
 ALL = "all"  # a request's protocol: a table for each one measured
@@ -68,7 +49,6 @@ class CompareRequest:
     columns: Sequence[float] = ()  # multiples of T
     sort: str | None = None  # name, 8x (the loss there), change or change@8x; `-` in front reverses it
     baseline: str | None = None  # the row that is subtracted from the others
-    facet: str | None = None  # a key of `--where`: tables of its values
     allow_mixed: bool = False  # one table of all runs, labelled by what differs, not ranked across it
 
 
@@ -105,9 +85,6 @@ class _Part:
 
 
 EVERYTHING = CompareRequest()
-Asked = TypeVar("Asked")
-Table = TypeVar("Table")
-Chosen = TypeVar("Chosen")
 
 
 def compare_runs(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -> list[Comparison]:
@@ -149,23 +126,19 @@ def _parts(runs: Sequence[Run], request: CompareRequest) -> list[_Part]:
         raise UserError(
             "--protocol", request.protocol, "no run has measured it", allowed=[*measured, ALL], hint=hint
         )
-    facets = [({}, list(runs))] if request.facet is None else facets_of(runs, request.facet)
     parts = []
     for protocol in (measured or [HEADLINE]) if request.protocol == ALL else [request.protocol]:
-        for facet, some in facets:
-            for group, members in [({}, some)] if request.allow_mixed else split_runs(some, protocol):
-                selected = select(members, protocol)
-                if request.protocol == ALL and measured and not selected:
-                    continue
-                metric = request.metric
-                if has_curves(selected) and metric != "nats":
-                    if request.protocol != ALL:
-                        raise UserError(
-                            "--metric", metric, f"{protocol} is in nats per token", allowed=["nats"]
-                        )
-                    metric = "nats"
-                rows = group_runs(members, selected, mixed_values(selected))
-                parts.append(_Part(protocol, metric, {**facet, **group}, members, selected, rows))
+        for group, members in [({}, list(runs))] if request.allow_mixed else split_runs(runs, protocol):
+            selected = select(members, protocol)
+            if request.protocol == ALL and measured and not selected:
+                continue
+            metric = request.metric
+            if numbers.has_curves(selected) and metric != "nats":
+                if request.protocol != ALL:
+                    raise UserError("--metric", metric, f"{protocol} is in nats per token", allowed=["nats"])
+                metric = "nats"
+            rows = group_runs(members, selected, mixed_values(selected))
+            parts.append(_Part(protocol, metric, dict(group), members, selected, rows))
     return parts
 
 
@@ -187,19 +160,16 @@ def _prepare(parts: Sequence[_Part], request: CompareRequest) -> list[_Part]:
         for part, rows in zip(parts, filter(None, chosen), strict=True):
             part.rows = list(rows.values())
     keys = {key for part in parts for key in part.group}
-    shared = {key for key in keys - {request.facet} if len({part.group.get(key) for part in parts}) == 1}
+    shared = {key for key in keys if len({part.group.get(key) for part in parts}) == 1}
     for part in parts:
         part.group = {key: value for key, value in part.group.items() if key not in shared}
         part.selected, part.mixed = shown_of(part.selected, part.rows)
     return list(parts)
 
 
-def _where_it_fits(
-    asked: Asked | None, tables: Sequence[Table], choose: Callable[[Table, Asked], Chosen]
-) -> list[Chosen | None]:
+def _where_it_fits(asked: str | None, tables: Sequence[Any], choose: Callable[[Any, str], Any]) -> list[Any]:
     """Return what an option chooses in each table; None where it does not fit. Raises UserError if in all."""
-    found: list[Chosen | None] = []
-    errors = []
+    found, errors = [], []
     for table in tables:
         try:
             found.append(None if asked is None else choose(table, asked))
@@ -215,29 +185,29 @@ def _compare(
     part: _Part, columns: list[Column], multiples: Sequence[float], baseline: int | None
 ) -> Comparison:
     """Compare the rows of one table. `multiples` are those of all columns, shown or not."""
-    rows, metric, curves = part.rows, part.metric, has_curves(part.selected)
+    rows, metric, curves = part.rows, part.metric, numbers.has_curves(part.selected)
     for row in rows:
         row.runs = [str(member.run.path) for member in row.members]
-        row.parameters = single(n for m in row.members if (n := m.run.parameters) is not None)
+        row.parameters = numbers.single(n for m in row.members if (n := m.run.parameters) is not None)
         bases = [m.record(None, 1.0) for m in row.members]
-        found = [value_of(base, metric) for base in bases if base is not None and "curve" not in base]
+        found = [numbers.value_of(base, metric) for base in bases if base is not None and "curve" not in base]
         if values := [value for value in found if value is not None]:
             row.crop = dict(zip(("mean", "spread"), mean_and_spread(values), strict=True))
         row.notes += _notes(row)
-        row.undertrained = undertrained(row)
+        row.undertrained = numbers.undertrained(row)
         if curves:
-            row.cells = [make_bin_cell(row, one.multiple) for one in columns]
-            row.curve = summarise_curves(row)
+            row.cells = [numbers.make_bin_cell(row, one.multiple) for one in columns]
+            row.curve = numbers.summarise_curves(row)
             continue
-        row.cells = [make_cell(row, one.multiple, metric) for one in columns]
-        if part.protocol not in (*PROBES, INFLATED):  # of these, the loss says nothing of context
+        row.cells = [numbers.make_cell(row, one.multiple, metric) for one in columns]
+        if part.protocol not in (*numbers.PROBES, INFLATED):  # of these, the loss says nothing of context
             if row.undertrained is None:
-                row.effective_context = effective_context(row, multiples)
-            row.uses_context = uses_context(row, metric)
+                row.effective_context = numbers.effective_context(row, multiples)
+            row.uses_context = numbers.uses_context(row, metric)
     unlike = list(part.mixed[0]) if part.mixed else []
     for i, column in enumerate([] if curves else columns):
         _rank(column.multiple, i, rows, metric, unlike, baseline)
-    probes = add_probes(rows, part.runs, part.protocol)
+    probes = numbers.add_probes(rows, part.runs, part.protocol)
     header = _header(part)
     header["baseline"] = None if baseline is None else rows[baseline].full_label
     return Comparison(header, columns, probes, rows)
@@ -250,7 +220,7 @@ def _notes(row: Row) -> list[str]:
         run = member.run
         if not member.cells or run.state != "finished":
             seed = "" if run.seed is None else f"seed {run.seed} "
-            state = NOT_MEASURED if run.state == "finished" else run.state
+            state = numbers.NOT_MEASURED if run.state == "finished" else run.state
             notes.append(f"{seed}{state}" + (f": {run.reason}" if run.reason else ""))
     found: dict[str, list[str]] = defaultdict(list)
     for member in row.members:
@@ -274,7 +244,7 @@ def _rank(
     if len(means) < 2 or not _comparable(rows, means, at, metric, unlike):
         return
     ranked = zip(rows, cells, strict=True)
-    samples = [samples_of(row, multiple) if cell.rankable else None for row, cell in ranked]
+    samples = [numbers.samples_of(row, multiple) if cell.rankable else None for row, cell in ranked]
     if not all(any(one.columns["bytes"]) for some in samples if some for one in some.values()):
         return  # the margin is in bits per byte, and a probe of random tokens has no bytes
     for i, versus in compare_with(samples, None, metric).items():
@@ -315,7 +285,7 @@ def _header(part: _Part) -> dict[str, Any]:
     def ends(values: Sequence[int]) -> list[int] | None:
         return [min(values), max(values)] if values else None
 
-    units = single(record["unit"] for one in selected for record in one.records)
+    units = numbers.single(record["unit"] for one in selected for record in one.records)
     scored = [record for one in selected for record in one.records if record["targets"]]
     settings = [row.settings for row in rows if row.settings]
     several = len({row.encoding for row in rows}) > 1
@@ -336,7 +306,7 @@ def _header(part: _Part) -> dict[str, Any]:
         "targets": ends([record["targets"] for record in scored]),
         "mixed": {key: sorted({own[key] for own in mixed}) for key in (mixed[0] if mixed else {})},
         "also_differs": {key: sorted({own.get(key, "unset") for own in settings}) for key in others},
-        "reference": reference_of(selected, metric),
+        "reference": numbers.reference_of(selected, metric),
         "margins": {"unit": METRICS["bpb"], "same": SAME, "collapsed": COLLAPSED, "confidence": CONFIDENCE},
         "left_out": sum(one.left_out for one in selected),
         "baseline": None,
@@ -358,7 +328,11 @@ def _find_baseline(part: _Part, asked: str) -> int:
 
 
 def _columns(part: _Part) -> list[Column]:
-    return bin_columns(part.selected) if has_curves(part.selected) else window_columns(part.selected)
+    return (
+        numbers.bin_columns(part.selected)
+        if numbers.has_curves(part.selected)
+        else numbers.window_columns(part.selected)
+    )
 
 
 def _choose_columns(every: Sequence[list[Column]], asked: Sequence[float]) -> list[list[Column]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired, cast
 
 from annotated_types import Ge, Gt, Len, Lt
 from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
@@ -26,6 +26,10 @@ Number = Annotated[float, Gt(-1e100), Lt(1e100)]  # sums and squares of more ove
 Count = Annotated[int, Ge(0), Lt(2**63)]
 Positive = Annotated[int, Gt(0), Lt(2**63)]
 Interval = Annotated[list[Number], Len(2, 2)]
+
+
+SUMS: tuple[Literal["document", "nats", "targets", "bytes"], ...] = ("document", "nats", "targets", "bytes")
+BINS: tuple[Literal["targets", "nats", "rise", "rise_ci95"], ...] = ("targets", "nats", "rise", "rise_ci95")
 
 
 class PerDocument(TypedDict):
@@ -128,10 +132,9 @@ def make_record(
 ) -> Record:
     """Make a record from sums by document: one division at the end, an interval clustered by document.
 
-    `documents` are distinct indices; `nats`, `targets`, `bytes` are sums of each and `groups` their groups,
-    in the same order (documents without a target are left out). `train_length` in tokens; `cell` are the
-    record's other fields.
-    Without data pass a `note` that says why. A non-finite sum makes a record noted `diverged`.
+    `documents` are distinct indices; the sums and `groups` are theirs (those without a target are left out).
+    `train_length` in tokens; `cell` are the record's other fields. Without data pass a `note` that says why.
+    A non-finite sum makes a record noted `diverged`.
     """
     lines = zip(documents, nats, targets, bytes, documents if groups is None else groups, strict=True)
     rows = sorted((int(d), float(s), int(t), int(b), int(g)) for d, s, t, b, g in lines if t > 0)
@@ -147,34 +150,18 @@ def make_record(
     mean = total / count if rows else None
     ppl = math.inf if mean is None else perplexity(mean)
     interval = ratio_interval(sums["nats"], sums["targets"], sums.get("group")) if rows else None
-    record = Record(
-        protocol=cell["protocol"],
-        extend=cell.get("extend"),
-        checkpoint_step=cell["checkpoint_step"],
-        corpus=cell["corpus"],
-        fingerprint=cell["fingerprint"],
-        split=cell["split"],
-        targets_hash=cell["targets_hash"],
-        unit=cell.get("unit", UNIT),
-        window=cell["window"],
-        multiple=cell["window"] / train_length,
-        stride=cell.get("stride"),
-        nats=mean,
-        bpb=total / (math.log(2) * size) if size else None,
-        ppl=ppl if math.isfinite(ppl) else None,
-        ci95=None if interval is None else list(interval),
-        targets=count,
-        documents=len(rows),
-        per_document=sums if rows else None,
-        beyond=cell.get("beyond"),
-        note=note,
-        seconds=cell["seconds"],
-    )
-    if curve is not None:
-        record["curve"] = curve
-    if cell.get("precision") is not None:
-        record["precision"] = cell["precision"]
-    return record
+    usual = {"extend": None, "unit": UNIT, "stride": None, "beyond": None}
+    made = usual | {key: value for key, value in cell.items() if value is not None or key != "precision"}
+    made |= {
+        "multiple": cell["window"] / train_length,
+        "targets": count,
+        "documents": len(rows),
+        "note": note,
+    }
+    made |= {"nats": mean, "bpb": total / (math.log(2) * size) if size else None}
+    made |= {"ppl": ppl if math.isfinite(ppl) else None, "ci95": None if interval is None else list(interval)}
+    made |= {"per_document": sums if rows else None} | ({} if curve is None else {"curve": curve})
+    return cast("Record", {key: made[key] for key in Record.__annotations__ if key in made})
 
 
 def perplexity(nats: float) -> float:
@@ -237,26 +224,23 @@ def _check_parts(record: Record) -> None:
     sums, curve = record["per_document"], record.get("curve")
     extend = {"name": "none"} if record["extend"] is None else record["extend"]
     tuned: Any = extend.get("tuned", [])
-    checks = [
-        (record["nats"] is not None or record["note"] is not None, "nats: null without a note"),
-        (extend.get("name") and isinstance(extend["name"], str), "extend: must have a name"),
-        (isinstance(tuned, list) and all(isinstance(key, str) for key in tuned), "extend.tuned: no texts"),
-    ]
+    checks = {
+        "nats: null without a note": record["nats"] is None and record["note"] is None,
+        "extend: must have a name": not (extend.get("name") and isinstance(extend["name"], str)),
+        "extend.tuned: no texts": not isinstance(tuned, list) or not all(isinstance(k, str) for k in tuned),
+    }
     if sums is not None:
-        documents = sums["document"]
-        alike = {len(sums["nats"]), len(sums["targets"]), len(sums["bytes"])} == {len(documents)}
-        alike &= len(sums.get("group", documents)) == len(documents)
-        checks.append((alike, "per_document: lists of different lengths"))
-        checks.append((len(set(documents)) == len(documents), "per_document: a document comes twice"))
+        lengths = {len(sums[key]) for key in SUMS}
+        lengths.add(len(sums.get("group", sums["document"])))
+        checks["per_document: lists of different lengths"] = len(lengths) > 1
+        checks["per_document: a document comes twice"] = len(set(sums["document"])) < len(sums["document"])
     if curve is not None:
         edges, bins = curve["edges"], len(curve["edges"]) - 1
-        lists = (curve["targets"], curve["nats"], curve["rise"], curve["rise_ci95"])
-        checks.append(
-            (bins > 0 and all(len(one) == bins for one in lists), "curve: lists of different lengths")
-        )
-        checks.append((sorted(set(edges)) == edges, "curve.edges: must rise"))
-    for holds, problem in checks:
-        if not holds:
+        lengths = {len(curve[key]) for key in BINS}
+        checks["curve: lists of different lengths"] = bins < 1 or lengths != {bins}
+        checks["curve.edges: must rise"] = sorted(set(edges)) != edges
+    for problem, wrong in checks.items():
+        if wrong:
             raise ValueError(f"record.{problem}")
 
 

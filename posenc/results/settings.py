@@ -1,4 +1,4 @@
-"""Settings of runs: which runs are seeds of one row, what tells two rows apart, and `--where`, `--facet`."""
+"""Settings of runs: which runs are seeds of one row, what tells two rows apart, and `--where`."""
 
 from __future__ import annotations
 
@@ -109,6 +109,8 @@ def as_text(value: object) -> str:
     """Return a value as short text: numbers alike whether written 1000 or 1000.0."""
     if isinstance(value, str):
         return value
+    if type(value) is int:
+        return str(value)
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     return json.dumps(value, sort_keys=True, default=str)
@@ -119,7 +121,7 @@ def differing(rows: Sequence[Mapping[str, str]]) -> list[str]:
     return sorted({key for row in rows[1:] if row != rows[0] for key, _ in row.items() ^ rows[0].items()})
 
 
-# --- --where, --facet
+# --- --where
 
 
 def where(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
@@ -137,7 +139,9 @@ def where(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
             raise UserError("--where", text, "not a condition", allowed=allowed)
         key, sign, asked = found.groups()
         patterns = [one.strip() for one in asked.split(",")]
-        check_key(runs, key, "--where")
+        if runs and all(value_of_key(run, key) is None for run in runs):
+            known = sorted({one for run in runs for one in _flat(run)} - {*KEYS, *ALIASES})
+            raise UserError("--where", key, "no run has this key", allowed=[*KEYS, *ALIASES, *known])
         values = {id(run): value_of_key(run, key) for run in kept}
         before, kept = kept, [run for run in kept if _fits(values[id(run)], patterns) != (sign == "!=")]
         if before and not kept:
@@ -168,29 +172,6 @@ def value_of_key(run: Run, key: str) -> str | None:
     flat = _flat(run)
     names = (one for name in ALIASES.get(key, (key,)) for one in (name, f"{name}.name"))
     return next((flat[name] for name in names if name in flat), None)
-
-
-def check_key(runs: Sequence[Run], key: str, option: str) -> None:
-    """Raise UserError if no run has this key."""
-    if runs and all(value_of_key(run, key) is None for run in runs):
-        known = sorted({one for run in runs for one in _flat(run)} - {*KEYS, *ALIASES})
-        raise UserError(option, key, "no run has this key", allowed=[*KEYS, *ALIASES, *known])
-
-
-def facets_of(runs: Sequence[Run], key: str) -> list[tuple[dict[str, str], list[Run]]]:
-    """Return `{key: value}` of each value, numbers by size, and the runs that have it. Raises UserError."""
-    check_key(runs, key, "--facet")
-    found: dict[str, list[Run]] = {}
-    for run in runs:
-        found.setdefault(value_of_key(run, key) or "unknown", []).append(run)
-    return [({key: value}, found[value]) for value in sorted(found, key=_by_size)]
-
-
-def _by_size(value: str) -> tuple[int, float, str]:
-    try:
-        return 0, float(value), value
-    except ValueError:
-        return 1, 0.0, value
 
 
 def _flat(run: Run) -> dict[str, str]:

@@ -42,7 +42,7 @@ from posenc.results.settings import as_text
 from posenc.running import run_directory as folder
 from posenc.running.build import build_decoder, build_model, code_of, resolve_parts, run_facts
 from posenc.running.measure import Job, Outcome, byte_store, measure, request_of, tracker_of
-from posenc.running.run_lock import is_held, locked
+from posenc.running.run_directory import is_held, locked
 from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.tracking import check_tracking
 from posenc.training.checkpoint import Checkpoint, check_run, check_weights, load_weights, newest_checkpoint

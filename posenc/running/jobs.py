@@ -100,9 +100,8 @@ def state_of(command: str, settings: dict[str, Any]) -> str | None:
 def run_job(command: str, composed: ComposedJob, *, in_sweep: bool = False) -> int:
     """Run one job; print its table unless it is part of a sweep. Returns its exit code."""
     from posenc.running.eval_job import run_eval
-    from posenc.running.run_lock import HeldRunError
-    from posenc.running.train_job import TrainJob
-    from posenc.running.train_run import run_train
+    from posenc.running.run_directory import HeldRunError
+    from posenc.running.train_job import TrainJob, run_train
     from posenc.training.distributed import current
 
     directory = None

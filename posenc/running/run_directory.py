@@ -1,4 +1,4 @@
-"""A run's folder: how the run stands, and writing config.yaml, status.json, metrics.jsonl and log.txt.
+"""A run's folder: its locks, how the run stands, and config.yaml, status.json, metrics.jsonl and log.txt.
 
 Of several processes only the first one writes; for the others the writing functions do nothing. The folder
 may be a stranger's (`posenc eval`): no link is followed, only regular files are opened.
@@ -7,7 +7,6 @@ may be a stranger's (`posenc eval`): no link is followed, only regular files are
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import functools
 import json
 import logging
@@ -26,19 +25,97 @@ from pathlib import Path
 from typing import Any, ParamSpec, TextIO
 
 import yaml
+from filelock import FileLock, Timeout
 
-from posenc.core.atomic_files import CONTINUES, cannot_write, write_json_atomic, write_text_atomic
-from posenc.core.errors import RunError
+from posenc.core.atomic_files import (
+    CONTINUES,
+    cannot_write,
+    file_lock,
+    write_json_atomic,
+    write_text_atomic,
+)
+from posenc.core.console import say
+from posenc.core.errors import RunError, visible
 from posenc.results.load import load_run
 from posenc.results.schema import RunFacts
-from posenc.results.store import LARGEST_CONFIG, assemble_results, read_file, read_json, read_records
-from posenc.running.run_lock import results_lock
-from posenc.running.signals import RETRY
+from posenc.results.store import assemble_results, read_file, read_json, read_records
+from posenc.running.signals import RETRY, WAIT
 from posenc.training.distributed import current
 
 P = ParamSpec("P")
 LOG = "log.txt"
 FINISHED, DIVERGED, OPEN = "finished", "diverged", "open"
+
+
+class HeldRunError(RunError):
+    """Another process holds the run directory."""
+
+
+@contextmanager
+def locked(directory: Path, name: str = "run") -> Iterator[None]:
+    """Hold the run directory, made if need be; HeldRunError with the holder's pid and host within a second.
+
+    With POSENC_WAIT=1 in the environment it waits instead. The kernel releases the lock when its holder dies;
+    not reliable on some network file systems.
+    """
+    if not current().is_first:
+        yield
+        return
+    lock = file_lock(directory / f".{name}.lock")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        _acquire(lock, directory, name)
+    except OSError as error:
+        raise cannot_write(directory, error) from error
+    try:
+        # not in the lock file, which whoever tries to take it may empty
+        write_text_atomic(directory / f".{name}.holder", f"pid {os.getpid()} on {socket.gethostname()}")
+        yield
+    finally:
+        lock.release()
+
+
+def _acquire(lock: FileLock, directory: Path, name: str) -> None:
+    try:
+        lock.acquire(timeout=0.5)
+    except Timeout:
+        holder = holder_of(directory, name)
+        if os.environ.get(WAIT) != "1":
+            problem = f"{visible(directory)} is being written by another process ({holder})"
+            raise HeldRunError(problem, hint=f"{WAIT}=1 in the environment waits for it") from None
+        say(f"waiting for another process to finish {visible(directory)} ({holder})")
+        lock.acquire()
+
+
+def holder_of(directory: Path, name: str) -> str:
+    """Return `pid N on HOST` of the last holder, safe to print."""
+    text = None
+    with contextlib.suppress(OSError, ValueError):
+        text = read_file(directory, f".{name}.holder", 1000)
+    return visible((text or b"pid unknown").decode("utf-8", "replace"))
+
+
+def is_held(directory: Path, name: str) -> bool:
+    """Tell whether a process holds it now."""
+    path = directory / f".{name}.lock"
+    try:
+        with file_lock(path, timeout=0) if path.exists() else contextlib.nullcontext():
+            return False
+    except Timeout:
+        return True
+    except OSError:
+        return False  # whoever takes it will say why
+
+
+@contextmanager
+def results_lock(directory: Path) -> Iterator[None]:
+    """Hold results.json: `train` and `eval` may end at the same time. RunError after a minute."""
+    path = directory / ".results.lock"
+    try:
+        with file_lock(path, timeout=60):
+            yield
+    except Timeout as error:
+        raise RunError(f"another process has held {path} for a minute") from error
 
 
 def by_the_first(write: Callable[P, None]) -> Callable[P, None]:
@@ -65,40 +142,35 @@ def write_status(directory: Path, status: str, **more: Any) -> None:
     """Write status.json: running | finished | failed | diverged | interrupted, reason, host, pid, times."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     before = read_status(directory)
-    write_json_atomic(
-        directory / "status.json",
-        {
-            "status": status,
-            "reason": None,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "processes": current().size,
-            "started": before.get("started", now),
-            "updated": now,
-            "versions": versions(),
-            "git_commit": git_commit(),
-            "overrides": before.get("overrides"),
-            **more,
-        },
-    )
+    found = {
+        "status": status,
+        "reason": None,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "processes": current().size,
+        "started": before.get("started", now),
+        "updated": now,
+        "versions": versions(),
+        "git_commit": git_commit(),
+        "overrides": before.get("overrides"),
+    }
+    write_json_atomic(directory / "status.json", {**found, **more})
 
 
 @by_the_first
-def write_config(directory: Path, settings: dict[str, Any] | str) -> None:
-    """Write config.yaml, resolved plain data; or its text as it was."""
-    if not isinstance(settings, str):
-        settings = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
-    write_text_atomic(directory / "config.yaml", settings)
+def write_config(directory: Path, settings: dict[str, Any]) -> None:
+    """Write config.yaml, resolved plain data."""
+    text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+    write_text_atomic(directory / "config.yaml", text)
 
 
 def run_state(directory: Path, evaluation: dict[str, Any]) -> str:
     """Return FINISHED (trained, evaluated by these settings), DIVERGED (final without --retry) or OPEN."""
-    status = read_status(directory).get("status")
-    if status == DIVERGED and RETRY not in os.environ:
+    if read_status(directory).get("status") == DIVERGED and RETRY not in os.environ:
         return DIVERGED
-    run = load_run(directory)
-    measured = {"precision": "auto", **((run.config or {}).get("eval") or {})}  # earlier runs do not say it
-    return FINISHED if status == FINISHED and run.facts is not None and measured == evaluation else OPEN
+    measured = (load_run(directory).config or {}).get("eval") or {}
+    measured = {"precision": "auto", **measured}  # earlier runs do not say it
+    return FINISHED if was_finished(directory) and measured == evaluation else OPEN
 
 
 def is_done(directory: Path, evaluation: dict[str, Any]) -> bool:
@@ -112,32 +184,16 @@ def is_done(directory: Path, evaluation: dict[str, Any]) -> bool:
     return state == FINISHED
 
 
-def finished_config(directory: Path) -> str | None:
-    """Return the text of config.yaml of a run that some command has finished; None of any other."""
-    if read_status(directory).get("status") != FINISHED or load_run(directory).facts is None:
-        return None
-    try:
-        text = read_file(directory, "config.yaml", LARGEST_CONFIG)
-    except (OSError, ValueError):
-        return None
-    return None if text is None else text.decode("utf-8", "replace")
+def was_finished(directory: Path) -> bool:
+    """Tell whether the run is trained, and measured by some settings."""
+    return read_status(directory).get("status") == FINISHED and load_run(directory).facts is not None
 
 
-def write_end(directory: Path, before: str | None, status: str, reason: str) -> None:
-    """Write how an attempt ended that did not finish; a run finished `before`, by its config, stays so."""
-    if before is None:
-        write_status(directory, status, reason=reason)
-    else:
-        write_config(directory, before)
-        write_status(directory, FINISHED)
-
-
+@by_the_first
 def forget_diverged(directory: Path) -> None:
     """Remove the checkpoints of a run that diverged, now that it is trained again."""
-    if read_status(directory).get("status") != DIVERGED:
-        return
-    shutil.rmtree(directory / "checkpoints", ignore_errors=True)
-    write_status(directory, "running")
+    if read_status(directory).get("status") == DIVERGED:
+        shutil.rmtree(directory / "checkpoints", ignore_errors=True)
 
 
 @by_the_first
@@ -153,31 +209,23 @@ def append_metrics(directory: Path, metrics: dict[str, float]) -> None:
 
 
 @by_the_first
-def drop_metrics_after(directory: Path, step: int) -> None:
-    """Drop logged steps past the checkpoint that a run continues from, so that each step is there once."""
-    path = directory / "metrics.jsonl"
-    if not path.exists():
-        return
-    kept = []
-    for line in path.read_bytes().splitlines():
-        try:
-            if json.loads(line)["step"] <= step:
-                kept.append(line.decode())
-        except (ValueError, KeyError, TypeError):
-            continue  # a line that a kill cut short
-    write_text_atomic(path, "".join(line + "\n" for line in kept))
+def drop_after(directory: Path, step: int) -> None:
+    """Drop what was logged or measured past the checkpoint that a run continues from.
 
-
-@by_the_first
-def drop_records_after(directory: Path, step: int) -> None:
-    """Drop what was measured of weights later than those that a run continues from.
-
-    On another machine, or with other threads, they come out with other bits.
+    Each step is logged once; and on another machine, or with other threads, weights have other bits.
     """
-    for path in (directory / "records").glob("[!.]*.json"):
-        found = re.search(r"-step(\d+)-", path.name)
+    path = directory / "metrics.jsonl"
+    kept = []
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # a line that a kill cut short
+            if json.loads(line)["step"] <= step:
+                kept.append(line.decode() + "\n")
+    if path.exists():
+        write_text_atomic(path, "".join(kept))
+    for record in (directory / "records").glob("[!.]*.json"):
+        found = re.search(r"-step(\d+)-", record.name)
         if found and int(found[1]) > step:
-            path.unlink(missing_ok=True)
+            record.unlink(missing_ok=True)
 
 
 def records_at(directory: Path, step: int) -> list[dict[str, Any]]:
@@ -190,10 +238,9 @@ def put_together(directory: Path, facts: RunFacts, *, newer: bool) -> None:
     """Write results.json from records/; facts of an earlier step, or of this one unless `newer`, lose."""
     with results_lock(directory):
         before = load_run(directory).facts
-        if before is not None:
-            ahead = before.get("steps", 0) - facts.get("steps", 0)
-            if ahead > 0 or (ahead == 0 and not newer):
-                facts = before
+        ahead = -1 if before is None else before.get("steps", 0) - facts.get("steps", 0)
+        if before is not None and (ahead > 0 or (ahead == 0 and not newer)):
+            facts = before
         assemble_results(directory, facts)
 
 
@@ -201,23 +248,13 @@ def refuse_links(directory: Path) -> None:
     """Raise RunError for a link, a pipe or a device in a run directory, except in W&B's own folder."""
     for folder, folders, files in os.walk(directory):  # follows no links
         for path in (Path(folder) / name for name in (*folders, *files)):
-            try:
+            with contextlib.suppress(FileNotFoundError):  # a writer's temporary file, renamed meanwhile
                 mode = path.lstat().st_mode
-            except FileNotFoundError:  # a writer's temporary file, renamed meanwhile
-                continue
-            if stat.S_ISLNK(mode):
-                raise RunError(f"{path} is a symbolic link; a run directory holds none")
-            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                raise RunError(f"{path} is neither a file nor a folder; a run directory holds nothing else")
+                if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                    kind = "a symbolic link" if stat.S_ISLNK(mode) else "neither a file nor a folder"
+                    raise RunError(f"{path} is {kind}; a run directory holds files and folders only")
         if Path(folder) == directory:
             folders[:] = [name for name in folders if name != "wandb"]
-
-
-class _LogFile(logging.StreamHandler[TextIO]):
-    """Lacks lines on a full disk; the run itself ends, with the reason, at what it cannot write."""
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        pass
 
 
 def _open_log(directory: Path) -> TextIO:
@@ -228,7 +265,7 @@ def _open_log(directory: Path) -> TextIO:
 
 @contextmanager
 def log_file(directory: Path) -> Iterator[None]:
-    """Log to log.txt too, with the stack if a signal such as SIGSEGV ends the process."""
+    """Log to log.txt too."""
     if not current().is_first:
         yield
         return
@@ -236,17 +273,14 @@ def log_file(directory: Path) -> Iterator[None]:
         file = _open_log(directory)
     except OSError as error:
         raise cannot_write(directory / LOG, error) from error
-    handler, root = _LogFile(file), logging.getLogger()
+    handler, root = logging.StreamHandler(file), logging.getLogger()
+    # on a full disk lines are lost; the run itself ends, with the reason, at what it cannot write
+    handler.handleError = lambda record: None  # type: ignore[method-assign]
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    own = not faulthandler.is_enabled()  # else the user has chosen where it writes
     root.addHandler(handler)
-    if own:
-        faulthandler.enable(file)
     try:
         yield
     finally:
-        if own:
-            faulthandler.disable()
         root.removeHandler(handler)
         with contextlib.suppress(OSError):
             file.close()

@@ -1,28 +1,24 @@
-"""Run a sweep through a launcher of Hydra's plug-ins: Slurm and local processes by submitit, Ray.
+"""Run a sweep through Slurm by hydra-submitit-launcher: submit what is open as one array, wait, note ends.
 
-The launcher starts the jobs that are open, waits, and returns their exit codes; how a training ended is read
-from its run directory.
+Of submitit this uses the submission, the requeueing and the files of results. Whether jobs are over is asked
+of Slurm's queue: submitit asks its accounting, and on a cluster without one it waits for ever.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig
 
 from posenc.config.compose import ComposedJob, Jobs, initialized, of_the_sweep, plain_settings
@@ -30,208 +26,144 @@ from posenc.config.hydra_adapter import launcher_of
 from posenc.config.overrides import CommandLine, is_hydras, quoted
 from posenc.config.schema import register_schemas
 from posenc.core.console import say
-from posenc.core.errors import RunError, UserError, visible
+from posenc.core.errors import RunError, UserError, first_line, visible
 from posenc.core.paths import expanded
 from posenc.running.jobs import run_job
-from posenc.running.run_directory import DIVERGED, FINISHED, OPEN, read_status
-from posenc.running.signals import CODES, InterruptedRunError, StopFlag, debugging
-from posenc.running.sweep import pool_of, show_sweep
-from posenc.running.worker_pool import FAILED, WAITING, Job, WorkerPool
+from posenc.running.run_directory import FINISHED, run_state
+from posenc.running.signals import CODES, WAIT, InterruptedRunError, StopFlag
+from posenc.running.sweep import Job, run_sweep
 
-register_schemas()  # a launcher's process comes here first
-SUBMITIT = "SUBMITIT_EXECUTOR"  # environment: set where submitit runs a job
-GO_ON = "what was launched goes on (posenc runs --watch); when it has ended, the same command continues"
-END = "the jobs end with this command; the same command continues from their checkpoints"
-NONE_RUN = "no job was running; the same command continues"
-SEEN_WITHIN = 15.0  # seconds in which what another machine wrote is visible here; submitit waits as long
-QUEUE_SECONDS = 60  # between two looks at Slurm's queue
-AGAIN = 10.0  # seconds to the next SIGTERM: a process that is starting ignores it
-OVER = {
-    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"),
-    "GONE",  # Slurm has forgotten it
-}
+register_schemas()  # a job's process comes here first
+GO_ON = "what was submitted goes on (posenc runs); when it has ended, the same command continues"
+SEEN_WITHIN = 15.0  # seconds in which what another machine wrote is visible here
+QUEUE_SECONDS = 10.0  # between two looks at Slurm's queue
 
 
 def run_launched(command: str, line: CommandLine, composed: Jobs) -> int:
-    """Launch the jobs that are open, wait, show what there is, list what failed; return the exit code.
+    """Run the sweep through Slurm; return its exit code. Raises UserError where there is no Slurm."""
+    return run_sweep(command, line, composed, partial(_launch, command, line, str(composed.launcher)))
 
-    0, 1 if anything is not finished, 130 or 143 after a signal, which ends the waiting.
+
+def _launch(command: str, line: CommandLine, chosen: str, jobs: list[tuple[Job, ComposedJob]]) -> int:
+    """Submit the jobs, wait until the queue has none of them, note how they ended.
+
+    Returns 0, or the exit code of a signal, which ends the waiting only.
     """
-    pool = pool_of(command, line, composed)
-    waiting = [i for i, job in enumerate(pool.jobs) if job.state == WAITING]
-    with StopFlag() as stop:
-        try:
-            while waiting:
-                first: dict[Path, int] = {}  # two jobs of one directory go one after the other
-                for i in waiting:
-                    first.setdefault(pool.jobs[i].place, i)
-                now = list(first.values())
-                waiting = [i for i in waiting if i not in now]
-                codes = _launch(command, line, [composed.jobs[i] for i in now])
-                for i, code in zip(now, codes, strict=True):
-                    _note_end(pool, pool.jobs[i], code)
-        except InterruptedRunError as interrupted:
-            say(f"{stop.name}: {str(interrupted) or NONE_RUN}")
-            return stop.exit_code
-        except Exception as error:  # the launcher's own: sbatch refused the job, no Ray to connect to
-            if isinstance(error, UserError) or debugging():
-                raise
-            hint = "said by the launcher; --debug shows where"
-            say(RunError(f"{type(error).__name__}: {error}", hint=hint).text())
-    return show_sweep(command, composed, pool.jobs)
-
-
-def _note_end(pool: WorkerPool, job: Job, code: int) -> None:
-    """Note how a job ended: by how its run stands; of an evaluation, by its exit code.
-
-    A job's result may be lost, or be visible on a network disk before what is in the run directory.
-    """
-    end = time.monotonic() + SEEN_WITHIN
-    while (state := pool.state_of(job)) == OPEN and code == 0 and time.monotonic() < end:
-        time.sleep(0.5)
-    if state == FINISHED or (state is None and code == 0):
-        job.state = FINISHED
-    elif state == DIVERGED:
-        job.state, job.reason = DIVERGED, read_status(job.place).get("reason")
-    else:
-        job.state = FAILED
-        job.reason = f"exit code {code}" if code else "its job ended with 0, but its run is not finished"
-
-
-def _launch(command: str, line: CommandLine, jobs: Sequence[ComposedJob]) -> list[int]:
-    """Launch composed jobs as Hydra's basic sweeper does; return their exit codes once all have ended."""
-    with initialized(line.config_dir) as search:
-        runs = jobs[0].settings.get("runs_dir")  # of trainings; the launcher's files go there
-        folder = [f"runs_dir={quoted(str(expanded(runs)))}"] if runs is not None else []
-        overrides = [*search, *of_the_sweep(line), *folder]
+    with initialized(line.config_dir) as search, StopFlag() as stop:
+        runs = expanded(jobs[0][1].settings.get("runs_dir", "runs"))
+        overrides = [*search, *of_the_sweep(line)]
+        if command == "train":  # the launcher's files go there
+            overrides.append(f"runs_dir={quoted(str(runs))}")
         launcher, config = launcher_of(command, overrides, partial(run_here, command))
-        chosen, kind = config.hydra.runtime.choices["hydra/launcher"], config.hydra.launcher._target_
-        slurm = kind.endswith(".SlurmLauncher")
-        if slurm and shutil.which("sbatch") is None:
-            hint = "give the command where Slurm's commands are; "
-            hint += "hydra/launcher=joblib runs several at once here"
-            raise UserError("hydra/launcher", chosen, "there is no sbatch on this machine", hint=hint)
-        by_submitit = kind.endswith((".SlurmLauncher", ".LocalLauncher"))
+        if not config.hydra.launcher._target_.endswith(".SlurmLauncher"):
+            allowed = ["basic", "joblib", "slurm"]
+            raise UserError("hydra/launcher", chosen, "is no launcher of posenc's sweeps", allowed=allowed)
+        _ask_slurm(chosen)
         try:
-            each = waiting_for_each() if by_submitit else contextlib.nullcontext()
-            with contextlib.redirect_stdout(sys.stderr), each:  # submitit logs to the stdout of its import
-                returns = launcher.launch([of_the_job(job) for job in jobs], 0)
+            began = time.time()
+            submitted = _submit(launcher, [own for _, own in jobs], runs / ".sweeps")
+            while _in_queue(submitted):
+                time.sleep(QUEUE_SECONDS)
+            for (job, _), one in zip(jobs, submitted, strict=True):
+                job.began = began
+                code, end = _code(one), time.monotonic() + SEEN_WITHIN
+                while code == 0 and not _is_finished(job) and time.monotonic() < end:
+                    time.sleep(0.5)
+                job.end(code)
         except InterruptedRunError:
-            if not slurm:
-                _stop_children()
-            raise InterruptedRunError(GO_ON if slurm else END) from None
-    return [_code(done) for done in returns]
+            say(f"{stop.name}: {GO_ON}")
+        return stop.exit_code
 
 
-def of_the_job(job: ComposedJob) -> list[str]:
-    """Return the job's overrides without those for Hydra."""
-    return [o for o in job.overrides if not is_hydras(o)]
+def _is_finished(job: Job) -> bool:
+    return job.evaluation is None or run_state(job.place, job.evaluation) == FINISHED
 
 
-def _code(done: JobReturn) -> int:
-    if done.status == JobStatus.COMPLETED and isinstance(done._return_value, int):
-        return done._return_value
-    error = done._return_value
-    reason = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else done.status.name
-    say(f"{' '.join(done.overrides or [])}: {visible(reason)}")
-    return 1
+def _ask_slurm(chosen: str) -> None:
+    """Raise UserError where there is no Slurm, or no controller that answers."""
+    problem = "there is no sbatch on this machine"
+    if shutil.which("sbatch") is not None:
+        asked = subprocess.run(["sinfo", "--noheader"], capture_output=True, text=True, check=False)
+        problem = f"Slurm does not answer: {visible(asked.stderr.strip())}" if asked.returncode else ""
+    if problem:
+        hint = "give the command where Slurm's commands work; hydra/launcher=joblib runs several at once here"
+        raise UserError("hydra/launcher", chosen, problem, hint=hint)
+
+
+def _submit(launcher: Any, jobs: list[ComposedJob], place: Path) -> list[Any]:
+    """Return submitit's jobs, without waiting. Raises RunError where Slurm refuses them."""
+    from submitit.core.core import Job as SubmititJob
+
+    job_class: Any = SubmititJob
+    results, was_there = job_class.results, place.exists()
+    job_class.results = lambda job: [job]  # it would wait, and raise for the first one lost
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # submitit logs to the stdout of its import
+            found: list[Any] = launcher.launch(
+                [[o for o in job.overrides if not is_hydras(o)] for job in jobs], 0
+            )
+        return found
+    except Exception as error:
+        if not was_there:
+            shutil.rmtree(place, ignore_errors=True)
+        lines = [line for line in str(error).splitlines() if "sbatch: error" in line]
+        raise RunError(f"Slurm refuses the jobs: {lines[0] if lines else first_line(error)}") from error
+    finally:
+        job_class.results = results
+
+
+def _in_queue(jobs: list[Any]) -> bool:
+    """Tell whether any of the jobs waits or runs; without an answer they do."""
+    arrays = ",".join(sorted({job.job_id.partition("_")[0] for job in jobs}))
+    ask = ["squeue", "--noheader", f"--jobs={arrays}", "--format=%T"]
+    asked = subprocess.run(ask, capture_output=True, text=True, check=False)
+    forgotten = "Invalid job id" in asked.stderr  # minutes after its end
+    return not forgotten and (asked.returncode != 0 or bool(asked.stdout.strip()))
+
+
+def _code(job: Any) -> int:
+    """Return the exit code of a job that is over; one that was killed left none, and counts as 1."""
+    end = time.monotonic() + SEEN_WITHIN
+    while not job.paths.result_pickle.exists() and time.monotonic() < end:
+        time.sleep(0.5)
+    try:
+        if not job.paths.result_pickle.exists():
+            raise RunError("it was killed or cancelled")
+        done = job.results()[0]
+        code: int = done.return_value  # raises what the job raised
+        return code
+    except Exception as error:  # whatever the file of the result makes of it
+        said = visible(first_line(error).removeprefix("error: "))
+        say(f"job {job.job_id} of submitit left no result: {said}\n  what it printed: {job.paths.stderr}")
+        return 1
 
 
 def run_here(command: str, config: DictConfig) -> int:
-    """Run one job in a process of the launcher's."""
+    """Run one job in Slurm's process; jobs of one run directory wait for each other."""
+    os.environ.setdefault(WAIT, "1")
     job = ComposedJob(list(HydraConfig.get().overrides.task), plain_settings(command, config))
-    if os.environ.get(SUBMITIT) != "slurm":
-        return run_job(command, job, in_sweep=True)
     return preemptible(lambda: run_job(command, job, in_sweep=True))
 
 
-@contextmanager
-def waiting_for_each() -> Iterator[None]:
-    """Wait for every job of a launch; one without a readable result is named and counts as 1.
-
-    submitit raises for the first such job and leaves the others alone; and it asks Slurm's accounting, which
-    a cluster may lack: then it waits for ever for a job that was killed.
-    """
-    from submitit.core.core import Job
-    from submitit.slurm.slurm import SlurmJob
-
-    job_class: Any = Job
-    wait, watcher = job_class.results, SlurmJob.watcher
-
-    def results(job: Any) -> list[Any]:
-        try:
-            return list(wait(job))
-        except Exception as error:  # whatever the file of the result makes of it
-            last = visible((str(error).strip().splitlines() or [""])[-1])
-            lost = f"job {job.job_id} of submitit left no result, state {job.state}: {last}"
-            say(f"{lost}\n  what it printed: {job.paths.stderr}")
-            return [JobReturn(status=JobStatus.COMPLETED, _return_value=1)]
-
-    job_class.results, SlurmJob.watcher = results, queue_watcher()
-    try:
-        yield
-    finally:
-        job_class.results, SlurmJob.watcher = wait, watcher
-
-
-def queue_watcher() -> Any:
-    """Return a watcher that asks Slurm's queue, not its accounting, how jobs are."""
-    from submitit.slurm.slurm import SlurmInfoWatcher
-
-    class Queue(SlurmInfoWatcher):
-        def _make_command(self) -> list[str] | None:
-            flags = ["--noheader", "--array", "--states=all", f"--user={os.getuid()}", "--format=%i|%T"]
-            return ["squeue", *flags] if self._registered - self._finished else None
-
-        def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
-            """Return states by job; Slurm forgets a job minutes after its end: GONE."""
-            text = string if isinstance(string, str) else string.decode()
-            found = dict(line.strip().split("|", 1) for line in text.splitlines() if "|" in line)
-            return {job: {"State": found.get(job, "GONE")} for job in self._registered - self._finished}
-
-        def is_done(self, job_id: str, mode: str = "standard") -> bool:
-            return self.get_state(job_id, mode=mode) in OVER
-
-    return Queue(delay_s=QUEUE_SECONDS)
-
-
-def _stop_children() -> None:
-    """Send SIGTERM to the launcher's processes of this machine until they have saved and ended."""
-    while left := psutil.Process().children():
-        for process in left:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.terminate()
-        psutil.wait_procs(left, timeout=AGAIN)
-
-
 def preemptible(run: Callable[[], int]) -> int:
-    """Run in a Slurm job that saves and goes back into the queue near its time limit, or when pre-empted.
+    """Run in a job that saves and goes back into the queue on submitit's signal, sent before the time limit.
 
-    submitit's signal (USR2) is turned into one that the run saves on; submitit's handler does the rest. A job
-    that Slurm itself requeues or that was cancelled leaves no result: for who waits, that would be the end.
+    The signal is turned into one that the run saves on; submitit's handler does the rest. A job that Slurm
+    itself requeues, or that was cancelled, leaves no result.
     """
-    from submitit.core.job_environment import JobEnvironment
-
-    asked = JobEnvironment._usr_sig()
-    requeue = signal.getsignal(asked)
+    asked, requeue = False, signal.getsignal(signal.SIGUSR2)
     assert callable(requeue)
-    if asked not in CODES:
-        signal.signal(signal.SIGUSR1, requeue)  # while there is no run to save
-        signal.signal(asked, lambda *_: signal.raise_signal(signal.SIGUSR1))
+
+    def save(number: int, frame: object) -> None:
+        nonlocal asked
+        asked = True
+        signal.raise_signal(signal.SIGUSR1)
+
+    signal.signal(signal.SIGUSR1, requeue)  # while there is no run to save
+    signal.signal(signal.SIGUSR2, save)
     code = run()
-    if code not in CODES.values():
-        return code
-    if _slurm_state() == "RUNNING":
-        requeue(asked, None)  # exits; raises if it was put back too often
-    sys.exit(code)
-
-
-def _slurm_state() -> str:
-    """Return the state of this job as Slurm sees it."""
-    ask = ["scontrol", "--oneliner", "show", "job", os.environ.get("SLURM_JOB_ID", "")]
-    try:
-        answer = subprocess.run(ask, capture_output=True, text=True, timeout=60).stdout
-    except (OSError, subprocess.SubprocessError):
-        return "UNKNOWN"
-    found = re.search(r"\bJobState=(\w+)", answer)
-    return found[1] if found else "UNKNOWN"
+    if asked:
+        requeue(signal.SIGUSR2, None)  # exits; raises if it was put back too often
+    if code in CODES.values():
+        sys.exit(code)
+    return code

@@ -1,29 +1,276 @@
-"""Run a sweep: its jobs in a pool of workers, then the comparison and a list of what did not finish."""
+"""Run a sweep: its jobs as worker processes, then the comparison and a list of what did not finish.
+
+A job is WAITING, RUNNING, or has ended: FINISHED, DIVERGED, INTERRUPTED, NOT_STARTED, FAILED, or `killed by
+SIGKILL`. A run that another process works on (the same sweep, started twice) is left for later: by then it
+may be finished.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import signal
+import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from posenc.config.compose import ComposedJob, Jobs, frozen
-from posenc.config.overrides import CommandLine, key_of
-from posenc.core.console import say
+from posenc.config.overrides import CommandLine
+from posenc.core.console import PROGRESS, clock, say
 from posenc.core.errors import UserError, visible
 from posenc.core.machine import usable_cores
-from posenc.report.captions import length
-from posenc.results.load import Run, load_runs, run_summary
-from posenc.running.jobs import requested_targets, state_of, validated
-from posenc.running.run_directory import DIVERGED, FINISHED, LOG
-from posenc.running.signals import CODES, SWEEP, setting
-from posenc.running.worker_pool import WAITING, Job, WorkerPool, jobs_at_once, visible_gpus
+from posenc.report.captions import length, millions
+from posenc.report.writers import show_runs
+from posenc.results.load import last_metrics, load_runs, run_summary
+from posenc.results.schema import REFERENCE_PROTOCOL
+from posenc.running.jobs import validated
+from posenc.running.run_directory import DIVERGED, FINISHED, LOG, holder_of, is_held, read_status, run_state
+from posenc.running.signals import CODES, IF_HELD, PARENT, SWEEP, WAIT, setting, to_take_over
+from posenc.training.device import resolve_device
 
-Targets = Mapping[Path, set[tuple[str, str]]]  # (protocol, hash of targets) that were asked for, by run
+WAITING, RUNNING, INTERRUPTED, NOT_STARTED = "waiting", "running", "interrupted", "not started"
+FAILED = "failed"
 LOCKS = {"train": "run", "eval": "evaluation"}
+HELD = 75  # exit code of a job that finds its run held; EX_TEMPFAIL of sysexits.h
+PAUSE = 0.05  # seconds between two looks at the processes
+BETWEEN = 1.0  # seconds between two looks at runs that others hold
+STATUS_SECONDS = 10.0  # between two lines on how far a running job is
+LAST_LINES = 2.0  # seconds to read on: what a job leaves behind may hold its output open for ever
+OUT_OF_MEMORY = "out of memory, if nobody did that: fewer jobs at once, a smaller batch or model"
+THREADS, GPUS = "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass
+class Job:
+    """One job of a sweep and how it stands."""
+
+    name: str  # [3/12] rope seed=0
+    words: Sequence[str]  # its command
+    place: Path  # its run directory
+    device: str = "cpu"
+    tokens: int | None = None  # of a training
+    evaluation: dict[str, Any] | None = None  # a training's; None: only the exit code tells how it ended
+    state: str = WAITING
+    reason: str | None = None
+    began: float = 0.0
+    trained: int = 0  # tokens before it began
+    gpu: str | None = None
+    said: deque[str] = field(default_factory=lambda: deque(maxlen=20))  # its last lines
+    process: subprocess.Popen[str] | None = None
+    reader: threading.Thread | None = None
+
+    def settle(self, finished: str) -> bool:
+        """Tell whether it needs no process, as its run is finished or has diverged; note and show it."""
+        state = None if self.evaluation is None else run_state(self.place, self.evaluation)
+        if state == FINISHED:
+            self.state, self.reason = FINISHED, None
+            say(f"{self.name}: {finished}")
+        elif state == DIVERGED:
+            self.state, self.reason = DIVERGED, read_status(self.place).get("reason")
+            say(f"{self.name}: diverged before, which is final without --retry")
+        return self.state != WAITING
+
+    def end(self, code: int) -> None:
+        """Note how it ended: by its exit code, its run and its last lines."""
+        status = read_status(self.place)
+        finished = self.evaluation is None or run_state(self.place, self.evaluation) == FINISHED
+        if code == 0 and finished:
+            self.state = FINISHED
+        elif code in CODES.values() or -code in CODES:  # the latter before it could take the signal over
+            self.state, self.reason = INTERRUPTED, "saved as far as it was"
+        elif code == 1 and status.get("status") == DIVERGED:
+            self.state, self.reason = DIVERGED, status.get("reason")
+        elif code < 0:
+            self.state = f"killed by {signal.Signals(-code).name}"
+            self.reason = OUT_OF_MEMORY if code == -signal.SIGKILL else None
+        else:
+            errors = [line.removeprefix("error: ") for line in self.said if line.startswith("error: ")]
+            self.state = FAILED
+            self.reason = errors[-1] if errors else f"exit code {code} before it was finished"
+        seconds = clock(time.time() - self.began)
+        losses = losses_text(self.place) if self.tokens is not None else ""
+        text = f"finished, {losses}{seconds}" if self.state == FINISHED else self.ended
+        say(f"{self.name}: {text}")
+
+    @property
+    def ended(self) -> str:
+        """How it stands, with the reason."""
+        return visible(self.state + (f", {self.reason}" if self.reason else ""))
+
+    def progress(self, now: float) -> str:
+        """Return `1.2M of 4M tokens, loss 1.310, 2:05 left`, or that it evaluates; nothing at first."""
+        last, tokens = last_metrics(self.place), tokens_of(self.place)
+        if self.tokens is None or tokens >= self.tokens:
+            return f"evaluating, {len(list((self.place / 'records').glob('[!.]*.json')))} cells on disk"
+        if tokens <= self.trained:
+            return ""
+        left = clock((now - self.began) / (tokens - self.trained) * (self.tokens - tokens))
+        return f"{millions(tokens)} of {millions(self.tokens)} tokens, loss {last['loss']:.3f}, {left} left"
+
+
+class WorkerPool:
+    """Run jobs, `at_once` at a time, which share `cores` and `gpus`; `lock` is the name of what they hold."""
+
+    def __init__(self, jobs: Sequence[Job], *, lock: str = "run", fail_fast: bool = False) -> None:
+        self.jobs, self.lock, self.fail_fast = jobs, lock, fail_fast
+        self.at_once, self.cores = 1, 1
+        self.gpus: Sequence[str] = ()
+        self.failed = False
+        self.received: list[int] = []  # signals, in order
+        self.last_status, self.shown = time.monotonic(), 0
+
+    def run(self) -> None:
+        """Run all that wait; signals are passed on to the jobs, and none outlives this call."""
+        before: dict[int, Any] = {n: signal.signal(n, self._pass_on) for n in to_take_over()}
+        try:
+            while self._in(WAITING) or self._in(RUNNING):
+                self._step()
+        finally:
+            for process in self._processes():  # only after an error of our own
+                process.terminate()
+                process.wait()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _in(self, state: str) -> list[Job]:
+        return [job for job in self.jobs if job.state == state]
+
+    def _processes(self) -> list[subprocess.Popen[str]]:
+        return [job.process for job in self._in(RUNNING) if job.process is not None]
+
+    def _step(self) -> None:
+        """Begin what can begin, note what has ended, say how far the others are, and pause."""
+        job = None
+        if self.received or (self.fail_fast and self.failed):
+            for left in self._in(WAITING):
+                left.state = NOT_STARTED
+        elif len(self._in(RUNNING)) < self.at_once and (job := self._next()) is not None:
+            self._start(job)
+        for one in self._in(RUNNING):
+            if one.process is not None and one.process.poll() is not None:
+                self._ended(one, one.process.returncode)
+        self._say_status()
+        if job is None:
+            held = self._in(WAITING) and not self._in(RUNNING)
+            time.sleep(BETWEEN if held else PAUSE)
+
+    def _next(self) -> Job | None:
+        """Return the first job that can begin; those that another process has ended are settled."""
+        busy = {job.place for job in self._in(RUNNING)}  # two jobs of one run go one after the other
+        for job in self._in(WAITING):
+            if job.place in busy:
+                continue
+            if is_held(job.place, self.lock):
+                if job.reason is None:
+                    job.reason = holder_of(job.place, self.lock)
+                    say(f"{job.name}: waits for another process ({job.reason})")
+            elif not job.settle("finished by another process"):
+                return job
+        return None
+
+    def _start(self, job: Job) -> None:
+        given = self._share(job)
+        job.state, job.reason, job.began, job.trained = RUNNING, None, time.time(), tokens_of(job.place)
+        job.said.clear()
+        say(f"{job.name}: begins" + "".join(f", {key}={value}" for key, value in given.items()))
+        own = {IF_HELD: str(HELD), WAIT: "0", PROGRESS: "off", "PYTHONIOENCODING": "utf-8"}
+        own[PARENT] = str(os.getpid())
+        job.process = process = subprocess.Popen(
+            list(job.words),
+            env={**os.environ, **given, **own},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+        )
+
+        def read() -> None:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.strip():
+                    job.said.append(line.rstrip())
+                    say(f"{job.name}: {visible(line.rstrip())}")
+
+        job.reader = threading.Thread(target=read, daemon=True)
+        job.reader.start()
+        if self.received:  # it came while this one was being started
+            process.send_signal(self.received[-1])
+
+    def _share(self, job: Job) -> dict[str, str]:
+        """Return the environment that gives a job its threads and, on `cuda`, the least busy GPU."""
+        if self.at_once == 1:
+            return {}
+        given = {} if os.environ.get(THREADS) else {THREADS: str(max(1, self.cores // self.at_once))}
+        job.gpu = None
+        if job.device == "cuda" and self.gpus:
+            used = [other.gpu for other in self._in(RUNNING)]
+            job.gpu = min(self.gpus, key=used.count)
+            given[GPUS] = job.gpu
+        return given
+
+    def _ended(self, job: Job, code: int) -> None:
+        assert job.reader is not None
+        job.reader.join(LAST_LINES)
+        if code == HELD:
+            job.state = WAITING
+            return
+        job.end(code)
+        if job.state == FINISHED:
+            return
+        if self.fail_fast and not self.failed and not self.received:
+            say("sweep.fail_fast: the jobs that have not begun are left, those that run save and stop")
+            for process in self._processes():
+                process.terminate()
+        self.failed = True
+
+    def _say_status(self) -> None:
+        """Say every few seconds how far one of the running jobs is, each in its turn."""
+        if time.monotonic() - self.last_status < STATUS_SECONDS or not (running := self._in(RUNNING)):
+            return
+        self.last_status, self.shown = time.monotonic(), self.shown + 1
+        job = running[self.shown % len(running)]
+        if text := job.progress(time.time()):
+            over = len(self.jobs) - len(running) - len(self._in(WAITING))
+            say(f"{job.name}: {text}; {over} of {len(self.jobs)} jobs done")
+
+    def _pass_on(self, number: int, frame: object) -> None:
+        self.received.append(number)
+        for process in self._processes():
+            if process.poll() is None:
+                process.send_signal(number)
+
+
+def tokens_of(place: Path) -> int:
+    """Return the tokens that a run is trained on so far."""
+    tokens = last_metrics(place).get("tokens")
+    return tokens if isinstance(tokens, int) else 0
+
+
+def visible_gpus() -> list[str]:
+    """Return the GPUs this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    import torch
+
+    count = torch.cuda.device_count()
+    named = [name.strip() for name in os.environ.get(GPUS, "").split(",") if name.strip()]
+    return named[:count] if named else [str(i) for i in range(count)]
+
+
+def jobs_at_once(n_jobs: int, devices: Sequence[str], cores: int, gpus: int) -> int:
+    """Return how many jobs run at once, from `hydra.launcher.n_jobs` and the `devices` they run on.
+
+    -1: one for each GPU, or on a CPU for each core: one thread a job gives the most tokens in all (measured:
+    docs/clusters.md).
+    """
+    if n_jobs > 0:
+        return n_jobs
+    return cores if all(device == "cpu" for device in devices) else max(1, gpus)
 
 
 @contextmanager
@@ -44,79 +291,62 @@ def fails_fast(composed: Jobs) -> bool:
     return bool(asked)
 
 
-def run_sweep(command: str, line: CommandLine, composed: Jobs) -> int:
+def run_sweep(command: str, line: CommandLine, composed: Jobs, launch: Launch | None = None) -> int:
     """Run the jobs, print the comparison on stdout and the failures on stderr; return the exit code.
 
     0, 1 if anything is not finished, 130 or 143 after a signal, which ends the running jobs and the sweep.
+    What is finished or diverged is settled and starts no process. `launch(jobs that are left)` runs them
+    elsewhere and returns the exit code of a signal, or 0.
     """
-    pool = pool_of(command, line, composed)
-    left = [job for job in pool.jobs if job.state == WAITING]
-    if composed.n_jobs != 1 and left:
-        pool.cores, pool.gpus = usable_cores(), visible_gpus()
-        most = jobs_at_once(composed.n_jobs, [job.device for job in left], pool.cores, len(pool.gpus))
-        pool.at_once = min(most, len({job.place for job in left}))
-    pool.run()
-    code = show_sweep(command, composed, pool.jobs)
-    return CODES[signal.Signals(pool.received[0])] if pool.received else code
-
-
-def pool_of(command: str, line: CommandLine, composed: Jobs) -> WorkerPool:
-    """Return the jobs; what is finished or diverged is settled and starts no process, which takes seconds."""
-    pool = WorkerPool(
-        _pool_jobs(command, line, composed.jobs),
-        lambda job: state_of(command, job.settings),
-        lambda job: losses_text(job.place) if command == "train" else "",
-        lock=LOCKS[command],
-        fail_fast=fails_fast(composed),
-    )
-    for job in pool.jobs:
-        pool.settle(job, "already finished")
-    return pool
-
-
-def show_sweep(command: str, composed: Jobs, jobs: Sequence[Job]) -> int:
-    """Print the comparison and the failures; return 1 if anything is not finished."""
-    show_tables([job.place for job in jobs], requested_targets(command, composed.jobs))
+    jobs = jobs_of(command, line, composed.jobs)
+    left = [
+        (job, one) for job, one in zip(jobs, composed.jobs, strict=True) if not job.settle("already finished")
+    ]
+    received = 0
+    if launch is not None and left:
+        received = launch(left)
+    elif left:
+        pool = WorkerPool(jobs, lock=LOCKS[command], fail_fast=fails_fast(composed))
+        if composed.n_jobs != 1:
+            pool.cores, pool.gpus = usable_cores(), visible_gpus()
+            most = jobs_at_once(composed.n_jobs, [job.device for job, _ in left], pool.cores, len(pool.gpus))
+            pool.at_once = min(most, len({job.place for job, _ in left}))
+        pool.run()
+        received = CODES[signal.Signals(pool.received[0])] if pool.received else 0
+    show_tables(command, composed.jobs)
     for text in failures(jobs):
         say(text)
-    return 1 if any(job.state != FINISHED for job in jobs) else 0
+    return received or int(any(job.state != FINISHED for job in jobs))
 
 
-def _pool_jobs(command: str, line: CommandLine, composed: Sequence[ComposedJob]) -> list[Job]:
-    from posenc.training.device import resolve_device
-
-    return [
-        Job(
-            name=f"[{i}/{len(composed)}] {visible(label)}",
-            words=job_command(command, line, one),
-            place=validated(command, one.settings).directory,
-            device=str(resolve_device(str(one.settings["device"]))),
-            tokens=one.settings["train"]["tokens"] if command == "train" else None,
-            settings=one.settings,
-        )
-        for i, (one, label) in enumerate(zip(composed, labels_of(composed), strict=True), 1)
-    ]
+Launch = Callable[[list[tuple[Job, ComposedJob]]], int]
 
 
-def job_command(command: str, line: CommandLine, job: ComposedJob) -> list[str]:
-    """Return the command of one job.
+def jobs_of(command: str, line: CommandLine, composed: list[ComposedJob]) -> list[Job]:
+    """Return the jobs of a sweep, each with the command that runs it.
 
     -P: no module of the working folder takes the place of an installed one. hydra.mode: a preset may ask for
     a sweep, and a job is never one.
     """
     config_dir = [] if line.config_dir is None else ["--config-dir", line.config_dir]
-    program = [sys.executable, "-P", "-m", "posenc", command]
-    return [*program, *config_dir, *job.overrides, "hydra.mode=RUN"]
-
-
-def labels_of(jobs: Sequence[ComposedJob]) -> list[str]:
-    """Return the overrides in which each job differs from others; of an encoding its name alone."""
-    shared = set.intersection(*(set(job.overrides) for job in jobs))
-    labels = []
-    for job in jobs:
-        own = [word for word in job.overrides if word not in shared] or job.overrides[:1]
-        labels.append(" ".join(w.partition("=")[2] if key_of(w) == "encoding" else w for w in own))
-    return labels
+    program = [sys.executable, "-P", "-m", "posenc", command, *config_dir]
+    shared = set.intersection(*(set(job.overrides) for job in composed))
+    jobs = []
+    for i, one in enumerate(composed, 1):
+        checked = validated(command, one.settings)
+        own = [word for word in one.overrides if word not in shared] or one.overrides[:1]
+        label = " ".join(word.removeprefix("encoding=") for word in own)
+        jobs.append(
+            Job(
+                name=f"[{i}/{len(composed)}] {visible(label)}",
+                words=[*program, *one.overrides, "hydra.mode=RUN"],
+                place=checked.directory,
+                device=str(resolve_device(str(one.settings["device"]))),
+                tokens=checked.settings["train"]["tokens"] if command == "train" else None,
+                evaluation=checked.settings["eval"] if command == "train" else None,
+            )
+        )
+    return jobs
 
 
 def losses_text(place: Path) -> str:
@@ -144,26 +374,20 @@ def failures(jobs: Sequence[Job]) -> list[str]:
     return lines
 
 
-def show_tables(places: Sequence[Path], targets: Targets) -> list[Run]:
-    """Print the comparison on stdout; return the runs that are on disk.
+def show_tables(command: str, composed: Sequence[ComposedJob]) -> None:
+    """Print the comparison of the runs on disk on stdout; after an evaluation of what was asked for alone."""
+    asked: dict[Path, set[tuple[str, str]]] = {}  # (protocol, hash of its targets) by run
+    for one in composed:
+        job = validated(command, one.settings)
+        found = asked.setdefault(job.directory, set())
+        if command == "eval":
+            from posenc.running.eval_job import targets_of
 
-    Of a run in `targets` only the records of these targets are shown.
-    """
-    runs = load_runs([path for path in dict.fromkeys(places) if path.is_dir()])
-    if not runs:
-        return []
-    from posenc.report.writers import show_runs
-    from posenc.results.schema import REFERENCE_PROTOCOL
-
-    for run in runs:
-        if run.path in targets:
-            asked = targets[run.path]
-            hashes = {one for _, one in asked}
-            run.records = [
-                record
-                for record in run.records
-                if (record["protocol"], record["targets_hash"]) in asked
-                or (record["protocol"] == REFERENCE_PROTOCOL and record["targets_hash"] in hashes)
-            ]
-    show_runs(runs, sys.stdout)
-    return runs
+            found |= targets_of(job)
+    runs = load_runs([path for path in asked if path.is_dir()])
+    for run in runs if command == "eval" else ():
+        targets = asked[run.path]
+        targets |= {(REFERENCE_PROTOCOL, targets_hash) for _, targets_hash in targets}
+        run.records = [r for r in run.records if (r["protocol"], r["targets_hash"]) in targets]
+    if runs:
+        show_runs(runs, sys.stdout)

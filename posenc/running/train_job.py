@@ -1,13 +1,16 @@
-"""Validate composed settings and turn them into the plain arguments of a training job.
+"""Validate composed settings, then train, evaluate and write results.json (`posenc train`).
 
-All that can be wrong is found here, before anything is tokenised or written.
+All that can be wrong is found before anything is tokenised or written.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
+import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,23 +31,36 @@ from posenc.config.checks import (
     check_runs_dir,
     whole,
 )
-from posenc.core.errors import UserError, safe_name
+from posenc.core.console import say, shown
+from posenc.core.errors import RunError, UserError, safe_name
+from posenc.core.machine import compiler_works, peak_memory
 from posenc.core.paths import expanded
 from posenc.data import (
     CorpusFacts,
+    TokenStore,
+    WindowSampler,
     absolute_data,
     absolute_tokenizer,
     build_tokenizer,
+    check_lengths,
     check_tokenizer,
+    corpus_notes,
     inspect,
+    prepare,
 )
-from posenc.model.decoder import count_parameters, training_flops
+from posenc.model.decoder import Decoder, count_parameters, training_flops
 from posenc.results.load import spoken_name
-from posenc.running.build import build_decoder, code_of, resolve_parts
-from posenc.running.measure import Job
-from posenc.tracking import check_tracking
-from posenc.training.device import resolve_compile, resolve_device, resolve_precision
+from posenc.running import run_directory as folder
+from posenc.running.build import build_decoder, build_model, code_of, resolve_parts, run_facts
+from posenc.running.measure import Job, Outcome, byte_store, measure, tracker_of
+from posenc.running.signals import SWEEP, InterruptedRunError, StopFlag
+from posenc.tracking import Tracker, check_tracking
+from posenc.training.device import compiled_blocks, resolve_compile, resolve_device, resolve_precision
+from posenc.training.distributed import current
+from posenc.training.loop import Progress, Trained, train
 from posenc.training.optimizer import Optimization
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +93,8 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     check_name("experiment_name", settings["experiment_name"])
     if settings["name"] is not None:
         check_name("name", settings["name"])
-    folder = expanded(settings["runs_dir"]) / settings["experiment_name"]
-    check_runs_dir(settings["runs_dir"], folder, writing=False)
+    place = expanded(settings["runs_dir"]) / settings["experiment_name"]
+    check_runs_dir(settings["runs_dir"], place, writing=False)
     check_tracking(settings["tracking"])
     check_tokenizer(settings["tokenizer"])
     device = resolve_device(settings["device"])
@@ -126,18 +142,18 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     names = [safe_name(name) for name in (str(spoken_name(parts["encoding"])), shape.name)]
     readable = settings["name"] or f"{'-'.join(names)}-T{context_length}-s{seed}"
     digest = run_hash(resolved, facts, source)
-    directory = _directory(folder, readable, digest)
+    directory = _directory(place, readable, digest)
     begun_here = None
     if train["precision"] == "auto" and not directory.is_dir():
         other = "fp32" if precision == "bf16" else "bf16"
         elsewhere = {**resolved, "train": {**resolved["train"], "precision": other}}
         hash_elsewhere = run_hash(elsewhere, facts, source)
-        begun = _directory(folder, readable, hash_elsewhere)
+        begun = _directory(place, readable, hash_elsewhere)
         if begun.is_dir():  # on another machine: what `auto` meant there is stored, and stays
             resolved, digest, directory = elsewhere, hash_elsewhere, begun
             begun_here, precision = precision, other
     if not directory.is_dir():  # one that is there may be finished, and is then only read
-        check_runs_dir(settings["runs_dir"], folder, writing=True)
+        check_runs_dir(settings["runs_dir"], place, writing=True)
     return TrainJob(
         settings=resolved,
         directory=directory,
@@ -158,10 +174,10 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     )
 
 
-def _directory(folder: Path, readable: str, digest: str) -> Path:
+def _directory(place: Path, readable: str, digest: str) -> Path:
     """Return the run directory with this hash, whatever its name; of copies the one with this name."""
-    named = folder / f"{readable}-{digest}"
-    there = sorted(path for path in folder.glob(f"*-{digest}") if path.is_dir())
+    named = place / f"{readable}-{digest}"
+    there = sorted(path for path in place.glob(f"*-{digest}") if path.is_dir())
     begun = [path for path in there if (path / "status.json").is_file()]
     return named if named in begun else next(iter(begun + there), named)
 
@@ -188,3 +204,166 @@ def run_hash(settings: dict[str, Any], facts: CorpusFacts, source: dict[str, Any
     }
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+class DivergedRunError(RunError):
+    """Loss or gradient are no longer finite; status.json says `diverged`, which is final without --retry."""
+
+
+def run_train(job: TrainJob, overrides: list[str]) -> Outcome:
+    """Train and evaluate, or continue, or find that all is there.
+
+    Raises UserError if the corpus is too short, RunError if the run is held: nothing is written.
+    """
+    if current().first(lambda: folder.is_done(job.directory, job.settings["eval"])):
+        say(f"already finished: {job.directory}")
+        return Outcome(0)
+    if job.begun_here is not None:
+        say(f"train.precision=auto is {job.begun_here} here; begun in {job.precision}, this run stays so")
+    with StopFlag() as stop:
+        try:
+            return _locked(job, overrides, stop)
+        except InterruptedRunError:
+            if not stop.guarded:
+                say(f"{stop.name}: stopped before the first step; the same command begins again")
+            return Outcome(stop.exit_code)
+
+
+def _locked(job: TrainJob, overrides: list[str], stop: StopFlag) -> Outcome:
+    """Tokenise, lock the directory, run, and write how it ended to status.json."""
+    settings, directory, group = job.settings, job.directory, current()
+    store = group.in_turn(lambda: prepare(settings["data"], settings["tokenizer"], facts=job.facts))
+    check_lengths(
+        store,
+        split=job.evaluation.split,
+        needed_tokens=max(job.evaluation.windows) + 1,
+        context_length=settings["context_length"],
+    )
+    trained_bytes = byte_store(job, store)
+    folder.refuse_links(directory)
+    with folder.locked(directory), folder.log_file(directory):
+        if group.first(lambda: folder.is_done(directory, settings["eval"])):  # by another process, meanwhile
+            return Outcome(0)
+        # what was finished and is to be measured further stays so, with its settings, until that is done
+        more = group.first(lambda: folder.was_finished(directory))
+
+        def note(status: str, **about: object) -> None:
+            if not more:
+                folder.write_status(directory, status, **about)
+
+        try:
+            stop.guard()
+            folder.forget_diverged(directory)
+            note("running", overrides=overrides)
+            if not more:
+                folder.write_config(directory, settings)
+            with group.watched():
+                return _run(job, store, trained_bytes, stop)
+        except InterruptedRunError:
+            note("interrupted", reason=stop.name)
+            say(f"{stop.name}: everything finished so far is saved; the same command continues")
+            raise
+        except BaseException as error:
+            reason = error.problem if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
+            if not isinstance(error, DivergedRunError):  # its status is written
+                with suppress(OSError, RunError):  # a full disk must not hide the first reason
+                    note("failed", reason=reason.partition("\n")[0])
+            raise
+
+
+def _run(job: TrainJob, store: TokenStore, trained_bytes: TokenStore | None, stop: StopFlag) -> Outcome:
+    settings, directory = job.settings, job.directory
+    model = build_model(settings, job.shape, store.vocab_size)
+    windows, length = job.evaluation.windows, settings["context_length"]
+    notes = corpus_notes(job.facts, job.evaluation.split, max(windows), length, store)
+    for note in [*notes, *model.effective_encoding.warnings()]:
+        log.log(logging.INFO if note in job.facts.notes else logging.WARNING, "%s", note)
+    tracker = tracker_of(job, os.environ.get(SWEEP, settings["experiment_name"]))
+    status = "failed"
+    try:
+        with compiled_blocks(model, settings["train"]["compile"] and compiler_works(job.device)):
+            trained = _train(job, model, store, tracker, stop)
+        if trained.status == "diverged":
+            status = "diverged"
+            folder.write_status(directory, "diverged", reason=trained.reason, step=trained.step)
+            raise DivergedRunError(
+                f"training diverged: {trained.reason}",
+                hint="nothing was averaged in; try a smaller train.lr",
+            )
+        if trained.status == "interrupted":
+            raise InterruptedRunError
+        facts = run_facts(
+            job,
+            model,
+            fingerprint=store.fingerprint,
+            tokens=trained.tokens,
+            steps=trained.step,
+            seconds=trained.seconds,
+            final_loss=trained.final_loss,
+            peak_memory_bytes=peak_memory(job.device) if trained.here else None,
+        )
+        with stop.at_once():
+            records = current().first(
+                lambda: measure(job, model, store, step=trained.step, stop=stop, trained_bytes=trained_bytes)
+            )
+        folder.put_together(directory, facts, newer=trained.here)
+        tracker.evaluation(folder.records_at(directory, trained.step))
+        folder.write_config(directory, settings)
+        folder.write_status(directory, "finished", step=trained.step)
+        status = "finished"
+        return Outcome(0, records)
+    except InterruptedRunError:
+        status = "interrupted"
+        raise
+    finally:
+        tracker.finish(status)
+
+
+def _train(job: TrainJob, model: Decoder, store: TokenStore, tracker: Tracker, stop: StopFlag) -> Trained:
+    settings, length = job.settings, job.settings["context_length"]
+    counts, processes = count_parameters(model), current().size
+    say(
+        f"{spoken_name(settings['encoding'])}: {counts['total']:,} parameters, T={length}, "
+        f"{job.steps} steps of {job.batch_windows * length} tokens, {job.precision} on {job.device}, "
+        f"{f'{processes} processes, ' if processes > 1 else ''}"
+        f"{settings['data']['name']} as {settings['tokenizer']['name']} -> {job.directory}"
+    )
+    tokenizer = build_tokenizer(settings["tokenizer"], job.facts)
+    with shown("training", job.steps) as bar:
+
+        def on_resume(step: int) -> None:
+            folder.drop_after(job.directory, step)
+            bar.begin(step)
+            if step:
+                say(f"continuing at step {step} of {job.steps}")
+
+        def on_log(progress: Progress) -> None:
+            folder.append_metrics(job.directory, progress.metrics())
+            tracker.log(progress.metrics(), progress.step)
+            rate = f"{progress.tokens_per_second:,.0f} tokens/s"
+            bar.update(progress.step, f"loss {progress.loss:.3f}  {rate}")
+
+        return train(
+            model,
+            WindowSampler(store, length, settings["seed"]),
+            job.optimization,
+            steps=job.steps,
+            batch_windows=job.batch_windows,
+            context_length=length,
+            seed=settings["seed"],
+            precision=job.precision,
+            device=job.device,
+            checkpoints=job.directory / "checkpoints",
+            checkpoint_seconds=settings["train"]["checkpoint_seconds"],
+            log_every=settings["train"]["log_every"],
+            provenance={
+                "fingerprint": store.fingerprint,
+                "tokenizer": store.tokenizer,
+                "encoding": job.source,
+                "run": {"encoding": settings["encoding"], "settings_hash": job.hash},
+            },
+            files={} if tokenizer.definition is None else {"tokenizer.json": tokenizer.definition},
+            on_resume=on_resume,
+            on_log=on_log,
+            stop=stop,
+        )

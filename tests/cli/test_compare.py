@@ -92,8 +92,6 @@ def test_runs_of_different_settings_are_not_mixed(posenc: Posenc, sweep: Path) -
         write_run(sweep / "other", "hope", config=config, facts=facts, name=f"h{length}-{tokens}")
     groups = [one["header"]["group"] for one in document(posenc, str(sweep / "other"))["comparisons"]]
     assert sorted(one["context length"] for one in groups) == ["128", "64", "64"]
-    facets = document(posenc, str(sweep / "other"), "--facet", "context_length")["comparisons"]
-    assert [one["header"]["group"]["context_length"] for one in facets] == ["64", "64", "128"]
     mixed = ("compare", str(sweep / "other"), "--where", "T=64", "--allow-mixed", "--format", "csv")
     name = "hope [tokens trained 999]"
     assert name in posenc(*mixed, "--rows", "rope").err  # what may be named
@@ -142,7 +140,6 @@ def test_a_damaged_run_is_named(posenc: Posenc, sweep: Path) -> None:
         ("--format tex", "--format=tex", "latex"),
         ("--protocol slidin", "--protocol=slidin", "eval.protocols=["),
         ("--stride 7 --protocol sliding", "--stride=7", "allowed: 16"),
-        ("--facet modl", "--facet=modl", "did you mean: model"),
         ("--html notes.md", "--html=notes.md", "allowed: .html"),
         ("--plot-kind heatmap", "--plot-kind=heatmap", "--plot FILE"),
         ("--plot a.jpg", "--plot", "png"),

@@ -20,13 +20,13 @@ from battery import SAVES, SHORT, command, run_in, weights
 
 from posenc.core.errors import RunError
 from posenc.running import run_directory as folder
-from posenc.running.run_lock import WAIT, HeldRunError, locked, results_lock
+from posenc.running.run_directory import WAIT, HeldRunError, locked, results_lock
 
 Posenc = Callable[..., tiny.Result]
 HOLD = """
 import os, subprocess, sys, time
 from pathlib import Path
-from posenc.running.run_lock import locked, results_lock
+from posenc.running.run_directory import locked, results_lock
 
 def program():  # with every handle that may be inherited
     code = "import time; print('alive', flush=True); time.sleep(600)"

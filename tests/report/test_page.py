@@ -149,7 +149,7 @@ def test_the_same_runs_give_the_same_bytes_and_a_failure_leaves_the_old_page(
     assert folder.is_dir() and len(list(tmp_path.iterdir())) == 2
 
 
-def test_differences_facets_and_commands(tmp_path: Path) -> None:
+def test_differences_and_commands(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     write_run(runs, "rope", params={"base": 10000.0})
     write_run(runs, "rope", params={"base": 500.0})
@@ -159,10 +159,10 @@ def test_differences_facets_and_commands(tmp_path: Path) -> None:
     assert len(rows) == 3 and rows[1].split(": ")[1] == "encoding.base = 10000"
     assert "train.lr" not in "".join(rows)
     loaded = load_runs([runs])
-    comparisons = compare_runs(loaded, CompareRequest(facet="encoding"))
+    comparisons = compare_runs(loaded, CompareRequest("all"))
     write_page(tmp_path / "b.html", loaded, comparisons)
     text = html.unescape((tmp_path / "b.html").read_text())
-    assert "<h2>encoding alibi" in text
+    assert "alibi" in text
     write_page(tmp_path / "c.html", loaded, comparisons, ["posenc", "compare", "my runs"])
     assert "posenc compare 'my runs'" in html.unescape((tmp_path / "c.html").read_text())
 

@@ -8,7 +8,7 @@ from fake_runs import T, record, write_run
 
 from posenc.core.errors import UserError
 from posenc.results import load_runs
-from posenc.results.against import against, published, tables
+from posenc.results.frame import against, published, tables
 
 MULTIPLES = (1, 2, 4, 8)
 

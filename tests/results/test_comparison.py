@@ -177,6 +177,19 @@ def test_what_cannot_share_a_ranking_is_tables_or_labelled(
     assert (alone.header["group"], alone.rows[0].mixed) == ({}, {})  # of what is shown
 
 
+def test_optimizers_and_own_texts_are_named(tmp_path: Path) -> None:
+    for name, beta in (("adamw", 0.9), ("muon", 0.95)):
+        write_run(tmp_path / "a", config={"optim": {"name": name, "beta1": beta}})
+    assert list(rows_of(compared(tmp_path / "a"))) == ["rope adamw", "rope muon"]
+    for name, mark in (("cats", "c"), ("dogs", "d")):
+        own = {"fingerprint": mark * 64, "corpus": "files", "targets_hash": mark}
+        data = {"data": {"name": "files", "paths": [f"texts/{name}"]}}
+        facts = {"corpus": {"name": "files", "fingerprint": mark * 64}}
+        write_run(tmp_path / "b", name, records=[record(64, 1.0, **own)], config=data, facts=facts)
+    groups = [one.header["group"] for one in compare_runs(load_runs([tmp_path / "b"]))]
+    assert [group["corpus"] for group in groups] == ["cats", "dogs"] == [g["evaluated on"] for g in groups]
+
+
 def test_groups_of_runs(tmp_path: Path) -> None:
     """The most runs first; runs without numbers in the group of their settings, or the last one."""
     other = [record(64, 1.1, targets_hash="b"), record(1024, 1.1, targets_hash="b")]
@@ -204,8 +217,6 @@ def test_groups_of_runs(tmp_path: Path) -> None:
     chosen = compare_runs(runs, CompareRequest(columns=[16], sort="-16x", baseline="rope"))
     assert [one.header["baseline"] for one in chosen] == ["rope", None, None]
     assert [[column.multiple for column in one.columns] for one in chosen[1:]] == [[0.5, 1, 2, 4, 8], [16]]
-    facets = compare_runs(runs, CompareRequest(facet="seed"))
-    assert [one.header["group"].get("seed") for one in facets] == ["0", "0", "0", "1", "1", "2"]
     assert [one.header["protocol"] for one in compare_runs(runs, CompareRequest("all"))] == [
         "fixed-target"
     ] * 3
@@ -421,16 +432,13 @@ def test_rows_in_the_order_asked_for(sweep: Path, view: dict, labels: str) -> No
         assert [label for label, word in words(comparison, 1).items() if word == "best"] == [best]
 
 
-def test_columns_and_facets(sweep: Path, tmp_path: Path) -> None:
+def test_columns_and_a_baseline(sweep: Path, tmp_path: Path) -> None:
     comparison = compared(sweep, columns=[8])
     row = rows_of(comparison)["alibi"]
     assert len(comparison.columns) == len(row.cells) == 1 and row.cells[0].change == pytest.approx(0)
     assert row.effective_context.window == 8 * T
     for n in (64, 512, 128):
         write_run(tmp_path, name=f"T{n}", config={"context_length": n}, facts={"context_length": n})
-    facets = compare_runs(load_runs([tmp_path]), CompareRequest(facet="context_length"))
-    assert [one.header["group"] for one in facets] == [{"context_length": n} for n in ("64", "128", "512")]
-    assert [one.rows[0].runs for one in facets] == [[str(tmp_path / f"T{n}")] for n in (64, 128, 512)]
     named = compared(tmp_path, allow_mixed=True, baseline="rope [context length 64]")
     assert named.header["baseline"] == "rope [context length 64]"
     with pytest.raises(UserError, match=r"several rows(.|\n)*rope \[context length 128\]"):

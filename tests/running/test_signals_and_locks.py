@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import tiny
 
-from posenc.running.run_lock import is_held, locked
+from posenc.running.run_directory import is_held, locked
 from posenc.running.signals import InterruptedRunError, StopFlag, report_error
 
 Posenc = Callable[..., tiny.Result]

@@ -12,7 +12,7 @@ import tiny
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.running.jobs import seed_by_seed
-from posenc.running.sweep import job_command
+from posenc.running.sweep import jobs_of
 
 Posenc = Callable[..., tiny.Result]
 
@@ -46,12 +46,12 @@ def test_an_eval_sweep_with_a_failing_job_ends_with_1(run_copy: Path, place: Pat
     assert json.loads((run_copy / "status.json").read_text())["status"] == "finished"
 
 
-def test_a_job_keeps_the_folder_of_yaml_and_is_no_sweep(place: Path) -> None:
+def test_a_job_keeps_the_folder_of_yaml_and_is_no_sweep(place: Path, corpus: Path) -> None:
     (place / "conf").mkdir()
-    line = parse(["--config-dir", "conf", "-m", "seed=0,1"])
-    jobs = compose_jobs("train", line).jobs
-    words = job_command("train", line, jobs[1])
-    assert words[1:] == ["-P", "-m", "posenc", "train", "--config-dir", "conf", "seed=1", "hydra.mode=RUN"]
+    line = parse(["--config-dir", "conf", "-m", *tiny.TINY, f"data.paths={corpus}", "seed=0,1"])
+    jobs = jobs_of("train", line, compose_jobs("train", line).jobs)
+    assert jobs[1].words[1:7] == ["-P", "-m", "posenc", "train", "--config-dir", "conf"]
+    assert list(jobs[1].words[-2:]) == ["seed=1", "hydra.mode=RUN"] and jobs[1].name == "[2/2] seed=1"
 
 
 def test_a_sweep_goes_seed_by_seed_under_the_same_name() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -11,24 +12,32 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from posenc.config.compose import Jobs, checked_n_jobs, compose_jobs, frozen
 from posenc.config.overrides import parse
 from posenc.core.errors import UserError
-from posenc.running import run_directory
-from posenc.running import worker_pool as module
-from posenc.running.run_directory import DIVERGED, FINISHED, OPEN
+from posenc.running import sweep as module
+from posenc.running.run_directory import FINISHED
 from posenc.running.signals import CODES
-from posenc.running.sweep import fails_fast, failures, named_sweep
-from posenc.running.worker_pool import OUT_OF_MEMORY, Job, WorkerPool, jobs_at_once, progress_of, visible_gpus
+from posenc.running.sweep import (
+    OUT_OF_MEMORY,
+    Job,
+    WorkerPool,
+    fails_fast,
+    failures,
+    jobs_at_once,
+    named_sweep,
+    visible_gpus,
+)
 
-FINISH = "open('done', 'w').close()"
 LONG = """
 import time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 open('begun', 'w').close()
 time.sleep(60)
 """
+DONE = "open('done', 'w').close()"
 Run = Callable[..., tuple[int, str]]
 
 
@@ -44,29 +53,20 @@ def jobs_of(folder: Path, *scripts: str, **more: object) -> list[Job]:
     return found
 
 
-def state_of(job: Job) -> str:
-    if (job.place / "diverged").exists():
-        return DIVERGED
-    return FINISHED if (job.place / "done").exists() else OPEN
-
-
-def pool_of(jobs: list[Job], at_once: int = 1, fail_fast: bool = False) -> WorkerPool:
-    pool = WorkerPool(jobs, state_of, lambda job: "1x 2.500 nats per token; ", fail_fast=fail_fast)
-    pool.at_once = pool.cores = at_once
-    return pool
-
-
 @pytest.fixture
 def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs scripts, each in its own run directory; returns the exit code of a sweep and what was said."""
     monkeypatch.setattr(module, "BETWEEN", 0.1)
     monkeypatch.setattr(module, "LAST_LINES", 0.3)
 
-    def run(*scripts: str, at_once: int = 1, fail_fast: bool = False) -> tuple[int, str]:
-        jobs = jobs_of(tmp_path, *scripts)
-        done = pool_of(jobs, at_once, fail_fast)
+    def run(
+        *scripts: str | Job, at_once: int = 1, fail_fast: bool = False, **more: object
+    ) -> tuple[int, str]:
+        jobs = jobs_of(tmp_path, *scripts, **more)
+        done = WorkerPool(jobs, fail_fast=fail_fast)
+        done.at_once = done.cores = at_once
         for job in jobs:
-            done.settle(job, "already finished")
+            job.settle("already finished")
         done.run()
         code = int(any(job.state != FINISHED for job in jobs))
         if done.received:
@@ -76,59 +76,47 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     return run
 
 
-@pytest.mark.parametrize("at_once", [1, 2])
-def test_every_death_is_listed_with_its_reason(at_once: int, pool: Run) -> None:
-    garbage = "os.write(2, bytes(range(256)) * 4)\nos._exit(0)"
+def test_every_death_is_listed_with_its_reason(pool: Run) -> None:
+    garbage = "os.write(2, bytes(range(256)) * 4)\nos._exit(4)"
     says = "print('error: [red]why\\x1b', file=sys.stderr)\nprint('  a hint')\nsys.exit(1)"
-    scripts = ("os.kill(os.getpid(), 9)", FINISH, "os.abort()", garbage, "sys.exit(3)", says)
-    code, err = pool(*scripts, at_once=at_once)
-    assert code == 1 and "[2/6] seed=1: finished, 1x 2.500 nats per token; 0:0" in err and "\x1b" not in err
+    scripts = ("os.kill(os.getpid(), 9)", DONE, "os.abort()", garbage, "sys.exit(3)", says)
+    code, err = pool(*scripts, at_once=2)
+    assert code == 1 and "[2/6] seed=1: finished, 0:0" in err and "\x1b" not in err
     end = err[err.rindex("[1/6]") :].splitlines()
     assert [line for line in end if line.startswith("[")] == [
         f"[1/6] seed=0: killed by SIGKILL, {OUT_OF_MEMORY}",
         "[3/6] seed=2: killed by SIGABRT",
-        "[4/6] seed=3: failed, exit code 0 before it was finished",
+        "[4/6] seed=3: failed, exit code 4 before it was finished",
         "[5/6] seed=4: failed, exit code 3 before it was finished",
         "[6/6] seed=5: failed, [red]why\\x1b",
     ]
     assert end[-2] == "6 jobs: 1 killed by SIGKILL, 1 finished, 1 killed by SIGABRT, 3 failed"
     assert end[-1] == "the same command resumes what is not finished"
-    again, err = pool(FINISH, "sys.exit(9)", *[FINISH] * 4, at_once=at_once)
-    assert again == 0 and "[2/6] seed=1: already finished" in err and "goes on" not in err
 
 
-def test_the_log_of_a_strangers_run_is_no_way_out_of_it(tmp_path: Path) -> None:
-    outside, run = tmp_path / "outside", tmp_path / "run"
-    run.mkdir()
-    outside.write_text("a secret\n")
-    for make in (lambda path: path.symlink_to(outside), os.mkfifo):
-        make(run / "log.txt")
-        with pytest.raises(OSError):
-            run_directory.append_log(run, "text", "why")
-        assert outside.read_text() == "a secret\n"
-        (run / "log.txt").unlink()
-
-
-def test_what_diverged_before_is_not_begun_and_listed(pool: Run, tmp_path: Path) -> None:
-    place = tmp_path / "runs" / "0"
-    place.mkdir(parents=True)
-    (place / "diverged").touch()
-    (place / "status.json").write_text('{"status": "diverged", "reason": "non-finite loss at step 7"}')
-    (place / "log.txt").touch()
-    code, err = pool("open('begun', 'w')", FINISH)
-    assert code == 1 and not (place / "begun").exists()
-    assert "[1/2] seed=0: diverged before, which is final without --retry" in err
-    assert f"[1/2] seed=0: diverged, non-finite loss at step 7 (log: {place}/log.txt)" in err
+def test_the_run_directory_tells_what_is_finished_or_diverged(
+    pool: Run, tmp_path: Path, run_copy: Path
+) -> None:
+    evaluation = yaml.safe_load((run_copy / "config.yaml").read_text())["eval"]
+    for i in (0, 1):
+        shutil.copytree(run_copy, tmp_path / "runs" / str(i))
+    status = tmp_path / "runs" / "1" / "status.json"
+    status.write_text('{"status": "diverged", "reason": "non-finite loss at step 7"}')
+    code, err = pool("sys.exit(9)", "sys.exit(9)", "sys.exit(0)", evaluation=evaluation)
+    assert code == 1 and "[1/3] seed=0: already finished" in err
+    assert "[2/3] seed=1: diverged before, which is final without --retry" in err
+    assert f"seed=1: diverged, non-finite loss at step 7 (log: {status.parent}/log.txt)" in err
+    assert "[3/3] seed=2: failed, exit code 0 before it was finished" in err
     assert err.endswith("with --retry the same command trains those again")
 
 
 def test_fail_fast_begins_nothing_more_and_stops_what_runs(pool: Run, tmp_path: Path) -> None:
     fails = "import time\nwhile not os.path.exists('../1/begun'): time.sleep(0.01)\nsys.exit(1)"
-    code, err = pool(fails, LONG, FINISH, FINISH, at_once=2, fail_fast=True)
+    code, err = pool(fails, LONG, DONE, DONE, at_once=2, fail_fast=True)
     assert code == 1 and "[2/4] seed=1: interrupted, saved as far as it was" in err
     assert "[3/4] seed=2: not started\n[4/4] seed=3: not started\n" in err
     assert "4 jobs: 1 failed, 1 interrupted, 2 not started" in err
-    assert pool("sys.exit(1)", FINISH, FINISH)[0] == 1  # without it all the others run
+    assert pool("sys.exit(1)", DONE, DONE)[0] == 1  # without it all the others run
     assert all((tmp_path / "runs" / str(i) / "done").exists() for i in (1, 2))
 
 
@@ -156,7 +144,7 @@ def test_a_signal_reaches_every_job_and_ends_the_sweep(pool: Run, tmp_path: Path
 
     thread = threading.Thread(target=stop)
     thread.start()
-    code, err = pool(LONG, LONG, FINISH, at_once=2)
+    code, err = pool(LONG, LONG, DONE, at_once=2)
     thread.join()
     assert code == 143 and "3 jobs: 2 interrupted, 1 not started" in err
     assert time.monotonic() - began < 30 and signal.getsignal(signal.SIGTERM) is before
@@ -170,8 +158,8 @@ def test_output_is_read_to_its_end_whoever_keeps_it_open(
     )
     says = "print('out', flush=True)\nsys.stderr.buffer.write(b'one\\n\\ntwo\\xff\\r\\nno end\\x1b')\n"
     began = time.monotonic()
-    jobs = jobs_of(tmp_path, leave + FINISH, says + FINISH)
-    pool_of(jobs).run()
+    jobs = jobs_of(tmp_path, leave + DONE, says + DONE)
+    WorkerPool(jobs).run()
     assert time.monotonic() - began < 4 and list(jobs[1].said) == ["out", "one", "two�", "no end\x1b"]
     printed = capsys.readouterr()
     assert printed.out == "" and "[2/2] seed=1: no end\\x1b\n" in printed.err
@@ -182,7 +170,7 @@ def test_each_job_gets_its_share_of_threads_and_the_least_busy_gpu(
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     jobs = jobs_of(tmp_path, *[""] * 6, device="cuda")
-    pool = pool_of(jobs)
+    pool = WorkerPool(jobs)
     assert pool._share(jobs[0]) == {}  # alone it has the machine
     pool.at_once, pool.cores, pool.gpus = 3, 8, ["5", "GPU-a"]
 
@@ -223,9 +211,9 @@ def test_how_many_at_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_progress_is_read_from_the_run_directory(tmp_path: Path) -> None:
     (job,) = jobs_of(tmp_path, "", tokens=4_000_000)
     job.began, job.trained = 100.0, 200_000
-    assert progress_of(job, 120.0) == ""
+    assert job.progress(120.0) == ""
     (job.place / "records").mkdir(parents=True)
     (job.place / "metrics.jsonl").write_text('{"step": 25, "tokens": 1200000, "loss": 1.25}\n')
-    assert progress_of(job, 150.0) == "1.2M of 4M tokens, loss 1.250, 2:20 left"
+    assert job.progress(150.0) == "1.2M of 4M tokens, loss 1.250, 2:20 left"
     job.tokens = 1_200_000
-    assert progress_of(job, 150.0) == "evaluating, 0 cells on disk"
+    assert job.progress(150.0) == "evaluating, 0 cells on disk"
