@@ -1,4 +1,4 @@
-"""docs/add-an-encoding.md, done literally: in a clone, in an installed package, loose in a folder."""
+"""docs/add-an-encoding.md (in a clone, a package, loose) and add-an-extension.md, done literally."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ BLOCKS = re.findall(r"```(\w+)\n(.*?)```", TEXT, re.S)
 (YAML,) = (body for kind, body in BLOCKS if kind == "yaml")
 (PROJECT,) = (body for kind, body in BLOCKS if kind == "toml")
 NAME = "log_recency"
+PAGE = (tiny.ROOT / "docs" / "add-an-extension.md").read_text(encoding="utf-8")
+EXTENSION = dict(re.findall(r"```(\w+)\n(.*?)```", PAGE, re.S))
 
 
 def write(path: Path, text: str) -> None:
@@ -23,9 +25,14 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def in_a_clone(place: Path) -> dict[str, str]:
+def copied(clone: Path) -> Path:
     for tree in ("posenc", "conf"):
-        shutil.copytree(tiny.ROOT / tree, place / "clone" / tree)
+        shutil.copytree(tiny.ROOT / tree, clone / tree, ignore=shutil.ignore_patterns("__pycache__"))
+    return clone
+
+
+def in_a_clone(place: Path) -> dict[str, str]:
+    copied(place / "clone")
     write(place / "clone" / "posenc" / "encodings" / f"{NAME}.py", CODE)
     write(place / "clone" / "conf" / "encoding" / f"{NAME}.yaml", YAML)
     return {"PYTHONPATH": str(place / "clone")}
@@ -110,3 +117,19 @@ def test_the_hooks_of_the_page_are_those_of_the_seam() -> None:
     assert table is not None
     named = [name for row in re.findall(r"^\s*\| (`.*?) \|", table[0], re.M) for name in row.split(", ")]
     assert [name.strip("`") for name in named] == list(HOOKS)
+
+
+def test_two_files_make_an_extension(run_copy: Path, place: Path, tmp_path: Path) -> None:
+    tree = copied(tmp_path / "tree")
+    (tree / "posenc" / "evaluation" / "extensions" / "coarse.py").write_text(EXTENSION["python"])
+    (tree / "conf" / "extend" / "coarse.yaml").write_text(EXTENSION["yaml"])
+    asked = [f"run={run_copy}", "extend=coarse", "eval.protocols=[fixed-target]"]
+    result = tiny.spawn("eval", *asked, cwd=place, PYTHONPATH=str(tree))
+    assert result.code == 0, result.err
+    assert "rope+coarse" in result.out
+    every = json.loads((run_copy / "results.json").read_text())["records"]
+    records = [r for r in every if r["extend"]]
+    assert {r["window"] for r in records} == {16, 32, 64} and all(r["extend"]["step"] == 4 for r in records)
+    plain = {r["window"]: r["nats"] for r in every if not r["extend"] and r["protocol"] == "fixed-target"}
+    found = {r["window"]: r["nats"] for r in records}
+    assert found[16] == plain[16] and found[64] != plain[64]

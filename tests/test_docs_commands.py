@@ -78,62 +78,37 @@ EVERY = [command for page in PAGES for command in commands(page)]
 RUN = [command for command in EVERY if command.reason is None]
 
 
-class Reader:
-    """Somebody who goes through the pages, each in a folder of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.environments: dict[Path, dict[str, str]] = {}
-        self.trained: dict[str, set[Path]] = {}
-
-    def place(self, command: Command) -> Path:
-        """Where a command is typed; with what the page has its reader write, if it does."""
-        set_up = SET_UP.get(command.page)
-        folder = self.folder / command.page / (f"block-{command.block}" if set_up else "")
-        if not folder.exists():
-            folder.mkdir(parents=True)
-            tiny.write_corpus(folder / "my_texts")  # the reader's own files
-            if set_up is not None:
-                self.environments[folder] = set_up[command.block](folder)
-        return folder
-
-    def bring(self, text: str) -> None:
-        """The runs that this very command made on another page: it will find them finished."""
-        for run in self.trained.get(text, set()):
-            here = Path(*run.parts[run.parts.index("runs") :])
-            if not here.exists():
-                shutil.copytree(run, here)
-
-    def keep(self, text: str, before: set[Path]) -> None:
-        """What a sweep made."""
-        if text.startswith("posenc train -m"):
-            self.trained.setdefault(text, run_directories() - before)
-
-
-def run_directories() -> set[Path]:
-    return {path.parent.absolute() for path in Path().glob("runs/*/*/results.json")}
-
-
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
-    return Reader(tmp_path_factory.mktemp("docs"))
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("docs")
 
 
 @pytest.fixture
 def place(
-    request: pytest.FixtureRequest, reader: Reader, shared_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> Path:
-    """The folder of the command's page, so that what one command left is there for the next."""
-    folder = reader.place(request.getfixturevalue("command"))
+    command: Command, folders: Path, shared_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, dict[str, str] | None]:
+    """The folder of the command's page, and the environment of what the page has its reader write, if any.
+
+    What one command left is there for the next.
+    """
+    set_up, env = SET_UP.get(command.page), None
+    folder = folders / command.page / (f"block-{command.block}" if set_up else "")
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        tiny.write_corpus(folder / "my_texts")  # the reader's own files
+    if set_up is not None:
+        shutil.rmtree(folder / "clone", ignore_errors=True)
+        env = set_up[command.block](folder)
     monkeypatch.chdir(folder)
-    for name, value in {
+    given = {
         "POSENC_CACHE": str(shared_cache),
         "OMP_NUM_THREADS": "1",
         "WANDB_MODE": "offline",
         "COLUMNS": "80",
-    }.items():
+    }
+    for name, value in given.items():
         monkeypatch.setenv(name, value)
-    return folder
+    return folder, env
 
 
 def filled_in(text: str) -> str:
@@ -160,23 +135,21 @@ def what_makes_it_small(words: list[str]) -> tuple[str, ...]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", RUN, ids=str)
-def test_it_runs(command: Command, reader: Reader, place: Path, posenc: Posenc) -> None:
-    text, before = filled_in(command.text), run_directories()
-    reader.bring(text)
+def test_it_runs(command: Command, place: tuple[Path, dict[str, str] | None], posenc: Posenc) -> None:
+    text, (folder, env) = filled_in(command.text), place
     small = what_makes_it_small(text.split())
     if "$(" in text:  # the reader's shell has a part in it
-        env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+        path = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
         shell = ["sh", "-c", " ".join((text, *small))]
-        done = subprocess.run(shell, capture_output=True, text=True, env=env, check=False)
+        done = subprocess.run(shell, capture_output=True, text=True, env={**os.environ, **path}, check=False)
         result = tiny.Result(done.returncode, done.stdout, done.stderr)
-    elif place in reader.environments:
-        result = tiny.spawn(*shlex.split(text)[1:], *small, cwd=place, **reader.environments[place])
+    elif env is not None:
+        result = tiny.spawn(*shlex.split(text)[1:], *small, cwd=folder, **env)
     else:
         result = posenc(*shlex.split(text)[1:], *small)
     assert result.code == 0, f"{text}\n{result.out[-500:]}\n{result.err[-2000:]}"
     assert "Traceback" not in result.err
     assert result.out.strip() or result.err.strip()
-    reader.keep(text, before)
 
 
 def test_there_are_commands_and_every_one_left_out_has_a_reason() -> None:
@@ -187,24 +160,6 @@ def test_there_are_commands_and_every_one_left_out_has_a_reason() -> None:
     for page in PAGES:
         marks = re.findall(r"<!-- not run:.*?-->\n(.*)", page.read_text(encoding="utf-8"))
         assert all(line.startswith("```sh") for line in marks), f"{page.name}: a mark that marks nothing"
-
-
-def test_the_gathering_itself(tmp_path: Path) -> None:
-    assert without_explanation("posenc data list                     corpora") == "posenc data list"
-    assert without_explanation("posenc compare --metric bpb  # bits") == "posenc compare --metric bpb"
-    assert without_explanation("posenc eval 'run=glob(*)' x=[1,2]") == "posenc eval 'run=glob(*)' x=[1,2]"
-    page = tmp_path / "page.md"
-    page.write_text(
-        "<!-- end -->\na\n```sh\npip install x\nposenc runs  # what\n```\n"
-        "```text\nposenc/corpus/  text\nposenc --version\n```\n<!-- not run: needs Slurm -->\n```sh\n"
-        "posenc data list\n```\n```yaml\nposenc no\n```\n"
-    )
-    found = [(one.line, one.block, one.text, one.reason) for one in commands(page)]
-    assert found == [
-        (5, 0, "posenc runs", None),
-        (9, 1, "posenc --version", None),
-        (13, 2, "posenc data list", "needs Slurm"),
-    ]
 
 
 HYDRAS = {

@@ -50,19 +50,3 @@ def test_the_site_builds_strictly_and_needs_no_other_machine(tmp_path: Path) -> 
         assert loaded and not [url for url in loaded if re.match(r"(https?:)?//", url)], page.name
         for target in re.findall(r"<a [^>]*href=[\"']?([\w./-]+\.html)", text):
             assert (site / target).is_file(), f"{page.name}: {target}"
-
-
-def test_a_link_to_a_file_that_is_gone_stops_the_build() -> None:
-    mkdocs = pytest.importorskip("mkdocs.exceptions", reason="needs posenc[docs]")
-    spec = importlib.util.spec_from_file_location("docs_hooks", tiny.ROOT / "scripts" / "docs_hooks.py")
-    assert spec is not None and spec.loader is not None
-    hooks = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hooks)
-    assert hooks._linked("[x](../README.md) [y](../posenc/cli/__init__.py) [z](log.md#a)", inside=True) == (
-        "[x](index.md) `y` [z](log.md#a)"
-    )
-    assert hooks._linked("see [docs/log.md](docs/log.md)", inside=False) == "see [docs/log.md](log.md)"
-    with pytest.raises(mkdocs.PluginError):
-        hooks._linked("[x](../posenc/gone.py)", inside=True)
-    text = "a:\n- b\n  c\n- d\n\n```sh\nx\n- y\n```\n| e |\n|---|"
-    assert hooks._lists(text) == "a:\n\n- b\n  c\n- d\n\n```sh\nx\n- y\n```\n\n| e |\n|---|"

@@ -1,25 +1,11 @@
 """What the README says is so."""
 
 import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
-
-import pytest
-
-from posenc.config.compose import compose_jobs
-from posenc.config.overrides import parse
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", TEXT, re.S)
-
-
-def use_block() -> list[str]:
-    """The commands of the section "Use", without their explanations."""
-    block = next(body for _, body in BLOCKS if body.startswith("posenc train encoding=alibi"))
-    return [re.split(r"  +", line)[0] for line in block.strip().splitlines()]
 
 
 def test_opens_with_exactly_two_commands_that_share_their_set_up() -> None:
@@ -31,20 +17,6 @@ def test_opens_with_exactly_two_commands_that_share_their_set_up() -> None:
         assert line.startswith(begin)
     assert lines[0].endswith(".venv/bin/posenc train encoding=rope")
     assert lines[1].endswith(".venv/bin/python -m pytest")
-
-
-@pytest.mark.parametrize("command", [c for c in use_block() if c.startswith("posenc train")])
-def test_training_commands_compose(command: str) -> None:
-    words = [word for word in shlex.split(command)[2:] if word != "--dry-run"]
-    assert compose_jobs("train", parse(words)).jobs
-
-
-def test_the_other_commands_exist() -> None:
-    names = {command.split()[1] for command in use_block()}
-    shown = subprocess.run(
-        [sys.executable, "-m", "posenc", "--help"], capture_output=True, text=True, check=True, cwd=ROOT
-    ).stdout
-    assert names and all(name in shown for name in names)
 
 
 def test_the_python_example_runs() -> None:
@@ -59,7 +31,3 @@ def test_the_tree_of_the_architecture_page_is_the_real_one() -> None:
     folders = {f"posenc/{p.name}/" for p in (ROOT / "posenc").iterdir() if (p / "__init__.py").is_file()}
     assert {n for n in named if n.startswith("posenc/")} == folders
     assert all((ROOT / name).is_dir() for name in named)
-
-
-def test_no_placeholder_is_left() -> None:
-    assert "@@" not in TEXT

@@ -22,12 +22,13 @@ def described() -> dict[str, set[str]]:
     return {one.splitlines()[0]: set(re.findall(r"^\| `(\w+)` \|", one, re.M)) for one in sections}
 
 
-def test_the_page_is_what_its_script_writes() -> None:
-    code = "import sys; sys.path[:0] = ['scripts']; import schema_page as s; print(s.page(), end='')"
-    made = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tiny.ROOT, check=True
-    )
-    assert made.stdout == PAGE.read_text(encoding="utf-8"), "run python scripts/schema_page.py"
+@pytest.mark.parametrize("name", ["schema", "encodings"])
+def test_the_page_is_what_its_script_writes(name: str) -> None:
+    code = f"import sys; sys.path[:0] = ['scripts']; import {name}_page as s; print(s.page(), end='')"
+    command = [sys.executable, "-c", code]
+    made = subprocess.run(command, capture_output=True, text=True, cwd=tiny.ROOT, check=True)
+    page = (tiny.ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    assert made.stdout == page, f"run python scripts/{name}_page.py"
 
 
 def test_every_field_on_disk_is_described(trained_once: Path) -> None:

@@ -12,7 +12,6 @@ import tiny
 from posenc.results import load_runs
 
 sys.path.insert(0, str(tiny.ROOT / "scripts"))
-import study_page
 
 RECORDS = tiny.ROOT / "docs" / "study"
 
@@ -67,39 +66,3 @@ def test_every_table_and_figure_is_what_the_records_give() -> None:
     command = [sys.executable, "scripts/study_page.py", "--check"]
     done = subprocess.run(command, cwd=tiny.ROOT, capture_output=True, text=True, env=tiny.environment())
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (
-            "<!-- costs: y -->\nprose\n<!-- costs: x -->\n<!-- end -->\n",
-            "<!-- costs: y --> has no <!-- end -->",
-        ),
-        ("<!-- costs: y -->\n", "<!-- costs: y --> has no <!-- end -->"),
-        ("<!-- end -->\n", "<!-- end -->: nothing makes this"),
-        ("<!-- pears: x -->\n<!-- end -->\n", "<!-- pears: x -->: nothing makes this"),
-        ("prose\n", "nothing on the page"),
-    ],
-)
-def test_marks_that_do_not_pair_up_are_no_page(text: str, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        study_page.remade(text)
-
-
-def test_a_changed_number_is_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "study").symlink_to(RECORDS)
-    page = tmp_path / "docs" / "page.md"
-    page.write_text("<!-- repeated: docs/study 0,1,2 8x encoding=rope,alibi -->\n<!-- end -->\n")
-    monkeypatch.setattr(study_page, "ROOT", tmp_path)
-    monkeypatch.setattr(study_page, "PAGES", (page,))
-    told = []
-    for arguments in ([], ["--check"], ["--check"]):
-        monkeypatch.setattr(sys, "argv", ["study_page.py", *arguments])
-        told.append(study_page.main())
-        if len(told) == 2:
-            page.write_text(page.read_text().replace("| at 8x |", "| at 9x |"))
-    assert told == [0, 0, 1] and "differs: docs/page.md" in capsys.readouterr().out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -41,9 +40,6 @@ class StopAt:
     def requested(self) -> bool:
         self.asked += 1
         return self.after is not None and self.asked >= self.after
-
-    def at_once(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
 
 
 def data_settings(folder: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Gradients written out against those that autograd makes of the plain formula."""
+"""Gradients written out (norm, activation, loss, attention) against autograd's of the plain formula."""
 
 from __future__ import annotations
 
@@ -10,18 +10,27 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posenc.model import fused
+from posenc.model.softmax_attention import Block, softmax_attention
 
 
-def drawn(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed + sum(shape))
+def drawn(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
     return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
 
 
-def gradients(f: Callable[..., Tensor], *inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
+def gradients(f: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
+    """The output and every gradient."""
     out = f(*inputs)
-    torch.manual_seed(1)
-    weights = torch.randn(out.shape, dtype=torch.float64).to(out.dtype)
-    return out, list(torch.autograd.grad(out, [x for x in inputs if x.requires_grad], weights))
+    weights = torch.randn(out.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    return [out, *torch.autograd.grad(out, [x for x in inputs if x.requires_grad], weights.to(out.dtype))]
+
+
+def check_same(got: list[Tensor], wanted: list[Tensor], dtype: torch.dtype) -> None:
+    assert len(got) == len(wanted) > 1
+    for one, other in zip(got, wanted, strict=True):
+        assert one.dtype == other.dtype and one.shape == other.shape
+        off = (one.double() - other.double()).norm() / other.double().norm()
+        assert off < {torch.float64: 1e-13, torch.float32: 1e-6, torch.bfloat16: 1e-2}[dtype]
 
 
 def plain_norm(x: Tensor, weight: Tensor) -> Tensor:
@@ -56,14 +65,7 @@ CASES = {
 def test_numbers_and_gradients_are_those_of_the_plain_formula(name: str, dtype: torch.dtype) -> None:
     f, plain, make = CASES[name]
     made = make(dtype)
-    out, grads = gradients(f, *made)
-    expected, expected_grads = gradients(plain, *made)
-    assert out.dtype == expected.dtype and out.shape == expected.shape
-    assert len(grads) == len(expected_grads) > 0
-    for got, wanted in zip((out, *grads), (expected, *expected_grads), strict=True):
-        assert got.dtype == wanted.dtype and got.shape == wanted.shape
-        off = (got.double() - wanted.double()).norm() / wanted.double().norm()
-        assert off < (1e-6 if dtype == torch.float32 else 1e-2)
+    check_same(gradients(f, *made), gradients(plain, *made), dtype)
 
 
 def test_a_norm_for_a_product_is_rounded_once() -> None:
@@ -79,17 +81,15 @@ def test_a_norm_for_a_product_is_rounded_once() -> None:
 @pytest.mark.parametrize("most", [1, 3 * 11, 1 << 20])
 def test_blocks_of_logits(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, weight, targets = CASES["loss"][2](torch.float32)
-    expected, expected_grads = gradients(plain_loss, hidden, weight, targets)
+    wanted = gradients(plain_loss, hidden, weight, targets)
     monkeypatch.setattr(fused, "MAX_LOGITS", most)
     sizes = []
     softmax = torch.softmax
     monkeypatch.setattr(torch, "softmax", lambda x, dim: (sizes.append(x.numel()), softmax(x, dim))[1])
-    out, grads = gradients(fused.next_token_loss, hidden, weight, targets)
+    check_same(gradients(fused.next_token_loss, hidden, weight, targets), wanted, torch.float32)
     assert max(sizes) <= max(most, 11) and sum(sizes) == 9 * 11
-    for got, wanted in zip((out, *grads), (expected, *expected_grads), strict=True):
-        assert torch.allclose(got, wanted, atol=1e-6)
     each = fused.token_losses(hidden, weight, targets)
-    assert each.shape == (9,) and torch.allclose(each.mean(), expected, atol=1e-6)
+    assert each.shape == (9,) and torch.allclose(each.mean(), wanted[0], atol=1e-6)
 
 
 def test_a_hopeless_target_has_a_finite_loss() -> None:
@@ -98,3 +98,77 @@ def test_a_hopeless_target_has_a_finite_loss() -> None:
     out = fused.next_token_loss(hidden, weight, torch.tensor([1]))
     out.backward()
     assert out.item() == pytest.approx(300) and hidden.grad.item() == pytest.approx(1)
+
+
+SCALE = 0.3
+BATCH, HEADS, QUERIES, KEYS = 3, 2, 5, 7
+WHOLE = [Block(0, 5, 7)]
+# queries 2 and 3 are given a key more than they may see, as kernels do to keep sizes few
+IN_BLOCKS = [Block(4, 5, 7), Block(2, 4, 7), Block(1, 2, 4), Block(0, 1, 3)]
+
+
+def qkv(dtype: torch.dtype, key_heads: int = HEADS) -> tuple[Tensor, Tensor, Tensor]:
+    """Values wider than queries."""
+    q = drawn(BATCH, HEADS, QUERIES, 4, dtype=dtype)
+    return q, drawn(BATCH, key_heads, KEYS, 4, dtype=dtype), drawn(BATCH, HEADS, KEYS, 6, dtype=dtype)
+
+
+def mask(dtype: torch.dtype) -> Tensor:
+    hidden = torch.ones(QUERIES, KEYS, dtype=torch.bool).triu(KEYS - QUERIES + 1)
+    return torch.zeros(1, QUERIES, KEYS, dtype=dtype).masked_fill(hidden, float("-inf"))
+
+
+def plain(q: Tensor, k: Tensor, v: Tensor, additive: Tensor) -> Tensor:
+    s = (q @ k.transpose(-1, -2)).to(additive.dtype) * SCALE + additive
+    return torch.softmax(s, -1).to(v.dtype) @ v
+
+
+def in_blocks(blocks: list[Block], learned: bool) -> Callable[..., Tensor]:
+    def attention(q: Tensor, k: Tensor, v: Tensor, additive: Tensor) -> Tensor:
+        def of(block: Block) -> Tensor:
+            return additive[:, block.start : block.stop, : block.keys]
+
+        return softmax_attention(q, k, v, blocks, of, SCALE, learned)
+
+    return attention
+
+
+def additives(dtype: torch.dtype) -> dict[str, Tensor]:
+    wide = torch.promote_types(dtype, torch.float32)
+    return {
+        "mask": mask(dtype),
+        "fixed bias": drawn(HEADS, QUERIES, KEYS, dtype=wide).detach() + mask(wide),
+        "learned bias": drawn(HEADS, QUERIES, KEYS, dtype=wide),
+        "one learned bias": drawn(1, QUERIES, KEYS, dtype=wide),
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("blocks", [WHOLE, IN_BLOCKS])
+@pytest.mark.parametrize("key_heads", [HEADS, 1])
+@pytest.mark.parametrize("kind", additives(torch.float32))
+def test_attention_in_blocks(kind: str, key_heads: int, blocks: list[Block], dtype: torch.dtype) -> None:
+    additive = additives(dtype)[kind]
+    hidden = mask(additive.dtype)
+    learned = additive.requires_grad
+    made = (*qkv(dtype, key_heads), additive)
+    got = gradients(lambda q, k, v, a: in_blocks(blocks, learned)(q, k, v, a + hidden), *made)
+    check_same(got, gradients(lambda q, k, v, a: plain(q, k, v, a + hidden), *made), dtype)
+    assert len(got) == (5 if learned else 4)
+
+
+def test_a_bias_is_asked_for_by_block_and_not_kept() -> None:
+    """Of long windows all blocks together are quadratic."""
+    asked: list[Block] = []
+
+    def additive(block: Block) -> Tensor:
+        asked.append(block)
+        return mask(torch.float32)[:, block.start : block.stop, : block.keys]
+
+    q, k, v = qkv(torch.float32)
+    y = softmax_attention(q, k, v, IN_BLOCKS, additive, SCALE, False)
+    assert asked == IN_BLOCKS
+    y.sum().backward()
+    assert asked == IN_BLOCKS
+    with torch.no_grad():
+        assert torch.equal(softmax_attention(q, k, v, IN_BLOCKS, additive, SCALE, True), y)

@@ -25,23 +25,17 @@ def values(encoding: Encoding, seed: int = 0) -> dict[str, Tensor]:
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
-@pytest.mark.parametrize(
-    "ends, std",
-    [
-        ("embedding.weight", 64**-0.5),
-        ("attention.qkv.weight", 64**-0.5),
-        ("mlp.up.weight", 64**-0.5),
-        ("attention.out.weight", 64**-0.5 * 6**-0.5),
-        ("mlp.down.weight", 256**-0.5 * 6**-0.5),
-    ],
-)
-def test_standard_deviations(ends: str, std: float) -> None:
-    found = [value for name, value in values(Encoding(shape())).items() if name.endswith(ends)]
-    assert len(found) == (1 if ends.startswith("embedding") else SHAPE.n_layers)
-    for value in found:
-        assert value.std().item() == pytest.approx(std, rel=0.04)
-        assert abs(value.mean().item()) < 0.1 * std
-    assert len({value[0, 0].item() for value in found}) == len(found)
+STD = {"attention.qkv": 64**-0.5, "mlp.up": 64**-0.5, "attention.out": 384**-0.5, "mlp.down": 1536**-0.5}
+
+
+def test_standard_deviations() -> None:
+    found = values(Encoding(shape()))
+    assert found["embedding.weight"].std().item() == pytest.approx(64**-0.5, rel=0.04)
+    for ends, std in STD.items():
+        every = [value for name, value in found.items() if name.endswith(f"{ends}.weight")]
+        assert [value.std().item() for value in every] == pytest.approx([std] * SHAPE.n_layers, rel=0.04)
+        assert all(abs(value.mean().item()) < 0.1 * std for value in every)
+        assert len({value[0, 0].item() for value in every}) == len(every)
 
 
 def test_norms_start_at_one_and_parameters_are_counted() -> None:
