@@ -284,7 +284,7 @@ def _evaluation(job: TrainJob, model: Decoder, store: TokenStore, rates: Rates) 
     passes: dict[tuple[Any, ...], tuple[float, int]] = {}  # several protocols share a pass
     problems = []
     for cell in plan_cells(subject, request, job.evaluation.protocols):
-        targets = int(getattr(cell.plan, "block", getattr(cell.plan, "stride", cell.window)))
+        targets = getattr(cell.plan, "block", None) or getattr(cell.plan, "stride", None) or cell.window
         try:
             window_losses(subject, store.tokens.__getitem__, 0, cell.window, targets)  # of no window
             inputs = n_inputs(subject.effective_encoding(cell.window), cell.window, targets)

@@ -39,9 +39,9 @@ def run_train_or_eval(
 
     refuse_unknown_flags(command, arguments, own_flags)
     line = parse(arguments)
-    if line.asks_hydra or dry_run:
-        return _answer(command, line, dry_run) if os.environ.get("RANK", "0") == "0" else 0
     with setting(RETRY, "1") if retry else nullcontext():
+        if line.asks_hydra or dry_run:
+            return _answer(command, line, dry_run) if os.environ.get("RANK", "0") == "0" else 0
         return run_distributed(lambda: run_jobs(command, line, compose_jobs(command, line)))
 
 

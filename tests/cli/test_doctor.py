@@ -41,7 +41,7 @@ def path_with(folder: Path) -> dict[str, str]:
 
 def test_everything_is_told_offline(place: Path, shared_cache: Path, broken: Path) -> None:
     found = findings(place, WANDB_API_KEY=KEY, **path_with(broken))
-    for name in ("Python", "torch", "device=auto", "threads", "configuration", "cache", "disk"):
+    for name in ("Python", "torch", "device=auto", "threads", "data=sympy", "cache", "disk"):
         assert found[name]["level"] in ("ok", "note"), found[name]
     assert version("numpy") in found["numpy"]["text"] and ">=2.0" in found["numpy"]["text"]
     assert found["train.precision=auto"]["text"] in ("fp32", "bf16")
