@@ -201,8 +201,7 @@ def _vocabulary(tokenizer: dict[str, Any]) -> int:
     check_tokenizer(tokenizer)
     if tokenizer["name"] == "bpe":
         return int(tokenizer["vocab_size"])
-    nothing = CorpusFacts("", "", "", {}, [], {}, {}, loaded=[])  # no text is read for it
-    return build_tokenizer(tokenizer, nothing).vocab_size
+    return build_tokenizer(tokenizer, None).vocab_size  # no text is read for it
 
 
 def measure(case: Case, base: Case, repeats: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 from corpora import BPE, BYTES, conf, documents_of, story
 
 from posenc.core.errors import RunError, UserError
-from posenc.data import hub, prepare, read_facts, sources, token_cache
+from posenc.data import hub, prepare, read_facts, sources
 from posenc.data.documents import fingerprint_of
 
 Repository = Callable[..., Path]
@@ -77,7 +77,7 @@ def test_it_is_streamed_once_for_all_tokenizers(
 
 
 def test_a_pinned_stream_is_known_without_asking_again(
-    repository: Repository, reads: list[str], pinned: Callable[[Path], None]
+    repository: Repository, reads: list[str], cache: Path, pinned: Callable[[Path], None]
 ) -> None:
     pinned(repository())
     data = conf("tinystories")
@@ -94,7 +94,7 @@ def test_a_pinned_stream_is_known_without_asking_again(
     assert sources.pinned_identity({**data, "bytes": 2e8}) == ids[0]  # however the number is written
 
     def forget() -> None:
-        for path in token_cache.tokens_dir().glob("*/tokens.bin"):
+        for path in cache.glob("tokens/*/tokens.bin"):
             path.unlink()
 
     forget()  # the facts are kept: the text is read again, and is the same
