@@ -29,7 +29,7 @@ from posenc.core.console import shown
 from posenc.core.errors import UserError, first_line, visible
 from posenc.core.machine import LiveTensors, usable_cores, wait_for
 from posenc.core.seeds import generator_for, seed_for
-from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer, check_tokenizer
+from posenc.data import Split, TokenStore, build_tokenizer, check_tokenizer
 from posenc.evaluation import resolve_length
 from posenc.evaluation.fixed_target import block_of
 from posenc.evaluation.forward_cache import DRAWS, EvalContext, window_losses
