@@ -14,7 +14,7 @@ from posenc.data import TokenStore, WindowSampler, prepare
 from posenc.encodings import build_encoding
 from posenc.encodings.options import build_options, position_limits
 from posenc.model.decoder import Decoder, ModelShape, initialize
-from posenc.training.loop import Progress, Trained, train
+from posenc.training.loop import Progress, Trained, Training, alone, training
 from posenc.training.optimizer import Optimization
 
 T = 16
@@ -70,7 +70,7 @@ def build(
     return model
 
 
-def run(
+def training_of(
     model: Decoder,
     store: TokenStore,
     folder: Path,
@@ -88,9 +88,9 @@ def run(
     log_every: int = 5,
     settings_hash: str = "12345678",
     **optimization: float,
-) -> Trained:
+) -> Training:
     """`steps` updates of `windows` windows; checkpoints in `folder`."""
-    return train(
+    return training(
         model,
         sampler or WindowSampler(store, T, seed),
         replace(OPTIMIZATION, **optimization),
@@ -113,6 +113,11 @@ def run(
         on_log=on_log,
         stop=StopAt(stop_after),
     )
+
+
+def run(model: Decoder, store: TokenStore, folder: Path, **how: Any) -> Trained:
+    """Train to the end, or to the stop; see `training_of`."""
+    return alone(training_of(model, store, folder, **how))
 
 
 def sha256(path: Path) -> str:

@@ -95,7 +95,7 @@ Dirs = Annotated[
     Texts,
     typer.Argument(
         metavar="[DIRS]...",
-        help="Run directories, folders of them, or globs; default: runs",
+        help="Run directories or folders of them; default: runs",
         autocompletion=complete_run,
     ),
 ]

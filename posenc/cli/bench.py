@@ -36,7 +36,7 @@ from posenc.core.console import shown
 from posenc.core.errors import UserError, first_line, visible
 from posenc.core.machine import LiveTensors, usable_cores, wait_for
 from posenc.core.seeds import generator_for, seed_for
-from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer, check_tokenizer
+from posenc.data import Split, TokenStore, build_tokenizer, check_tokenizer
 from posenc.evaluation import resolve_length
 from posenc.evaluation.fixed_target import block_of
 from posenc.evaluation.forward_cache import DRAWS, EvalContext, window_losses
@@ -208,8 +208,7 @@ def _vocabulary(tokenizer: dict[str, Any]) -> int:
     check_tokenizer(tokenizer)
     if tokenizer["name"] == "bpe":
         return int(tokenizer["vocab_size"])
-    nothing = CorpusFacts("", "", "", {}, [], {}, {}, loaded=[])  # no text is read for it
-    return build_tokenizer(tokenizer, nothing).vocab_size
+    return build_tokenizer(tokenizer, None).vocab_size  # no text is read for it
 
 
 def measure(case: Case, base: Case, repeats: int) -> dict[str, Any]:

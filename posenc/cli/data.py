@@ -15,7 +15,6 @@ from posenc.core.errors import UserError, visible
 from posenc.core.paths import cache_dir
 from posenc.data import CorpusFacts, corpus_notes, list_corpora, prepare, read_facts
 from posenc.data.token_cache import entry_of
-from posenc.data.tokenizers import ByteTokenizer
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)  # context lengths that `info` answers for
 READ = {"data", "tokenizer", "context_length", "experiment"}  # the settings that count here
@@ -51,7 +50,7 @@ def prepare_and_print(line: CommandLine) -> None:
     facts = read_facts(settings["data"])
     _print_facts(facts, settings["context_length"])
     # the trigram beside fixed-target reads bytes
-    tokenizers = {one["name"]: one for one in ({"name": ByteTokenizer.name}, settings["tokenizer"])}
+    tokenizers = {one["name"]: one for one in ({"name": "bytes"}, settings["tokenizer"])}
     for name, chosen in tokenizers.items():
         store = prepare(settings["data"], chosen, facts=facts)
         count, size = len(store.tokens), sum(map(sum, facts.sizes.values()))

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import logging
 import os
 import re
 import resource
 import sys
 import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
@@ -89,26 +85,6 @@ class LiveTensors(TorchDispatchMode):
 
     def _drop(self, size: int) -> None:
         self.live -= size
-
-
-@contextmanager
-def peak_of(device: torch.device) -> Iterator[list[int]]:
-    """Append to the list, at the end, the bytes that the work inside held at its peak.
-
-    On a GPU by its allocator; else by the process's peak above what it held before (macOS: its highest ever).
-    """
-    found: list[int] = []
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        start = torch.cuda.memory_allocated(device)
-    else:
-        gc.collect()
-        with suppress(OSError, AttributeError):  # return freed memory to the kernel, let VmHWM begin anew
-            ctypes.CDLL("libc.so.6").malloc_trim(0)
-            Path("/proc/self/clear_refs").write_text("5")
-        start = psutil.Process().memory_info().rss
-    yield found
-    found.append(max(0, peak_memory(device) - start))
 
 
 def peak_memory(device: torch.device) -> int:

@@ -20,12 +20,8 @@ class WindowSampler:
         fits = split.lengths > context_length  # the last target lies one place after the last input
         if not fits.any():
             longest = int(split.lengths.max(initial=0)) - 1
-            raise UserError(
-                "context_length",
-                context_length,
-                "no training document is that long",
-                hint=f"the longest that works is {longest}",
-            )
+            problem, hint = "no training document is that long", f"the longest that works is {longest}"
+            raise UserError("context_length", context_length, problem, hint=hint)
         self._tokens = store.tokens
         self._starts = split.starts[fits]
         places = split.lengths[fits] - context_length

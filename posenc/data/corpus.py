@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,12 @@ from posenc.core.errors import RunError, UserError, visible
 from posenc.core.paths import cache_dir, choice_files
 from posenc.data import sources
 from posenc.data.documents import SPLITS, Document, Notes, fingerprint_of, number_of
-from posenc.data.token_cache import TokenStore, cache_lock, entry_of, open_entry, write_entry
-from posenc.data.tokenizers import build_tokenizer, check_tokenizer
+from posenc.data.token_cache import TokenStore, entry_of, open_entry, write_entry
+from posenc.data.tokenizers import build_tokenizer, cache_lock, check_tokenizer
 from posenc.results.statistics import FEW_DOCUMENTS, MIN_DOCUMENTS
 
 BYTES = {"name": "bytes"}
 FACTS = 3  # raised when a source makes other documents of the same data, or a figure is added
-LONG = 2e7  # bytes of text whose tokenising takes more than seconds
 FEW = 0.5  # share of the training text inside windows up to which the user is told
 # the first line of a corpus's YAML: what it is (licence; size)
 ABOUT = re.compile(r"#\s*(.+?)\s*(?:\(([^()]*);([^();]*)\)\s*)?")
@@ -77,7 +76,7 @@ def read_facts(data: Mapping[str, Any]) -> CorpusFacts:
     facts = CorpusFacts(data["name"], **figures, identity=identity, data=dict(data), loaded=documents)
     if pinned is not None and is_new:
         prepare(data, BYTES, facts)  # keeps the text: no tokenizer after this one needs the network
-        with cache_lock(_figures_file(pinned).with_suffix(".lock"), "reading it too"):
+        with cache_lock(_figures_file(pinned).with_suffix(".lock"), 0):
             write_sealed(_figures_file(pinned), known)
     return facts
 
@@ -86,11 +85,8 @@ def _figures_of(documents: list[Document], notes: Notes) -> dict[str, Any]:
     """Return the fields of `CorpusFacts` that follow from documents, in the order of their ids."""
     by_split = {name: [d for d in documents if d.split == name] for name in SPLITS}
     trained = {d.text for d in by_split["train"]}
-    told = []
-    for name in SPLITS[1:]:
-        if copies := sum(d.text in trained for d in by_split[name]):
-            of = f"{copies:,} of {number_of(len(by_split[name]), f'{name} document')}"
-            told.append(f"{of} {'has' if copies == 1 else 'have'} the text of a training document")
+    copies = {name: sum(d.text in trained for d in by_split[name]) for name in SPLITS[1:]}
+    told = [f"{name}: {number_of(n, 'document')} as in training" for name, n in copies.items() if n]
     return {
         "fingerprint": fingerprint_of(documents),
         "train_fingerprint": fingerprint_of(by_split["train"]),
@@ -132,11 +128,9 @@ def prepare(
     store = open_entry(entry)
     text = sum(map(sum, facts.sizes.values()))  # about as large as its tokens
     if store is None:
-        with cache_lock(entry.with_suffix(".lock"), f"tokenising {facts.name}", needed=text):
+        with cache_lock(entry.with_suffix(".lock"), text):
             store = open_entry(entry)  # another process may have built it while this one waited
             if store is None:
-                if text > LONG:
-                    say(visible(f"tokenising {facts.name}, {text / 1e6:,.0f} MB"))
                 if entry.exists():
                     log.warning("the token cache %s is damaged; it is built again", entry)
                 write_entry(entry, facts.name, facts.fingerprint, chosen, facts.read())
@@ -171,23 +165,20 @@ def inspect(
             problem = f"the {each} split is empty (documents: {counts})"
             hint = "splits hold whole documents: give more text, or larger shares in data.split"
             raise UserError("data", facts.name, problem, hint=hint)
-    _check(facts.sizes, split, needed_tokens, context_length, "bytes")
+    check_lengths(facts, split=split, needed_tokens=needed_tokens, context_length=context_length)
     return facts
 
 
-def check_lengths(store: TokenStore, *, split: str, needed_tokens: int, context_length: int | None) -> None:
-    """Check the lengths of `inspect` exactly, in tokens. Raises UserError."""
-    _check(store.sizes, split, needed_tokens, context_length, "tokens")
-
-
-def _check(
-    sizes: Mapping[str, Sequence[int]], split: str, needed: int, context_length: int | None, unit: str
+def check_lengths(
+    text: CorpusFacts | TokenStore, *, split: str, needed_tokens: int, context_length: int | None
 ) -> None:
-    checks = [("eval.lengths", split, needed)]
+    """Check the lengths of `inspect`: in bytes, or exactly, in tokens. Raises UserError."""
+    unit = "tokens" if isinstance(text, TokenStore) else "bytes"
+    checks = [("eval.lengths", split, needed_tokens)]
     if context_length is not None:  # a window of n inputs has n targets, one place further on
         checks.insert(0, ("context_length", "train", context_length + 1))
     for key, name, least in checks:
-        if (have := max(sizes[name], default=0)) < least:
+        if (have := max(text.sizes[name], default=0)) < least:
             problem = f"no document of the {name} split is that long: the longest has {have} {unit}"
             raise UserError(key, least - 1, problem, hint=f"the longest that works is {have - 1}")
 
@@ -226,15 +217,6 @@ def list_corpora() -> list[dict[str, Any]]:
         settings = yaml.safe_load(text)
         description, licence, size = about.groups("") if about else ("", "", "")
         row = {"name": name, "description": description, "licence": licence.strip(), "size": size.strip()}
-        source = {"source": str(settings["source"]), "network": sources.is_streamed(settings)}
-        rows.append({**row, **source, "cached": _is_cached(settings)})
+        pinned = sources.pinned_identity(settings) if sources.is_streamed(settings) else None
+        rows.append({**row, "network": pinned is not None, "cached": known_figures(pinned) is not None})
     return rows
-
-
-def _is_cached(data: dict[str, Any]) -> bool:
-    """Return whether the text of a pinned stream, at this revision and limit, is in the cache."""
-    try:
-        known = known_figures(sources.pinned_identity(data))
-    except UserError:  # incomplete (data.paths)
-        return False
-    return known is not None and entry_of(known["fingerprint"], BYTES).is_dir()

@@ -10,12 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 SPLITS = ("train", "validation", "test")
-KINDS = 6  # of what is not read, named one by one
 # ` = Title = ` opens an article of WikiText; its sections have two or more signs on each side
 TITLE = re.compile(r" = [^=\n]+ = ?\n?")
-HEADING = re.compile(r"(#{1,6}) \S")
-FENCE = re.compile(r" {0,3}(```|~~~)")
-MARKDOWN = (".md", ".markdown")  # elsewhere a `#` is a comment
 LEAST_SECTIONS = 30  # with fewer a split may be empty, or hold too few documents for an interval
 CHUNKS, LEAST_CHUNK = 200, 4096  # how many, and characters of each: 40 test documents of a book of 1 MB
 
@@ -42,9 +38,7 @@ class Notes:
     def text(self) -> list[str]:
         """Return what the user is told, a line each."""
         kinds = sorted(self.not_read.items(), key=lambda kind: (-kind[1], kind[0]))
-        named = [f"{count:,} {kind}" for kind, count in kinds[:KINDS] if count]
-        if rest := sum(count for _, count in kinds[KINDS:]):
-            named.append(f"{rest:,} others")
+        named = [f"{count:,} {kind}" for kind, count in kinds if count]
         return [*([f"not read: {', '.join(named)}"] if named else []), *self.lines]
 
 
@@ -111,24 +105,12 @@ def articles(lines: Iterable[str]) -> list[str]:
     return _joined([row if row.endswith("\n") else row + "\n" for row in rows], _titles(rows))
 
 
-def sections(name: str, text: str) -> tuple[list[str], str]:
-    """Cut the text of one file, and say how: at its headings where there are enough, else in chunks.
-
-    Of Markdown's levels the highest with enough headings is taken, those above it included.
-    """
+def sections(text: str) -> tuple[list[str], str]:
+    """Cut the text of one file, and say how: at WikiText's titles where there are enough, else in chunks."""
     rows = re.findall(r"[^\n]*\n|[^\n]+", text)
     if len(starts := _titles(rows)) >= LEAST_SECTIONS:
         return _joined(rows, starts), "cut at ' = Title = ' lines"
-    levels = _heading_levels(rows) if name.lower().removesuffix(".gz").endswith(MARKDOWN) else {}
-    for level in range(1, 7):
-        starts = []
-        for row in (row for row, found in levels.items() if found <= level):
-            # a heading right after another one ("# Part", "## Chapter") opens no document of its own
-            if not starts or any(line.strip() for line in rows[starts[-1] + 1 : row]):
-                starts.append(row)
-        if len(starts) >= LEAST_SECTIONS:
-            return _joined(rows, starts), f"cut at its headings ({'#' * level})"
-    return _chunks(text), f"cut in chunks: fewer than {LEAST_SECTIONS} headings, and no data.separator"
+    return _chunks(text), "cut in chunks: data.separator sets where"
 
 
 def _titles(rows: Sequence[str]) -> list[int]:
@@ -138,17 +120,6 @@ def _titles(rows: Sequence[str]) -> list[int]:
         return not 0 <= i < len(rows) or not rows[i].strip()
 
     return [i for i, row in enumerate(rows) if TITLE.fullmatch(row) and blank(i - 1) and blank(i + 1)]
-
-
-def _heading_levels(rows: Sequence[str]) -> dict[int, int]:
-    """Return the level of each row that is a Markdown heading; in fenced code a `#` is a comment."""
-    levels, fence = {}, None
-    for i, row in enumerate(rows):
-        if mark := FENCE.match(row):
-            fence = mark[1] if fence is None else None if fence == mark[1] else fence
-        elif fence is None and (heading := HEADING.match(row)):
-            levels[i] = len(heading[1])
-    return levels
 
 
 def _joined(rows: Sequence[str], starts: Sequence[int]) -> list[str]:

@@ -24,8 +24,8 @@ def read(
     """Return one document a file, or a line of a `.jsonl`; ids are paths below what all `paths` share.
 
     So a corpus keeps its ids, and with them its fingerprint and splits, when its folder moves. A single file
-    is cut into documents; with `separator` every file is. What a folder holds and is no text is noted. Raises
-    UserError when something is missing, or named and empty, not UTF-8, or not what its suffix says.
+    is cut into documents; with `separator` every file is. What is no UTF-8 text is noted. Raises UserError
+    when something is missing or not what its suffix says, or where there is no text at all.
     """
     given = [paths] if isinstance(paths, str) else paths
     if not given or not all(path.strip() for path in given):  # a variable of the shell that is not set
@@ -34,16 +34,19 @@ def read(
         raise UserError("data.separator", "", "is empty", hint="data.separator=null sets none")
     try:
         found = [_expand(path, notes) for path in given]
-        base = Path(os.path.commonpath([root for root, _, _ in found]))
-        named = {file for _, files, _ in found for file in files}
-        every = sorted(named.union(*(files for _, _, files in found)))
-        contents = {file: _content(file, file in named, notes) for file in every}
+        base = Path(os.path.commonpath([root for root, _ in found]))
+        contents = {file: _content(file, notes) for file in sorted({f for _, files in found for f in files})}
     except OSError as error:
         raise UserError("data.paths", error.filename, f"cannot be read ({error.strerror})") from error
     notes.not_read["empty"] += sum(text is not None and not text.strip() for text in contents.values())
     texts = {file: text for file, text in contents.items() if text and text.strip()}
     if not texts:
-        raise _no_text(paths, notes)
+        hint = (
+            f"of folders {', '.join(FOLDER_SUFFIXES)} are read; others by a glob: data.paths='DIR/**/*.rst'"
+        )
+        convert = "convert what is not UTF-8: iconv -f LATIN1 -t UTF-8 FILE > NEW"
+        hint = "\n".join([*notes.text(), *([convert] if notes.not_read["not UTF-8"] else []), hint])
+        raise UserError("data.paths", paths, "no text was found there", hint=hint)
     mark = None if separator is None else separator.replace("\\n", "\n").replace("\\t", "\t").encode()
     if mark and not any(mark in text for text in texts.values()):
         raise UserError("data.separator", separator, "does not occur in the text")
@@ -55,7 +58,7 @@ def read(
         elif mark and mark in text:
             documents += _parts(name, text.split(mark))
         elif mark is None and len(texts) == 1:
-            pieces, how = sections(name, text.decode())
+            pieces, how = sections(text.decode())
             notes.lines.append(f"{visible(name)} is {number_of(len(pieces), 'document')}, {how}")
             documents += _parts(name, [piece.encode() for piece in pieces])
         else:
@@ -65,13 +68,8 @@ def read(
     return documents
 
 
-def _no_text(given: object, notes: Notes) -> UserError:
-    hint = f"in folders {', '.join(FOLDER_SUFFIXES)} are read, others by a glob: data.paths=FOLDER/**/*.rst"
-    return UserError("data.paths", given, "no text was found there", hint="\n".join([*notes.text(), hint]))
-
-
-def _expand(given: str, notes: Notes) -> tuple[Path, list[Path], list[Path]]:
-    """Return the folder that ids of this path are relative to, files that it names, and files of folders."""
+def _expand(given: str, notes: Notes) -> tuple[Path, list[Path]]:
+    """Return the folder that ids of this path are relative to, and its files."""
     path = Path(os.path.abspath(os.path.expanduser(given)))  # noqa: PTH100, PTH111 (resolve() follows links)
     root, hits = path, [path]
     if path.is_file():
@@ -86,11 +84,7 @@ def _expand(given: str, notes: Notes) -> tuple[Path, list[Path], list[Path]]:
         close = nearest(path.name, [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else [])
         hint = f"did you mean: {path.parent / close}" if close else None
         raise UserError("data.paths", given, "there is no such file or folder", hint=hint)
-    named = [hit for hit in hits if hit.is_file()]
-    searched = [file for hit in hits if not hit.is_file() for file in _in_folder(hit, notes)]
-    if not any(file.stat().st_size for file in (*named, *searched)):
-        raise _no_text(given, notes)
-    return root, named, searched
+    return root, [file for hit in hits for file in ([hit] if hit.is_file() else _in_folder(hit, notes))]
 
 
 def _in_folder(folder: Path, notes: Notes) -> Iterator[Path]:
@@ -114,41 +108,33 @@ def _parts(name: str, pieces: list[bytes]) -> list[Document]:
 def _rows(file: Path, name: str, content: bytes, text_field: str) -> list[Document]:
     documents = []
     for number, line in enumerate(content.split(b"\n"), start=1):
-        if line.strip():
-            text = _text_of(line, f"{file}:{number}", text_field)
-            documents.append(Document(f"{name}:{number:08d}", text, None))
+        if not line.strip():
+            continue
+        where = f"{file}:{number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError("data.paths", where, f"this line is not JSON ({error})") from error
+        if not isinstance(row, dict):
+            raise UserError("data.paths", where, "this line is not a JSON object")
+        if not isinstance(row.get(text_field), str):
+            raise UserError("data.text_field", text_field, f"there is no such text at {where}", allowed=row)
+        documents.append(Document(f"{name}:{number:08d}", row[text_field].encode("utf-8", "replace"), None))
     return documents
 
 
-def _text_of(line: bytes, where: str, text_field: str) -> bytes:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError("data.paths", where, f"this line is not JSON ({error})") from error
-    if not isinstance(row, dict):
-        raise UserError("data.paths", where, "this line is not a JSON object")
-    if not isinstance(row.get(text_field), str):
-        raise UserError("data.text_field", text_field, f"there is no such text at {where}", allowed=row)
-    return str(row[text_field]).encode("utf-8", "replace")
-
-
-def _content(file: Path, is_named: bool, notes: Notes) -> bytes | None:
-    """Return a file's text without compression and byte-order mark; None where one of a folder is none."""
+def _content(file: Path, notes: Notes) -> bytes | None:
+    """Return a file's text without compression and byte-order mark; None where it is no text."""
     try:
         with gzip.open(file) if file.suffix.lower() == ".gz" else file.open("rb") as opened:
             content: bytes = opened.read()
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError("data.paths", file, f"is not a whole gzip file ({error})") from error
-    offset = content.find(b"\0")  # UTF-16 may be valid UTF-8, with zeros
-    if offset < 0:
-        try:
-            content.decode("utf-8")
-            return content.removeprefix(BOM)
-        except UnicodeDecodeError as error:
-            offset = error.start
-    if is_named:
-        problem = f"is not UTF-8 text: byte {content[offset]:#04x} at offset {offset}"
-        hint = "convert it first, for example: iconv -f LATIN1 -t UTF-8 FILE > NEW"
-        raise UserError("data.paths", file, problem, hint=hint)
-    notes.not_read["not UTF-8"] += 1
-    return None
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError:
+        content = b"\0"
+    if b"\0" in content:  # UTF-16 may be valid UTF-8, with zeros
+        notes.not_read["not UTF-8"] += 1
+        return None
+    return content.removeprefix(BOM)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -18,6 +19,7 @@ from posenc.data.documents import SPLITS, Document, Notes, articles, hash_fracti
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 PATIENCE = 3.0  # seconds for name look-up and connection together
+Rows = Literal["documents", "wikitext_lines"]
 ROWS = {"documents": 16, "wikitext_lines": 4096}  # fetched from the library at once; a row may be a book
 WAYS_OUT = (
     "posenc data prepare on a machine with network, and copy its POSENC_CACHE here; "
@@ -28,14 +30,7 @@ BLAME = {"BuilderConfig": "config", "Bad split": "splits", "doesn't exist on the
 
 
 def read(
-    notes: Notes,
-    /,
-    *,
-    repository: str,
-    config: str | None,
-    revision: str,
-    text_field: str,
-    rows: Literal["documents", "wikitext_lines"],
+    notes: Notes, /, *, repository: str, config: str | None, revision: str, text_field: str, rows: Rows
 ) -> Iterator[Document]:
     """Yield the documents of the train, validation and test splits; ids are `split/number`.
 
@@ -82,13 +77,9 @@ def stream(
 
 
 def _split_of_text(text: bytes, shares: dict[str, float]) -> str:
-    point, reached = hash_fraction(text), 0.0
-    sides = [side for side in SPLITS if side in shares]
-    for side in sides[:-1]:
-        reached += shares[side]
-        if point < reached:
-            return side
-    return sides[-1]
+    point, sides = hash_fraction(text), [side for side in SPLITS if side in shares]
+    edges = itertools.accumulate(shares[side] for side in sides[:-1])
+    return next((side for side, edge in zip(sides, edges, strict=False) if point < edge), sides[-1])
 
 
 def check(settings: dict[str, Any]) -> None:
@@ -133,9 +124,8 @@ def _texts(
         raise
     except Exception as error:  # of five packages, also on the way: a connection that breaks off
         given = {"config": config, "splits": split, "repository": repository}
-        for words, key in BLAME.items():
-            if words in str(error):
-                raise UserError(f"data.{key}", given[key], first_line(error)) from error
+        for key in (key for words, key in BLAME.items() if words in str(error)):
+            raise UserError(f"data.{key}", given[key], first_line(error)) from error
         raise load_failed(repository, error) from error
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
 import sysconfig
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -31,9 +30,7 @@ def read_package(notes: Notes, /, *, package: str, exclude: list[str]) -> list[D
     if spec is None or not spec.submodule_search_locations:
         hint = "the name as in `import NAME`, without dots; install it with: python -m pip install NAME"
         raise UserError("data.package", package, "is not an installed Python package", hint=hint)
-    folders = spec.submodule_search_locations
-    found = [document for folder in folders for document in _read_tree(Path(folder), exclude, notes)]
-    return list({document.id: document for document in found}.values())
+    return _read_tree(Path(spec.submodule_search_locations[0]), exclude, notes)
 
 
 def read_stdlib(notes: Notes, /, *, exclude: list[str]) -> list[Document]:
@@ -55,32 +52,33 @@ def read_python_packages(notes: Notes, /, *, exclude: list[str]) -> list[Documen
 
 
 def _read_tree(root: Path, exclude: list[str], notes: Notes) -> list[Document]:
-    """Return the non-empty UTF-8 `.py` files below `root`; ids are paths inside it."""
+    """Return the non-empty UTF-8 `.py` files below `root`; ids are paths inside it.
+
+    A pattern of `exclude` is held against `/` + path; `*` crosses slashes, so `*/tests/*` fits at any depth.
+    """
     found = []
-    for folder, subfolders, names in os.walk(root):
-        inside = Path(folder).relative_to(root).as_posix() + "/"
-        here = "" if inside == "./" else inside
-        subfolders[:] = [name for name in subfolders if not _excluded(f"{here}{name}/", exclude)]
-        for name in names:
-            if not name.endswith(".py") or _excluded(here + name, exclude):
-                continue
-            try:
-                text = Path(folder, name).read_bytes()
-                text.decode("utf-8")
-            except (OSError, UnicodeDecodeError) as error:  # Latin-1 does occur
-                notes.not_read["not UTF-8" if isinstance(error, UnicodeDecodeError) else "unreadable"] += 1
-                continue
-            if text:
-                found.append(Document(here + name, text, None))
+    for path in _python_files(root, root, exclude):
+        try:
+            text = path.read_bytes()
+            text.decode("utf-8")
+        except (OSError, UnicodeDecodeError) as error:  # Latin-1 does occur
+            notes.not_read["not UTF-8" if isinstance(error, UnicodeDecodeError) else "unreadable"] += 1
+            continue
+        if text:
+            found.append(Document(path.relative_to(root).as_posix(), text, None))
     return found
 
 
-def _excluded(name: str, patterns: list[str]) -> bool:
-    """Return whether a pattern fits `/` + name; `*` crosses slashes, so `*/tests/*` fits at any depth.
-
-    A folder's name ends in a slash, so that a pattern for all it holds fits the folder too.
-    """
-    return any(fnmatchcase("/" + name, pattern) for pattern in patterns)
+def _python_files(folder: Path, root: Path, exclude: list[str]) -> Iterator[Path]:
+    for path in folder.iterdir():
+        is_folder = path.is_dir() and not path.is_symlink()
+        name = f"/{path.relative_to(root).as_posix()}{'/' if is_folder else ''}"
+        if any(fnmatchcase(name, pattern) for pattern in exclude):
+            continue
+        if is_folder:
+            yield from _python_files(path, root, exclude)
+        elif path.suffix == ".py":
+            yield path
 
 
 # What reads a corpus, from notes to fill in and the settings, keyword-only and typed
@@ -99,27 +97,20 @@ def check_data(data: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises UserError for an unknown source, and for an unknown, missing or ill-typed key.
     """
-    name, source = data.get("name"), data.get("source")
-    if not isinstance(name, str) or not name:
-        raise UserError("data.name", name, "a corpus needs a name")
-    if not isinstance(source, str) or source not in SOURCES:
+    source = data.get("source")
+    if source not in SOURCES:
         raise UserError("data.source", source, "there is no such source", allowed=list(SOURCES))
     given = {key: value for key, value in data.items() if key not in OWN_KEYS}
     for key, value in given.items():
         if isinstance(value, str) and value == "???":
             raise UserError(f"data.{key}", None, "must be given", hint=f"data.{key}=...")
     arguments = check_arguments(SOURCES[source], given, "data")
-    if not is_streamed(data):
-        _check_split(data.get("split"))
-    elif "split" in data:
-        raise UserError("data.split", data["split"], "this corpus comes with splits of its own")
-    else:
+    shares = data.get("split")
+    if is_streamed(data):
+        if shares is not None:
+            raise UserError("data.split", shares, "this corpus comes with splits of its own")
         hub.check(arguments)
-    return arguments
-
-
-def _check_split(shares: object) -> None:
-    if not (
+    elif not (
         isinstance(shares, Mapping)
         and set(shares) == {"validation", "test"}
         and all(type(share) is float and share > 0 for share in shares.values())
@@ -127,6 +118,7 @@ def _check_split(shares: object) -> None:
     ):
         allowed = "{validation: SHARE, test: SHARE}, both above 0, with a sum below 1"
         raise UserError("data.split", shares, "cannot be used", allowed=allowed)
+    return arguments
 
 
 def is_streamed(data: Mapping[str, Any]) -> bool:

@@ -9,29 +9,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import mmap
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from filelock import Timeout
 
-from posenc.core.atomic_files import (
-    cannot_write,
-    canonical,
-    digest_of,
-    file_lock,
-    read_sealed,
-    sha256_of_file,
-    sync,
-    write_sealed,
-)
-from posenc.core.console import say
-from posenc.core.errors import UserError, visible
+from posenc.core.atomic_files import canonical, digest_of, read_sealed, sha256_of_file, sync, write_sealed
+from posenc.core.errors import UserError
 from posenc.core.paths import cache_dir
 from posenc.data.documents import SPLITS, Document, groups_of
 from posenc.data.tokenizers import Tokenizer
@@ -89,8 +77,7 @@ class TokenStore:
         if self.token_bytes is None:
             return np.asarray(stops - starts, dtype=np.int64)
         spans = zip(starts.tolist(), stops.tolist(), strict=True)
-        sums = [int(self.token_bytes[a:b].sum(dtype=np.int64)) for a, b in spans]
-        return np.array(sums, dtype=np.int64)
+        return np.array([self.token_bytes[a:b].sum(dtype=np.int64) for a, b in spans], dtype=np.int64)
 
 
 def smallest_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -98,35 +85,10 @@ def smallest_dtype(vocab_size: int) -> np.dtype[Any]:
     return np.dtype(np.uint8 if vocab_size <= 2**8 else np.uint16 if vocab_size <= 2**16 else np.uint32)
 
 
-def tokens_dir() -> Path:
-    """Return the folder of all entries."""
-    return cache_dir() / "tokens"
-
-
 def entry_of(fingerprint: str, tokenizer: Mapping[str, Any]) -> Path:
     """Return where the tokens of a text lie, from its fingerprint and its tokenizer's identity."""
-    return tokens_dir() / digest_of({"fingerprint": fingerprint, "tokenizer": tokenizer, "layout": LAYOUT})
-
-
-@contextlib.contextmanager
-def cache_lock(path: Path, doing: str, *, needed: int | None = None) -> Iterator[None]:
-    """Hold a lock of the cache; a second process waits and says for what.
-
-    Any OSError becomes a RunError that says path, bytes `needed` and free.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = file_lock(path)
-        try:
-            held = lock.acquire(timeout=1)
-        except Timeout:
-            say(visible(f"waiting for another process that is {doing}"))
-            held = lock.acquire()
-        with held:
-            yield
-    except OSError as error:
-        hint = "POSENC_CACHE=FOLDER puts the cache elsewhere"
-        raise cannot_write(path.parent, error, needed=needed, hint=hint) from error
+    key = {"fingerprint": fingerprint, "tokenizer": tokenizer, "layout": LAYOUT}
+    return cache_dir() / "tokens" / digest_of(key)
 
 
 def write_entry(
@@ -139,40 +101,38 @@ def write_entry(
     folder = entry.with_name(f".{entry.name}")
     shutil.rmtree(folder, ignore_errors=True)  # a killed process left it
     folder.mkdir(parents=True)
+    rows, dtype = [], smallest_dtype(tokenizer.vocab_size)
+    encoded = tokenizer.encode_all([document.text for document in documents])
     try:
-        manifest = _write_files(folder, tokenizer, documents)
+        with (folder / TOKENS).open("wb") as tokens, (folder / TOKEN_BYTES).open("wb") as token_bytes:
+            for document, (ids, sizes) in zip(documents, encoded, strict=True):
+                tokens.write(ids.astype(dtype).tobytes())
+                if sizes is not None:
+                    token_bytes.write(sizes.astype(np.uint32).tobytes())
+                rows.append((document.id, document.split, len(ids)))
         if not (folder / TOKENS).stat().st_size:
             raise UserError("data", name, "holds no text")
-        facts = {"corpus": name, "fingerprint": fingerprint, "tokenizer": tokenizer.identity()}
-        write_sealed(folder / "manifest.json", {**manifest, **facts})
+        (folder / DOCUMENTS).write_bytes(canonical(rows))
+        if tokenizer.name == "bytes":
+            (folder / TOKEN_BYTES).unlink()
+        files = sorted(folder.iterdir())
+        for file in files:
+            sync(file)
+        manifest = {
+            "layout": LAYOUT,
+            "corpus": name,
+            "fingerprint": fingerprint,
+            "tokenizer": tokenizer.identity(),
+            "vocab_size": tokenizer.vocab_size,
+            "dtype": dtype.newbyteorder("<").str,
+            "files": {file.name: sha256_of_file(file) for file in files},
+        }
+        write_sealed(folder / "manifest.json", manifest)
         shutil.rmtree(entry, ignore_errors=True)
         folder.rename(entry)
         sync(entry.parent)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _write_files(folder: Path, tokenizer: Tokenizer, documents: Iterable[Document]) -> dict[str, Any]:
-    """Write all files but the manifest, and return what it says of them."""
-    rows, dtype = [], smallest_dtype(tokenizer.vocab_size)
-    with (folder / TOKENS).open("wb") as tokens, (folder / TOKEN_BYTES).open("wb") as token_bytes:
-        for document, ids, sizes in tokenizer.encode_all(documents):
-            tokens.write(ids.astype(dtype).tobytes())
-            if sizes is not None:
-                token_bytes.write(sizes.astype(np.uint32).tobytes())
-            rows.append((document.id, document.split, len(ids)))
-    (folder / DOCUMENTS).write_bytes(canonical(rows))
-    if tokenizer.name == "bytes":
-        (folder / TOKEN_BYTES).unlink()
-    files = sorted(folder.iterdir())
-    for file in files:
-        sync(file)
-    return {
-        "layout": LAYOUT,
-        "vocab_size": tokenizer.vocab_size,
-        "dtype": dtype.newbyteorder("<").str,
-        "files": {file.name: sha256_of_file(file) for file in files},
-    }
 
 
 def open_entry(entry: Path) -> TokenStore | None:
@@ -185,19 +145,14 @@ def open_entry(entry: Path) -> TokenStore | None:
             return None
         has_bytes = TOKEN_BYTES in manifest["files"]
         return TokenStore(
-            tokens=_mapped(entry / TOKENS, manifest["dtype"]),
-            token_bytes=_mapped(entry / TOKEN_BYTES, "<u4") if has_bytes else None,
+            tokens=np.memmap(entry / TOKENS, manifest["dtype"], "r").view(np.ndarray),
+            token_bytes=np.memmap(entry / TOKEN_BYTES, "<u4", "r").view(np.ndarray) if has_bytes else None,
             fingerprint=manifest["fingerprint"],
             vocab_size=manifest["vocab_size"],
             tokenizer=manifest["tokenizer"],
             splits=_splits(json.loads((entry / DOCUMENTS).read_bytes())),
         )
     return None
-
-
-def _mapped(path: Path, dtype: str) -> npt.NDArray[Any]:
-    with path.open("rb") as file:
-        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=dtype)
 
 
 def _splits(rows: list[tuple[str, str, int]]) -> dict[str, Split]:

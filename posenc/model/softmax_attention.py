@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from posenc.model.fused import is_plain
+
 
 class Block(NamedTuple):
     """Queries from `start` to `stop`, and the number of keys, from the first on, that they meet."""
@@ -37,7 +39,7 @@ def softmax_attention(
     q, k = q.to(v.dtype), k.to(v.dtype)
     if k.shape[1] != q.shape[1]:
         k = k.expand(-1, q.shape[1], -1, -1)
-    if torch.compiler.is_compiling():
+    if is_plain():
         outputs = [_plain(q, k, v, block, additive(block), scale) for block in blocks]
         ordered = sorted(zip(blocks, outputs, strict=True), key=lambda one: one[0].start)
         return torch.cat([output for _, output in ordered], dim=2)

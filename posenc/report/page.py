@@ -9,7 +9,6 @@ import base64
 import functools
 import hashlib
 import shlex
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -145,7 +144,7 @@ def _table(table: Table, caption: str, numbers: Sequence[int | None]) -> dict[st
         {"name": row[0].text, "number": number, "cells": row[1:]}
         for number, row in zip(numbers, table.rows, strict=True)
     ]
-    left = None if table.left is None else table.left - 1
+    left = [i - 1 for i in table.left]
     return {"caption": caption, "title": table.title, "heads": table.heads, "rows": rows, "left": left}
 
 
@@ -181,24 +180,17 @@ def _runs_table(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _environment(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Return versions, device, precision and commit; where runs differ, how many have which."""
-    values: dict[str, Counter[str]] = {}
+    """Return versions, device, precision and commit; where runs differ, each of them."""
+    values: dict[str, dict[str, None]] = {}
     for run in runs:
         facts: dict[str, Any] = dict(run.facts or {})
-        versions = facts.get("versions") or run.status.get("versions")
-        found = dict(versions) if isinstance(versions, dict) else {}
+        found = dict(facts.get("versions") or run.status.get("versions") or {})
         found |= {key: facts.get(key) for key in ("precision", "device")}
         found["commit of posenc"] = run.status.get("git_commit")
         for key, value in found.items():
             if value is not None:
-                values.setdefault(str(key), Counter())[as_text(value)] += 1
-    return [
-        (
-            key,
-            ", ".join(f"{number} {value}" if len(counts) > 1 else value for value, number in counts.items()),
-        )
-        for key, counts in values.items()
-    ]
+                values.setdefault(str(key), {})[as_text(value)] = None
+    return [(key, ", ".join(some)) for key, some in values.items()]
 
 
 def _file(name: str) -> str:

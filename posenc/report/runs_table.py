@@ -7,20 +7,19 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from rich.cells import cell_len
 from rich.text import Text
 
 from posenc.core.console import clock
 from posenc.core.errors import visible
 from posenc.report.captions import length, millions, plural
+from posenc.report.table import CellText, Table
+from posenc.report.writers import column_width, fitting, table_lines
 from posenc.results.load import Run, RunSummary, resume_command
 
 FINISHED, DIVERGED = "finished", "diverged"
-STYLES = {FINISHED: "green", "running": "cyan", "interrupted": "yellow"}  # all others are red
 ORDER = (FINISHED, "running", "interrupted", "failed", DIVERGED, "dead", "damaged", "unknown")
 RESUMABLE = ("dead", "interrupted", "failed")  # by the same command
-GAP = 2
-LEFT = ("status", "experiment", "encoding", "model", "run")
+LEFT = ("experiment", "encoding", "model", "run")
 LESS = ("age", "tok/s", "tokens", "model", "experiment")  # left out in this order where the width is small
 UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
@@ -42,33 +41,17 @@ def table(runs: Sequence[RunSummary], width: int, now: float) -> list[Text]:
     The directory is shown as its path where that fits, else as its name, else as the end of its hash.
     """
     facts = [_facts(run, now) for run in runs]
-    cells = {head: [visible(row[head] or "-") for row in facts] for head in facts[0]}
-    paths, names = [str(run.run.path) for run in runs], [run.run.name for run in runs]
-    shown = [[visible(name) for name in some] for some in (paths, names, [name[-8:] for name in names])]
-    layouts = [(n, some) for n in range(len(LESS) + 1) for some in shown]
-    for dropped, some in layouts:
-        kept = {head: texts for head, texts in cells.items() if head not in LESS[:dropped]}
-        used = sum(max(map(cell_len, [head, *texts])) + GAP for head, texts in kept.items())
-        if used + max(map(cell_len, ["run", *some])) <= width:
+    heads = [*facts[0], "run"]
+    left, drop = tuple(heads.index(head) for head in LEFT), [heads.index(head) for head in LESS]
+    for shown in (lambda run: str(run.path), lambda run: run.name, lambda run: run.name[-8:]):
+        texts = [[*row.values(), shown(one.run)] for row, one in zip(facts, runs, strict=True)]
+        found = Table(heads, [[CellText(text or "-") for text in row] for row in texts], left=left, drop=drop)
+        if sum(column_width(found, i) + 2 for i in range(len(heads))) - 2 <= width:
             break
-    columns = {**kept, "run": some}
-    widths = {head: max(map(cell_len, [head, *texts])) for head, texts in columns.items()}
-    lines: list[Text] = []
-    for row in zip(*([head, *texts] for head, texts in columns.items()), strict=True):
-        line = Text(style="" if lines else "bold")
-        for head, text in zip(columns, row, strict=True):
-            room = " " * (widths[head] - cell_len(text))
-            line.append(
-                text + room if head in LEFT else room + text, style=_style(head, text) if lines else ""
-            )
-            line.append(" " * GAP)
+    lines = list(table_lines(fitting(found, width)[0], width))
+    for line in lines:
         line.rstrip()
-        lines.append(line)
     return lines
-
-
-def _style(head: str, text: str) -> str:
-    return STYLES.get(text, "red") if head == "status" else ""
 
 
 def notes(runs: Sequence[RunSummary], now: float) -> list[str]:

@@ -21,7 +21,7 @@ from posenc.report.captions import (
     subject,
     unit_of,
 )
-from posenc.results.cells import Cell, CurveSummary
+from posenc.results.cells import Cell
 from posenc.results.comparison import Column, Comparison, Row, protocols_of
 from posenc.results.load import Run
 from posenc.results.ranking import Versus, short_verdict
@@ -47,7 +47,7 @@ class Table:
     heads: list[str]
     rows: list[list[CellText]]
     title: str = ""
-    left: int | None = None  # beside the first
+    left: tuple[int, ...] = ()  # beside the first
     drop: list[int] = field(default_factory=list)  # columns to leave out first where the width is too small
 
 
@@ -136,7 +136,7 @@ def _run_table(comparison: Comparison, row: Row, plain: Row | None) -> Table:
     ]
     drop = _droppable([comparison.columns[i].multiple for i in shown])
     name = "position" if row.curve else "context"
-    return Table([name, *heads, ""], rows, left=len(heads) + 1, drop=[i + 1 for i in drop])
+    return Table([name, *heads, ""], rows, left=(len(heads) + 1,), drop=[i + 1 for i in drop])
 
 
 def rows_table(comparison: Comparison, every: bool = False, spread: bool = False) -> Table:
@@ -168,7 +168,7 @@ def rows_table(comparison: Comparison, every: bool = False, spread: bool = False
     drop = [i + 1 for i in _droppable([column.multiple for column in columns])]
     if not any(row[-1].text for row in table):
         return Table(["encoding", *heads], [row[:-1] for row in table], drop=drop)
-    return Table(["encoding", *heads, last], table, left=len(heads) + 1, drop=drop)
+    return Table(["encoding", *heads, last], table, left=(len(heads) + 1,), drop=drop)
 
 
 def _cell_text(comparison: Comparison, row: Row, i: int, spread: bool) -> CellText:
@@ -306,19 +306,17 @@ def _versus_text(versus: Versus | None, metric: str) -> CellText:
 
 
 def _side_table(comparison: Comparison) -> Table:
-    """Return of each row its seeds, use of context, slope, break and probes."""
+    """Return of each row its seeds, effective context and probes; the rest is in --format json."""
     columns: dict[str, list[str]] = {
         "seeds": [" ".join(map(str, row.seeds)) for row in comparison.rows],
-        "beyond": [row.beyond or "" for row in comparison.rows],
-        "effective context": [_effective(row) for row in comparison.rows],
-        "T against T/2": [_uses(row) for row in comparison.rows],
-        "slope past T": [_slope(row.curve) for row in comparison.rows],
-        "breaks at": ["" if row.curve is None else breaks_text(row.curve) for row in comparison.rows],
+        "effective context": [
+            length(context.multiple) + "+" * context.longest if (context := row.effective_context) else ""
+            for row in comparison.rows
+        ],
     }
     for i, probe in enumerate(comparison.probes):
         cells = [row.probes[i] for row in comparison.rows]
         columns[f"{probe.name} {length(probe.multiple)}"] = [_loss(cell, "nats") for cell in cells]
-        columns[f"{probe.name} change"] = [_signed(cell.change, "nats") for cell in cells]
     columns = {head: texts for head, texts in columns.items() if any(texts)}
     rows = [
         [CellText(short_label(row)), *(CellText(texts[i] or "-") for texts in columns.values())]
@@ -372,17 +370,3 @@ def _half(interval: Sequence[float] | None, metric: str) -> str:
 
 def _ends(spread: float | None) -> list[float] | None:
     return None if spread is None else [-spread, spread]
-
-
-def _effective(row: Row) -> str:
-    context = row.effective_context
-    return "" if context is None else length(context.multiple) + ("+" if context.longest else "")
-
-
-def _uses(row: Row) -> str:
-    uses = row.uses_context
-    return "" if uses is None else printed_change(uses.change, "nats") + _half(uses.ci95, "nats")
-
-
-def _slope(curve: CurveSummary | None) -> str:
-    return "" if curve is None or curve.slope is None else f"{curve.slope:+.1e}"

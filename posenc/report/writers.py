@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from posenc.core.errors import UserError, visible
-from posenc.core.paths import choice_file
+from posenc.core.paths import choice_files
 from posenc.report.captions import plural
 from posenc.report.data import csv_lines, json_document
 from posenc.report.table import (
@@ -32,7 +32,6 @@ from posenc.results.comparison import CompareRequest, Comparison, compare_runs, 
 from posenc.results.frame import cells_table
 from posenc.results.load import Run, resume_command
 from posenc.results.schema import HEADLINE
-from posenc.results.settings import own_yaml
 
 FORMATS = ("table", "markdown", "csv", "latex", "json")
 PIPED_WIDTH = 100  # a pipe has no width
@@ -40,7 +39,9 @@ GAP = "  "
 LEAST_NAME = 14  # a row's name may be cut to this width, so that all columns fit
 LONGEST_NAME = 30  # where columns go below, so that names need not be cut
 STYLES = {BEST: "bold green", TIED: "green"}
-WORDS = {"better": "green", "same": "green", "pass": "green", "collapsed": "red", "fail": "bold red"}
+WORDS = {"better": "green", "same": "green", "collapsed": "red"}
+WORDS |= {"finished": "green", "running": "cyan", "interrupted": "yellow"}
+WORDS |= dict.fromkeys(("failed", "diverged", "dead", "damaged", "unknown"), "red")
 LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 LATEX |= {character: "\\" + character for character in "&%$#_{}"}
 LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''"}
@@ -109,20 +110,13 @@ def _next(run: Run, saved: Path, weak: bool, width: int) -> str:
     if weak and isinstance(tokens, int):
         return f"train longer: train.tokens={10 * tokens} (now {tokens})"
     words = [word for word in shlex.split(resume_command(run) or "") if not word.startswith("seed=")]
+    other = next(name for name in sorted(choice_files("encoding")) if f"encoding={name}" not in words)
     if not any(word.startswith("encoding.") for word in words):
-        words = [f"{word},{_another(word[9:])}" if word.startswith("encoding=") else word for word in words]
+        words = [f"{word},{other}" if word.startswith("encoding=") else word for word in words]
     sweep = shlex.join([*words[:2], "-m", *words[2:], "seed=0,1,2"])
     return (
         sweep if words and len(sweep) + len("next   ") <= width else f"posenc compare {saved.parent.parent}"
     )
-
-
-def _another(encoding: str) -> str:
-    """Return the encoding after this one in the README's comparison."""
-    path = choice_file("experiment", "headline")
-    assert path is not None
-    names = own_yaml(path)["hydra"]["sweeper"]["params"]["encoding"].split(",")
-    return str(names[(names.index(encoding) + 1) % len(names) if encoding in names else 0])
 
 
 # --- the stream
@@ -185,10 +179,10 @@ def terminal(reports: Sequence[Report], width: int, color: bool) -> str:
         lines += [*_wrapped(report.answer, width), Text("")] if report.answer else []
         left_out, first = 0, True
         for table in report.tables:
-            fitting, dropped = _fitting(table, width)
+            kept, dropped = fitting(table, width)
             left_out += dropped
-            for block in _blocks(fitting, width):
-                lines += ([] if first else [Text("")]) + list(_lines(block, width))
+            for block in _blocks(kept, width):
+                lines += ([] if first else [Text("")]) + list(table_lines(block, width))
                 first = False
         notes = [f"{plural(left_out, 'more length')}: a wider terminal, or --full"] if left_out else []
         notes = [note for note in [*notes, *report.notes] if note not in noted]
@@ -207,12 +201,12 @@ def _wrapped(text: str, width: int, style: str = "") -> list[Text]:
     return list(lines)
 
 
-def _fitting(table: Table, width: int) -> tuple[Table, int]:
+def fitting(table: Table, width: int) -> tuple[Table, int]:
     """Return the table without those of its `drop` columns that do not fit, and their number."""
     kept, gone = list(range(len(table.heads))), 0
     for column in table.drop:
-        used = sum(_width(table, i) + len(GAP) for i in kept[1:])
-        if used + min(_width(table, 0), LEAST_NAME) <= width:
+        used = sum(column_width(table, i) + len(GAP) for i in kept[1:])
+        if used + min(column_width(table, 0), LEAST_NAME) <= width:
             break
         kept.remove(column)
         gone += 1
@@ -221,10 +215,10 @@ def _fitting(table: Table, width: int) -> tuple[Table, int]:
 
 def _blocks(table: Table, width: int) -> Iterator[Table]:
     """Yield the table in as few blocks of columns as fit."""
-    room = width - min(_width(table, 0), LEAST_NAME if table.left is not None else LONGEST_NAME)
+    room = width - min(column_width(table, 0), LEAST_NAME if table.left else LONGEST_NAME)
     columns, used = [0], 0
     for i in range(1, len(table.heads)):
-        needed = _width(table, i) + len(GAP)
+        needed = column_width(table, i) + len(GAP)
         if used + needed > room and len(columns) > 1:
             yield _part(table, columns)
             columns, used = [0], 0
@@ -234,20 +228,20 @@ def _blocks(table: Table, width: int) -> Iterator[Table]:
 
 
 def _part(table: Table, columns: Sequence[int]) -> Table:
-    left = columns.index(table.left) if table.left in columns else None
+    left = tuple(columns.index(i) for i in table.left if i in columns)
     rows = [[row[i] for i in columns] for row in table.rows]
     return Table([table.heads[i] for i in columns], rows, table.title, left)
 
 
-def _width(table: Table, column: int) -> int:
+def column_width(table: Table, column: int) -> int:
     """Return the columns of the terminal that a column needs, marks included."""
     marked = 2 if any(row[column].mark for row in table.rows) else 0
     texts = [cell_len(visible(row[column].text)) + marked for row in table.rows]
     return max([cell_len(visible(table.heads[column])), *texts])
 
 
-def _lines(table: Table, width: int) -> Iterator[Text]:
-    widths = [_width(table, i) for i in range(len(table.heads))]
+def table_lines(table: Table, width: int) -> Iterator[Text]:
+    widths = [column_width(table, i) for i in range(len(table.heads))]
     spare = width - sum(widths) - len(GAP) * (len(widths) - 1)
     widths[0] = max(min(widths[0], LEAST_NAME), widths[0] + min(0, spare))
     if table.title:
@@ -266,7 +260,7 @@ def _lines(table: Table, width: int) -> Iterator[Text]:
             if n and marked and not cell.mark:
                 text.append("  ")
             room = " " * (widths[i] - text.cell_len)
-            parts.append(text + room if i in (0, table.left) else Text(room) + text)
+            parts.append(text + room if i in (0, *table.left) else Text(room) + text)
         yield Text(GAP).join(parts)
 
 
@@ -301,7 +295,7 @@ def _markdown(report: Report) -> Iterator[str]:
     for table in report.tables:
         yield from ("", f"**{md(table.title)}**") if table.title else ()
         yield from ("", _pipe(map(md, table.heads)))
-        yield _pipe(["---", *("---" if i == table.left else "---:" for i in range(1, len(table.heads)))])
+        yield _pipe(["---", *("---" if i in table.left else "---:" for i in range(1, len(table.heads)))])
         yield from (_pipe(map(cell, row)) for row in table.rows)
     if report.notes:
         yield ""
@@ -336,7 +330,7 @@ def _latex(report: Report) -> Iterator[str]:
     yield from (r"\begin{table}", r"\centering", r"\footnotesize")
     yield from (rf"\caption{{{tex(', '.join(report.facts))}}}", rf"\label{{{report.name}}}")
     for table in report.tables:
-        columns = "".join("l" if i in (0, table.left) else "r" for i in range(len(table.heads)))
+        columns = "".join("l" if i in (0, *table.left) else "r" for i in range(len(table.heads)))
         yield from (rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}", r"\toprule")
         yield from (line(map(tex, table.heads)), r"\midrule", *(line(map(cell, row)) for row in table.rows))
         yield from (r"\bottomrule", r"\end{tabular}")

@@ -76,7 +76,7 @@ def _head(comparison: Comparison, row: Row) -> Line:
 def _cells(comparison: Comparison, row: Row) -> Iterator[Line]:
     h, head = comparison.header, _head(comparison, row)
     metric = h["metric"]
-    of_row: Line = {"undertrained": row.undertrained, "effective_context": None}
+    of_row: Line = {"undertrained": row.undertrained is not None, "effective_context": None}
     if row.effective_context is not None:
         of_row["effective_context"] = row.effective_context.window
     if row.uses_context is not None:

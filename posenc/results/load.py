@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import glob
 import gzip
 import io
 import json
@@ -122,7 +121,7 @@ def load_runs(paths: Iterable[str | Path], protocols: Container[str] | None = No
     """Return every run under `paths`, each once, sorted by path.
 
     A path is a run directory, a folder with run directories or bundles at any depth (hidden folders and
-    symbolic links inside it are not followed), a results.json, a bundle, a glob, or `study`. With `protocols`
+    symbolic links inside it are not followed), a results.json, a bundle, or `study`. With `protocols`
     only their records are kept; the others are named in `unread`. Damaged and foreign files make a Run with a
     `problem`. Raises UserError for a path that does not exist.
     """
@@ -211,11 +210,6 @@ def _expanded(given: str | Path) -> list[Path]:
         return [path.parent]
     if os.path.isdir(path) or (path.name.endswith(SUFFIX) and is_file):  # noqa: PTH112
         return [path]
-    if glob.has_magic(str(given)):
-        matches = [Path(match) for match in glob.glob(str(given), recursive=True)]  # noqa: PTH207 (absolute too)
-        kept = [p for p in matches if p.is_dir() or p.name in MARKS or p.name.endswith(SUFFIX)]
-        if matches:
-            return sorted(p.parent if p.name in MARKS else p for p in kept)
     if str(given) == STUDY:
         return [study_dir()]
     hint = "train one first: posenc train encoding=rope"

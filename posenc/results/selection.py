@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from posenc.core.errors import UserError
@@ -128,6 +129,8 @@ def _of_one_tuning(records: Sequence[Record]) -> list[Record]:
 
     Tuned anew on other lengths they may differ, and a row made of both would be of neither.
     """
+    if not any((record["extend"] or {}).get("tuned") for record in records):
+        return list(records)
     tunings: dict[str | None, dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         knobs = json.dumps({**(record["extend"] or {}), "resolved": None}, sort_keys=True)
@@ -195,7 +198,8 @@ def only(
 
 def mixed_values(selected: Sequence[Selected]) -> list[dict[str, str]]:
     """Return for each run the keys that differ anywhere among them, with that run's value as text."""
-    rows = [_comparable(one) for one in selected]
+    names = _own_names(selected)
+    rows = [_comparable(one, names) for one in selected]
     models = [flatten((one.run.facts or {}).get("model", {})) for one in selected]
     unlike = differing(models)
     named = ["name"] if "name" in unlike else unlike
@@ -254,18 +258,33 @@ def _kind(run: Run) -> tuple[str, str]:
     return kind, json.dumps(size_of(run), sort_keys=True)
 
 
-def _comparable(one: Selected) -> dict[str, str]:
+def _own_names(selected: Sequence[Selected]) -> dict[str, str]:
+    """Return by fingerprint what texts of one's own are called: their file or folder, where that is one's."""
+    found: dict[str, str] = {}
+    for one in selected:
+        data, corpus = (one.run.config or {}).get("data"), (one.run.facts or {}).get("corpus", {})
+        paths = data.get("paths") if isinstance(data, dict) else None
+        if paths and isinstance(paths, str | list):
+            some = [paths] if isinstance(paths, str) else paths
+            found[str(corpus.get("fingerprint"))] = " ".join(Path(str(path)).name for path in some)
+    return {key: name for key, name in found.items() if name and [*found.values()].count(name) == 1}
+
+
+def _comparable(one: Selected, names: Mapping[str, str]) -> dict[str, str]:
+    def text(name: Any, fingerprint: Any) -> str:
+        return names.get(str(fingerprint)) or f"{name} {str(fingerprint)[:12]}"
+
     facts = one.run.facts or {}
     record = one.records[0]
     corpus, tokenizer = facts.get("corpus", {}), facts.get("tokenizer", UNKNOWN)
     if isinstance(tokenizer, dict):
         tokenizer = " ".join(as_text(v) if k == "name" else f"{k}={as_text(v)}" for k, v in tokenizer.items())
     return {
-        "corpus": f"{corpus.get('name', UNKNOWN)} {str(corpus.get('fingerprint', UNKNOWN))[:12]}",
+        "corpus": text(corpus.get("name", UNKNOWN), corpus.get("fingerprint", UNKNOWN)),
         "tokenizer": as_text(tokenizer),
         "context length": as_text(facts.get("context_length", UNKNOWN)),
         "tokens trained": as_text(tokens_trained(one)),
-        "evaluated on": f"{record['corpus']} {record['fingerprint'][:12]}",
+        "evaluated on": text(record["corpus"], record["fingerprint"]),
         "split": record["split"],
         "stride": as_text(record["stride"]),
         "evaluated in": "/".join(sorted({r.get("precision", "its training's") for r in one.records})),

@@ -130,18 +130,22 @@ class Sample:
         if (per, by_group) not in self._ratios:
             import numpy as np
 
-            names = self.columns["group" if by_group else "document"]
-            _, inverse = np.unique(np.asarray(names), return_inverse=True)
-            scale = 1.0 if per == "targets" else math.log(2)
-            sums = np.bincount(inverse, weights=np.asarray(self.columns["nats"], dtype=np.float64))
-            counts = np.bincount(inverse, weights=np.asarray(self.columns[per], dtype=np.float64)) * scale
+            sums: np.ndarray = np.asarray(self.columns["nats"], dtype=np.float64)
+            counts: np.ndarray = np.asarray(self.columns[per], dtype=np.float64)
+            if by_group:
+                _, inverse = np.unique(np.asarray(self.columns["group"]), return_inverse=True)
+                sums, counts = np.bincount(inverse, weights=sums), np.bincount(inverse, weights=counts)
+            else:  # a document comes once
+                order = np.argsort(np.asarray(self.columns["document"]))
+                sums, counts = sums[order], counts[order]
+            counts = counts * (1.0 if per == "targets" else math.log(2))
             total, size = sums.sum(), counts.sum()
             if not size > 0:
                 raise ValueError(f"no {per} to divide by")
             rest = size - counts
             left_out = np.divide(total - sums, rest, out=np.full(len(sums), np.nan), where=rest > 0)
             freedom = max(float(size**2 / (counts**2).sum()) - 1, 1.0)
-            self._ratios[per, by_group] = Ratio(len(inverse), float(total / size), left_out, freedom)
+            self._ratios[per, by_group] = Ratio(len(sums), float(total / size), left_out, freedom)
         return self._ratios[per, by_group]
 
 

@@ -74,29 +74,6 @@ def seed_by_seed(composed: Jobs) -> Jobs:
     return dataclasses.replace(composed, jobs=jobs)
 
 
-def requested_targets(command: str, jobs: list[ComposedJob]) -> dict[Path, set[tuple[str, str]]]:
-    """Return the (protocol, hash of its targets) that an evaluation measures, by run; {} for a training."""
-    if command != "eval":
-        return {}
-    from posenc.running.eval_job import targets_of
-
-    found: dict[Path, set[tuple[str, str]]] = {}
-    for job in jobs:
-        checked = validated("eval", job.settings)
-        found.setdefault(checked.directory, set()).update(targets_of(checked))
-    return found
-
-
-def state_of(command: str, settings: dict[str, Any]) -> str | None:
-    """Return `finished`, `diverged` (for good) or `open`; None for an evaluation: its cells tell."""
-    if command != "train":
-        return None
-    from posenc.running.run_directory import run_state
-
-    job = validated("train", settings)
-    return run_state(job.directory, job.settings["eval"])
-
-
 def run_job(command: str, composed: ComposedJob, *, in_sweep: bool = False) -> int:
     """Run one job; print its table unless it is part of a sweep. Returns its exit code."""
     from posenc.running.eval_job import run_eval

@@ -10,12 +10,14 @@ import json
 import logging
 import math
 import os
+from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from posenc.config.checks import (
     LARGEST_MODEL,
@@ -57,10 +59,11 @@ from posenc.running.signals import SWEEP, InterruptedRunError, StopFlag
 from posenc.tracking import Tracker, check_tracking
 from posenc.training.device import compiled_blocks, resolve_compile, resolve_device, resolve_precision
 from posenc.training.distributed import current
-from posenc.training.loop import Progress, Trained, train
+from posenc.training.loop import Batch, Progress, Trained, alone, training
 from posenc.training.optimizer import Optimization
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,26 +213,34 @@ class DivergedRunError(RunError):
     """Loss or gradient are no longer finite; status.json says `diverged`, which is final without --retry."""
 
 
+Steps = Generator[Batch, tuple[Tensor, Tensor], T]
+
+
 def run_train(job: TrainJob, overrides: list[str]) -> Outcome:
     """Train and evaluate, or continue, or find that all is there.
 
     Raises UserError if the corpus is too short, RunError if the run is held: nothing is written.
     """
+    with StopFlag() as stop:
+        return alone(train_steps(job, overrides, stop))
+
+
+def train_steps(job: TrainJob, overrides: list[str], stop: StopFlag) -> Steps[Outcome]:
+    """Do what `run_train` does, as a generator that yields each step's batch (posenc.training.loop)."""
     if current().first(lambda: folder.is_done(job.directory, job.settings["eval"])):
         say(f"already finished: {job.directory}")
         return Outcome(0)
     if job.begun_here is not None:
         say(f"train.precision=auto is {job.begun_here} here; begun in {job.precision}, this run stays so")
-    with StopFlag() as stop:
-        try:
-            return _locked(job, overrides, stop)
-        except InterruptedRunError:
-            if not stop.guarded:
-                say(f"{stop.name}: stopped before the first step; the same command begins again")
-            return Outcome(stop.exit_code)
+    try:
+        return (yield from _locked(job, overrides, stop))
+    except InterruptedRunError:
+        if not stop.guarded:
+            say(f"{stop.name}: stopped before the first step; the same command begins again")
+        return Outcome(stop.exit_code)
 
 
-def _locked(job: TrainJob, overrides: list[str], stop: StopFlag) -> Outcome:
+def _locked(job: TrainJob, overrides: list[str], stop: StopFlag) -> Steps[Outcome]:
     """Tokenise, lock the directory, run, and write how it ended to status.json."""
     settings, directory, group = job.settings, job.directory, current()
     store = group.in_turn(lambda: prepare(settings["data"], settings["tokenizer"], facts=job.facts))
@@ -258,7 +269,7 @@ def _locked(job: TrainJob, overrides: list[str], stop: StopFlag) -> Outcome:
             if not more:
                 folder.write_config(directory, settings)
             with group.watched():
-                return _run(job, store, trained_bytes, stop)
+                return (yield from _run(job, store, trained_bytes, stop))
         except InterruptedRunError:
             note("interrupted", reason=stop.name)
             say(f"{stop.name}: everything finished so far is saved; the same command continues")
@@ -271,7 +282,9 @@ def _locked(job: TrainJob, overrides: list[str], stop: StopFlag) -> Outcome:
             raise
 
 
-def _run(job: TrainJob, store: TokenStore, trained_bytes: TokenStore | None, stop: StopFlag) -> Outcome:
+def _run(
+    job: TrainJob, store: TokenStore, trained_bytes: TokenStore | None, stop: StopFlag
+) -> Steps[Outcome]:
     settings, directory = job.settings, job.directory
     model = build_model(settings, job.shape, store.vocab_size)
     windows, length = job.evaluation.windows, settings["context_length"]
@@ -282,7 +295,7 @@ def _run(job: TrainJob, store: TokenStore, trained_bytes: TokenStore | None, sto
     status = "failed"
     try:
         with compiled_blocks(model, settings["train"]["compile"] and compiler_works(job.device)):
-            trained = _train(job, model, store, tracker, stop)
+            trained = yield from _train(job, model, store, tracker, stop)
         if trained.status == "diverged":
             status = "diverged"
             folder.write_status(directory, "diverged", reason=trained.reason, step=trained.step)
@@ -319,7 +332,9 @@ def _run(job: TrainJob, store: TokenStore, trained_bytes: TokenStore | None, sto
         tracker.finish(status)
 
 
-def _train(job: TrainJob, model: Decoder, store: TokenStore, tracker: Tracker, stop: StopFlag) -> Trained:
+def _train(
+    job: TrainJob, model: Decoder, store: TokenStore, tracker: Tracker, stop: StopFlag
+) -> Steps[Trained]:
     settings, length = job.settings, job.settings["context_length"]
     counts, processes = count_parameters(model), current().size
     say(
@@ -343,27 +358,29 @@ def _train(job: TrainJob, model: Decoder, store: TokenStore, tracker: Tracker, s
             rate = f"{progress.tokens_per_second:,.0f} tokens/s"
             bar.update(progress.step, f"loss {progress.loss:.3f}  {rate}")
 
-        return train(
-            model,
-            WindowSampler(store, length, settings["seed"]),
-            job.optimization,
-            steps=job.steps,
-            batch_windows=job.batch_windows,
-            context_length=length,
-            seed=settings["seed"],
-            precision=job.precision,
-            device=job.device,
-            checkpoints=job.directory / "checkpoints",
-            checkpoint_seconds=settings["train"]["checkpoint_seconds"],
-            log_every=settings["train"]["log_every"],
-            provenance={
-                "fingerprint": store.fingerprint,
-                "tokenizer": store.tokenizer,
-                "encoding": job.source,
-                "run": {"encoding": settings["encoding"], "settings_hash": job.hash},
-            },
-            files={} if tokenizer.definition is None else {"tokenizer.json": tokenizer.definition},
-            on_resume=on_resume,
-            on_log=on_log,
-            stop=stop,
+        return (
+            yield from training(
+                model,
+                WindowSampler(store, length, settings["seed"]),
+                job.optimization,
+                steps=job.steps,
+                batch_windows=job.batch_windows,
+                context_length=length,
+                seed=settings["seed"],
+                precision=job.precision,
+                device=job.device,
+                checkpoints=job.directory / "checkpoints",
+                checkpoint_seconds=settings["train"]["checkpoint_seconds"],
+                log_every=settings["train"]["log_every"],
+                provenance={
+                    "fingerprint": store.fingerprint,
+                    "tokenizer": store.tokenizer,
+                    "encoding": job.source,
+                    "run": {"encoding": settings["encoding"], "settings_hash": job.hash},
+                },
+                files={} if tokenizer.definition is None else {"tokenizer.json": tokenizer.definition},
+                on_resume=on_resume,
+                on_log=on_log,
+                stop=stop,
+            )
         )

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import load_file
 from safetensors.torch import save as serialize
 
@@ -83,7 +83,7 @@ def save_checkpoint(
     final = folder / f"step-{step:08d}"
     temporary = folder / f".tmp-{final.name}"
     try:
-        _clear(folder)
+        shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         sync(folder.parent)
         for name, data in contents.items():
@@ -110,7 +110,8 @@ def resume(
     Drops damaged newer ones. Raises RunError where none is intact, where it is not of `run` (`check_run`), or
     where those of the rest up to `steps` would not fit on the disk.
     """
-    _clear(folder)
+    for left in folder.glob(".tmp-step-*"):  # of a killed save
+        shutil.rmtree(left, ignore_errors=True)
     found = newest_checkpoint(folder)
     if found is None or found.step < steps:
         weights = sum(p.nbytes for p in model.parameters())
@@ -212,12 +213,9 @@ def problem_of(path: Path) -> str | None:
 
 
 def check_weights(path: Path, model: Decoder) -> None:
-    """Raise RunError if the weights do not have the model's shapes; it may be on the meta device."""
-    try:
-        with safe_open(path / "model.safetensors", framework="pt") as file:
-            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise RunError(f"{path}/model.safetensors: {error}") from error
+    """Raise RunError if verified weights do not have the model's shapes; it may be on the meta device."""
+    with safe_open(path / "model.safetensors", framework="pt") as file:
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     own = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     odd = [name for name in sorted(shapes.keys() | own.keys()) if shapes.get(name) != own.get(name)]
     if odd:
@@ -253,12 +251,6 @@ def made_by(model: Decoder) -> dict[str, Any]:
         "processes": current().size,
         "compiled": compiled,
     }
-
-
-def _clear(folder: Path) -> None:
-    """Remove what a killed save left."""
-    for left in folder.glob(".tmp-step-*"):
-        shutil.rmtree(left, ignore_errors=True)
 
 
 def _drop(path: Path) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,8 @@ from posenc.training.checkpoint import NonFiniteWeightsError, resume, save_check
 from posenc.training.device import autocast, is_out_of_memory, keep_freed_memory
 from posenc.training.distributed import Stop, current
 from posenc.training.optimizer import AdamW, Optimization, build_optimizer, learning_rate
+
+T = TypeVar("T")
 
 
 class NextTokenLoss(nn.Module):
@@ -41,6 +43,23 @@ class NextTokenLoss(nn.Module):
         weight = self.model.embedding.weight.to(hidden.dtype)  # (V, d_model)
         loss = next_token_loss(hidden.flatten(0, 1), weight, targets.flatten())
         return loss if self.weight == 1 else loss * self.weight
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one step needs: the model's loss, inputs and targets (B, T), positions (T,), how to compute."""
+
+    loss_of: nn.Module  # a NextTokenLoss, or a wrapper of one
+    inputs: Tensor
+    targets: Tensor
+    pos: Tensor
+    precision: str
+    grad_clip: float
+
+    def gradients(self) -> tuple[Tensor, Tensor]:
+        """Return the loss and the norm of its gradient, both scalar; the parameters get it clipped."""
+        given = self.loss_of, self.inputs, self.targets, self.pos
+        return gradients(*given, precision=self.precision, grad_clip=self.grad_clip)
 
 
 def gradients(
@@ -93,7 +112,10 @@ class Trained:
     here: bool = True  # this process made some of the steps
 
 
-def train(
+Training = Generator[Batch, tuple[Tensor, Tensor], "Trained"]
+
+
+def training(
     model: Decoder,
     sampler: WindowSampler,
     optimization: Optimization,
@@ -112,9 +134,11 @@ def train(
     on_resume: Callable[[int], None],
     on_log: Callable[[Progress], None],
     stop: Stop,
-) -> Trained:
+) -> Training:
     """Train up to update `steps`, from the newest intact checkpoint if there is one.
 
+    A generator: it yields each step's Batch and is sent the loss and norm of its gradients, so that several
+    runs can share a pass (`stacked`); `alone` runs one to its end.
     Every update sees `batch_windows` windows of `context_length` tokens. A checkpoint is written every
     `checkpoint_seconds`, when stopped and at the end; its state has `provenance` (plain JSON: text,
     tokenizer, run), its folder `files`, texts by name. `on_resume(step)` is called once with the first step.
@@ -159,9 +183,7 @@ def train(
                 torch.from_numpy(part[rows]).to(device, non_blocking=True) for part in batch
             )  # (B, T)
             pos = model.positions(context_length, generator_for(seed, "positions", step))  # (T,)
-            loss_and_norm = gradients(
-                loss_of, inputs, targets, pos, precision=precision, grad_clip=optimization.grad_clip
-            )
+            loss_and_norm = yield Batch(loss_of, inputs, targets, pos, precision, optimization.grad_clip)
             loss, norm, stopping = group.agree(*loss_and_norm, stop)
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 what = "gradient" if math.isfinite(loss) else "loss"
@@ -195,3 +217,19 @@ def train(
         hint = "a smaller train.batch_tokens or model; posenc train --dry-run says what a run takes"
         problem = f"out of memory in step {step + 1} of the training ({first_line(error)})"
         raise RunError(problem, hint=hint) from error
+
+
+def alone(steps: Generator[Batch, tuple[Tensor, Tensor], T]) -> T:
+    """Run a training to its end, each step by itself, and return what it returns."""
+    try:
+        batch = next(steps)
+        while True:
+            try:
+                found = batch.gradients()
+            except Exception as error:  # out of memory has its message there
+                batch = steps.throw(error)
+            else:
+                batch = steps.send(found)
+    except StopIteration as end:
+        result: T = end.value
+        return result

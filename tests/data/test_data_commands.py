@@ -12,7 +12,6 @@ from corpora import conf, documents_of
 
 from posenc.core.paths import conf_dir
 from posenc.data import hub
-from posenc.data.documents import sections
 
 Posenc = Callable[..., Any]
 
@@ -64,24 +63,6 @@ SMALL = (
     *("model.d_model=32", "model.n_layers=2", "model.n_heads=2", "train.tokens=2048", "device=cpu"),
     *("train.batch_tokens=128", "context_length=16", "eval.lengths=[1x,2x]", "eval.max_targets=400"),
 )
-
-
-def test_one_file_of_ones_own_is_enough_to_train(posenc: Posenc, place: Path, own_cache: Path) -> None:
-    (place / "book.txt").write_text(BOOK)
-    asked = ("train", "encoding=nope", "data=files", "data.paths=[book.txt]", *SMALL)
-    how = f"book.txt is {len(sections('book.txt', BOOK)[0])} documents, cut in chunks: fewer than 30 headings"
-    few = "too few for a 95% CI, which needs 10"
-    dry = posenc(*asked, "--dry-run")
-    assert dry.code == 0 and how in " ".join(dry.out.split()) and few in " ".join(dry.out.split())
-    done = posenc(*asked)
-    assert done.code == 0, done.err
-    assert done.err.index(how) < done.err.index(few) < done.err.index("training 1")
-
-
-def test_a_separator_is_taken_as_it_is_typed(posenc: Posenc, place: Path, own_cache: Path) -> None:
-    (place / "stories.raw").write_text("<|end|>".join(f"story {i}" for i in range(50)))
-    asked = ("data", "info", "data=files", "data.paths=stories.raw", "data.separator=<|end|>", "--json")
-    assert "cut at data.separator: 50 documents" in json.loads(posenc(*asked).out)["notes"]
 
 
 def test_groups_are_in_the_records(posenc: Posenc, place: Path, own_cache: Path) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from corpora import BPE, BYTES, conf, documents_of, story
 
 from posenc.core.errors import RunError, UserError
-from posenc.data import hub, prepare, read_facts, sources, token_cache
+from posenc.data import prepare, read_facts, sources
 from posenc.data.documents import fingerprint_of
 
 Repository = Callable[..., Path]
@@ -37,13 +36,6 @@ def test_copies_are_never_on_both_sides_blank_rows_are_left_out_and_shares_are_k
     assert len(found) == 4100 and len({(d.text, d.split) for d in found}) == 4000
     share = {side: sum(d.split == side for d in found) / 4100 for side in ("train", "validation", "test")}
     assert share == pytest.approx({"train": 0.9, "validation": 0.03, "test": 0.07}, abs=0.015)
-
-
-@pytest.mark.parametrize(("key", "value"), [("text_field", "story"), ("config", "big")])
-def test_what_the_data_set_does_not_have_is_named(repository: Repository, key: str, value: str) -> None:
-    with pytest.raises(UserError) as caught:
-        read_facts(conf("tinystories", repository=str(repository()), **{key: value}))
-    assert caught.value.key == f"data.{key}"
 
 
 def test_limits_take_the_first_rows_of_each_split(repository: Repository) -> None:
@@ -77,7 +69,7 @@ def test_it_is_streamed_once_for_all_tokenizers(
 
 
 def test_a_pinned_stream_is_known_without_asking_again(
-    repository: Repository, reads: list[str], pinned: Callable[[Path], None]
+    repository: Repository, reads: list[str], cache: Path, pinned: Callable[[Path], None]
 ) -> None:
     pinned(repository())
     data = conf("tinystories")
@@ -94,7 +86,7 @@ def test_a_pinned_stream_is_known_without_asking_again(
     assert sources.pinned_identity({**data, "bytes": 2e8}) == ids[0]  # however the number is written
 
     def forget() -> None:
-        for path in token_cache.tokens_dir().glob("*/tokens.bin"):
+        for path in cache.glob("tokens/*/tokens.bin"):
             path.unlink()
 
     forget()  # the facts are kept: the text is read again, and is the same
@@ -105,23 +97,8 @@ def test_a_pinned_stream_is_known_without_asking_again(
         prepare(data, BYTES, first)
 
 
-def test_a_connection_that_breaks_off_leaves_nothing(
-    repository: Repository, cache: Path, monkeypatch: pytest.MonkeyPatch, pinned: Callable[[Path], None]
-) -> None:
-    pinned(repository())
-    local = hub.load
-
-    class Breaks:
-        def __init__(self, rows: Any) -> None:
-            self.rows = rows
-
-        def iter(self, batch_size: int) -> Iterator[Any]:
-            yield from itertools.islice(self.rows.iter(batch_size=batch_size), 2)
-            raise ConnectionError("reset by peer")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(hub, "load", lambda *given, **more: Breaks(local(*given, **more)))
-        with pytest.raises(RunError, match=r"(?s)could not be loaded .*reset by peer.*ways out"):
-            read_facts(conf("tinystories"))
-    assert not cache.exists()
-    assert len(read_facts(conf("tinystories")).sizes["train"]) == 60
+@pytest.mark.parametrize(("key", "value"), [("text_field", "story"), ("config", "big")])
+def test_what_the_data_set_does_not_have_is_named(repository: Repository, key: str, value: str) -> None:
+    with pytest.raises(UserError) as caught:
+        read_facts(conf("tinystories", repository=str(repository()), **{key: value}))
+    assert caught.value.key == f"data.{key}"

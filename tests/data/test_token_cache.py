@@ -126,14 +126,14 @@ def test_a_full_disk_leaves_nothing_and_says_path_needed_and_free(
 WORKER = """
 import json, sys, time
 from posenc.data import prepare
-from posenc.data.tokenizers import ByteTokenizer
-whole = ByteTokenizer.encode_all
+from posenc.data.tokenizers import Tokenizer
+whole = Tokenizer.encode_all
 def slowly(*given):
     for one in whole(*given):
         print("x", flush=True)
         time.sleep(0.03)
         yield one
-ByteTokenizer.encode_all = slowly
+Tokenizer.encode_all = slowly
 print(prepare(json.loads(sys.argv[1]), {"name": "bytes"}).fingerprint)
 """
 

@@ -9,7 +9,6 @@ from corpora import files
 
 from posenc.core.errors import RunError, UserError
 from posenc.data import build_tokenizer, check_tokenizer, prepare, read_facts, tokenizers
-from posenc.data.documents import Document
 from posenc.data.tokenizers import bytes_per_token
 
 TEXTS = [
@@ -28,8 +27,8 @@ def built(path: object = None, **settings: Any) -> Any:
 
 
 def one(tokenizer: tokenizers.Tokenizer, text: str) -> tuple[Any, Any]:
-    (encoded,) = tokenizer.encode_all([Document("a", text.encode(), "train")])
-    return encoded[1:]
+    (encoded,) = tokenizer.encode_all([text.encode()])
+    return encoded
 
 
 def test_bytes_and_bpe_lose_nothing(

@@ -52,8 +52,7 @@ def softplus(z: float) -> float:
 
 
 def softmax(scores: Vector) -> Vector:
-    top = max(scores)
-    powers = [math.exp(s - top) for s in scores]
+    powers = [math.exp(s - max(scores)) for s in scores]
     return [power / math.fsum(powers) for power in powers]
 
 
@@ -150,12 +149,8 @@ class Example:
         n, width = len(pos), heads * WIDTH
         self.t = {key: torch.randn(heads, n, WIDTH, generator=generator) for key in "qkv"}
         self.t["x"] = torch.randn(n, width, generator=generator)
-        self.loss = torch.randn(heads, n, WIDTH, generator=generator)  # weights of the output in a loss
-        own = dict(self.encoding.named_parameters())
-        self.tensors = {
-            **self.t,
-            **{f"encoding.{key}" if key in self.t else key: p for key, p in own.items()},
-        }
+        own = {f"encoding.{k}" if k in self.t else k: p for k, p in self.encoding.named_parameters()}
+        self.tensors = {**self.t, **own}
         self.ssmax = [p.tolist() for option in options for p in option.parameters()]
         self.read()
 
@@ -436,10 +431,8 @@ SCORES: dict[str, Callable[[Example, int, int, int], float]] = {
 # --- rows of the absolute encodings: f(c, position, place)
 def tabled(c: Example, t: int, place: int) -> Vector:
     table = c.p["table"][place]
-    if t < len(table):
-        return list(table[t])
-    if c.s["beyond"] == "clamp":
-        return list(table[-1])
+    if t < len(table) or c.s["beyond"] == "clamp":
+        return list(table[min(t, len(table) - 1)])
     names = (f"encoding.table[{t}]", *([place] if place else []))
     row = torch.randn(len(table[0]), generator=generator_for(0, *names)) * (c.heads * WIDTH) ** -0.5
     return [float(value) for value in row]

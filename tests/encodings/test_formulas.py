@@ -31,15 +31,6 @@ def apart(a: Tensor, b: Tensor) -> float:
     return ((a.double() - b) / b.abs().amax(-1, keepdim=True).clamp_min(1)).abs().max().item()
 
 
-def differences(name: str, params: dict[str, Any], pos: list[int]) -> float:
-    """Of an encoding and its formula; printed by scripts/encoding_differences.py."""
-    example = Example(name, pos, **params)
-    with torch.no_grad():
-        if name in ROWS:
-            return apart(example.embedding(0), example.naive_embedding(0))
-        return apart(example.attention(), example.naive_attention())
-
-
 def test_every_encoding_has_a_formula_here() -> None:
     assert set(SCORES) | set(ROWS) == set(list_encodings())
 

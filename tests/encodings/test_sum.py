@@ -32,15 +32,6 @@ def sum_of(*parts: Any) -> Sum:
     return made
 
 
-@pytest.mark.parametrize("name", ["rope", "shaw", "stick_breaking", "rnope_swa", "transformer_xl"])
-def test_a_sum_of_one_is_that_one(name: str) -> None:
-    alone = Example(name, heads=2)
-    want = alone.attention()
-    alone.acting = Sum(alone.encoding.shape, parts=[alone.encoding])
-    assert alone.acting.hooks == alone.encoding.hooks
-    assert torch.equal(alone.attention(), want)
-
-
 def test_embeddings_come_in_the_order_of_the_parts() -> None:
     """sinusoidal scales what was added before it by sqrt(d)."""
     learned, waves = encoding("learned"), encoding("sinusoidal")
@@ -63,15 +54,11 @@ def test_biases_come_before_changes_of_scores() -> None:
 CLAMPED = {"name": "learned", "beyond": "clamp"}
 REFUSED: list[tuple[Any, str]] = [
     (["rope", "xpos"], "rope and xpos cannot act together: each decides the rotate alone"),
-    (["hope", "alibi", "pope"], "hope and pope cannot act together"),
-    (["stick_breaking", "stick_breaking"], "each decides the weights alone"),
-    (["shaw", "shaw"], "each decides the values alone"),
     ([CLAMPED, {"name": "hybrid", "beyond": "truncate"}], "parts differ .*clamp.*truncate"),
     ([], r"parts=\[\]"),
     (["alibi", "rop"], "did you mean: rope"),
     (["alibi", {"name": "rope", "base": "big"}], r"base.*parts\[1\]|parts\[1\].*base"),
     ([{"base": 3.0}], r"parts\[0\]"),
-    ("alibi", "parts"),
     ([{"name": "rope", "base": 0.5}], r"base=0\.5"),
 ]
 
@@ -115,7 +102,6 @@ DECLARED = [
     ("alibi t5", (True, True, False, True, False)),
     ("alibi learned", (False, True, True, True, False)),
     ("rope normalized", (False, False, False, True, False)),
-    ("nope fox", (True, True, False, False, False)),
     ("nope rope", (True, True, False, True, True)),
 ]
 

@@ -8,6 +8,7 @@ import pytest
 import tiny_model
 import torch
 from tiny_model import T
+from token_stores import ask
 
 from posenc.data import TokenStore
 from posenc.evaluation import PROTOCOLS, induction
@@ -52,16 +53,7 @@ def asked_of(store: TokenStore) -> Callable[..., EvalRequest]:
     """What protocols are asked for, of the tiny corpus at its T."""
 
     def make(windows: list[int], **changes: Any) -> EvalRequest:
-        wanted: dict[str, Any] = {
-            "store": store,
-            "split": "test",
-            "train_length": T,
-            "target_fraction": 0.25,
-            "max_targets": 300,
-            "stride": T // 4,
-            **changes,
-        }
-        return EvalRequest(windows=windows, **wanted)
+        return ask(**{"store": store, "windows": windows, "max_targets": 300, **changes})
 
     return make
 
@@ -73,12 +65,12 @@ def measured(
     """Records of a subject by (protocol, window), of all protocols unless some are named."""
 
     def go(subject: EvalContext, windows: list[int], **changes: Any) -> dict[tuple[str, int], Record]:
-        of_evaluate = {key: changes.pop(key) for key in ("on_cell",) if key in changes}
+        on_cell = changes.pop("on_cell", lambda record, was_there: None)
         step, protocols = changes.pop("checkpoint_step", 1), changes.pop("protocols", list(PROTOCOLS))
         folder = changes.pop("folder", None) or tmp_path / f"cells-{len(list(tmp_path.iterdir()))}"
         asked = asked_of(windows, **{"store": subject.store, "split": subject.split, **changes})
         cells = plan_cells(subject, asked, protocols)
-        records = evaluate(cells, folder, corpus="files", checkpoint_step=step, **of_evaluate)
+        records = evaluate(cells, folder, corpus="files", checkpoint_step=step, on_cell=on_cell)
         return {(r["protocol"], r["window"]): r for r in records}
 
     return go

@@ -12,7 +12,6 @@ import pytest
 import torch
 from tiny_model import T
 
-from posenc.encodings.base import Encoding
 from posenc.evaluation import PROTOCOLS, evaluate, forward_cache
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.forward_cache import EvalContext
@@ -31,11 +30,9 @@ def windows_passed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     made: list[int] = []
     forward = forward_cache._forward
 
-    def counted(
-        subject: EvalContext, batch: torch.Tensor, pos: torch.Tensor, acting: Encoding, wanted: int
-    ) -> torch.Tensor:
+    def counted(subject: EvalContext, batch: torch.Tensor, *others: Any) -> torch.Tensor:
         made.extend([batch.shape[1] - 1] * len(batch))
-        return forward(subject, batch, pos, acting, wanted)
+        return forward(subject, batch, *others)
 
     monkeypatch.setattr(forward_cache, "_forward", counted)
     return made
@@ -65,33 +62,19 @@ def test_finished_cells_are_not_computed_again(
     assert set(windows_passed) == {T}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"checkpoint_step": 2},
-        {"max_targets": 100},
-        {"split": "validation"},
-        {"protocols": ["sliding"], "stride": 8},
-    ],
-    ids=str,
-)
 def test_what_identifies_a_cell_makes_another_cell(
-    subject_of: SubjectOf,
-    measured: Measured,
-    tmp_path: Path,
-    windows_passed: list[int],
-    change: dict[str, Any],
+    subject_of: SubjectOf, measured: Measured, tmp_path: Path, windows_passed: list[int]
 ) -> None:
-    subject = subject_of("rope")
-    only = {"protocols": change.get("protocols", ["fixed-target"]), "folder": tmp_path / "run"}
-    ((_, first),) = measured(subject, [T], **only).items()
-    windows_passed.clear()
-    other = dataclasses.replace(subject, split=change.get("split", subject.split))
-    ((_, second),) = measured(other, [T], **{**only, **change}).items()
-    assert windows_passed and len(list((tmp_path / "run" / "records").iterdir())) == 2
-    assert (first["targets_hash"] == second["targets_hash"]) == (
-        "stride" in change or "checkpoint_step" in change
-    )
+    subject, only = subject_of("rope"), {"protocols": ["sliding"], "folder": tmp_path / "run"}
+    first = measured(subject, [T], **only)["sliding", T]
+    for change in ({"checkpoint_step": 2}, {"stride": 8}, {"max_targets": 100}, {"split": "validation"}):
+        windows_passed.clear()
+        other = dataclasses.replace(subject, split=change.pop("split", subject.split))
+        second = measured(other, [T], **only, **change)["sliding", T]
+        assert windows_passed
+        same = bool({"stride", "checkpoint_step"} & set(change))
+        assert (first["targets_hash"] == second["targets_hash"]) == same
+    assert len(list((tmp_path / "run" / "records").iterdir())) == 5
 
 
 def test_a_pass_that_two_protocols_need_is_made_once(
@@ -109,12 +92,10 @@ def test_a_pass_that_two_protocols_need_is_made_once(
 def run_out_of_memory(monkeypatch: pytest.MonkeyPatch, most: int, error: Exception) -> None:
     forward = forward_cache._forward
 
-    def limited(
-        subject: EvalContext, batch: torch.Tensor, pos: torch.Tensor, acting: Encoding, wanted: int
-    ) -> torch.Tensor:
+    def limited(subject: EvalContext, batch: torch.Tensor, *others: Any) -> torch.Tensor:
         if batch.numel() > most:
             raise error
-        return forward(subject, batch, pos, acting, wanted)
+        return forward(subject, batch, *others)
 
     monkeypatch.setattr(forward_cache, "_forward", limited)
 

@@ -80,9 +80,8 @@ def test_free_memory_is_the_least_of_machine_and_group(
 ) -> None:
     machine = SimpleNamespace(available=20_480_000_000)
     monkeypatch.setattr(forward_cache.psutil, "virtual_memory", lambda: machine)
-    for name, text in {"proc/self/cgroup": "0::/a\n"}.items() | {
-        (f"sys/fs/cgroup/{name}", text) for name, text in group.items()
-    }:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    for name, text in {"proc/self/cgroup": "0::/a\n", **group}.items():
+        path = tmp_path / (name if "cgroup" in name else f"sys/fs/cgroup/{name}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
     assert free_memory(tmp_path) == free

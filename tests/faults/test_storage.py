@@ -76,7 +76,7 @@ from pathlib import Path
 from posenc.core.atomic_files import write_sealed
 from posenc.data import prepare
 from posenc.encodings import build_encoding
-from posenc.model.decoder import Decoder, ModelShape
+from posenc.model.decoder import Decoder, ModelShape, initialize
 from posenc.results.store import write_json_atomic
 from posenc.training.checkpoint import save_checkpoint
 from posenc.training.optimizer import Optimization, build_optimizer
@@ -85,6 +85,7 @@ place = Path(sys.argv[1])
 shape = ModelShape("nano", d_model=16, n_layers=1, n_heads=2, mlp_ratio=2)
 sizes = {"d_model": 16, "n_heads": 2, "head_dim": 8, "n_layers": 1, "train_length": 8}
 model = Decoder(shape, 32, build_encoding("rope", **sizes))
+initialize(model, 0)
 optimizer = build_optimizer(model, Optimization(1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0, 0.1, 0.0))
 state = {"tokens": 0, "seconds": 0.0, "final_loss": None}
 for step in (1, 2):
@@ -213,7 +214,7 @@ def test_a_line_that_was_cut_is_dropped_where_the_run_goes_on(tmp_path: Path) ->
     folder.append_metrics(tmp_path, {"step": 1})
     with (tmp_path / "metrics.jsonl").open("ab") as file:
         file.write(b'{"step": 2, "lo\n{"step": 1, "x": "\xff"}\n')
-    folder.drop_metrics_after(tmp_path, 1)
+    folder.drop_after(tmp_path, 1)
     folder.append_metrics(tmp_path, {"step": 2})
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2]

@@ -73,26 +73,11 @@ class Bf16Tables(Turned, law="float32", says="differs from float64"):
         return cos.bfloat16(), sin.bfloat16()
 
 
-class Float32Angles(Turned, law="float32", says="differs from float64"):
-    """Position times frequency in float32: off by 0.004 radians at 65 536."""
-
-    def angles(self, pos: Tensor) -> tuple[Tensor, Tensor]:
-        angle = pos.float()[:, None] * self.frequencies().float()
-        return angle.cos(), angle.sin()
-
-
 class PositionsLikeQueries(Turned, law="bf16", says="at positions to 65535"):
     """Positions cast to the queries' type: exact in float32, and in bf16 up to 256."""
 
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         return super().rotate(q, k, q_pos.to(q.dtype), k_pos.to(q.dtype), layer)
-
-
-class DoubledExponents(Turned):
-    """10000 ** (-2*arange(0, D, 2)/D): a rotary law with other frequencies."""
-
-    def frequencies(self) -> Tensor:
-        return super().frequencies() ** 2
 
 
 class CachedByLength(Turned, law="positions", says="no change of positions changes logits"):
@@ -119,16 +104,6 @@ class SharedTable(Turned, law="trace", says="before and after another model"):
         return cos[pos], sin[pos]
 
 
-class NotCentred(Turned, law="float32", says="differs from float64"):
-    """xPos with z^(i/512) on queries and z^(-j/512) on keys: the second is infinite from about 36 000 on."""
-
-    def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        q, k = super().rotate(q, k, q_pos, k_pos, layer)
-        pair = torch.arange(0, self.shape.head_dim, 2)
-        z = ((pair / self.shape.head_dim + 0.4) / 1.4).repeat(2)  # (D,)
-        return q * z ** (q_pos[:, None] / 512), k * z ** (-k_pos[:, None] / 512)
-
-
 # --- biases
 class Linear(Broken):
     """Healthy: a penalty of slope times distance."""
@@ -150,42 +125,11 @@ class Rewarding(Linear, law="penalty", says="rises with the distance"):
         return -super().distance_bias(r, layer)
 
 
-class Bf16KeyIndex(Linear, law="float32", says="differs from float64"):
-    """slope times the key's index, in bf16: of the 64 nearest keys 3 distinct biases remain at 8k."""
-
-    def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        row = (self.slope().bfloat16()[:, None] * k_pos.bfloat16()).float()  # (H, S)
-        return row[:, None].expand(-1, len(q_pos), -1)
-
-
-class ReadsPositions(Linear, law="positions", says="declared unused"):
-    """Declares that it reads no position, and does."""
-
-    uses_positions = False
-
-
-class IndexInTheBlock(Linear, law="blocks", says="blocks of three queries"):
-    """The query's index counted from the block's start: right as long as there is one block."""
-
-    def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        r = (torch.arange(len(q_pos))[:, None] - torch.arange(len(k_pos))).clamp_min(0)
-        return self.distance_bias(torch.arange(len(k_pos)), layer)[:, r]
-
-
 class BatchOfQueries(Linear, law="blocks", says="blocks of three queries"):
     """Temperature by the number of queries at hand instead of the keys that each sees."""
 
     def scores(self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, *others: Any) -> Tensor:
         return s * math.log(1 + len(q_pos)) / math.log(1 + self.shape.train_length)
-
-
-class Ceiling(Linear, law="options", says="too far out"):
-    """Ends at 8 T positions by an error of its own, instead of refusing what draws them further out."""
-
-    def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        if int(q_pos[-1]) >= 8 * self.shape.train_length:
-            raise ValueError("too far out")
-        return super().bias(q_pos, k_pos, layer)
 
 
 class Slopes(Broken):
@@ -200,16 +144,6 @@ class Slopes(Broken):
 
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
         return -self.learnt.exp()[:, None] * r.float().log1p()
-
-
-class StaleSlopes(Slopes, law="load", says="before and after loading"):
-    """The bias made of learned slopes is kept, and not made anew when they change."""
-
-    def distance_bias(self, r: Tensor, layer: int) -> Tensor:
-        if torch.is_grad_enabled():
-            return super().distance_bias(r, layer)
-        kept: dict[tuple[int, int], Tensor] = self.__dict__.setdefault("kept", {})
-        return kept.setdefault((len(r), int(r[0])), super().distance_bias(r, layer))
 
 
 class LogOfZero(Slopes, law="gradient", says="learnt is not finite"):

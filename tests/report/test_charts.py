@@ -62,16 +62,10 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", PLOTS)
-def test_every_kind_is_as_wide_as_a_papers_column_and_by_facet(swept: Path, kind: str) -> None:
+def test_every_kind_is_as_wide_as_a_papers_column(swept: Path, kind: str) -> None:
     texts, root = svg_texts(kind, given(swept), 3.3)
     assert float(root.attrib["width"].removesuffix("pt")) == pytest.approx(3.3 * 72, abs=2)
     assert {"alibi", "rope"} <= set(texts) and "T = 64" in " ".join(texts)
-    texts, root = svg_texts(kind, given(swept, facet="seed"))
-    seeds = [f"seed {seed}" for seed in (0, 1, 2)]
-    probes = [f"{probe}, {seed}" for probe in ("induction", "far-copy") for seed in seeds]
-    panels = probes if kind == "probes" else seeds
-    assert [text for text in texts if text in panels] == panels
-    assert 5.2 * 72 < float(root.attrib["width"].removesuffix("pt")) < 5.6 * 72
 
 
 @pytest.mark.parametrize(("metric", "unit"), [("nats", math.log(2)), ("bpb", 1.0), ("ppl", None)])

@@ -177,6 +177,19 @@ def test_what_cannot_share_a_ranking_is_tables_or_labelled(
     assert (alone.header["group"], alone.rows[0].mixed) == ({}, {})  # of what is shown
 
 
+def test_optimizers_and_own_texts_are_named(tmp_path: Path) -> None:
+    for name, beta in (("adamw", 0.9), ("muon", 0.95)):
+        write_run(tmp_path / "a", config={"optim": {"name": name, "beta1": beta}})
+    assert list(rows_of(compared(tmp_path / "a"))) == ["rope adamw", "rope muon"]
+    for name, mark in (("cats", "c"), ("dogs", "d")):
+        own = {"fingerprint": mark * 64, "corpus": "files", "targets_hash": mark}
+        data = {"data": {"name": "files", "paths": [f"texts/{name}"]}}
+        facts = {"corpus": {"name": "files", "fingerprint": mark * 64}}
+        write_run(tmp_path / "b", name, records=[record(64, 1.0, **own)], config=data, facts=facts)
+    groups = [one.header["group"] for one in compare_runs(load_runs([tmp_path / "b"]))]
+    assert [group["corpus"] for group in groups] == ["cats", "dogs"] == [g["evaluated on"] for g in groups]
+
+
 def test_groups_of_runs(tmp_path: Path) -> None:
     """The most runs first; runs without numbers in the group of their settings, or the last one."""
     other = [record(64, 1.1, targets_hash="b"), record(1024, 1.1, targets_hash="b")]

@@ -36,12 +36,12 @@ def test_finds_runs_at_any_depth_once(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / ".sweeps", "t5")
     write_run(a / "inside", "nope")  # within a run: not a run of its own
     (tmp_path / "runs" / "loop").symlink_to(tmp_path / "runs")
-    found = load_runs([tmp_path / "runs", str(a), str(tmp_path / "runs" / "*"), a / "results.json"])
+    found = load_runs([tmp_path / "runs", str(a), a / "results.json"])
     assert [run.path for run in found] == [a, b]
     assert all(run.state == "finished" and run.problem is None for run in found)
     assert [record["window"] for record in found[0].records] == [32, 64, 128, 256, 512]
     assert found[0].config["encoding"] == {"name": "rope"} and found[0].config["seed"] == found[0].seed == 0
-    for path in ("nowhere", "nowhere/*", "encoding=rope"):
+    for path in ("nowhere", "encoding=rope"):
         with pytest.raises(UserError, match="--where" if "=" in path else "nowhere"):
             load_runs([tmp_path / path])
     assert run_names(found * 2, most=1) == f"{a.name} and 3 more"

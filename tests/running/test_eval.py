@@ -14,7 +14,6 @@ import tiny
 
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
-from posenc.evaluation import PROTOCOLS
 from posenc.running.jobs import applicable
 
 Posenc = Callable[..., tiny.Result]
@@ -161,31 +160,3 @@ def test_knobs_are_chosen_on_validation_documents(posenc: Posenc, run_copy: Path
     reported = fixed_target(run_copy, "yarn").values()
     assert {r["extend"]["beta_fast"] for r in reported} == {min(losses, key=lambda k: losses[k])}
     assert {r["extend"]["tuned_on"] for r in reported} == {"validation"}
-
-
-def test_every_protocol_by_one_command(posenc: Posenc, run_copy: Path) -> None:
-    asked = [f"eval.protocols=[{','.join(PROTOCOLS)}]", "eval.lengths=[0.5x,1x,4x]"]
-    result = posenc("eval", f"run={run_copy}", *asked)
-    assert result.code == 0, result.err
-    records = results_of(run_copy)["records"]
-    found = {(r["protocol"], r["window"]) for r in records}
-    for protocol in set(PROTOCOLS) - {"positions"}:
-        assert {(protocol, 8), (protocol, 16), (protocol, 64)} <= found, protocol
-    (curve,) = json.loads((run_copy / "positions.json").read_text())["curves"]
-    (record,) = [r for r in records if r["protocol"] == "positions"]
-    assert curve["edges"][-1] == 65 and curve["nats"] == record["curve"]["nats"]
-    assert curve["targets_hash"] == record["targets_hash"] and curve["window"] == record["window"] == 64
-    assert {r["stride"] for r in records if r["protocol"] == "sliding"} == {4}
-
-
-def test_the_tracker_is_left_to_a_training_that_goes_on(
-    posenc: Posenc, run_copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = ["eval", f"run={run_copy}", "tracking=tensorboard"]
-    for held in (True, False):
-        monkeypatch.setattr(
-            "posenc.running.eval_job.is_held", lambda directory, name, held=held: held and name == "run"
-        )
-        result = posenc(*asked)
-        assert result.code == 0 and ("its own process tells the tracker" in result.err) == held, result
-        assert bool(list(run_copy.rglob("events.*"))) != held

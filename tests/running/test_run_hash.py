@@ -5,14 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny
 
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
-from posenc.running.build import build_model, run_facts
 from posenc.running.train_job import TrainJob, train_job
 
 
@@ -87,17 +85,6 @@ def test_a_revision_of_the_encoding_is_another_run(
     assert job().hash != before
 
 
-def test_auto_is_resolved_before_it_is_hashed(
-    job: Callable[..., TrainJob], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from posenc.training import device
-
-    monkeypatch.setattr(device, "has_hardware_bf16", lambda _: False)
-    resolved = job("train.precision=auto")
-    assert resolved.hash == job("train.precision=fp32").hash
-    assert resolved.settings["train"]["precision"] == "fp32"
-
-
 def test_auto_goes_on_in_the_precision_that_a_run_was_begun_in(
     job: Callable[..., TrainJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,36 +114,6 @@ def test_the_directory_is_named_by_experiment_name_and_hash(job: Callable[..., T
     plain, named = job(), job("name=mine", "experiment_name=trial", "runs_dir=out")
     assert plain.directory == Path(f"runs/default/rope-d32L2H2M4-T16-s0-{plain.hash}")
     assert named.directory == Path(f"out/trial/mine-{plain.hash}")
-
-
-def facts_of(job: TrainJob) -> Any:
-    model = build_model(job.settings, job.shape, 256)
-    return run_facts(
-        job,
-        model,
-        fingerprint="f",
-        tokens=1,
-        steps=1,
-        seconds=1.0,
-        final_loss=None,
-        peak_memory_bytes=None,
-    )
-
-
-@pytest.mark.parametrize(
-    ("overrides", "group", "said"),
-    [
-        (["encoding=t5", "context_length=64"], "encoding", {"max_distance": 64}),
-        (["encoding=t5", "encoding.max_distance=50"], "encoding", {"max_distance": 50}),
-        (["encoding=rope", "positions=randomized"], "positions", {"name": "randomized", "max": 256}),
-        (["encoding=rope", "attention=mla"], "attention", {"window": None, "rope_dim": 8}),
-    ],
-)
-def test_what_is_null_has_its_number_in_the_facts(
-    job: Callable[..., TrainJob], overrides: list[str], group: str, said: dict[str, Any]
-) -> None:
-    found = facts_of(job(*overrides))[group]
-    assert {key: found[key] for key in said} == said
 
 
 PLUGIN = """

@@ -140,16 +140,6 @@ def test_a_plug_in_that_raises_fails_its_run_with_one_line(
         train("--debug", *arguments)
 
 
-def test_a_damaged_checkpoint_is_named_on_stderr_and_in_the_log(train: Posenc, run_copy: Path) -> None:
-    weights = run_copy / "checkpoints" / f"step-{tiny.STEPS:08d}" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1])
-    (run_copy / "status.json").write_text('{"status": "running"}')
-    result = train("encoding=rope")
-    assert result.code == 1 and f"step-{tiny.STEPS:08d}" in result.err and "intact" in result.err
-    assert status_of(run_copy)["status"] == "failed"
-    assert "intact" in (run_copy / "log.txt").read_text()
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_signal_that_python_swallowed_is_not_lost() -> None:
     class Dying:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from posenc.config.compose import Jobs, checked_n_jobs, compose_jobs, frozen
+from posenc.config.compose import checked_n_jobs, compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.errors import UserError
 from posenc.running import sweep as module
@@ -24,10 +24,8 @@ from posenc.running.sweep import (
     OUT_OF_MEMORY,
     Job,
     WorkerPool,
-    fails_fast,
     failures,
     jobs_at_once,
-    named_sweep,
     visible_gpus,
 )
 
@@ -118,20 +116,6 @@ def test_fail_fast_begins_nothing_more_and_stops_what_runs(pool: Run, tmp_path: 
     assert "4 jobs: 1 failed, 1 interrupted, 2 not started" in err
     assert pool("sys.exit(1)", DONE, DONE)[0] == 1  # without it all the others run
     assert all((tmp_path / "runs" / str(i) / "done").exists() for i in (1, 2))
-
-
-def test_fail_fast_is_no_part_of_a_run(place: Path) -> None:
-    with_it = compose_jobs("train", parse(["-m", "seed=0,1", "sweep.fail_fast=true"]))
-    without = compose_jobs("train", parse(["-m", "seed=0,1"]))
-    assert fails_fast(with_it) and not fails_fast(without)
-    names = []
-    for found in (with_it, without):
-        with named_sweep(found.jobs):
-            names.append(os.environ["POSENC_SWEEP"])
-    assert names[0] == names[1]
-    assert [frozen(job.settings) for job in with_it.jobs] == [frozen(job.settings) for job in without.jobs]
-    with pytest.raises(UserError, match="fail_fast"):
-        fails_fast(Jobs(with_it.jobs, launcher="slurm"))
 
 
 def test_a_signal_reaches_every_job_and_ends_the_sweep(pool: Run, tmp_path: Path) -> None:

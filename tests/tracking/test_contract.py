@@ -89,19 +89,6 @@ class Written(BaseTracker):
         self.got.append(status)
 
 
-def test_cells_are_sent_once_and_other_extensions_again(tmp_path: Path) -> None:
-    for path, content in ((tmp_path / "a", '{"id": "../../x"}'), (tmp_path / "b", "{")):
-        (path / "tracking").mkdir(parents=True)
-        (path / "tracking" / "written.json").write_text(content)  # damaged or foreign: begun anew
-        first = Written(path)
-        assert first.progress.id.isalnum() and not first.resumed
-        first.evaluation(records(64, 128))
-        again = Written(path)
-        again.evaluation(records(64, 128, 256))
-        again.evaluation([{**records(64)[0], "extend": {"name": "yarn"}}])
-        assert (first.got, again.got) == ([64, 128], [256, 64])
-
-
 def test_the_first_failure_is_one_warning_and_is_not_remembered(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,11 +149,3 @@ def test_a_missing_extra_is_refused_with_the_command_that_installs_it(
     with pytest.raises(UserError, match=f"needs the package {name}, which is not installed") as caught:
         check_tracking(shipped(name))
     assert f"pip install 'posenc[{name}]'" in caught.value.text()
-
-
-def test_no_tracker_takes_everything_and_leaves_nothing(tmp_path: Path) -> None:
-    tracked = begin("none", tmp_path / "run")
-    tracked.log({"loss": 1.0}, 1)
-    tracked.evaluation([{"anything": "at all"}])
-    tracked.finish("finished")
-    assert not (tmp_path / "run").exists()

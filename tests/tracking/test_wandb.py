@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 from fake_runs import positions
 from fake_wandb_server import FakeWandb
 from tracked import begin, contents, history, offline_runs, shipped
 
 from posenc.core.errors import UserError
 from posenc.tracking import check_tracking
-from posenc.tracking.wandb import has_key, host, requested_mode
+from posenc.tracking.wandb import has_key, host
 
 KEY = "k" * 40
 RECORDS = [
@@ -62,17 +61,6 @@ def test_a_key_is_found_where_wandb_finds_it(home: Path, monkeypatch: pytest.Mon
     assert not has_key()
     (home / ".netrc").write_text(f"machine wandb.example login user password {KEY}\n")
     assert has_key()
-
-
-def test_the_mode_that_the_user_asks_for(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (home / ".config" / "wandb").mkdir(parents=True)
-    (home / ".config" / "wandb" / "settings").write_text("[default]\nmode = offline\n")
-    monkeypatch.setenv("WANDB_MODE", "disabled")
-    assert requested_mode() == "disabled"
-    tracked = begin("wandb", tmp_path / "run")
-    tracked.log({"loss": 1.0}, 1)
-    tracked.finish("finished")
-    assert not offline_runs(tmp_path / "run")
 
 
 def test_online_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -156,7 +144,6 @@ def test_the_key_goes_to_the_users_server_whatever_a_strangers_run_directory_say
         ("dead", None, "W&B is offline"),
         ("hanging", None, "W&B is offline"),
         ("ok", "hanging", "Upload: wandb sync"),
-        ("ok", "closed", "Upload: wandb sync"),
     ],
 )
 def test_a_server_in_trouble_costs_seconds_and_one_warning(
@@ -166,32 +153,8 @@ def test_a_server_in_trouble_costs_seconds_and_one_warning(
 
     def dies() -> None:
         fake_wandb.state = "hanging"
-        if death == "closed":
-            fake_wandb.server.server_close()
-            fake_wandb.release.set()
 
     url = dead_port if start == "dead" else fake_wandb.url
     told = train(tmp_path / "run", url, dies if death else None)
     assert told.count("\n") == 1 and said in told, told
     assert death or len(offline_runs(tmp_path / "run")) == 1
-
-
-@pytest.mark.slow
-def test_a_sweep_is_a_group_of_runs(tmp_path: Path, corpus: Path, shared_cache: Path) -> None:
-    words = ["train", "-m", *tiny.TINY, f"data.paths={corpus}", "encoding=rope,alibi", "tracking=wandb"]
-    env = {"POSENC_CACHE": str(shared_cache), "WANDB_DATA_DIR": str(tmp_path), "WANDB_MODE": "offline"}
-    done = tiny.spawn(*words, "eval.protocols=[fixed-target,positions]", cwd=tmp_path, **env)
-    assert done.code == 0, done.err
-    runs, groups = sorted((tmp_path / "runs" / "default").iterdir()), set()
-    for run in runs:
-        (directory,) = offline_runs(run)
-        (entry,) = [line["run"] for line in contents(directory) if line["type"] == "run"]
-        assert entry["tags"] == [run.name.split("-")[0], "default"]
-        groups.add(entry["run_group"])
-        stored = json.loads((run / "results.json").read_text())["records"]
-        losses = {r["window"]: r["nats"] for r in stored if r["protocol"] == "fixed-target"}
-        rows = history(directory)
-        curve = {r["eval/window"]: r["eval/fixed-target/nats"] for r in rows if "eval/fixed-target/nats" in r}
-        assert curve == pytest.approx(losses) and sorted(curve) == [16, 32, 64]
-        assert [row["train/step"] for row in rows if "train/step" in row] == [10, 20, 30, 40]
-    assert len(runs) == 2 and len(groups) == 1 and "default-" in groups.pop()

@@ -98,7 +98,6 @@ def commands(folder: Path, corpus: Path) -> dict[str, Any]:
         "eval": posenc("eval", f"run={next((folder / 'runs/default').iterdir())}", "eval.lengths=[1x,8x]"),
         "sweep": posenc(*words, "-m", "seed=0,1"),
         "many": posenc(*words, "train.batch_tokens=16"),
-        "diverged": posenc(*words, "train.lr=1e12", "runs_dir=elsewhere"),
     }
     err, distributed.FIRST_ENDS = io.StringIO(), timedelta(seconds=1)
     with contextlib.redirect_stderr(err):

@@ -53,8 +53,8 @@ class Redistanced(Encoding):
         self.biased = tuple(part for part in parts if "distance_bias" in part.hooks)
         self.far = far
 
-    def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        return q, k  # before their rotation: (B, H, queries, D), (B, H or 1, S, D)
+    def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> dict[str, Any]:
+        return {"q": q, "k": k}  # before their rotation: (B, H, queries, D), (B, H or 1, S, D)
 
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
@@ -63,14 +63,18 @@ class Redistanced(Encoding):
         pairs = self.far.pairs(q_pos, k_pos)[:, : len(k_far)]  # (T, S')
         if not pairs.any():  # the window's first queries: spare them the product
             return s
-        width = state[0].shape[-1]  # before `rotate`, which may widen it
-        q_new, k_new = of_block(state[0], state[1].shape[2], s), state[1][:, :, : len(k_far)]
-        q_at, k_at = self.far.query(q_pos), self.far.key(k_far)
-        for part in self.turning:
-            q_new, k_new = part.rotate(q_new, k_new, q_at, k_at, layer)
-        new = (q_new @ k_new.mT).float() * width**-0.5  # (B, H, T, S')
+        if state.get("seen", 0) < len(k_pos):  # rotated to the new positions once: the last block comes first
+            queries = state["q"].shape[2] - state["k"].shape[2] + len(k_pos)  # among the keys' tokens
+            turned = state["q"][:, :, :queries], state["k"][:, :, : len(k_pos)][:, :, : self.far.keys]
+            for part in self.turning:
+                at = self.far.query(k_pos[len(k_pos) - queries :]), self.far.key(k_far)
+                turned = part.rotate(*turned, *at, layer)
+            state.update(turned=turned, seen=len(k_pos))
+        q_new, k_new = state["turned"]
+        product = of_block(q_new, state["seen"], s) @ k_new[:, :, : len(k_far)].mT
+        new = product.float() * state["q"].shape[-1] ** -0.5  # (B, H, T, S'), by the width before `rotate`
         for part in self.biased:
-            new = new + part.bias(q_at, k_at, layer)
+            new = new + part.bias(self.far.query(q_pos), self.far.key(k_far), layer)
         new = torch.where(pairs, new, s[..., : len(k_far)])
         return torch.cat((new, s[..., len(k_far) :]), dim=-1)
 

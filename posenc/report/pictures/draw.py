@@ -16,7 +16,6 @@ from posenc.report.pictures.measure import Curves, Map, Picture
 FORMATS = ("png", "svg", "pdf")
 WIDTH, ROW, COLUMNS = 7.0, 2.75, 2  # inches, inches of a row of panels, panels
 LOG_RANGE = 1e7  # of a logarithmic axis: weights below that share of the largest are not shown
-LEAST_SHARE = 1e-4  # of a logarithmic map: less than that of the largest is drawn as that
 # Okabe, Ito: told apart whatever the colour vision. Their yellow is too pale for a line.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (3, 1)), (0, (1, 2)))
@@ -133,23 +132,20 @@ def _curves(axes: Any, panel: Curves) -> None:
 
 
 def _map(axes: Any, panel: Map) -> None:
-    from matplotlib.colors import ListedColormap, LogNorm
+    from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 
-    z, low, high = panel.z, float(np.nanmin(panel.z)), float(np.nanmax(panel.z))
+    low, high = float(np.nanmin(panel.z)), float(np.nanmax(panel.z))
     look: dict[str, Any] = {"cmap": "cividis"}
     if panel.binary:
         look = {"cmap": ListedColormap([*SEEN.values()]), "vmin": 0, "vmax": 1}
-    elif panel.log:
-        least = max(low, high * LEAST_SHARE)
-        z, look = np.maximum(z, least), {"cmap": "cividis", "norm": LogNorm(least, high)}
     elif low < 0 < high:
         look = {"cmap": "RdBu_r", "vmin": -max(-low, high), "vmax": max(-low, high)}
     look |= {"aspect": "equal", "origin": "upper"} if panel.matrix else {"aspect": "auto", "origin": "lower"}
     edges = [edge for at in (panel.x, panel.y) for edge in (at[0] - 0.5, at[-1] + 0.5)]
     if panel.matrix:
         edges[2:] = edges[:1:-1]
-    mesh = axes.imshow(z, extent=tuple(edges), **look)
+    mesh = axes.imshow(panel.z, extent=tuple(edges), **look)
     axes.set_xlim(edges[0], max([edges[1], *panel.marks.values()]))
     _mark(axes, panel.marks, color="black", zorder=3)
     axes.set_xlim(*edges[:2])  # a mark after the last position does not widen it

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -78,7 +76,6 @@ class Map:
     y: Numbers
     matrix: bool = False  # row 0 on top, square cells
     binary: bool = False  # only 0 and 1
-    log: bool = False
     marks: dict[str, float] = field(default_factory=dict)  # of x
     brief: bool = False
 
@@ -99,20 +96,22 @@ class Picture:
 def measure(encoding: Encoding, before: Encoding | None = None) -> tuple[list[Panel], list[str]]:
     """Return the panels of an encoding (with its options, as the attention sees it), and notes on them.
 
-    `before` is the one that was trained, where this one is a test-time extension of it: frequencies and
-    scores of rotations are drawn beside those of it.
+    `before` is the one that was trained, where this one is a test-time extension of it: drawn beside it.
+    Parameters of scores that are all zero get random values.
     """
-    hooks = encoding.hooks
-    with _random_for_zeros(encoding) as silent:
-        panels = [
-            *(_drawn_panels(encoding) if "positions" in hooks else []),
-            *(_embed_panels(encoding) if "embed" in hooks else []),
-            *(_rotation_panels(encoding, before) if "rotate" in hooks else []),
-            *(_bias_panels(encoding, 2 if silent else MOST_LINES) if hooks & BIASES else []),  # few: a tangle
-            *(_mask_panels(encoding) if "visible" in hooks else []),
-            *(_weight_panels(encoding) if hooks & ATTENDING else []),
-        ]
-    notes = [SILENT] if silent else []
+    hooks, zeros = encoding.hooks, _zeros(encoding)
+    for index, parameter in enumerate(zeros):
+        std = parameter.shape[-1] ** -0.5 if parameter.ndim > 1 else 1.0
+        nn.init.normal_(parameter, std=std, generator=_chance("zeros", index))
+    panels = [
+        *(_drawn_panels(encoding) if "positions" in hooks else []),
+        *(_embed_panels(encoding) if "embed" in hooks else []),
+        *(_rotation_panels(encoding, before) if "rotate" in hooks else []),
+        *(_bias_panels(encoding, 2 if zeros else MOST_LINES) if hooks & BIASES else []),  # few: a tangle
+        *(_mask_panels(encoding) if "visible" in hooks else []),
+        *(_weight_panels(encoding) if hooks & ATTENDING else []),
+    ]
+    notes = [SILENT] if zeros else []
     if hooks & ATTENDING or not panels:
         notes.append(INPUTS)
     return panels or [_length_panel(encoding, "No encoding: about 1/n to every key")], notes
@@ -121,23 +120,8 @@ def measure(encoding: Encoding, before: Encoding | None = None) -> tuple[list[Pa
 def _zeros(encoding: Encoding) -> list[nn.Parameter]:
     if isinstance(encoding, Composed):  # the parts of options are not registered in it
         return [parameter for part in encoding.parts for parameter in _zeros(part)]
-    if not encoding.hooks <= {*BIASES, "scores", "prepare"}:
-        return []
-    return [parameter for parameter in encoding.parameters() if not parameter.any()]
-
-
-@contextmanager
-def _random_for_zeros(encoding: Encoding) -> Iterator[bool]:
-    """Put random values in the parameters of scores that are all zero, if there are any; zeros afterwards."""
-    zeros = _zeros(encoding)
-    for index, parameter in enumerate(zeros):
-        std = parameter.shape[-1] ** -0.5 if parameter.ndim > 1 else 1.0
-        nn.init.normal_(parameter, std=std, generator=_chance("zeros", index))
-    try:
-        yield bool(zeros)
-    finally:
-        for parameter in zeros:
-            nn.init.zeros_(parameter)
+    acting = encoding.hooks <= {*BIASES, "scores", "prepare"}
+    return [parameter for parameter in encoding.parameters() if acting and not parameter.any()]
 
 
 def _array(x: Tensor) -> Numbers:
@@ -267,102 +251,85 @@ def _frequencies(encoding: Encoding) -> Tensor | None:
 
 def _wavelengths(encoding: Encoding, theta: Tensor, trained: Tensor | None) -> Curves:
     """Draw 2 pi / theta of each pair against T; in grey those of `trained` where they are others."""
-
-    def waves(label: str, theta: Tensor, reference: bool = False) -> Line:
-        pairs = torch.nonzero(theta > 0)[:, 0]
-        return Line(label, _array(pairs), _array(2 * math.pi / theta[pairs]), reference=reference)
-
+    lines: list[Line] = []
+    for label, own in (("", theta), ("as trained", trained)):
+        if own is not None and not (lines and torch.equal(own, theta)):
+            pairs = torch.nonzero(own > 0)[:, 0]
+            waves = _array(2 * math.pi / own[pairs])
+            lines.append(Line(label, _array(pairs), waves, reference=bool(label)))
     still = int((theta <= 0).sum())
-    lines = [waves("as extended" if trained is not None else "", theta)]
-    if trained is not None and not torch.equal(trained, theta):
-        lines.append(waves("as trained", trained, reference=True))
     title = "Wavelength of each pair" + (f" ({still} of {len(theta)} are still)" if still else "")
     axes = "pair of numbers", "wavelength in tokens"
     return Curves(title, *axes, lines, y_scale="log", y_marks=_marks(encoding), points=True, brief=True)
 
 
 def _self_score(encoding: Encoding, layer: int, before: Encoding | None) -> Curves:
-    """Draw how a key at distance r scores against a query of the same numbers; in grey as trained."""
-    r = _distances(FAR * encoding.shape.train_length)
-    mean, spread = _scores_with_itself(encoding, r, layer)
+    """Draw how a key at distance r scores against a query of the same random numbers; in grey as trained."""
+    shape, r = encoding.shape, _distances(FAR * encoding.shape.train_length)
+
+    def mean_and_spread(turning: Encoding) -> tuple[Numbers, Numbers]:  # (H, R) each
+        generator, scores = _chance("rotation"), []
+        for _ in range(VECTORS):
+            x = torch.randn(1, 1, 1, shape.head_dim, generator=generator).expand(1, shape.n_heads, len(r), -1)
+            q, k = turning.rotate(x, x, r, r, layer)
+            scores.append((q.double() * k[:, :, :1].double()).sum(-1)[0] * shape.head_dim**-0.5)
+        every = torch.stack(scores)
+        return _array(every.mean(0)), _array(every.std(0, correction=0))
+
+    mean, spread = mean_and_spread(encoding)
     same = bool((abs(mean - mean[:1]) < 1e-6).all())
     lines = _heads(mean[:1] if same else mean, r)
     lines[0].label = (f"mean of {VECTORS} random q" if same else "head 1") + " ± standard deviation"
     lines[0].low, lines[0].high = mean[0] - spread[0], mean[0] + spread[0]
-    if before is not None:
-        trained, _ = _scores_with_itself(before, r, layer)
-        if abs(trained - mean).max() > 1e-6:
-            lines.append(Line("as trained", _array(r), trained[0], reference=True))
+    if before is not None and not np.allclose((trained := mean_and_spread(before)[0]), mean, 0, 1e-6):
+        lines.append(Line("as trained", _array(r), trained[0], reference=True))
     alone = encoding.hooks & {*BIASES, "scores", "weights"}
     title = "Score with an equal key, by rotation alone" if alone else "Score of a query with an equal key"
     here, unit = _marks(encoding), "mean score (nats)"
     return Curves(title, DISTANCE, unit, lines, "symlog", marks=here, y_marks={"": 0.0}, brief=True)
 
 
-def _scores_with_itself(encoding: Encoding, r: Tensor, layer: int) -> tuple[Numbers, Numbers]:
-    """Return mean and spread of the score of q at r with k = q at 0, for each head: (H, R) each."""
-    shape = encoding.shape
-    generator, scores = _chance("rotation"), []
-    for _ in range(VECTORS):
-        x = torch.randn(1, 1, 1, shape.head_dim, generator=generator).expand(1, shape.n_heads, len(r), -1)
-        q, k = encoding.rotate(x, x, r, r, layer)
-        scores.append((q.double() * k[:, :, :1].double()).sum(-1)[0] * shape.head_dim**-0.5)
-    every = torch.stack(scores)  # (vectors, H, R)
-    return _array(every.mean(0)), _array(every.std(0, correction=0))
-
-
 # --- scores: biases, hidden keys
 
 
 def _bias_panels(encoding: Encoding, most: int) -> list[Panel]:
-    """Draw curves of `most` heads in the first and, where it differs, the last layer; and a matrix."""
-    length, layers = encoding.shape.train_length, encoding.shape.n_layers
-    r, by_query = _distances(FAR * length), "bias" in encoding.hooks
-    tables = [_bias_of_query(encoding, FAR * length, r, layer) for layer in (0, layers - 1)]
-    differ = not np.allclose(tables[0], tables[1], rtol=1e-5, atol=1e-6)
-    panels: list[Panel] = []
-    for layer, table in zip((0, layers - 1), tables if differ else tables[:1], strict=False):
-        lines = _heads(table, r, most)
-        title = "Bias" + (f" at i = {FAR}T" if by_query else "") + (f", layer {layer + 1}" if differ else "")
-        title += ", each head" if len(lines) == len(table) else f", {len(lines)} of {len(table)} heads"
-        panels.append(
-            Curves(title, DISTANCE, ADDED, lines, "symlog", marks=_marks(encoding), brief=layer == 0)
-        )
+    """Draw curves of `most` heads in the first layer, of several queries where they differ, and a matrix."""
+    length, by_query = encoding.shape.train_length, "bias" in encoding.hooks
+    r, here = _distances(FAR * length), _marks(encoding)
+    table = _bias_of_query(encoding, FAR * length, r)
+    lines = _heads(table, r, most)
+    title = "Bias" + (f" at i = {FAR}T" if by_query else "")
+    title += ", each head" if len(lines) == len(table) else f", {len(lines)} of {len(table)} heads"
+    panels: list[Panel] = [Curves(title, DISTANCE, ADDED, lines, "symlog", marks=here, brief=True)]
     if by_query:  # the bias is no function of the distance alone
         lines = []
         for i in (max(1, length // 4), length, 2 * length, 4 * length, FAR * length):
             x = _distances(i)
-            lines.append(Line(f"i = {_multiple(i, length)}", _array(x), _bias_of_query(encoding, i, x, 0)[0]))
+            lines.append(Line(f"i = {_multiple(i, length)}", _array(x), _bias_of_query(encoding, i, x)[0]))
         title = "Head 1 for queries at several positions i"
-        panels.append(Curves(title, DISTANCE, ADDED, lines, "symlog", marks=_marks(encoding), ordered=True))
+        panels.append(Curves(title, DISTANCE, ADDED, lines, "symlog", marks=here, ordered=True))
     pos = _steps(length - 1, MOST_ROWS)
-    title = f"Bias as a matrix{', layer 1' if differ else ''}, head 1"
-    return [*panels, _matrix(title, ADDED, encoding.bias(pos, pos, 0)[0], pos)]
+    return [*panels, _matrix("Bias as a matrix, head 1", ADDED, encoding.bias(pos, pos, 0)[0], pos)]
 
 
-def _bias_of_query(encoding: Encoding, i: int, r: Tensor, layer: int) -> Numbers:
-    """Return the bias of a query at position i at the increasing distances r: (H, R)."""
+def _bias_of_query(encoding: Encoding, i: int, r: Tensor) -> Numbers:
+    """Return the bias in layer 1 of a query at position i at the increasing distances r: (H, R)."""
     if "bias" not in encoding.hooks:
-        return _array(encoding.distance_bias(r, layer))
-    keys = (i - r).flip(0)  # increasing
-    return _array(encoding.bias(torch.tensor([i]), keys, layer)[:, 0].flip(-1))
+        return _array(encoding.distance_bias(r, 0))
+    return _array(encoding.bias(torch.tensor([i]), (i - r).flip(0), 0)[:, 0].flip(-1))
 
 
 def _mask_panels(encoding: Encoding) -> list[Panel]:
-    """Draw who sees whom, one matrix for each group of layers that agree; at most three."""
+    """Draw who sees whom, one matrix for each of the layers that differ; at most three."""
     pos = _steps(encoding.shape.train_length - 1, MOST_ROWS)
-    groups: dict[bytes, list[int]] = {}
-    masks = [
-        encoding.visible(pos, pos, layer) & (pos[:, None] >= pos) for layer in range(encoding.shape.n_layers)
+    masks: dict[bytes, tuple[str, Tensor]] = {}
+    for layer in range(encoding.shape.n_layers):
+        seen = encoding.visible(pos, pos, layer) & (pos[:, None] >= pos)
+        masks.setdefault(seen.numpy().tobytes(), (f"layer {layer + 1}", seen))
+    shown = [("every layer", seen) for _, seen in masks.values()] if len(masks) == 1 else [*masks.values()]
+    return [
+        _matrix(f"Keys seen in {name}", "", seen, pos, binary=True, brief=True) for name, seen in shown[:3]
     ]
-    for layer, seen in enumerate(masks):
-        groups.setdefault(seen.numpy().tobytes(), []).append(layer)
-    panels: list[Panel] = []
-    for layers in list(groups.values())[:3]:
-        named = ", ".join(str(layer + 1) for layer in layers[:6]) + (", ..." if len(layers) > 6 else "")
-        title = "Keys seen in " + ("every layer" if len(groups) == 1 else f"layer {named}")
-        panels.append(_matrix(title, "", masks[layers[0]], pos, binary=True, brief=layers[0] == 0))
-    return panels
 
 
 # --- the real attention on random inputs
@@ -419,21 +386,14 @@ def mean_weights(encoding: Encoding | None, shape: Shape, keys: int) -> Numbers:
 
 
 def _weight_panels(encoding: Encoding) -> list[Panel]:
-    """Draw where attention goes on random inputs: by head, by length, and one example."""
-    shape, length = encoding.shape, encoding.shape.train_length
-    keys = min(length, MOST_KEYS)
+    """Draw where attention goes on random inputs: by head and by length."""
+    shape, keys = encoding.shape, min(encoding.shape.train_length, MOST_KEYS)
     table, without = mean_weights(encoding, shape, keys), mean_weights(None, shape, keys).mean(0)
     r = np.arange(table.shape[1], dtype=np.float64)
     lines = [*_heads(table, r, 4), Line("without encoding", r, without, reference=True)]
-    title = f"Attention of random inputs to n = {_multiple(keys, length)} keys"
-    rows = min(length, MOST_ROWS)
-    example = attention(encoding, shape, rows, rows, 0)[0]
-    named = "Attention weights, one example, head 1"
-    return [
-        Curves(title, DISTANCE, WEIGHT, lines, "symlog", "log", brief=True),
-        _length_panel(encoding, "The same to n keys, mean of the heads"),
-        _matrix(named, "attention weight", example, torch.arange(rows), log=True),
-    ]
+    title = f"Attention of random inputs to n = {_multiple(keys, shape.train_length)} keys"
+    by_head = Curves(title, DISTANCE, WEIGHT, lines, "symlog", "log", brief=True)
+    return [by_head, _length_panel(encoding, "The same to n keys, mean of the heads")]
 
 
 def _length_panel(encoding: Encoding, title: str) -> Curves:

@@ -1,0 +1,96 @@
+"""Train several runs of one encoding as one batched model: seeds or learning rates that share every product.
+
+For a GPU that one small model leaves idle. Each run keeps its own weights, optimizer, batches, checkpoints
+and clipping; only the forward and backward pass is shared, so a run differs from the one it would have been
+alone by the order of its sums (float32, nano: losses 5e-7, gradients 1e-6 of their norm). N runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, vmap
+
+from posenc.model.fused import plain_formulas
+from posenc.training.device import autocast
+from posenc.training.loop import Batch
+
+T = TypeVar("T")
+Training = Generator[Batch, tuple[Tensor, Tensor], T]
+
+
+def stacked_gradients(batches: Sequence[Batch]) -> list[tuple[Tensor, Tensor]]:
+    """Return each batch's loss and gradient norm; the parameters of each model get their clipped gradient.
+
+    The models differ by values alone. Raises RuntimeError where a model has an operation that cannot be
+    batched, ValueError where positions differ (they are drawn by seed).
+    """
+    first = batches[0]
+    if any(not torch.equal(one.pos, first.pos) for one in batches):
+        raise ValueError("drawn positions differ between the runs")
+    owned = [dict(one.loss_of.named_parameters()) for one in batches]
+    fixed = [dict(one.loss_of.named_buffers()) for one in batches]
+    weights = {name: torch.stack([one[name] for one in owned]) for name in owned[0]}  # (N, ...)
+    buffers = {name: torch.stack([one[name] for one in fixed]) for name in fixed[0]}  # (N, ...)
+
+    def loss_of(values: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
+        return functional_call(first.loss_of, values, (inputs, targets, first.pos))
+
+    inputs = torch.stack([one.inputs for one in batches])  # (N, B, T)
+    targets = torch.stack([one.targets for one in batches])  # (N, B, T)
+    with plain_formulas():
+        with autocast(first.precision, inputs.device):
+            losses = vmap(loss_of)({**weights, **buffers}, inputs, targets)  # (N,)
+        losses.sum().backward()
+    norms = [torch.nn.utils.clip_grad_norm_(one.loss_of.parameters(), one.grad_clip) for one in batches]
+    return list(zip(losses.detach(), norms, strict=True))
+
+
+def train_stacked(
+    trainings: Sequence[Training[T]], on_alone: Callable[[Exception], None] = lambda _: None
+) -> list[T | Exception]:
+    """Run trainings to their ends side by side; return what each returned, or the error that ended it.
+
+    Where a pass cannot be shared (an operation without a batching rule, too little memory) `on_alone(error)`
+    is called, and from then on each run makes its own.
+    """
+    ends: dict[int, T | Exception] = {}
+    waiting: dict[int, Batch] = {}
+    share = True
+
+    def go_on(i: int, found: tuple[Tensor, Tensor] | Exception | None) -> None:
+        waiting.pop(i, None)
+        try:
+            if isinstance(found, Exception):
+                waiting[i] = trainings[i].throw(found)
+            else:
+                waiting[i] = next(trainings[i]) if found is None else trainings[i].send(found)
+        except StopIteration as end:
+            ends[i] = end.value
+        except Exception as error:
+            ends[i] = error
+
+    for i in range(len(trainings)):
+        go_on(i, None)
+    while waiting:
+        batches = dict(waiting)
+        if share and len(batches) > 1:
+            try:
+                shared = stacked_gradients(list(batches.values()))
+            except (RuntimeError, ValueError) as error:
+                share = False
+                on_alone(error)
+            else:
+                for i, found in zip(batches, shared, strict=True):
+                    go_on(i, found)
+                continue
+        for i, batch in batches.items():
+            batch.loss_of.zero_grad()
+            try:
+                go_on(i, batch.gradients())
+            except (RuntimeError, MemoryError) as error:
+                go_on(i, error)
+    return [ends[i] for i in range(len(trainings))]

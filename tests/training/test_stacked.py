@@ -1,0 +1,67 @@
+"""Several runs as one batched model: each is the run it would have been alone, up to the order of its sums."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_model import STEPS, build, run, training_of
+
+from posenc.data import TokenStore
+from posenc.training.stacked import train_stacked
+
+
+@pytest.mark.parametrize("encoding", ["rope", "alibi", "t5", "fox", "cope", "learned"])
+def test_each_run_is_the_one_it_would_have_been_alone(
+    store: TokenStore, tmp_path: Path, encoding: str
+) -> None:
+    losses: dict[str, list[float]] = {"alone": [], "stacked": []}
+    for seed in (0, 1):
+        run(
+            build(encoding, store, seed),
+            store,
+            tmp_path / f"alone-{seed}",
+            seed=seed,
+            lr=1e-3 * (seed + 1),
+            on_log=lambda p: losses["alone"].append(p.loss),
+        )
+    said: list[Exception] = []
+    trainings = [
+        training_of(
+            build(encoding, store, seed),
+            store,
+            tmp_path / f"stacked-{seed}",
+            seed=seed,
+            lr=1e-3 * (seed + 1),
+            on_log=lambda p: losses["stacked"].append(p.loss),
+        )
+        for seed in (0, 1)
+    ]
+    ended = train_stacked(trainings, said.append)
+    assert not said
+    assert [end.status for end in ended if not isinstance(end, Exception)] == ["finished"] * 2
+    assert sorted(losses["stacked"]) == pytest.approx(sorted(losses["alone"]), abs=2e-5)
+    for seed in (0, 1):
+        kept = [
+            load_file(tmp_path / f"{kind}-{seed}" / f"step-{STEPS:08d}" / "model.safetensors")
+            for kind in ("alone", "stacked")
+        ]
+        for name, value in kept[0].items():
+            torch.testing.assert_close(kept[1][name], value, rtol=0, atol=2e-4)
+
+
+def test_one_that_diverges_ends_alone_and_what_cannot_share_goes_on_by_itself(
+    store: TokenStore, tmp_path: Path
+) -> None:
+    said: list[Exception] = []
+    broken = build("dape", store, 0)
+    with torch.no_grad():
+        broken.blocks[0].mlp.up.weight[0, 0] = float("nan")
+    models = [broken, build("dape", store, 1)]
+    ends = train_stacked(
+        [training_of(model, store, tmp_path / str(i), seed=i) for i, model in enumerate(models)], said.append
+    )
+    assert [getattr(end, "status", end) for end in ends] == ["diverged", "finished"]
+    assert len(said) == 1  # dape has a backward pass of its own
+    assert SimpleNamespace(**vars(ends[1])).step == STEPS
