@@ -20,7 +20,7 @@ from posenc.report.runs_table import unfinished_lines
 from posenc.report.writers import show, write
 from posenc.results.cells import PROBES
 from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs, protocols_of
-from posenc.results.frame import documents_table, seeds_table
+from posenc.results.frame import seeds_table
 from posenc.results.load import Run, load_runs
 from posenc.results.schema import HEADLINE, REFERENCE_PROTOCOL
 from posenc.results.selection import only, parse_multiple
@@ -34,7 +34,7 @@ class Output:
     """How a comparison is written."""
 
     format: str
-    per: str | None  # of the CSV: a line per cell, seed or document
+    per: str | None  # of the CSV: a line per cell or seed
     full: bool
     explain: bool  # the rules instead of a table
     against: str | None  # a paper's table
@@ -69,8 +69,7 @@ def run_compare(
     named = output.against is None and request.protocol in protocols_of(runs)
     runs = only(runs, **{**records, "length": length}, protocol=request.protocol if named else None)
     if output.against is not None:
-        from posenc.report.against import show_against
-        from posenc.results.frame import against
+        from posenc.report.against import against, show_against
 
         show_against(against(runs, output.against), output.format, sys.stdout)
     else:
@@ -113,8 +112,7 @@ def _write(runs: Sequence[Run], request: CompareRequest, output: Output) -> None
         every = bool(request.columns)
         show(found, output.format, sys.stdout, runs=runs, full=output.full, every=every)
     else:
-        lines = seeds_table if output.per == "seed" else documents_table
-        write(csv_lines(lines(runs, request)), sys.stdout)
+        write(csv_lines(seeds_table(runs, request)), sys.stdout)
     if output.plot is not None:
         save_plot(Path(output.plot), output.plot_kind or KIND, runs, found, output.plot_width or WIDTH)
         say(f"wrote {output.plot}")
