@@ -143,7 +143,10 @@ class Encoding(nn.Module):
         return table[:, r]  # (H, T, S)
 
     def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        """Return which keys a query sees, (T, S) bool, on top of the causal mask; it always sees its own."""
+        """Return the keys a query sees, on top of the causal mask: ([H,] T, S) bool.
+
+        A query always sees its own; H where heads differ.
+        """
         return torch.ones(len(q_pos), len(k_pos), dtype=torch.bool, device=q_pos.device)  # (T, S)
 
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> Any:
@@ -161,7 +164,7 @@ class Encoding(nn.Module):
         return s
 
     def weights(self, s: Tensor, allowed: Tensor, layer: int) -> Tensor:
-        """Return attention weights of float32 scores (B, H, T, S); `allowed` (T, S) is the whole mask."""
+        """Return attention weights of float32 scores (B, H, T, S); `allowed` ([H,] T, S) is the mask."""
         return torch.softmax(s.masked_fill(~allowed, float("-inf")), dim=-1)  # (B, H, T, S)
 
     def values(self, p: Tensor, v: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:

@@ -120,18 +120,18 @@ class LogN(Encoding):
         self.masking = tuple(one for one in counted if "visible" in one.hooks)  # not registered twice
 
     def log_visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        """Return log(n_i) of the last T of S tokens: (T,) float32."""
+        """Return log(n_i) of the last T of S tokens: (H or 1, T) float32."""
         queries, keys = len(q_pos), len(k_pos)
         row = torch.arange(keys - queries, keys, device=q_pos.device)  # (T,) index of the query's own key
         index = torch.arange(keys, device=q_pos.device)
-        seen = index[None, :] <= row[:, None]  # (T, S)
+        seen = (index <= row[:, None])[None]  # (1, T, S)
         for one in self.masking:
             seen = seen & one.visible(q_pos, k_pos, layer)
         return (seen | (index[None, :] == row[:, None])).sum(-1).float().log()
 
     def factor(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
         """Return f_i for each head or for all: (H or 1, T) float32."""
-        return self.log_visible(q_pos, k_pos, layer)[None] / math.log(self.shape.train_length)
+        return self.log_visible(q_pos, k_pos, layer) / math.log(self.shape.train_length)
 
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int

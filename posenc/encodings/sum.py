@@ -80,7 +80,7 @@ class Composed(Encoding):
         return torch.stack([part.bias(q_pos, k_pos, layer) for part in biased]).sum(0)  # (H, T, S)
 
     def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        seen = super().visible(q_pos, k_pos, layer)  # (T, S)
+        seen = super().visible(q_pos, k_pos, layer)  # (T, S), from the first part with heads on (H, T, S)
         for part in self._having("visible"):
             seen = seen & part.visible(q_pos, k_pos, layer)
         return seen

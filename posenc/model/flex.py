@@ -98,9 +98,13 @@ def block_mask(
         pos = torch.arange(keys, device=device)
         rows = pos[keys - queries :]
         own = rows[:, None] == pos
-        allowed = (rows[:, None] > pos) & encoding.visible(rows, pos, layer) | own  # (T, S)
+        allowed = (rows[:, None] > pos) & encoding.visible(rows, pos, layer) | own  # ([H,] T, S)
+        if allowed.ndim == 2:
+            return create_block_mask(
+                lambda b, h, i, j: allowed[i, j], None, None, queries, keys, device=str(device)
+            )
         return create_block_mask(
-            lambda b, h, i, j: allowed[i, j], None, None, queries, keys, device=str(device)
+            lambda b, h, i, j: allowed[h, i, j], None, len(allowed), queries, keys, device=str(device)
         )
 
 

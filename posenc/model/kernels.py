@@ -81,7 +81,7 @@ class Masked:
         return rows.flip(1)
 
     def allowed(self, start: int, stop: int, seen: int) -> Tensor:
-        """Return the causal and visible pairs of a block of queries: (T block, S) bool."""
+        """Return the causal and visible pairs of a block of queries: ([H,] T block, S) bool."""
         offset = self.keys - self.queries
         rows = torch.arange(offset + start, offset + stop, device=self.pos.device)
         keys = torch.arange(seen, device=self.pos.device)

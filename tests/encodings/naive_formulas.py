@@ -183,7 +183,7 @@ class Example:
         out = torch.zeros(self.heads, len(self.pos), WIDTH, dtype=torch.float64)
         for h in range(self.heads):
             for i in range(len(self.pos)):
-                seen = [j for j in range(i + 1) if j == i or self.visible(i, j)]
+                seen = [j for j in range(i + 1) if j == i or self.visible(h, i, j)]
                 factor = self.factor(h, len(seen))
                 scores = [factor * SCORES[self.name](self, h, i, j) for j in seen]
                 stick, shaw = self.acting_as("stick_breaking"), self.acting_as("shaw")
@@ -193,7 +193,10 @@ class Example:
                 out[h, i] = torch.tensor(summed, dtype=torch.float64)
         return out
 
-    def visible(self, i: int, j: int) -> bool:
+    def visible(self, h: int, i: int, j: int) -> bool:
+        hard = self.acting_as("hard_alibi")
+        if hard and h < (hard.s["masked_heads"] or self.heads // 2) and self.r(i, j) > h:
+            return False
         if self.name == "rnope_swa" and not free(self) and self.r(i, j) >= (self.s["window"] or TRAINED // 2):
             return False
         return self.window is None or self.r(i, j) < self.window
@@ -409,6 +412,7 @@ def stick_breaking(c: Example, scores: Vector) -> Vector:
 SCORES: dict[str, Callable[[Example, int, int, int], float]] = {
     **{name: biased(name) for name in BIASES},
     "nope": Example.score,
+    "hard_alibi": Example.score,
     "stick_breaking": Example.score,
     "rope": rope,
     "xpos": xpos,
@@ -484,6 +488,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("hope", {"layout": "half", "turns": 0.01}),
     ("pope", {"base": 500.0}),
     ("rnope_swa", {"every": 5, "window": 3, "layout": "half"}),
+    ("hard_alibi", {"masked_heads": 1}),
+    ("sum", {"parts": ["hard_alibi", "rope"]}),
     ("scale_invariant", {"fraction": 0.0}),
     ("scale_invariant", {"fraction": 1.0, "layout": "half", "tau": 3.0}),
     ("cable", {"weighted": False}),

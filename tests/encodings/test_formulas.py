@@ -64,7 +64,7 @@ def test_attention_of_other_heads_and_layers(
 )
 @pytest.mark.parametrize("where", ["contiguous", "gaps"])
 @pytest.mark.parametrize(
-    "name", ["nope", "alibi", "rope", "rnope_swa", "shaw", "fox", "cope", "transformer_xl"]
+    "name", ["nope", "alibi", "rope", "rnope_swa", "hard_alibi", "shaw", "fox", "cope", "transformer_xl"]
 )
 @torch.no_grad()
 def test_attention_with_a_window_or_a_scale(name: str, where: str, window: int | None, scale: str) -> None:

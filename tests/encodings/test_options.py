@@ -100,7 +100,7 @@ def test_ssmax_starts_as_logn() -> None:
 
 
 # key of an option, how it is chosen, encodings that refuse it
-READS_NONE = {"nope", "fox", "cable", "cope", "stick_breaking"}
+READS_NONE = {"nope", "hard_alibi", "fox", "cable", "cope", "stick_breaking"}
 WAYS: list[tuple[str, dict[str, Any], set[str]]] = [
     ("positions", {"positions": RANDOMIZED}, READS_NONE),
     ("positions", {"positions": OFFSET}, READS_NONE),

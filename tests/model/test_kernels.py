@@ -38,7 +38,10 @@ def attended(e: Encoding, keys: int, queries: int | None = None) -> Tensor:
 
 CHOICES = [
     *((which, "causal") for which in ("nope", "rope", OneKeyHead)),
-    *((which, "masked") for which in ("nope", "rope", "alibi", "t5", "fire", "rnope_swa", OneKeyHead)),
+    *(
+        (which, "masked")
+        for which in ("nope", "rope", "alibi", "t5", "fire", "rnope_swa", "hard_alibi", OneKeyHead)
+    ),
 ]
 
 

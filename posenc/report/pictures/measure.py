@@ -320,12 +320,14 @@ def _bias_of_query(encoding: Encoding, i: int, r: Tensor) -> Numbers:
 
 
 def _mask_panels(encoding: Encoding) -> list[Panel]:
-    """Draw who sees whom, one matrix for each of the layers that differ; at most three."""
+    """Draw who sees whom, one matrix for each of the layers and heads that differ; at most three."""
     pos = _steps(encoding.shape.train_length - 1, MOST_ROWS)
     masks: dict[bytes, tuple[str, Tensor]] = {}
     for layer in range(encoding.shape.n_layers):
         seen = encoding.visible(pos, pos, layer) & (pos[:, None] >= pos)
-        masks.setdefault(seen.numpy().tobytes(), (f"layer {layer + 1}", seen))
+        for head, own in enumerate(seen if seen.ndim == 3 else seen[None]):
+            name = f"layer {layer + 1}" + (f", head {head + 1}" if seen.ndim == 3 else "")
+            masks.setdefault(own.numpy().tobytes(), (name, own))
     shown = [("every layer", seen) for _, seen in masks.values()] if len(masks) == 1 else [*masks.values()]
     return [
         _matrix(f"Keys seen in {name}", "", seen, pos, binary=True, brief=True) for name, seen in shown[:3]

@@ -1,0 +1,39 @@
+"""Hard-ALiBi: the first m heads see the last 1, 2, ..., m tokens, the others everything, without positions.
+
+Formula: head h = 1..m attends to j > i - h alone (so to h tokens, its own among them); heads above m have the
+causal mask and nothing else. Near tokens give a cue, which the others look up at any distance: a control that
+should recall at every length.
+  masked_heads  m; null: half of the heads, as in the paper's 8 of 16
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from posenc.encodings.base import Encoding, Shape
+
+
+class HardALiBi(Encoding):
+    name = "hard_alibi"
+    paper = "Jelassi, Brandfonbrener, Kakade, Malach 2024, arXiv 2402.01032"
+    formula = "heads h = 1..m see j > i - h; the others see all keys, with no encoding"
+    acts_on = "mask"
+    past_training = "masked heads are the same at any length; the others spread over more keys"
+    learned = "0"
+    relative = True
+    refuses: Mapping[str, str] = {"positions": "its windows are 1 to m tokens, whatever their positions"}
+
+    reach: Tensor
+
+    def __init__(self, shape: Shape, *, masked_heads: int | None) -> None:
+        super().__init__(shape)
+        if masked_heads is None:
+            masked_heads = self.derived["masked_heads"] = shape.n_heads // 2
+        if not 0 <= masked_heads <= shape.n_heads:
+            raise ValueError(f"masked_heads={masked_heads}: must be from 0 to {shape.n_heads}, the heads")
+        reach = torch.tensor([h + 1 if h < masked_heads else 1 << 62 for h in range(shape.n_heads)])
+        self.register_buffer("reach", reach, persistent=False)  # (H,) tokens that a head sees
+
+    def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        return q_pos[:, None] - k_pos < self.reach[:, None, None]  # (H, T, S)
