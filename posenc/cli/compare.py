@@ -6,7 +6,7 @@ import gc
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -79,13 +79,19 @@ def run_compare(
 
 def _check(request: CompareRequest, output: Output) -> None:
     """Refuse whatever can be seen to be wrong before runs are read."""
+    if output.against is not None:
+        plain, own = CompareRequest(), ("per", "full", "plot", "plot_kind", "plot_width", "html")
+        given = [
+            one.name for one in fields(request) if getattr(request, one.name) != getattr(plain, one.name)
+        ]
+        if given := given + [name for name in own if getattr(output, name)]:
+            problem = f"does not read --{given[0].replace('_', '-')}"
+            hint = "leave it out; --where, --length, --corpus, --split, --stride and --format are read"
+            raise UserError("--against", output.against, problem, hint=hint)
     if request.metric == "ppl" and request.baseline is not None:
         raise UserError("--baseline", request.baseline, "perplexities are not compared", allowed="nats, bpb")
     if output.per is not None and output.format != "csv":
         raise UserError("--per", output.per, "is for --format csv")
-    if output.against is not None and (request != CompareRequest() or output.plot or output.html):
-        problem = "decides by itself what is shown"
-        raise UserError("--against", output.against, problem, hint="leave out all but --where and --format")
     if output.plot is not None:
         width = WIDTH if output.plot_width is None else output.plot_width
         check_plot(Path(output.plot), output.plot_kind or KIND, width)

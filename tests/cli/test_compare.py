@@ -144,10 +144,12 @@ def test_a_damaged_run_is_named(posenc: Posenc, sweep: Path) -> None:
         ("--plot-kind heatmap", "--plot-kind=heatmap", "--plot FILE"),
         ("--plot a.jpg", "--plot", "png"),
         ("--plot a.png --plot-width nan", "--plot-width"),
-        ("--against alibi-table2 --baseline rope", "--against", "leave out"),
+        *((f"--against alibi-table2 {option}", f"does not read {option.split()[0]}\n")
+          for option in ("--baseline rope", "--per seed --format csv", "--full", "--allow-mixed",
+                         "--plot-width 3", "--plot a.png", "--html a.html")),
     ],
     ids=lambda case: case[0][:40],
-)
+)  # fmt: skip
 def test_wrong_choices_are_exit_2_and_write_nothing(
     posenc: Posenc, sweep: Path, case: tuple[str, ...]
 ) -> None:
