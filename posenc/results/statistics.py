@@ -135,8 +135,8 @@ class Sample:
             if by_group:
                 _, inverse = np.unique(np.asarray(self.columns["group"]), return_inverse=True)
                 sums, counts = np.bincount(inverse, weights=sums), np.bincount(inverse, weights=counts)
-            else:  # a document comes once
-                order = np.argsort(np.asarray(self.columns["document"]))
+            elif (documents := self.columns["document"]) != sorted(documents):  # each comes once
+                order = np.argsort(np.asarray(documents))
                 sums, counts = sums[order], counts[order]
             counts = counts * (1.0 if per == "targets" else math.log(2))
             total, size = sums.sum(), counts.sum()
