@@ -82,11 +82,11 @@ def _check(request: CompareRequest, output: Output) -> None:
     """Refuse whatever can be seen to be wrong before runs are read."""
     if output.against is not None:
         plain, own = CompareRequest(), ("per", "full", "plot", "plot_kind", "plot_width", "html")
-        given = [
+        unread = [
             one.name for one in fields(request) if getattr(request, one.name) != getattr(plain, one.name)
         ]
-        if given := given + [name for name in own if getattr(output, name)]:
-            problem = f"does not read --{given[0].replace('_', '-')}"
+        if unread := unread + [name for name in own if getattr(output, name)]:
+            problem = f"does not read --{unread[0].replace('_', '-')}"
             hint = "leave it out; --where, --length, --corpus, --split, --stride and --format are read"
             raise UserError("--against", output.against, problem, hint=hint)
     if request.metric == "ppl" and request.baseline is not None:
