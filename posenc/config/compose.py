@@ -59,7 +59,7 @@ class Jobs:
     """All jobs of a command line, each once."""
 
     jobs: list[ComposedJob]
-    n_jobs: int = 1  # at once; -1: one for each GPU, or for each core where there is none
+    n_jobs: int | None = None  # at once; None: as many as the machine has room for
     launcher: str | None = None  # the name of a plug-in's; None: posenc runs the jobs itself
     config: DictConfig | None = None  # of a single job: as composed, with Hydra's own part
 
@@ -126,15 +126,17 @@ def _jobs_of(command: str, line: CommandLine) -> Jobs:
             jobs.append(ComposedJob(overrides, settings))
         if launcher == LAUNCHER:
             return Jobs(jobs, checked_n_jobs(OmegaConf.select(base, "hydra.launcher.n_jobs")))
+        if (asked := jobs[0].settings["sweep"]["jobs"]) is not None and asked < 1:
+            raise UserError("sweep.jobs", asked, "is no number of jobs", allowed="from 1, or null")
         ours = OmegaConf.select(base, "hydra.launcher._target_") == BASIC_LAUNCHER
         return Jobs(jobs, launcher=None if ours else launcher)
 
 
-def checked_n_jobs(value: object) -> int:
-    """Check `hydra.launcher.n_jobs`. Raises UserError."""
+def checked_n_jobs(value: object) -> int | None:
+    """Return `hydra.launcher.n_jobs`, None for -1. Raises UserError."""
     if isinstance(value, int) and (value >= 1 or value == -1):
-        return value
-    allowed = "a whole number from 1, or -1: one for each GPU, or for each core where there is none"
+        return value if value > 0 else None
+    allowed = "a whole number from 1, or -1: as many as the machine has room for"
     raise UserError("hydra.launcher.n_jobs", value, "is no number of jobs", allowed=allowed)
 
 

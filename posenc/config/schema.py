@@ -75,6 +75,9 @@ class SweepSettings:
     """How a sweep goes on, and what else belongs to it; not part of the settings of its jobs."""
 
     fail_fast: bool = MISSING
+    jobs: int | None = MISSING
+    slots: int = MISSING
+    stack: int = 1
     also: list[str] = field(default_factory=list)
 
 
@@ -128,7 +131,7 @@ class InstalledConfigs(SearchPathPlugin):
 class JoblibLauncher:
     """Several jobs of a sweep at once, by the name and the setting of Hydra's plug-in."""
 
-    n_jobs: int = -1  # one for each GPU, or for each core where there is none
+    n_jobs: int = -1  # as many as the machine has room for
 
 
 LAUNCHER = "joblib"
