@@ -237,7 +237,7 @@ def bench_command(
     repeats: Annotated[int, option("Pairs of timings for each figure.")] = 9,
     format: Annotated[str, choice("table", "markdown", "csv", "json")] = "table",
 ) -> None:
-    """Speed, memory and MFU: `posenc bench encoding=rope,alibi context_length=64,512`. Reads no corpus."""
+    """Speed and memory: `posenc bench encoding=rope,alibi context_length=64,512`. Reads no corpus."""
     from posenc.cli.bench import run_bench
 
     line = _line(context, overrides)
