@@ -123,7 +123,7 @@ def _jobs_of(command: str, line: CommandLine) -> Jobs:
             except UserError as error:
                 raise error.within(f"in the job {' '.join(overrides)}") from None
             jobs.append(ComposedJob(overrides, settings))
-        if (asked := jobs[0].settings["sweep"]["jobs"]) is not None and asked < 1:
+        if jobs and (asked := jobs[0].settings["sweep"]["jobs"]) is not None and asked < 1:
             raise UserError("sweep.jobs", asked, "is no number of jobs", allowed="from 1, or null")
         ours = OmegaConf.select(base, "hydra.launcher._target_") == BASIC_LAUNCHER
         return Jobs(jobs, launcher=None if ours else launcher)
