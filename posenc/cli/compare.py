@@ -15,9 +15,8 @@ from posenc.core.errors import UserError
 from posenc.core.paths import output_file
 from posenc.report.captions import EXPLAIN
 from posenc.report.charts import KIND, WIDTH, check_plot, save_plot
-from posenc.report.data import csv_lines
 from posenc.report.runs_table import unfinished_lines
-from posenc.report.writers import show, write
+from posenc.report.writers import csv_lines, show, write
 from posenc.results.cells import PROBES
 from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs, protocols_of
 from posenc.results.frame import seeds_table
