@@ -24,7 +24,7 @@ from rich.text import Text
 from posenc.config.compose import Jobs
 from posenc.core.errors import RunError, visible
 from posenc.core.machine import wait_for
-from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer, corpus_notes
+from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer, corpus_notes, vocabulary
 from posenc.data.corpus import known_figures
 from posenc.data.documents import SPLITS
 from posenc.data.hub import go_offline
@@ -245,7 +245,8 @@ def random_store(facts: CorpusFacts, tokenizer: Mapping[str, Any]) -> TokenStore
 def estimate(job: TrainJob, store: TokenStore, rates: Rates) -> Estimate:
     """Count what the run does; nothing of the model's size is made."""
     with torch.device("meta"):
-        model = build_decoder(job.settings, job.shape, store.vocab_size)
+        size = vocabulary(job.settings["data"].get("plant"), store)
+        model = build_decoder(job.settings, job.shape, size)
     counts, length = count_parameters(model), job.settings["context_length"]
     batch, shape = job.batch_windows * length, job.shape
     step = STEP * _forward(job, model, rates, length, batch, batch)
@@ -254,7 +255,7 @@ def estimate(job: TrainJob, store: TokenStore, rates: Rates) -> Estimate:
     kept = KEPT_A_WIDTH * shape.d_model + KEPT_A_SCORE * shape.n_heads * length
     return Estimate(
         parameters=counts,
-        vocab_size=store.vocab_size,
+        vocab_size=size,
         training_seconds=job.steps * (step + UPDATE_TIMES * counts["total"] * rates.times),
         evaluation_seconds=seconds,
         memory=16.0 * counts["total"] + number * batch * shape.n_layers * kept,
@@ -279,7 +280,8 @@ def _forward(
 
 def _evaluation(job: TrainJob, model: Decoder, store: TokenStore, rates: Rates) -> tuple[float, list[str]]:
     """Return the seconds of all passes, and what cannot be measured."""
-    one_layer = build_model(job.settings, replace(job.shape, n_layers=1), store.vocab_size)
+    size = vocabulary(job.settings["data"].get("plant"), store)
+    one_layer = build_model(job.settings, replace(job.shape, n_layers=1), size)
     subject, request = subject_and_request(job, one_layer, store)
     passes: dict[tuple[Any, ...], tuple[float, int]] = {}  # several protocols share a pass
     problems = []
