@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from posenc.report.against import against, tables
 from posenc.report.captions import label
 from posenc.report.table import cell_lines
 from posenc.results import Run, load_runs
 from posenc.results.cells import Cell
 from posenc.results.comparison import CompareRequest, Comparison, compare_runs
-from posenc.results.frame import against, tables
 from posenc.results.ranking import short_verdict
 from posenc.results.settings import where
 
@@ -184,7 +184,7 @@ def directions(words: str) -> str:
     runs: list[Run] = load_runs([ROOT / words.strip()])
     lines = ["| paper's table | changes beside ours | of the same sign |", "| --- | ---: | ---: |"]
     for table in tables():
-        rows = against(runs, table).rows
-        pairs = [(one.published_change or 0, one.measured_change or 0) for one in rows if one.difference]
+        rows = [row for row in against(runs, table)["rows"] if row["difference"]]
+        pairs = [(row["published_change"], row["measured_change"]) for row in rows]
         lines.append(f"| {table} | {len(pairs)} | {sum((a > 0) == (b > 0) for a, b in pairs)} |")
     return "\n".join(lines) + "\n"

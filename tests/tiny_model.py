@@ -13,7 +13,8 @@ import torch
 from posenc.data import TokenStore, WindowSampler, prepare
 from posenc.encodings import build_encoding
 from posenc.encodings.options import build_options, position_limits
-from posenc.model.decoder import Decoder, ModelShape, initialize
+from posenc.model.attention import Attention
+from posenc.model.decoder import Decoder, MakeAttention, ModelShape, initialize
 from posenc.training.loop import Progress, Trained, Training, alone, training
 from posenc.training.optimizer import Optimization
 
@@ -57,7 +58,12 @@ def tokens_of(folder: Path, tokenizer: dict[str, Any] | None = None) -> TokenSto
 
 
 def build(
-    encoding: str, store: TokenStore, seed: int = 0, positions: dict[str, Any] | None = None, **params: Any
+    encoding: str,
+    store: TokenStore,
+    seed: int = 0,
+    positions: dict[str, Any] | None = None,
+    attention: MakeAttention = Attention,
+    **params: Any,
 ) -> Decoder:
     """With its initial values."""
     drawn = positions or {"name": "contiguous"}
@@ -65,7 +71,7 @@ def build(
     shape = {"d_model": 32, "n_heads": 2, "head_dim": 16, "n_layers": 2, "train_length": T}
     own = build_encoding(encoding, **shape, **limits, **params)
     options = build_options(own.shape, own, positions=drawn, window=None, scale="none")
-    model = Decoder(SHAPE, store.vocab_size, own, options)
+    model = Decoder(SHAPE, store.vocab_size, own, options, attention)
     initialize(model, seed)
     return model
 

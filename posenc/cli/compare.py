@@ -6,7 +6,7 @@ import gc
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,11 @@ from posenc.core.errors import UserError
 from posenc.core.paths import output_file
 from posenc.report.captions import EXPLAIN
 from posenc.report.charts import KIND, WIDTH, check_plot, save_plot
-from posenc.report.data import csv_lines
 from posenc.report.runs_table import unfinished_lines
-from posenc.report.writers import show, write
+from posenc.report.writers import csv_lines, show, write
 from posenc.results.cells import PROBES
 from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs, protocols_of
-from posenc.results.frame import documents_table, seeds_table
+from posenc.results.frame import seeds_table
 from posenc.results.load import Run, load_runs
 from posenc.results.schema import HEADLINE, REFERENCE_PROTOCOL
 from posenc.results.selection import only, parse_multiple
@@ -34,7 +33,7 @@ class Output:
     """How a comparison is written."""
 
     format: str
-    per: str | None  # of the CSV: a line per cell, seed or document
+    per: str | None  # of the CSV: a line per cell or seed
     full: bool
     explain: bool  # the rules instead of a table
     against: str | None  # a paper's table
@@ -69,8 +68,7 @@ def run_compare(
     named = output.against is None and request.protocol in protocols_of(runs)
     runs = only(runs, **{**records, "length": length}, protocol=request.protocol if named else None)
     if output.against is not None:
-        from posenc.report.against import show_against
-        from posenc.results.frame import against
+        from posenc.report.against import against, show_against
 
         show_against(against(runs, output.against), output.format, sys.stdout)
     else:
@@ -81,13 +79,19 @@ def run_compare(
 
 def _check(request: CompareRequest, output: Output) -> None:
     """Refuse whatever can be seen to be wrong before runs are read."""
+    if output.against is not None:
+        plain, own = CompareRequest(), ("per", "full", "plot", "plot_kind", "plot_width", "html")
+        given = [
+            one.name for one in fields(request) if getattr(request, one.name) != getattr(plain, one.name)
+        ]
+        if given := given + [name for name in own if getattr(output, name)]:
+            problem = f"does not read --{given[0].replace('_', '-')}"
+            hint = "leave it out; --where, --length, --corpus, --split, --stride and --format are read"
+            raise UserError("--against", output.against, problem, hint=hint)
     if request.metric == "ppl" and request.baseline is not None:
         raise UserError("--baseline", request.baseline, "perplexities are not compared", allowed="nats, bpb")
     if output.per is not None and output.format != "csv":
         raise UserError("--per", output.per, "is for --format csv")
-    if output.against is not None and (request != CompareRequest() or output.plot or output.html):
-        problem = "decides by itself what is shown"
-        raise UserError("--against", output.against, problem, hint="leave out all but --where and --format")
     if output.plot is not None:
         width = WIDTH if output.plot_width is None else output.plot_width
         check_plot(Path(output.plot), output.plot_kind or KIND, width)
@@ -107,8 +111,7 @@ def _write(runs: Sequence[Run], request: CompareRequest, output: Output) -> None
         every = bool(request.columns)
         show(found, output.format, sys.stdout, runs=runs, full=output.full, every=every)
     else:
-        lines = seeds_table if output.per == "seed" else documents_table
-        write(csv_lines(lines(runs, request)), sys.stdout)
+        write(csv_lines(seeds_table(runs, request)), sys.stdout)
     if output.plot is not None:
         save_plot(Path(output.plot), output.plot_kind or KIND, runs, found, output.plot_width or WIDTH)
         say(f"wrote {output.plot}")

@@ -27,7 +27,7 @@ def one_of(*names: str) -> Callable[[str], list[str]]:
 
 
 def complete_table(incomplete: str) -> list[str]:
-    from posenc.results.frame import tables
+    from posenc.report.against import tables
 
     return _fitting(tables(), incomplete)
 

@@ -11,7 +11,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,25 +29,15 @@ from posenc.data.corpus import known_figures
 from posenc.data.documents import SPLITS
 from posenc.data.hub import go_offline
 from posenc.data.sources import is_streamed, pinned_identity
-from posenc.data.token_cache import smallest_dtype
 from posenc.evaluation.evaluate import plan_cells
-from posenc.evaluation.forward_cache import (
-    NotApplicableError,
-    OutOfMemoryError,
-    free_memory,
-    n_inputs,
-    window_losses,
-)
+from posenc.evaluation.forward_cache import NotApplicableError, free_memory, n_inputs
 from posenc.model.decoder import Decoder, count_parameters, forward_flops
-from posenc.report.captions import millions
 from posenc.report.writers import width_of
-from posenc.results.load import spoken_name
-from posenc.running.build import build_decoder, build_model
+from posenc.running.build import build_decoder
 from posenc.running.jobs import applicable, seed_by_seed, validated
 from posenc.running.measure import subject_and_request
 from posenc.running.run_directory import OPEN, run_state
 from posenc.running.train_job import TrainJob
-from posenc.training.checkpoint import KEPT
 from posenc.training.device import keep_freed_memory
 
 # Jobs that differ in these, or in train.lr, alone share one estimate.
@@ -58,35 +48,22 @@ TIMES_A_WIDTH, TIMES_A_SCORE = 135, 10
 CALLS_A_LAYER = 900  # of the smallest operation, as long as Python takes
 UPDATE_TIMES = 16  # for a parameter: clipping and the optimizer
 STEP = 3  # a step is a forward pass and a backward pass twice as long
-# A step beside nope's at T = 64 and 512 (docs/performance.md), where it is more than 1.1; between and beyond
-# by the logarithm.
-COSTS = {
-    "pope": (1.22, 1.22), "fire": (1.08, 1.4), "scale_invariant": (1.20, 1.32), "fox": (1.14, 1.42),
-    "shaw": (1.28, 1.43), "cable": (1.23, 1.6), "transformer_xl": (1.43, 1.68), "dynamic_bias": (1.03, 1.15),
-    "stick_breaking": (1.15, 1.74), "cope": (1.42, 2.5), "dape": (1.89, 4.8),
-}  # fmt: skip
 # Numbers that a step keeps for each of a layer's width, and for each pair of tokens and each head.
 KEPT_A_WIDTH, KEPT_A_SCORE = 19.0, 0.6
 CALIBRATION = 0.2  # seconds for each of the three rates
 NUMBERS = 1 << 20  # of a multiplication
 BYTES_A_TOKEN = 3.0  # of a vocabulary of some thousands, about
-MOST_TOKENS = 20_000_000  # of random ones
 
 
 @dataclass(frozen=True)
 class Estimate:
     """What one run takes, in seconds and bytes."""
 
-    parameters: Mapping[str, int]
-    vocab_size: int
+    parameters: int
     training_seconds: float
     evaluation_seconds: float
     memory: float
     problems: list[str]  # protocols and windows that cannot be measured
-
-    @property
-    def weight_bytes(self) -> int:
-        return 4 * self.parameters["total"]
 
 
 @dataclass(frozen=True)
@@ -133,7 +110,10 @@ def print_dry_run(composed: Jobs) -> int:
     """
     go_offline()
     for one in composed.jobs:
-        _refuse_to_fetch(one.settings["data"])
+        data = one.settings["data"]
+        if is_streamed(data) and known_figures(pinned_identity(data)) is None:
+            problem = f"data={data['name']} is not here yet, and a dry run fetches nothing"
+            raise RunError(problem, hint=f"posenc data prepare data={data['name']}")
     composed = seed_by_seed(applicable("train", composed))
     jobs = [validated("train", one.settings) for one in composed.jobs]
     known: dict[str, Estimate] = {}
@@ -143,77 +123,9 @@ def print_dry_run(composed: Jobs) -> int:
             kind = (job.precision, job.shape.d_model)
             if kind not in rates:
                 rates[kind] = Rates.measure(job)
-            known[key] = estimate(job, random_store(job.facts, job.settings["tokenizer"]), rates[kind])
+            known[key] = estimate(job, rates[kind])
         job.facts.loaded = None
     return _print([(job, known[_cost_key(job)]) for job in jobs])
-
-
-def _print(estimated: list[tuple[TrainJob, Estimate]]) -> int:
-    """Print the time of all, a row for each job, and the sizes of a single one."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("run", overflow="fold")
-    for head in ("parameters", "training", "evaluation", "memory"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("state")
-    total, code, device = 0.0, 0, estimated[0][0].device
-    here = psutil.Process().memory_info().rss if device.type == "cpu" else 0
-    free = free_memory() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
-    for job, found in estimated:
-        state = run_state(job.directory, job.settings["eval"])
-        if state == OPEN:
-            total += found.training_seconds + found.evaluation_seconds
-            state = "to run" if found.memory <= free else f"does not fit: {_mb(free)} free"
-            code = max(code, int(found.memory > free))
-        times = _about(found.training_seconds), _about(found.evaluation_seconds)
-        numbers = millions(found.parameters["total"]), *times, _mb(found.memory + here)
-        table.add_row(Text(visible(job.directory.name)), *numbers, state)
-    console = Console(width=width_of(sys.stdout), highlight=False)
-    how_many = "1 job" if len(estimated) == 1 else f"{len(estimated)} jobs, one after the other,"
-    console.print(Text(f"About {_about(total)} for {how_many} on {device}; nothing was written.\n"))
-    console.print(table)
-    for line in _details(*estimated[0], here) if len(estimated) == 1 else ():
-        console.print(Text(visible(line)))
-    for note in dict.fromkeys(note for job, _ in estimated for note in _notes(job)):
-        console.print(Text(visible(note)))
-    return code
-
-
-def _notes(job: TrainJob) -> list[str]:
-    longest, length = max(job.evaluation.windows), job.settings["context_length"]
-    return corpus_notes(job.facts, job.evaluation.split, longest, length)
-
-
-def _details(job: TrainJob, found: Estimate, here: int) -> list[str]:
-    """Return sizes, corpus and memory of one job as lines."""
-    length, shape, facts = job.settings["context_length"], job.shape, job.facts
-    batch_tokens = job.batch_windows * length
-    parts = ", ".join(f"{name} {n:,}" for name, n in found.parameters.items() if n and name != "total")
-    speed = f"{job.steps * batch_tokens / found.training_seconds:,.0f} tokens/s in {job.precision}"
-    return [
-        "",
-        f"run        {job.directory}",
-        f"parameters {found.parameters['total']:,}: {parts}",
-        f"shapes     {shape.n_layers} layers of width {shape.d_model}, {shape.n_heads} heads of "
-        f"{shape.head_dim}, vocabulary {found.vocab_size:,}",
-        f"training   {job.steps:,} steps, a batch is ({job.batch_windows}, {length}): "
-        f"{batch_tokens:,} tokens; {speed}",
-        f"corpus     {facts.name}: {sum(map(len, facts.sizes.values())):,} documents, "
-        f"{sum(facts.sizes['train']) / 1e6:,.1f} MB to train on, fingerprint {facts.fingerprint[:8]}",
-        f"evaluation {', '.join(job.evaluation.protocols)} at {', '.join(map(str, job.evaluation.windows))} "
-        "tokens",
-        f"memory     {_mb(found.memory + here)}: weights {_mb(found.weight_bytes)}, optimizer "
-        f"{_mb(2 * found.weight_bytes)}" + (f", Python and torch {_mb(here)}" if here else ""),
-        f"disk       {_mb(KEPT * 3 * found.weight_bytes)} for {KEPT} checkpoints, about 1 MB for results",
-        *(f"cannot     {problem}" for problem in found.problems),
-    ]
-
-
-def _refuse_to_fetch(data: Mapping[str, Any]) -> None:
-    """Raise RunError for a corpus that would have to be fetched, or noted down, to be looked at."""
-    pinned = pinned_identity(data)
-    if is_streamed(data) and known_figures(pinned) is None:
-        problem = f"data={data['name']} is not here yet, and a dry run fetches nothing"
-        raise RunError(problem, hint=f"posenc data prepare data={data['name']}")
 
 
 def _cost_key(job: TrainJob) -> str:
@@ -223,8 +135,50 @@ def _cost_key(job: TrainJob) -> str:
     return json.dumps(settings, sort_keys=True, default=str)
 
 
-def random_store(facts: CorpusFacts, tokenizer: Mapping[str, Any]) -> TokenStore:
-    """Return random tokens in documents of the corpus's lengths."""
+def _print(estimated: list[tuple[TrainJob, Estimate]]) -> int:
+    """Print the time of all, a row for each job, and what a single one does."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("run", overflow="fold")
+    for head in ("parameters", "training", "evaluation", "memory"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("state")
+    total, code, device = 0.0, 0, estimated[0][0].device
+    here = psutil.Process().memory_info().rss if device.type == "cpu" else 0
+    free = free_memory() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+    lines = []
+    for job, found in estimated:
+        state = run_state(job.directory, job.settings["eval"])
+        if state == OPEN:
+            total += found.training_seconds + found.evaluation_seconds
+            state = "to run" if found.memory <= free else f"does not fit: {_mb(free)} free"
+            code = max(code, int(found.memory > free))
+        times = _about(found.training_seconds), _about(found.evaluation_seconds)
+        row = f"{found.parameters:,}", *times, _mb(found.memory + here)
+        table.add_row(Text(visible(job.directory.name)), *row, state)
+        length, windows = job.settings["context_length"], job.evaluation.windows
+        lines += corpus_notes(job.facts, job.evaluation.split, max(windows), length)
+    if len(estimated) == 1:
+        speed = f"{job.steps * job.batch_windows * length / found.training_seconds:,.0f} tokens/s"
+        lines = [
+            "",
+            f"run        {job.directory}",
+            f"training   {job.steps:,} steps, a batch is ({job.batch_windows}, {length}): "
+            f"{job.batch_windows * length:,} tokens; {speed} in {job.precision}",
+            f"evaluation {', '.join(job.evaluation.protocols)} at {', '.join(map(str, windows))} tokens",
+            *(f"cannot     {problem}" for problem in found.problems),
+            *lines,
+        ]
+    console = Console(width=width_of(sys.stdout), highlight=False)
+    how_many = "1 job" if len(estimated) == 1 else f"{len(estimated)} jobs, one after the other,"
+    console.print(Text(f"About {_about(total)} for {how_many} on {device}; nothing was written.\n"))
+    console.print(table)
+    for line in dict.fromkeys(lines):
+        console.print(Text(visible(line)))
+    return code
+
+
+def lengths_alone(facts: CorpusFacts, tokenizer: Mapping[str, Any]) -> TokenStore:
+    """Return a store whose documents have the corpus's lengths, in one and the same token."""
     if tokenizer["name"] == "bpe":  # building it would train it, and keep it
         vocab_size = int(tokenizer["vocab_size"])
     else:
@@ -233,69 +187,54 @@ def random_store(facts: CorpusFacts, tokenizer: Mapping[str, Any]) -> TokenStore
     splits, start = {}, 0
     for name in SPLITS:
         lengths = (np.array(facts.sizes[name], dtype=np.int64) / each).astype(np.int64)
-        lengths = lengths[np.cumsum(lengths) <= max(MOST_TOKENS // 3, lengths[:1].sum())]
-        starts = start + np.cumsum(lengths) - lengths
-        splits[name] = Split([str(i) for i in range(len(lengths))], starts, lengths)
+        splits[name] = Split(
+            list(map(str, range(len(lengths)))), start + np.cumsum(lengths) - lengths, lengths
+        )
         start += int(lengths.sum())
-    dtype = smallest_dtype(vocab_size)
-    tokens = np.random.default_rng(0).integers(0, vocab_size, size=max(1, start), dtype=dtype)
+    tokens = np.broadcast_to(np.uint8(0), max(1, start))  # of one byte, whatever the corpus's size
     return TokenStore(tokens, None, facts.fingerprint, vocab_size, dict(tokenizer), splits)
 
 
-def estimate(job: TrainJob, store: TokenStore, rates: Rates) -> Estimate:
+def estimate(job: TrainJob, rates: Rates) -> Estimate:
     """Count what the run does; nothing of the model's size is made."""
+    store = lengths_alone(job.facts, job.settings["tokenizer"])
     with torch.device("meta"):
         size = vocabulary(job.settings["data"].get("plant"), store)
         model = build_decoder(job.settings, job.shape, size)
-    counts, length = count_parameters(model), job.settings["context_length"]
+    parameters, length = count_parameters(model)["total"], job.settings["context_length"]
     batch, shape = job.batch_windows * length, job.shape
-    step = STEP * _forward(job, model, rates, length, batch, batch)
-    seconds, problems = _evaluation(job, model, store, rates)
-    number = 2.5 if job.precision == "bf16" else 4.0  # bytes: some stay in float32
-    kept = KEPT_A_WIDTH * shape.d_model + KEPT_A_SCORE * shape.n_heads * length
-    return Estimate(
-        parameters=counts,
-        vocab_size=size,
-        training_seconds=job.steps * (step + UPDATE_TIMES * counts["total"] * rates.times),
-        evaluation_seconds=seconds,
-        memory=16.0 * counts["total"] + number * batch * shape.n_layers * kept,
-        problems=problems,
-    )
-
-
-def _forward(
-    job: TrainJob, model: Decoder, rates: Rates, window: int, n_tokens: float, batch_tokens: int
-) -> float:
-    """Return the seconds of forward passes over `n_tokens` tokens, in windows of `window`."""
-    shape = job.shape
-    times = TIMES_A_WIDTH * shape.d_model + TIMES_A_SCORE * shape.n_heads * window
-    seconds = n_tokens * (forward_flops(model, window) * rates.flop + shape.n_layers * times * rates.times)
-    seconds += n_tokens / max(batch_tokens, window) * shape.n_layers * CALLS_A_LAYER * rates.call
-    doublings = max(0.0, math.log2(window / 64))
-    for name in (spoken_name(job.settings["encoding"]) or "").split("+"):
-        short, long = COSTS.get(name, (1.0, 1.0))
-        seconds *= short + (long - short) * doublings / 3
-    return seconds
-
-
-def _evaluation(job: TrainJob, model: Decoder, store: TokenStore, rates: Rates) -> tuple[float, list[str]]:
-    """Return the seconds of all passes, and what cannot be measured."""
-    size = vocabulary(job.settings["data"].get("plant"), store)
-    one_layer = build_model(job.settings, replace(job.shape, n_layers=1), size)
-    subject, request = subject_and_request(job, one_layer, store)
-    passes: dict[tuple[Any, ...], tuple[float, int]] = {}  # several protocols share a pass
+    step = STEP * _forward(model, rates, length, batch, batch)
+    subject, request = subject_and_request(job, model, store)
+    passes: dict[tuple[Any, ...], float] = {}  # several protocols share a pass
     problems = []
     for cell in plan_cells(subject, request, job.evaluation.protocols):
         targets = getattr(cell.plan, "block", None) or getattr(cell.plan, "stride", None) or cell.window
         try:
-            window_losses(subject, store.tokens.__getitem__, 0, cell.window, targets)  # of no window
-            inputs = n_inputs(subject.effective_encoding(cell.window), cell.window, targets)
-        except (NotApplicableError, OutOfMemoryError) as reason:
+            inputs = n_inputs(model.effective_encoding, cell.window, targets)
+        except NotApplicableError as reason:
             problems.append(f"{cell.module.NAME} at {cell.window}: {reason}")
             continue
-        passes[inputs, cell.plan.hash] = cell.plan.tokens(cell.window) * inputs / cell.window, inputs
-    batch = job.evaluation.batch_tokens
-    return sum(_forward(job, model, rates, window, n, batch) for n, window in passes.values()), problems
+        tokens = cell.plan.tokens(cell.window) * inputs / cell.window
+        passes[inputs, cell.plan.hash] = _forward(model, rates, inputs, tokens, job.evaluation.batch_tokens)
+    number = 2.5 if job.precision == "bf16" else 4.0  # bytes: some stay in float32
+    kept = KEPT_A_WIDTH * shape.d_model + KEPT_A_SCORE * shape.n_heads * length
+    return Estimate(
+        parameters=parameters,
+        training_seconds=job.steps * (step + UPDATE_TIMES * parameters * rates.times),
+        evaluation_seconds=sum(passes.values()),
+        memory=16.0 * parameters + number * batch * shape.n_layers * kept,
+        problems=problems,
+    )
+
+
+def _forward(model: Decoder, rates: Rates, window: int, n_tokens: float, batch_tokens: int) -> float:
+    """Return the seconds of forward passes over `n_tokens` tokens, in windows of `window`."""
+    shape = model.shape
+    times = TIMES_A_WIDTH * shape.d_model + TIMES_A_SCORE * shape.n_heads * window
+    seconds = n_tokens * (forward_flops(model, window) * rates.flop + shape.n_layers * times * rates.times)
+    seconds += n_tokens / max(batch_tokens, window) * shape.n_layers * CALLS_A_LAYER * rates.call
+    short, long = model.effective_encoding.cost
+    return seconds * (short + (long - short) * max(0.0, math.log2(window / 64)) / 3)
 
 
 def _about(seconds: float) -> str:

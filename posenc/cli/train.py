@@ -65,14 +65,15 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs) -> int:
     """Validate all jobs, then run them; return the exit code. Raises UserError, RunError."""
     from hydra.core.utils import configure_log
 
-    from posenc.running.jobs import applicable, run_job, seed_by_seed
+    from posenc.running.jobs import applicable, run_job, run_stack, seed_by_seed
+    from posenc.running.signals import STACK
     from posenc.running.sweep import fails_fast, named_sweep, run_sweep
     from posenc.training.distributed import current
 
     if composed.sweep:
         if current().size > 1:
             problem = "torchrun makes several processes of one run, not of a sweep"
-            hint = "one torchrun for each run; or -m without torchrun: hydra/launcher=joblib"
+            hint = "one torchrun for each run; or -m without torchrun"
             raise UserError("-m", None, problem, hint=hint)
         fails_fast(composed)
     composed = current().in_turn(lambda: applicable(command, composed))
@@ -80,6 +81,8 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs) -> int:
         configure_log(composed.config.hydra.job_logging, composed.config.hydra.verbose)
         return run_job(command, composed.jobs[0])
     with named_sweep(composed.jobs):
+        if STACK in os.environ:
+            return run_stack(composed)
         composed = seed_by_seed(composed)
         if composed.launcher is None:
             return run_sweep(command, line, composed)

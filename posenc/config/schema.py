@@ -85,6 +85,9 @@ class SweepSettings:
     """How a sweep goes on, and what else belongs to it; not part of the settings of its jobs."""
 
     fail_fast: bool = MISSING
+    jobs: int | None = MISSING
+    slots: int = MISSING
+    stack: int = 1
     also: list[str] = field(default_factory=list)
 
 
@@ -134,21 +137,9 @@ class InstalledConfigs(SearchPathPlugin):
             search_path.append("posenc-installed", f"file://{folder}")
 
 
-@dataclass
-class JoblibLauncher:
-    """Several jobs of a sweep at once, by the name and the setting of Hydra's plug-in."""
-
-    n_jobs: int = -1  # one for each GPU, or for each core where there is none
-
-
-LAUNCHER = "joblib"
-
-
 def register_schemas() -> None:
     """Make the schemas and the installed packages' YAML known to Hydra; safe to call again."""
     Plugins.instance().register(InstalledConfigs)
     store = ConfigStore.instance()
     store.store(name="train_schema", node=TrainConfig)
     store.store(name="eval_schema", node=EvalConfig)
-    if f"{LAUNCHER}.yaml" not in store.list("hydra/launcher"):  # hydra-joblib-launcher may be installed
-        store.store(group="hydra/launcher", name=LAUNCHER, node=JoblibLauncher)

@@ -10,9 +10,10 @@ import sys
 import weakref
 from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+import psutil
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
@@ -22,12 +23,43 @@ from posenc.core.paths import cache_dir
 
 log = logging.getLogger(__name__)
 
+SMALL_MODEL = 20_000_000  # weights up to which a second thread gives less than a second job
+
 
 def usable_cores() -> int:
     """Return how many cores this process may keep busy, by its binding and its container's quota."""
     from loky import cpu_count
 
     return int(cpu_count())
+
+
+def threads_for(weights: int, cores: int) -> int:
+    """Return the threads of one of several jobs, by its model's size: the most tokens for the machine in all.
+
+    Not by what is free: a job's sums come out in the same order whatever runs beside it.
+    """
+    return min(cores, 1 if weights < SMALL_MODEL else 4)
+
+
+def free_memory(root: Path = Path("/")) -> int:
+    """Return the bytes this process may still take: of the machine and of its control groups (v2)."""
+    free = [psutil.virtual_memory().available]
+    own = _found(root / "proc/self/cgroup", r"^0::/(.*)$") or ""
+    for inside in (PurePosixPath(own), *PurePosixPath(own).parents):
+        folder = root / "sys/fs/cgroup" / inside
+        limit, used = (_found(folder / name, r"^(\d+)$") for name in ("memory.max", "memory.current"))
+        if limit is not None and used is not None:
+            cached = _found(folder / "memory.stat", r"^inactive_file (\d+)$") or "0"  # given back first
+            free.append(max(0, int(limit) - int(used) + int(cached)))
+    return min(free)
+
+
+def _found(path: Path, pattern: str) -> str | None:
+    try:
+        found = re.search(pattern, path.read_text(encoding="utf-8"), re.M)
+    except OSError:
+        return None
+    return found[1] if found else None
 
 
 def wait_for(device: torch.device) -> None:

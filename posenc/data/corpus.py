@@ -41,6 +41,7 @@ class CorpusFacts:
     fingerprint: str  # over all documents and their splits
     train_fingerprint: str  # over the training split: what a tokenizer is trained on
     sizes: dict[str, list[int]] = field(repr=False)  # bytes of each document, by id
+    copies: dict[str, int]  # of each split's documents how many have the text of a training document
     notes: list[str]  # what was not read, and how documents were made, a line each
     identity: dict[str, Any]
     data: dict[str, Any] = field(repr=False)
@@ -72,7 +73,7 @@ def read_facts(data: Mapping[str, Any]) -> CorpusFacts:
         documents = sources.read_documents(data, notes)
         known = _figures_of(documents, notes)
     identity = pinned or {"name": data["name"], "fingerprint": known["fingerprint"]}
-    figures = {key: known[key] for key in ("fingerprint", "train_fingerprint", "sizes", "notes")}
+    figures = {key: known[key] for key in ("fingerprint", "train_fingerprint", "sizes", "copies", "notes")}
     facts = CorpusFacts(data["name"], **figures, identity=identity, data=dict(data), loaded=documents)
     if pinned is not None and is_new:
         prepare(data, BYTES, facts)  # keeps the text: no tokenizer after this one needs the network
@@ -86,11 +87,16 @@ def _figures_of(documents: list[Document], notes: Notes) -> dict[str, Any]:
     by_split = {name: [d for d in documents if d.split == name] for name in SPLITS}
     trained = {d.text for d in by_split["train"]}
     copies = {name: sum(d.text in trained for d in by_split[name]) for name in SPLITS[1:]}
-    told = [f"{name}: {number_of(n, 'document')} as in training" for name, n in copies.items() if n]
+    told = [
+        f"also in the training split: {n:,} of {number_of(len(by_split[name]), f'{name} document')}"
+        for name, n in copies.items()
+        if n
+    ]
     return {
         "fingerprint": fingerprint_of(documents),
         "train_fingerprint": fingerprint_of(by_split["train"]),
         "sizes": {name: [len(d.text) for d in mine] for name, mine in by_split.items()},
+        "copies": copies,
         "notes": notes.text() + told,
     }
 
@@ -154,8 +160,8 @@ def inspect(
 
     `split` is the one to evaluate on, `needed_tokens` the longest window there + 1; without `context_length`
     only that split is checked. A document has at most as many tokens as bytes, so what is refused here cannot
-    work; `check_lengths` is the exact test. Raises UserError for wrong settings, an empty split, or documents
-    that are too short.
+    work; `check_lengths` is the exact test. Raises UserError for wrong settings, an empty split, a split that
+    repeats the training text, or documents that are too short.
     """
     check_tokenizer(tokenizer)
     facts = read_facts(data)
@@ -165,6 +171,9 @@ def inspect(
             problem = f"the {each} split is empty (documents: {counts})"
             hint = "splits hold whole documents: give more text, or larger shares in data.split"
             raise UserError("data", facts.name, problem, hint=hint)
+    if context_length is not None and facts.copies.get(split) == len(facts.sizes[split]):
+        problem = f"every document of the {split} split has the text of a training document"
+        raise UserError("data", facts.name, problem, hint="give documents that differ")
     check_lengths(facts, split=split, needed_tokens=needed_tokens, context_length=context_length)
     return facts
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 SPLITS = ("train", "validation", "test")
 # ` = Title = ` opens an article of WikiText; its sections have two or more signs on each side
 TITLE = re.compile(r" = [^=\n]+ = ?\n?")
+HEADING = re.compile(r"(#{1,6}) \S")
+FENCE = re.compile(r" {0,3}(```|~~~)")
 LEAST_SECTIONS = 30  # with fewer a split may be empty, or hold too few documents for an interval
 CHUNKS, LEAST_CHUNK = 200, 4096  # how many, and characters of each: 40 test documents of a book of 1 MB
 
@@ -105,12 +107,35 @@ def articles(lines: Iterable[str]) -> list[str]:
     return _joined([row if row.endswith("\n") else row + "\n" for row in rows], _titles(rows))
 
 
-def sections(text: str) -> tuple[list[str], str]:
-    """Cut the text of one file, and say how: at WikiText's titles where there are enough, else in chunks."""
+def sections(text: str, *, markdown: bool = False) -> tuple[list[str], str]:
+    """Cut the text of one file, and say how: at its headings where there are enough, else in chunks.
+
+    Of Markdown's levels the highest with enough headings is taken, those above it included.
+    """
     rows = re.findall(r"[^\n]*\n|[^\n]+", text)
     if len(starts := _titles(rows)) >= LEAST_SECTIONS:
         return _joined(rows, starts), "cut at ' = Title = ' lines"
+    levels = _heading_levels(rows) if markdown else {}  # elsewhere a `#` is a comment
+    for level in sorted(set(levels.values())):
+        starts = []
+        for row in (row for row, found in levels.items() if found <= level):
+            # a heading right after another one ("# Part", "## Chapter") opens no document of its own
+            if not starts or any(line.strip() for line in rows[starts[-1] + 1 : row]):
+                starts.append(row)
+        if len(starts) >= LEAST_SECTIONS:
+            return _joined(rows, starts), f"cut at its headings ({'#' * level})"
     return _chunks(text), "cut in chunks: data.separator sets where"
+
+
+def _heading_levels(rows: Sequence[str]) -> dict[int, int]:
+    """Return the level of each row that is a Markdown heading; in fenced code a `#` is a comment."""
+    levels, fence = {}, None
+    for i, row in enumerate(rows):
+        if mark := FENCE.match(row):
+            fence = mark[1] if fence is None else None if fence == mark[1] else fence
+        elif fence is None and (heading := HEADING.match(row)):
+            levels[i] = len(heading[1])
+    return levels
 
 
 def _titles(rows: Sequence[str]) -> list[int]:

@@ -58,7 +58,8 @@ def read(
         elif mark and mark in text:
             documents += _parts(name, text.split(mark))
         elif mark is None and len(texts) == 1:
-            pieces, how = sections(text.decode())
+            is_markdown = file.name.lower().removesuffix(".gz").endswith(".md")
+            pieces, how = sections(text.decode(), markdown=is_markdown)
             notes.lines.append(f"{visible(name)} is {number_of(len(pieces), 'document')}, {how}")
             documents += _parts(name, [piece.encode() for piece in pieces])
         else:

@@ -33,6 +33,7 @@ class CoPE(Encoding):
     learned = "((max(1, min(64, T//4)) if p_max is None else p_max) + 1)*D*(1 if shared else L)"
     relative = True
     uses_positions = False
+    cost = (1.53, 2.73)
 
     def __init__(self, shape: Shape, *, p_max: int | None, shared: bool) -> None:
         super().__init__(shape)

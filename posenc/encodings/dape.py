@@ -30,6 +30,7 @@ class DAPE(Encoding):
     )
     learned = "L*(hidden*(3*H + 1) + H) + (2*H if bias == 'kerple_log' else 0)"
     relative = True
+    cost = (1.83, 4.57)
 
     def __init__(self, shape: Shape, *, bias: Literal["kerple_log", "alibi"], hidden: int) -> None:
         super().__init__(shape)

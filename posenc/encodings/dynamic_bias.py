@@ -22,6 +22,7 @@ class DynamicBias(Encoding):
     past_training = "defined everywhere; beyond T the network extrapolates linearly in its input"
     learned = "hidden*hidden + 3*hidden + hidden*H + H"
     relative = True
+    cost = (1.09, 1.16)
 
     def __init__(self, shape: Shape, *, hidden: int, log_distance: bool) -> None:
         super().__init__(shape)

@@ -28,6 +28,7 @@ class FIRE(Encoding):
     acts_on = "bias"
     past_training = "the input stays in [0, 1]: longer texts stretch the learned curve"
     learned = "(33*H + 66)*(1 if shared else L)"
+    cost = (1.11, 1.43)
 
     def __init__(self, shape: Shape, *, threshold: float | None, shared: bool) -> None:
         super().__init__(shape)

@@ -23,6 +23,7 @@ class FoX(CumulativeGates):
     past_training = "defined everywhere; the far past fades as fast as the gates forget"
     learned = "L*H*(d + 1)"
     zero_init = ("offset",)
+    cost = (1.2, 1.73)
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)

@@ -18,6 +18,7 @@ class KerpleLog(Kerple):
     formula = "score_ij - a_h log(1 + b_h (i - j)), a_h, b_h > 0 learned"
     past_training = "defined everywhere; the penalty grows with the logarithm of the distance"
     starts_below: ClassVar = {"a": 2.0, "b": 1.0}
+    cost = (1.06, 1.17)
 
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
         a, b = above(self.a, KERPLE_FLOOR)[:, None], above(self.b, KERPLE_FLOOR)[:, None]  # (H, 1)

@@ -19,6 +19,7 @@ class KerplePower(Kerple):
     formula = "score_ij - a_h (i - j)^b_h, a_h > 0, 0 < b_h <= 2 learned"
     past_training = "defined everywhere; heads with a large exponent see a short past only"
     starts_below: ClassVar = {"a": 1.0, "b": MOST}
+    cost = (1.07, 1.24)
 
     def raw(self, name: str, value: Tensor) -> Tensor:
         return raw_between(value, KERPLE_FLOOR, MOST) if name == "b" else super().raw(name, value)

@@ -27,6 +27,7 @@ class PoPE(Encoding):
     learned = "L*H*D"
     zero_init = ("delta",)
     relative = True
+    cost = (1.22, 1.26)
 
     def __init__(self, shape: Shape, *, base: float) -> None:
         super().__init__(shape)

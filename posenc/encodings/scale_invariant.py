@@ -34,6 +34,7 @@ class ScaleInvariant(Rotary):
     past_training = "defined everywhere; each decade of distances gets about the same share"
     learned = "0"
     refuses: Mapping[str, str] = {"attention.scale": "its a_r is such a scale already"}
+    cost = (1.2, 1.52)
 
     def __init__(self, shape: Shape, *, tau: float, base: float, fraction: float, layout: Layout) -> None:
         at_least(SMALLEST, tau=tau)

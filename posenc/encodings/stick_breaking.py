@@ -30,6 +30,7 @@ class StickBreaking(Encoding):
     relative = True
     uses_positions = False
     refuses: Mapping[str, str] = {"attention.scale": "there is no softmax to scale"}
+    cost = (1.2, 2.39)
 
     def __init__(self, shape: Shape, *, remainder: Literal["none", "self"]) -> None:
         super().__init__(shape)

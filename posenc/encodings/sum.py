@@ -6,6 +6,7 @@ another. `encoding=sum encoding.parts=[alibi,rope]`; a part with parameters of i
 Parts that both rotate, both draw positions, or both replace the softmax or the values are refused.
 """
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -42,6 +43,8 @@ class Composed(Encoding):
         biased = self._having("bias", "distance_bias")
         self.penalty = bool(biased) and all(part.penalty for part in biased)
         self.uses_positions = any(part.uses_positions for part in parts)
+        short, long = zip(*(part.cost for part in parts), strict=True)
+        self.cost = math.prod(short), math.prod(long)
         self.decouples = all(part.decouples for part in parts)
 
     @cached_property

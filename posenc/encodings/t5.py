@@ -37,6 +37,7 @@ class T5(Encoding):
     learned = "buckets*H"
     zero_init = ("table",)
     relative = True
+    cost = (1.06, 1.17)
 
     def __init__(self, shape: Shape, *, buckets: int, max_distance: int | None) -> None:
         super().__init__(shape)

@@ -29,6 +29,7 @@ class TransformerXL(Encoding):
     learned = "L*(H*D*d + 2*H*D)"
     zero_init = ("u", "v")
     relative = True
+    cost = (1.69, 2.1)
 
     def __init__(self, shape: Shape, *, base: float) -> None:
         super().__init__(shape)

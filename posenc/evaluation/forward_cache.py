@@ -6,19 +6,16 @@ longest windows of `nonoverlapping`, as does `sliding` with a stride of a whole 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posenc.core.machine import LiveTensors
+from posenc.core.machine import LiveTensors, free_memory
 from posenc.core.seeds import generator_for
 from posenc.data import Split, TokenStore
 from posenc.encodings.base import Encoding
@@ -247,27 +244,6 @@ def memory_needed(make_pass: Callable[[int], object], window: int) -> float:
     squared = max(0.0, (two - 2 * one) / (2 * n**2))
     linear = two / (2 * n) - squared * 2 * n
     return linear * window + squared * window**2
-
-
-def free_memory(root: Path = Path("/")) -> int:
-    """Return the bytes this process may still take: of the machine and of its control groups (v2)."""
-    free = [psutil.virtual_memory().available]
-    own = _found(root / "proc/self/cgroup", r"^0::/(.*)$") or ""
-    for inside in (PurePosixPath(own), *PurePosixPath(own).parents):
-        folder = root / "sys/fs/cgroup" / inside
-        limit, used = (_found(folder / name, r"^(\d+)$") for name in ("memory.max", "memory.current"))
-        if limit is not None and used is not None:
-            cached = _found(folder / "memory.stat", r"^inactive_file (\d+)$") or "0"  # given back first
-            free.append(max(0, int(limit) - int(used) + int(cached)))
-    return min(free)
-
-
-def _found(path: Path, pattern: str) -> str | None:
-    try:
-        found = re.search(pattern, path.read_text(encoding="utf-8"), re.M)
-    except OSError:
-        return None
-    return found[1] if found else None
 
 
 def block_sums(

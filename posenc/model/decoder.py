@@ -36,6 +36,11 @@ class ModelShape:
     def head_dim(self) -> int:
         return self.d_model // self.n_heads
 
+    @property
+    def weights(self) -> int:
+        """The weights of the blocks, without what an encoding adds."""
+        return self.n_layers * (4 + 2 * self.mlp_ratio) * self.d_model**2
+
 
 class Mlp(nn.Module):
     """Two linear maps with a squared ReLU between them (Primer, arXiv 2109.08668)."""
@@ -79,7 +84,7 @@ class Decoder(nn.Module):
         options: Sequence[Encoding] = (),
         attention: MakeAttention = Attention,
     ) -> None:
-        """`attention(d_model, n_heads, layer)` makes that of a block; ValueError for parameters out of range."""
+        """`attention(d_model, n_heads, layer)` makes a block's; ValueError for parameters out of range."""
         super().__init__()
         self.shape = shape
         self.vocab_size = vocab_size
@@ -87,8 +92,8 @@ class Decoder(nn.Module):
         self.options = nn.ModuleList(options)
         # in a tuple, so that its parameters are not registered under a second name
         self._effective = (Composed(encoding.shape, (encoding, *options)) if options else encoding,)
-        # Also the output map. `initialize` fills it: drawn on the meta device, as in every check of a command,
-        # torch would import its compiler (2 s).
+        # Also the output map. `initialize` fills it: drawn on the meta device, as in every check, torch would
+        # import its compiler (2 s).
         self.embedding = nn.Embedding.from_pretrained(torch.empty(vocab_size, shape.d_model), freeze=False)
         self.blocks = nn.ModuleList(Block(shape, layer, attention) for layer in range(shape.n_layers))
         self.norm = nn.RMSNorm(shape.d_model)

@@ -56,7 +56,8 @@ def rms_norm_for_product(x: Tensor, weight: Tensor) -> Tensor:
     if torch.compiler.is_compiling() or not torch.is_autocast_enabled(device):
         return rms_norm(x, weight)
     dtype = torch.get_autocast_dtype(device)
-    return _RmsNorm.apply(x, weight, dtype) if device == "cpu" else rms_norm(x, weight).to(dtype)
+    own = device == "cpu" and not _plain
+    return _RmsNorm.apply(x, weight, dtype) if own else rms_norm(x, weight).to(dtype)
 
 
 class _RmsNorm(torch.autograd.Function):

@@ -1,50 +1,135 @@
-"""Write a comparison beside a published table."""
+"""Put a comparison beside a published table; `results/published.csv` has a row for each printed number."""
 
 from __future__ import annotations
 
-import dataclasses
+import csv
+import functools
 import json
-from typing import TextIO
+import math
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any, TextIO
 
 from posenc.core.errors import UserError
 from posenc.report.captions import millions
 from posenc.report.table import CellText, Report, Table
 from posenc.report.writers import color_of, markdown, terminal, width_of, write
-from posenc.results.frame import Entry, PaperComparison
-from posenc.results.schema import SCHEMA_VERSION, printed, printed_change
+from posenc.results.comparison import CompareRequest, compare_runs, protocols_of
+from posenc.results.load import Run
+from posenc.results.schema import HEADLINE, INFLATED, SCHEMA_VERSION, printed, printed_change
 from posenc.results.settings import as_text
 
 FORMATS = ("table", "markdown", "json")
 HEADS = ["encoding", "T there", "length", "published", "change", "measured", "change", "difference"]
+# The published length nearest to one of ours stands beside it up to this ratio: alibi-table2 goes from 3 to 5
+# times 512 tokens, and 2512 is its length for our 4x. Each such pair is printed with both.
+NEAR = math.log(1.25)
+PROTOCOLS = (HEADLINE, "sliding", INFLATED)  # that score text in windows of a length, as the papers do
 
 
-def show_against(found: PaperComparison, format: str, stream: TextIO) -> None:
+@functools.cache
+def published() -> tuple[dict[str, Any], ...]:
+    """Return every published number, in the order of the file, with `nats` per token of its tokenizer."""
+    text = files("posenc.results").joinpath("published.csv").read_text(encoding="utf-8")
+    rows: list[dict[str, Any]] = list(csv.DictReader(text.splitlines()))
+    for row in rows:
+        row |= {"train_length": int(row["train_length"]), "eval_length": int(row["eval_length"])}
+        row |= {"value": float(row["value"]), "multiple": row["eval_length"] / row["train_length"]}
+        row["nats"] = math.log(row["value"]) if row["metric"] == "ppl" else row["value"]
+    return tuple(rows)
+
+
+def tables() -> list[str]:
+    """Return the names of the tables."""
+    return list(dict.fromkeys(row["table"] for row in published()))
+
+
+def against(runs: Sequence[Run], table: str) -> dict[str, Any]:
+    """Put the runs beside a published table, by the protocol that comes nearest to the paper's.
+
+    Where no run was measured by that one, by the next of PROTOCOLS. Of the runs that can share a ranking, the
+    most; a row with options of its own is not the paper's. Return both sides' settings, notes, and `rows`:
+    losses and changes in nats per token, null where one side has none. Raises UserError.
+    """
+    rows = [row for row in published() if row["table"] == table]
+    if not rows:
+        raise UserError("--against", table, "there is no such table", allowed=tables())
+    nearest = next((name for name in PROTOCOLS if rows[0]["protocol"].startswith(name)), HEADLINE)
+    there = protocols_of(runs)
+    protocol = next((name for name in (nearest, *PROTOCOLS) if name in there), HEADLINE)
+    comparison, *others = compare_runs(runs, CompareRequest(protocol))
+    cells = {
+        (row.label.split(" (beyond")[0], cell.multiple): cell for row in comparison.rows for cell in row.cells
+    }
+    missing = sorted({row["encoding"] for row in rows} - {label for label, _ in cells})
+    notes = []
+    if not rows[0]["protocol"].startswith(protocol):
+        notes.append(f"protocols differ: {rows[0]['protocol']} there, {protocol} here")
+    if missing:
+        notes.append(f"published and not measured: {', '.join(missing)}")
+    if others:
+        notes.append(f"not compared: {len(others)} more tables of runs with other settings")
+    measured = [column.multiple for column in comparison.columns]
+    bases = {(row["encoding"], row["train_length"]): row for row in rows if row["multiple"] == 1}
+    entries = []
+    for row in sorted(rows, key=lambda one: (one["train_length"], one["encoding"], one["eval_length"])):
+        own = [one["multiple"] for one in rows if one["train_length"] == row["train_length"]]
+        multiple = _place(row["multiple"], own, measured)
+        cell = cells.get((row["encoding"], multiple or 0))
+        base = bases.get((row["encoding"], row["train_length"]))
+        change = None if base is None or base is row else row["nats"] - base["nats"]
+        ours = None if cell is None or multiple == 1 else cell.change
+        entry = {"encoding": row["encoding"], "train_length": row["train_length"]}
+        entry |= {"published_length": row["eval_length"], "published": row["value"]}
+        entry |= {"published_change": change, "multiple": multiple}
+        entry |= {"measured": None if cell is None else cell.mean, "measured_change": ours}
+        entry["measured_spread"] = None if cell is None or ours is None else cell.change_spread
+        entry["difference"] = None if change is None or ours is None else ours - change
+        entries.append(entry)
+    keys = ("paper", "arxiv", "parameters", "corpus", "protocol", "metric")
+    theirs = {key: " | ".join(dict.fromkeys(row[key] for row in rows)) for key in keys}
+    sides = {"table": table, "published": theirs, "measured": comparison.header}
+    return {**sides, "notes": notes, "rows": entries}
+
+
+def _place(multiple: float, published: Sequence[float], measured: Sequence[float]) -> float | None:
+    """Return the measured multiple of T beside which a published one stands: each the other's nearest."""
+
+    def nearest(of: float, among: Sequence[float]) -> float:
+        return min(among, key=lambda one: abs(math.log(one / of)), default=math.inf)
+
+    place = nearest(multiple, measured)
+    both = nearest(place, published) == multiple if measured else False
+    return place if both and abs(math.log(place / multiple)) <= NEAR else None
+
+
+def show_against(found: dict[str, Any], format: str, stream: TextIO) -> None:
     """Print to a stream. Raises UserError for a format that is not in FORMATS."""
     match format:
         case "table":
-            text = terminal([report_of(found)], width_of(stream), color_of(stream))
+            text = terminal([_report(found)], width_of(stream), color_of(stream))
         case "markdown":
-            text = markdown([report_of(found)])
+            text = markdown([_report(found)])
         case "json":
-            document = {"schema_version": SCHEMA_VERSION, **dataclasses.asdict(found)}
+            document = {"schema_version": SCHEMA_VERSION, **found}
             text = json.dumps(document, indent=2, allow_nan=False) + "\n"
         case _:
             raise UserError("--format", format, "no such format with --against", allowed=FORMATS)
     write(text, stream)
 
 
-def report_of(found: PaperComparison) -> Report:
+def _report(found: dict[str, Any]) -> Report:
     """Return both sides' settings and a line for each published number at a length that was measured."""
-    theirs, ours = found.published, found.measured
-    shown = [row for row in found.rows if row.multiple is not None]
+    theirs, ours = found["published"], found["measured"]
+    shown = [row for row in found["rows"] if row["multiple"] is not None]
     size = " to ".join(dict.fromkeys(map(millions, ours["parameters"] or [])))
-    hidden = len(found.rows) - len(shown)
+    hidden = len(found["rows"]) - len(shown)
     return Report(
-        facts=[f"{found.table} beside these runs"],
+        facts=[f"{found['table']} beside these runs"],
         answer="",
         tables=[Table(HEADS, [[CellText(text) for text in _texts(row)] for row in shown])],
         notes=[
-            *found.notes,
+            *found["notes"],
             *([f"{hidden} more published numbers, at lengths that were not measured"] if hidden else []),
             f"published: {theirs['paper']} (arXiv {theirs['arxiv'] or 'none'}), {theirs['parameters']} "
             f"parameters, {theirs['corpus']}, {theirs['protocol']}, {theirs['metric']}",
@@ -58,13 +143,13 @@ def report_of(found: PaperComparison) -> Report:
     )
 
 
-def _texts(row: Entry) -> list[str]:
+def _texts(row: dict[str, Any]) -> list[str]:
     """Return the cells of a line; `-` where nobody measured, empty where there is nothing to say."""
-    changes = (row.published_change, row.measured_change, row.difference)
+    changes = [row[key] for key in ("published_change", "measured_change", "difference")]
     published, measured, difference = ("" if one is None else printed_change(one, "nats") for one in changes)
-    if row.measured_spread is not None:
-        measured += f"±{printed(row.measured_spread, 'nats')}"
-    mean = "-" if row.measured is None else printed(row.measured, "nats")
-    length = f"{row.multiple:.3g}x = {row.published_length}"
-    head = [row.encoding, str(row.train_length), length, f"{row.published:g}"]
+    if row["measured_spread"] is not None:
+        measured += f"±{printed(row['measured_spread'], 'nats')}"
+    mean = "-" if row["measured"] is None else printed(row["measured"], "nats")
+    length = f"{row['multiple']:.3g}x = {row['published_length']}"
+    head = [row["encoding"], str(row["train_length"]), length, f"{row['published']:g}"]
     return [*head, published, mean, measured, difference]

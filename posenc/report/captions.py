@@ -211,15 +211,6 @@ def answer(comparison: Comparison, curve: CurveSummary | None = None) -> str:
     )
 
 
-def run_headline(run: Run) -> str:
-    """Return the answer of one run in a sentence, for trackers; empty without a number."""
-    measured = protocols_of([run])
-    if run.problem is not None or not measured:
-        return ""
-    (comparison,) = compare_runs([run], CompareRequest(measured[0], allow_mixed=True))
-    return answer(comparison, curve_of([run]))
-
-
 def curve_of(runs: Sequence[Run]) -> CurveSummary | None:
     """Return the summary of the curves over positions of runs that are one row; None without."""
     if "positions" not in protocols_of(runs):

@@ -26,7 +26,6 @@ from posenc.report.series import (
     Point,
     band_is,
     context_points,
-    measured,
     missing,
     panel_titles,
     per_bit,
@@ -34,7 +33,7 @@ from posenc.report.series import (
     source,
     training_points,
 )
-from posenc.results.cells import PROBES, short_note
+from posenc.results.cells import short_note
 from posenc.results.comparison import Column, Comparison
 from posenc.results.load import Run
 from posenc.results.schema import printed, printed_change
@@ -42,10 +41,8 @@ from posenc.results.schema import printed, printed_change
 PLOTS = {
     "context": "loss against context",
     "change": "change against the loss at T, against context",
-    "positions": "loss by position in one long context",
     "heatmap": "change against T by encoding and context",
     "training": "training loss against tokens",
-    "probes": "induction and far-copy against context",
 }
 KIND = "context"  # where none is asked for
 FORMATS = ("png", "svg", "pdf")
@@ -95,12 +92,7 @@ class Chart:
 
 
 def chart(kind: str, runs: Sequence[Run], comparisons: Sequence[Comparison], names: Names) -> Chart | None:
-    """Return the chart of a kind (a key of PLOTS), a panel for each comparison; None without a number.
-
-    Raises UserError where nobody has measured its protocol.
-    """
-    if kind in ("positions", "probes"):
-        comparisons = measured(PROBES if kind == "probes" else [kind], kind, runs, comparisons)
+    """Return the chart of a kind (a key of PLOTS), a panel for each comparison; None without a number."""
     titles = panel_titles(comparisons)
     panels = list(zip(comparisons, titles, strict=True))
     if kind == "heatmap":
@@ -138,7 +130,6 @@ def chart(kind: str, runs: Sequence[Run], comparisons: Sequence[Comparison], nam
     few = len(found.rows) <= MOST_BANDS
     words = [source(comparisons), *words, band_is(comparisons) if few else "Without bands: too many lines."]
     found.notes = [" ".join(filter(None, words)), *missing(comparisons, names)]
-    found.own_scales = kind == "probes"
     return found
 
 

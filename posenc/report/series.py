@@ -8,14 +8,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from posenc.core.errors import UserError, visible
+from posenc.core.errors import visible
 from posenc.report.captions import facts_of, label, length, millions, plural, short_label
 from posenc.report.colors import Style, styles_of
 from posenc.report.table import cell_lines
 from posenc.results.cells import Cell
-from posenc.results.comparison import CompareRequest, Comparison, Row, compare_runs
+from posenc.results.comparison import Comparison, Row
 from posenc.results.load import Run, losses_of
-from posenc.results.schema import HEADLINE
 
 LONGEST_NAME = 44  # characters
 MOST_REASONS = 14  # rows named below a chart
@@ -166,32 +165,6 @@ def runs_of(comparison: Comparison, runs: Sequence[Run]) -> list[Run]:
     """Return those of `runs` that are in its rows."""
     paths = {path for row in comparison.rows for path in row.runs}
     return [run for run in runs if str(run.path) in paths]
-
-
-def measured(
-    protocols: Sequence[str], kind: str, runs: Sequence[Run], comparisons: Sequence[Comparison]
-) -> list[Comparison]:
-    """Compare the same runs by other protocols, in nats, where they have them; the same rows.
-
-    Raises UserError where none has.
-    """
-    found = []
-    for protocol in protocols:
-        for one in comparisons:
-            members = runs_of(one, runs)
-            if (one.header["protocol"], one.header["metric"]) == (protocol, "nats"):
-                found.append(one)
-            elif any(record["protocol"] == protocol for run in members for record in run.records):
-                (other,) = compare_runs(members, CompareRequest(protocol, allow_mixed=True))
-                shown = {(row.extend, path) for row in one.rows for path in row.runs}
-                same = [row for row in other.rows if any((row.extend, path) in shown for path in row.runs)]
-                other.rows, other.header["group"] = same, one.header["group"]
-                found.append(other)
-    if not found:
-        hint = f"measure it: posenc eval run=DIR 'eval.protocols=[{','.join([HEADLINE, *protocols])}]'"
-        problem = f"no run has measured {' or '.join(protocols)}"
-        raise UserError("--plot-kind", kind, problem, hint=hint)
-    return found
 
 
 def per_bit(comparison: Comparison, runs: Sequence[Run]) -> float | None:

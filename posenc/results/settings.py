@@ -62,11 +62,6 @@ def options_of(settings: Mapping[str, str]) -> list[str]:
     return [f"{word}={value}" for word, (value, default) in chosen.items() if value != default]
 
 
-def is_option(key: str) -> bool:
-    """Return whether a setting belongs to the groups of options."""
-    return key.startswith(("attention.", "positions."))
-
-
 # Knobs that earlier records do not have, with the value that they stand for.
 EARLIER: dict[str, dict[str, Any]] = {
     "ntk_by_parts": {"ramp": "turns"},

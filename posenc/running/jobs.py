@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from posenc.config.compose import ComposedJob, Jobs, frozen
 from posenc.config.overrides import is_hydras
 from posenc.core.console import say
-from posenc.core.errors import RunError, UserError
+from posenc.core.errors import RunError, UserError, first_line
 from posenc.running.signals import IF_HELD, SWEEP, debugging
 
 if TYPE_CHECKING:
@@ -112,6 +112,29 @@ def run_job(command: str, composed: ComposedJob, *, in_sweep: bool = False) -> i
     if outcome.exit_code == 0 and current().is_first and not in_sweep and SWEEP not in os.environ:
         show_run(job.directory, outcome.records)
     return outcome.exit_code
+
+
+def run_stack(composed: Jobs) -> int:
+    """Train the jobs as one model, then measure each; return 0, 1 if one fails, or the code of a signal."""
+    from posenc.running.signals import StopFlag
+    from posenc.running.train_job import train_steps
+    from posenc.training.stacked import train_stacked
+
+    def said(error: Exception) -> None:
+        say(f"trained one after the other, as they cannot share a pass: {first_line(error)}")
+
+    with StopFlag() as stop:
+        jobs = [
+            validated("train", dict(one.settings, train={**one.settings["train"], "compile": "false"}))
+            for one in composed.jobs
+        ]
+        words = [[o for o in one.overrides if not is_hydras(o)] for one in composed.jobs]
+        ends = train_stacked([train_steps(*one, stop) for one in zip(jobs, words, strict=True)], said)
+    failed = [(job, end) for job, end in zip(jobs, ends, strict=True) if isinstance(end, Exception)]
+    for job, error in failed:
+        text = error.text() if isinstance(error, UserError | RunError) else f"{type(error).__name__}: {error}"
+        say(f"{job.directory.name}: {text}")
+    return stop.exit_code or int(bool(failed))
 
 
 def _log(directory: Path | None, reason: str) -> None:

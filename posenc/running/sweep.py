@@ -8,6 +8,7 @@ may be finished.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -22,17 +23,17 @@ from pathlib import Path
 from typing import Any
 
 from posenc.config.compose import ComposedJob, Jobs, frozen
-from posenc.config.overrides import CommandLine
+from posenc.config.overrides import CommandLine, key_of
 from posenc.core.console import PROGRESS, clock, say
 from posenc.core.errors import UserError, visible
-from posenc.core.machine import usable_cores
+from posenc.core.machine import free_memory, threads_for, usable_cores
 from posenc.report.captions import length, millions
 from posenc.report.writers import show_runs
-from posenc.results.load import last_metrics, load_runs, run_summary
+from posenc.results.load import last_metrics, load_runs, run_summary, spoken_name
 from posenc.results.schema import REFERENCE_PROTOCOL
 from posenc.running.jobs import validated
 from posenc.running.run_directory import DIVERGED, FINISHED, LOG, holder_of, is_held, read_status, run_state
-from posenc.running.signals import CODES, IF_HELD, PARENT, SWEEP, WAIT, setting, to_take_over
+from posenc.running.signals import CODES, IF_HELD, PARENT, STACK, SWEEP, WAIT, setting, to_take_over
 from posenc.training.device import resolve_device
 
 WAITING, RUNNING, INTERRUPTED, NOT_STARTED = "waiting", "running", "interrupted", "not started"
@@ -44,6 +45,7 @@ BETWEEN = 1.0  # seconds between two looks at runs that others hold
 STATUS_SECONDS = 10.0  # between two lines on how far a running job is
 LAST_LINES = 2.0  # seconds to read on: what a job leaves behind may hold its output open for ever
 OUT_OF_MEMORY = "out of memory, if nobody did that: fewer jobs at once, a smaller batch or model"
+PROCESS, BYTES = 6e8, 40  # memory of a process with torch, and for each weight: values, moments, batches
 THREADS, GPUS = "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"
 
 
@@ -61,6 +63,9 @@ class Job:
     reason: str | None = None
     began: float = 0.0
     trained: int = 0  # tokens before it began
+    threads: int = 1
+    memory: float = 0.0  # bytes it needs, about
+    env: dict[str, str] = field(default_factory=dict)
     gpu: str | None = None
     said: deque[str] = field(default_factory=lambda: deque(maxlen=20))  # its last lines
     process: subprocess.Popen[str] | None = None
@@ -116,11 +121,11 @@ class Job:
 
 
 class WorkerPool:
-    """Run jobs, `at_once` at a time, which share `cores` and `gpus`; `lock` is the name of what they hold."""
+    """Run jobs, `at_once` at a time, on `gpus` if they ask for one; `lock` is the name of what they hold."""
 
     def __init__(self, jobs: Sequence[Job], *, lock: str = "run", fail_fast: bool = False) -> None:
         self.jobs, self.lock, self.fail_fast = jobs, lock, fail_fast
-        self.at_once, self.cores = 1, 1
+        self.at_once = 1
         self.gpus: Sequence[str] = ()
         self.failed = False
         self.received: list[int] = []  # signals, in order
@@ -184,7 +189,7 @@ class WorkerPool:
         own[PARENT] = str(os.getpid())
         job.process = process = subprocess.Popen(
             list(job.words),
-            env={**os.environ, **given, **own},
+            env={**os.environ, **given, **own, **job.env},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             encoding="utf-8",
@@ -205,9 +210,7 @@ class WorkerPool:
 
     def _share(self, job: Job) -> dict[str, str]:
         """Return the environment that gives a job its threads and, on `cuda`, the least busy GPU."""
-        if self.at_once == 1:
-            return {}
-        given = {} if os.environ.get(THREADS) else {THREADS: str(max(1, self.cores // self.at_once))}
+        given = {} if os.environ.get(THREADS) else {THREADS: str(job.threads)}
         job.gpu = None
         if job.device == "cuda" and self.gpus:
             used = [other.gpu for other in self._in(RUNNING)]
@@ -262,15 +265,12 @@ def visible_gpus() -> list[str]:
     return named[:count] if named else [str(i) for i in range(count)]
 
 
-def jobs_at_once(n_jobs: int, devices: Sequence[str], cores: int, gpus: int) -> int:
-    """Return how many jobs run at once, from `hydra.launcher.n_jobs` and the `devices` they run on.
-
-    -1: one for each GPU, or on a CPU for each core: one thread a job gives the most tokens in all (measured:
-    docs/clusters.md).
-    """
-    if n_jobs > 0:
-        return n_jobs
-    return cores if all(device == "cpu" for device in devices) else max(1, gpus)
+def jobs_at_once(jobs: Sequence[Job], cores: int, free: float, gpu_jobs: int) -> int:
+    """Return how many jobs the machine has room for: by cores and free memory, or `gpu_jobs` on GPUs."""
+    by_memory = free // max(job.memory for job in jobs)
+    if any(job.device != "cpu" for job in jobs):
+        return int(max(1, min(gpu_jobs, by_memory)))
+    return int(max(1, min(cores // max(job.threads for job in jobs), by_memory)))
 
 
 @contextmanager
@@ -286,7 +286,7 @@ def fails_fast(composed: Jobs) -> bool:
     """Return `sweep.fail_fast`. Raises UserError where another launcher than posenc's runs the jobs."""
     asked = any(job.settings.get("sweep", {}).get("fail_fast") for job in composed.jobs)
     if asked and composed.launcher is not None:
-        hint = "only the launchers basic and joblib can stop what has not begun"
+        hint = "Slurm cannot be told to stop what has not begun"
         raise UserError("sweep.fail_fast", "true", "is not for this launcher", hint=hint)
     return bool(asked)
 
@@ -306,13 +306,18 @@ def run_sweep(command: str, line: CommandLine, composed: Jobs, launch: Launch | 
     if launch is not None and left:
         received = launch(left)
     elif left:
-        pool = WorkerPool(jobs, lock=LOCKS[command], fail_fast=fails_fast(composed))
-        if composed.n_jobs != 1:
-            pool.cores, pool.gpus = usable_cores(), visible_gpus()
-            most = jobs_at_once(composed.n_jobs, [job.device for job, _ in left], pool.cores, len(pool.gpus))
-            pool.at_once = min(most, len({job.place for job, _ in left}))
-        pool.run()
-        received = CODES[signal.Signals(pool.received[0])] if pool.received else 0
+        how = composed.jobs[0].settings["sweep"]
+        stacks = stacks_of(command, line, left, how["stack"])
+        for some in (stacks, jobs) if stacks else (jobs,):  # what a stack leaves unfinished goes on alone
+            pool = WorkerPool(some, lock=LOCKS[command], fail_fast=fails_fast(composed))
+            pool.gpus = visible_gpus()
+            room = jobs_at_once(some, usable_cores(), free_memory(), how["slots"] * len(pool.gpus))
+            most = how["jobs"] or room
+            pool.at_once = min(most, len({job.place for job in some if job.state == WAITING}) or 1)
+            pool.run()
+            received = CODES[signal.Signals(pool.received[0])] if pool.received else 0
+            if received:
+                break
     show_tables(command, composed.jobs)
     for text in failures(jobs):
         say(text)
@@ -328,8 +333,7 @@ def jobs_of(command: str, line: CommandLine, composed: list[ComposedJob]) -> lis
     -P: no module of the working folder takes the place of an installed one. hydra.mode: a preset may ask for
     a sweep, and a job is never one.
     """
-    config_dir = [] if line.config_dir is None else ["--config-dir", line.config_dir]
-    program = [sys.executable, "-P", "-m", "posenc", command, *config_dir]
+    cores = usable_cores()
     shared = set.intersection(*(set(job.overrides) for job in composed))
     jobs = []
     for i, one in enumerate(composed, 1):
@@ -339,14 +343,70 @@ def jobs_of(command: str, line: CommandLine, composed: list[ComposedJob]) -> lis
         jobs.append(
             Job(
                 name=f"[{i}/{len(composed)}] {visible(label)}",
-                words=[*program, *one.overrides, "hydra.mode=RUN"],
+                words=[*_program(command, line), *one.overrides, "hydra.mode=RUN"],
                 place=checked.directory,
                 device=str(resolve_device(str(one.settings["device"]))),
                 tokens=checked.settings["train"]["tokens"] if command == "train" else None,
                 evaluation=checked.settings["eval"] if command == "train" else None,
+                threads=threads_for(checked.shape.weights, cores),
+                memory=PROCESS + BYTES * checked.shape.weights,
             )
         )
     return jobs
+
+
+def _program(command: str, line: CommandLine) -> list[str]:
+    config_dir = [] if line.config_dir is None else ["--config-dir", line.config_dir]
+    return [sys.executable, "-P", "-m", "posenc", command, *config_dir]
+
+
+def stacks_of(
+    command: str, line: CommandLine, left: Sequence[tuple[Job, ComposedJob]], size: int
+) -> list[Job]:
+    """Return jobs that train up to `size` of the others as one model; [] for a size of 1.
+
+    Those that differ by their seed alone, or by their learning rate alone.
+    """
+    stacks, rest = [], list(left) if size > 1 and command == "train" else []
+    for key in ("seed", "train.lr"):
+        alike: dict[str, list[tuple[Job, ComposedJob]]] = {}
+        for job, one in rest:
+            settings = json.loads(frozen(one.settings))
+            if key == "seed":
+                settings.pop("seed")
+            else:
+                settings["train"].pop("lr")
+            alike.setdefault(json.dumps(settings), []).append((job, one))
+        rest = []
+        for members in alike.values():
+            for some in (members[i : i + size] for i in range(0, len(members), size)):
+                if len(some) == 1:
+                    rest += some
+                else:
+                    stacks.append(_stack(command, line, key, some))
+    return stacks
+
+
+def _stack(command: str, line: CommandLine, key: str, members: list[tuple[Job, ComposedJob]]) -> Job:
+    first, one = members[0]
+    values = [_value(member.settings, key) for _, member in members]
+    swept = f"{key}={','.join(map(str, values))}"
+    others = [word for word in one.overrides if key_of(word) != key]
+    return Job(
+        name=f"[{len(members)} as one] {visible(spoken_name(one.settings['encoding']))} {swept}",
+        words=[*_program(command, line), "-m", *others, swept, "sweep.also=[]"],
+        place=first.place,
+        device=first.device,
+        tokens=first.tokens,
+        threads=first.threads,
+        memory=first.memory * len(members),
+        env={STACK: "1"},
+    )
+
+
+def _value(settings: dict[str, Any], key: str) -> Any:
+    group, _, name = key.rpartition(".")
+    return settings[group][name] if group else settings[name]
 
 
 def losses_text(place: Path) -> str:

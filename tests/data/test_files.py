@@ -116,10 +116,15 @@ def test_bad_lines_say_where(tmp_path: Path, line: str, key: str, says: str) -> 
 PARTS = [f"part {i} naïve\n\nmore of it\n" for i in range(40)]
 WIKI = "".join(f" = Title {i} = \n\n{part}\n" for i, part in enumerate(PARTS))
 
+MARKDOWN = "before\n" + "".join(
+    f"# Part {i}\n\n## Chapter {i}.0\ntext\n\n## Chapter {i}.1\n```\n# comment\n```\n" for i in range(20)
+)
+
 
 @pytest.mark.parametrize(
     ("name", "text", "count", "first", "how"),
     [
+        ("a.md", MARKDOWN, 41, "before", "cut at its headings (##)"),
         ("wiki.raw", WIKI, 40, " = Title 0 = ", "cut at ' = Title = ' lines"),
         ("code.txt", "".join(f"# comment {i:04d}\n" for i in range(1600)), 6, "# comment", "cut in chunks"),
         ("few.md", "# One\n" + "line of text\n" * 800, 3, "# One", "cut in chunks"),

@@ -118,7 +118,9 @@ def test_lines_of_a_data_set_become_articles_and_a_folder_is_known_by_its_text(
     assert ids == [f"{split}/0000000{i}" for split in ("test", "train", "validation") for i in (0, 1)]
     facts = read_facts(data)
     assert facts.identity == {"name": "wikitext2", "fingerprint": facts.fingerprint}
-    assert facts.notes == [f"{split}: 2 documents as in training" for split in ("validation", "test")]
+    assert facts.notes == [
+        f"also in the training split: 2 of 2 {split} documents" for split in ("validation", "test")
+    ]
     assert absolute_data(data)["repository"] == str(folder)
 
 

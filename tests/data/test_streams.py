@@ -11,7 +11,7 @@ import pytest
 from corpora import BPE, BYTES, conf, documents_of, story
 
 from posenc.core.errors import RunError, UserError
-from posenc.data import prepare, read_facts, sources
+from posenc.data import inspect, prepare, read_facts, sources
 from posenc.data.documents import fingerprint_of
 
 Repository = Callable[..., Path]
@@ -66,6 +66,16 @@ def test_it_is_streamed_once_for_all_tokenizers(
             sizes = store.bytes_between(some.starts, some.starts + some.lengths)
             assert sizes.tolist() == [len(d.text) for d in mine]
     assert stores[0].document("train", 7).tobytes() == story(7).encode()
+
+
+def test_a_test_split_that_only_repeats_the_training_text_is_refused(repository: Repository) -> None:
+    texts = [story(i) for i in range(60)]
+    data = conf("tinystories", repository=str(repository(rows={"train": texts, "validation": texts[:20]})))
+    with pytest.raises(UserError, match="has the text of a training document"):
+        inspect(data, BYTES, split="test", needed_tokens=9, context_length=8)
+    facts = inspect(data, BYTES, split="test", needed_tokens=9, context_length=None)  # `eval` may
+    count = len(facts.sizes["test"])
+    assert f"also in the training split: {count} of {count} test documents" in facts.notes
 
 
 def test_a_pinned_stream_is_known_without_asking_again(

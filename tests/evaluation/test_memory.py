@@ -12,10 +12,11 @@ import pytest
 import torch
 from tiny_model import T
 
-from posenc.core.machine import LiveTensors
+from posenc.core import machine as machine_module
+from posenc.core.machine import LiveTensors, free_memory
 from posenc.encodings.base import Encoding
 from posenc.evaluation import forward_cache
-from posenc.evaluation.forward_cache import EvalContext, free_memory, memory_needed
+from posenc.evaluation.forward_cache import EvalContext, memory_needed
 from posenc.results.schema import Record
 
 Measured = Callable[..., dict[tuple[str, int], Record]]
@@ -79,7 +80,7 @@ def test_free_memory_is_the_least_of_machine_and_group(
     tmp_path: Path, group: dict[str, str], free: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = SimpleNamespace(available=20_480_000_000)
-    monkeypatch.setattr(forward_cache.psutil, "virtual_memory", lambda: machine)
+    monkeypatch.setattr(machine_module.psutil, "virtual_memory", lambda: machine)
     for name, text in {"proc/self/cgroup": "0::/a\n", **group}.items():
         path = tmp_path / (name if "cgroup" in name else f"sys/fs/cgroup/{name}")
         path.parent.mkdir(parents=True, exist_ok=True)

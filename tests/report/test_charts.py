@@ -92,14 +92,12 @@ def test_the_charts_have_the_comparisons_numbers_and_margins(
     assert style_of("rope").color in plot_bytes("svg", "context", *found).decode()
 
 
-def test_positions_and_probes_are_of_the_same_runs(swept: Path) -> None:
-    found = given(swept, rows=("rope", "alibi"))
-    curve = points(chart_of("positions", found), "rope")
+def test_other_protocols_are_drawn_alike(swept: Path) -> None:
+    curve = points(chart_of("context", given(swept, protocol="positions")), "rope")
     assert [x * T for x in curve] == pytest.approx([8, 16, 32, 48, 64, 96, 128, 256, 512], abs=1e-3)
     assert list(curve.values()) == pytest.approx([1.1 + i / 10 for i in range(9)])
-    probes = chart_of("probes", found)
-    assert probes.panels == ["induction", "far-copy"] and probes.own_scales
-    assert list(points(probes, "rope", "far-copy").values()) == pytest.approx([2.4, 2.8, 5.2])
+    probes = chart_of("context", given(swept, protocol="far-copy"))
+    assert list(points(probes, "rope").values()) == pytest.approx([2.4, 2.8, 5.2])
 
 
 def test_the_heat_map_prints_its_numbers_and_reasons(tmp_path: Path) -> None:
@@ -174,8 +172,6 @@ def test_the_same_runs_give_the_same_bytes(swept: Path) -> None:
         ("none/x.png", "context", 5, "there is no folder"),
         ("x.png", "heat", 5, "--plot-kind=heat: no such plot\n(.*\n)*  did you mean: heatmap"),
         ("x.png", "context", math.nan, "not a width\n  allowed: inches from 1 to 40"),
-        ("x.png", "positions", 5, "--plot-kind=positions: no run has measured positions\n  measure it"),
-        ("x.png", "probes", 5, "no run has measured induction or far-copy"),
         ("x.png", "training", 5, "no run has logged losses"),
     ],
 )

@@ -17,7 +17,7 @@ from fake_runs import MULTIPLES, T, compared, edit_json, positions, record, writ
 from tiny import ROOT
 
 from posenc.core.errors import UserError
-from posenc.report.captions import answer, run_headline
+from posenc.report.captions import answer
 from posenc.report.runs_table import unfinished_lines
 from posenc.report.writers import FORMATS, render, show, show_runs, tex
 from posenc.results import load_runs
@@ -88,7 +88,6 @@ def test_a_run_of_the_study_is_one_screen(monkeypatch: pytest.MonkeyPatch) -> No
     assert lines[4].split() == ["context", "32", "64", "=", "T", "128", "256", "512"]
     assert [line.split()[0] for line in lines[5:9]] == ["loss", "change", "95%", "verdict"]
     assert "1 seed: the CI covers documents, not training randomness" in text
-    assert lines[2] == run_headline(run)
 
 
 def test_six_encodings_are_one_screen(sweep: Path) -> None:

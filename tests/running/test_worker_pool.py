@@ -14,9 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from posenc.config.compose import checked_n_jobs, compose_jobs
-from posenc.config.overrides import parse
-from posenc.core.errors import UserError
+from posenc.core.machine import threads_for
 from posenc.running import sweep as module
 from posenc.running.run_directory import FINISHED
 from posenc.running.signals import CODES
@@ -155,8 +153,9 @@ def test_each_job_gets_its_share_of_threads_and_the_least_busy_gpu(
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     jobs = jobs_of(tmp_path, *[""] * 6, device="cuda")
     pool = WorkerPool(jobs)
-    assert pool._share(jobs[0]) == {}  # alone it has the machine
-    pool.at_once, pool.cores, pool.gpus = 3, 8, ["5", "GPU-a"]
+    for job in jobs:
+        job.threads = 2
+    pool.at_once, pool.gpus = 3, ["5", "GPU-a"]
 
     def given(i: int) -> str | None:
         share = pool._share(jobs[i])
@@ -173,18 +172,18 @@ def test_each_job_gets_its_share_of_threads_and_the_least_busy_gpu(
     assert "OMP_NUM_THREADS" not in pool._share(jobs[5])
 
 
-def test_how_many_at_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_many_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    assert jobs_at_once(-1, ["cpu", "cpu"], cores=6, gpus=2) == 6
-    assert jobs_at_once(-1, ["cuda", "cpu"], cores=6, gpus=2) == 2
-    assert jobs_at_once(-1, ["mps"], cores=6, gpus=0) == 1
-    assert [jobs_at_once(n, ["cuda"], cores=6, gpus=2) for n in (1, 4)] == [1, 4]
-    for wrong in (0, -2, 1.5, "two", None, [2]):
-        with pytest.raises(UserError, match="n_jobs"):
-            checked_n_jobs(wrong)
-    several = compose_jobs("train", parse(["-m", "hydra/launcher=joblib", "seed=0,1"]))
-    assert several.launcher is None and several.n_jobs == -1
+    cpu, gpu = jobs_of(tmp_path, ""), jobs_of(tmp_path, "", "", device="cuda")
+    for job in [*cpu, *gpu]:
+        job.memory = 1e9
+    assert jobs_at_once(cpu, cores=6, free=1e12, gpu_jobs=0) == 6
+    assert jobs_at_once(cpu, cores=6, free=3.5e9, gpu_jobs=0) == 3
+    assert jobs_at_once([*cpu, *gpu], cores=6, free=1e12, gpu_jobs=4) == 4
+    cpu[0].threads = 4
+    assert jobs_at_once(cpu, cores=6, free=1e12, gpu_jobs=0) == 1
+    assert [threads_for(n, 8) for n in (800_000, 100_000_000)] == [1, 4]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert visible_gpus() == ["0", "1"]

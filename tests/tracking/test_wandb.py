@@ -63,6 +63,27 @@ def test_a_key_is_found_where_wandb_finds_it(home: Path, monkeypatch: pytest.Mon
     assert has_key()
 
 
+@pytest.mark.parametrize(
+    ("environment", "file", "found"),
+    [("disabled", "online", 0), ("offline", "online", 1), (None, "disabled", 0), (None, "offline", 1)],
+)
+def test_the_users_mode_counts(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    environment: str | None, file: str, found: int,
+) -> None:  # fmt: skip
+    """WANDB_MODE, before the settings file, where `tracking.mode` is auto; a key changes nothing."""
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    if environment is not None:
+        monkeypatch.setenv("WANDB_MODE", environment)
+    (home / ".config" / "wandb").mkdir(parents=True)
+    (home / ".config" / "wandb" / "settings").write_text(f"[default]\nmode = {file}\n")
+    tracked = begin("wandb", tmp_path / "run")
+    tracked.log({"loss": 1.0}, 1)
+    tracked.finish("finished")
+    assert len(offline_runs(tmp_path / "run")) == found
+    assert ("W&B is offline (as asked)" in caplog.text) == bool(found)
+
+
 def test_online_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WANDB_BASE_URL", "http://user:word@wandb.example:8080/")
     with pytest.raises(UserError) as caught:

@@ -1,5 +1,6 @@
 """The loop: the same numbers again, also stopped and continued; no update that is not finite."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tiny_model import OPTIMIZATION, STEPS, T, build, on_disk, run
 from posenc.core.paths import conf_dir
 from posenc.core.seeds import generator_for
 from posenc.data import TokenStore, WindowSampler
+from posenc.model.mla import LatentAttention
 from posenc.training.loop import Progress
 from posenc.training.optimizer import build_optimizer, learning_rate
 
@@ -127,22 +129,35 @@ def test_what_is_not_finite_stops_before_the_update(store: TokenStore, tmp_path:
 
 QUICK = {"rope", "learned", "t5", "fox", "dape", "sum"}  # a family each
 ENCODINGS = [
-    pytest.param(path.stem, "adamw", marks=[] if path.stem in QUICK else [pytest.mark.slow])
+    pytest.param(path.stem, {}, {}, marks=[] if path.stem in QUICK else [pytest.mark.slow])
     for path in sorted((conf_dir() / "encoding").glob("*.yaml"))
 ]
 
 
-@pytest.mark.parametrize(("encoding", "optimizer"), [*ENCODINGS, ("t5", "muon")])
+RANDOMIZED = {"name": "randomized", "max": None, "dense": False}
+LATENT = partial(LatentAttention, kv_rank=None, q_rank=None, rope_dim=16)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "how", "model"),
+    [
+        *ENCODINGS,
+        pytest.param("t5", {"name": "muon"}, {}, id="muon"),
+        pytest.param("t5", {"precision": "bf16"}, {}, id="bf16"),
+        pytest.param("rope", {}, {"attention": LATENT}, id="mla"),
+        pytest.param("rope", {}, {"positions": RANDOMIZED}, id="randomized"),
+    ],
+)
 def test_stopped_at_the_first_middle_and_last_step_is_not_stopped(
-    store: TokenStore, tmp_path: Path, encoding: str, optimizer: str
+    store: TokenStore, tmp_path: Path, encoding: str, how: dict[str, Any], model: dict[str, Any]
 ) -> None:
-    run(build(encoding, store), store, tmp_path / "whole", name=optimizer)
+    run(build(encoding, store, **model), store, tmp_path / "whole", **how)
     whole = on_disk(tmp_path / "whole")
     for stop in (1, STEPS // 2, STEPS - 1):
         folder = tmp_path / f"stop-{stop}"
-        stopped = run(build(encoding, store), store, folder, stop_after=stop, name=optimizer)
+        stopped = run(build(encoding, store, **model), store, folder, stop_after=stop, **how)
         assert (stopped.status, stopped.step) == ("interrupted", stop)
         # another seed's model: everything has to come from the checkpoint
-        ended = run(build(encoding, store, seed=9), store, folder, name=optimizer)
+        ended = run(build(encoding, store, seed=9, **model), store, folder, **how)
         assert (ended.status, ended.step) == ("finished", STEPS)
         assert on_disk(folder) == whole, stop

@@ -1,4 +1,4 @@
-"""Extensions that turn pairs more slowly: PI, NTK, NTK-by-parts, YaRN.
+"""Extensions that turn pairs more slowly: PI, NTK, NTK-by-parts, YaRN, Llama 3, LongRoPE.
 
 theta_k are the trained frequencies in radians a token, highest first, k = 0..D'/2-1 for a rotated width D';
 those that are zero (p-RoPE's dropped ones) stay zero. s is the factor: W/T with `factor: auto`, 1 up to T.
@@ -13,9 +13,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from posenc.core.errors import UserError
 from posenc.encodings.base import Encoding
 from posenc.encodings.families.rotary import Rotary
-from posenc.evaluation.extensions import Extension, Times
+from posenc.evaluation.extensions import Extension, Length, Times
 
 Factor = float | Literal["auto"]
 CPU = torch.device("cpu")
@@ -146,8 +147,8 @@ class NTKByParts(Rescaled):
 
     A pair turns r = T theta / (2 pi) times within T. `ramp: index`, as in the released code and in deployed
     models: gamma falls linearly over the pair's index, from 1 where r = `beta_fast` (rounded down) to 0 where
-    r = `beta_slow` (rounded up). `ramp: turns`, as in the paper and in Llama 3.1: gamma is linear in r;
-    frequencies differ by 24 to 69%. The published 32 and 1 go with windows of thousands of tokens: below
+    r = `beta_slow` (rounded up). `ramp: turns`, as in the paper: gamma is linear in r; frequencies differ by
+    24 to 69%. The published 32 and 1 go with windows of thousands of tokens: below
     T = 2 pi 32 = 201 no pair turns 32 times.
     """
 
@@ -167,13 +168,11 @@ class NTKByParts(Rescaled):
 
     def rescaled(self, theta: Tensor, s: float) -> Tensor:
         if self.ramp == "turns":
-            turns = self.reach * theta / (2 * math.pi)
-            kept = ((turns - self.beta_slow) / (self.beta_fast - self.beta_slow)).clamp(0, 1)  # gamma
-        else:
-            first = max(0, math.floor(self._index(self.beta_fast)))
-            last = max(first, min(math.ceil(self._index(self.beta_slow)), self.turning.width - 1))
-            k = torch.arange(len(theta), dtype=theta.dtype, device=theta.device)
-            kept = 1 - ((k - first) / max(last - first, 0.001)).clamp(0, 1)  # 0.001: as published
+            return by_turns(theta, s, self.reach, self.beta_slow, self.beta_fast)
+        first = max(0, math.floor(self._index(self.beta_fast)))
+        last = max(first, min(math.ceil(self._index(self.beta_slow)), self.turning.width - 1))
+        k = torch.arange(len(theta), dtype=theta.dtype, device=theta.device)
+        kept = 1 - ((k - first) / max(last - first, 0.001)).clamp(0, 1)  # 0.001: as published
         return (1 - kept) * theta / s + kept * theta
 
     def _index(self, turns: float) -> float:
@@ -214,6 +213,73 @@ class YaRN(NTKByParts):
 
 def _m(s: float, scale: float) -> float:
     return 0.1 * scale * math.log(s) + 1
+
+
+@dataclass(eq=False, kw_only=True)
+class Llama3(Rescaled):
+    """Slow frequencies divided by s, fast ones left alone, by their turns within the original context.
+
+    `ntk_by_parts` with `ramp: turns`, `low_freq_factor` for beta_slow, `high_freq_factor` for beta_fast, and
+    `original_context` for T. Llama 3.1 has a factor of 8 at every window and an original context of 8192.
+    """
+
+    name = "llama3"
+    paper = "Llama 3.1 (Meta 2024), in its released code"
+    formula = "theta/s below 1 turn within the original context, theta above 4, a ramp over the turns between"
+    grid: ClassVar = {"high_freq_factor": (2.0, 4.0, 8.0)}
+
+    low_freq_factor: float
+    high_freq_factor: float
+    original_context: Length
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_range("low_freq_factor", self.low_freq_factor, 0)
+        self.check_range("high_freq_factor", self.high_freq_factor, self.low_freq_factor, above=True)
+        self.original = self.tokens("original_context", self.original_context, self.reach)
+
+    def rescaled(self, theta: Tensor, s: float) -> Tensor:
+        return by_turns(theta, s, self.original, self.low_freq_factor, self.high_freq_factor)
+
+
+@dataclass(eq=False, kw_only=True)
+class LongRoPE(Rescaled):
+    """A divisor of its own for every pair, found by a search for each model and length.
+
+    theta_k / lambda_k at every window with s > 1, lambda = `factors`, one a rotated pair, fastest first;
+    logits times 1 + ln s / ln T, as in the models published with it (Phi-3). No divisors fit all models, so
+    it is refused without them. Departures: no first tokens are left uninterpolated (the paper's n-hat).
+    """
+
+    name = "longrope"
+    paper = "Ding et al. 2024, arXiv 2402.13753"
+    formula = "theta_k / lambda_k; logits times 1 + ln s / ln T"
+
+    factors: list[float] | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_softmax()
+        pairs = len(self.turning.frequencies(CPU))
+        if self.factors is None:
+            raise self.refusal(f"its divisors must be given: extend.factors, a list of {pairs}, one a pair")
+        if len(self.factors) != pairs:
+            problem = f"{len(self.factors)} numbers for {pairs} rotated pairs"
+            raise UserError("extend.factors", self.factors, problem, allowed=f"a list of {pairs} numbers")
+        for k, divisor in enumerate(self.factors):
+            self.check_range(f"factors[{k}]", divisor, 0, above=True)
+
+    def rescaled(self, theta: Tensor, s: float) -> Tensor:
+        return theta / torch.tensor(self.factors, dtype=theta.dtype, device=theta.device)
+
+    def logits(self, s: float) -> float:
+        return 1 + math.log(s) / math.log(self.reach)
+
+
+def by_turns(theta: Tensor, s: float, length: int, low: float, high: float) -> Tensor:
+    """Return theta/s for pairs below `low` turns within `length`, theta above `high`, a ramp in between."""
+    kept = ((length * theta / (2 * math.pi) - low) / (high - low)).clamp(0, 1)  # gamma (D'/2,)
+    return (1 - kept) * theta / s + kept * theta
 
 
 def with_frequencies(part: Rotary, change: Callable[[Tensor], Tensor], times: float = 1.0) -> Rotary:

@@ -27,6 +27,7 @@ LONG = 4 * T
 BASE = 100.0  # turns 1.3, 0.4, 0.13 and 0.04 times within T
 WIDTH = decoding.SHAPE.head_dim  # 8
 HEADS = decoding.SHAPE.n_heads
+FACTORS = [1.0, 1.5, 3.0, 4.5]  # longrope's, one for each of four pairs
 
 
 def model_of(name: str, *options: Encoding, **params: Any) -> Decoder:

@@ -27,7 +27,7 @@ from posenc.evaluation.extensions import NotForThisEncodingError
 from posenc.model.decoder import Decoder
 
 TOKENS = list(range(13)) * 3
-FREQUENCIES = ("pi", "ntk", "dynamic_ntk", "ntk_by_parts", "yarn")
+FREQUENCIES = ("pi", "ntk", "dynamic_ntk", "ntk_by_parts", "yarn", "llama3", "longrope")
 DISTANCES = ("rerope", "self_extend", "sinks", "lm_infinite")
 
 
@@ -38,6 +38,9 @@ DISTANCES = ("rerope", "self_extend", "sinks", "lm_infinite")
         ("ntk", {"factor": math.nan}, "factor"),
         ("ntk_by_parts", {"beta_slow": 0.0}, "beta_slow"),  # over the index
         ("yarn", {"beta_slow": 4.0, "beta_fast": 4.0}, "beta_fast"),
+        ("llama3", {"high_freq_factor": 1.0}, "high_freq_factor"),
+        ("longrope", {"factors": [1.0, 2.0, 0.0, 3.0]}, "factors[2]"),
+        ("longrope", {"factors": [1.0, 2.0]}, "factors"),
         ("rerope", {"window": "0.3x"}, "window"),
         ("rerope", {"leak": 0.5}, "leak"),
         ("self_extend", {"window": T}, "window"),
@@ -75,6 +78,7 @@ def test_pairs_of_partial_rotary_and_dropped_ones() -> None:
     "encoding, names, reason",
     [
         ("alibi", FREQUENCIES, "no frequencies"),
+        ("rope", ["longrope"], "extend.factors, a list of 4"),
         ("sinusoidal", DISTANCES, "does not act by distance alone"),
         ("fox", ["sinks"], "counts along all of the text"),
         ("nope", ["drop"], "nothing to remove"),

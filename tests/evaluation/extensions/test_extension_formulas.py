@@ -9,6 +9,7 @@ import pytest
 import torch
 from extending import (
     BASE,
+    FACTORS,
     HEADS,
     LONG,
     WIDTH,
@@ -33,11 +34,11 @@ THETA = [BASE ** (-2 * k / WIDTH) for k in range(WIDTH // 2)]
 S = LONG / T
 
 
-def by_parts(slow: float, fast: float) -> list[float]:
+def by_parts(slow: float, fast: float, length: int = T) -> list[float]:
     """Section 3.2 of YaRN."""
     out = []
     for theta in THETA:
-        turns = T * theta / (2 * math.pi)
+        turns = length * theta / (2 * math.pi)
         share = 0.0 if turns < slow else 1.0 if turns > fast else (turns - slow) / (fast - slow)
         out.append((1 - share) * theta / S + share * theta)
     return out
@@ -94,6 +95,19 @@ ROTARY: dict[str, tuple[str, dict[str, Any], Way]] = {
         "yarn",
         {**SLOW, "mscale": 0.707, "mscale_all_dim": 0.4},
         Way(by_index(0.1, 1.0), times=lambda n: temperature(0.707) ** 2),
+    ),
+    "llama3": (
+        "llama3",
+        {"low_freq_factor": 0.1, "high_freq_factor": 2.0, "original_context": "0.5x"},
+        Way(by_parts(0.1, 2.0, T // 2)),
+    ),
+    "longrope": (
+        "longrope",
+        {"factors": FACTORS},
+        Way(
+            [theta / divisor for theta, divisor in zip(THETA, FACTORS, strict=True)],
+            times=lambda n: 1 + math.log(S) / math.log(T),
+        ),
     ),
     "logn": ("logn", {}, Way(times=lambda n: max(1.0, math.log(n) / math.log(T)))),
     "scale": ("scale", {"temperature": 0.7}, Way(times=lambda n: 1 / 0.7)),

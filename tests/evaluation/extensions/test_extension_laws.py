@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import inspect
+from typing import Any
 
 import pytest
 import torch
 import yaml
-from extending import LONG, T, extension_of, logits, model_of, outline_of
+from extending import FACTORS, LONG, T, extension_of, logits, model_of, outline_of
 
 from posenc.core.paths import conf_dir
 from posenc.core.signature import parameters_of
@@ -30,10 +31,12 @@ QUICK = {"rope", "rnope_swa", "t5", "sum"}
 ENCODINGS = [
     pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in list_encodings()
 ]
+# what cannot have a default: found for each model
+NEEDED: dict[str, dict[str, Any]] = {"longrope": {"factors": FACTORS}}
 
 
 def on_rope(name: str) -> Extension:
-    return extension_of(model_of("rope"), name)
+    return extension_of(model_of("rope"), name, **NEEDED.get(name, {}))
 
 
 def test_every_yaml_is_an_extension_with_its_knobs() -> None:
@@ -78,15 +81,16 @@ def test_with_every_encoding_it_is_refused_with_a_reason_or_gives_numbers(encodi
     outline = outline_of(encoding)
     applied = []
     for name in NAMES:
+        needed = {} if encoding == "scale_invariant" else NEEDED.get(name, {})  # it has other pairs
         try:
-            extension = extension_of(model, name)
+            extension = extension_of(model, name, **needed)
         except NotForThisEncodingError as error:
             assert error.key == "extend" and error.value == name
             assert f"encoding={encoding}: " in error.problem
             with pytest.raises(NotForThisEncodingError):
-                build_extension({"name": name}, outline)
+                build_extension({"name": name, **needed}, outline)
             continue
         applied.append(name)
-        assert build_extension({"name": name}, outline) is not None
+        assert build_extension({"name": name, **needed}, outline) is not None
         assert logits(model, TOKENS[: 2 * T], extension.effective_encoding(2 * T)).isfinite().all()
     assert "window" in applied
