@@ -18,7 +18,7 @@ from posenc.results.ranking import Method
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "schema.md"
-RESULTS = ["RunFacts", "Record", "PerDocument", "Curve"]
+RESULTS = ["RunFacts", "Record", "PerDocument", "Curve", "Recall"]
 COMPARISON = ["comparison.Comparison", "cells.Column", "cells.Row", "cells.Cell"]
 COMPARISON += ["ranking.Versus", "cells.EffectiveContext", "cells.UsesContext", "cells.CurveSummary"]
 COMPARISON += ["cells.ProbeColumn"]

@@ -57,6 +57,15 @@ class TrainSettings:
 
 
 @dataclass
+class RecallSettings:
+    """The grid of the protocol `recall`."""
+
+    distances: list[Any] | None = MISSING
+    pairs: list[Any] | None = MISSING
+    windows: Any = MISSING
+
+
+@dataclass
 class EvalSettings:
     """What is measured. In `posenc eval`, null means as trained."""
 
@@ -65,6 +74,7 @@ class EvalSettings:
     split: str | None = MISSING
     target_fraction: float | None = MISSING
     stride: Any = MISSING
+    recall: RecallSettings = field(default_factory=RecallSettings)
     max_targets: Any = MISSING
     batch_tokens: Any = MISSING
     precision: str | None = MISSING
