@@ -41,9 +41,8 @@ from posenc.evaluation import resolve_length
 from posenc.evaluation.fixed_target import block_of
 from posenc.evaluation.forward_cache import DRAWS, EvalContext, window_losses
 from posenc.model.decoder import Decoder, ModelShape, count_parameters, training_flops
-from posenc.report.data import csv_text
 from posenc.report.table import CellText, Report, Table
-from posenc.report.writers import markdown, terminal, width_of, write
+from posenc.report.writers import csv_text, markdown, terminal, width_of, write
 from posenc.results.load import spoken_name
 from posenc.running.build import build_decoder, build_model, resolve_parts
 from posenc.running.run_directory import versions

@@ -20,8 +20,8 @@ from posenc.encodings.base import Encoding
 from posenc.encodings.sum import Composed
 from posenc.evaluation.extensions import build_extension, resolve_extend
 from posenc.model.decoder import Decoder
-from posenc.report.pictures.draw import FORMATS, picture_text
-from posenc.report.pictures.measure import FAR, Picture, measure
+from posenc.report.draw import FORMATS, picture_bytes, picture_text
+from posenc.report.pictures import FAR, Picture, measure
 from posenc.results.load import spoken_name
 from posenc.running.build import build_decoder, build_model, resolve_parts
 from posenc.running.eval_job import stored_run
@@ -51,8 +51,6 @@ def run_show(line: CommandLine, out: str | None) -> None:
             text = text.replace(sign, plain)
         print(text.encode(encoding, "replace").decode(encoding))
         return
-    from posenc.report.pictures.draw import picture_bytes
-
     write_bytes_atomic(output_file("--out", target), picture_bytes(picture, target.suffix[1:].lower()))
     print(target)
 
@@ -134,8 +132,7 @@ def _picture(
     ]
     if model.encoding.beyond:
         facts.append(f"past T: {model.encoding.beyond}")
-    trained = model.eval().effective_encoding
-    panels, remarks = measure(extended or trained, None if extended is None else trained)
+    panels, remarks = measure(extended or model.eval().effective_encoding)
     notes = [*_formulas(model.encoding), ", ".join(facts), *remarks]
     lines = [line for note in notes for line in textwrap.wrap(visible(note), NOTE_WIDTH)]
     return Picture(visible((spoken_name(settings["encoding"]) or "") + suffix), panels, lines)

@@ -49,7 +49,7 @@ def write_page(
 ) -> None:
     """Write the page, whole or not at all; the same runs give the same bytes.
 
-    `comparisons` are facets or protocols of `runs`, each a section; `command` is the command line that makes
+    `comparisons` are tables of `runs`, each a section; `command` is the command line that makes
     the page again. Raises RunError where the file cannot be written or the chart library is not installed.
     """
     write_text_atomic(path, page(runs, comparisons, command or ()))

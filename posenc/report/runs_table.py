@@ -110,21 +110,13 @@ def _progress(run: RunSummary) -> str:
 
 def _plain(run: RunSummary) -> dict[str, Any]:
     longest_multiple, nats_at_longest = run.longest or (None, None)
+    own = {key: value for key, value in vars(run).items() if key not in ("run", "state", "losses")}
     return {
         "path": str(run.run.path),
-        "experiment": run.experiment,
         "status": run.state,
-        "reason": run.reason,
-        "encoding": run.encoding,
-        "model": run.model,
         "seed": run.run.seed,
-        "context_length": run.context_length,
-        "tokens": run.tokens,
-        "tokens_asked": run.tokens_asked,
-        "tokens_per_second": run.tokens_per_second,
-        "training_loss": run.training_loss,
+        **own,
         "seconds_left": run.seconds_left if run.state == "running" else None,
-        "written": run.written,
         "host": run.run.status.get("host"),
         "pid": run.run.status.get("pid"),
         "nats_at_train_length": run.at_train_length,

@@ -29,7 +29,7 @@ from posenc.results.schema import (
     UNIT,
     Metric,
 )
-from posenc.results.selection import Selected, mixed_values, select, split_runs, tokens_trained
+from posenc.results.selection import Group, Selected, mixed_values, select, split_runs, tokens_trained
 from posenc.results.settings import as_text, differing
 from posenc.results.statistics import mean_and_spread
 
@@ -128,8 +128,8 @@ def _parts(runs: Sequence[Run], request: CompareRequest) -> list[_Part]:
         )
     parts = []
     for protocol in (measured or [HEADLINE]) if request.protocol == ALL else [request.protocol]:
-        for group, members in [({}, list(runs))] if request.allow_mixed else split_runs(runs, protocol):
-            selected = select(members, protocol)
+        mixed: list[Group] = [({}, list(runs), select(runs, protocol))] if request.allow_mixed else []
+        for group, members, selected in mixed or split_runs(runs, protocol):
             if request.protocol == ALL and measured and not selected:
                 continue
             metric = request.metric

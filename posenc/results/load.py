@@ -135,10 +135,10 @@ def load_runs(paths: Iterable[str | Path], protocols: Container[str] | None = No
                 some = load_bundle(path, protocols)
             else:
                 some = [load_run(path, protocols)]
-            found.update({os.path.realpath(run.path): run for run in some})
+            found.update({str(run.path): run for run in some})
     finally:
         gc.enable()
-    return sorted(found.values(), key=lambda run: str(run.path))
+    return [run for _, run in sorted(found.items())]
 
 
 def load_run(path: Path, protocols: Container[str] | None = None) -> Run:

@@ -217,17 +217,20 @@ def mixed_values(selected: Sequence[Selected]) -> list[dict[str, str]]:
     return [{key: row[key] for key in keys} for row in rows]
 
 
-def split_runs(runs: Sequence[Run], protocol: str) -> list[tuple[dict[str, str], list[Run]]]:
+Group = tuple[dict[str, str], list[Run], list[Selected]]  # its values, its runs, those with numbers
+
+
+def split_runs(runs: Sequence[Run], protocol: str) -> list[Group]:
     """Return the runs of each ranking and what tells it from the others ({} for one), most runs first.
 
     Runs without numbers join the first with runs of their settings, else of their size, else the last.
     """
     found = sorted(_alike(runs, protocol), key=lambda one: (-len(one[1]), sorted(one[0].items())))
     if len(found) < 2:
-        return [({}, list(runs))]
-    measured = {id(run) for _, members in found for run in members}
+        return [({}, list(runs), selected) for _, _, selected in found] or [({}, list(runs), [])]
+    measured = {id(run) for _, members, _ in found for run in members}
     rest = [run for run in runs if id(run) not in measured]
-    kinds = [[_kind(run) for run in members] for _, members in found] if rest else []
+    kinds = [[_kind(run) for run in members] for _, members, _ in found] if rest else []
     for run in rest:
         whole, size = _kind(run)
         places = [i for i, of in enumerate(kinds) if (whole, size) in of]
@@ -236,19 +239,19 @@ def split_runs(runs: Sequence[Run], protocol: str) -> list[tuple[dict[str, str],
     return found
 
 
-def _alike(runs: Sequence[Run], protocol: str) -> list[tuple[dict[str, str], list[Run]]]:
+def _alike(runs: Sequence[Run], protocol: str) -> list[Group]:
     """Return the runs with numbers that may share a ranking, and what they have of the keys that differ."""
     selected = select(runs, protocol)
     by_values: dict[tuple[tuple[str, str], ...], list[Run]] = defaultdict(list)
     for one, values in zip(selected, mixed_values(selected), strict=True):
         by_values[tuple(values.items())].append(one.run)
     if len(by_values) < 2:
-        return [(dict(values), some) for values, some in by_values.items()]
+        return [(dict(values), some, selected) for values, some in by_values.items()]
     # within one of them other keys may differ: the targets, where the corpora did
     return [
-        (dict(values) | own, members)
+        (dict(values) | own, members, inside)
         for values, some in by_values.items()
-        for own, members in _alike(some, protocol)
+        for own, members, inside in _alike(some, protocol)
     ]
 
 
@@ -281,6 +284,7 @@ def _comparable(one: Selected, names: Mapping[str, str]) -> dict[str, str]:
         tokenizer = " ".join(as_text(v) if k == "name" else f"{k}={as_text(v)}" for k, v in tokenizer.items())
     return {
         "corpus": text(corpus.get("name", UNKNOWN), corpus.get("fingerprint", UNKNOWN)),
+        "planted": as_text(corpus.get("plant")),
         "tokenizer": as_text(tokenizer),
         "context length": as_text(facts.get("context_length", UNKNOWN)),
         "tokens trained": as_text(tokens_trained(one)),

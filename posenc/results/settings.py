@@ -52,7 +52,7 @@ def size_of(run: Run) -> dict[str, str] | None:
     if run.config is None:
         return None
     flat = flatten(run.config)
-    model = {key for key in flat if key.startswith("model.") and key != "model.name"}
+    model = {key for key in flat if key.startswith(("model.", "data.plant.")) and key != "model.name"}
     return {key: flat[key] for key in sorted(SIZE | model) if key in flat}
 
 
@@ -60,11 +60,6 @@ def options_of(settings: Mapping[str, str]) -> list[str]:
     """Return words for the options that are not at their default: `window=16`, `positions=randomized`."""
     chosen = {word: (settings.get(key, default), default) for key, (word, default) in OPTIONS.items()}
     return [f"{word}={value}" for word, (value, default) in chosen.items() if value != default]
-
-
-def is_option(key: str) -> bool:
-    """Return whether a setting belongs to the groups of options."""
-    return key.startswith(("attention.", "positions."))
 
 
 # Knobs that earlier records do not have, with the value that they stand for.

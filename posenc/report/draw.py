@@ -6,12 +6,12 @@ import io
 import math
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from posenc.report.pictures.measure import Curves, Map, Picture
+from posenc.report.pictures import Curves, Map, Picture
 
 FORMATS = ("png", "svg", "pdf")
 WIDTH, ROW, COLUMNS = 7.0, 2.75, 2  # inches, inches of a row of panels, panels
@@ -19,7 +19,6 @@ LOG_RANGE = 1e7  # of a logarithmic axis: weights below that share of the larges
 # Okabe, Ito: told apart whatever the colour vision. Their yellow is too pale for a line.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (3, 1)), (0, (1, 2)))
-SEEN = {"hidden": "#DDDDDD", "seen": COLOURS[0]}
 MARK: dict[str, Any] = {"color": "0.45", "linewidth": 0.8, "linestyle": (0, (4, 3))}
 STYLE: dict[str, Any] = {
     "font.size": 7.5,
@@ -85,6 +84,7 @@ def draw(picture: Picture) -> Any:
 def _curves(axes: Any, panel: Curves) -> None:
     import matplotlib
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+    from matplotlib.transforms import ScaledTranslation
 
     count, own = sum(not line.reference for line in panel.lines), 0
     shades = matplotlib.colormaps["viridis"](np.linspace(0.0, 0.85, max(count, 1)))
@@ -98,8 +98,6 @@ def _curves(axes: Any, panel: Curves) -> None:
         if panel.points:
             look |= {"linestyle": "none", "marker": "os^Dv"[(own - 1) % 5], "markersize": 4}
         axes.plot(line.x, line.y, label=line.label, **look)
-        if line.low is not None and line.high is not None:
-            axes.fill_between(line.x, line.low, line.high, color=look["color"], alpha=0.15, linewidth=0)
     if panel.points:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     else:
@@ -123,59 +121,27 @@ def _curves(axes: Any, panel: Curves) -> None:
         )
         axes.yaxis.set_major_formatter(FuncFormatter(_power))
         axes.yaxis.set_minor_formatter(NullFormatter())
-    _mark(axes, panel.marks)
+    low, high = axes.get_xlim()
+    for name, at in panel.marks.items():
+        if low <= at <= high:
+            axes.axvline(at, zorder=1, **MARK)
+            place = axes.get_xaxis_transform()
+            axes.text(at, 1.01, name, transform=place, ha="center", va="bottom", fontsize=7, color="0.3")
     for name, at in panel.y_marks.items():
         axes.axhline(at, zorder=1, **MARK)
         axes.text(1.01, at, name, transform=axes.get_yaxis_transform(), va="center", fontsize=7, color="0.3")
     if len(panel.lines) > 1 or panel.lines[0].label:
-        _legend(axes, list(axes.get_lines()[: len(panel.lines)]))
+        lines = list(axes.get_lines()[: len(panel.lines)])
+        below = axes.transAxes + ScaledTranslation(0, -0.4, axes.figure.dpi_scale_trans)  # covers no line
+        columns = min(len(lines), 4 if all(len(str(one.get_label())) < 10 for one in lines) else 3)
+        look = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": below}
+        axes.legend(handles=lines, ncols=columns, columnspacing=0.9, handlelength=2.6, **look)
 
 
 def _map(axes: Any, panel: Map) -> None:
-    from matplotlib.colors import ListedColormap
-    from matplotlib.patches import Patch
-
-    low, high = float(np.nanmin(panel.z)), float(np.nanmax(panel.z))
-    look: dict[str, Any] = {"cmap": "cividis"}
-    if panel.binary:
-        look = {"cmap": ListedColormap([*SEEN.values()]), "vmin": 0, "vmax": 1}
-    elif low < 0 < high:
-        look = {"cmap": "RdBu_r", "vmin": -max(-low, high), "vmax": max(-low, high)}
-    look |= {"aspect": "equal", "origin": "upper"} if panel.matrix else {"aspect": "auto", "origin": "lower"}
-    edges = [edge for at in (panel.x, panel.y) for edge in (at[0] - 0.5, at[-1] + 0.5)]
-    if panel.matrix:
-        edges[2:] = edges[:1:-1]
-    mesh = axes.imshow(panel.z, extent=tuple(edges), **look)
-    axes.set_xlim(edges[0], max([edges[1], *panel.marks.values()]))
-    _mark(axes, panel.marks, color="black", zorder=3)
-    axes.set_xlim(*edges[:2])  # a mark after the last position does not widen it
-    if panel.binary:
-        _legend(axes, [Patch(color=SEEN[name], label=name) for name in ("seen", "hidden")])
-    else:
-        place = axes.inset_axes((1.03, 0.05, 0.045 if panel.matrix else 0.015, 0.9))
-        axes.figure.colorbar(mesh, cax=place, format=_power).set_label(panel.z_label)
-
-
-def _mark(axes: Any, marks: Mapping[str, float], **look: Any) -> None:
-    """Draw a dashed line at each place on x, named above the axes; none outside of them."""
-    low, high = axes.get_xlim()
-    for name, at in marks.items():
-        if low <= at <= high:
-            axes.axvline(at, **{"zorder": 1, **MARK, **look})
-            place = axes.get_xaxis_transform()
-            axes.text(at, 1.01, name, transform=place, ha="center", va="bottom", fontsize=7, color="0.3")
-
-
-def _legend(axes: Any, handles: list[Any]) -> None:
-    """Put the legend below the axes, so that it never covers what is drawn."""
-    from matplotlib.transforms import ScaledTranslation
-
-    below = axes.transAxes + ScaledTranslation(0, -0.4, axes.figure.dpi_scale_trans)
-    place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": below}
-    columns = 4 if all(len(str(one.get_label())) < 10 for one in handles) else 3
-    axes.legend(
-        handles=handles, ncols=min(columns, len(handles)), columnspacing=0.9, handlelength=2.6, **place
-    )
+    low, high = panel.at[0] - 0.5, panel.at[-1] + 0.5
+    axes.imshow(panel.z, extent=(low, high, high, low), cmap="cividis", vmin=0, vmax=1)
+    axes.set_ylabel(f"{panel.y_label} (yellow: seen)")
 
 
 def _power(value: float, _: object = None) -> str:
@@ -190,9 +156,9 @@ def _power(value: float, _: object = None) -> str:
 
 
 def picture_text(picture: Picture) -> str:
-    """Return title, notes and the panels that say most, one below the other, 80 columns wide."""
+    """Return title, notes and the numbers of each panel, one below the other, 80 columns wide."""
     parts = [[picture.title, *picture.notes]]
-    parts += [[*_numbers(panel)] for panel in picture.panels if panel.brief]
+    parts += [[*_numbers(panel)] for panel in picture.panels]
     return "\n\n".join(
         "\n".join(
             textwrap.fill(line, TEXT_WIDTH, subsequent_indent="  ") if len(line) > TEXT_WIDTH else line

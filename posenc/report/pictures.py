@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -36,13 +36,11 @@ Numbers = NDArray[np.float64]
 
 @dataclass
 class Line:
-    """One curve: y over x, (n,) each. `low` and `high` bound a shaded band."""
+    """One curve: y over x, (n,) each."""
 
     label: str
     x: Numbers
     y: Numbers
-    low: Numbers | None = None
-    high: Numbers | None = None
     reference: bool = False  # what the others are compared with: grey
 
 
@@ -60,24 +58,17 @@ class Curves:
     y_marks: dict[str, float] = field(default_factory=dict)
     points: bool = False  # dots instead of lines
     ordered: bool = False  # the lines have an order: colours of a scale instead of distinct ones
-    brief: bool = False  # also shown in a terminal
 
 
 @dataclass
 class Map:
-    """A matrix (rows, columns); nan is not drawn. Rows and columns stand at the values y and x."""
+    """Who sees whom: a matrix (queries, keys) of 0 and 1 at the positions `at`; nan is not drawn."""
 
     title: str
-    x_label: str
-    y_label: str
-    z_label: str
     z: Numbers
-    x: Numbers
-    y: Numbers
-    matrix: bool = False  # row 0 on top, square cells
-    binary: bool = False  # only 0 and 1
-    marks: dict[str, float] = field(default_factory=dict)  # of x
-    brief: bool = False
+    at: Numbers
+    x_label: str = "key position in tokens"
+    y_label: str = "query position"
 
 
 Panel = Curves | Map
@@ -93,10 +84,9 @@ class Picture:
 
 
 @torch.no_grad()
-def measure(encoding: Encoding, before: Encoding | None = None) -> tuple[list[Panel], list[str]]:
+def measure(encoding: Encoding) -> tuple[list[Panel], list[str]]:
     """Return the panels of an encoding (with its options, as the attention sees it), and notes on them.
 
-    `before` is the one that was trained, where this one is a test-time extension of it: drawn beside it.
     Parameters of scores that are all zero get random values.
     """
     hooks, zeros = encoding.hooks, _zeros(encoding)
@@ -106,15 +96,15 @@ def measure(encoding: Encoding, before: Encoding | None = None) -> tuple[list[Pa
     panels = [
         *(_drawn_panels(encoding) if "positions" in hooks else []),
         *(_embed_panels(encoding) if "embed" in hooks else []),
-        *(_rotation_panels(encoding, before) if "rotate" in hooks else []),
+        *(_rotation_panels(encoding) if "rotate" in hooks else []),
         *(_bias_panels(encoding, 2 if zeros else MOST_LINES) if hooks & BIASES else []),  # few: a tangle
         *(_mask_panels(encoding) if "visible" in hooks else []),
-        *(_weight_panels(encoding) if hooks & ATTENDING else []),
+        *([_length_panel(encoding)] if hooks & ATTENDING else []),
     ]
     notes = [SILENT] if zeros else []
     if hooks & ATTENDING or not panels:
         notes.append(INPUTS)
-    return panels or [_length_panel(encoding, "No encoding: about 1/n to every key")], notes
+    return panels or [_length_panel(encoding)], notes
 
 
 def _zeros(encoding: Encoding) -> list[nn.Parameter]:
@@ -167,13 +157,6 @@ def _multiple(n: int, length: int) -> str:
     return f"T/{length // n}" if n and length % n == 0 else str(n)
 
 
-def _matrix(title: str, unit: str, z: Tensor, pos: Tensor, **look: Any) -> Map:
-    """Draw (T, T) values of queries and keys at `pos`, those of later keys left out."""
-    shown = _array(z.double().masked_fill(pos[:, None] < pos[None, :], torch.nan))
-    at = _array(pos)
-    return Map(title, "key position in tokens", "query position", unit, shown, at, at, matrix=True, **look)
-
-
 # --- positions: drawn, added at the input, turning queries and keys
 
 
@@ -185,11 +168,11 @@ def _drawn_panels(encoding: Encoding) -> list[Panel]:
     lines = [Line(f"draw {i + 1}", _array(at), _array(drawn)) for i, drawn in enumerate(draws)]
     lines.append(Line("contiguous", _array(at), _array(at), reference=True))
     title, here = "Positions drawn in training", _marks(encoding, far=False)
-    return [Curves(title, "index in the window", POSITION, lines, brief=True, y_marks=here)]
+    return [Curves(title, "index in the window", POSITION, lines, y_marks=here)]
 
 
 def _embed_panels(encoding: Encoding) -> list[Panel]:
-    """Measure the vectors of positions, as far as the encoding has them, and their inner products."""
+    """Measure the inner products of the vectors of positions, as far as the encoding has them."""
     length, reach = encoding.shape.train_length, FAR * encoding.shape.train_length
     while reach > length:
         try:
@@ -197,12 +180,6 @@ def _embed_panels(encoding: Encoding) -> list[Panel]:
             break
         except ValueError:
             reach //= 2
-    pos = _steps(reach - 1, 2 * MOST_ROWS)
-    title = "Added at the input"
-    title += f" (defined below {_multiple(reach, length)})" if reach < FAR * length else ""
-    shown = {name: at for name, at in _marks(encoding).items() if at <= reach}
-    z, dimensions = _array(_added(encoding, pos, reach)).T, _array(torch.arange(encoding.shape.d_model))
-    heat = Map(title, POSITION, "dimension", "added to the stream", z, _array(pos), dimensions, marks=shown)
     half = max(1, min(length, reach) // 2)
     starts = [t for t in (length // 2, length, 2 * length, 4 * length) if half <= t < reach - half]
     r, lines = torch.arange(-half, half + 1), []
@@ -210,8 +187,10 @@ def _embed_panels(encoding: Encoding) -> list[Panel]:
         at = (t + r)[(t + r >= 0) & (t + r < reach)]
         products = _added(encoding, torch.tensor([t]), reach) @ _added(encoding, at, reach).T
         lines.append(Line(f"t = {_multiple(t, length)}", _array(at - t), _array(products[0])))
-    axes = "PE(t) · PE(t+r)", "offset r in tokens", "inner product"
-    return [heat, Curves(*axes, lines, ordered=True, brief=True)]
+    title = "PE(t) · PE(t+r)" + (
+        f" (defined below {_multiple(reach, length)})" if reach < FAR * length else ""
+    )
+    return [Curves(title, "offset r in tokens", "inner product", lines, ordered=True)]
 
 
 def _added(encoding: Encoding, pos: Tensor, window: int) -> Tensor:
@@ -224,20 +203,17 @@ def _added(encoding: Encoding, pos: Tensor, window: int) -> Tensor:
     return rows[torch.searchsorted(present, pos)]
 
 
-def _rotation_panels(encoding: Encoding, before: Encoding | None) -> list[Panel]:
-    """Measure a `rotate` hook: wavelengths where it says which it has, and a query's score with itself.
-
-    `before`: as trained, in grey where an extension has changed it.
-    """
+def _rotation_panels(encoding: Encoding) -> list[Panel]:
+    """Measure a `rotate` hook: wavelengths where it says which it has, and a query's score with itself."""
     panels: list[Panel] = []
     theta = _frequencies(encoding)
     if theta is not None and bool((theta > 0).any()):
-        panels.append(_wavelengths(encoding, theta, None if before is None else _frequencies(before)))
+        panels.append(_wavelengths(encoding, theta))
     x, pos = torch.ones(1, encoding.shape.n_heads, 2, encoding.shape.head_dim), torch.tensor([1, 3])
     for layer in range(encoding.shape.n_layers):  # the first one in which something is turned
         q, _ = encoding.rotate(x, x, pos, pos, layer)
         if q.shape != x.shape or not torch.equal(q, x):
-            return [*panels, _self_score(encoding, layer, before)]
+            return [*panels, _self_score(encoding, layer)]
     return panels
 
 
@@ -249,67 +225,46 @@ def _frequencies(encoding: Encoding) -> Tensor | None:
     return float64(having(torch.device("cpu"))) if callable(having) else None
 
 
-def _wavelengths(encoding: Encoding, theta: Tensor, trained: Tensor | None) -> Curves:
-    """Draw 2 pi / theta of each pair against T; in grey those of `trained` where they are others."""
-    lines: list[Line] = []
-    for label, own in (("", theta), ("as trained", trained)):
-        if own is not None and not (lines and torch.equal(own, theta)):
-            pairs = torch.nonzero(own > 0)[:, 0]
-            waves = _array(2 * math.pi / own[pairs])
-            lines.append(Line(label, _array(pairs), waves, reference=bool(label)))
+def _wavelengths(encoding: Encoding, theta: Tensor) -> Curves:
+    """Draw 2 pi / theta of each pair against T."""
+    pairs = torch.nonzero(theta > 0)[:, 0]
+    line = Line("", _array(pairs), _array(2 * math.pi / theta[pairs]))
     still = int((theta <= 0).sum())
     title = "Wavelength of each pair" + (f" ({still} of {len(theta)} are still)" if still else "")
     axes = "pair of numbers", "wavelength in tokens"
-    return Curves(title, *axes, lines, y_scale="log", y_marks=_marks(encoding), points=True, brief=True)
+    return Curves(title, *axes, [line], y_scale="log", y_marks=_marks(encoding), points=True)
 
 
-def _self_score(encoding: Encoding, layer: int, before: Encoding | None) -> Curves:
-    """Draw how a key at distance r scores against a query of the same random numbers; in grey as trained."""
+def _self_score(encoding: Encoding, layer: int) -> Curves:
+    """Draw how a key at distance r scores against a query of the same random numbers, in the mean."""
     shape, r = encoding.shape, _distances(FAR * encoding.shape.train_length)
-
-    def mean_and_spread(turning: Encoding) -> tuple[Numbers, Numbers]:  # (H, R) each
-        generator, scores = _chance("rotation"), []
-        for _ in range(VECTORS):
-            x = torch.randn(1, 1, 1, shape.head_dim, generator=generator).expand(1, shape.n_heads, len(r), -1)
-            q, k = turning.rotate(x, x, r, r, layer)
-            scores.append((q.double() * k[:, :, :1].double()).sum(-1)[0] * shape.head_dim**-0.5)
-        every = torch.stack(scores)
-        return _array(every.mean(0)), _array(every.std(0, correction=0))
-
-    mean, spread = mean_and_spread(encoding)
+    generator, total = _chance("rotation"), torch.zeros(shape.n_heads, len(r), dtype=torch.float64)
+    for _ in range(VECTORS):
+        x = torch.randn(1, 1, 1, shape.head_dim, generator=generator).expand(1, shape.n_heads, len(r), -1)
+        q, k = encoding.rotate(x, x, r, r, layer)
+        total += (q.double() * k[:, :, :1].double()).sum(-1)[0] * shape.head_dim**-0.5 / VECTORS
+    mean = _array(total)
     same = bool((abs(mean - mean[:1]) < 1e-6).all())
     lines = _heads(mean[:1] if same else mean, r)
-    lines[0].label = (f"mean of {VECTORS} random q" if same else "head 1") + " ± standard deviation"
-    lines[0].low, lines[0].high = mean[0] - spread[0], mean[0] + spread[0]
-    if before is not None and not np.allclose((trained := mean_and_spread(before)[0]), mean, 0, 1e-6):
-        lines.append(Line("as trained", _array(r), trained[0], reference=True))
+    lines[0].label = f"mean of {VECTORS} random q" if same else "head 1"
     alone = encoding.hooks & {*BIASES, "scores", "weights"}
     title = "Score with an equal key, by rotation alone" if alone else "Score of a query with an equal key"
     here, unit = _marks(encoding), "mean score (nats)"
-    return Curves(title, DISTANCE, unit, lines, "symlog", marks=here, y_marks={"": 0.0}, brief=True)
+    return Curves(title, DISTANCE, unit, lines, "symlog", marks=here, y_marks={"": 0.0})
 
 
 # --- scores: biases, hidden keys
 
 
 def _bias_panels(encoding: Encoding, most: int) -> list[Panel]:
-    """Draw curves of `most` heads in the first layer, of several queries where they differ, and a matrix."""
+    """Draw curves of `most` heads in the first layer, of the farthest query."""
     length, by_query = encoding.shape.train_length, "bias" in encoding.hooks
     r, here = _distances(FAR * length), _marks(encoding)
     table = _bias_of_query(encoding, FAR * length, r)
     lines = _heads(table, r, most)
     title = "Bias" + (f" at i = {FAR}T" if by_query else "")
     title += ", each head" if len(lines) == len(table) else f", {len(lines)} of {len(table)} heads"
-    panels: list[Panel] = [Curves(title, DISTANCE, ADDED, lines, "symlog", marks=here, brief=True)]
-    if by_query:  # the bias is no function of the distance alone
-        lines = []
-        for i in (max(1, length // 4), length, 2 * length, 4 * length, FAR * length):
-            x = _distances(i)
-            lines.append(Line(f"i = {_multiple(i, length)}", _array(x), _bias_of_query(encoding, i, x)[0]))
-        title = "Head 1 for queries at several positions i"
-        panels.append(Curves(title, DISTANCE, ADDED, lines, "symlog", marks=here, ordered=True))
-    pos = _steps(length - 1, MOST_ROWS)
-    return [*panels, _matrix("Bias as a matrix, head 1", ADDED, encoding.bias(pos, pos, 0)[0], pos)]
+    return [Curves(title, DISTANCE, ADDED, lines, "symlog", marks=here)]
 
 
 def _bias_of_query(encoding: Encoding, i: int, r: Tensor) -> Numbers:
@@ -320,17 +275,17 @@ def _bias_of_query(encoding: Encoding, i: int, r: Tensor) -> Numbers:
 
 
 def _mask_panels(encoding: Encoding) -> list[Panel]:
-    """Draw who sees whom, one matrix for each of the layers and heads that differ; at most three."""
+    """Draw who sees whom, one matrix for each of the layers that differ; at most three."""
     pos = _steps(encoding.shape.train_length - 1, MOST_ROWS)
     masks: dict[bytes, tuple[str, Tensor]] = {}
     for layer in range(encoding.shape.n_layers):
         seen = encoding.visible(pos, pos, layer) & (pos[:, None] >= pos)
-        for head, own in enumerate(seen if seen.ndim == 3 else seen[None]):
-            name = f"layer {layer + 1}" + (f", head {head + 1}" if seen.ndim == 3 else "")
-            masks.setdefault(own.numpy().tobytes(), (name, own))
+        masks.setdefault(seen.numpy().tobytes(), (f"layer {layer + 1}", seen))
     shown = [("every layer", seen) for _, seen in masks.values()] if len(masks) == 1 else [*masks.values()]
+    later = pos[:, None] < pos[None, :]
     return [
-        _matrix(f"Keys seen in {name}", "", seen, pos, binary=True, brief=True) for name, seen in shown[:3]
+        Map(f"Keys seen in {name}", _array(seen.double().masked_fill(later, torch.nan)), _array(pos))
+        for name, seen in shown[:3]
     ]
 
 
@@ -387,22 +342,11 @@ def mean_weights(encoding: Encoding | None, shape: Shape, keys: int) -> Numbers:
     return smooth
 
 
-def _weight_panels(encoding: Encoding) -> list[Panel]:
-    """Draw where attention goes on random inputs: by head and by length."""
-    shape, keys = encoding.shape, min(encoding.shape.train_length, MOST_KEYS)
-    table, without = mean_weights(encoding, shape, keys), mean_weights(None, shape, keys).mean(0)
-    r = np.arange(table.shape[1], dtype=np.float64)
-    lines = [*_heads(table, r, 4), Line("without encoding", r, without, reference=True)]
-    title = f"Attention of random inputs to n = {_multiple(keys, shape.train_length)} keys"
-    by_head = Curves(title, DISTANCE, WEIGHT, lines, "symlog", "log", brief=True)
-    return [by_head, _length_panel(encoding, "The same to n keys, mean of the heads")]
-
-
-def _length_panel(encoding: Encoding, title: str) -> Curves:
-    """Draw the mean over heads for windows of several lengths: up to 8T, or as long as can be afforded."""
+def _length_panel(encoding: Encoding) -> Curves:
+    """Draw where attention goes on random inputs, mean over heads, for windows of up to 8T tokens."""
     length, lines = encoding.shape.train_length, []
     for keys in sorted({min(times * length, MOST_KEYS) for times in (1, 2, 4, FAR)}):
         y = mean_weights(encoding, encoding.shape, keys).mean(0)
         lines.append(Line(f"n = {_multiple(keys, length)}", np.arange(len(y), dtype=np.float64), y))
-    here = _marks(encoding)
-    return Curves(title, DISTANCE, WEIGHT, lines, "symlog", "log", here, ordered=True, brief=True)
+    here, title = _marks(encoding), "Attention of random inputs to n keys"
+    return Curves(title, DISTANCE, WEIGHT, lines, "symlog", "log", here, ordered=True)

@@ -1,1 +1,0 @@
-"""Pictures of encodings: measured through their hooks (torch), drawn (matplotlib) or written as text."""
