@@ -146,7 +146,9 @@ def compare_command(
     protocol: Protocol = "fixed-target",
     metric: Annotated[str, choice("nats", "bpb", "ppl", help="nats, bpb (bits per byte) or ppl.")] = "nats",
     format: Annotated[str, choice("table", "markdown", "csv", "latex", "json")] = "table",
-    per: Annotated[Text, choice("cell", "seed", help="--format csv: a line per cell or seed.")] = None,
+    per: Annotated[
+        Text, choice("cell", "seed", "document", help="--format csv: a line per cell, seed or document.")
+    ] = None,
     full: Annotated[bool, option("Every number with its interval; seeds, probes, notes.", "--full")] = False,
     explain: Annotated[bool, option("How to read the table.", "--explain")] = False,
     rows: Annotated[Texts, option("Only these rows, in this order: rope,alibi*")] = None,
