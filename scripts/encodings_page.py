@@ -27,7 +27,8 @@ INTRO = """# The catalogue of encodings and extensions
 
 This page is made from the classes by `python scripts/encodings_page.py`; what it says of an encoding stands
 in `posenc/encodings/<name>.py`. `posenc encodings NAME` prints the same, `posenc show encoding=NAME` draws
-it, `posenc check encoding=NAME` holds it to the laws.
+it, `posenc check encoding=NAME` holds it to the laws. [Common errors](traps.md) lists what
+implementations get wrong.
 
 i is the query's position, j the key's, r = i - j >= 0; H heads, h = 1..H, d the model's width, D a head's, L
 layers, T the training length (the limit that positions are drawn below, where they are drawn). Scores are

@@ -18,7 +18,7 @@ from posenc.results.ranking import Method
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "schema.md"
-RESULTS = ["RunFacts", "Record", "PerDocument", "Curve"]
+RESULTS = ["RunFacts", "Record", "PerDocument", "Curve", "Recall"]
 COMPARISON = ["comparison.Comparison", "cells.Column", "cells.Row", "cells.Cell"]
 COMPARISON += ["ranking.Versus", "cells.EffectiveContext", "cells.UsesContext", "cells.CurveSummary"]
 COMPARISON += ["cells.ProbeColumn"]
@@ -51,8 +51,8 @@ the runs differ in it.
 
 CSV = """## posenc compare --format csv
 
-A line for each row and length (`--per cell`), or each run and length (`--per seed`); in Python `cells_table`
-and `seeds_table` of `posenc.results.frame`. Each document's sums are in results.json (`per_document`).
+A line for each row and length (`--per cell`), each run and length (`--per seed`) or each document of those
+(`--per document`); in Python `cells_table`, `seeds_table` and `documents_table` of `posenc.results.frame`.
 Numbers are not rounded, empty where there is none, and a column has one unit, which its name ends with:
 
 - `loss_nats`, `change_nats`: per token; `loss_bpb`, `change_bpb`: bits per byte; `loss_ppl`: perplexity;

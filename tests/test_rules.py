@@ -15,6 +15,7 @@ from posenc.core.paths import conf_dir
 from posenc.data.sources import SOURCES
 from posenc.encodings.registry import own_encodings
 from posenc.evaluation import PROTOCOLS
+from posenc.results.settings import flatten
 from posenc.tracking import TRACKERS
 
 CODE = sorted((ROOT / "posenc").rglob("*.py"))
@@ -183,7 +184,7 @@ def test_evaluation_composes_and_means_as_trained() -> None:
 
     (job,) = compose_jobs("eval", parse(["run=somewhere"])).jobs
     assert job.settings["run"] == "somewhere" and job.settings["data"] is None
-    assert set(job.settings["eval"].values()) == {None}
+    assert set(flatten(job.settings["eval"]).values()) == {"null"}
 
 
 def test_the_doors_hold_no_logic() -> None:

@@ -146,7 +146,9 @@ def compare_command(
     protocol: Protocol = "fixed-target",
     metric: Annotated[str, choice("nats", "bpb", "ppl", help="nats, bpb (bits per byte) or ppl.")] = "nats",
     format: Annotated[str, choice("table", "markdown", "csv", "latex", "json")] = "table",
-    per: Annotated[Text, choice("cell", "seed", help="--format csv: a line per cell or seed.")] = None,
+    per: Annotated[
+        Text, choice("cell", "seed", "document", help="--format csv: a line per cell, seed or document.")
+    ] = None,
     full: Annotated[bool, option("Every number with its interval; seeds, probes, notes.", "--full")] = False,
     explain: Annotated[bool, option("How to read the table.", "--explain")] = False,
     rows: Annotated[Texts, option("Only these rows, in this order: rope,alibi*")] = None,
@@ -237,7 +239,7 @@ def bench_command(
     repeats: Annotated[int, option("Pairs of timings for each figure.")] = 9,
     format: Annotated[str, choice("table", "markdown", "csv", "json")] = "table",
 ) -> None:
-    """Speed, memory and MFU: `posenc bench encoding=rope,alibi context_length=64,512`. Reads no corpus."""
+    """Speed and memory: `posenc bench encoding=rope,alibi context_length=64,512`. Reads no corpus."""
     from posenc.cli.bench import run_bench
 
     line = _line(context, overrides)

@@ -19,7 +19,7 @@ from posenc.report.runs_table import unfinished_lines
 from posenc.report.writers import csv_lines, show, write
 from posenc.results.cells import PROBES
 from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs, protocols_of
-from posenc.results.frame import seeds_table
+from posenc.results.frame import documents_table, seeds_table
 from posenc.results.load import Run, load_runs
 from posenc.results.schema import HEADLINE, REFERENCE_PROTOCOL
 from posenc.results.selection import only, parse_multiple
@@ -33,7 +33,7 @@ class Output:
     """How a comparison is written."""
 
     format: str
-    per: str | None  # of the CSV: a line per cell or seed
+    per: str | None  # of the CSV: a line per cell, seed or document
     full: bool
     explain: bool  # the rules instead of a table
     against: str | None  # a paper's table
@@ -81,11 +81,11 @@ def _check(request: CompareRequest, output: Output) -> None:
     """Refuse whatever can be seen to be wrong before runs are read."""
     if output.against is not None:
         plain, own = CompareRequest(), ("per", "full", "plot", "plot_kind", "plot_width", "html")
-        given = [
+        unread = [
             one.name for one in fields(request) if getattr(request, one.name) != getattr(plain, one.name)
         ]
-        if given := given + [name for name in own if getattr(output, name)]:
-            problem = f"does not read --{given[0].replace('_', '-')}"
+        if unread := unread + [name for name in own if getattr(output, name)]:
+            problem = f"does not read --{unread[0].replace('_', '-')}"
             hint = "leave it out; --where, --length, --corpus, --split, --stride and --format are read"
             raise UserError("--against", output.against, problem, hint=hint)
     if request.metric == "ppl" and request.baseline is not None:
@@ -96,8 +96,8 @@ def _check(request: CompareRequest, output: Output) -> None:
         width = WIDTH if output.plot_width is None else output.plot_width
         check_plot(Path(output.plot), output.plot_kind or KIND, width)
     elif output.plot_kind is not None or output.plot_width is not None:
-        given = "--plot-width" if output.plot_kind is None else "--plot-kind"
-        raise UserError(given, output.plot_kind, "there is no picture to make", hint="--plot FILE")
+        option = "--plot-width" if output.plot_kind is None else "--plot-kind"
+        raise UserError(option, output.plot_kind, "there is no picture to make", hint="--plot FILE")
     if output.html is not None:
         if not output.html.lower().endswith((".html", ".htm")):
             raise UserError("--html", output.html, "its ending must say what it is", allowed=".html")
@@ -111,7 +111,8 @@ def _write(runs: Sequence[Run], request: CompareRequest, output: Output) -> None
         every = bool(request.columns)
         show(found, output.format, sys.stdout, runs=runs, full=output.full, every=every)
     else:
-        write(csv_lines(seeds_table(runs, request)), sys.stdout)
+        lines = seeds_table if output.per == "seed" else documents_table
+        write(csv_lines(lines(runs, request)), sys.stdout)
     if output.plot is not None:
         save_plot(Path(output.plot), output.plot_kind or KIND, runs, found, output.plot_width or WIDTH)
         say(f"wrote {output.plot}")

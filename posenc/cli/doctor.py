@@ -142,7 +142,9 @@ def network() -> Iterator[Finding]:
 
     answers = reachable()
     text = f"{endpoint().rpartition('@')[2]} {'answers' if answers else 'does not answer'}"
-    advice = "data=sympy, stdlib and files need no hub; or posenc data prepare elsewhere, and copy HF_HOME"
+    advice = (
+        "data=sympy, stdlib and files need no hub; or posenc data prepare elsewhere, and copy POSENC_CACHE"
+    )
     yield Finding("hub", "ok" if answers else "note", text, advice)
     key, mode = has_key(), requested_mode() or "online"
     advice = "tracking=wandb writes offline runs; wandb sync sends them, wandb login saves a key"

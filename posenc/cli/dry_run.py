@@ -24,7 +24,7 @@ from rich.text import Text
 from posenc.config.compose import Jobs
 from posenc.core.errors import RunError, visible
 from posenc.core.machine import wait_for
-from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer, corpus_notes
+from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer, corpus_notes, vocabulary
 from posenc.data.corpus import known_figures
 from posenc.data.documents import SPLITS
 from posenc.data.hub import go_offline
@@ -199,7 +199,8 @@ def estimate(job: TrainJob, rates: Rates) -> Estimate:
     """Count what the run does; nothing of the model's size is made."""
     store = lengths_alone(job.facts, job.settings["tokenizer"])
     with torch.device("meta"):
-        model = build_decoder(job.settings, job.shape, store.vocab_size)
+        size = vocabulary(job.settings["data"].get("plant"), store)
+        model = build_decoder(job.settings, job.shape, size)
     parameters, length = count_parameters(model)["total"], job.settings["context_length"]
     batch, shape = job.batch_windows * length, job.shape
     step = STEP * _forward(model, rates, length, batch, batch)

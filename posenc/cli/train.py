@@ -73,7 +73,7 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs) -> int:
     if composed.sweep:
         if current().size > 1:
             problem = "torchrun makes several processes of one run, not of a sweep"
-            hint = "one torchrun for each run; or -m without torchrun: hydra/launcher=joblib"
+            hint = "one torchrun for each run; or -m without torchrun"
             raise UserError("-m", None, problem, hint=hint)
         fails_fast(composed)
     composed = current().in_turn(lambda: applicable(command, composed))

@@ -15,10 +15,13 @@ import yaml
 
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file, conf_dir
+from posenc.data.plant import ALPHABET
 from posenc.evaluation import PROTOCOLS, resolve_length, resolve_lengths
 from posenc.evaluation.extensions import resolve_extend
 from posenc.evaluation.fixed_target import block_of, check_block
+from posenc.evaluation.plans import RecallGrid
 from posenc.model.decoder import Decoder, ModelShape
+from posenc.results.selection import parse_multiple
 from posenc.training.device import PRECISIONS
 from posenc.training.optimizer import OPTIMIZERS, Optimization
 
@@ -45,6 +48,7 @@ class EvalPlan:
     batch_tokens: int
     precision: str  # auto: as trained
     stride: int  # tokens
+    recall: RecallGrid
     extend: dict[str, Any]  # a test-time extension, {"name": "none"} for the model as trained
     tune: bool  # its knobs are chosen on validation documents
 
@@ -163,9 +167,26 @@ def check_evaluation(
         batch_tokens=whole("eval.batch_tokens", settings["batch_tokens"], least=1),
         precision=one_of("eval.precision", settings["precision"], PRECISIONS),
         stride=stride,
+        recall=_check_recall(settings["recall"], context_length),
         extend=resolve_extend(chosen),
         tune=tune,
     )
+
+
+def _check_recall(settings: dict[str, Any], context_length: int) -> RecallGrid:
+    """The `eval.recall` group; multiples of T are rounded to tokens."""
+    for key, value in settings.items():
+        if value is None or value == []:
+            raise UserError(f"eval.recall.{key}", value, "must be given")
+    distances = [
+        max(2, round(parse_multiple(one, "eval.recall.distances") * context_length))
+        if isinstance(one, str)
+        else whole("eval.recall.distances", one, least=2, most=LONGEST_CONTEXT)
+        for one in settings["distances"]
+    ]
+    pairs = [whole("eval.recall.pairs", one, least=1, most=ALPHABET) for one in settings["pairs"]]
+    windows = whole("eval.recall.windows", settings["windows"], least=1, most=10**6)
+    return RecallGrid(sorted({*distances}), sorted({*pairs}), windows)
 
 
 def check_optimization(train: dict[str, Any], optim: dict[str, Any]) -> Optimization:

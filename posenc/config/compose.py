@@ -26,7 +26,7 @@ from posenc.config.checks import LARGEST, LONGEST_CONTEXT
 from posenc.config.conf_text import groups
 from posenc.config.hydra_adapter import BASIC_LAUNCHER, BASIC_SWEEPER, combinations, override_parser
 from posenc.config.overrides import CommandLine, is_hydras, key_of, quoted
-from posenc.config.schema import LAUNCHER, EvalConfig, TrainConfig, register_schemas
+from posenc.config.schema import EvalConfig, TrainConfig, register_schemas
 from posenc.core.console import say
 from posenc.core.errors import UserError, first_line, nearest, visible
 from posenc.core.paths import choice_files, conf_dir, expanded, is_folder, refuse_taken_names
@@ -59,7 +59,6 @@ class Jobs:
     """All jobs of a command line, each once."""
 
     jobs: list[ComposedJob]
-    n_jobs: int | None = None  # at once; None: as many as the machine has room for
     launcher: str | None = None  # the name of a plug-in's; None: posenc runs the jobs itself
     config: DictConfig | None = None  # of a single job: as composed, with Hydra's own part
 
@@ -124,20 +123,10 @@ def _jobs_of(command: str, line: CommandLine) -> Jobs:
             except UserError as error:
                 raise error.within(f"in the job {' '.join(overrides)}") from None
             jobs.append(ComposedJob(overrides, settings))
-        if launcher == LAUNCHER:
-            return Jobs(jobs, checked_n_jobs(OmegaConf.select(base, "hydra.launcher.n_jobs")))
-        if (asked := jobs[0].settings["sweep"]["jobs"]) is not None and asked < 1:
+        if jobs and (asked := jobs[0].settings["sweep"]["jobs"]) is not None and asked < 1:
             raise UserError("sweep.jobs", asked, "is no number of jobs", allowed="from 1, or null")
         ours = OmegaConf.select(base, "hydra.launcher._target_") == BASIC_LAUNCHER
         return Jobs(jobs, launcher=None if ours else launcher)
-
-
-def checked_n_jobs(value: object) -> int | None:
-    """Return `hydra.launcher.n_jobs`, None for -1. Raises UserError."""
-    if isinstance(value, int) and (value >= 1 or value == -1):
-        return value if value > 0 else None
-    allowed = "a whole number from 1, or -1: as many as the machine has room for"
-    raise UserError("hydra.launcher.n_jobs", value, "is no number of jobs", allowed=allowed)
 
 
 def of_the_sweep(line: CommandLine) -> list[str]:
@@ -339,6 +328,8 @@ def _no_such_choice(error: MissingConfigException) -> UserError:
     hint = f"one of your own needs --config-dir DIR with its YAML in DIR/{group}/"
     if group == "hydra/launcher":
         hint = "slurm needs a plug-in: pip install 'posenc[slurm]'"
+        if choice == "joblib":
+            hint = "jobs run at once without it; sweep.jobs=N says how many"
     if group == "hydra/sweeper":
         return UserError(group, choice, NO_SEARCH)
     return UserError(group, choice, f"there is no such {group}", allowed=list(error.options or []), hint=hint)

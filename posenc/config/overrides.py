@@ -93,7 +93,7 @@ def group_of(key: str) -> str:
 
 
 def is_hydras(override: str) -> bool:
-    """Return whether it sets Hydra's own part: `hydra.verbose=true`, `hydra/launcher=joblib`."""
+    """Return whether it sets Hydra's own part: `hydra.verbose=true`, `hydra/launcher=slurm`."""
     return key_of(override).startswith(("hydra.", "hydra/"))
 
 

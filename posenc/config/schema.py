@@ -57,6 +57,15 @@ class TrainSettings:
 
 
 @dataclass
+class RecallSettings:
+    """The grid of the protocol `recall`."""
+
+    distances: list[Any] | None = MISSING
+    pairs: list[Any] | None = MISSING
+    windows: Any = MISSING
+
+
+@dataclass
 class EvalSettings:
     """What is measured. In `posenc eval`, null means as trained."""
 
@@ -65,6 +74,7 @@ class EvalSettings:
     split: str | None = MISSING
     target_fraction: float | None = MISSING
     stride: Any = MISSING
+    recall: RecallSettings = field(default_factory=RecallSettings)
     max_targets: Any = MISSING
     batch_tokens: Any = MISSING
     precision: str | None = MISSING
@@ -127,21 +137,9 @@ class InstalledConfigs(SearchPathPlugin):
             search_path.append("posenc-installed", f"file://{folder}")
 
 
-@dataclass
-class JoblibLauncher:
-    """Several jobs of a sweep at once, by the name and the setting of Hydra's plug-in."""
-
-    n_jobs: int = -1  # as many as the machine has room for
-
-
-LAUNCHER = "joblib"
-
-
 def register_schemas() -> None:
     """Make the schemas and the installed packages' YAML known to Hydra; safe to call again."""
     Plugins.instance().register(InstalledConfigs)
     store = ConfigStore.instance()
     store.store(name="train_schema", node=TrainConfig)
     store.store(name="eval_schema", node=EvalConfig)
-    if f"{LAUNCHER}.yaml" not in store.list("hydra/launcher"):  # hydra-joblib-launcher may be installed
-        store.store(group="hydra/launcher", name=LAUNCHER, node=JoblibLauncher)

@@ -8,6 +8,10 @@ from posenc.data.corpus import inspect as inspect
 from posenc.data.corpus import list_corpora as list_corpora
 from posenc.data.corpus import prepare as prepare
 from posenc.data.corpus import read_facts as read_facts
+from posenc.data.plant import PlantedSampler as PlantedSampler
+from posenc.data.plant import check_plant as check_plant
+from posenc.data.plant import plant_of as plant_of
+from posenc.data.plant import vocabulary as vocabulary
 from posenc.data.sources import absolute_data as absolute_data
 from posenc.data.sources import read_documents as read_documents
 from posenc.data.token_cache import Split as Split

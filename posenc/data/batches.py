@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from posenc.core.errors import UserError
-from posenc.data.token_cache import Ints, TokenStore
+from posenc.data.token_cache import TokenStore
 
 
 class WindowSampler:
@@ -30,7 +30,7 @@ class WindowSampler:
         self._offsets = np.arange(context_length + 1, dtype=np.int64)
         self._seed = seed % 2**64
 
-    def batch(self, step: int, size: int) -> tuple[Ints, Ints]:
+    def batch(self, step: int, size: int) -> tuple[np.ndarray, ...]:
         """Inputs and targets of a step, both int64 `(size, context_length)`; targets are one token on."""
         # raw Philox output is fixed by its definition; numpy's distributions may change between versions
         key = np.array([self._seed, step], dtype=np.uint64)

@@ -17,7 +17,7 @@ from posenc.core.signature import check_arguments
 from posenc.data import files, hub
 from posenc.data.documents import Document, Notes, number_of, split_of
 
-OWN_KEYS = {"name", "source", "split"}
+OWN_KEYS = {"name", "source", "split", "plant"}
 
 
 def read_package(notes: Notes, /, *, package: str, exclude: list[str]) -> list[Document]:

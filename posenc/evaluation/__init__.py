@@ -21,6 +21,7 @@ PROTOCOLS = {
     "positions": "positions",
     "induction": "induction",
     "far-copy": "far_copy",
+    "recall": "recall",
 }
 ALLOWED = "positive whole numbers of tokens, or multiples of context_length such as 0.5x, 1x, 8x"
 

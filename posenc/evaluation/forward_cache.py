@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from posenc.core.machine import LiveTensors, free_memory
@@ -21,7 +22,7 @@ from posenc.encodings.base import Encoding
 from posenc.evaluation.extensions import Extension
 from posenc.model.decoder import Decoder
 from posenc.model.fused import token_losses
-from posenc.results.schema import Curve
+from posenc.results.schema import Curve, Recall
 from posenc.training.device import autocast, is_out_of_memory
 
 # Where positions are drawn: how many draws the windows of one length share, window i having number i % DRAWS.
@@ -70,6 +71,7 @@ class LossSums:
     targets: np.ndarray  # (N,) int64
     bytes: np.ndarray  # (N,) int64
     curve: Curve | None = None  # loss by position, from the protocol that makes one
+    recall: Recall | None = None  # likewise
 
     def columns(self, split: Split) -> dict[str, Any]:
         """Return the sums as a record is made from, with the groups of the documents where they have some."""
@@ -79,6 +81,7 @@ class LossSums:
             **{name: getattr(self, name).tolist() for name in names},
             "groups": groups,
             "curve": self.curve,
+            "recall": self.recall,
         }
 
 
@@ -134,17 +137,18 @@ def window_losses(
     count: int,
     window: int,
     n_targets: int,
+    hits: bool = False,
 ) -> np.ndarray:
     """Return the loss in nats of the last `n_targets` of `count` windows: (count, n_targets) float64.
 
     `read(i)` gives a window's inputs and its last target: (window + 1,) tokens. Drawn positions depend on the
     seed, the window's length and i, never on the batch. Batches hold about `batch_tokens` tokens, and halve
-    when memory runs out; OutOfMemoryError when one window does not fit.
+    when memory runs out; OutOfMemoryError when one window does not fit. With `hits` as many columns more: 1
+    where no token has a higher logit than the target.
     """
     model = context.model.to(context.device).eval()
     encoding = context.effective_encoding(window)
     inputs = n_inputs(encoding, window, n_targets)
-    losses = np.empty((count, n_targets))
     draws = DRAWS if "positions" in encoding.hooks else 1
     drawn = [
         model.positions(inputs, generator_for(context.seed, "evaluation", window, draw), encoding)  # (S,)
@@ -154,9 +158,10 @@ def window_losses(
     if limit is not None and any(int(pos[-1]) >= limit for pos in drawn):
         raise NotApplicableError(f"n/a: no encoding of positions from {limit} on")
     _check_fits(context, drawn[0], encoding, n_targets)
+    losses = np.empty((count, (1 + hits) * n_targets))
     for draw, pos in enumerate(drawn):
         rows = np.arange(draw, count, draws)
-        _losses_at(context, read, rows, pos, encoding, losses)
+        _losses_at(context, read, rows, pos, encoding, losses, n_targets)
     return losses
 
 
@@ -167,16 +172,18 @@ def _losses_at(
     pos: Tensor,
     encoding: Encoding,
     losses: np.ndarray,
+    n_targets: int,
 ) -> None:
-    """Fill in the losses (count, n_targets) of the windows `rows`, all of them at the positions pos."""
-    inputs, n_targets = len(pos), losses.shape[1]
+    """Fill in the losses (and hits) of the windows `rows`, all of them at the positions pos."""
+    inputs, hits = len(pos), losses.shape[1] > n_targets
     size, start = max(1, context.batch_tokens // inputs), 0
     while start < len(rows):
         context.check_stop()
         some = rows[start : start + size]
         batch = np.stack([read(i)[-inputs - 1 :] for i in some]).astype(np.int64)
         try:
-            nats = _forward(context, torch.from_numpy(batch).to(context.device), pos, encoding, n_targets)
+            on_device = torch.from_numpy(batch).to(context.device)
+            nats = _forward(context, on_device, pos, encoding, n_targets, hits)
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -189,12 +196,18 @@ def _losses_at(
         start += len(some)
 
 
-def _forward(context: EvalContext, batch: Tensor, pos: Tensor, encoding: Encoding, n_targets: int) -> Tensor:
+def _forward(
+    context: EvalContext, batch: Tensor, pos: Tensor, encoding: Encoding, n_targets: int, hits: bool = False
+) -> Tensor:
     with autocast(context.precision, context.device):
         hidden = context.model.hidden(batch[:, :-1], pos, n_targets, encoding)  # (B, T, d_model)
     targets = batch[:, -n_targets:]  # (B, T)
     weight = context.model.embedding.weight.to(hidden.dtype)  # (V, d_model)
-    return token_losses(hidden.flatten(0, 1), weight, targets.flatten()).view_as(targets)
+    losses = token_losses(hidden.flatten(0, 1), weight, targets.flatten()).view_as(targets)
+    if not hits:
+        return losses
+    best = F.linear(hidden, weight).argmax(-1)  # (B, T)
+    return torch.cat((losses, (best == targets).float()), dim=1)
 
 
 def _check_fits(context: EvalContext, pos: Tensor, encoding: Encoding, n_targets: int) -> None:

@@ -4,10 +4,11 @@ A window of W inputs and its last target is a sequence of m = T/4 tokens (at lea
 sequence again, scored but for its first token. The copies are the same at every W, and a shorter window's
 filler is the end of a longer one's.
 
-Tokens are drawn evenly from the symbols that are at least 1 in 1000 of the training split (63 bytes of
-SymPy's source). Chance, ln(number of symbols), is given in the record's unit. A model above it takes random
-tokens for text and does not copy at any length (nano after 4M bytes: 6.1 to 6.9 nats, chance 4.1): then the
-change with W says nothing about the encoding.
+Symbols are the tokens that are at least 1 in 1000 of the training split (63 bytes of SymPy's source). Every
+other one is for sequences, which have none twice (so m is at most their number), and the rest for filler: the
+token before a target came once before it, so that a head that looks up one token copies without an error.
+Chance, ln(number of symbols of sequences), is given in the record's unit. A model above it takes random
+tokens for text and does not copy at any length: then the change with W says nothing about the encoding.
 
 Source: the repeated random tokens of Olsson et al. 2022 (In-context Learning and Induction Heads), arXiv
 2209.11895; without filler and at one length there.
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from posenc.data import TokenStore
+from posenc.data.plant import shuffled, token_counts
 from posenc.evaluation.forward_cache import EvalContext, LossSums, NotApplicableError, window_losses
 from posenc.evaluation.plans import EvalRequest
 
@@ -28,6 +30,7 @@ NAME = "induction"
 
 COUNT = 128  # sequences: at T = 64 one window for every 24 of fixed-target
 RAREST = 1 / 1000  # share of the training text that a symbol has at least
+REVISION = 2  # of the targets: 1 had one set of symbols for sequences and filler
 SEED = 2022  # of the tokens, never the training seed: all runs see the same sequences
 
 
@@ -51,27 +54,27 @@ def plan(request: EvalRequest) -> Plan:
     The hash does not depend on the windows either: a longer window adds filler and changes no target.
     """
     symbols = frequent(request.store)
-    size = max(2, request.train_length // 4)  # m
-    length = max(2 * size, request.longest + 1) - size  # of a copy and the filler before the other one
+    letters, others = symbols[::2], symbols[1::2]
+    size = min(max(2, request.train_length // 4), len(letters))  # m
+    length = max(2 * size, request.longest + 1) - 2 * size  # of the filler
     # raw Philox output is fixed by its definition; numpy's distributions may change between versions
     keys = [np.array([SEED, i], dtype=np.uint64) for i in range(COUNT)]
-    raw = np.stack([np.random.Philox(key=key).random_raw(length) for key in keys])
-    drawn = symbols[(raw % np.uint64(len(symbols))).astype(np.int64)]  # (N, length)
-    copies, filler = drawn[:, :size], drawn[:, size:][:, ::-1]  # filler is drawn from its end backwards
-    unit = f"nats per token of the second copy (chance {math.log(len(symbols)):.2f})"
-    return Plan(copies, filler, unit, request.digest(NAME, symbols, copies))
+    raw = np.stack([np.random.Philox(key=key).random_raw(len(letters) + length) for key in keys])
+    copies = letters[shuffled(raw[:, : len(letters)])[:, :size]]  # (N, m)
+    drawn = (raw[:, len(letters) :] % np.uint64(len(others))).astype(np.int64)  # (N, length)
+    filler = others[drawn[:, ::-1]]  # drawn from its end backwards
+    unit = f"nats per token of the second copy (chance {math.log(len(letters)):.2f})"
+    return Plan(copies, filler, unit, request.digest(NAME, REVISION, symbols, copies))
 
 
 def frequent(store: TokenStore) -> np.ndarray:
     """Return the tokens that are at least RAREST of the training split: ascending ids, int64.
 
-    The commonest where none is that frequent; the whole vocabulary where there is no such split to count.
+    The whole vocabulary where fewer than 4 are that frequent.
     """
-    split = store.splits["train"]
-    counts = np.zeros(store.vocab_size, dtype=np.int64)
-    for i in range(len(split.ids)):
-        counts += np.bincount(store.document("train", i), minlength=store.vocab_size)
-    return np.flatnonzero(counts >= min(RAREST * counts.sum(), counts.max()))
+    counts = token_counts(store)
+    found = np.flatnonzero(counts >= max(1.0, RAREST * counts.sum()))
+    return found if len(found) >= 4 else np.arange(store.vocab_size)
 
 
 def measure(context: EvalContext, plan: Plan, window: int) -> LossSums:

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
 from posenc.data import TokenStore
 from posenc.evaluation.forward_cache import EvalContext, LossSums, block_sums, text_losses
+
+
+@dataclass(frozen=True)
+class RecallGrid:
+    """What `recall` asks for: distances in tokens, numbers of pairs, windows for each of both."""
+
+    distances: Sequence[int]
+    pairs: Sequence[int]
+    windows: int
 
 
 @dataclass(frozen=True)
@@ -24,6 +34,8 @@ class EvalRequest:
     target_fraction: float  # fixed-target: targets a window, as a share of T
     max_targets: int
     stride: int  # sliding
+    recall: RecallGrid | None = None
+    plant: Mapping[str, Any] | None = None  # what was planted in the text that the model was trained on
 
     @property
     def lengths(self) -> np.ndarray:

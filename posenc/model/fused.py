@@ -111,7 +111,17 @@ def next_token_loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """
     if is_plain():
         return F.cross_entropy(F.linear(hidden, weight).float(), targets)
-    return _NextTokenLoss.apply(hidden, weight, targets)
+    loss: Tensor = _NextTokenLoss.apply(hidden, weight, targets, None)[0]
+    return loss
+
+
+def weighted_loss(hidden: Tensor, weight: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean of loss times `weights` (N,), and the losses (N,), which have no gradient; as above."""
+    if is_plain():
+        losses = F.cross_entropy(F.linear(hidden, weight).float(), targets, reduction="none")
+        return (losses * weights).mean(), losses.detach()
+    loss, losses = _NextTokenLoss.apply(hidden, weight, targets, weights)
+    return loss, losses
 
 
 @torch.no_grad()
@@ -132,8 +142,10 @@ def _blocks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
 
 class _NextTokenLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-        total = torch.zeros((), device=hidden.device)
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        total, every = torch.zeros((), device=hidden.device), []
         d_hidden, d_weight = torch.empty_like(hidden), None
         for rows in _blocks(hidden, weight):
             some, of = hidden[rows], targets[rows, None]  # (n, d), (n, 1)
@@ -141,18 +153,24 @@ class _NextTokenLoss(torch.autograd.Function):
             p = torch.softmax(logits, dim=-1)
             # log of the sum of exp: the largest logit has the weight 1 / sum exp(logit - largest)
             log_sum = logits.amax(-1, keepdim=True) - p.amax(-1, keepdim=True).log()  # (n, 1)
-            total += (log_sum - logits.gather(1, of)).sum()
+            losses = log_sum - logits.gather(1, of)  # (n, 1)
+            every.append(losses[:, 0])
             p.scatter_add_(1, of, p.new_full(of.shape, -1.0))
+            if weights is not None:
+                losses, p = losses * weights[rows, None], p.mul_(weights[rows, None])
+            total += losses.sum()
             d_logits = p.div_(len(hidden)).to(hidden.dtype)
             torch.mm(d_logits, weight, out=d_hidden[rows])
             of_block = d_logits.t() @ some  # (V, d)
             # float32 sums where there is more than one block
             d_weight = of_block if d_weight is None else d_weight.float().add_(of_block)
         ctx.save_for_backward(d_hidden, d_weight)
-        return total / len(hidden)
+        of_each = torch.cat(every)
+        ctx.mark_non_differentiable(of_each)
+        return total / len(hidden), of_each
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None]:
         d_hidden, d_weight = ctx.saved_tensors
-        return d_hidden.mul_(grad), d_weight.mul_(grad), None
+        return d_hidden.mul_(grad), d_weight.mul_(grad), None, None

@@ -6,6 +6,7 @@ columns, a column has one unit, numbers are not rounded, and all lines of a tabl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,8 @@ from posenc.results.cells import Cell, Row, make_bin_cell, make_cell
 from posenc.results.comparison import EVERYTHING, CompareRequest, Comparison, compare_runs
 from posenc.results.load import Run
 from posenc.results.ranking import Versus
+from posenc.results.schema import Record
+from posenc.results.selection import Selected
 
 Line = dict[str, Any]
 
@@ -26,14 +29,32 @@ def cells_table(comparisons: Sequence[Comparison]) -> list[Line]:
 def seeds_table(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -> list[Line]:
     """Return a line for each run and window of the tables of `compare_runs`."""
     return _aligned(
-        _head(comparison, row)
-        | {"run": str(member.run.path), "seed": member.run.seed}
-        | _seed(replace(row, members=[member]), column.multiple)
-        for comparison in compare_runs(runs, request)
-        for row in comparison.rows
-        for member in row.members
+        head | _seed(replace(row, members=[member]), column.multiple)
+        for comparison, row, member, head in _members(runs, request)
         for column in comparison.columns
     )
+
+
+def documents_table(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -> list[Line]:
+    """Return a line for each run, window and document of the tables of `compare_runs`."""
+    return _aligned(
+        head | line
+        for comparison, row, member, head in _members(runs, request)
+        for multiple, record in sorted(member.cells.get(row.extension, {}).items())
+        if "curve" in record or any(column.multiple == multiple for column in comparison.columns)
+        for line in _documents(record, member.record(None, 1.0))
+    )
+
+
+def _members(
+    runs: Sequence[Run], request: CompareRequest
+) -> Iterator[tuple[Comparison, Row, Selected, Line]]:
+    """Yield each run of each row, with its first columns."""
+    for comparison in compare_runs(runs, request):
+        for row in comparison.rows:
+            for member in row.members:
+                own = {"run": str(member.run.path), "seed": member.run.seed}
+                yield comparison, row, member, _head(comparison, row) | own
 
 
 def _head(comparison: Comparison, row: Row) -> Line:
@@ -107,6 +128,30 @@ def _seed(row: Row, multiple: float) -> Line:
     for key in ("corpus", "split", "stride", "checkpoint_step"):
         line[key] = records[0].get(key) if records else None
     return line | {"note": nats.note}
+
+
+def _documents(record: Record, base: Record | None) -> Iterator[Line]:
+    """Yield a line for each document; its change is against the run as trained at T on the same targets."""
+    at_t = {} if base is None else {one["document"]: one["nats"] for one in _sums(base)}
+    for one in _sums(record):
+        nats, bits = one.pop("nats"), math.log(2) * one["bytes"]
+        change = nats - at_t[one["document"]] if one["document"] in at_t else None
+        yield {
+            "multiple": record["multiple"],
+            "window": record["window"],
+            "group": None,
+            **one,
+            "loss_nats": nats / one["targets"],
+            "loss_bpb": nats / bits if bits else None,
+            "change_nats": None if change is None else change / one["targets"],
+            "change_bpb": None if change is None or not bits else change / bits,
+        }
+
+
+def _sums(record: Record) -> list[dict[str, Any]]:
+    """Return the sums of a record, a mapping for each document."""
+    columns: Any = record["per_document"] or {}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def _ends(name: str, interval: Sequence[float] | None) -> Line:

@@ -56,10 +56,20 @@ class Curve(TypedDict):
     breaks_at: Count | None  # start of the first bin past T whose rise is above 0.1 with its whole interval
 
 
+class Recall(TypedDict):
+    """Values recalled in windows of one length, aligned lists; the pairs of the training come first."""
+
+    distance: list[Positive]  # tokens between the two places of the asked pair
+    pairs: list[Positive]  # in each window
+    windows: list[Positive]  # with one target each
+    correct: list[Count]  # targets that no other token beats
+    nats: list[Number]  # mean
+
+
 class Record(TypedDict):
     """One finished cell. Plain JSON; numbers are null where there is nothing to report (see `note`)."""
 
-    protocol: str  # fixed-target, sliding, nonoverlapping, positions, induction, far-copy, trigram
+    protocol: str  # fixed-target, sliding, nonoverlapping, positions, induction, far-copy, recall, trigram
     extend: dict[str, Any] | None  # test-time extension with resolved parameters; {"name": ...}
     checkpoint_step: Count  # of the weights that were measured
     corpus: str  # name of the text that was scored
@@ -81,6 +91,7 @@ class Record(TypedDict):
     note: str | None  # why there is no number: oom, diverged, n/a
     seconds: Number  # that the measurement took
     curve: NotRequired[Curve]  # of the protocol `positions`
+    recall: NotRequired[Recall]  # of the protocol `recall`
     precision: NotRequired[str]  # fp32 or bf16, of the measurement where it is not the training's
 
 
@@ -128,6 +139,7 @@ def make_record(
     train_length: int,
     note: str | None = None,
     curve: Curve | None = None,
+    recall: Recall | None = None,
     **cell: Any,
 ) -> Record:
     """Make a record from sums by document: one division at the end, an interval clustered by document.
@@ -161,6 +173,7 @@ def make_record(
     made |= {"nats": mean, "bpb": total / (math.log(2) * size) if size else None}
     made |= {"ppl": ppl if math.isfinite(ppl) else None, "ci95": None if interval is None else list(interval)}
     made |= {"per_document": sums if rows else None} | ({} if curve is None else {"curve": curve})
+    made |= {} if recall is None else {"recall": recall}
     return cast("Record", {key: made[key] for key in Record.__annotations__ if key in made})
 
 
@@ -234,6 +247,9 @@ def _check_parts(record: Record) -> None:
         lengths.add(len(sums.get("group", sums["document"])))
         checks["per_document: lists of different lengths"] = len(lengths) > 1
         checks["per_document: a document comes twice"] = len(set(sums["document"])) < len(sums["document"])
+    if (recall := record.get("recall")) is not None:
+        lines = {len(values) for values in recall.values() if isinstance(values, list)}
+        checks["recall: lists of different lengths"] = len(lines) != 1 or not recall["distance"]
     if curve is not None:
         edges, bins = curve["edges"], len(curve["edges"]) - 1
         lengths = {len(curve[key]) for key in BINS}

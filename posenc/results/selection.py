@@ -284,6 +284,7 @@ def _comparable(one: Selected, names: Mapping[str, str]) -> dict[str, str]:
         tokenizer = " ".join(as_text(v) if k == "name" else f"{k}={as_text(v)}" for k, v in tokenizer.items())
     return {
         "corpus": text(corpus.get("name", UNKNOWN), corpus.get("fingerprint", UNKNOWN)),
+        "planted": as_text(corpus.get("plant")),
         "tokenizer": as_text(tokenizer),
         "context length": as_text(facts.get("context_length", UNKNOWN)),
         "tokens trained": as_text(tokens_trained(one)),

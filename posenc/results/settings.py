@@ -52,7 +52,7 @@ def size_of(run: Run) -> dict[str, str] | None:
     if run.config is None:
         return None
     flat = flatten(run.config)
-    model = {key for key in flat if key.startswith("model.") and key != "model.name"}
+    model = {key for key in flat if key.startswith(("model.", "data.plant.")) and key != "model.name"}
     return {key: flat[key] for key in sorted(SIZE | model) if key in flat}
 
 

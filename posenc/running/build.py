@@ -135,6 +135,9 @@ def run_facts(
     settings = job.settings
     attention: Any = model.blocks[0].attention
     drawn: dict[str, Any] = {}
+    corpus = {"name": settings["data"]["name"], "fingerprint": fingerprint}
+    if (plant := settings["data"].get("plant")) is not None:
+        corpus["plant"] = plant
     for option in model.options:
         assert isinstance(option, Encoding)
         drawn |= option.derived
@@ -145,7 +148,7 @@ def run_facts(
         positions={**settings["positions"], **drawn},
         model=settings["model"],
         parameters=count_parameters(model),
-        corpus={"name": settings["data"]["name"], "fingerprint": fingerprint},
+        corpus=corpus,
         tokenizer=settings["tokenizer"],
         context_length=settings["context_length"],
         tokens=tokens,

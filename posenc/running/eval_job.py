@@ -29,10 +29,12 @@ from posenc.core.paths import expanded
 from posenc.data import (
     absolute_data,
     check_lengths,
+    check_plant,
     check_tokenizer,
     inspect,
     prepare,
     stored_tokenizer,
+    vocabulary,
 )
 from posenc.evaluation.evaluate import protocol_module
 from posenc.evaluation.extensions import build_extension
@@ -136,11 +138,14 @@ def eval_job(settings: dict[str, Any]) -> Job:
         check_name("experiment_name", trained["experiment_name"])
         asked = {key: value for key, value in settings["eval"].items() if value is not None}
         # a run from before a setting existed has its default
+        usual = {**default_evaluation(), **trained["eval"]}
+        grid = {key: value for key, value in asked.pop("recall").items() if value is not None}
         evaluation = check_evaluation(
-            {**default_evaluation(), **trained["eval"], **asked},
+            {**usual, **asked, "recall": {**usual["recall"], **grid}},
             trained["context_length"],
             settings["extend"],
         )
+        check_plant(trained["data"].get("plant"), trained["context_length"])
         data = absolute_data(settings["data"] or trained["data"])
         check_tokenizer(trained["tokenizer"])
         precision = trained["train"]["precision"]
@@ -215,8 +220,9 @@ def _run(job: Job, stop: StopFlag) -> Outcome:
         check_lengths(store, split=split, needed_tokens=longest + 1, context_length=None)
     with locked(job.directory, "evaluation"):
         stop.guard()
-        path, step, state = group.first(lambda: _checked_checkpoint(job, store.vocab_size))
-        model = build_model(trained, job.shape, store.vocab_size)
+        size = vocabulary(trained["data"].get("plant"), store)
+        path, step, state = group.first(lambda: _checked_checkpoint(job, size))
+        model = build_model(trained, job.shape, size)
         if group.is_first:
             load_weights(Path(path), model)
         own = job.facts.fingerprint == state.get("fingerprint")

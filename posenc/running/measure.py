@@ -143,6 +143,8 @@ def request_of(job: Job, store: TokenStore) -> EvalRequest:
         target_fraction=plan.target_fraction,
         max_targets=plan.max_targets,
         stride=plan.stride,
+        recall=plan.recall,
+        plant=job.data.get("plant"),  # of another corpus none: a model knows the keys of its own
     )
 
 

@@ -170,6 +170,8 @@ def run_state(directory: Path, evaluation: dict[str, Any]) -> str:
         return DIVERGED
     measured = (load_run(directory).config or {}).get("eval") or {}
     measured = {"precision": "auto", **measured}  # earlier runs do not say it
+    if "recall" not in evaluation["protocols"]:  # nor this
+        measured["recall"] = evaluation.get("recall")
     return FINISHED if was_finished(directory) and measured == evaluation else OPEN
 
 

@@ -56,7 +56,7 @@ def _launch(command: str, line: CommandLine, chosen: str, jobs: list[tuple[Job, 
             overrides.append(f"runs_dir={quoted(str(runs))}")
         launcher, config = launcher_of(command, overrides, partial(run_here, command))
         if not config.hydra.launcher._target_.endswith(".SlurmLauncher"):
-            allowed = ["basic", "joblib", "slurm"]
+            allowed = ["basic", "slurm"]
             raise UserError("hydra/launcher", chosen, "is no launcher of posenc's sweeps", allowed=allowed)
         _ask_slurm(chosen)
         try:
@@ -86,7 +86,7 @@ def _ask_slurm(chosen: str) -> None:
         asked = subprocess.run(["sinfo", "--noheader"], capture_output=True, text=True, check=False)
         problem = f"Slurm does not answer: {visible(asked.stderr.strip())}" if asked.returncode else ""
     if problem:
-        hint = "give the command where Slurm's commands work; hydra/launcher=joblib runs several at once here"
+        hint = "give the command where Slurm's commands work; without it the sweep runs here"
         raise UserError("hydra/launcher", chosen, problem, hint=hint)
 
 

@@ -286,7 +286,7 @@ def fails_fast(composed: Jobs) -> bool:
     """Return `sweep.fail_fast`. Raises UserError where another launcher than posenc's runs the jobs."""
     asked = any(job.settings.get("sweep", {}).get("fail_fast") for job in composed.jobs)
     if asked and composed.launcher is not None:
-        hint = "only the launchers basic and joblib can stop what has not begun"
+        hint = "Slurm cannot be told to stop what has not begun"
         raise UserError("sweep.fail_fast", "true", "is not for this launcher", hint=hint)
     return bool(asked)
 
@@ -312,7 +312,7 @@ def run_sweep(command: str, line: CommandLine, composed: Jobs, launch: Launch | 
             pool = WorkerPool(some, lock=LOCKS[command], fail_fast=fails_fast(composed))
             pool.gpus = visible_gpus()
             room = jobs_at_once(some, usable_cores(), free_memory(), how["slots"] * len(pool.gpus))
-            most = how["jobs"] or composed.n_jobs or room
+            most = how["jobs"] or room
             pool.at_once = min(most, len({job.place for job in some if job.state == WAITING}) or 1)
             pool.run()
             received = CODES[signal.Signals(pool.received[0])] if pool.received else 0

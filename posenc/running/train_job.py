@@ -39,16 +39,20 @@ from posenc.core.machine import compiler_works, peak_memory
 from posenc.core.paths import expanded
 from posenc.data import (
     CorpusFacts,
+    PlantedSampler,
     TokenStore,
     WindowSampler,
     absolute_data,
     absolute_tokenizer,
     build_tokenizer,
     check_lengths,
+    check_plant,
     check_tokenizer,
     corpus_notes,
     inspect,
+    plant_of,
     prepare,
+    vocabulary,
 )
 from posenc.model.decoder import Decoder, count_parameters, training_flops
 from posenc.results.load import spoken_name
@@ -113,6 +117,7 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     check_positions_reach(model, max(evaluation.windows))
     flops = training_flops(model, context_length) * tokens
     compiled = resolve_compile(train["compile"], device, flops=flops)
+    check_plant(settings["data"].get("plant"), context_length)
     facts = inspect(
         settings["data"],
         settings["tokenizer"],
@@ -205,6 +210,8 @@ def run_hash(settings: dict[str, Any], facts: CorpusFacts, source: dict[str, Any
         "tokenizer": {key: value for key, value in tokenizer.items() if key != "path"},
         "corpus": facts.identity,
     }
+    if (plant := settings["data"].get("plant")) is not None:
+        identity["plant"] = plant
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
@@ -286,7 +293,7 @@ def _run(
     job: TrainJob, store: TokenStore, trained_bytes: TokenStore | None, stop: StopFlag
 ) -> Steps[Outcome]:
     settings, directory = job.settings, job.directory
-    model = build_model(settings, job.shape, store.vocab_size)
+    model = build_model(settings, job.shape, vocabulary(settings["data"].get("plant"), store))
     windows, length = job.evaluation.windows, settings["context_length"]
     notes = corpus_notes(job.facts, job.evaluation.split, max(windows), length, store)
     for note in [*notes, *model.effective_encoding.warnings()]:
@@ -343,7 +350,10 @@ def _train(
         f"{f'{processes} processes, ' if processes > 1 else ''}"
         f"{settings['data']['name']} as {settings['tokenizer']['name']} -> {job.directory}"
     )
-    tokenizer = build_tokenizer(settings["tokenizer"], job.facts)
+    tokenizer, plant = build_tokenizer(settings["tokenizer"], job.facts), settings["data"].get("plant")
+    sampler = WindowSampler(store, length, settings["seed"])
+    if plant is not None:
+        sampler = PlantedSampler(store, length, settings["seed"], plant_of(plant, store))
     with shown("training", job.steps) as bar:
 
         def on_resume(step: int) -> None:
@@ -356,12 +366,14 @@ def _train(
             folder.append_metrics(job.directory, progress.metrics())
             tracker.log(progress.metrics(), progress.step)
             rate = f"{progress.tokens_per_second:,.0f} tokens/s"
-            bar.update(progress.step, f"loss {progress.loss:.3f}  {rate}")
+            recall = "" if progress.recall_loss is None else f"  recall {progress.recall_loss:.3f}"
+            loss = progress.loss if progress.natural_loss is None else progress.natural_loss
+            bar.update(progress.step, f"loss {loss:.3f}{recall}  {rate}")
 
         return (
             yield from training(
                 model,
-                WindowSampler(store, length, settings["seed"]),
+                sampler,
                 job.optimization,
                 steps=job.steps,
                 batch_windows=job.batch_windows,

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from posenc.core.errors import RunError, first_line
 from posenc.core.seeds import generator_for
 from posenc.data import WindowSampler
+from posenc.data.plant import KNOWN, TEXT
 from posenc.model.decoder import Decoder
-from posenc.model.fused import next_token_loss
+from posenc.model.fused import next_token_loss, weighted_loss
 from posenc.training.checkpoint import NonFiniteWeightsError, resume, save_checkpoint
 from posenc.training.device import autocast, is_out_of_memory, keep_freed_memory
 from posenc.training.distributed import Stop, current
@@ -31,17 +32,26 @@ T = TypeVar("T")
 
 
 class NextTokenLoss(nn.Module):
-    """The mean loss in nats per token of inputs and targets (B, T), times `weight`: what DDP wraps."""
+    """The mean loss in nats per token of inputs and targets (B, T), times `weight`: what DDP wraps.
+
+    With `weights` (B, T) of the targets, `losses` (B * T,) has those of the last batch, without them.
+    """
+
+    losses: Tensor
 
     def __init__(self, model: Decoder, weight: float = 1.0) -> None:
         super().__init__()
         self.model, self.weight = model, weight
 
-    def forward(self, inputs: Tensor, targets: Tensor, pos: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor, targets: Tensor, pos: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return a scalar float32. Products in the precision of the autocast around, softmax in float32."""
         hidden = self.model.hidden(inputs, pos)  # (B, T, d_model)
         weight = self.model.embedding.weight.to(hidden.dtype)  # (V, d_model)
-        loss = next_token_loss(hidden.flatten(0, 1), weight, targets.flatten())
+        flat = hidden.flatten(0, 1), weight, targets.flatten()
+        if weights is None:
+            loss = next_token_loss(*flat)
+        else:
+            loss, self.losses = weighted_loss(*flat, weights.flatten())
         return loss if self.weight == 1 else loss * self.weight
 
 
@@ -55,22 +65,30 @@ class Batch:
     pos: Tensor
     precision: str
     grad_clip: float
+    weights: Tensor | None = None  # of the targets in the loss, (B, T)
 
     def gradients(self) -> tuple[Tensor, Tensor]:
         """Return the loss and the norm of its gradient, both scalar; the parameters get it clipped."""
-        given = self.loss_of, self.inputs, self.targets, self.pos
+        given = self.loss_of, self.inputs, self.targets, self.pos, self.weights
         return gradients(*given, precision=self.precision, grad_clip=self.grad_clip)
 
 
 def gradients(
-    loss_of: nn.Module, inputs: Tensor, targets: Tensor, pos: Tensor, *, precision: str, grad_clip: float
+    loss_of: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    pos: Tensor,
+    weights: Tensor | None = None,
+    *,
+    precision: str,
+    grad_clip: float,
 ) -> tuple[Tensor, Tensor]:
     """Return a batch's loss and the norm of its gradient, both scalar; the parameters get it clipped.
 
     `loss_of` is a NextTokenLoss, or a wrapper of one.
     """
     with autocast(precision, inputs.device):
-        loss: Tensor = loss_of(inputs, targets, pos)
+        loss: Tensor = loss_of(inputs, targets, pos, *([] if weights is None else [weights]))
     loss.backward()
     return loss.detach(), torch.nn.utils.clip_grad_norm_(loss_of.parameters(), grad_clip)
 
@@ -93,10 +111,13 @@ class Progress:
     lr: float
     grad_norm: float
     tokens_per_second: float
+    natural_loss: float | None = None  # of planted runs: the loss on text,
+    recall_loss: float | None = None  # and on values that can be known
 
     def metrics(self) -> dict[str, float]:
         """Return the values for `metrics.jsonl` and the trackers."""
-        return {**asdict(self), "tokens_per_second": round(self.tokens_per_second, 1)}
+        values = {**asdict(self), "tokens_per_second": round(self.tokens_per_second, 1)}
+        return {key: value for key, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -150,7 +171,8 @@ def training(
     optimizer = build_optimizer(model, optimization)
     step, state = group.first(lambda: resume(checkpoints, model, optimizer, steps, provenance["run"]))
     group.share_moments(model, optimizer)
-    loss_of = group.data_parallel(NextTokenLoss(model, group.loss_weight(batch_windows)))
+    own_loss = NextTokenLoss(model, group.loss_weight(batch_windows))
+    loss_of = group.data_parallel(own_loss)
     rows = group.rows(batch_windows)
     on_resume(step)
     first_step, seconds_before = step, float(state["seconds"])
@@ -158,6 +180,7 @@ def training(
     started = saved = logged_at = time.monotonic()
     logged_step = step
     recent: list[float] = []
+    apart = torch.zeros(2, 2, device=device)  # of text and of known values since the last log: loss, targets
 
     def result(status: str, reason: str | None = None) -> Trained:
         here = step > first_step
@@ -179,11 +202,13 @@ def training(
     try:
         while step < steps:
             batch = sampler.batch(step, batch_windows)
-            inputs, targets = (
+            inputs, targets, *planted = (
                 torch.from_numpy(part[rows]).to(device, non_blocking=True) for part in batch
             )  # (B, T)
+            weights, kinds = planted or (None, None)
             pos = model.positions(context_length, generator_for(seed, "positions", step))  # (T,)
-            loss_and_norm = yield Batch(loss_of, inputs, targets, pos, precision, optimization.grad_clip)
+            given = loss_of, inputs, targets, pos, precision, optimization.grad_clip
+            loss_and_norm = yield Batch(*given, weights)
             loss, norm, stopping = group.agree(*loss_and_norm, stop)
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 what = "gradient" if math.isfinite(loss) else "loss"
@@ -192,14 +217,20 @@ def training(
             update(optimizer, lr)
             step += 1
             recent.append(loss)
+            if kinds is not None:
+                for part, kind in zip(apart, (TEXT, KNOWN), strict=True):
+                    of = kinds.flatten() == kind
+                    part += torch.stack([(own_loss.losses * of).sum(), of.sum()])
 
             now = time.monotonic()
             if step % log_every == 0 or step == steps:
                 rate = (step - logged_step) * batch_tokens / max(now - logged_at, 1e-9)
                 window = recent[logged_step - step :]
                 mean = sum(window) / len(window)
-                on_log(Progress(step, step * batch_tokens, mean, lr, norm, rate))
+                parts = [a / n if n else None for a, n in group.summed(apart)] if planted else []
+                on_log(Progress(step, step * batch_tokens, mean, lr, norm, rate, *parts))
                 logged_at, logged_step = now, step
+                apart.zero_()
             if stopping and step < steps:
                 save()
                 return result("interrupted", "asked to stop")

@@ -8,7 +8,7 @@ alone by the order of its sums (float32, nano: losses 5e-7, gradients 1e-6 of th
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -36,15 +36,20 @@ def stacked_gradients(batches: Sequence[Batch]) -> list[tuple[Tensor, Tensor]]:
     weights = {name: torch.stack([one[name] for one in owned]) for name in owned[0]}  # (N, ...)
     buffers = {name: torch.stack([one[name] for one in fixed]) for name in fixed[0]}  # (N, ...)
 
-    def loss_of(values: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
-        return functional_call(first.loss_of, values, (inputs, targets, first.pos))
+    def loss_of(values: dict[str, Tensor], inputs: Tensor, targets: Tensor, *planted: Tensor) -> Any:
+        loss = functional_call(first.loss_of, values, (inputs, targets, first.pos, *planted))
+        return loss, *((first.loss_of.losses,) if planted else ())
 
     inputs = torch.stack([one.inputs for one in batches])  # (N, B, T)
     targets = torch.stack([one.targets for one in batches])  # (N, B, T)
+    planted = [one.weights for one in batches if one.weights is not None]
+    every = inputs, targets, *([torch.stack(planted)] if planted else [])
     with plain_formulas():
         with autocast(first.precision, inputs.device):
-            losses = vmap(loss_of)({**weights, **buffers}, inputs, targets)  # (N,)
+            losses, *of_each = vmap(loss_of)({**weights, **buffers}, *every)  # (N,), (N, B * T)
         losses.sum().backward()
+    for one, own in zip(batches, of_each[0] if of_each else (), strict=False):
+        one.loss_of.losses = own
     norms = [torch.nn.utils.clip_grad_norm_(one.loss_of.parameters(), one.grad_clip) for one in batches]
     return list(zip(losses.detach(), norms, strict=True))
 

@@ -90,8 +90,8 @@ WRONG: list[tuple[str, ...]] = [
     ("train -m 'name=glob(*)'", "no job in this sweep", "glob()"),
     ("train -m experiment=headline,smoke", "experiment=headline,smoke", "one at a time"),
     ("train -m encoding=rope,alibi seed=0,-1", "seed=-1", "from 0", "in job 2 of 4"),
-    ("train hydra/launcher=joblib", "launches the jobs of a sweep", "add -m"),
-    ("train -m hydra/launcher=joblib hydra.launcher.n_jobs=0", "hydra.launcher.n_jobs=0", "from 1, or -1"),
+    ("train -m hydra/launcher=joblib", "there is no such hydra/launcher", "sweep.jobs=N"),
+    ("train -m sweep.jobs=0 seed=0,1", "sweep.jobs=0", "from 1, or null"),
     # what Hydra would do elsewhere
     ("train hydra.run.dir=here", "hydra.run.dir=here: posenc makes", "runs_dir=FOLDER", "name=NAME"),
     ("train -m seed=0,1 hydra.sweep.dir=here", "hydra.sweep.dir=here", "runs_dir=FOLDER"),

@@ -14,7 +14,7 @@ from posenc.data import TokenStore
 from posenc.evaluation import PROTOCOLS, induction
 from posenc.evaluation.evaluate import evaluate, plan_cells
 from posenc.evaluation.forward_cache import EvalContext
-from posenc.evaluation.plans import EvalRequest
+from posenc.evaluation.plans import EvalRequest, RecallGrid
 from posenc.results.schema import Record
 
 
@@ -53,7 +53,9 @@ def asked_of(store: TokenStore) -> Callable[..., EvalRequest]:
     """What protocols are asked for, of the tiny corpus at its T."""
 
     def make(windows: list[int], **changes: Any) -> EvalRequest:
-        return ask(**{"store": store, "windows": windows, "max_targets": 300, **changes})
+        plant = {"share": 0.5, "pairs": 2, "cue": 1, "weight": 1.0}
+        usual = {"store": store, "max_targets": 300, "plant": plant, "recall": RecallGrid([4], [1], 4)}
+        return ask(**{"windows": windows, **usual, **changes})
 
     return make
 

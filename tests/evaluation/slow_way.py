@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from posenc.evaluation import far_copy, fixed_target, induction, nonoverlapping, positions, sliding
+from posenc.evaluation import far_copy, fixed_target, induction, nonoverlapping, positions, recall, sliding
 from posenc.evaluation.forward_cache import EvalContext, LossSums
 
 Target = tuple[int, list[int], int, int, int]
@@ -80,6 +80,14 @@ def copied(subject: EvalContext, plan: induction.Plan, window: int) -> Iterator[
             yield i, text, 0, place, window
 
 
+def recalled(subject: EvalContext, plan: recall.Plan, window: int) -> Iterator[Target]:
+    """The last token of each window of every line."""
+    for line in plan.fitting(window):
+        windows = recall.windows_at(subject, plan, window, *line).tolist()
+        for document, text in zip(plan.documents.tolist(), windows, strict=True):
+            yield document, text, 0, window, window
+
+
 WAYS: dict[Any, Callable[[EvalContext, Any, int], Iterator[Target]]] = {
     fixed_target: in_blocks,
     far_copy: in_blocks,
@@ -87,6 +95,7 @@ WAYS: dict[Any, Callable[[EvalContext, Any, int], Iterator[Target]]] = {
     nonoverlapping: in_spans(cut),
     positions: in_spans(lambda plan, window, start, place: (start, window)),
     induction: copied,
+    recall: recalled,
 }
 
 

@@ -14,10 +14,10 @@ from battery import SHORT, logged, statuses, wait_until, weights
 
 pytestmark = pytest.mark.faults
 Posenc = Callable[..., tiny.Result]
-LAUNCHERS = [(), ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")]
+LAUNCHERS = [("sweep.jobs=1",), ("sweep.jobs=2",)]
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS, ids=["basic", "joblib"])
+@pytest.mark.parametrize("launcher", LAUNCHERS, ids=["one", "two"])
 def test_two_of_the_same_sweep_share_the_work(place: Path, corpus: Path, launcher: tuple[str, ...]) -> None:
     words = ("train", "-m", *launcher, *tiny.TINY, f"data.paths={corpus}", *SHORT, "seed=0,1,2")
     both = [tiny.start(*words, "train.tokens=32000", cwd=place) for _ in range(2)]
@@ -31,7 +31,7 @@ def test_two_of_the_same_sweep_share_the_work(place: Path, corpus: Path, launche
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-@pytest.mark.parametrize("launcher", LAUNCHERS, ids=["basic", "joblib"])
+@pytest.mark.parametrize("launcher", LAUNCHERS, ids=["one", "two"])
 def test_a_sweep_that_is_stopped_goes_on_with_the_same_weights(
     place: Path, corpus: Path, launcher: tuple[str, ...], number: signal.Signals
 ) -> None:

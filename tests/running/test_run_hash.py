@@ -48,6 +48,7 @@ OTHER = [
     ["optim.weight_decay=0.2"],
     ["tokenizer=bpe", "tokenizer.vocab_size=300"],
     ["data.split.test=0.3"],
+    ["data.plant={share: 0.5, pairs: 2, cue: 1, weight: 1.0}"],
     ["attention=mla"],
     ["attention.window=4"],
     ["attention.scale=logn"],

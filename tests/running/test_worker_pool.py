@@ -14,9 +14,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from posenc.config.compose import checked_n_jobs, compose_jobs
-from posenc.config.overrides import parse
-from posenc.core.errors import UserError
 from posenc.core.machine import threads_for
 from posenc.running import sweep as module
 from posenc.running.run_directory import FINISHED
@@ -187,13 +184,6 @@ def test_how_many_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     cpu[0].threads = 4
     assert jobs_at_once(cpu, cores=6, free=1e12, gpu_jobs=0) == 1
     assert [threads_for(n, 8) for n in (800_000, 100_000_000)] == [1, 4]
-    for wrong in (0, -2, 1.5, "two", None, [2]):
-        with pytest.raises(UserError, match="n_jobs"):
-            checked_n_jobs(wrong)
-    with pytest.raises(UserError, match=r"sweep\.jobs=0"):
-        compose_jobs("train", parse(["-m", "sweep.jobs=0", "seed=0,1"]))
-    several = compose_jobs("train", parse(["-m", "hydra/launcher=joblib", "seed=0,1"]))
-    assert several.launcher is None and several.n_jobs is None
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert visible_gpus() == ["0", "1"]

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_model import STEPS, build, run, training_of
+from tiny_model import STEPS, T, build, run, training_of
 
-from posenc.data import TokenStore
+from posenc.data import PlantedSampler, TokenStore, plant_of
+from posenc.training.loop import Progress, Training, alone
 from posenc.training.stacked import train_stacked
 
 
@@ -57,6 +58,26 @@ def test_each_run_is_the_one_it_would_have_been_alone(
         ]
         for name, value in kept[0].items():
             torch.testing.assert_close(kept[1][name], value, rtol=0, atol=10 * off)
+
+
+def test_planted_runs_share_a_pass_and_log_both_losses(store: TokenStore, tmp_path: Path) -> None:
+    plant = plant_of({"share": 0.5, "pairs": 2, "cue": 1, "weight": 3.0}, store)
+    logged: dict[str, list[Progress]] = {"alone": [], "stacked": []}
+
+    def made(kind: str, seed: int) -> Training:
+        how = {"sampler": PlantedSampler(store, T, seed, plant), "on_log": logged[kind].append}
+        return training_of(build("rope", store, seed), store, tmp_path / f"{kind}{seed}", seed=seed, **how)
+
+    for seed in (0, 1):
+        alone(made("alone", seed))
+    said: list[Exception] = []
+    train_stacked([made("stacked", seed) for seed in (0, 1)], said.append)
+    assert not said
+    for key in ("loss", "natural_loss", "recall_loss"):
+        by_kind = [sorted(one.metrics()[key] for one in some) for some in logged.values()]
+        assert by_kind[1] == pytest.approx(by_kind[0], abs=5e-5)
+    first = logged["alone"][0].metrics()
+    assert first["recall_loss"] > first["natural_loss"] > 0  # never seen bytes
 
 
 def test_one_that_diverges_ends_alone_and_what_cannot_share_goes_on_by_itself(

@@ -1,0 +1,147 @@
+"""Plant key-value pairs in training windows: what a model can only know by looking back in its window.
+
+A pair is a cue of 1 or 2 tokens with the value behind it; all pairs of a window occur twice, at drawn places,
+and are drawn anew for every window. The second time the value can be known. Tokens of pairs: of bytes those
+least used in the training split; other tokenizers get new tokens behind their vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from posenc.core.errors import UserError
+from posenc.core.seeds import seed_for
+from posenc.core.signature import check_arguments
+from posenc.data.batches import WindowSampler
+from posenc.data.token_cache import Ints, TokenStore
+
+ALPHABET = 64  # tokens for cues, and as many for values
+TEXT, PLANTED, KNOWN = 0, 1, 2  # kinds of targets: text, of a pair, a value that can be known
+
+
+@dataclass(frozen=True)
+class Plant:
+    """The settings `data.plant` with the tokens of one tokenizer."""
+
+    share: float  # of the windows of a batch
+    pairs: int
+    cue: int
+    weight: float  # of a value that can be known in the loss
+    keys: Ints  # (64,)
+    values: Ints  # (64,)
+
+
+def _settings(*, share: float, pairs: int, cue: Literal[1, 2], weight: float) -> None:
+    """Declare the settings of `data.plant`; only the signature is used."""
+
+
+def check_plant(settings: Mapping[str, Any] | None, context_length: int | None = None) -> None:
+    """Check `data.plant`, with `context_length` also that its pairs fit. Raises UserError."""
+    if settings is None:
+        return
+    if not isinstance(settings, Mapping):
+        raise UserError("data.plant", settings, "wrong type", allowed="null, or {share, pairs, cue, weight}")
+    given = check_arguments(_settings, settings, "data.plant")
+    if not 0 < given["share"] <= 1:
+        raise UserError("data.plant.share", given["share"], "out of range", allowed="above 0, up to 1")
+    if not 0 < given["weight"] < math.inf:
+        raise UserError("data.plant.weight", given["weight"], "out of range", allowed="a number above 0")
+    fit = ALPHABET if context_length is None else min(ALPHABET, slots(context_length + 1, given["cue"]) // 2)
+    if not 1 <= given["pairs"] <= fit:
+        raise UserError("data.plant.pairs", given["pairs"], "out of range", allowed=f"1 to {fit}, which fit")
+
+
+def vocabulary(settings: Mapping[str, Any] | None, store: TokenStore) -> int:
+    """Return the model's vocabulary: the tokenizer's, with the tokens of pairs where they are new."""
+    new = settings is not None and store.tokenizer["name"] != "bytes"
+    return store.vocab_size + (2 * ALPHABET if new else 0)
+
+
+def plant_of(settings: Mapping[str, Any], store: TokenStore) -> Plant:
+    """Return checked settings with the tokens for cues and values."""
+    if store.tokenizer["name"] == "bytes":
+        rarest = np.argsort(token_counts(store), kind="stable")[: 2 * ALPHABET].astype(np.int64)
+    else:
+        rarest = store.vocab_size + np.arange(2 * ALPHABET, dtype=np.int64)
+    return Plant(**settings, keys=rarest[:ALPHABET], values=rarest[ALPHABET:])
+
+
+def token_counts(store: TokenStore) -> Ints:
+    """Count each token in the training split: (V,) int64."""
+    split, counts = store.splits["train"], np.zeros(store.vocab_size, dtype=np.int64)
+    for i in range(len(split.ids)):
+        counts += np.bincount(store.document("train", i), minlength=store.vocab_size)
+    return counts
+
+
+def slots(length: int, cue: int) -> int:
+    """Return how many pairs, side by side, fit into `length` tokens from any of cue + 1 offsets."""
+    return (length + 1) // (cue + 1) - 1
+
+
+class PlantedSampler(WindowSampler):
+    """Windows of text, a share of them with pairs, from (seed, step, row): the same for every encoding."""
+
+    def __init__(self, store: TokenStore, context_length: int, seed: int, plant: Plant) -> None:
+        super().__init__(store, context_length, seed)
+        self.plant = plant
+        self._plant_seed = seed_for(seed, "plant")
+
+    def batch(self, step: int, size: int) -> tuple[np.ndarray, ...]:
+        """Return inputs, targets, weights in the loss (float32) and kinds of the targets, (size, T) each."""
+        inputs, targets = super().batch(step, size)
+        window = np.concatenate((inputs, targets[:, -1:]), axis=1)  # (size, T + 1)
+        count = round(self.plant.share * size)
+        kinds = np.zeros_like(window)
+        random = np.random.Philox(key=np.array([self._plant_seed, step], dtype=np.uint64))
+        kinds[:count] = plant_pairs(window[:count], self.plant, random)
+        weights = np.where(kinds[:, 1:] == KNOWN, self.plant.weight, 1).astype(np.float32)
+        return window[:, :-1], window[:, 1:], weights, kinds[:, 1:]
+
+
+def plant_pairs(window: Ints, plant: Plant, random: np.random.Philox) -> Ints:
+    """Write pairs into windows (N, n) and return the kinds of their tokens; row i takes the i-th draws."""
+    count, pairs, unit = len(window), plant.pairs, plant.cue + 1
+    places = slots(window.shape[1], plant.cue)
+    sizes = (places, 2 * pairs, plant.cue * ALPHABET, pairs, 1)
+    raw = random.random_raw(count * sum(sizes)).reshape(count, -1)
+    where, order, keys, values, offset = np.split(raw, np.cumsum(sizes)[:-1], axis=1)
+    at = np.sort(shuffled(where)[:, : 2 * pairs]) * unit + (offset % np.uint64(unit)).astype(np.int64)
+    pair = shuffled(order) // 2  # (N, 2 pairs): which one comes
+    again = (np.tril(pair[:, :, None] == pair[:, None, :], -1)).any(-1)
+    row = np.arange(count)[:, None]
+    kinds = np.zeros_like(window)
+    cues = draw_cues(keys, plant, pairs)  # (N, pairs, cue)
+    for i in range(plant.cue):
+        window[row, at + i], kinds[row, at + i] = cues[row, pair, i], PLANTED
+    window[row, at + plant.cue] = draw_values(values, plant)[row, pair]
+    kinds[row, at + plant.cue] = np.where(again, KNOWN, PLANTED)
+    return kinds
+
+
+def draw_cues(raw: np.ndarray, plant: Plant, pairs: int) -> Ints:
+    """Return different cues from raw draws (N, cue * 64): (N, pairs, cue).
+
+    Of two tokens they are the combinations of few, so that neither tells the pair alone.
+    """
+    if plant.cue == 1:
+        return plant.keys[shuffled(raw)[:, :pairs, None]]
+    side, i = math.ceil(math.sqrt(pairs)), np.arange(pairs)
+    first, second = (shuffled(half) for half in np.split(raw, 2, axis=1))
+    return plant.keys[np.stack((first[:, i // side], second[:, i % side]), axis=-1)]
+
+
+def draw_values(raw: np.ndarray, plant: Plant) -> Ints:
+    """Return a value for each raw draw."""
+    values: Ints = plant.values[(raw % np.uint64(ALPHABET)).astype(np.int64)]
+    return values
+
+
+def shuffled(raw: np.ndarray) -> Ints:
+    """Return a permutation of the columns of each row."""
+    return np.argsort(raw, axis=-1, kind="stable")
