@@ -43,8 +43,7 @@ class Composed(Encoding):
         biased = self._having("bias", "distance_bias")
         self.penalty = bool(biased) and all(part.penalty for part in biased)
         self.uses_positions = any(part.uses_positions for part in parts)
-        short, long = zip(*(part.cost for part in parts), strict=True)
-        self.cost = math.prod(short), math.prod(long)
+        self.cost = math.prod(part.cost[0] for part in parts), math.prod(part.cost[1] for part in parts)
         self.decouples = all(part.decouples for part in parts)
 
     @cached_property
