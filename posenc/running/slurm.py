@@ -146,24 +146,19 @@ def run_here(command: str, config: DictConfig) -> int:
 
 
 def preemptible(run: Callable[[], int]) -> int:
-    """Run in a job that saves and goes back into the queue on submitit's signal, sent before the time limit.
+    """Run in a job that saves and goes back into the queue near its time limit, or when it is pre-empted.
 
-    The signal is turned into one that the run saves on; submitit's handler does the rest. A job that Slurm
-    itself requeues, or that was cancelled, leaves no result.
+    submitit's signal (USR2) is turned into one that the run saves on; submitit's handler does the rest. A job
+    that Slurm itself requeues, or that was cancelled, leaves no result: for who waits, that would be the end.
     """
-    asked, requeue = False, signal.getsignal(signal.SIGUSR2)
+    requeue = signal.getsignal(signal.SIGUSR2)
     assert callable(requeue)
-
-    def save(number: int, frame: object) -> None:
-        nonlocal asked
-        asked = True
-        signal.raise_signal(signal.SIGUSR1)
-
     signal.signal(signal.SIGUSR1, requeue)  # while there is no run to save
-    signal.signal(signal.SIGUSR2, save)
+    signal.signal(signal.SIGUSR2, lambda *_: signal.raise_signal(signal.SIGUSR1))
     code = run()
-    if asked:
+    if code not in CODES.values():
+        return code
+    ask = ["scontrol", "--oneliner", "show", "job", os.environ.get("SLURM_JOB_ID", "")]
+    if "JobState=RUNNING" in subprocess.run(ask, capture_output=True, text=True, check=False).stdout:
         requeue(signal.SIGUSR2, None)  # exits; raises if it was put back too often
-    if code in CODES.values():
-        sys.exit(code)
-    return code
+    sys.exit(code)
