@@ -45,7 +45,7 @@ def test_without_the_plug_in_it_says_what_to_install(
             1,
             "Slurm refuses the jobs: ",
         ),
-        ({}, "submitit_local", 2, "allowed: basic, joblib, slurm"),
+        ({}, "submitit_local", 2, "allowed: basic, slurm"),
     ],
 )
 def test_where_slurm_does_not_answer_nothing_is_left(
