@@ -6,6 +6,7 @@ import glob
 import gzip
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +47,8 @@ def read(
         )
         convert = "convert what is not UTF-8: iconv -f LATIN1 -t UTF-8 FILE > NEW"
         hint = "\n".join([*notes.text(), *([convert] if notes.not_read["not UTF-8"] else []), hint])
-        raise UserError("data.paths", paths, "no text was found there", hint=hint)
+        shown = [re.sub(r"\[(.)\]", r"\1", path) for path in given]  # as they were before glob.escape
+        raise UserError("data.paths", ", ".join(shown), "no text was found there", hint=hint)
     mark = None if separator is None else separator.replace("\\n", "\n").replace("\\t", "\t").encode()
     if mark and not any(mark in text for text in texts.values()):
         raise UserError("data.separator", separator, "does not occur in the text")

@@ -70,13 +70,15 @@ class LossSums:
     nats: np.ndarray  # (N,) float64
     targets: np.ndarray  # (N,) int64
     bytes: np.ndarray  # (N,) int64
+    of_text: bool = True  # False: `documents` are sequences that a probe made up, of no group
     curve: Curve | None = None  # loss by position, from the protocol that makes one
     recall: Recall | None = None  # likewise
 
     def columns(self, split: Split) -> dict[str, Any]:
         """Return the sums as a record is made from, with the groups of the documents where they have some."""
         names = ("documents", "nats", "targets", "bytes")
-        groups = None if split.groups is None else split.groups[self.documents].tolist()
+        grouped = split.groups is not None and self.of_text
+        groups = split.groups[self.documents].tolist() if grouped else None  # type: ignore[index]
         return {
             **{name: getattr(self, name).tolist() for name in names},
             "groups": groups,

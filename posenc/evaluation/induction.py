@@ -94,4 +94,5 @@ def measure(context: EvalContext, plan: Plan, window: int) -> LossSums:
         nats=nats.sum(axis=1),
         targets=np.full(count, size - 1),
         bytes=np.zeros(count, dtype=np.int64),
+        of_text=False,
     )

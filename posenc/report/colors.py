@@ -24,7 +24,7 @@ VARIANT_DASHES: tuple[tuple[float, ...], ...] = (
 )
 MARKERS = "os^DvPX<>*"
 # Of the salts from 0 on the first with which the encodings of the comparison that the README shows have
-# distinct colours and markers and solid lines, no two encodings of the catalogue look alike, and no two
+# distinct colours and markers and solid lines, no two of the first 29 encodings look alike, and no two
 # extensions look alike on one encoding.
 SALT = 6653336
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import glob
 import gzip
 import io
 import json
@@ -212,6 +213,8 @@ def _expanded(given: str | Path) -> list[Path]:
         return [path]
     if str(given) == STUDY:
         return [study_dir()]
+    if matches := sorted(glob.glob(str(path))):  # noqa: PTH207 (absolute ones); no shell expands run=GLOB
+        return [path for match in matches for path in _expanded(match)]
     hint = "train one first: posenc train encoding=rope"
     if "=" in str(given):
         hint = f"to choose among runs, each with its own option: --where {visible(given)}"

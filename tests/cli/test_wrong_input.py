@@ -173,7 +173,7 @@ def test_wrong_input(posenc: Posenc, place: Path, corpus: Path, trained_once: Pa
         ("missing", None, ["missin", "no such file", "did you mean", "missing"]),
         ("empty.txt", b"", ["empty.txt", "no text was found"]),
         ("latin.txt", b"good until h\xe9re", ["latin.txt", "1 not UTF-8", "iconv"]),
-        ("[red]x.txt", b"\xff", ["[[]red]x.txt", "1 not UTF-8"]),
+        ("[red]x.txt", b"\xff", ["[red]x.txt", "1 not UTF-8"]),
         ("one.txt", b"all alone " * 100, ["data=files", "split is empty"]),
         ("rows.jsonl", b'{"text": "fine"}\n{"text": \n', ["rows.jsonl:2", "not JSON"]),
         ("other.jsonl", b'{"body": "fine"}\n', ["data.text_field=text", "body"]),
