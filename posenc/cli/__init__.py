@@ -241,7 +241,7 @@ def bench_command(
         str, option("Evaluate at these lengths, such as 1x,8x; none: only train.")
     ] = "8x",
     repeats: Annotated[int, option("Pairs of timings for each figure.")] = 9,
-    format: Annotated[str, choice("table", "markdown", "csv", "json")] = "table",
+    format: Annotated[str, choice("table", "markdown", "json")] = "table",
 ) -> None:
     """Speed and memory: `posenc bench encoding=rope,alibi context_length=64,512`. Reads no corpus."""
     from posenc.cli.bench import run_bench
