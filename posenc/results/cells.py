@@ -208,7 +208,7 @@ def make_cell(row: Row, multiple: float, metric: Metric) -> Cell:
     per: Per = "targets" if metric == "nats" else "bytes"
     if len(values) == 1 and cell.change is not None and metric != "ppl":
         own = _difference(pairs, per)
-        cell.change_ci95 = records[0].get("rise_ci95") if own is None else interval_of(own)  # type: ignore[assignment]
+        cell.change_ci95 = records[0].get("rise_ci95") if own is None else interval_of(own)
     if cell.rankable and len(pairs) == len(values) and (change := _difference(pairs, "bytes")):
         same = all(ours.columns["nats"] == theirs.columns["nats"] for ours, theirs in pairs)
         cell.verdict = SAME_WORD if same else verdict(change)  # same: one measurement, stored twice
@@ -319,7 +319,8 @@ def uses_context(row: Row, metric: Metric) -> UsesContext | None:
 
 def summarise_curves(row: Row) -> CurveSummary | None:
     """Return the summary of the row's curves; None without one."""
-    found = [one.curves[row.extension] for one in row.members if row.extension in one.curves]
+    records = [one.curves[row.extension] for one in row.members if row.extension in one.curves]
+    found = [record for record in records if "curve" in record]
     if not found:
         return None
     curves = [record["curve"] for record in found]

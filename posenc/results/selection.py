@@ -108,10 +108,9 @@ def select(runs: Sequence[Run], protocol: str, steps: Mapping[int, int] | None =
         for record in _of_one_tuning([record for record in kept if target_set(record) == best]):
             one.cells.setdefault(extend_key(record), {}).setdefault(multiple_of(record), record)
         one.left_out = count - len(one.records)
-        longest = {key: cells[max(cells)] for key, cells in one.cells.items()}
-        one.curves = {key: record for key, record in longest.items() if "curve" in record}
-        one.cells |= {key: bins_of(record) for key, record in one.curves.items()}
         selected.append(one)
+    if any("curve" in record for one in selected for record in one.records):
+        _as_bins(selected)
     return selected
 
 
@@ -122,17 +121,30 @@ class Bin(Record):
     rise_ci95: list[float] | None
 
 
-def bins_of(record: Record) -> dict[float, Record]:
-    """Return the bins of a curve by multiple of T."""
-    curve, train_length = record["curve"], record["window"] / record["multiple"]
-    shared = {key: value for key, value in record.items() if key != "curve"}
-    shared |= {"bpb": None, "ppl": None, "ci95": None, "per_document": None}
-    found = {}
-    for end, *numbers in zip(curve["edges"][1:], *(curve[key] for key in BINS), strict=True):
-        place = {"window": end - 1, "multiple": (end - 1) / train_length}
-        one = cast("Bin", shared | place | dict(zip(BINS, numbers, strict=True)))
-        found[multiple_of(one)] = one
-    return cast("dict[float, Record]", found)
+def _as_bins(selected: Sequence[Selected]) -> None:
+    """Replace the records of curves by their bins; one without a curve has its note in each of them."""
+    for one in selected:
+        one.curves = {key: cells[max(cells)] for key, cells in one.cells.items()}
+        one.cells = {key: _bins(record) for key, record in one.curves.items()}
+    windows = {m: r["window"] for one in selected for cells in one.cells.values() for m, r in cells.items()}
+    for one in selected:
+        for key, record in one.curves.items():
+            if "curve" not in record:
+                one.cells[key] = {m: {**record, "multiple": m, "window": n} for m, n in windows.items()}
+
+
+def _bins(record: Record) -> dict[float, Record]:
+    """Return the bins of a curve by multiple of T; none without a curve."""
+    found: dict[float, Record] = {}
+    if "curve" in record:
+        curve, train_length = record["curve"], record["window"] / record["multiple"]
+        shared: dict[str, Any] = {**record, "bpb": None, "ppl": None, "ci95": None, "per_document": None}
+        del shared["curve"]
+        for end, *numbers in zip(curve["edges"][1:], *(curve[key] for key in BINS), strict=True):
+            place = {"window": end - 1, "multiple": (end - 1) / train_length}
+            one = cast("Bin", shared | place | dict(zip(BINS, numbers, strict=True)))
+            found[multiple_of(one)] = one
+    return found
 
 
 def _preference(key: TargetSet, found: Sequence[tuple[Run, Record]]) -> tuple[Any, ...]:
