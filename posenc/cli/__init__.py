@@ -164,6 +164,9 @@ def compare_command(
     allow_mixed: Annotated[
         bool, option("Put runs of different settings in one table.", "--allow-mixed")
     ] = False,
+    recall_level: Annotated[
+        float | None, option("Per cent recalled within T that a row needs to be ranked on recall.")
+    ] = None,
     against: Annotated[Text, option(AGAINST, metavar="TABLE", complete=complete_table)] = None,
     plot: Annotated[Text, option("A picture: .png, .svg or .pdf.", metavar="FILE")] = None,
     plot_kind: Annotated[
@@ -184,6 +187,7 @@ def compare_command(
         sort=sort,
         baseline=baseline,
         allow_mixed=allow_mixed,
+        **({} if recall_level is None else {"recall_level": recall_level}),
     )
     records = {"length": length, "corpus": corpus, "split": split, "stride": stride}
     output = Output(format, per, full, explain, against, plot, plot_kind, plot_width, html)
@@ -237,7 +241,7 @@ def bench_command(
         str, option("Evaluate at these lengths, such as 1x,8x; none: only train.")
     ] = "8x",
     repeats: Annotated[int, option("Pairs of timings for each figure.")] = 9,
-    format: Annotated[str, choice("table", "markdown", "csv", "json")] = "table",
+    format: Annotated[str, choice("table", "markdown", "json")] = "table",
 ) -> None:
     """Speed and memory: `posenc bench encoding=rope,alibi context_length=64,512`. Reads no corpus."""
     from posenc.cli.bench import run_bench
