@@ -239,16 +239,21 @@ def bench_command(
     context: typer.Context,
     overrides: Overrides = None,
     eval_lengths: Annotated[
-        str, option("Evaluate at these lengths, such as 1x,8x; none: only train.")
-    ] = "8x",
+        Text, option("Evaluate at these lengths, such as 1x,8x (default 8x); none: only train.")
+    ] = None,
     repeats: Annotated[int, option("Pairs of timings for each figure.")] = 9,
+    peers: Annotated[bool, option("Beside other packages' models of the same size.", "--peers")] = False,
     format: Annotated[str, choice("table", "markdown", "json")] = "table",
 ) -> None:
     """Speed and memory: `posenc bench encoding=rope,alibi context_length=64,512`. Reads no corpus."""
     from posenc.cli.bench import run_bench
 
     line = _line(context, overrides)
-    raise typer.Exit(run_bench(line, repeats=repeats, lengths=eval_lengths, format=format))
+    if peers:
+        from posenc.cli.bench_peers import bench_peers
+
+        raise typer.Exit(bench_peers(line, repeats, eval_lengths, format))
+    raise typer.Exit(run_bench(line, repeats=repeats, lengths=eval_lengths or "8x", format=format))
 
 
 @data_app.command(name="list")

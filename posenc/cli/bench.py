@@ -1,4 +1,4 @@
-"""`posenc bench`: speed and memory of training and evaluation, by encoding and length.
+"""`posenc bench`: speed and memory of training and evaluation, by encoding and length, or beside peers.
 
 Each row is timed in turns with the first row of its table. docs/performance.md has the JSON.
 """
@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from posenc.config.checks import between, whole
 from posenc.config.compose import ComposedJob, compose_jobs, own_overrides
@@ -40,7 +41,7 @@ from posenc.report.writers import markdown, terminal, width_of, write
 from posenc.results.load import spoken_name
 from posenc.running.build import StepPlan, build_model, check_step
 from posenc.running.run_directory import versions
-from posenc.training.device import compiled_blocks, keep_freed_memory
+from posenc.training.device import autocast, compiled_blocks, keep_freed_memory
 from posenc.training.loop import NextTokenLoss, gradients, update
 from posenc.training.optimizer import build_optimizer
 
@@ -82,7 +83,7 @@ class Case:
 class Work:
     """Something to repeat: `tokens` go through the model each time, `held` bytes are always there."""
 
-    model: Decoder
+    model: nn.Module
     device: torch.device
     run: Callable[[], object]
     tokens: int
@@ -109,27 +110,51 @@ class Work:
         return self.held + meter.peak
 
 
-def run_bench(line: CommandLine, *, repeats: int, lengths: str, format: str) -> int:
-    """Measure what the overrides choose and print it; 0, or 1 where nothing could be trained."""
+Cell = dict[str, Any]
+Rows = Iterator[tuple[str, Callable[[], Cell]]]  # a row's name, and what measures it
+
+
+def run_bench(
+    line: CommandLine,
+    *,
+    repeats: int,
+    lengths: str,
+    format: str,
+    peers: Mapping[str, str | None] | None = None,
+    peer_rows: Callable[[Case, int], Rows] | None = None,
+) -> int:
+    """Measure what the overrides choose and print it; 0, or 1 where nothing could be trained.
+
+    `peers` are packages with their versions, None for those not installed; `peer_rows` measures their models
+    beside the first row of a table.
+    """
     whole("--repeats", repeats, least=1)
     for override in line.overrides:
         if key_of(override) in ("eval.lengths", "eval.protocols"):
             hint = "lengths to evaluate at: --eval-lengths 1x,8x"
             raise UserError(key_of(override), None, "is not read by bench", hint=hint)
     jobs = compose_jobs("train", replace(line, multirun=True)).jobs  # commas need no -m here
-    chosen, cells = cases(jobs, lengths), []
+    chosen = cases(jobs, lengths)
     keep_freed_memory()
-    first: dict[str, Case] = {}  # of each table
-    with shown("measured", len(chosen)) as progress:
-        for number, case in enumerate(chosen):
-            progress.update(number, f"{visible(case.label)} at {case.step.parts['context_length']}")
-            base = first.setdefault(json.dumps(case.title()), case)
-            cells.append(measure(case, base, repeats))
+    tables: dict[str, list[Case]] = {}
+    for case in chosen:
+        tables.setdefault(json.dumps(case.title()), []).append(case)
+    rows: list[tuple[str, Callable[[], Cell]]] = []
+    for some in tables.values():
+        own = [(one.label, partial(measure, one, some[0], repeats, peer_rows is not None)) for one in some]
+        rows += [(f"{name} at {some[0].step.parts['context_length']}", row) for name, row in own]
+        rows += peer_rows(some[0], repeats) if peer_rows is not None else ()
+    cells = []
+    with shown("measured", len(rows)) as progress:
+        for number, (name, row) in enumerate(rows):
+            progress.update(number, visible(name))
+            cells.append(row())
     document = {
         "schema_version": SCHEMA_VERSION,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": machine(chosen[0].step.device),
         "repeats": repeats,
+        **({} if peers is None else {"peers": peers}),
         "cells": cells,
     }
     write(render(document, format, width_of(sys.stdout)), sys.stdout)
@@ -168,16 +193,20 @@ def _case(label: str, settings: dict[str, Any], lengths: str) -> Case:
     return Case(label, step, vocab_size, windows, n_targets, batch_tokens)
 
 
-def measure(case: Case, base: Case, repeats: int) -> dict[str, Any]:
-    """Return one cell of the document: settings, parameters, figures of training and each window."""
+def measure(case: Case, base: Case, repeats: int, whole_windows: bool = False) -> Cell:
+    """Return one cell of the document: settings, parameters, figures of training and each window.
+
+    `whole_windows`: of a forward pass of the step's batch as well.
+    """
     pairs = [(one, one.model()) for one in (case, base)]
     models, compiled = [model for _, model in pairs], case.step.compile
     evaluated = []
     for window in case.windows:
         works = [partial(_evaluation, *pair, window) for pair in pairs]
-        evaluated.append({"window": window, **_figures(works, repeats)})
+        evaluated.append({"window": window, **figures(works, repeats)})
     with compiled_blocks(models[0], compiled), compiled_blocks(models[1], compiled):
-        trained = _figures([partial(_training, *pair) for pair in pairs], repeats)
+        trained = figures([partial(training, *pair) for pair in pairs], repeats)
+        passed = whole_windows and figures([partial(forward, *pair) for pair in pairs], repeats)
     return {
         "label": case.label,
         "base": base.label,
@@ -186,27 +215,46 @@ def measure(case: Case, base: Case, repeats: int) -> dict[str, Any]:
         "n_targets": case.n_targets,
         "parameters": count_parameters(models[0]),
         "training": trained,
+        **({"forward": passed} if passed else {}),
         "evaluation": evaluated,
     }
 
 
-def _training(case: Case, model: Decoder) -> Work:
+def batch(case: Case) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets of a step, (B, T): random tokens."""
+    size = case.step.batch_windows, case.step.parts["context_length"] + 1
+    drawn = torch.Generator().manual_seed(seed_for(case.step.parts["seed"], "bench"))
+    tokens = torch.randint(case.vocab_size, size, generator=drawn).to(case.step.device)
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
+def training(case: Case, model: Any, loss: Callable[[Any], nn.Module] = NextTokenLoss) -> Work:
     """Return a step as posenc.training.loop makes it: loss, gradients, clipping, the optimizer's update."""
     plan, how, seed = case.step, case.step.optimization, case.step.parts["seed"]
-    length = plan.parts["context_length"]
-    optimizer, loss_of = build_optimizer(model, how), NextTokenLoss(model)
-    drawn = torch.Generator().manual_seed(seed_for(seed, "bench"))
-    tokens = torch.randint(case.vocab_size, (plan.batch_windows, length + 1), generator=drawn).to(plan.device)
-    inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    optimizer, loss_of = build_optimizer(model, how), loss(model)
+    inputs, targets = batch(case)
 
     def step() -> None:
         model.train()
-        pos = model.positions(length, generator_for(seed, "positions", 0))
+        pos = model.positions(inputs.shape[1], generator_for(seed, "positions", 0))
         gradients(loss_of, inputs, targets, pos, precision=plan.precision, grad_clip=how.grad_clip)
         update(optimizer, how.lr)
 
     step()  # makes the moments
     return Work(model, plan.device, step, inputs.numel(), 3 * _weights(model))  # with two moments
+
+
+def forward(case: Case, model: nn.Module) -> Work:
+    """Return the logits of a step's batch, without gradients."""
+    inputs, _ = batch(case)
+
+    @torch.no_grad()
+    def run() -> None:
+        model.eval()
+        with autocast(case.step.precision, case.step.device):
+            model(inputs)
+
+    return Work(model, case.step.device, run, inputs.numel(), _weights(model))
 
 
 def _evaluation(case: Case, model: Decoder, window: int) -> Work:
@@ -236,11 +284,11 @@ def _evaluation(case: Case, model: Decoder, window: int) -> Work:
     return Work(model, case.step.device, score, count * window, _weights(model))
 
 
-def _weights(model: Decoder) -> int:
+def _weights(model: nn.Module) -> int:
     return sum(one.nbytes for one in (*model.parameters(), *model.buffers()))
 
 
-def _figures(makers: Sequence[Callable[[], Work]], repeats: int) -> dict[str, Any]:
+def figures(makers: Sequence[Callable[[], Work]], repeats: int) -> dict[str, Any]:
     """Return figures of the first work, timed in turns with the second, or the reason why there are none."""
     found: dict[str, Any] = {}
     try:
@@ -305,14 +353,18 @@ def render(document: Mapping[str, Any], format: str, width: int) -> str:
             f"{compiled}; a step of {cell['batch_windows']} x {cell['context_length']} tokens"
         )
         heads = ["encoding", "tokens/s", "time", "quartiles", "MB"]
-        heads += [f"{what} at {one['window']}" for one in cell["evaluation"] for what in ("tokens/s", "time")]
+        phases = [name.removeprefix("evaluation ") for name, _ in _phases(cell)][1:]
+        heads += [f"{what} {phase}" for phase in phases for what in ("tokens/s", "time")]
         table = tables.setdefault(f"{title} {cell['vocab_size']}", Table(heads, [], title))
         table.rows.append([CellText(text) for text in _texts(cell)])
-        for phase, figures in _phases(cell):
-            if "reason" in figures:
-                reasons.append(f"{cell['label']}, {phase}: {figures['reason']}")
+        for phase, found in _phases(cell):
+            if "reason" in found:
+                reasons.append(f"{cell['label']}, {phase}: {found['reason']}")
+    absent = [name for name, version in document.get("peers", {}).items() if version is None]
     notes = [
         *reasons,
+        *([f"not installed here: {', '.join(absent)}"] if absent else []),
+        *(["forward: logits of a step's batch, without gradients"] if "peers" in document else []),
         f"time: of a step or an evaluation at W tokens, relative to the first row: median (and quartiles) of "
         f"{document['repeats']} pairs, taken in turns",
         "MB: of the tensors at a step's peak",
@@ -328,15 +380,16 @@ def render(document: Mapping[str, Any], format: str, width: int) -> str:
 def _texts(cell: Mapping[str, Any]) -> Iterator[str]:
     """Yield a row; `-` where nothing was measured."""
     yield cell["label"]
-    for phase, figures in _phases(cell):
-        there = "ratio" in figures
-        yield f"{figures['tokens_per_second']:,.0f}" if there else "-"
-        yield f"{figures['ratio']:.2f}x" if there else "-"
+    for phase, found in _phases(cell):
+        there = "ratio" in found
+        yield f"{found['tokens_per_second']:,.0f}" if there else "-"
+        yield f"{found['ratio']:.2f}x" if there else "-"
         if phase == "training":
-            yield f"{figures['ratio_low']:.2f}-{figures['ratio_high']:.2f}" if there else "-"
-            yield f"{figures['tensor_bytes'] / 1e6:,.0f}" if there else "-"
+            yield f"{found['ratio_low']:.2f}-{found['ratio_high']:.2f}" if there else "-"
+            yield f"{found['tensor_bytes'] / 1e6:,.0f}" if there else "-"
 
 
 def _phases(cell: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     evaluated = [(f"evaluation at {one['window']}", one) for one in cell["evaluation"]]
-    return [("training", cell["training"]), *evaluated]
+    passed = [("forward", cell["forward"])] if "forward" in cell else []
+    return [("training", cell["training"]), *passed, *evaluated]

@@ -1,0 +1,202 @@
+"""`posenc bench --peers`: models of the same size from other packages, beside posenc's, in turns.
+
+Peers have the same shape, batch, precision, clipping and fused AdamW, tied embeddings, their own loss and
+positions, and of their ways to attend the one that is faster here before compilation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posenc.cli.bench import Case, Cell, Rows, figures, forward, run_bench, training
+from posenc.config.overrides import CommandLine
+from posenc.core.errors import UserError, first_line
+from posenc.model.decoder import ModelShape
+from posenc.training.device import compiled_blocks
+
+PACKAGES = ("transformers", "x-transformers")
+TRIALS = 3  # steps, the fastest of which chooses how a peer attends
+
+
+class NanoGPTBlock(nn.Module):
+    """Attention and MLP as in karpathy/nanoGPT's model.py, without biases and dropout."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        width, self.heads = shape.d_model, shape.n_heads
+        self.norms = nn.ModuleList(nn.LayerNorm(width, bias=False) for _ in range(2))
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.up = nn.Linear(width, shape.mlp_ratio * width, bias=False)
+        self.down = nn.Linear(shape.mlp_ratio * width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, T, d_model) -> the same."""
+        parts = self.qkv(self.norms[0](x)).chunk(3, dim=-1)
+        q, k, v = (one.unflatten(-1, (self.heads, -1)).transpose(1, 2) for one in parts)  # (B, H, T, D)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.norms[1](x))))
+
+
+class NanoGPT(nn.Module):
+    """Tokens (B, T) to logits (B, T, V)."""
+
+    def __init__(self, kind: str, shape: ModelShape, length: int, vocab_size: int, attention: str) -> None:
+        super().__init__()
+        self.tokens, self.places = (nn.Embedding(n, shape.d_model) for n in (vocab_size, length))
+        self.blocks = nn.Sequential(*(NanoGPTBlock(shape) for _ in range(shape.n_layers)))
+        self.norm = nn.LayerNorm(shape.d_model, bias=False)
+        for table in (self.tokens, self.places):
+            nn.init.normal_(table.weight, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
+        return F.linear(self.norm(self.blocks(x)), self.tokens.weight)
+
+
+def _transformers(kind: str, shape: ModelShape, length: int, vocab_size: int, attention: str) -> nn.Module:
+    import transformers
+
+    inner = shape.mlp_ratio * shape.d_model
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=vocab_size,
+        tie_word_embeddings=True,
+        hidden_size=shape.d_model,
+        num_hidden_layers=shape.n_layers,
+        num_attention_heads=shape.n_heads,
+        max_position_embeddings=length,
+        # Llama's is gated: three maps, so two thirds of the width have as many parameters
+        intermediate_size=8 * round(inner / 12) if kind == "Llama" else inner,
+        activation_function="gelu_pytorch_tanh",  # of GPT-2: one kernel; its default is five
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+        **dict.fromkeys(("bos_token_id", "eos_token_id"), 0),
+        use_cache=False,
+        attn_implementation=attention,
+    )
+    model: nn.Module = getattr(transformers, kind + ("LMHeadModel" if kind == "GPT2" else "ForCausalLM"))(
+        config
+    )
+    return model
+
+
+def _x_transformers(kind: str, shape: ModelShape, length: int, vocab_size: int, attention: str) -> nn.Module:
+    """No biases, squared ReLU and tied embeddings, as in posenc; LayerNorm, which torch has as one kernel."""
+    from x_transformers import Decoder, TransformerWrapper
+
+    layers = Decoder(
+        dim=shape.d_model,
+        depth=shape.n_layers,
+        heads=shape.n_heads,
+        attn_dim_head=shape.head_dim,
+        attn_flash=attention == "flash",
+        ff_mult=shape.mlp_ratio,
+        ff_relu_squared=True,
+        ff_no_bias=True,
+        rotary_pos_emb=kind == "rotary",
+        verbose=False,
+    )
+    sizes = {"num_tokens": vocab_size, "max_seq_len": length, "use_abs_pos_emb": kind != "rotary"}
+    model: nn.Module = TransformerWrapper(**sizes, attn_layers=layers, tie_embedding=True)
+    return model
+
+
+class PeerModel(nn.Module):
+    """Tokens to logits, with the one method that a step of posenc asks for besides."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        found = self.model(tokens)
+        return found if isinstance(found, Tensor) else found.logits
+
+    def positions(self, n: int, generator: torch.Generator) -> Tensor:
+        return torch.empty(0)
+
+
+class PeerLoss(nn.Module):
+    """The loss as their training scripts have it: all logits, then the cross entropy."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Tensor, targets: Tensor, pos: Tensor) -> Tensor:
+        return F.cross_entropy(self.model(inputs).flatten(0, 1), targets.flatten())
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A model of a package, in each way to attend that it has."""
+
+    package: str
+    kind: str
+    attentions: Sequence[str]
+
+    @property
+    def name(self) -> str:
+        return f"{self.package} {self.kind}".strip()
+
+    def model(self, case: Case, attention: str) -> PeerModel:
+        parts, build = case.step.parts, BUILD[self.package]
+        torch.manual_seed(parts["seed"])
+        own = build(self.kind, case.step.shape, parts["context_length"], case.vocab_size, attention)
+        return PeerModel(own).to(case.step.device)
+
+
+BUILD = {"nanoGPT-like": NanoGPT, "transformers": _transformers, "x-transformers": _x_transformers}
+PEERS = (
+    Peer("nanoGPT-like", "", ("sdpa",)),
+    *(Peer("transformers", kind, ("eager", "sdpa")) for kind in ("GPT2", "Llama", "GPTNeoX")),
+    *(Peer("x-transformers", kind, ("einsum", "flash")) for kind in ("table", "rotary")),
+)
+
+
+def bench_peers(line: CommandLine, repeats: int, lengths: str | None, format: str) -> int:
+    """Measure a step and a forward pass of what the overrides choose and of every peer that is installed."""
+    if lengths is not None:
+        problem, hint = "is not read with --peers", "peers have no protocols: a step and a forward pass"
+        raise UserError("--eval-lengths", lengths, problem, hint=hint)
+    packages = {one: version(one) if find_spec(one.replace("-", "_")) else None for one in PACKAGES}
+    there = [one for one in PEERS if packages.get(one.package, "") is not None]
+
+    def rows(base: Case, repeats: int) -> Rows:
+        for peer in there:
+            where = f"{peer.name} at {base.step.parts['context_length']}"
+            yield where, partial(measure_peer, peer, base, repeats)
+
+    return run_bench(line, repeats=repeats, lengths="none", format=format, peers=packages, peer_rows=rows)
+
+
+def measure_peer(peer: Peer, base: Case, repeats: int) -> Cell:
+    """Return the cell of a peer, timed in turns with posenc's row."""
+    cell = {"label": peer.name, "base": base.label, **base.title(), "evaluation": []}
+    seconds = {}
+    try:
+        for attention in peer.attentions:
+            work = training(base, peer.model(base, attention), PeerLoss)
+            seconds[attention] = min(work.seconds(1) for _ in range(TRIALS))
+        chosen = min(seconds, key=seconds.__getitem__)
+        model, own = peer.model(base, chosen), base.model()
+    except Exception as error:
+        return cell | {key: {"reason": first_line(error)} for key in ("training", "forward")}
+    with compiled_blocks(own, base.step.compile):
+        if base.step.compile:  # the whole model, as users of other packages do
+            model.compile()
+        trained = figures([partial(training, base, model, PeerLoss), partial(training, base, own)], repeats)
+        passed = figures([partial(forward, base, model), partial(forward, base, own)], repeats)
+    return cell | {
+        "label": f"{peer.name}, {chosen}",
+        "parameters": {"total": sum(one.numel() for one in model.parameters())},
+        "training": trained,
+        "forward": passed,
+    }
