@@ -47,7 +47,7 @@ def run_train_or_eval(
 
 def _answer(command: str, line: CommandLine, dry_run: bool) -> int:
     """Print what is asked without running anything: an estimate, or what Hydra's own flags want."""
-    from posenc.config.compose import compose_jobs
+    from posenc.config.compose import compose_jobs, with_file
 
     if dry_run and not line.asks_hydra:
         from posenc.cli.dry_run import print_dry_run
@@ -57,7 +57,9 @@ def _answer(command: str, line: CommandLine, dry_run: bool) -> int:
 
     if line.prints_config:
         compose_jobs(command, line)  # wrong input is refused in posenc's words here too
-    print_answer(command, [*line.flags, *line.overrides])  # Hydra's parser wants them before or after
+    print_answer(
+        command, [*line.flags, *with_file(line.overrides)]
+    )  # Hydra's parser wants them before or after
     return 0
 
 

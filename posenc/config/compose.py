@@ -30,6 +30,7 @@ from posenc.config.schema import EvalConfig, TrainConfig, register_schemas
 from posenc.core.console import say
 from posenc.core.errors import UserError, first_line, nearest, visible
 from posenc.core.paths import choice_files, conf_dir, expanded, is_folder, refuse_taken_names
+from posenc.encodings.registry import file_encoding
 from posenc.results.load import load_run, run_places
 from posenc.training.checkpoint import checkpoint_paths
 
@@ -214,21 +215,39 @@ def _runs_below(given: str) -> list[str]:
 
 def _compose(command: str, overrides: list[str]) -> DictConfig:
     """Compose one configuration, with Hydra's own part. Raises UserError."""
+    overrides = with_file(overrides)
     for override in overrides:  # encoding=[alibi,rope]: Hydra would merge both and keep the last one's name
         group, _, value = override.partition("=")
         if value.strip().startswith("[") and _is_choice(override):
             raise UserError(group, value, "takes one choice", hint=f"for a sweep: -m {group}=A,B")
     try:
         return compose(command, overrides, return_hydra_config=True)
-    except (
-        HydraException,
-        OmegaConfBaseException,
-        yaml.YAMLError,
-        AssertionError,
-        ValueError,
-        OSError,
-    ) as error:
+    except REFUSALS as error:
         raise _explained(command, overrides, error) from error
+
+
+def with_file(overrides: list[str]) -> list[str]:
+    """Return the overrides with `encoding=./mine.py:Class` as settings and a plug-in."""
+    said = [
+        o.partition("=")[2].replace("\\", "").strip("'\"") for o in overrides if o.startswith("encoding=")
+    ]
+    found = re.fullmatch(r"(.+\.py)(?::(\w+))?", said[-1]) if said else None
+    if found is None:
+        return overrides
+    try:
+        settings = file_encoding(found[1], found[2])
+    except (yaml.YAMLError, OSError, TypeError, ValueError) as error:
+        raise UserError("encoding", said[-1], f"its YAML cannot be read: {first_line(error)}") from error
+    plugins = [o.partition("=")[2].strip("[]") for o in overrides if key_of(o) == "plugins"]
+    kept = [o for o in overrides if key_of(o) not in ("encoding", "plugins")]
+    own = [f"++{o.lstrip('+')}" if key_of(o).startswith("encoding.") else o for o in kept]
+    named = f"plugins=[{','.join([*filter(None, plugins[-1:]), quoted(found[1])])}]"
+    return [
+        "~encoding",
+        *(f"++encoding.{key}={json.dumps(one)}" for key, one in settings.items()),
+        *own,
+        named,
+    ]
 
 
 def plain_settings(command: str, config: DictConfig) -> dict[str, Any]:

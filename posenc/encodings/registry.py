@@ -1,7 +1,7 @@
 """From the settings of the `encoding` group to an encoding: its class by name, its parameters checked, built.
 
-A name is looked up in posenc's own modules, then in entry points, then in the modules of `plugins=`. Nothing
-is imported because a file of a run names it: a plug-in must be named on the command line.
+A name is looked up in posenc's own modules, then in entry points, then in the modules and files of
+`plugins=`. Nothing is imported because a file of a run names it: a plug-in must be named on the command line.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import pkgutil
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from posenc.core.errors import UserError
-from posenc.core.paths import choice_file, conf_dir
+from posenc.core.paths import choice_file, conf_dir, expanded
 from posenc.core.signature import check_arguments, defaults_of, parameters_of
 
 if TYPE_CHECKING:
@@ -83,6 +85,41 @@ def _classes_in(module: Any) -> dict[str, type[Encoding]]:
     return {cls.name: cls for cls in own if issubclass(cls, Encoding) and hasattr(cls, "name")}
 
 
+def file_encoding(file: str, cls: str | None) -> dict[str, Any]:
+    """Return name and default parameters of the encoding in a Python file: its only one, or its class `cls`.
+
+    Defaults are those of the class, and of a YAML file of the same name beside it. Raises UserError.
+    """
+    path = expanded(file)
+    if not path.is_file():
+        raise UserError("encoding", file, "there is no such file")
+    names = {one.__name__: name for name, one in _plugin_classes([file]).items()}
+    allowed = [f"{file}:{one}" for one in names]
+    if len(names) > 1 and cls is None:
+        raise UserError("encoding", file, "has several encodings", allowed=allowed)
+    if cls is not None and cls not in names:
+        raise UserError("encoding", f"{file}:{cls}", "has no such encoding", allowed=allowed)
+    beside = path.with_suffix(".yaml")
+    usual = yaml.safe_load(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
+    return {**usual, "name": names[cls] if cls else next(iter(names.values()))}
+
+
+def file_module(file: str) -> ModuleType:
+    """Import a Python file, anew once its text has changed; its folder need not be on the path."""
+    path = expanded(file).resolve()
+    name = f"{path.stem}_{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}"
+    if name not in sys.modules:
+        spec = spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        module = sys.modules[name] = module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
+
+
 def _plugin_classes(plugins: Sequence[str]) -> dict[str, type[Encoding]]:
     found: dict[str, type[Encoding]] = {}
     here = str(Path.cwd())
@@ -90,7 +127,7 @@ def _plugin_classes(plugins: Sequence[str]) -> dict[str, type[Encoding]]:
         sys.path.append(here)  # last: it must not take the place of an installed module
     for plugin in plugins:
         try:
-            module = importlib.import_module(plugin)
+            module = file_module(plugin) if plugin.endswith(".py") else importlib.import_module(plugin)
         except (Exception, SystemExit) as error:  # the user's code may raise anything
             problem = f"cannot be imported ({type(error).__name__}: {error})"
             hint = f"plugins=[{plugin.removesuffix('.py')}]: a module in this folder or on PYTHONPATH"

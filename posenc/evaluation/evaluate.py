@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from posenc.evaluation import PROTOCOLS
+from posenc.evaluation.foreign import Foreign
 from posenc.evaluation.forward_cache import EvalContext, NotApplicableError, OutOfMemoryError
 from posenc.evaluation.plans import EvalRequest, windows_of
 from posenc.results.schema import UNIT, Record, make_record
@@ -67,7 +68,9 @@ def evaluate(
     records, cache = [], dict[Hashable, np.ndarray]()
     for cell in cells:
         cell = dataclasses.replace(cell, context=dataclasses.replace(cell.context, cache=cache))
-        stored = _stored(cell, run_dir, checkpoint_step)
+        # nothing says whether somebody else's model is still the same
+        again = isinstance(cell.context.model, Foreign)
+        stored = None if again else _stored(cell, run_dir, checkpoint_step)
         record = stored or _measured(cell, run_dir, corpus, checkpoint_step)
         if stored is None:
             write_record(run_dir, record)

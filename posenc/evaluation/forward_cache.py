@@ -20,6 +20,7 @@ from posenc.core.seeds import generator_for
 from posenc.data import Split, TokenStore
 from posenc.encodings.base import Encoding
 from posenc.evaluation.extensions import Extension
+from posenc.evaluation.foreign import Foreign, NotApplicableError
 from posenc.model.decoder import Decoder
 from posenc.model.fused import token_losses
 from posenc.results.schema import Curve, Recall
@@ -37,7 +38,7 @@ SHORT = 16
 class EvalContext:
     """A trained model and the documents it is measured on."""
 
-    model: Decoder
+    model: Decoder | Foreign
     train_length: int  # T
     seed: int  # for positions that are drawn
     precision: str
@@ -85,10 +86,6 @@ class LossSums:
             "curve": self.curve,
             "recall": self.recall,
         }
-
-
-class NotApplicableError(Exception):
-    """This window cannot be measured with this encoding; the message is the record's note."""
 
 
 class OutOfMemoryError(Exception):
@@ -201,6 +198,13 @@ def _losses_at(
 def _forward(
     context: EvalContext, batch: Tensor, pos: Tensor, encoding: Encoding, n_targets: int, hits: bool = False
 ) -> Tensor:
+    if isinstance(context.model, Foreign):
+        logits = context.model(batch[:, :-1], n_targets).float()  # (B, T, V)
+        nats = F.cross_entropy(logits.flatten(0, 1), batch[:, -n_targets:].flatten(), reduction="none")
+        found = [nats.view(len(batch), -1)]
+        return (
+            torch.cat((*found, (logits.argmax(-1) == batch[:, -n_targets:]).float()), 1) if hits else found[0]
+        )
     with autocast(context.precision, context.device):
         hidden = context.model.hidden(batch[:, :-1], pos, n_targets, encoding)  # (B, T, d_model)
     targets = batch[:, -n_targets:]  # (B, T)

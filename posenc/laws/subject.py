@@ -68,6 +68,7 @@ class Subject:
     build: Callable[..., Decoder]
     train_length: int  # T
     settings: Mapping[str, Any] = field(default_factory=dict)
+    like: Encoding | None = None  # what a callable of somebody else is compared with
 
     def fresh(self, seed: int = 0, **changes: Any) -> Decoder:
         """Return a new model. Parameters of the encoding that start at zero get values: zero hides faults.

@@ -16,6 +16,7 @@ from posenc.data import CorpusFacts, TokenStore, prepare
 from posenc.evaluation import fixed_target, trigram
 from posenc.evaluation.evaluate import evaluate, plan_cells
 from posenc.evaluation.extensions import build_extension
+from posenc.evaluation.foreign import Foreign
 from posenc.evaluation.forward_cache import EvalContext
 from posenc.evaluation.plans import EvalRequest
 from posenc.evaluation.tune import candidates, tune
@@ -68,7 +69,7 @@ def tracker_of(job: Job, group: str) -> Tracker:
 
 def measure(
     job: Job,
-    model: Decoder,
+    model: Decoder | Foreign,
     store: TokenStore,
     *,
     step: int,
@@ -83,9 +84,9 @@ def measure(
     """
     plan, directory, corpus = job.evaluation, job.directory, job.data["name"]
     subject, request = subject_and_request(job, model, store)
-    extension = build_extension(plan.extend, model)
+    extension = None if isinstance(model, Foreign) else build_extension(plan.extend, model)
     subject = dataclasses.replace(subject, extension=extension, check_stop=stop.check)
-    grid = candidates(extension, model) if plan.tune else []
+    grid = candidates(extension, model) if plan.tune and isinstance(model, Decoder) else []
     if plan.tune and not grid:
         say(f"extend={plan.extend['name']}: no knob to choose, measured as it is")
     cells = plan_cells(subject, request, plan.protocols)
@@ -114,7 +115,9 @@ def measure(
     return records
 
 
-def subject_and_request(job: Job, model: Decoder, store: TokenStore) -> tuple[EvalContext, EvalRequest]:
+def subject_and_request(
+    job: Job, model: Decoder | Foreign, store: TokenStore
+) -> tuple[EvalContext, EvalRequest]:
     """Return the model as it is trained, and what its protocols measure."""
     trained = job.settings["train"]["precision"]
     precision = trained if job.evaluation.precision == "auto" else job.evaluation.precision
