@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from posenc.api.loaded import LoadedRun, load
-from posenc.core.errors import UserError, visible
+from posenc.core.errors import UserError, nearest, visible
 from posenc.data import prepare
 from posenc.report.writers import write
 
@@ -27,7 +27,11 @@ def run_sample(words: Sequence[str]) -> None:
     for word in words:
         key, _, value = word.partition("=")
         if key not in KEYS:
-            raise UserError(key, value or None, "there is no such setting", allowed=KEYS)
+            close = nearest(key, KEYS)
+            hint = f"did you mean: {close}" if close else None
+            raise UserError(
+                key, value or None, "there is no such setting", allowed=", ".join(KEYS), hint=hint
+            )
         given[key] = value if key in ("run", "prompt") else _value(key, value)
     if "run" not in given:
         raise UserError("run", None, "is needed", hint="run=DIR, or a run's name; posenc runs lists them")
