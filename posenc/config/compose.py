@@ -87,6 +87,18 @@ def compose_jobs(command: str, line: CommandLine) -> Jobs:
     return dataclasses.replace(jobs, jobs=list(first.values()))
 
 
+def compose_one(command: str, line: CommandLine, what: str) -> ComposedJob:
+    """Return the job of a command that takes one encoding, run or corpus at a time. Raises UserError."""
+    for override in line.overrides:
+        if is_sweep(override):
+            hint = "a command for each; a list is written [a,b]"
+            raise UserError(override, None, f"takes one {what} at a time", hint=hint)
+    composed = compose_jobs(command, line)
+    if composed.sweep:
+        raise UserError("experiment", None, f"is a sweep; this takes one {what} at a time")
+    return composed.jobs[0]
+
+
 def frozen(settings: dict[str, Any]) -> str:
     """Return the settings as JSON, without `sweep`, which is not part of a job."""
     return json.dumps({key: value for key, value in settings.items() if key != "sweep"})
@@ -108,6 +120,9 @@ def _jobs_of(command: str, line: CommandLine) -> Jobs:
         base = _compose(command, [*search, *(deciding if line.multirun or deciding else line.overrides)])
         mode, params = base.hydra.mode, base.hydra.sweeper.get("params") or {}
         launcher = str(base.hydra.runtime.choices["hydra/launcher"])
+        if base.hydra.callbacks:
+            hint = "metrics.jsonl and status.json say how a run goes, tracking= sends it elsewhere"
+            raise UserError("hydra.callbacks", None, "posenc calls none", hint=hint)
         if not (line.multirun or mode == RunMode.MULTIRUN or (mode is None and params)):
             if mode is None and launcher != "basic":
                 raise UserError("hydra/launcher", launcher, "launches the jobs of a sweep", hint="add -m")
@@ -123,9 +138,13 @@ def _jobs_of(command: str, line: CommandLine) -> Jobs:
             except UserError as error:
                 raise error.within(f"in the job {' '.join(overrides)}") from None
             jobs.append(ComposedJob(overrides, settings))
-        if jobs and (asked := jobs[0].settings["sweep"]["jobs"]) is not None and asked < 1:
-            raise UserError("sweep.jobs", asked, "is no number of jobs", allowed="from 1, or null")
         ours = OmegaConf.select(base, "hydra.launcher._target_") == BASIC_LAUNCHER
+        for how in [job.settings["sweep"] for job in jobs]:
+            if how["jobs"] is not None and how["jobs"] < 1:
+                raise UserError("sweep.jobs", how["jobs"], "is no number of jobs", allowed="from 1, or null")
+            if how["fail_fast"] and not ours:
+                hint = "Slurm cannot be told to stop what has not begun"
+                raise UserError("sweep.fail_fast", "true", "is not for this launcher", hint=hint)
         return Jobs(jobs, launcher=None if ours else launcher)
 
 
@@ -220,14 +239,7 @@ def _compose(command: str, overrides: list[str]) -> DictConfig:
             raise UserError(group, value, "takes one choice", hint=f"for a sweep: -m {group}=A,B")
     try:
         return compose(command, overrides, return_hydra_config=True)
-    except (
-        HydraException,
-        OmegaConfBaseException,
-        yaml.YAMLError,
-        AssertionError,
-        ValueError,
-        OSError,
-    ) as error:
+    except REFUSALS as error:
         raise _explained(command, overrides, error) from error
 
 

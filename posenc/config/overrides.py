@@ -26,7 +26,6 @@ class CommandLine:
     multirun: bool = False
     config_dir: str | None = None
     asks_hydra: bool = False  # --cfg, --info, --help and the like: print something, run nothing
-    prints_config: bool = False  # --cfg
 
 
 def parse(arguments: list[str]) -> CommandLine:
@@ -47,14 +46,12 @@ def parse(arguments: list[str]) -> CommandLine:
         if value := getattr(args, name, None):
             hint = "--config-dir DIR adds YAML files of your own"
             raise UserError(f"--{name.replace('_', '-')}", value, "is not for posenc", hint=hint)
-    asks = any((args.help, args.hydra_help, args.cfg, args.info, args.shell_completion))
     return CommandLine(
         overrides=[as_written(override) for override in args.overrides],
         flags=[word for word in arguments if word not in args.overrides],
         multirun=bool(args.multirun),
         config_dir=args.config_dir,
-        asks_hydra=asks,
-        prints_config=args.cfg is not None,
+        asks_hydra=any((args.help, args.hydra_help, args.cfg, args.info, args.shell_completion)),
     )
 
 
@@ -79,6 +76,9 @@ def read_settings_line(command: str, arguments: list[str], own: Collection[str])
     line = parse(arguments)
     if line.asks_hydra:
         raise UserError(command, None, "prints no configuration", hint="posenc train --cfg job does")
+    if line.multirun:
+        hint = "leave out -m: for check and bench encoding=rope,alibi is enough"
+        raise UserError("-m", None, "makes a sweep of posenc train or eval", hint=hint)
     return line
 
 

@@ -49,7 +49,6 @@ from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.tracking import check_tracking
 from posenc.training.checkpoint import Checkpoint, check_run, check_weights, load_weights, newest_checkpoint
 from posenc.training.device import resolve_device
-from posenc.training.distributed import current
 
 
 @dataclass(frozen=True)
@@ -103,13 +102,12 @@ def _plain(run: str) -> Iterator[None]:
         raise UserError("run", run, f"its config.yaml is not one of posenc's ({error!r})") from error
 
 
-def load_model(stored: StoredRun) -> Decoder:
+def load_model(run: StoredRun | Job, checkpoint: Checkpoint, vocab_size: int | None = None) -> Decoder:
     """Return the model with the verified weights of the checkpoint. Raises RunError for damaged files."""
-    checkpoint, settings = stored.checkpoint, stored.settings
-    vocabulary = _vocabulary(checkpoint.path)
+    size = vocab_size or _vocabulary(checkpoint.path)
     with torch.device("meta"):  # before anything of a stranger's size is allocated
-        check_weights(checkpoint.path, build_decoder(settings, stored.shape, vocabulary))
-    model = build_model(settings, stored.shape, vocabulary)
+        check_weights(checkpoint.path, build_decoder(run.settings, run.shape, size))
+    model = build_model(run.settings, run.shape, size)
     load_weights(checkpoint.path, model)
     return model
 
@@ -204,7 +202,7 @@ def targets_of(job: Job) -> set[tuple[str, str]]:
 
 def run_eval(job: Job) -> Outcome:
     """Measure what is not measured yet and write results.json."""
-    with StopFlag() as stop, current().watched():
+    with StopFlag() as stop:
         try:
             return _run(job, stop)
         except InterruptedRunError:
@@ -212,25 +210,14 @@ def run_eval(job: Job) -> Outcome:
             return Outcome(stop.exit_code)
 
 
-def _checkpoint(job: Job, vocab_size: int) -> Checkpoint:
-    """Return the newest checkpoint, its shapes checked. Raises RunError."""
-    found = newest_checkpoint(job.directory / "checkpoints")  # a running training may have moved on
-    if found is None:
-        raise RunError(f"the checkpoints of {job.directory} are gone")
-    with torch.device("meta"):  # before anything of a stranger's size is allocated
-        check_weights(found.path, build_decoder(job.settings, job.shape, vocab_size))
-    return found
-
-
 def _run(job: Job, stop: StopFlag) -> Outcome:
-    trained, group, corpus = job.settings, current(), tokenised(job)
+    trained, corpus = job.settings, tokenised(job)
     with locked(job.directory, "evaluation"):
         stop.guard()
-        size = vocabulary(trained["data"].get("plant"), corpus[0])
-        checkpoint = group.first(lambda: _checkpoint(job, size))
-        model = build_model(trained, job.shape, size)
-        if group.is_first:
-            load_weights(checkpoint.path, model)
+        checkpoint = newest_checkpoint(job.directory / "checkpoints")  # a running training may have moved on
+        if checkpoint is None:
+            raise RunError(f"the checkpoints of {job.directory} are gone")
+        model = load_model(job, checkpoint, vocabulary(trained["data"].get("plant"), corpus[0]))
         # this process did not train it, so its peak is unknown
         facts = run_facts(job, model, checkpoint.state, checkpoint.step, peak_memory_bytes=None)
         records = measure(job, model, corpus, facts, stop, newer=False)
