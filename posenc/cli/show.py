@@ -79,14 +79,12 @@ def _of_run(line: CommandLine) -> Picture:
 def _picture(
     model: Decoder, settings: dict[str, Any], facts: list[str], extension: Extension | None = None
 ) -> Picture:
-    shape, shown, name = (
-        model.encoding.shape,
-        model.eval().effective_encoding,
-        spoken_name(settings["encoding"]),
-    )
-    facts.insert(
-        0, f"T = {shape.train_length}, {shape.n_heads} heads of {shape.head_dim}, d = {shape.d_model}"
-    )
+    name, shape = spoken_name(settings["encoding"]), model.encoding.shape
+    facts = [
+        f"T = {shape.train_length}, {shape.n_heads} heads of {shape.head_dim}, d = {shape.d_model}",
+        *facts,
+    ]
+    shown = model.eval().effective_encoding
     if extension is not None:
         window, name = FAR * shape.train_length, f"{name}+{extension.name}"
         shown = extension.effective_encoding(window)
@@ -94,7 +92,7 @@ def _picture(
     if model.encoding.beyond:
         facts.append(f"past T: {model.encoding.beyond}")
     panels, remarks = measure(shown)
-    notes = [*_formulas(model.encoding), ", ".join([size, *facts]), *remarks]
+    notes = [*_formulas(model.encoding), ", ".join(facts), *remarks]
     lines = [line for note in notes for line in textwrap.wrap(visible(note), NOTE_WIDTH)]
     return Picture(visible(name), panels, lines)
 
