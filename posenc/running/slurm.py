@@ -22,9 +22,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from posenc.config.compose import ComposedJob, initialized, of_the_sweep, plain_settings
-from posenc.config.hydra_adapter import launcher_of
+from posenc.config.hydra_adapter import launcher_of, register_schemas
 from posenc.config.overrides import CommandLine, is_hydras, quoted
-from posenc.config.schema import register_schemas
 from posenc.core.console import say
 from posenc.core.errors import RunError, UserError, first_line, visible
 from posenc.core.paths import expanded
