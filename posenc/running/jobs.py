@@ -21,8 +21,7 @@ from posenc.report.writers import show_runs
 from posenc.results.load import load_run
 from posenc.results.schema import Record
 from posenc.results.selection import target_set
-from posenc.running.eval_job import eval_job, run_eval
-from posenc.running.measure import Job
+from posenc.running.eval_job import Job, eval_job, run_eval
 from posenc.running.run_directory import HeldRunError, append_log
 from posenc.running.signals import SWEEP, StopFlag, debugging
 from posenc.running.train_job import TrainJob, run_train, train_job, train_steps

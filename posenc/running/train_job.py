@@ -49,7 +49,7 @@ from posenc.model.decoder import Decoder, count_parameters
 from posenc.results.load import spoken_name
 from posenc.running import run_directory as folder
 from posenc.running.build import StepPlan, build_model, check_step, code_of, run_facts
-from posenc.running.measure import Corpus, Job, Outcome, measure, tokenised, tracker_of
+from posenc.running.eval_job import Corpus, Job, Outcome, measure, tokenised, tracker_of
 from posenc.running.signals import SWEEP, InterruptedRunError, StopFlag
 from posenc.tracking import Tracker, check_tracking
 from posenc.training.device import compiled_blocks

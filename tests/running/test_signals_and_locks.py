@@ -36,11 +36,11 @@ def status_of(run: Path) -> dict[str, Any]:
 def test_a_signal_during_evaluation_keeps_the_finished_cells(
     train: Posenc, run_copy: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
 ) -> None:
-    from posenc.running import measure
+    from posenc.running import eval_job
 
     for path in [*(run_copy / "records").iterdir(), run_copy / "results.json", run_copy / "status.json"]:
         path.unlink()
-    evaluate, cells = measure.evaluate, []
+    evaluate, cells = eval_job.evaluate, []
 
     def interrupted(*args: Any, on_cell: Any, **more: Any) -> Any:
         def stored(record: Any, was_there: bool) -> None:
@@ -51,7 +51,7 @@ def test_a_signal_during_evaluation_keeps_the_finished_cells(
 
         return evaluate(*args, on_cell=stored, **more)
 
-    monkeypatch.setattr(measure, "evaluate", interrupted)
+    monkeypatch.setattr(eval_job, "evaluate", interrupted)
     result = train("encoding=rope")
     assert (result.code, result.out) == (code, "") and "continues" in result.err
     assert status_of(run_copy)["status"] == "interrupted" and cells == [16, 32]
@@ -61,7 +61,7 @@ def test_a_signal_during_evaluation_keeps_the_finished_cells(
 def test_what_was_finished_stays_so_when_more_is_asked_of_it(
     train: Posenc, run_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from posenc.running import measure
+    from posenc.running import eval_job
 
     kept = {name: (run_copy / name).read_bytes() for name in ("config.yaml", "results.json")}
 
@@ -69,7 +69,7 @@ def test_what_was_finished_stays_so_when_more_is_asked_of_it(
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(60)
 
-    monkeypatch.setattr(measure, "evaluate", ended)
+    monkeypatch.setattr(eval_job, "evaluate", ended)
     result = train("encoding=rope", "eval.lengths=[0.5x,1x,2x,3x]")
     assert (result.code, result.out) == (143, ""), result.err
     assert status_of(run_copy)["status"] == "finished"
