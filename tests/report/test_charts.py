@@ -13,8 +13,7 @@ from fake_runs import MULTIPLES, T, positions, record, write_run
 
 from posenc.core.errors import UserError
 from posenc.report.charts import FORMATS, PLOTS, Chart, chart, check_plot, plot_bytes, save_plot
-from posenc.report.colors import style_of
-from posenc.report.series import Names
+from posenc.report.series import Names, style_of
 from posenc.results import load_runs
 from posenc.results.comparison import CompareRequest, Comparison, compare_runs
 from posenc.results.load import Run
