@@ -50,7 +50,7 @@ def drawn(training: bool, seed: int, n: int = T, dense: bool = False, most: int 
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("n, most", [(T, None), (16 * T, None), (T, T), (1, 1000), (40, 41)])
+@pytest.mark.parametrize("n, most", [(T, None), (16 * T, None), (T, T)])
 def test_randomized_positions_are_a_sorted_subset(training: bool, n: int, most: int | None) -> None:
     for seed in range(20):
         pos = drawn(training, seed, n, most=most)
