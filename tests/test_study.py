@@ -53,15 +53,6 @@ def test_the_extended_models_are_of_the_study_and_measured_with_every_extension_
         assert len({r["extend"]["name"] for r in ours}) >= 13 and {r["targets_hash"] for r in ours} <= plain
 
 
-def test_the_grid_of_rates_is_whole_and_measured_on_validation_documents() -> None:
-    runs = load_runs([tmp := tiny.ROOT / "docs" / "study-rates"])
-    assert tmp.is_dir() and all(run.state == "finished" for run in runs)
-    grid = {((run.config or {})["encoding"]["name"], (run.config or {})["train"]["lr"]) for run in runs}
-    names, rates = {name for name, _ in grid}, {rate for _, rate in grid}
-    assert len(names) == 6 and rates >= {0.001, 0.002, 0.004} and len(grid) == len(runs) >= 18
-    assert {record["split"] for run in runs for record in run.records} == {"validation"}
-
-
 def test_every_table_and_figure_is_what_the_records_give() -> None:
     command = [sys.executable, "scripts/study_page.py", "--check"]
     done = subprocess.run(command, cwd=tiny.ROOT, capture_output=True, text=True, env=tiny.environment())

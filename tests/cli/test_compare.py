@@ -99,6 +99,9 @@ def test_pictures_and_pages_are_written_beside_the_table(posenc: Posenc, sweep: 
 @pytest.mark.parametrize(
     "case",
     [
+        *((f"--sort={order}", "cannot sort by this") for order in ("loss", "3x", "", "8y", "change@3x")),
+        ("--columns 512", "multiples of T, not tokens"),
+        ("--metric nat", "nats, bpb, ppl"),
         ("--where encoding=roep", "--where encoding=roep", "did you mean: rope"),
         ("--rows rope --baseline alibi", "--baseline=alibi", "among those shown"),
         ("--columns 3x", "--columns=3x", "allowed: 1x, 8x"),

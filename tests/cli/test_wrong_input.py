@@ -50,6 +50,8 @@ WRONG: list[tuple[str, ...]] = [
     ("train encoding=sum encoding.parts=[rope,xpos]", "rope and xpos cannot act together", "rotate"),
     # options of any encoding
     ("train positions=randomized positions.max=60", "positions.max", "64 positions", "eval.lengths"),
+    ("train attention.window=0", "window=0"),
+    ("train positions=offset positions.max=33554432", "positions.max=33554432", "must be from"),
     ("train encoding=fox positions=offset", "positions=offset", "encoding=fox", "no position"),
     ("train encoding=stick_breaking attention.scale=logn", "attention.scale=logn", "stick_breaking"),
     ("train encoding=rnope_swa attention.window=8", "attention.window=8", "encoding.window"),
@@ -105,6 +107,19 @@ WRONG: list[tuple[str, ...]] = [
     ("bench --eval-lengths 8y", "--eval-lengths=8y", "multiples of context_length"),
     ("bench eval.lengths=[1x]", "eval.lengths", "--eval-lengths"),
     ("bench encoding=alibi attention=mla", "attention=mla", "alibi"),
+    ("data info data=wikitext2 data.revision=main", "data.revision", "40 hex digits"),
+    ("data info data=wikitext2 data.split.test=0.1", "data.split"),
+    ("data info data=sympy data.split.test=0.95", "data.split", "sum below 1"),
+    ("train tokenizer=bpe tokenizer.vocab_size=100", "tokenizer.vocab_size", "256"),
+    ("train tracking=wandb tracking.project=a/b", "tracking.project", "does not take this name"),
+    ("train tracking=wandb tracking.timeout=0", "tracking.timeout", "seconds above 0"),
+    ("train tracking=trackio tracking.project=a/b", "tracking.project", "letters, digits"),
+    ("eval run={run} extend=pi extend.factor=0.5", "extend.factor=0.5"),
+    ("eval run={run} extend=yran", "did you mean: yarn"),
+    ("eval run={run} extend=yarn extend.tune=true eval.split=validation", "extend.tune"),
+    ("eval run={run} eval.stride=2x eval.protocols=[sliding]", "eval.stride=2x"),
+    ("train data.plant={share:0.0,pairs:2,cue:1,weight:1.0}", "data.plant.share=0.0", "out of range"),
+    ("train data.plant={share:0.5,pair:2,cue:1,weight:1.0}", "data.plant.pair"),
     ("data info device=cuda", "device", "nothing that the corpus depends on"),
     ("runs --sort los", "did you mean: loss"),
     ("runs", "runs", "no such run directory", "posenc train"),
@@ -126,7 +141,9 @@ def test_wrong_input(posenc: Posenc, place: Path, corpus: Path, trained_once: Pa
     command, *words = shlex.split(case[0])
     if command == "train":
         words = [*tiny.TINY, f"data.paths={corpus}", *words]
-    words = [word.replace("{file}", __file__).replace("{runs}", str(trained_once)) for word in words]
+    places = {"{file}": __file__, "{runs}": trained_once, "{run}": next((trained_once / "default").iterdir())}
+    for name, path in places.items():
+        words = [word.replace(name, str(path)) for word in words]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     is_one_screen(posenc(command, *words), place, *case[1:])
     assert not list(place.iterdir())

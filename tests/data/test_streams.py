@@ -17,16 +17,6 @@ from posenc.data.documents import fingerprint_of
 Repository = Callable[..., Path]
 
 
-def test_rows_become_documents_in_their_splits(repository: Repository) -> None:
-    found = documents_of(conf("tinystories", repository=str(repository())))
-    assert [d.id for d in found] == sorted(d.id for d in found)
-    train = {d.id: d.text.decode() for d in found if d.split == "train"}
-    assert train == {f"train/{i:09d}": story(i) for i in range(60)}
-    held_out = [d for d in found if d.split != "train"]
-    assert {d.text.decode() for d in held_out} == {story(i) for i in range(60, 80)}
-    assert 4 <= sum(d.split == "validation" for d in held_out) <= 16
-
-
 def test_copies_are_never_on_both_sides_blank_rows_are_left_out_and_shares_are_kept(
     repository: Repository,
 ) -> None:

@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-import yaml
-
 from posenc.core.paths import conf_dir
 from posenc.report import colors
 from posenc.report.colors import DASHES, MARKERS, VARIANT_DASHES, style_of, styles_of
 
 CATALOGUE = sorted(path.stem for path in (conf_dir() / "encoding").glob("*.yaml"))
 EXTENSIONS = sorted(path.stem for path in (conf_dir() / "extend").glob("*.yaml"))
-
-
-def headline() -> list[str]:
-    text = (conf_dir() / "experiment" / "headline.yaml").read_text()
-    return [*yaml.safe_load(text)["hydra"]["sweeper"]["params"]["encoding"].split(","), "kerple_log"]
-
-
-def test_the_headline_has_distinct_colours_and_markers_and_solid_lines() -> None:
-    styles = [style_of(name) for name in headline()]
-    assert len(styles) == 7
-    for part in ("color", "dark", "marker"):
-        assert len({getattr(style, part) for style in styles}) == 7, part
-    assert {style.dash for style in styles} == {()}
 
 
 def test_styles_are_distinct_and_those_of_earlier_figures() -> None:

@@ -160,9 +160,6 @@ def test_differences_and_commands(tmp_path: Path) -> None:
     assert "train.lr" not in "".join(rows)
     loaded = load_runs([runs])
     comparisons = compare_runs(loaded, CompareRequest("all"))
-    write_page(tmp_path / "b.html", loaded, comparisons)
-    text = html.unescape((tmp_path / "b.html").read_text())
-    assert "alibi" in text
     write_page(tmp_path / "c.html", loaded, comparisons, ["posenc", "compare", "my runs"])
     assert "posenc compare 'my runs'" in html.unescape((tmp_path / "c.html").read_text())
 

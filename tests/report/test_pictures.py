@@ -76,13 +76,6 @@ def test_every_kind_of_panel_is_drawn_with_its_marks_inside(names: tuple[str, ..
             assert all(low <= at <= high for at in getattr(panel, key, {}).values()), (panel.title, key)
 
 
-def test_the_text_has_the_numbers_of_the_panels_that_say_most() -> None:
-    text = picture_text(Picture("simple $\\frac$ x", measure(encoding_of("alibi", **ALIBI))[0], ["a $ b"]))
-    assert text.startswith("simple $\\frac$ x\na $ b\n") and "matrix" not in text
-    heads = [line.split() for line in text.splitlines() if line.startswith(("distance", "head 1"))]
-    assert heads[0][-2:] == ["64", "8T"] and float(heads[1][-1]) == -96 / 16
-
-
 # What is measured
 
 

@@ -42,9 +42,7 @@ def test_the_workspace_compares_encodings_by_what_runs_are_tracked_with(tmp_path
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
-        ({"length": "0x"}, "--length"),
         ({"out": "no/such/folder/x"}, "--out"),
-        ({"protocol": "bogus"}, "--protocol"),
         ({}, "WANDB_API_KEY"),
     ],
 )

@@ -32,7 +32,6 @@ DISTANCES = ("rerope", "self_extend", "sinks", "lm_infinite")
 @pytest.mark.parametrize(
     "name, knobs, key",
     [
-        ("pi", {"factor": 0.5}, "factor"),
         ("ntk_by_parts", {"beta_slow": 0.0}, "beta_slow"),  # over the index
         ("yarn", {"beta_slow": 4.0, "beta_fast": 4.0}, "beta_fast"),
         ("llama3", {"high_freq_factor": 1.0}, "high_freq_factor"),
