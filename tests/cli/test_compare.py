@@ -61,14 +61,6 @@ def test_metric_protocol_and_how_much_is_shown(posenc: Posenc, sweep: Path) -> N
     assert rules.code == 0 and "the crop line" in rules.out
 
 
-def test_csv_has_a_line_for_each_cell_seed_or_document(posenc: Posenc, sweep: Path) -> None:
-    some = ("compare", "--where", "status=finished", "--rows", "rope", "--format", "csv")
-    counts = {per: len(csv_rows(posenc(*some, "--per", per).out)) for per in ("cell", "seed", "document")}
-    assert counts == {"cell": 2, "seed": 4, "document": 160}
-    (line,) = [line for line in csv_rows(posenc(*some).out) if float(line["multiple"]) == 8]
-    assert float(line["change_nats"]) == pytest.approx(1.7)
-
-
 def test_where_rows_columns_sort_and_baseline_together(posenc: Posenc, sweep: Path) -> None:
     options = ["--where", "seed=0", "--where", "encoding!=shaw", "--columns", "8x", "--sort", "-8x"]
     found = document(posenc, *options, "--rows", "rope,alibi", "--baseline", "alibi")

@@ -44,14 +44,6 @@ def test_a_glob_stands_for_what_it_matches(runs: Path, monkeypatch: pytest.Monke
     assert runs_of("run='[abc][+=]*'") == [NAMES[0], NAMES[2]]
 
 
-def test_a_run_directory_stays_as_it_is_written(run_copy: Path) -> None:
-    """Its own errors (unfinished, damaged, not a run) are told by the job, not skipped."""
-    assert runs_of(f"run={run_copy}") == [str(run_copy)]
-    shutil.rmtree(run_copy / "checkpoints")
-    assert runs_of(f"run={run_copy}") == [str(run_copy)]
-    assert runs_of("run=nowhere") == ["nowhere"]
-
-
 def test_what_has_nothing_to_measure_is_named(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(runs / NAMES[0] / "checkpoints")
     (runs / NAMES[2] / "status.json").write_text('{"status": "interrupted"}')

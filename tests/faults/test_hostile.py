@@ -91,10 +91,8 @@ def test_foreign_text_is_printed_as_text(run_copy: Path, posenc: Posenc) -> None
 
 
 SETTINGS: list[dict[str, Any]] = [
-    {"tracking": {"name": "evil", **CALL}},
     CALL,
     {"hydra": {"run": {"dir": "../../../up"}, "launcher": CALL, "searchpath": ["pkg://evil"]}},
-    {"defaults": ["evil", {"encoding": "evil"}]},
     {"data": {"name": "x", "source": "package", "package": "evil.inner", "exclude": []}},
     {"tokenizer": {"name": "hf", "path": "evil"}},
     {"data.paths": ["${oc.env:MADE_UP}"]},

@@ -45,11 +45,9 @@ VARIANTS: list[Any] = [
     *(
         pytest.param(*variant, marks=pytest.mark.slow)
         for variant in (
-            ("learned", {"beyond": "clamp"}, {}),
             ("learned", {"beyond": "refuse"}, {}),
             ("rope", {}, {"positions": {"name": "randomized", "max": None, "dense": True}}),
             ("rope", {}, {"positions": {"name": "offset", "max": None}}),
-            ("rope", {}, {"attention": {**ATTENTION, "window": 5}}),
             ("rope", {}, {"attention": {**ATTENTION, "scale": "ssmax"}}),
         )
     ),

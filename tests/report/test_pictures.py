@@ -118,10 +118,3 @@ def test_masks_by_layer_and_drawn_positions() -> None:
     drawn = [line for line in first.lines if not line.reference]  # type: ignore[union-attr]
     assert len(drawn) == 5 and all((np.diff(line.y) > 0).all() for line in drawn)
     assert len({line.y[-1] for line in drawn}) > 1
-
-
-def test_a_long_context_is_sampled() -> None:
-    (curves,) = measure(encoding_of("alibi", train_length=100_000, **ALIBI))[0]
-    assert isinstance(curves, Curves)
-    x = curves.lines[0].x
-    assert len(x) <= 1100 and x[-1] == 800_000 and (np.diff(x) > 0).all()
