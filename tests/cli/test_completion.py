@@ -60,8 +60,3 @@ def test_a_tab_needs_neither_torch_nor_hydra(place: Path, line: str, found: str)
     env["_POSENC_COMPLETE"] = "complete_bash"
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert (done.returncode, done.stdout.strip()) == (0, found), done.stderr
-
-
-def test_typer_prints_the_script(posenc: Posenc) -> None:
-    result = posenc("--show-completion", "bash")
-    assert result.code == 0 and "_POSENC_COMPLETE=complete_bash" in result.out, result
