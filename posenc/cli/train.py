@@ -35,12 +35,11 @@ def run_train_or_eval(
         return 0
     load_meter()  # begins: from here to the first step
     from posenc.config.compose import compose_jobs
-    from posenc.config.overrides import parse, refuse_unknown_flags
+    from posenc.config.overrides import parse
     from posenc.running.signals import RETRY, setting
     from posenc.training.distributed import run_distributed
 
-    refuse_unknown_flags(command, arguments, own_flags)
-    line = parse(arguments)
+    line = parse(arguments, command, own_flags)
     first = os.environ.get("RANK", "0") == "0"  # of several processes of torchrun
     with setting(RETRY, "1") if retry else nullcontext():
         if line.asks_hydra or dry_run:

@@ -177,11 +177,6 @@ def _refuse(message: str) -> NoReturn:
     raise UserError("arguments", None, message, hint="settings are written KEY=VALUE: encoding=rope, seed=1")
 
 
-def long_flags() -> list[str]:
-    """Return Hydra's own flags."""
-    return [flag for flag in get_args_parser()._option_string_actions if flag.startswith("--")]
-
-
 def override_parser() -> OverridesParser:
     """Return the parser of overrides that knows the choices of groups; needs an initialized Hydra."""
     return OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())

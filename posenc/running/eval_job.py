@@ -223,7 +223,7 @@ def run_eval(job: Job) -> Outcome:
 
 def _run(job: Job, stop: StopFlag) -> Outcome:
     trained, corpus = job.settings, tokenised(job)
-    with locked(job.directory, "evaluation"):
+    with locked(job.directory, "evaluation"), folder.log_file(job.directory):
         stop.guard()
         checkpoint = newest_checkpoint(job.directory / "checkpoints")  # a running training may have moved on
         if checkpoint is None:
@@ -234,10 +234,9 @@ def _run(job: Job, stop: StopFlag) -> Outcome:
         records = measure(job, model, corpus, facts, stop, newer=False)
     if job.tracking["name"] != "none" and is_held(job.directory, "run"):  # which sends all at its end
         say("this run is being trained: its own process tells the tracker of these numbers")
-        return Outcome(0, records)
-    tracker = tracker_of(job, trained["experiment_name"])
-    tracker.evaluation(folder.records_at(job.directory, checkpoint.step))
-    tracker.finish("finished")
+    else:
+        with tracked(job, trained["experiment_name"]) as tracker:
+            tracker.evaluation(folder.records_at(job.directory, checkpoint.step))
     return Outcome(0, records)
 
 
@@ -255,18 +254,27 @@ class Outcome:
 Corpus = tuple[TokenStore, TokenStore | None]  # its tokens, and its bytes where a reference needs them
 
 
-def tracker_of(job: Job, group: str) -> Tracker:
-    """Return the tracker of the first process, a no-op on the others."""
-    if not current().is_first:
-        return Tracker()
-    return build_tracker(
-        job.tracking,
-        run_name=job.directory.name,
-        group=group,
-        tags=[str(spoken_name(job.settings["encoding"])), job.settings["experiment_name"]],
-        config=job.settings,
-        run_dir=job.directory,
-    )
+@contextmanager
+def tracked(job: Job, group: str) -> Iterator[Tracker]:
+    """Yield the tracker of the first process, a no-op on the others; tell it at last how the run ended."""
+    tracker = Tracker()
+    if current().is_first:
+        tracker = build_tracker(
+            job.tracking,
+            run_name=job.directory.name,
+            group=group,
+            tags=[str(spoken_name(job.settings["encoding"])), job.settings["experiment_name"]],
+            config=job.settings,
+            run_dir=job.directory,
+        )
+    status = "finished"
+    try:
+        yield tracker
+    except BaseException as error:
+        status = getattr(error, "status", "failed")
+        raise
+    finally:
+        tracker.finish(status)
 
 
 def tokenised(job: Job, context_length: int | None = None) -> Corpus:
@@ -333,8 +341,8 @@ def _cells(job: Job, model: Decoder, texts: Corpus, step: int, stop: StopFlag) -
 
 def subject_and_request(job: Job, model: Decoder, store: TokenStore) -> tuple[EvalContext, EvalRequest]:
     """Return the model as it is trained, and what its protocols measure."""
-    trained = job.settings["train"]["precision"]
-    precision = trained if job.evaluation.precision == "auto" else job.evaluation.precision
+    plan, trained = job.evaluation, job.settings["train"]["precision"]
+    precision = trained if plan.precision == "auto" else plan.precision
     subject = EvalContext(
         model=model,
         train_length=job.settings["context_length"],
@@ -343,8 +351,8 @@ def subject_and_request(job: Job, model: Decoder, store: TokenStore) -> tuple[Ev
         recorded_precision=None if precision == trained else precision,
         device=job.device,
         store=store,
-        split=job.evaluation.split,
-        batch_tokens=job.evaluation.batch_tokens,
+        split=plan.split,
+        batch_tokens=plan.batch_tokens,
     )
     return subject, request_of(job, store)
 

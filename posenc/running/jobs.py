@@ -7,8 +7,6 @@ import functools
 import json
 import os
 import sys
-import traceback
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +20,8 @@ from posenc.results.load import load_run
 from posenc.results.schema import Record
 from posenc.results.selection import target_set
 from posenc.running.eval_job import Job, eval_job, run_eval
-from posenc.running.run_directory import HeldRunError, append_log
-from posenc.running.signals import SWEEP, StopFlag, debugging
+from posenc.running.run_directory import HeldRunError
+from posenc.running.signals import SWEEP, StopFlag
 from posenc.running.train_job import TrainJob, run_train, train_job, train_steps
 from posenc.training.distributed import current
 from posenc.training.stacked import train_stacked
@@ -76,32 +74,19 @@ def seed_by_seed(composed: Jobs) -> Jobs:
 
 def run_job(command: str, composed: ComposedJob, *, in_sweep: bool = False) -> int:
     """Run one job; print its table unless it is part of a sweep. Returns its exit code."""
-    directory = None
+    job = validated(command, composed.settings)
     try:
-        job = validated(command, composed.settings)
-        directory = job.directory
         if isinstance(job, TrainJob):
-            current().connect(job.device, directory.name, job.batch_windows)
+            current().connect(job.device, job.directory.name, job.batch_windows)
             outcome = run_train(job, [o for o in composed.overrides if not is_hydras(o)])
         else:
             outcome = run_eval(job)
-    except HeldRunError as error:
+    except HeldRunError:
         if SWEEP in os.environ:
             return HELD
-        say(error.text())
-        return error.exit_code
-    except (UserError, RunError) as error:
-        _log(directory, error.problem)
-        say(error.text())
-        return error.exit_code
-    except (Exception, SystemExit) as error:  # a plug-in's, or our own fault: the log has the traceback
-        what = f"{type(error).__name__}: {error}"
-        _log(directory, what)
-        if debugging():
-            raise
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        say(RunError(what, hint=f"{last.filename}:{last.lineno}; --debug shows all of it").text())
-        return 1
+        raise
+    except SystemExit as error:  # of a plug-in: the run is not finished
+        raise RunError(f"SystemExit: {error}") from error
     if outcome.exit_code == 0 and current().is_first and not in_sweep and SWEEP not in os.environ:
         show_run(job.directory, outcome.records)
     return outcome.exit_code
@@ -124,13 +109,6 @@ def run_stack(composed: Jobs) -> int:
         text = error.text() if isinstance(error, UserError | RunError) else f"{type(error).__name__}: {error}"
         say(f"{place}: {text}")
     return stop.exit_code or int(bool(failed))
-
-
-def _log(directory: Path | None, reason: str) -> None:
-    """Write the exception that is being handled to the run's log, if the run has a directory."""
-    if directory is not None and directory.is_dir() and current().is_first:
-        with suppress(OSError):  # a full disk must not hide the reason
-            append_log(directory, traceback.format_exc(), reason)
 
 
 def show_run(directory: Path, records: list[Record] | None) -> None:

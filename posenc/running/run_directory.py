@@ -17,6 +17,7 @@ import shutil
 import socket
 import stat
 import subprocess
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -247,7 +248,7 @@ def _open_log(directory: Path) -> TextIO:
 
 @contextmanager
 def log_file(directory: Path) -> Iterator[None]:
-    """Log to log.txt too."""
+    """Log to log.txt too, and why it ends if it fails."""
     if not current().is_first:
         yield
         return
@@ -262,16 +263,15 @@ def log_file(directory: Path) -> Iterator[None]:
     root.addHandler(handler)
     try:
         yield
+    except (Exception, SystemExit) as error:
+        reason = getattr(error, "problem", f"{type(error).__name__}: {error}")
+        with contextlib.suppress(OSError):  # a full disk must not hide the reason
+            file.write(f"{traceback.format_exc()}failed: {' '.join(reason.split())}\n")
+        raise
     finally:
         root.removeHandler(handler)
         with contextlib.suppress(OSError):
             file.close()
-
-
-def append_log(directory: Path, text: str, reason: str) -> None:
-    """Append to log.txt, ending with a line for the reason of a failure. Raises OSError."""
-    with _open_log(directory) as file:
-        file.write(f"{text}failed: {' '.join(reason.split())}\n")
 
 
 @functools.cache

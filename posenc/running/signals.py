@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -86,6 +87,8 @@ class InterruptedRunError(BaseException):
 
     Not an Exception: it is raised anywhere, and a compiler or a library must not swallow it.
     """
+
+    status = "interrupted"
 
 
 class StopFlag:
@@ -171,8 +174,10 @@ def report_error(error: BaseException, stop: StopFlag) -> int:
         return stop.exit_code or CODES[signal.SIGTERM]  # it struck while another flag held the signals
     shown = error if isinstance(error, UserError | RunError) else _by_the_machine(error)
     if shown is None:
-        fault = f"{type(error).__name__}: {error}"
-        shown = RunError(fault, hint="this is a fault of posenc; --debug shows where")
+        frames = traceback.extract_tb(error.__traceback__)
+        plug_in = f" (or of a plug-in: {frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+        hint = f"this is a fault of posenc{plug_in}; --debug shows where"
+        shown = RunError(f"{type(error).__name__}: {error}", hint=hint)
     say(shown.text())
     return shown.exit_code
 

@@ -29,7 +29,7 @@ from posenc.core.errors import RunError, UserError, first_line, visible
 from posenc.core.paths import expanded
 from posenc.running.jobs import run_job
 from posenc.running.run_directory import FINISHED, run_state
-from posenc.running.signals import CODES, WAIT, InterruptedRunError, StopFlag
+from posenc.running.signals import CODES, WAIT, InterruptedRunError, StopFlag, report_error
 from posenc.running.sweep import Job
 
 register_schemas()  # a job's process comes here first
@@ -137,7 +137,10 @@ def run_here(command: str, config: DictConfig) -> int:
     """Run one job in Slurm's process; jobs of one run directory wait for each other."""
     os.environ.setdefault(WAIT, "1")
     job = ComposedJob(list(HydraConfig.get().overrides.task), plain_settings(command, config))
-    return preemptible(lambda: run_job(command, job, in_sweep=True))
+    try:
+        return preemptible(lambda: run_job(command, job, in_sweep=True))
+    except Exception as error:
+        return report_error(error, StopFlag())
 
 
 def preemptible(run: Callable[[], int]) -> int:
