@@ -128,7 +128,7 @@ class WorkerPool:
         self.jobs, self.lock, self.fail_fast = jobs, lock, fail_fast
         self.at_once = 1
         self.gpus: Sequence[str] = ()
-        self.failed = False
+        self.stopping = False  # no more jobs begin
         self.received: list[int] = []  # signals, in order
         self.last_status, self.shown = time.monotonic(), 0
 
@@ -154,7 +154,7 @@ class WorkerPool:
     def _step(self) -> None:
         """Begin what can begin, note what has ended, say how far the others are, and pause."""
         job = None
-        if self.received or (self.fail_fast and self.failed):
+        if self.stopping:
             for left in self._in(WAITING):
                 left.state = NOT_STARTED
         elif len(self._in(RUNNING)) < self.at_once and (job := self._next()) is not None:
@@ -226,13 +226,9 @@ class WorkerPool:
             job.state = WAITING
             return
         job.end(code)
-        if job.state == FINISHED:
-            return
-        if self.fail_fast and not self.failed and not self.received:
+        if self.fail_fast and job.state != FINISHED and not self.stopping:
             say("sweep.fail_fast: the jobs that have not begun are left, those that run save and stop")
-            for process in self._processes():
-                process.terminate()
-        self.failed = True
+            self._stop(signal.SIGTERM)
 
     def _say_status(self) -> None:
         """Say every few seconds how far one of the running jobs is, each in its turn."""
@@ -246,6 +242,10 @@ class WorkerPool:
 
     def _pass_on(self, number: int, frame: object) -> None:
         self.received.append(number)
+        self._stop(number)
+
+    def _stop(self, number: int) -> None:
+        self.stopping = True
         for process in self._processes():
             if process.poll() is None:
                 process.send_signal(number)

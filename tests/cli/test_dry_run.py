@@ -13,7 +13,7 @@ import pytest
 import tiny
 import torch
 
-from posenc.cli.dry_run import Rates, estimate, lengths_alone
+from posenc.cli.dry_run import Rates, estimate, lengths_alone, rates_of
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine
 from posenc.core.seeds import generator_for
@@ -99,7 +99,7 @@ def test_an_estimate_is_right_within_a_factor(place: Path, corpus: Path) -> None
     words = [*tiny.MODEL, "model.d_model=64", "data=files", f"data.paths={corpus}", "context_length=64"]
     job = validated("train", compose_jobs("train", CommandLine(words)).jobs[0].settings)
     store = lengths_alone(job.facts, job.settings["tokenizer"])
-    said = estimate(job, Rates.measure(job)).training_seconds / job.steps
+    said = estimate(job, rates_of(job)).training_seconds / job.steps
     model = build_model(job.settings, job.shape, store.vocab_size)
     optimizer, loss_of = build_optimizer(model, job.optimization), NextTokenLoss(model)
     times = []
