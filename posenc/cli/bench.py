@@ -53,7 +53,7 @@ from posenc.training.device import (
     resolve_device,
     resolve_precision,
 )
-from posenc.training.loop import NextTokenLoss, gradients, update
+from posenc.training.loop import Batch, NextTokenLoss, update
 from posenc.training.optimizer import Optimization, build_optimizer
 
 SCHEMA_VERSION = 3
@@ -246,7 +246,7 @@ def _training(case: Case, model: Decoder) -> Work:
     def step() -> None:
         model.train()
         pos = model.positions(length, generator_for(seed, "positions", 0))
-        gradients(loss_of, inputs, targets, pos, precision=case.precision, grad_clip=how.grad_clip)
+        Batch(loss_of, inputs, targets, pos, case.precision, how.grad_clip).gradients()
         update(optimizer, how.lr)
 
     step()  # makes the moments

@@ -10,6 +10,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Literal, Union
 
 from posenc.core.errors import UserError, nearest
@@ -27,27 +28,25 @@ def parameters_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the defaults of keyword-only parameters: posenc's own have none, a user's class may."""
-    parameters = inspect.signature(function).parameters
-    found = {key: parameters[key].default for key in parameters_of(function)}
+    found = {
+        one.name: one.default
+        for one in inspect.signature(function).parameters.values()
+        if one.kind is one.KEYWORD_ONLY
+    }
     return {key: value for key, value in found.items() if value is not inspect.Parameter.empty}
 
 
 def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Return `given` as keyword arguments of `function`, each of its declared type; an int may be a float.
-
-    Raises UserError for an unknown, missing or ill-typed key, named `prefix.key`.
-    """
+    """Return `given` as keyword arguments of `function`, each of its type; UserError names `prefix.key`."""
     declared = parameters_of(function)
     signature = inspect.signature(function).parameters
     for key, value in given.items():
         if key not in declared:
             close = nearest(str(key), declared)
+            allowed = ", ".join(sorted(declared)) or "none: it has no parameters"
+            hint = f"did you mean: {prefix}.{close}" if close else ""
             raise UserError(
-                f"{prefix}.{key}",
-                value,
-                "there is no such parameter",
-                allowed=", ".join(sorted(declared)) or "none: it has no parameters",
-                hint=f"did you mean: {prefix}.{close}" if close else None,
+                f"{prefix}.{key}", value, "there is no such parameter", allowed=allowed, hint=hint
             )
     for key in declared:
         if key not in given and signature[key].default is inspect.Parameter.empty:
@@ -63,10 +62,8 @@ def _typed(value: Any, kind: Any, key: str) -> Any:
             raise UserError(key, value, "not one of its choices", allowed=options)
     elif origin in (Union, types.UnionType):
         for option in options:
-            try:
+            with suppress(UserError):
                 return _typed(value, option, key)
-            except UserError:
-                continue
         raise UserError(key, value, "wrong type", allowed=_words(kind))
     elif origin is list or kind is list:
         if not isinstance(value, list):

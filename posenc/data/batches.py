@@ -9,10 +9,7 @@ from posenc.data.token_cache import TokenStore
 
 
 class WindowSampler:
-    """Windows of `context_length` tokens inside training documents, uniform over all places they fit.
-
-    Counter-based: no stream to save on a stop, and the same batches whatever else a run draws.
-    """
+    """Windows of `context_length` tokens inside training documents, uniform over all places; by counter."""
 
     def __init__(self, store: TokenStore, context_length: int, seed: int) -> None:
         """Raises UserError when no training document holds `context_length` + 1 tokens."""

@@ -20,10 +20,7 @@ CHUNKS, LEAST_CHUNK = 200, 4096  # how many, and characters of each: 40 test doc
 
 @dataclass(frozen=True)
 class Document:
-    """One text. `text` is UTF-8; `split` is None until one is assigned.
-
-    `id` is unique in its corpus and relative to it, so that moving a folder changes nothing.
-    """
+    """One text, UTF-8; `id` is unique and relative to its corpus, `split` None until one is assigned."""
 
     id: str
     text: bytes
@@ -50,10 +47,7 @@ def number_of(count: int, noun: str) -> str:
 
 
 def split_of(document_id: str, fractions: Mapping[str, float]) -> str:
-    """Return the split of a document from a hash of its id alone: other documents never move it.
-
-    `fractions` holds the shares of `validation` and `test`; the rest is `train`.
-    """
+    """Return the split of a document from a hash of its id alone: other documents never move it."""
     point = hash_fraction(_utf8(document_id))
     if point < fractions["test"]:
         return "test"
@@ -98,10 +92,7 @@ def _utf8(name: str) -> bytes:
 
 
 def articles(lines: Iterable[str]) -> list[str]:
-    """Join WikiText's rows (one line each, blank ones too) to articles.
-
-    Lines before the first title make an article of their own.
-    """
+    """Join WikiText's rows to articles; lines before the first title make one of their own."""
     rows = list(lines)
     # blank rows come with or without their line end
     return _joined([row if row.endswith("\n") else row + "\n" for row in rows], _titles(rows))

@@ -125,10 +125,7 @@ def plant_pairs(window: Ints, plant: Plant, random: np.random.Philox) -> Ints:
 
 
 def draw_cues(raw: np.ndarray, plant: Plant, pairs: int) -> Ints:
-    """Return different cues from raw draws (N, cue * 64): (N, pairs, cue).
-
-    Of two tokens they are the combinations of few, so that neither tells the pair alone.
-    """
+    """Return different cues from raw draws (N, cue * 64): (N, pairs, cue); no one token tells the pair."""
     if plant.cue == 1:
         return plant.keys[shuffled(raw)[:, :pairs, None]]
     side, i = math.ceil(math.sqrt(pairs)), np.arange(pairs)

@@ -21,7 +21,7 @@ from posenc.core.console import run_interruptible, say
 from posenc.core.errors import UserError
 from posenc.core.paths import cache_dir, expanded
 from posenc.core.signature import check_arguments
-from posenc.data.hub import load_failed, reachable, unreachable
+from posenc.data.hub import not_loaded, reachable
 
 BATCH = 8  # documents at once in the library's threads: it takes 100 to 300 times the memory of the text
 HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?(?<!\.json)")
@@ -108,13 +108,8 @@ def check_tokenizer(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_tokenizer(settings: Mapping[str, Any], facts: Any) -> Tokenizer:
-    """Build the tokenizer of the `tokenizer` group's settings, trained on the corpus where it has to be.
-
-    `facts` is the CorpusFacts of the corpus. A trained one is kept in the user's cache. Raises UserError for
-    wrong settings, RunError when the hub or the cache is out of reach.
-    """
-    arguments = check_tokenizer(settings)
-    return BUILDERS[str(settings["name"])](facts, **arguments)
+    """Build a tokenizer, trained on the corpus of `facts` (CorpusFacts) where it has to be, then cached."""
+    return BUILDERS[str(settings["name"])](facts, **check_tokenizer(settings))
 
 
 def stored_tokenizer(file: Path) -> dict[str, Any]:
@@ -124,10 +119,12 @@ def stored_tokenizer(file: Path) -> dict[str, Any]:
 
 def absolute_tokenizer(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings with a local path made absolute, so that they mean the same from another folder."""
-    path = settings.get("path")
-    if isinstance(path, str) and expanded(path).exists():
-        return {**settings, "path": str(expanded(path).resolve())}
-    return dict(settings)
+    local = expanded(str(settings.get("path")))
+    return (
+        {**settings, "path": str(local.resolve())}
+        if "path" in settings and local.exists()
+        else dict(settings)
+    )
 
 
 def _bytes(facts: Any) -> Tokenizer:
@@ -170,7 +167,7 @@ def _hf(facts: Any, *, path: str, revision: str) -> Tokenizer:
             got = hf_hub_download(path, "tokenizer.json", revision=revision, local_files_only=not online)
         except Exception as error:  # of five packages; all final here
             what, ways = f"the tokenizer {path}", "tokenizer.path=FILE (a tokenizer.json); tokenizer=bpe"
-            raise (load_failed(what, error, ways) if online else unreachable(what, ways)) from error
+            raise not_loaded(what, error if online else None, ways) from error
         file = Path(got)
     try:
         return Tokenizer("hf", file.read_text(encoding="utf-8"))

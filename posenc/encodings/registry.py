@@ -51,11 +51,9 @@ def encoding_class(name: str, plugins: Sequence[str] = ()) -> type[Encoding]:
         return _load(points[name])
     if name in classes:
         return classes[name]
-    problem, hint = (
-        "there is no such encoding",
-        "one of your own: plugins=[MODULE] (posenc encodings: --plugin)",
-    )
-    raise UserError("encoding", name, problem, allowed=list_encodings(plugins), hint=hint)
+    hint = "one of your own: plugins=[MODULE] (posenc encodings: --plugin)"
+    allowed = list_encodings(plugins)
+    raise UserError("encoding", name, "there is no such encoding", allowed=allowed, hint=hint)
 
 
 def _entry_points() -> dict[str, EntryPoint]:
@@ -95,8 +93,7 @@ def _plugin_classes(plugins: Sequence[str]) -> dict[str, type[Encoding]]:
             problem = f"cannot be imported ({type(error).__name__}: {error})"
             hint = f"plugins=[{plugin.removesuffix('.py')}]: a module in this folder or on PYTHONPATH"
             raise UserError("plugins", plugin, problem, hint=hint) from error
-        classes = _classes_in(module)
-        if not classes:
+        if not (classes := _classes_in(module)):
             problem = "defines no encoding: a class derived from Encoding, with a `name`"
             raise UserError("plugins", plugin, problem)
         for name, cls in classes.items():
@@ -127,10 +124,7 @@ def part_parameters(cls: type[Encoding]) -> list[str]:
 
 
 def resolve_encoding(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the `encoding` group's settings as a run stores them: typed, the parts of a sum in full.
-
-    So base=10000 and base=10000.0 are one run. Raises UserError for what does not exist or has a wrong type.
-    """
+    """Return the `encoding` settings as a run stores them: typed (base=10000 is 10000.0), parts in full."""
     name = settings.get("name")
     if not isinstance(name, str):
         problem = "is missing" if name is None else "must be a name"
@@ -139,21 +133,16 @@ def resolve_encoding(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -
     given = {key: value for key, value in settings.items() if key != "name"}
     checked = check_arguments(cls, {**defaults_of(cls), **given}, "encoding")
     for key in part_parameters(cls):
-        checked[key] = [
-            _resolve_part(part, f"encoding.{key}[{i}]", plugins) for i, part in enumerate(checked[key])
-        ]
+        for i, part in enumerate(checked[key]):
+            own, where = {"name": part} if isinstance(part, str) else part, f"encoding.{key}[{i}]"
+            if not (isinstance(own, Mapping) and isinstance(own.get("name"), str)):
+                allowed = "a name, or a mapping such as {name: rope, base: 500000.0}"
+                raise UserError(where, part, "not an encoding", allowed=allowed)
+            try:
+                checked[key][i] = resolve_encoding(_with_defaults(own, plugins), plugins)
+            except UserError as error:
+                raise error.within(f"in {where}") from None
     return {"name": name, **checked}
-
-
-def _resolve_part(part: Any, key: str, plugins: Sequence[str]) -> dict[str, Any]:
-    settings = {"name": part} if isinstance(part, str) else part
-    if not (isinstance(settings, Mapping) and isinstance(settings.get("name"), str)):
-        allowed = "a name, or a mapping such as {name: rope, base: 500000.0}"
-        raise UserError(key, part, "not an encoding", allowed=allowed)
-    try:
-        return resolve_encoding(_with_defaults(settings, plugins), plugins)
-    except UserError as error:
-        raise error.within(f"in {key}") from None
 
 
 def _with_defaults(settings: Mapping[str, Any], plugins: Sequence[str]) -> dict[str, Any]:
@@ -175,10 +164,7 @@ def build_encoding(
     plugins: Sequence[str] = (),
     **params: Any,
 ) -> Encoding:
-    """Build an encoding for a model of this shape; parameters not given are those of its YAML.
-
-    Raises UserError for an unknown name or parameter and for a value of the wrong type or out of range.
-    """
+    """Build an encoding for a model of this shape; parameters not given are those of its YAML. UserError."""
     from posenc.encodings.base import Shape
 
     shape = Shape(d_model, n_heads, head_dim, n_layers, train_length, position_limit, distance_limit)
@@ -198,10 +184,9 @@ def _build(shape: Shape, settings: Mapping[str, Any], plugins: Sequence[str]) ->
 
 
 def sources_of(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what the numbers of an encoding and of its parts depend on beside parameters.
+    """Return what the numbers of an encoding and of its parts depend on beside parameters, for a run's hash.
 
-    `revision` for posenc's own; for others the hash of the module's text too, since nobody raises a revision
-    while trying things out. Part of a run's identity.
+    Of other than posenc's own the module's text too: nobody raises a revision while trying things out.
     """
     cls = encoding_class(settings["name"], plugins)
     source = None

@@ -52,9 +52,9 @@ def cue_tokens(request: EvalRequest) -> int:
 
 
 def far_copies(tokens: np.ndarray, cue: int, near: int, longest: int) -> np.ndarray:
-    """Find the places p of a document (L,) whose `cue` tokens came before, followed by tokens[p]: ascending.
+    """Find the places p >= longest of a document (L,) whose `cue` tokens came before, followed by tokens[p].
 
-    The last time they came is p - d with near < d and d + cue <= longest; p >= longest.
+    The last time they came is p - d with near < d and d + cue <= longest.
     """
     last = len(tokens) - cue  # cues with a token after them start before this
     if last <= longest - cue:

@@ -49,10 +49,7 @@ class Plan:
 
 
 def plan(request: EvalRequest) -> Plan:
-    """Draw the sequences: they depend on the training split's tokens and on T alone.
-
-    The hash does not depend on the windows either: a longer window adds filler and changes no target.
-    """
+    """Draw the sequences from the training split's tokens and T; neither targets nor hash know windows."""
     symbols = frequent(request.store)
     letters, others = symbols[::2], symbols[1::2]
     size = min(max(2, request.train_length // 4), len(letters))  # m
@@ -68,10 +65,7 @@ def plan(request: EvalRequest) -> Plan:
 
 
 def frequent(store: TokenStore) -> np.ndarray:
-    """Return the tokens that are at least RAREST of the training split: ascending ids, int64.
-
-    The whole vocabulary where fewer than 4 are that frequent.
-    """
+    """Return the tokens that are at least RAREST of the training split, ascending; all if fewer than 4 are."""
     counts = token_counts(store)
     found = np.flatnonzero(counts >= max(1.0, RAREST * counts.sum()))
     return found if len(found) >= 4 else np.arange(store.vocab_size)

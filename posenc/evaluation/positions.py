@@ -15,17 +15,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 
-from posenc.evaluation.forward_cache import (
-    EvalContext,
-    LossSums,
-    NotApplicableError,
-    block_sums,
-    text_losses,
-)
+from posenc.evaluation.forward_cache import EvalContext, LossSums, NotApplicableError, block_sums, text_losses
 from posenc.evaluation.plans import EvalRequest, Spans, plan_spans
 from posenc.results.schema import BREAK, Curve
 from posenc.results.statistics import MIN_GROUPS, ratio_interval
@@ -74,23 +67,18 @@ def curve_of(
     window = nats.shape[1]
     edges = bin_edges(train_length, window)
     bins = [nats[:, a - 1 : b - 1].mean(axis=1) for a, b in itertools.pairwise(edges)]  # (N,)
-    if at_level is None:
-        at_level = nats[:, train_length // 2 : train_length]
-    level = at_level.mean(axis=1)  # (N,)
+    level = (nats[:, train_length // 2 : train_length] if at_level is None else at_level).mean(axis=1)  # (N,)
     rises = [one - level for one in bins]  # (N,)
     intervals = [_interval(rise, np.ones(len(nats)), documents) for rise in rises]
     past = np.arange(train_length + 1, window + 1)  # positions past T
-    slope, slope_ci95 = None, None
+    slope = slope_ci95 = None
     if len(past) > 1:
         centred = past - past.mean()
         weights = np.full(len(nats), float(np.sum(centred**2)))
         products = nats[:, train_length:] @ centred  # (N,) of least squares, by row
         slope, slope_ci95 = float(products.sum() / weights.sum()), _interval(products, weights, documents)
-    broken = [
-        start
-        for start, interval in zip(edges[:-1], intervals, strict=True)
-        if start > train_length and interval is not None and interval[0] > BREAK
-    ]
+    past_t = ((start, ci) for start, ci in zip(edges[:-1], intervals, strict=True) if start > train_length)
+    broken = [start for start, ci in past_t if ci is not None and ci[0] > BREAK]
     return Curve(
         edges=edges,
         nats=[float(one.mean()) for one in bins],
@@ -118,9 +106,6 @@ def bin_edges(train_length: int, window: int) -> list[int]:
 def _interval(sums: np.ndarray, counts: np.ndarray, documents: np.ndarray) -> list[float] | None:
     """Return the interval of sums / counts over documents, from rows."""
     _, inverse = np.unique(documents, return_inverse=True)
-
-    def by_document(values: np.ndarray) -> Any:
-        return np.bincount(inverse, weights=values).tolist()
-
-    interval = ratio_interval(by_document(sums), by_document(counts))
+    by_document = [np.bincount(inverse, weights=values).tolist() for values in (sums, counts)]
+    interval = ratio_interval(*by_document)
     return None if interval is None else list(interval)

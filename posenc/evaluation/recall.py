@@ -9,14 +9,20 @@ numbers of pairs. Texts, pairs and the asked one are the same in all cells, and 
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from posenc.core.seeds import seed_for
 from posenc.data.plant import ALPHABET, Plant, draw_cues, draw_values, plant_of, shuffled
-from posenc.evaluation.forward_cache import EvalContext, LossSums, NotApplicableError, window_losses
+from posenc.evaluation.forward_cache import (
+    EvalContext,
+    LossSums,
+    NotApplicableError,
+    sums_by_document,
+    window_losses,
+)
 from posenc.evaluation.plans import EvalRequest, blocks_by_document, spread
 from posenc.results.schema import Recall
 
@@ -26,7 +32,7 @@ REVISION = 1  # of the targets
 SEED = 2402  # of pairs and places, never the training seed: all runs see the same windows
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """Texts with their pairs, the asked one first; lines are (distance, pairs), as in training first."""
 
@@ -131,11 +137,5 @@ def measure(context: EvalContext, plan: Plan, window: int) -> LossSums:
         found["windows"].append(len(nats))
         found["correct"].append(int(scores[:, 1].sum()))
         found["nats"].append(float(scores[:, 0].mean()))
-    documents, inverse = np.unique(plan.documents, return_inverse=True)
-    return LossSums(
-        documents=documents,
-        nats=np.bincount(inverse, weights=nats),
-        targets=np.bincount(inverse) * len(lines),
-        bytes=np.zeros(len(documents), dtype=np.int64),
-        recall=found if np.isfinite(nats).all() else None,
-    )
+    sums = sums_by_document(plan.documents, nats, np.full(len(nats), len(lines)), np.zeros(len(nats)))
+    return dataclasses.replace(sums, recall=found if np.isfinite(nats).all() else None)

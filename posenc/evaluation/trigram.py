@@ -24,9 +24,7 @@ CHUNK = 1 << 21  # bytes of a document counted at once
 def trigram_sums(byte_store: TokenStore, store: TokenStore, split: str, plan: Blocks) -> LossSums:
     """Sum the trigram's loss on the targets of a fixed-target plan, by document.
 
-    `byte_store` holds the corpus of `store` with bytes for tokens (`store` itself where they are). A token's
-    loss is the sum over its bytes, each after the two bytes before it in the document. Raises ValueError
-    where the two stores are not of one corpus, or the first is not of bytes.
+    A token's loss is the sum over its bytes in `byte_store`, the same corpus with bytes for tokens.
     """
     if byte_store.fingerprint != store.fingerprint or byte_store.tokenizer["name"] != "bytes":
         raise ValueError("the trigram needs the same corpus tokenised by bytes")

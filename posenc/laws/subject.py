@@ -59,9 +59,8 @@ def bounded(figure: float, bound: float) -> str:
 class Subject:
     """An encoding at a size; `settings` are its parameters by name, the parts of a sum in a list.
 
-    `build(seed, **changes)` makes a model with its initial values. `changes` are laid over the settings:
-    `encoding`, `attention` and `positions` (mappings), `context_length`. Raises UserError for what does not
-    go together.
+    `build(seed, **changes)` makes a model, `changes` laid over the settings `encoding`, `attention`,
+    `positions` (mappings) and `context_length`. Raises UserError for what does not go together.
     """
 
     name: str
@@ -109,10 +108,7 @@ class Subject:
         return max(self.windows(self.train_length * n for n in (1, 2, 4, 8) if n <= times))
 
     def anywhere(self, model: Decoder) -> Decoder:
-        """Make the model accept any positions; otherwise its attention assumes 0, 1, 2, ...
-
-        Raises NotApplicableError where positions past T are refused.
-        """
+        """Make the model accept any positions; NotApplicableError where those past T are refused."""
         if self.bounded:
             raise NotApplicableError(self.bounded)
         acting = model.effective_encoding

@@ -83,9 +83,7 @@ class _RmsNorm(torch.autograd.Function):
 
 def squared_relu(x: Tensor) -> Tensor:
     """Return relu(x)^2."""
-    if is_plain():
-        return F.relu(x).square()
-    return _SquaredRelu.apply(x)
+    return F.relu(x).square() if is_plain() else _SquaredRelu.apply(x)
 
 
 class _SquaredRelu(torch.autograd.Function):
@@ -127,12 +125,8 @@ def weighted_loss(hidden: Tensor, weight: Tensor, targets: Tensor, weights: Tens
 @torch.no_grad()
 def token_losses(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """Return the loss of each target in nats, (N,) float32."""
-    return torch.cat(
-        [
-            F.cross_entropy(F.linear(hidden[rows], weight).float(), targets[rows], reduction="none")
-            for rows in _blocks(hidden, weight)
-        ]
-    )
+    blocks = ((F.linear(hidden[rows], weight).float(), targets[rows]) for rows in _blocks(hidden, weight))
+    return torch.cat([F.cross_entropy(*block, reduction="none") for block in blocks])
 
 
 def _blocks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:

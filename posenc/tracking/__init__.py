@@ -35,11 +35,7 @@ def build_tracker(
     config: Mapping[str, Any],
     run_dir: Path,
 ) -> Tracker:
-    """Start the tracker that the config group `tracking` names.
-
-    Raises UserError as `check_tracking` does. Anything else that goes wrong is one warning and an object that
-    does nothing.
-    """
+    """Start the tracker of the config group; where that fails, warn once and return one that does nothing."""
     check_tracking(tracking)
     tracker, arguments = _resolve(tracking)
     if tracker is None:

@@ -43,10 +43,8 @@ def learning_rate(step: int, steps: int, optimization: Optimization) -> float:
 
 
 def build_optimizer(model: Decoder, optimization: Optimization) -> AdamW:
-    """Build the optimizer, which decays the shared matrices, and an encoding's own parameters if it says so.
-
-    Norms are not decayed, and neither are an encoding's slopes and tables by default: decay would pull them
-    towards another encoding.
+    """Build the optimizer. It decays the shared matrices, and an encoding's own parameters if that says so:
+    decay would pull slopes and tables towards another encoding.
     """
     own: dict[torch.nn.Parameter, bool] = {}
     for module in model.modules():  # outer ones first: a part of a sum has the last word on its own
@@ -94,8 +92,7 @@ class AdamW:
         for parameter, state in zip(moved, states, strict=True):
             if not state:
                 state["step"] = torch.zeros((), device=parameter.device)
-                state["exp_avg"] = torch.zeros_like(parameter)
-                state["exp_avg_sq"] = torch.zeros_like(parameter)
+                state |= {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
         adam(
             moved,
             [parameter.grad for parameter in moved],

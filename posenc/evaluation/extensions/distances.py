@@ -97,11 +97,20 @@ class _Redistancing(Extension):
         if self.needs_distance and not any(part.hooks & BY_DISTANCE for part in self.parts):
             raise self.refusal("no distance enters its scores")
 
-    def redistanced(self, far: Far) -> list[Encoding]:
-        """Return the parts with the new distances; as they are where none of them uses a distance."""
-        if not any(part.hooks & BY_DISTANCE for part in self.parts):
-            return list(self.parts)
-        return [Redistanced(self.shape, self.parts, far), *self.parts]
+    def far(self, window: int) -> Far | None:
+        """Return the pairs with new distances at a window of W tokens; None if nothing changes."""
+        raise NotImplementedError
+
+    def masks(self) -> list[Encoding]:
+        """Return what hides keys from queries beside the trained parts."""
+        return []
+
+    def effective_encoding(self, window: int) -> Encoding:
+        if (far := self.far(window)) is None:
+            return self.trained
+        by_distance = any(part.hooks & BY_DISTANCE for part in self.parts)
+        first = [Redistanced(self.shape, self.parts, far)] if by_distance else []
+        return self.together([*first, *self.parts, *self.masks()])
 
 
 @dataclass(eq=False, kw_only=True)
@@ -130,18 +139,17 @@ class ReRoPE(_Redistancing):
                 if "distance_bias" in part.hooks:
                     raise self.refusal(f"{part.name} has no bias at the broken distances of extend.leak")
 
-    def effective_encoding(self, window: int) -> Encoding:
+    def far(self, window: int) -> Far | None:
         w, leak = self.w, self.leak
         if self.span(window) - 1 <= w or leak == 1:
-            return self.trained
-        far = capped(w)
-        if leak is not None:
-            far = Far(
-                far.pairs,
-                query=lambda q_pos: w + (float64(q_pos) - w) / leak,
-                key=lambda k_pos: float64(k_pos) / leak,
-            )
-        return self.together(self.redistanced(far))
+            return None
+        if leak is None:
+            return capped(w)
+        return Far(
+            capped(w).pairs,
+            query=lambda q_pos: w + (float64(q_pos) - w) / leak,
+            key=lambda k_pos: float64(k_pos) / leak,
+        )
 
     def resolved(self, window: int) -> dict[str, Any]:
         return {"window": self.w}
@@ -184,16 +192,15 @@ class SelfExtend(_Redistancing):
             return self.group
         return next(g for g in range(1, self.span(window) + 1) if self.farthest(window, g) < self.reach)
 
-    def effective_encoding(self, window: int) -> Encoding:
+    def far(self, window: int) -> Far | None:
         g, w = self.g(window), self.near
         if g == 1 or self.span(window) <= w:
-            return self.trained
-        far = Far(
+            return None
+        return Far(
             pairs=lambda q_pos, k_pos: q_pos[:, None] - k_pos >= w,
             query=lambda q_pos: q_pos // g + (w - w // g),
             key=lambda k_pos: k_pos // g,
         )
-        return self.together(self.redistanced(far))
 
     def resolved(self, window: int) -> dict[str, Any]:
         return {"window": self.near, "group": self.g(window)}
@@ -201,11 +208,7 @@ class SelfExtend(_Redistancing):
 
 @dataclass(eq=False, kw_only=True)
 class SlidingWindow(Extension):
-    """Key j is seen where i - j < w, w = `window`, T by default, in every layer.
-
-    A window that the model was trained with stays as well. Through the layers a token still depends on older
-    ones.
-    """
+    """Key j is seen where i - j < w, w = `window`, T by default, in every layer, beside a trained window."""
 
     name = "window"
     paper = "Beltagy, Peters, Cohan 2020 (Longformer), arXiv 2004.05150"
@@ -272,11 +275,8 @@ class _FirstKeys(_Redistancing):
     def resolved(self, window: int) -> dict[str, Any]:
         return {"sinks": self.sinks, "window": self.w}
 
-    def seen(self, far: Far) -> Encoding:
-        """Return the encoding with new distances where only the first keys and the nearest are seen."""
-        return self.together(
-            [*self.redistanced(far), FirstAndNear(self.shape, first=self.sinks, near=self.w)]
-        )
+    def masks(self) -> list[Encoding]:
+        return [FirstAndNear(self.shape, first=self.sinks, near=self.w)]
 
 
 class Sinks(_FirstKeys):
@@ -295,24 +295,22 @@ class Sinks(_FirstKeys):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.window is None and self.sinks >= self.reach:
-            allowed, problem = (
-                f"1 to {self.reach - 1}, or say extend.window as well",
-                "leaves no room in a cache",
+            allowed = f"1 to {self.reach - 1}, or say extend.window as well"
+            raise UserError(
+                "extend.sinks", self.sinks, "leaves no room in a cache of T tokens", allowed=allowed
             )
-            raise UserError("extend.sinks", self.sinks, f"{problem} of T tokens", allowed=allowed)
         self.w = self.tokens("window", self.window, self.reach - self.sinks)
 
-    def effective_encoding(self, window: int) -> Encoding:
+    def far(self, window: int) -> Far | None:
         cache = self.sinks + self.w
         if self.span(window) <= cache:
-            return self.trained
-        far = Far(
+            return None
+        return Far(
             pairs=lambda q_pos, k_pos: (q_pos >= cache)[:, None].expand(-1, len(k_pos)),
             query=lambda q_pos: q_pos.clamp_max(cache - 1),
             key=lambda k_pos: k_pos,
             keys=self.sinks,
         )
-        return self.seen(far)
 
 
 class LMInfinite(_FirstKeys):
@@ -333,7 +331,5 @@ class LMInfinite(_FirstKeys):
         super().__post_init__()
         self.w = self.tokens("window", self.window, max(1, self.reach - 1))
 
-    def effective_encoding(self, window: int) -> Encoding:
-        if self.span(window) - 1 <= self.w:
-            return self.trained
-        return self.seen(capped(self.w, self.sinks))
+    def far(self, window: int) -> Far | None:
+        return None if self.span(window) - 1 <= self.w else capped(self.w, self.sinks)

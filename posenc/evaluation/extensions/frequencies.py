@@ -24,34 +24,28 @@ CPU = torch.device("cpu")
 
 @dataclass(eq=False, kw_only=True)
 class Rescaled(Extension):
-    """theta_k made smaller by a subclass; at s = 1 the trained encoding itself.
-
-    What else acts by distance (a bias in a sum, a window, changed scores) keeps the true distances.
-    """
+    """theta_k made smaller by a subclass; what else acts by distance keeps the true distances."""
 
     applies = (
         "encodings that turn pairs of queries and keys by pos * theta and change them by position in no "
         "other way (so not where pairs fade as well), alone or in a sum"
     )
 
+    least: ClassVar[float] = 1  # factor; with 0 it must be above
     factor: Factor
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        rotating = [part for part in self.parts if "rotate" in part.hooks]
-        if not rotating:
+        part = next((part for part in self.parts if "rotate" in part.hooks), None)  # a sum has one at most
+        if part is None:
             raise self.refusal("no frequencies turn its queries and keys")
-        part = rotating[0]  # a sum has one rotation at most
         if not isinstance(part, Rotary):
             raise self.refusal(f"{part.name} does not turn pairs by frequencies")
         if not part.turns_only:
             raise self.refusal(f"{part.name} does more by position than to turn pairs")
         self.turning = part
-        self.check_factor()
-
-    def check_factor(self) -> None:
         if self.factor != "auto":
-            self.check_range("factor", self.factor, 1)
+            self.check_range("factor", self.factor, self.least, above=self.least == 0)
 
     def rescaled(self, theta: Tensor, s: float) -> Tensor:
         """Return theta (D'/2,) float64 at the factor s > 1."""
@@ -85,10 +79,7 @@ class Rescaled(Extension):
 
 
 class PI(Rescaled):
-    """Position interpolation: all positions are squeezed into the training length, theta_k / s.
-
-    The paper then fine-tunes shortly; here there is none.
-    """
+    """Position interpolation, theta_k / s, here without the fine-tuning that follows in the paper."""
 
     name = "pi"
     paper = "Chen, Wong, Chen, Tian 2023, arXiv 2306.15595"
@@ -99,10 +90,9 @@ class PI(Rescaled):
 
 
 class NTK(Rescaled):
-    """A larger base, so that the slowest pair is interpolated and the fastest left alone.
+    """A larger base: theta_k times s^(-2k/(D'-2)), the first as it was and the last divided by s.
 
-    base * s^(D'/(D'-2)), so theta_k times s^(-2k/(D'-2)): the first as it was, the last divided by s (also
-    where p-RoPE dropped it). As written in YaRN, section 3.1.
+    As written in YaRN, section 3.1.
     """
 
     name = "ntk"
@@ -132,10 +122,8 @@ class DynamicNTK(NTK):
     formula = "base * s^(D/(D-2)), s = a W/T - (a - 1)"
     grid: ClassVar = {"factor": (1.0, 2.0, 4.0)}
 
+    least: ClassVar = 0
     factor: float
-
-    def check_factor(self) -> None:
-        self.check_range("factor", self.factor, 0, above=True)
 
     def s(self, window: int) -> float:
         return 1 + self.factor * (max(1.0, self.span(window) / self.reach) - 1)

@@ -187,7 +187,7 @@ def test_a_trained_scale_counts_the_keys_that_are_left(name: str) -> None:
     tokens = list(range(13)) * 2
     acting = extension_of(model, name, **knobs).effective_encoding(len(tokens))
     assert (logits(model, tokens, acting) - by_pairs(model, tokens, counting)).abs().max() < CLOSE
-    assert model.options[0].masking == ()  # the trained one still counts all keys
+    assert model.options[0].counted == (own,)  # the trained one still counts all keys
 
 
 def test_a_trained_window_stays() -> None:
