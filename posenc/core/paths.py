@@ -22,7 +22,7 @@ def conf_dir() -> Path:
 
 
 def conf_dirs() -> list[Path]:
-    """Return posenc's YAML tree, then those of packages (entry points `posenc.conf`), which are not imported."""
+    """Return posenc's YAML tree, then those of packages (entry points `posenc.conf`); imports none."""
     found = [conf_dir()]
     for point in sorted(entry_points(group=CONF_ENTRY_POINTS), key=lambda point: point.name):
         top, *inner = point.value.split(".")

@@ -55,6 +55,21 @@ def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], pref
     return {key: _typed(value, declared[key], f"{prefix}.{key}") for key, value in given.items()}
 
 
+def parameters(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a config group's settings hold beside the `name` of their choice."""
+    return {str(key): value for key, value in settings.items() if key != "name"}
+
+
+def check_choice(
+    group: str, settings: Mapping[str, Any], choices: Mapping[str, Callable[..., Any]], unknown: str
+) -> dict[str, Any]:
+    """Return settings as `{name, **arguments}` of the choice that they name. Raises UserError."""
+    name = settings.get("name")
+    if not isinstance(name, str) or name not in choices:
+        raise UserError(group, name, unknown, allowed=list(choices))
+    return {"name": name, **check_arguments(choices[name], parameters(settings), group)}
+
+
 def _typed(value: Any, kind: Any, key: str) -> Any:
     origin, options = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:

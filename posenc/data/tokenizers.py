@@ -20,7 +20,7 @@ from posenc.core.atomic_files import cannot_write, digest_of, file_lock, read_se
 from posenc.core.console import run_interruptible, say
 from posenc.core.errors import UserError
 from posenc.core.paths import cache_dir, expanded
-from posenc.core.signature import check_arguments
+from posenc.core.signature import check_choice, parameters
 from posenc.data.hub import not_loaded, reachable
 
 BATCH = 8  # documents at once in the library's threads: it takes 100 to 300 times the memory of the text
@@ -92,12 +92,9 @@ def bytes_per_token(text: bytes, ends: npt.NDArray[np.int64]) -> npt.NDArray[np.
 
 
 def check_tokenizer(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of the `tokenizer` settings; trains and loads nothing. Raises UserError."""
-    name = settings.get("name")
-    if name not in BUILDERS:
-        raise UserError("tokenizer", name, "there is no such tokenizer", allowed=sorted(BUILDERS))
-    given = {key: value for key, value in settings.items() if key != "name"}
-    arguments = check_arguments(BUILDERS[name], given, "tokenizer")
+    """Return the `tokenizer` settings with their parameters typed; trains and loads nothing. UserError."""
+    arguments = check_choice("tokenizer", settings, BUILDERS, "there is no such tokenizer")
+    name = arguments["name"]
     if name == "bpe" and not 256 <= arguments["vocab_size"] <= 2**20:
         size = arguments["vocab_size"]
         raise UserError("tokenizer.vocab_size", size, "out of range", allowed="256 (the bytes) to 1048576")
@@ -109,7 +106,7 @@ def check_tokenizer(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def build_tokenizer(settings: Mapping[str, Any], facts: Any) -> Tokenizer:
     """Build a tokenizer, trained on the corpus of `facts` (CorpusFacts) where it has to be, then cached."""
-    return BUILDERS[str(settings["name"])](facts, **check_tokenizer(settings))
+    return BUILDERS[settings["name"]](facts, **parameters(check_tokenizer(settings)))
 
 
 def stored_tokenizer(file: Path) -> dict[str, Any]:

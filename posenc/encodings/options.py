@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc.core.errors import UserError
-from posenc.core.signature import check_arguments
+from posenc.core.signature import check_choice, parameters
 from posenc.encodings.base import Encoding, Shape, at_least
 
 Scale = Literal["none", "logn", "ssmax"]
@@ -162,12 +162,8 @@ SCALES: dict[str, type[LogN]] = {"logn": LogN, "ssmax": SSMax}
 
 def check_positions(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the `positions` group with names and types checked. Raises UserError."""
-    name = settings.get("name")
-    if name not in (known := ["contiguous", *POSITIONS]):
-        raise UserError("positions", name, "there are no such positions", allowed=known)
-    given = {key: value for key, value in settings.items() if key != "name"}
-    # contiguous has no parameters
-    return {"name": name, **check_arguments(POSITIONS.get(str(name), Encoding), given, "positions")}
+    choices: dict[str, type[Encoding]] = {"contiguous": Encoding, **POSITIONS}  # that has no parameters
+    return check_choice("positions", settings, choices, "there are no such positions")
 
 
 def position_limits(settings: Mapping[str, Any], train_length: int) -> tuple[int | None, int | None]:
@@ -198,8 +194,7 @@ def build_options(
             raise UserError(key, value, str(error)) from error
 
     if positions["name"] in POSITIONS:
-        params = {key: value for key, value in positions.items() if key != "name"}
-        add("positions", positions["name"], POSITIONS[positions["name"]], **params)
+        add("positions", positions["name"], POSITIONS[positions["name"]], **parameters(positions))
     if window is not None:
         add("attention.window", window, Window, window=window)
     if scale != "none":

@@ -20,7 +20,7 @@ import yaml
 
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file, conf_dir
-from posenc.core.signature import check_arguments, defaults_of, parameters_of
+from posenc.core.signature import check_arguments, defaults_of, parameters, parameters_of
 
 if TYPE_CHECKING:
     from posenc.encodings.base import Encoding, Shape
@@ -113,7 +113,7 @@ def default_parameters(name: str) -> dict[str, Any]:
     if path is None:
         return {}
     values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return {key: value for key, value in values.items() if key != "name"}
+    return parameters(values)
 
 
 def part_parameters(cls: type[Encoding]) -> list[str]:
@@ -130,8 +130,7 @@ def resolve_encoding(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -
         problem = "is missing" if name is None else "must be a name"
         raise UserError("encoding.name", name, problem, allowed=list_encodings(plugins))
     cls = encoding_class(name, plugins)
-    given = {key: value for key, value in settings.items() if key != "name"}
-    checked = check_arguments(cls, {**defaults_of(cls), **given}, "encoding")
+    checked = check_arguments(cls, {**defaults_of(cls), **parameters(settings)}, "encoding")
     for key in part_parameters(cls):
         for i, part in enumerate(checked[key]):
             own, where = {"name": part} if isinstance(part, str) else part, f"encoding.{key}[{i}]"
@@ -174,7 +173,7 @@ def build_encoding(
 
 def _build(shape: Shape, settings: Mapping[str, Any], plugins: Sequence[str]) -> Encoding:
     cls = encoding_class(settings["name"], plugins)
-    params = {key: value for key, value in settings.items() if key != "name"}
+    params = parameters(settings)
     for key in part_parameters(cls):
         params[key] = [_build(shape, part, plugins) for part in params[key]]
     try:

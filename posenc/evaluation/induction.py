@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from posenc.core.seeds import raw_draws
 from posenc.data import TokenStore
 from posenc.data.plant import shuffled, token_counts
 from posenc.evaluation.forward_cache import EvalContext, LossSums, NotApplicableError, window_losses
@@ -54,9 +55,7 @@ def plan(request: EvalRequest) -> Plan:
     letters, others = symbols[::2], symbols[1::2]
     size = min(max(2, request.train_length // 4), len(letters))  # m
     length = max(2 * size, request.longest + 1) - 2 * size  # of the filler
-    # raw Philox output is fixed by its definition; numpy's distributions may change between versions
-    keys = [np.array([SEED, i], dtype=np.uint64) for i in range(COUNT)]
-    raw = np.stack([np.random.Philox(key=key).random_raw(len(letters) + length) for key in keys])
+    raw = np.stack([raw_draws(len(letters) + length, SEED, i) for i in range(COUNT)])
     copies = letters[shuffled(raw[:, : len(letters)])[:, :size]]  # (N, m)
     drawn = (raw[:, len(letters) :] % np.uint64(len(others))).astype(np.int64)  # (N, length)
     filler = others[drawn[:, ::-1]]  # drawn from its end backwards
@@ -65,7 +64,7 @@ def plan(request: EvalRequest) -> Plan:
 
 
 def frequent(store: TokenStore) -> np.ndarray:
-    """Return the tokens that are at least RAREST of the training split, ascending; all if fewer than 4 are."""
+    """Return the tokens that are at least RAREST of the training split, ascending; all if fewer than 4."""
     counts = token_counts(store)
     found = np.flatnonzero(counts >= max(1.0, RAREST * counts.sum()))
     return found if len(found) >= 4 else np.arange(store.vocab_size)

@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from posenc.core.seeds import seed_for
+from posenc.core.seeds import raw_draws, seed_for
 from posenc.data.plant import ALPHABET, Plant, draw_cues, draw_values, plant_of, shuffled
 from posenc.evaluation.forward_cache import (
     EvalContext,
@@ -90,8 +90,7 @@ def _draw(
     request: EvalRequest, plant: Plant, documents: np.ndarray, ends: np.ndarray, pairs: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return cues (N, pairs, cue) and values (N, pairs); keys that are in the text come last of all."""
-    key = np.array([seed_for(SEED, NAME), 0], dtype=np.uint64)
-    raw = np.random.Philox(key=key).random_raw(len(ends) * (plant.cue * ALPHABET + pairs))
+    raw = raw_draws(len(ends) * (plant.cue * ALPHABET + pairs), seed_for(SEED, NAME), 0)
     raw = raw.reshape(len(ends), -1) >> np.uint64(1)
     keys, values = np.split(raw, [plant.cue * ALPHABET], axis=1)
     for own, document, end in zip(keys, documents, ends, strict=True):
@@ -105,9 +104,8 @@ def windows_at(context: EvalContext, plan: Plan, window: int, distance: int, pai
     stops = context.starts[plan.documents] + plan.ends
     tokens = np.stack([context.store.tokens[stop - window - 1 : stop] for stop in stops]).astype(np.int64)
     free, cue, row = plan.free(window, distance), plan.cues.shape[2], np.arange(len(tokens))[:, None]
-    key = np.array([seed_for(SEED, NAME, window, distance, pairs), 0], dtype=np.uint64)
-    raw = np.random.Philox(key=key).random_raw(len(tokens) * len(free)).reshape(len(tokens), -1)
-    others = free[shuffled(raw)[:, : pairs - 1]]  # (N, pairs - 1)
+    raw = raw_draws(len(tokens) * len(free), seed_for(SEED, NAME, window, distance, pairs), 0)
+    others = free[shuffled(raw.reshape(len(tokens), -1))[:, : pairs - 1]]  # (N, pairs - 1)
     asked = np.full((len(tokens), 1), window - cue)
     at = np.concatenate((asked - distance, others, asked), axis=1)  # of pairs 0, 1, ..., and 0 again
     pair = np.append(np.arange(pairs), 0)

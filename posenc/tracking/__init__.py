@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from posenc.core.errors import UserError
-from posenc.core.signature import check_arguments
+from posenc.core.signature import check_arguments, parameters
 from posenc.tracking.base import BaseTracker, TrackedRun, Tracker, reason
 
 __all__ = ["TRACKERS", "BaseTracker", "TrackedRun", "Tracker", "build_tracker", "check_tracking"]
@@ -58,11 +58,10 @@ def refuse_without(package: str, key: str, value: str | None, extra: str) -> Non
 def _resolve(tracking: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return the class of a tracker (None: no tracker) and its arguments, typed: the keys of its YAML."""
     name = tracking.get("name")
-    given = {str(key): value for key, value in tracking.items() if key != "name"}
     if name not in TRACKERS:
         raise UserError("tracking", name, "there is no such tracker", allowed=TRACKERS)
     if name == "none":
-        return None, check_arguments(Tracker, given, "tracking")
+        return None, check_arguments(Tracker, parameters(tracking), "tracking")
     refuse_without(str(name), "tracking", name, str(name))
     tracker: Any = importlib.import_module(f"posenc.tracking.{name}").TRACKER
-    return tracker, check_arguments(tracker, given, "tracking")
+    return tracker, check_arguments(tracker, parameters(tracking), "tracking")

@@ -63,7 +63,7 @@ def make_dashboard(
 
 
 def build_workspace(entity: str, project: str, protocol: str, multiple: str) -> Any:
-    """Build a workspace by encoding: curves of `protocol` by window, bars at `multiple` (8x), bands by seed."""
+    """Build a workspace by encoding: curves of `protocol` by window, bars at `multiple`, bands by seed."""
     import wandb_workspaces.reports.v2 as wr
     import wandb_workspaces.workspaces as ws
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file
-from posenc.core.signature import check_arguments
+from posenc.core.signature import check_choice, parameters
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.options import LogN
 from posenc.encodings.sum import Composed
@@ -137,40 +137,27 @@ def leaves(encoding: Encoding) -> tuple[Encoding, ...]:
 
 
 @functools.cache
-def _classes() -> dict[str, type[Extension]]:
+def extensions() -> dict[str, type[Extension]]:
+    """Return the classes of all names that `extend` may take, without `none`."""
     modules = [importlib.import_module(f"{__name__}.{one.name}") for one in pkgutil.iter_modules(__path__)]
     found = [one for module in modules for one in vars(module).values() if isinstance(one, type)]
-    return {cls.name: cls for cls in found if issubclass(cls, Extension) and "name" in vars(cls)}
-
-
-def list_extensions() -> list[str]:
-    """List the names that `extend` may take, without `none`."""
-    return sorted(_classes())
-
-
-def extension_class(name: object) -> type[Extension]:
-    """Return the class of a name. Raises UserError with the nearest name if there is none."""
-    if not isinstance(name, str) or name not in _classes():
-        raise UserError("extend", name, "there is no such extension", allowed=[NONE, *list_extensions()])
-    return _classes()[name]
+    named = {cls.name: cls for cls in found if issubclass(cls, Extension) and "name" in vars(cls)}
+    return dict(sorted(named.items()))
 
 
 def resolve_extend(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Check the `extend` group and return it as a record stores it. Raises UserError."""
-    name = settings.get("name")
-    knobs = {key: value for key, value in settings.items() if key != "name"}
-    cls = object if name == NONE else extension_class(name)  # `object` has no knobs
-    return {"name": name, **check_arguments(cls, knobs, "extend")}
+    choices: dict[str, type] = {NONE: object, **extensions()}  # `object` has no knobs
+    return check_choice("extend", settings, choices, "there is no such extension")
 
 
 def build_extension(settings: Mapping[str, Any], model: Decoder) -> Extension | None:
     """Build the extension for this model, None for `none`; missing knobs come from its YAML. UserError."""
     usual = default_knobs(str(settings.get("name")))
     resolved = resolve_extend({**usual, **settings})
-    name, knobs = resolved["name"], {key: value for key, value in resolved.items() if key != "name"}
-    if name == NONE:
+    if resolved["name"] == NONE:
         return None
-    cls = extension_class(name)
+    cls, knobs = extensions()[resolved["name"]], parameters(resolved)
     try:
         extension = cls(model, **knobs)
     except UserError as error:
@@ -184,5 +171,4 @@ def build_extension(settings: Mapping[str, Any], model: Decoder) -> Extension | 
 def default_knobs(name: str) -> dict[str, Any]:
     """Read the knobs of an extension from its YAML, the only place that has them."""
     path = choice_file("extend", name)
-    settings = yaml.safe_load(path.read_text(encoding="utf-8")) if path else {}
-    return {key: value for key, value in settings.items() if key != "name"}
+    return parameters(yaml.safe_load(path.read_text(encoding="utf-8"))) if path else {}
