@@ -56,7 +56,7 @@ MOST_TICKS = 8
 MOST_BANDS = 12  # lines: the bands of more would hide each other
 START = 0.05  # of a run's tokens: a loss higher than all that follows may leave the chart at the top
 DARKEST = 1.16  # of a shade: the ends of the colours are too dark for numbers
-SHAPES = {  # by the letters of colors.py, as paths in a square from -1 to 1
+SHAPES = {  # by the letters of MARKERS, as paths in a square from -1 to 1
     "o": "M1,0A1,1,0,1,1,-1,0A1,1,0,1,1,1,0Z",
     "s": "M-.85,-.85H.85V.85H-.85Z",
     "^": "M0,-1L1,.8H-1Z",
@@ -280,12 +280,17 @@ def check_plot(path: Path, kind: str, width: float = WIDTH) -> Path:
         allowed = ", ".join(f".{name}" for name in FORMATS)
         raise UserError("--plot", path, "its ending names the format", allowed=allowed)
     place = output_file("--plot", path)
+    check_look(kind, width)
+    return place
+
+
+def check_look(kind: str, width: float) -> None:
+    """Raise UserError for a kind that is not in PLOTS, and for a width that is none."""
     if kind not in PLOTS:
         raise UserError("--plot-kind", kind, "no such plot", allowed=list(PLOTS))
     if not NARROWEST <= width <= WIDEST:  # nan, too
         allowed = f"inches from {NARROWEST:g} to {WIDEST:g}"
         raise UserError("--plot-width", width, "not a width", allowed=allowed)
-    return place
 
 
 def plot_bytes(

@@ -26,11 +26,13 @@ from posenc.config.compose import ComposedJob, Jobs, frozen
 from posenc.config.overrides import CommandLine, key_of
 from posenc.core.console import PROGRESS, clock, say
 from posenc.core.errors import UserError, visible
-from posenc.core.machine import free_memory, threads_for, usable_cores
+from posenc.core.machine import free_memory
+from posenc.core.threads import say_load, threads_for, usable_cores
 from posenc.report.captions import length, millions
+from posenc.report.runs_table import headline_losses
 from posenc.report.writers import show_runs
-from posenc.results.load import last_metrics, load_runs, run_summary, spoken_name
-from posenc.results.schema import REFERENCE_PROTOCOL
+from posenc.results.load import last_metrics, load_run, load_runs, spoken_name
+from posenc.results.schema import HEADLINE, REFERENCE_PROTOCOL
 from posenc.running.jobs import validated
 from posenc.running.run_directory import DIVERGED, FINISHED, LOG, holder_of, is_held, read_status, run_state
 from posenc.running.signals import CODES, IF_HELD, PARENT, STACK, SWEEP, WAIT, setting, to_take_over
@@ -314,6 +316,8 @@ def run_sweep(command: str, line: CommandLine, composed: Jobs, launch: Launch | 
             room = jobs_at_once(some, usable_cores(), free_memory(), how["slots"] * len(pool.gpus))
             most = how["jobs"] or room
             pool.at_once = min(most, len({job.place for job in some if job.state == WAITING}) or 1)
+            if some is (stacks or jobs) and some[0].device == "cpu":
+                say_load(pool.at_once * int(os.environ.get(THREADS) or some[0].threads))
             pool.run()
             received = CODES[signal.Signals(pool.received[0])] if pool.received else 0
             if received:
@@ -411,7 +415,7 @@ def _value(settings: dict[str, Any], key: str) -> Any:
 
 def losses_text(place: Path) -> str:
     """Return `0.5x 1.210, 1x 1.185, 8x 3.651 nats per token; `, or nothing where nothing was measured."""
-    losses = run_summary(place).losses
+    losses = headline_losses(load_run(place, (HEADLINE,)))
     listed = ", ".join(f"{length(multiple)} {nats:.3f}" for multiple, nats in sorted(losses.items()))
     return f"{listed} nats per token; " if listed else ""
 
