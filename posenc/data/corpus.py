@@ -113,11 +113,11 @@ def prepare(
     chosen = build_tokenizer(tokenizer, facts)
     entry = entry_of(facts.fingerprint, chosen.identity())
     store = open_entry(entry)
-    text = sum(map(sum, facts.sizes.values()))  # about as large as its tokens
     if store is None:
+        text = sum(map(sum, facts.sizes.values()))  # about as large as its tokens
         with cache_lock(entry.with_suffix(".lock"), text):
-            store = open_entry(entry)  # another process may have built it while this one waited
-            if store is None:
+            # another process may have built it while this one waited
+            if (store := open_entry(entry)) is None:
                 if entry.exists():
                     log.warning("the token cache %s is damaged; it is built again", entry)
                 write_entry(entry, facts.name, facts.fingerprint, chosen, facts.read())
@@ -137,10 +137,9 @@ def inspect(
     needed_tokens: int,
     context_length: int | None,
 ) -> CorpusFacts:
-    """Check everything about a corpus that needs no tokens, and return its facts. Raises UserError.
+    """Check what needs no tokens, and return the facts: all splits with `context_length`, else one; lengths.
 
-    `split` is the one to evaluate on, `needed_tokens` the longest window there + 1; without `context_length`
-    only that split is checked. A document has at most as many tokens as bytes: what is refused cannot work.
+    A document has at most as many tokens as bytes: what is refused cannot work.
     """
     check_tokenizer(tokenizer)
     facts = read_facts(data)
@@ -184,12 +183,15 @@ def corpus_notes(
             f"{'is' if len(fits) == 1 else 'are'} longer than {context_length} {unit}, "
             f"{sum(fits) / max(1, sum(train)):.0%} of the text: nothing else is trained on"
         )
-    count = sum(size > window for size in sizes[split])
-    if count < FEW_DOCUMENTS:
-        few = f"too few for a 95% CI, which needs {MIN_DOCUMENTS}"
-        rough = f"a 95% CI is rough below {FEW_DOCUMENTS}"
-        reach = f"{number_of(count, f'{split} document')} {'is' if count == 1 else 'are'} longer"
-        notes.append(f"{reach} than {window} {unit}: {few if count < MIN_DOCUMENTS else rough}")
+    if (count := sum(size > window for size in sizes[split])) < FEW_DOCUMENTS:
+        reach = (
+            f"{number_of(count, f'{split} document')} {'is' if count == 1 else 'are'} longer than {window}"
+        )
+        few, rough = (
+            f"too few for a 95% CI, which needs {MIN_DOCUMENTS}",
+            f"a 95% CI is rough below {FEW_DOCUMENTS}",
+        )
+        notes.append(f"{reach} {unit}: {few if count < MIN_DOCUMENTS else rough}")
     return notes
 
 

@@ -48,10 +48,8 @@ def number_of(count: int, noun: str) -> str:
 
 def split_of(document_id: str, fractions: Mapping[str, float]) -> str:
     """Return the split of a document from a hash of its id alone: other documents never move it."""
-    point = hash_fraction(_utf8(document_id))
-    if point < fractions["test"]:
-        return "test"
-    return "validation" if point < fractions["test"] + fractions["validation"] else "train"
+    point, test = hash_fraction(_utf8(document_id)), fractions["test"]
+    return "test" if point < test else "validation" if point < test + fractions["validation"] else "train"
 
 
 def hash_fraction(content: bytes) -> float:
@@ -93,9 +91,8 @@ def _utf8(name: str) -> bytes:
 
 def articles(lines: Iterable[str]) -> list[str]:
     """Join WikiText's rows to articles; lines before the first title make one of their own."""
-    rows = list(lines)
-    # blank rows come with or without their line end
-    return _joined([row if row.endswith("\n") else row + "\n" for row in rows], _titles(rows))
+    rows = [row.removesuffix("\n") + "\n" for row in lines]  # blank rows come with or without their line end
+    return _joined(rows, _titles(rows))
 
 
 def sections(text: str, *, markdown: bool = False) -> tuple[list[str], str]:

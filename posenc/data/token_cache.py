@@ -132,22 +132,18 @@ def open_entry(entry: Path) -> TokenStore | None:
         if any(sha256_of_file(entry / name) != digest for name, digest in manifest["files"].items()):
             return None
         has_bytes = TOKEN_BYTES in manifest["files"]
+        rows, splits = json.loads((entry / DOCUMENTS).read_bytes()), {}
+        lengths = np.array([length for _, _, length in rows], dtype=np.int64)
+        starts = np.cumsum(lengths) - lengths
+        for name in SPLITS:
+            mine = [i for i, (_, split, _) in enumerate(rows) if split == name]
+            splits[name] = Split([rows[i][0] for i in mine], starts[mine], lengths[mine])
         return TokenStore(
             tokens=np.memmap(entry / TOKENS, manifest["dtype"], "r").view(np.ndarray),
             token_bytes=np.memmap(entry / TOKEN_BYTES, "<u4", "r").view(np.ndarray) if has_bytes else None,
             fingerprint=manifest["fingerprint"],
             vocab_size=manifest["vocab_size"],
             tokenizer=manifest["tokenizer"],
-            splits=_splits(json.loads((entry / DOCUMENTS).read_bytes())),
+            splits=splits,
         )
     return None
-
-
-def _splits(rows: list[tuple[str, str, int]]) -> dict[str, Split]:
-    lengths = np.array([length for _, _, length in rows], dtype=np.int64)
-    starts = np.cumsum(lengths) - lengths
-    splits = {}
-    for name in SPLITS:
-        mine = [i for i, (_, split, _) in enumerate(rows) if split == name]
-        splits[name] = Split([rows[i][0] for i in mine], starts[mine], lengths[mine])
-    return splits

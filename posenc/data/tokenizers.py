@@ -136,10 +136,6 @@ def absolute_tokenizer(settings: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def _bytes(facts: Any) -> Tokenizer:
-    return Tokenizer("bytes")
-
-
 def _bpe(facts: Any, *, vocab_size: int) -> Tokenizer:
     asked = {"name": "bpe", "vocab_size": vocab_size, "trained_on": facts.train_fingerprint}
     path = cache_dir() / "tokenizers" / f"{digest_of(asked)}.json"
@@ -191,4 +187,8 @@ def _file(path: str) -> Path:
     return local / "tokenizer.json" if local.is_dir() else local
 
 
-BUILDERS: dict[str, Callable[..., Tokenizer]] = {"bytes": _bytes, "bpe": _bpe, "hf": _hf}
+BUILDERS: dict[str, Callable[..., Tokenizer]] = {
+    "bytes": lambda facts: Tokenizer("bytes"),
+    "bpe": _bpe,
+    "hf": _hf,
+}

@@ -25,12 +25,10 @@ MULTIPLIER = 0x9E3779B97F4A7C15  # odd, of the rolling hash modulo 2^64
 
 
 def plan(request: EvalRequest) -> Blocks:
-    """Find the targets in the documents' tokens; none where no text comes again that far back.
-
-    At most the median number a document, spread evenly over all that it has, and about `max_targets` / 80.
-    """
-    cue = cue_tokens(request)
-    count = len(request.lengths)
+    """Find the targets in the documents' tokens, spread over each document; none where nothing recurs."""
+    split, count = request.store.splits[request.split], len(request.lengths)
+    text_bytes = int(request.store.bytes_between(split.starts, split.starts + split.lengths).sum())
+    cue = max(2, math.ceil(CUE_BYTES * int(split.lengths.sum()) / max(1, text_bytes)))  # tokens of 8 bytes
     found = [
         far_copies(request.store.document(request.split, i), cue, request.train_length, request.longest)
         for i in range(count)
@@ -41,14 +39,6 @@ def plan(request: EvalRequest) -> Blocks:
     taken = [places[spread(len(places), take)] for places, take in zip(found, chosen, strict=True) if take]
     places = np.concatenate([np.zeros(0, dtype=np.int64), *taken])
     return Blocks(documents, places + 1, 1, request.digest(NAME, cue, documents, places))
-
-
-def cue_tokens(request: EvalRequest) -> int:
-    """Return how many tokens of the split make about 8 bytes."""
-    split = request.store.splits[request.split]
-    tokens = int(split.lengths.sum())
-    text_bytes = int(request.store.bytes_between(split.starts, split.starts + split.lengths).sum())
-    return max(2, math.ceil(CUE_BYTES * tokens / max(1, text_bytes)))
 
 
 def far_copies(tokens: np.ndarray, cue: int, near: int, longest: int) -> np.ndarray:

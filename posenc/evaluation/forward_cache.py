@@ -215,8 +215,7 @@ def memory_needed(make_pass: Callable[[int], object], window: int) -> float:
 
     What does not grow (a block of scores) counts as if it grew with S: the estimate errs on the safe side.
     """
-    n = max(1, window // SHORT)
-    peaks = []
+    n, peaks = max(1, window // SHORT), []
     for length in (n, 2 * n):
         with LiveTensors() as meter:
             make_pass(length)
@@ -240,13 +239,5 @@ def sums_by_document(
 ) -> LossSums:
     """Add up rows (N,) of windows by their document."""
     found, inverse = np.unique(documents, return_inverse=True)
-
-    def total(values: np.ndarray) -> np.ndarray:
-        return np.bincount(inverse, weights=values, minlength=len(found))
-
-    return LossSums(
-        documents=found.astype(np.int64),
-        nats=total(nats),
-        targets=total(targets).astype(np.int64),
-        bytes=total(byte_counts).astype(np.int64),
-    )
+    sums = [np.bincount(inverse, values, len(found)) for values in (nats, targets, byte_counts)]
+    return LossSums(found.astype(np.int64), sums[0], sums[1].astype(np.int64), sums[2].astype(np.int64))

@@ -71,10 +71,7 @@ def frequent(store: TokenStore) -> np.ndarray:
 
 
 def measure(context: EvalContext, plan: Plan, window: int) -> LossSums:
-    """Sum the loss of the second copies by sequence; they stand for no text, so they have no bytes.
-
-    Raises NotApplicableError for a window that does not hold two copies.
-    """
+    """Sum the loss of the second copies by sequence; they stand for no text, so they have no bytes."""
     count, size = plan.copies.shape
     gap = window + 1 - 2 * size
     if gap < 0:
@@ -82,10 +79,5 @@ def measure(context: EvalContext, plan: Plan, window: int) -> LossSums:
     between = plan.filler[:, plan.filler.shape[1] - gap :]
     windows = np.concatenate([plan.copies, between, plan.copies], axis=1)  # (N, W + 1)
     nats = window_losses(context, windows.__getitem__, count, window, size - 1)
-    return LossSums(
-        documents=np.arange(count),
-        nats=nats.sum(axis=1),
-        targets=np.full(count, size - 1),
-        bytes=np.zeros(count, dtype=np.int64),
-        of_text=False,
-    )
+    no_bytes, targets = np.zeros(count, dtype=np.int64), np.full(count, size - 1)
+    return LossSums(np.arange(count), nats.sum(axis=1), targets, no_bytes, of_text=False)

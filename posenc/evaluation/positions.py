@@ -35,10 +35,7 @@ def windows_of(request: EvalRequest) -> list[int]:
 
 
 def measure(context: EvalContext, plan: Spans, window: int) -> LossSums:
-    """Sum the loss of every target of every span, each span one pass, and make its curve over positions.
-
-    Raises NotApplicableError for a window below T: there is no level at T then.
-    """
+    """Sum the loss of every target, each span one pass, and make its curve; NotApplicableError below T."""
     if window < context.train_length:
         raise NotApplicableError(f"n/a: positions need a window of T = {context.train_length} tokens or more")
     begins = context.starts[plan.documents] + plan.starts
@@ -93,10 +90,7 @@ def curve_of(
 
 
 def bin_edges(train_length: int, window: int) -> list[int]:
-    """Return the bins' edges: bin i holds positions edges[i] .. edges[i+1]-1; T, T/2 and 2T end bins.
-
-    Four bins an octave where positions are dense enough, one a position where they are not.
-    """
+    """Return the edges of up to four bins an octave, edges[i] .. edges[i+1]-1; T, T/2 and 2T end bins."""
     octaves = BINS_AN_OCTAVE * math.ceil(math.log2(max(train_length, window)) + 1)
     ends = {round(train_length * 2 ** (k / BINS_AN_OCTAVE)) for k in range(-octaves, octaves + 1)}
     inside = sorted(end for end in ends if 1 <= end < window)

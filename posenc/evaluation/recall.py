@@ -116,10 +116,7 @@ def windows_at(context: EvalContext, plan: Plan, window: int, distance: int, pai
 
 
 def measure(context: EvalContext, plan: Plan, window: int) -> LossSums:
-    """Ask for the values of every line that fits into the window.
-
-    Raises NotApplicableError where none does, or the model was not trained with pairs of this text.
-    """
+    """Ask for the values of every line that fits into the window; NotApplicableError where none does."""
     if not len(plan.ends):
         raise NotApplicableError("n/a: recall is of a model trained with data.plant, on its own corpus")
     lines = plan.fitting(window)

@@ -21,10 +21,7 @@ SPLIT = "validation"
 
 
 def candidates(extension: Extension | None, model: Decoder) -> list[Extension]:
-    """Build every combination of the extension's `grid` that it takes for this model; [] where it has none.
-
-    A knob that differs from the extension's YAML was given by the user, and stays.
-    """
+    """Build what the `grid` gives for this model, but for knobs that the user gave; [] where it has none."""
     if extension is None:
         return []
     settings = extension.settings

@@ -57,11 +57,7 @@ def bounded(figure: float, bound: float) -> str:
 
 @dataclass(frozen=True)
 class Subject:
-    """An encoding at a size; `settings` are its parameters by name, the parts of a sum in a list.
-
-    `build(seed, **changes)` makes a model, `changes` laid over the settings `encoding`, `attention`,
-    `positions` (mappings) and `context_length`. Raises UserError for what does not go together.
-    """
+    """An encoding at a size; `build(seed, **changes)` makes a model, with changes of its settings."""
 
     name: str
     build: Callable[..., Decoder]

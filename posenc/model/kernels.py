@@ -38,10 +38,7 @@ SHAPES = 32
 
 
 class Masked:
-    """Bias and mask of a window, by blocks of queries, never held as (S, S).
-
-    With contiguous positions a bias by distance is one row of 2S - 1 values: entry (i, j) is a view of it.
-    """
+    """Bias and mask by blocks of queries; by distance at contiguous positions they are views of one row."""
 
     def __init__(self, encoding: Encoding, pos: Tensor, layer: int, queries: int) -> None:
         self.encoding, self.pos, self.layer = encoding, pos, layer

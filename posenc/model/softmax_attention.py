@@ -38,21 +38,18 @@ def softmax_attention(
     """
     q, k = q.to(v.dtype), k.to(v.dtype).expand(-1, q.shape[1], -1, -1)
     if is_plain():
-        outputs = [_plain(q, k, v, block, additive(block), scale) for block in blocks]
-        ordered = sorted(zip(blocks, outputs, strict=True), key=lambda one: one[0].start)
-        return torch.cat([output for _, output in ordered], dim=2)
+        outputs = []
+        for start, stop, keys in sorted(blocks):
+            bias = additive(Block(start, stop, keys))
+            s = (q[:, :, start:stop] @ k[:, :, :keys].transpose(-1, -2)).to(bias.dtype) * scale + bias
+            outputs.append(torch.softmax(s, dim=-1).to(v.dtype) @ v[:, :, :keys])
+        return torch.cat(outputs, dim=2)
     if torch.is_grad_enabled():
         known = [additive(block) for block in blocks] if learned else []
         return _SoftmaxAttention.apply(q, k, v, blocks, additive, scale, *known)
     batch = q.shape[0]
     q, k, v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
     return _forward(q, k, v, blocks, additive, scale, batch).unflatten(0, (batch, -1))
-
-
-def _plain(q: Tensor, k: Tensor, v: Tensor, block: Block, additive: Tensor, scale: float) -> Tensor:
-    start, stop, keys = block
-    s = (q[:, :, start:stop] @ k[:, :, :keys].transpose(-1, -2)).to(additive.dtype) * scale + additive
-    return torch.softmax(s, dim=-1).to(v.dtype) @ v[:, :, :keys]
 
 
 def _forward(

@@ -15,7 +15,12 @@ from posenc.tracking.base import BaseTracker, TrackedRun, Tracker, reason
 
 __all__ = ["TRACKERS", "BaseTracker", "TrackedRun", "Tracker", "build_tracker", "check_tracking"]
 
-TRACKERS = ("none", "tensorboard", "trackio", "wandb")
+TRACKERS = {  # the classes, of modules of these names
+    "none": "Tracker",
+    "tensorboard": "TensorboardTracker",
+    "trackio": "TrackioTracker",
+    "wandb": "WandbTracker",
+}
 logger = logging.getLogger(__name__)
 
 
@@ -63,5 +68,5 @@ def _resolve(tracking: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     if name == "none":
         return None, check_arguments(Tracker, parameters(tracking), "tracking")
     refuse_without(str(name), "tracking", name, str(name))
-    tracker: Any = importlib.import_module(f"posenc.tracking.{name}").TRACKER
+    tracker: Any = getattr(importlib.import_module(f"posenc.tracking.{name}"), TRACKERS[str(name)])
     return tracker, check_arguments(tracker, parameters(tracking), "tracking")

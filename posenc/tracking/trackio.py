@@ -68,6 +68,3 @@ class TrackioTracker(BaseTracker):
                 step = max(self.progress.step, 0)
                 self._begun.alert(f"run {status}", level=trackio.AlertLevel.WARN, step=step)
             self._begun.finish()
-
-
-TRACKER = TrackioTracker

@@ -119,9 +119,6 @@ class WandbTracker(BaseTracker):
         return shlex.quote(visible(Path(self._begun.dir).parent))
 
 
-TRACKER = WandbTracker
-
-
 def _init(settings: dict[str, Any], run: TrackedRun) -> Any:
     wandb = load_wandb()
     begun = wandb.init(config=dict(run.config), settings=wandb.Settings(**settings))

@@ -58,10 +58,7 @@ def save_checkpoint(
     state: dict[str, Any],
     files: Mapping[str, str],
 ) -> Path:
-    """Write step-NNNNNNNN atomically, then drop all but it and the one before it.
-
-    `files` are texts that belong to the weights, by name. Where it cannot be written the earlier ones stay.
-    """
+    """Write step-NNNNNNNN atomically with `files`, texts by name, then drop all but it and the one before."""
     weights = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
     for name, value in weights.items():
         if not torch.isfinite(value).all():
@@ -104,10 +101,7 @@ def save_checkpoint(
 def resume(
     folder: Path, model: Decoder, optimizer: AdamW, steps: int, run: Mapping[str, Any]
 ) -> tuple[int, dict[str, Any]]:
-    """Load the newest intact checkpoint of `run` and return its step and state; step 0 for a fresh run.
-
-    Drops damaged newer ones. Raises RunError where none is intact, or the rest would not fit on the disk.
-    """
+    """Load the newest intact checkpoint of `run` and return its step and state; step 0 for a fresh run."""
     for left in folder.glob(".tmp-step-*"):  # of a killed save
         shutil.rmtree(left, ignore_errors=True)
     found = newest_checkpoint(folder)
@@ -170,9 +164,7 @@ def check_run(checkpoint: Checkpoint, run: Mapping[str, Any]) -> None:
 
 def checkpoint_paths(folder: Path) -> list[Path]:
     """List checkpoints by step, oldest first."""
-    if not folder.is_dir():
-        return []
-    found = [p for p in folder.iterdir() if re.fullmatch(r"step-\d{8,}", p.name) and not p.is_symlink()]
+    found = (p for p in folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", p.name) and not p.is_symlink())
     return sorted(found, key=step_of)
 
 

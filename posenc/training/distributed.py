@@ -188,10 +188,7 @@ def current() -> ProcessGroup:
 
 
 def run_distributed(run: Callable[[], int]) -> int:
-    """Return the exit code of `run`, in this process alone or as one of those that torchrun started.
-
-    The first one's output is shown; another one's where it fails, with its rank before each line.
-    """
+    """Return the exit code of `run`, here or as one of torchrun's; others' output is shown if they fail."""
     global _current
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:

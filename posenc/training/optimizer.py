@@ -50,19 +50,15 @@ def build_optimizer(model: Decoder, optimization: Optimization) -> AdamW:
     for module in model.modules():  # outer ones first: a part of a sum has the last word on its own
         if isinstance(module, Encoding):
             own.update(dict.fromkeys(module.parameters(), module.decayed))
-    decayed: list[torch.nn.Parameter] = []
-    kept: list[torch.nn.Parameter] = []
-    for parameter in model.parameters():
-        (decayed if own.get(parameter, parameter.ndim > 1) else kept).append(parameter)
-    groups: list[dict[str, Any]] = [
-        {"params": decayed, "weight_decay": optimization.weight_decay},
-        {"params": kept, "weight_decay": 0.0},
+    muon = optimization.name == "muon"
+    hidden = {p for p in model.blocks.parameters() if muon and p.ndim == 2 and p not in own}
+    rest = [p for p in model.parameters() if p not in hidden]
+    groups = [
+        {"params": [p for p in rest if own.get(p, p.ndim > 1) == is_decayed], "weight_decay": decay}
+        for is_decayed, decay in ((True, optimization.weight_decay), (False, 0.0))
     ]
-    if optimization.name == "adamw":
+    if not muon:
         return AdamW(groups, optimization)
-    hidden = {p for p in model.blocks.parameters() if p.ndim == 2 and p not in own}
-    for group in groups:
-        group["params"] = [parameter for parameter in group["params"] if parameter not in hidden]
     return MuonAdamW([p for p in model.parameters() if p in hidden], groups, optimization)
 
 

@@ -23,10 +23,7 @@ Training = Generator[Batch, tuple[Tensor, Tensor], T]
 
 
 def stacked_gradients(batches: Sequence[Batch]) -> list[tuple[Tensor, Tensor]]:
-    """Return each batch's loss and gradient norm; the parameters of each model get their clipped gradient.
-
-    Raises RuntimeError for an operation that cannot be batched, ValueError where positions differ by seed.
-    """
+    """Return each batch's loss and gradient norm. Raises where the runs cannot share a pass."""
     first = batches[0]
     if any(not torch.equal(one.pos, first.pos) for one in batches):
         raise ValueError("drawn positions differ between the runs")

@@ -115,11 +115,9 @@ class _Redistancing(Extension):
 
 @dataclass(eq=False, kw_only=True)
 class ReRoPE(_Redistancing):
-    """Rectified positions: distances up to a window are exact, all others are the window.
+    """min(i - j, w), w = `window`, T - 1 by default; with `leak` = a: w + (i - j - w)/a beyond w.
 
-    min(i - j, w), w = `window`; leaky, with `leak` = a: w + (i - j - w)/a beyond w. By default w is T - 1,
-    the farthest distance that training shows. It costs a second product of queries and keys. A window that
-    the model was trained with keeps the true distances.
+    It costs a second product of queries and keys. A window of the training keeps the true distances.
     """
 
     name = "rerope"
@@ -157,11 +155,9 @@ class ReRoPE(_Redistancing):
 
 @dataclass(eq=False, kw_only=True)
 class SelfExtend(_Redistancing):
-    """Near distances exact, far ones counted in groups of tokens.
+    """i - j below w = `window` (T/2), else floor(i/g) - floor(j/g) + w - floor(w/g), g = `group`.
 
-    i - j below w = `window`, else floor(i/g) - floor(j/g) + w - floor(w/g), g = `group`. With `auto`, g is
-    the smallest whose farthest distance at the window W lies inside training, so 1 (no change) up to T; a
-    number is used at every window. w is half of T by default. Cost and biases as for `rerope`.
+    With `auto`, g is the smallest whose farthest distance at the window W lies inside training, so 1 up to T.
     """
 
     name = "self_extend"
@@ -280,11 +276,10 @@ class _FirstKeys(_Redistancing):
 
 
 class Sinks(_FirstKeys):
-    """Attention sinks: the first keys stay visible beside a window, and positions count inside the cache.
+    """The first n = `sinks` keys and those at i - j < w = `window` are seen; a cache holds c = n + w, or T.
 
-    The first n = `sinks` keys and those at i - j < w = `window` are seen. The cache holds c = n + w keys, T
-    by default, and positions are places in it: a first key j stands at distance min(i, c-1) - j, the others
-    at their true one. Not for absolute embeddings: a key's place is another for every query that sees it.
+    Positions are places in it: a first key j stands at distance min(i, c-1) - j. Not for absolute
+    embeddings: a key's place is another for every query that sees it.
     """
 
     name = "sinks"
@@ -314,12 +309,9 @@ class Sinks(_FirstKeys):
 
 
 class LMInfinite(_FirstKeys):
-    """The first keys stay visible beside a window, at a distance that is capped.
+    """The first n = `sinks` keys and those at i - j < w = `window` (T - 1) are seen, at most w away.
 
-    The first n = `sinks` keys and those at i - j < w = `window` are seen, at distance min(i - j, w). By
-    default w = T - 1, the farthest distance that training shows. Departures: the paper's window and cap are
-    T; n is 10, the least of the 10 to 100 between which its authors see little difference; the attention to
-    middle tokens of highest score, for retrieval, is left out.
+    Departures: the paper has T for w, n from 10 to 100, and attention to middle tokens of highest score.
     """
 
     name = "lm_infinite"
