@@ -17,8 +17,6 @@ from corpora import BPE, BYTES, documents_of, files
 from posenc.core.errors import RunError, UserError
 from posenc.data import check_lengths, inspect, prepare, read_facts, token_cache
 
-Repository = Callable[..., Path]
-
 
 def entries(cache: Path) -> list[Path]:
     return [path for path in (cache / "tokens").iterdir() if path.is_dir()]
