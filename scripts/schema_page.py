@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "schema.md"
 RESULTS = ["RunFacts", "Record", "PerDocument", "Curve", "Recall"]
 COMPARISON = ["comparison.Comparison", "cells.Column", "cells.Row", "cells.Cell"]
 COMPARISON += ["ranking.Versus", "cells.EffectiveContext", "cells.UsesContext", "cells.CurveSummary"]
-COMPARISON += ["cells.ProbeColumn"]
+COMPARISON += ["cells.ProbeColumn", "headroom.Recovered"]
 HEADER = """# The JSON that posenc writes
 
 Written by `python scripts/schema_page.py` from the types in `posenc/results/`. `schema_version` is
