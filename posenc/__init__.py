@@ -1,3 +1,31 @@
 """posenc: how positional encodings extrapolate in length."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from posenc.api.jobs import evaluate, train
+    from posenc.api.loaded import load
+    from posenc.api.runs import load_runs
+    from posenc.core.errors import RunError, UserError
+
 __version__ = "0.1.0"
+__all__ = ["RunError", "UserError", "evaluate", "load", "load_runs", "train"]
+
+# imported when first asked for: `import posenc` takes no torch, and `posenc --help` comes through here
+_HOMES = {
+    **dict.fromkeys(("train", "evaluate"), "posenc.api.jobs"),
+    **dict.fromkeys(("RunError", "UserError"), "posenc.core.errors"),
+    "load": "posenc.api.loaded",
+    "load_runs": "posenc.api.runs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'posenc' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -15,26 +15,17 @@ from posenc.core.atomic_files import write_bytes_atomic
 from posenc.core.console import say
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import output_file
-from posenc.report.runs_table import document, notes, summary, table
+from posenc.report.runs_table import Summary, counts, document, notes, run_summary, table
 from posenc.report.writers import color_of, unicode_of, width_of
-from posenc.results.load import (
-    SUFFIX,
-    Run,
-    RunSummary,
-    bundled,
-    load_runs,
-    packed,
-    run_names,
-    run_places,
-    run_summary,
-)
+from posenc.results.load import SUFFIX, Run, bundled, load_run, load_runs, packed, run_names, run_places
+from posenc.results.schema import HEADLINE
 from posenc.results.settings import where as fitting
 
-SORTS: dict[str, Callable[[RunSummary], Any]] = {
-    "path": lambda run: str(run.run.path),
-    "status": lambda run: run.state,
-    "age": lambda run: None if run.written is None else -run.written,
-    "loss": lambda run: run.at_train_length,
+SORTS: dict[str, Callable[[Summary], Any]] = {
+    "path": lambda run: run["path"],
+    "status": lambda run: run["status"],
+    "age": lambda run: None if run["written"] is None else -run["written"],
+    "loss": lambda run: run["nats_at_train_length"],
 }
 
 
@@ -55,31 +46,23 @@ def print_runs(paths: Sequence[str], conditions: Sequence[str], format: str, sor
     now = time.time()
     lines = [*table(runs, console.width, now), Text("")] if runs else []
     lines += [Text(line) for line in notes(runs, now)]
-    if any(run.losses for run in runs):
+    if any(run["nats_at_train_length"] or run["nats_at_longest"] for run in runs):
         lines.append(Text("at T, longest: fixed-target, nats per token; more: posenc compare", style="dim"))
-    for line in [*lines, Text(summary(runs), style="bold")]:
+    for line in [*lines, Text(counts(runs), style="bold")]:
         console.print(line, soft_wrap=True)  # half a command is another one
     below = [path for path, _ in run_places(paths) if path.name.endswith(SUFFIX)]
     if below and not runs:
         say(f"{visible(str(below[0]))} is a bundle, without run directories: posenc compare reads it")
 
 
-def _read(
-    paths: Sequence[str], conditions: Sequence[str], key: Callable[[RunSummary], Any]
-) -> list[RunSummary]:
+def _read(paths: Sequence[str], conditions: Sequence[str], key: Callable[[Summary], Any]) -> list[Summary]:
     """Return the runs that fit, in order; those without a value come last. Raises UserError."""
-    found = []
-    for path, problem in run_places(paths):
-        if problem is None and path.name.endswith(SUFFIX):
-            continue
-        if problem is None:
-            found.append(run_summary(path))
-        else:
-            run = Run(path, problem=problem)
-            found.append(RunSummary(run, run.state, problem))
-    if conditions:
-        kept = {run.path for run in fitting([one.run for one in found], conditions)}
-        found = [one for one in found if one.run.path in kept]
+    runs = [
+        Run(path, problem=problem) if problem is not None else load_run(path, (HEADLINE,))
+        for path, problem in run_places(paths)
+        if problem is not None or not path.name.endswith(SUFFIX)
+    ]
+    found = [run_summary(run) for run in fitting(runs, conditions)]
     with_value = sorted((one for one in found if key(one) is not None), key=key)
     return [*with_value, *(one for one in found if key(one) is None)]
 

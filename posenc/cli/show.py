@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from pathlib import Path
 from typing import Any
-
-import torch
-from safetensors import SafetensorError, safe_open
 
 from posenc.config.checks import LONGEST_CONTEXT, check_model, whole
 from posenc.config.compose import ComposedJob, compose_jobs, is_sweep
 from posenc.config.overrides import CommandLine, group_of, key_of, refuse_others
 from posenc.core.atomic_files import write_bytes_atomic
-from posenc.core.errors import RunError, UserError, visible
+from posenc.core.errors import UserError, visible
 from posenc.core.paths import expanded, output_file
 from posenc.encodings.base import Encoding
 from posenc.encodings.sum import Composed
@@ -23,9 +19,8 @@ from posenc.model.decoder import Decoder
 from posenc.report.draw import FORMATS, picture_bytes, picture_text
 from posenc.report.pictures import FAR, Picture, measure
 from posenc.results.load import spoken_name
-from posenc.running.build import build_decoder, build_model, resolve_parts
-from posenc.running.eval_job import stored_run
-from posenc.training.checkpoint import check_weights, load_weights
+from posenc.running.build import build_model, resolve_parts
+from posenc.running.eval_job import load_model, stored_run
 
 VOCABULARY = 17  # of a model that reads no text
 IN_TITLE = ("encoding", "attention", "positions")  # groups whose settings stand in the title
@@ -80,11 +75,7 @@ def _of_run(line: CommandLine) -> Picture:
     asked = _only_job("eval", line, "draws one run at a time").settings
     run = stored_run(asked["run"], asked["plugins"])
     checkpoint, settings = run.checkpoint, run.settings
-    vocabulary = _vocabulary(checkpoint.path)
-    with torch.device("meta"):  # before anything of a stranger's size is allocated
-        check_weights(checkpoint.path, build_decoder(settings, run.shape, vocabulary))
-    model = build_model(settings, run.shape, vocabulary)
-    load_weights(checkpoint.path, model)
+    model = load_model(run)
     facts = [f"run {run.directory.resolve().name}, step {checkpoint.step}"]
     extend = dict(asked["extend"])
     if extend.pop("tune", False):
@@ -106,16 +97,6 @@ def _only_job(command: str, line: CommandLine, problem: str) -> ComposedJob:
     if composed.sweep:
         raise UserError("show", None, problem, hint="leave out -m")
     return composed.jobs[0]
-
-
-def _vocabulary(checkpoint: Path) -> int:
-    try:
-        with safe_open(checkpoint / "model.safetensors", framework="pt") as file:
-            if "embedding.weight" in file.keys():  # noqa: SIM118
-                return int(file.get_slice("embedding.weight").get_shape()[0])
-    except SafetensorError as error:
-        raise RunError(f"{checkpoint}/model.safetensors: {error}") from error
-    raise RunError(f"{checkpoint} holds no token embeddings")
 
 
 def _picture(

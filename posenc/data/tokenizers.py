@@ -60,6 +60,18 @@ class Tokenizer:
         # what it is, not how it was made: a trained one and its copy in a run are the same tokenizer
         return {"name": "tokenizers", "sha256": hashlib.sha256(self.definition.encode()).hexdigest()}
 
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of one text."""
+        ((ids, _),) = self.encode_all([text.encode("utf-8", "replace")])
+        return [int(one) for one in ids]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of ids; bytes that are no UTF-8 become the replacement sign."""
+        own = [one for one in ids if one < self.vocab_size]
+        if self.definition is None:
+            return bytes(own).decode("utf-8", "replace")
+        return str(self._library.decode(own, skip_special_tokens=False))
+
     def encode_all(
         self, texts: Sequence[bytes]
     ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any] | None]]:

@@ -104,14 +104,20 @@ class Decoder(nn.Module):
         return self._effective[0]
 
     def forward(
-        self, tokens: Tensor, pos: Tensor, n_targets: int | None = None, encoding: Encoding | None = None
+        self,
+        tokens: Tensor,
+        pos: Tensor | None = None,
+        n_targets: int | None = None,
+        encoding: Encoding | None = None,
     ) -> Tensor:
         """Return the logits of the last `n_targets` tokens (None: all): tokens, pos -> (B, T, V).
 
-        tokens (B, S) int64; pos (S,) int64 counts up by one unless a `positions` hook chose it. Only the last
-        tokens go through the last block's queries and the output map. `encoding` replaces the trained one (a
-        test-time extension).
+        tokens (B, S) int64; pos (S,) int64 counts up by one unless a `positions` hook chose it; None: the
+        encoding's own. Only the last tokens go through the last block's queries and the output map.
+        `encoding` replaces the trained one (a test-time extension).
         """
+        if pos is None:
+            pos = self.positions(tokens.shape[1], generator_for(self.encoding.seed, "forward"), encoding)
         return F.linear(self.hidden(tokens, pos, n_targets, encoding), self.embedding.weight)  # (B, T, V)
 
     def hidden(

@@ -280,12 +280,17 @@ def check_plot(path: Path, kind: str, width: float = WIDTH) -> Path:
         allowed = ", ".join(f".{name}" for name in FORMATS)
         raise UserError("--plot", path, "its ending names the format", allowed=allowed)
     place = output_file("--plot", path)
+    check_look(kind, width)
+    return place
+
+
+def check_look(kind: str, width: float) -> None:
+    """Raise UserError for a kind that is not in PLOTS, and for a width that is none."""
     if kind not in PLOTS:
         raise UserError("--plot-kind", kind, "no such plot", allowed=list(PLOTS))
     if not NARROWEST <= width <= WIDEST:  # nan, too
         allowed = f"inches from {NARROWEST:g} to {WIDEST:g}"
         raise UserError("--plot-width", width, "not a width", allowed=allowed)
-    return place
 
 
 def plot_bytes(

@@ -1,10 +1,13 @@
-"""Write what is on disk, for `posenc runs`, and what did not finish, for every command."""
+"""Summarise run directories, for `posenc runs`, and say what did not finish, for every command."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from rich.text import Text
@@ -14,37 +17,107 @@ from posenc.core.errors import visible
 from posenc.report.captions import length, millions, plural
 from posenc.report.table import CellText, Table
 from posenc.report.writers import column_width, fitting, table_lines
-from posenc.results.load import Run, RunSummary, resume_command
+from posenc.results.load import Run, encoding_of, last_metrics, resume_command, spoken_name
+from posenc.results.schema import HEADLINE
+from posenc.results.selection import select
 
-FINISHED, DIVERGED = "finished", "diverged"
-ORDER = (FINISHED, "running", "interrupted", "failed", DIVERGED, "dead", "damaged", "unknown")
+FINISHED, RUNNING, DIVERGED = "finished", "running", "diverged"
+ORDER = (FINISHED, RUNNING, "interrupted", "failed", DIVERGED, "dead", "damaged", "unknown")
 RESUMABLE = ("dead", "interrupted", "failed")  # by the same command
 LEFT = ("experiment", "encoding", "model", "run")
 LESS = ("age", "tok/s", "tokens", "model", "experiment")  # left out in this order where the width is small
 UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+Summary = Mapping[str, Any]
+
+
+def run_summary(run: Run) -> dict[str, Any]:
+    """Return what is known of a run directory. Tokens, nats per token; null where it is not known."""
+    facts: dict[str, Any] = dict(run.facts or {})
+    config, last = run.config or {}, last_metrics(run.path)
+    train, state = config.get("train"), run.state
+    asked: float | None = _number(train.get("tokens")) if isinstance(train, dict) else None
+    tokens, speed = last.get("tokens", facts.get("tokens")), facts.get("tokens_per_second")
+    if state == FINISHED:
+        tokens = asked = facts.get("tokens")
+    elif tokens is None and asked and run.problem is None:
+        tokens = 0
+    tokens, asked, speed = _number(tokens), _number(asked), _number(speed or last.get("tokens_per_second"))
+    left = (asked - tokens) / speed if asked and speed and tokens is not None else None
+    losses = headline_losses(run)
+    longest = max((multiple for multiple in losses if multiple > 1), default=None)
+    command = resume_command(run) or "the command that began it"
+    return {
+        "path": str(run.path),
+        "status": state,
+        "seed": run.seed,
+        "reason": run.reason,
+        "experiment": config.get("experiment_name", run.path.parent.name) or None,
+        "encoding": encoding_of(run),
+        "model": spoken_name(facts.get("model", config.get("model"))),
+        "context_length": _whole(facts.get("context_length", config.get("context_length"))),
+        "tokens": _whole(tokens),
+        "tokens_asked": _whole(asked),
+        "tokens_per_second": speed,
+        "training_loss": _number(last.get("loss", facts.get("final_loss"))),
+        "written": _written(run),
+        "seconds_left": max(0.0, left) if left is not None and state == RUNNING else None,
+        "host": run.status.get("host"),
+        "pid": run.status.get("pid"),
+        "nats_at_train_length": losses.get(1.0),
+        "longest_multiple": longest,
+        "nats_at_longest": None if longest is None else losses[longest],
+        "continue": command if state in RESUMABLE else f"{command} --retry" if state == DIVERGED else None,
+    }
+
+
+def headline_losses(run: Run) -> dict[float, float]:
+    """Return the losses as trained that `posenc compare` shows, by multiple of T."""
+    cells = {
+        multiple: r for one in select([run], HEADLINE) for multiple, r in one.cells.get(None, {}).items()
+    }
+    return {multiple: r["nats"] for multiple, r in cells.items() if r["nats"] is not None and not r["note"]}
+
+
+def _written(run: Run) -> float | None:
+    """Return when something was last written, in seconds since the epoch."""
+    times = []
+    with contextlib.suppress(OSError):
+        times.append((run.path / "metrics.jsonl").stat().st_mtime)
+    with contextlib.suppress(ValueError, OverflowError, OSError):
+        times.append(datetime.fromisoformat(str(run.status.get("updated"))).timestamp())
+    return max(times, default=None)
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and abs(value) < 1e18 else None
+
+
+def _whole(value: object) -> int | None:
+    number = _number(value)
+    return None if number is None else int(number)
 
 
 # --- all runs
 
 
-def summary(runs: Sequence[RunSummary]) -> str:
+def counts(runs: Sequence[Summary]) -> str:
     """Return `25 runs: 20 finished, 5 failed`."""
-    found = Counter(run.state for run in runs)
+    found = Counter(run["status"] for run in runs)
     states = sorted(found, key=lambda state: ORDER.index(state) if state in ORDER else len(ORDER))
-    counts = ", ".join(f"{found[state]} {visible(state)}" for state in states)
-    return plural(len(runs), "run") + (f": {counts}" if counts else "")
+    listed = ", ".join(f"{found[state]} {visible(state)}" for state in states)
+    return plural(len(runs), "run") + (f": {listed}" if listed else "")
 
 
-def table(runs: Sequence[RunSummary], width: int, now: float) -> list[Text]:
+def table(runs: Sequence[Summary], width: int, now: float) -> list[Text]:
     """Return a line a run below the heads, without the columns of LESS where `width` is too small.
 
     The directory is shown as its path where that fits, else as its name, else as the end of its hash.
     """
-    facts = [_facts(run, now) for run in runs]
-    heads = [*facts[0], "run"]
+    cells = [_cells(run, now) for run in runs]
+    heads = [*cells[0], "run"]
     left, drop = tuple(heads.index(head) for head in LEFT), [heads.index(head) for head in LESS]
-    for shown in (lambda run: str(run.path), lambda run: run.name, lambda run: run.name[-8:]):
-        texts = [[*row.values(), shown(one.run)] for row, one in zip(facts, runs, strict=True)]
+    for shown in (str, lambda path: Path(path).name, lambda path: Path(path).name[-8:]):
+        texts = [[*row.values(), shown(run["path"])] for row, run in zip(cells, runs, strict=True)]
         found = Table(heads, [[CellText(text or "-") for text in row] for row in texts], left=left, drop=drop)
         if sum(column_width(found, i) + 2 for i in range(len(heads))) - 2 <= width:
             break
@@ -54,26 +127,52 @@ def table(runs: Sequence[RunSummary], width: int, now: float) -> list[Text]:
     return lines
 
 
-def notes(runs: Sequence[RunSummary], now: float) -> list[str]:
+def _cells(run: Summary, now: float) -> dict[str, str | None]:
+    """Return the cells of a run by their column; None where nothing is known."""
+    speed, at_t, written = run["tokens_per_second"], run["nats_at_train_length"], run["written"]
+    tokens, asked = run["tokens"], run["tokens_asked"]
+    of = f"/{millions(asked)}" if asked and (tokens or 0) < 0.999 * asked else ""
+    return {
+        "status": run["status"],
+        "experiment": run["experiment"],
+        "encoding": run["encoding"],
+        "model": run["model"],
+        "T": None if run["context_length"] is None else str(run["context_length"]),
+        "seed": None if run["seed"] is None else str(run["seed"]),
+        "tokens": None if tokens is None else millions(tokens) + of,
+        "tok/s": None if speed is None else millions(round(speed)),
+        "age": None if written is None else age(now - written),
+        "at T": None if at_t is None else f"{at_t:.3f}",
+        "longest": f"{run['nats_at_longest']:.3f} {length(multiple)}"
+        if (multiple := run["longest_multiple"])
+        else None,
+    }
+
+
+def notes(runs: Sequence[Summary], now: float) -> list[str]:
     """Return lines for every run that is not finished: its state, why it stopped, what resumes it."""
     lines = []
     for run in runs:
-        if run.state == FINISHED:
+        state, written = run["status"], run["written"]
+        if state == FINISHED:
             continue
-        log = run.run.path / "log.txt"
-        logged = run.state not in ("running", "damaged") and log.is_file()
-        lines.append(f"{run.run.path}: {_state_of(run, now)}" + (f" (log: {log})" if logged else ""))
-        if run.state in RESUMABLE:
-            lines.append(f"  resume: {_command(run)}")
-        elif run.state == DIVERGED:
-            lines.append(f"  again from the start: {_command(run)} --retry")
+        parts = []
+        if state == RUNNING and run["training_loss"] is not None:
+            parts.append(f"training loss {run['training_loss']:.3f}")
+        if run["seconds_left"]:
+            parts.append(f"about {clock(run['seconds_left'])} of training left")
+        if state == RUNNING and written is not None and now - written > 600:
+            parts.append(f"nothing written for {age(now - written)}")
+        lines.append(_line(run, run["path"], parts))
+        if run["continue"]:
+            lines.append(f"  {'again from the start' if state == DIVERGED else 'resume'}: {run['continue']}")
     return [visible(line) for line in lines]
 
 
-def document(runs: Sequence[RunSummary]) -> str:
+def document(runs: Sequence[Summary]) -> str:
     """Return one JSON document with everything that is known of each run."""
-    counts = dict(Counter(run.state for run in runs))
-    return json.dumps({"schema_version": 1, "counts": counts, "runs": [*map(_plain, runs)]}, indent=2)
+    states = Counter(run["status"] for run in runs)
+    return json.dumps({"schema_version": 1, "counts": states, "runs": list(runs)}, indent=2)
 
 
 def age(seconds: float) -> str:
@@ -81,83 +180,19 @@ def age(seconds: float) -> str:
     return next((f"{int(seconds // size)}{unit}" for size, unit in UNITS if seconds >= size), "now")
 
 
-def _facts(run: RunSummary, now: float) -> dict[str, str | None]:
-    """Return the cells of a run by their column; None where nothing is known."""
-    speed, longest, at_t = run.tokens_per_second, run.longest, run.at_train_length
-    return {
-        "status": run.state,
-        "experiment": run.experiment,
-        "encoding": run.encoding,
-        "model": run.model,
-        "T": None if run.context_length is None else str(run.context_length),
-        "seed": None if run.run.seed is None else str(run.run.seed),
-        "tokens": _progress(run),
-        "tok/s": None if speed is None else millions(round(speed)),
-        "age": None if run.written is None else age(now - run.written),
-        "at T": None if at_t is None else f"{at_t:.3f}",
-        "longest": None if longest is None else f"{longest[1]:.3f} {length(longest[0])}",
-    }
-
-
-def _progress(run: RunSummary) -> str:
-    """Return the tokens trained on, and of how many where that is not all."""
-    if run.tokens is None:
-        return "-"
-    if run.tokens_asked and run.tokens < 0.999 * run.tokens_asked:
-        return f"{millions(run.tokens)}/{millions(run.tokens_asked)}"
-    return millions(run.tokens)
-
-
-def _plain(run: RunSummary) -> dict[str, Any]:
-    longest_multiple, nats_at_longest = run.longest or (None, None)
-    own = {key: value for key, value in vars(run).items() if key not in ("run", "state", "losses")}
-    return {
-        "path": str(run.run.path),
-        "status": run.state,
-        "seed": run.run.seed,
-        **own,
-        "seconds_left": run.seconds_left if run.state == "running" else None,
-        "host": run.run.status.get("host"),
-        "pid": run.run.status.get("pid"),
-        "nats_at_train_length": run.at_train_length,
-        "longest_multiple": longest_multiple,
-        "nats_at_longest": nats_at_longest,
-        "continue": _command(run) if run.state in RESUMABLE else None,
-    }
-
-
-def _state_of(run: RunSummary, now: float) -> str:
-    if run.state != "running":
-        return run.state + (f", {run.reason}" if run.reason else "")
-    parts = [f"running, {_process(run.run)}"]
-    if run.training_loss is not None:
-        parts.append(f"training loss {run.training_loss:.3f}")
-    if run.seconds_left:
-        parts.append(f"about {clock(run.seconds_left)} of training left")
-    if run.written is not None and now - run.written > 600:
-        parts.append(f"nothing written for {age(now - run.written)}")
-    return ", ".join(parts)
-
-
-def _command(run: RunSummary) -> str:
-    found = resume_command(run.run)
-    return found or "the command that began it"
-
-
-def _process(run: Run) -> str:
-    return f"process {run.status.get('pid', '?')} on {run.status.get('host', '?')}"
-
-
 def unfinished_lines(runs: Sequence[Run]) -> list[str]:
     """Return a line for every run that is not finished (name, state, reason, log), and how to resume."""
-    lines = []
-    for run in runs:
-        if run.state == FINISHED:
-            continue
-        reason = run.reason or (f"by {_process(run)}" if run.state == "running" else "")
-        words = reason if reason.startswith(run.state) else ", ".join(filter(None, [run.state, reason]))
-        log = f" (log: {run.path / 'log.txt'})" if (run.path / "log.txt").is_file() else ""
-        lines.append(visible(f"{run.name}: {words}{log}"))
-    if any(run.state in RESUMABLE for run in runs):
+    left = [run for run in runs if run.state != FINISHED]
+    lines = [visible(_line(run_summary(run), run.name)) for run in left]
+    if any(run.state in RESUMABLE for run in left):
         lines.append("to resume: the same command, or what posenc runs shows")
     return lines
+
+
+def _line(run: Summary, name: str, more: Sequence[str] = ()) -> str:
+    """Return `name: state, reason (log: ...)`."""
+    state, reason, log = run["status"], run["reason"] or "", Path(run["path"]) / "log.txt"
+    if state == RUNNING:
+        reason = f"process {run['pid'] or '?'} on {run['host'] or '?'}"
+    words = ", ".join(filter(None, ["" if reason.startswith(state) else state, reason, *more]))
+    return f"{name}: {words}" + (f" (log: {log})" if log.is_file() else "")

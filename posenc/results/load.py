@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from posenc.core.errors import UserError, safe_name, visible
-from posenc.results.schema import HEADLINE, SCHEMA_VERSION, Record, RunFacts, check_results, multiple_of
+from posenc.results.schema import SCHEMA_VERSION, Record, RunFacts, check_results
 from posenc.results.store import LARGEST, LARGEST_RESULTS, parse_object, read_config, read_file, read_json
 
 STUDY = "study"  # names the reference study where there is no such folder
@@ -324,75 +324,6 @@ def _plausible(pairs: Iterable[tuple[Any, Any]]) -> dict[float, float]:
     return dict(sorted(found.items()))
 
 
-# --- summaries, for `posenc runs`
-
-
-@dataclass
-class RunSummary:
-    """One run directory. Tokens, nats per token; None where it is not known."""
-
-    run: Run  # with the headline's records alone
-    state: str  # as Run.state
-    reason: str | None
-    experiment: str | None = None
-    encoding: str | None = None
-    model: str | None = None
-    context_length: int | None = None  # T
-    tokens: int | None = None  # trained on so far
-    tokens_asked: int | None = None
-    tokens_per_second: float | None = None
-    training_loss: float | None = None  # the last one logged
-    losses: dict[float, float] = field(default_factory=dict)  # by multiple of T, fixed-target, as trained
-    written: float | None = None  # when something was last written, seconds since the epoch
-
-    @property
-    def at_train_length(self) -> float | None:
-        """The loss at T."""
-        return self.losses.get(1.0)
-
-    @property
-    def longest(self) -> tuple[float, float] | None:
-        """The longest measured multiple of T beyond T, and the loss there."""
-        return max(((multiple, loss) for multiple, loss in self.losses.items() if multiple > 1), default=None)
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Of training, at the speed that is known."""
-        if not (self.tokens_asked and self.tokens_per_second) or self.tokens is None:
-            return None
-        return max(0.0, (self.tokens_asked - self.tokens) / self.tokens_per_second)
-
-
-def run_summary(path: Path) -> RunSummary:
-    """Return the summary of a run directory. Never raises for what its files hold."""
-    run, last = load_run(path, (HEADLINE,)), last_metrics(path)
-    facts, config = dict(run.facts or {}), run.config or {}
-    train, model = config.get("train"), facts.get("model", config.get("model"))
-    asked = _number(train.get("tokens")) if isinstance(train, dict) else None
-    finished = run.state == "finished"
-    tokens = facts.get("tokens") if finished else last.get("tokens", facts.get("tokens"))
-    times = []
-    with contextlib.suppress(OSError):
-        times.append((path / "metrics.jsonl").stat().st_mtime)
-    with contextlib.suppress(ValueError, OverflowError, OSError):
-        times.append(datetime.fromisoformat(str(run.status.get("updated"))).timestamp())
-    return RunSummary(
-        run=run,
-        state=run.state,
-        reason=run.reason,
-        experiment=config.get("experiment_name", path.parent.name) or None,
-        encoding=encoding_of(run),
-        model=spoken_name(model),
-        context_length=_whole(facts.get("context_length", config.get("context_length"))),
-        tokens=_whole(tokens) if tokens is not None else (0 if asked and run.problem is None else None),
-        tokens_asked=_whole(facts.get("tokens")) if finished else _whole(asked),
-        tokens_per_second=_number(facts.get("tokens_per_second") or last.get("tokens_per_second")),
-        training_loss=_number(last.get("loss", facts.get("final_loss"))),
-        losses=_losses_at(run),
-        written=max(times, default=None),
-    )
-
-
 def last_metrics(path: Path) -> dict[str, Any]:
     """Return the last whole line of metrics.jsonl; {} without one."""
     place = path / "metrics.jsonl"
@@ -405,32 +336,6 @@ def last_metrics(path: Path) -> dict[str, Any]:
                 found = json.loads(line)
                 return found if isinstance(found, dict) else {}
     return {}
-
-
-def _losses_at(run: Run) -> dict[float, float]:
-    """Return the headline's losses as trained, by multiple of T: of the targets that `compare` shows."""
-    own = (run.facts or {}).get("corpus", {}).get("fingerprint")
-    kept = [r for r in run.records if r["protocol"] == HEADLINE and r["extend"] is None]
-    kept = [r for r in kept if own in (None, r["fingerprint"])]
-    last = max((r["checkpoint_step"] for r in kept), default=0)
-    sets: dict[tuple[bool, str], list[Record]] = {}
-    for one in kept:
-        if one["checkpoint_step"] == last:
-            sets.setdefault((one["split"] != "test", one["targets_hash"]), []).append(one)
-    shown = min(
-        sets, key=lambda key: (key[0], -len(sets[key]), -max(r["window"] for r in sets[key])), default=None
-    )
-    found = [] if shown is None else sets[shown]
-    return {multiple_of(r): r["nats"] for r in found if r["nats"] is not None and r["note"] is None}
-
-
-def _whole(value: object) -> int | None:
-    number = _number(value)
-    return None if number is None else int(number)
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and abs(value) < 1e18 else None
 
 
 def resume_command(run: Run) -> str | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from posenc.config.checks import (
     LONGEST_CONTEXT,
@@ -65,7 +66,7 @@ class StoredRun:
 
 def stored_run(run: str, plugins: list[str]) -> StoredRun:
     """Return the run in the directory `run`. Raises UserError; RunError for damaged files."""
-    directory = _directory_of(run)
+    directory = directory_of(run)
     folder.refuse_links(directory)
     loaded = load_run(directory)
     if loaded.config is None:
@@ -91,18 +92,40 @@ def stored_run(run: str, plugins: list[str]) -> StoredRun:
     return StoredRun(directory, settings, shape, outline, checkpoint)
 
 
-def _directory_of(run: str) -> Path:
-    """Return the run directory that a user names by its path, or by its hash for one below runs/."""
+def load_model(stored: StoredRun) -> Decoder:
+    """Return the model with the verified weights of the checkpoint. Raises RunError for damaged files."""
+    checkpoint, settings = stored.checkpoint, stored.settings
+    vocabulary = _vocabulary(checkpoint.path)
+    with torch.device("meta"):  # before anything of a stranger's size is allocated
+        check_weights(checkpoint.path, build_decoder(settings, stored.shape, vocabulary))
+    model = build_model(settings, stored.shape, vocabulary)
+    load_weights(checkpoint.path, model)
+    return model
+
+
+def _vocabulary(checkpoint: Path) -> int:
+    try:
+        with safe_open(checkpoint / "model.safetensors", framework="pt") as file:
+            if "embedding.weight" in file.keys():  # noqa: SIM118
+                return int(file.get_slice("embedding.weight").get_shape()[0])
+    except SafetensorError as error:
+        raise RunError(f"{checkpoint}/model.safetensors: {error}") from error
+    raise RunError(f"{checkpoint} holds no token embeddings")
+
+
+def directory_of(run: str) -> Path:
+    """Return the run directory that a user names by its path, or by name or hash for one below runs/."""
     directory = expanded(run)
-    if re.fullmatch(r"[0-9a-f]{8}", run) and not directory.exists():
-        found = [path.parent for path in Path("runs").glob(f"*/*-{run}/config.yaml")]
+    if re.fullmatch(r"[A-Za-z0-9_+-][A-Za-z0-9._+-]*", run) and not directory.exists():
+        named = f"*-{run}" if re.fullmatch(r"[0-9a-f]{8}", run) else run
+        found = [path.parent for path in Path("runs").glob(f"*/{named}/config.yaml")]
         if len(found) > 1:
             raise UserError("run", run, "stands for several runs", allowed=sorted(map(str, found)))
         directory = found[0] if found else directory
     if not directory.name or directory.name == "..":  # the folder's name ends in the hash of its settings
         directory = Path(os.path.abspath(directory))  # noqa: PTH100 (resolve() follows links)
     if not os.path.isfile(directory / "config.yaml"):  # noqa: PTH113 (is_file raises for names too long)
-        hint = "a run directory, or its hash for one below runs/ (posenc runs lists them)\n"
+        hint = "a run directory, or for one below runs/ its name or hash (posenc runs lists them)\n"
         hint += "every run below a folder, or of a glob: posenc eval -m run=..."
         problem = (
             "not a run directory: there is no config.yaml"

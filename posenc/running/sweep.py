@@ -28,9 +28,10 @@ from posenc.core.console import PROGRESS, clock, say
 from posenc.core.errors import UserError, visible
 from posenc.core.machine import free_memory, threads_for, usable_cores
 from posenc.report.captions import length, millions
+from posenc.report.runs_table import headline_losses
 from posenc.report.writers import show_runs
-from posenc.results.load import last_metrics, load_runs, run_summary, spoken_name
-from posenc.results.schema import REFERENCE_PROTOCOL
+from posenc.results.load import last_metrics, load_run, load_runs, spoken_name
+from posenc.results.schema import HEADLINE, REFERENCE_PROTOCOL
 from posenc.running.jobs import validated
 from posenc.running.run_directory import DIVERGED, FINISHED, LOG, holder_of, is_held, read_status, run_state
 from posenc.running.signals import CODES, IF_HELD, PARENT, STACK, SWEEP, WAIT, setting, to_take_over
@@ -411,7 +412,7 @@ def _value(settings: dict[str, Any], key: str) -> Any:
 
 def losses_text(place: Path) -> str:
     """Return `0.5x 1.210, 1x 1.185, 8x 3.651 nats per token; `, or nothing where nothing was measured."""
-    losses = run_summary(place).losses
+    losses = headline_losses(load_run(place, (HEADLINE,)))
     listed = ", ".join(f"{length(multiple)} {nats:.3f}" for multiple, nats in sorted(losses.items()))
     return f"{listed} nats per token; " if listed else ""
 

@@ -16,7 +16,7 @@ import tiny
 from fake_runs import write_run
 
 from posenc.report import runs_table
-from posenc.results.load import load_run, run_summary
+from posenc.results.load import load_run
 from posenc.results.schema import HEADLINE
 
 Posenc = Callable[..., tiny.Result]
@@ -90,7 +90,7 @@ def test_no_width_cuts_a_number_or_hides_a_run(tmp_path: Path) -> None:
         done = {1: 1.2345 + seed, 8: 11.4567 + seed}
         stopped: dict[str, Any] = {"status": state, "results": False} if 0 < seed < 3 else {"losses": done}
         write_run(tmp_path / "mine", ("rope", "nope")[seed == 3], seed=seed, name=f"r-{seed:08}", **stopped)
-    runs = [run_summary(path) for path in sorted((tmp_path / "mine").iterdir())]
+    runs = [runs_table.run_summary(load_run(path)) for path in sorted((tmp_path / "mine").iterdir())]
     for width in range(40, 161, 10):
         text = "\n".join(line.plain for line in runs_table.table(runs, width, 1e9))
         assert width < 70 or all(len(line) <= width for line in text.splitlines()), text

@@ -223,7 +223,7 @@ def test_what_is_missing_is_in_the_row(tmp_path: Path) -> None:
     write_run(other, "rope", name="busy", status="running", results=False)
     assert unfinished_lines(load_runs([other])) == [
         rf"bad\n[red]: failed, disk\x1b[31m full (log: {other}/bad\n[red]/log.txt)",
-        f"busy: running, by process 1 on here (log: {other}/busy/log.txt)",
+        f"busy: running, process 1 on here (log: {other}/busy/log.txt)",
         "to resume: the same command, or what posenc runs shows",
     ]
     with pytest.raises(UserError, match="did you mean: markdown"):

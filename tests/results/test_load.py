@@ -14,17 +14,18 @@ import pytest
 from fake_runs import MULTIPLES, T, compared, edit_json, record, write_run
 
 from posenc.core.errors import UserError
+from posenc.report.runs_table import headline_losses, run_summary
 from posenc.results import Run, load_runs
 from posenc.results.load import (
     MOST_LOSSES,
     SUFFIX,
     bundled,
     is_dead,
+    load_run,
     losses_of,
     packed,
     resume_command,
     run_names,
-    run_summary,
 )
 from posenc.results.settings import where
 from posenc.results.store import plain_yaml
@@ -84,7 +85,7 @@ def test_damage_is_a_problem_never_an_exception(tmp_path: Path, how: str) -> Non
     DAMAGE[how](write_run(tmp_path, losses={1: 1.3}) / "results.json")
     (run,) = load_runs([tmp_path])
     assert run.problem and (run.state, run.records, run.facts) == ("damaged", [], None), run.problem
-    assert run_summary(run.path).state == "damaged"
+    assert run_summary(run)["status"] == "damaged"
 
 
 @pytest.mark.parametrize(
@@ -124,22 +125,30 @@ def test_a_summary_has_progress_and_the_tables_losses(tmp_path: Path) -> None:
     other = [record(w, 2.2, targets_hash="b" * 16) for w in (T // 4, T // 2, T)]
     refused = record(8 * T, 0.0, note="refused: beyond=refuse")
     run = write_run(tmp_path, records=[record(T // 2, 1.3), record(T, 1.2), refused, *other])
-    found = run_summary(run)
+    losses, found = headline_losses(load_run(run)), run_summary(load_run(run))
     shown = {cell.multiple: cell.mean for cell in compared(tmp_path).rows[0].cells if cell.mean is not None}
-    assert found.losses == pytest.approx(shown) and found.at_train_length == pytest.approx(1.2)
-    assert (found.state, found.encoding, found.model) == ("finished", "rope", "nano")
-    assert (found.experiment, found.context_length, found.tokens) == (tmp_path.name, T, 3_276_800)
-    stopped = write_run(tmp_path, "alibi", status="interrupted", results=False)
+    assert losses == pytest.approx(shown) and found["nats_at_train_length"] == pytest.approx(1.2)
+    assert [found[key] for key in ("status", "encoding", "model")] == ["finished", "rope", "nano"]
+    assert found["experiment"] == tmp_path.name
+    assert (found["context_length"], found["tokens"], found["seconds_left"]) == (T, 3_276_800, None)
+    stopped = write_run(tmp_path, "alibi", status="running", results=False)
     lines = [{"step": i, "tokens": i * 1000, "loss": 3 / i, "tokens_per_second": 500.0} for i in (1, 2)]
     (stopped / "metrics.jsonl").write_text("\n".join([*map(json.dumps, lines), '{"cut']))
-    found = run_summary(stopped)
-    assert (found.state, found.tokens, found.tokens_asked) == ("interrupted", 2000, 3_276_800)
-    assert (found.training_loss, found.seconds_left) == (1.5, (3_276_800 - 2000) / 500)
-    assert resume_command(found.run) == "posenc train encoding=alibi seed=0"
+    found = run_summary(load_run(stopped))
+    assert (found["status"], found["tokens"], found["tokens_asked"]) == ("running", 2000, 3_276_800)
+    assert (found["training_loss"], found["seconds_left"]) == (1.5, (3_276_800 - 2000) / 500)
+    assert found["continue"] is None
+    commands = {
+        "interrupted": "posenc train encoding=alibi seed=0",
+        "diverged": "posenc train encoding=alibi seed=0 --retry",
+    }
+    for state, command in commands.items():
+        edit_json(stopped / "status.json", status=state)
+        assert run_summary(load_run(stopped))["continue"] == command
     edit_json(stopped / "status.json", overrides=["data.paths=a b"])
-    assert resume_command(run_summary(stopped).run) == "posenc train 'data.paths=a b'"
+    assert resume_command(load_run(stopped)) == "posenc train 'data.paths=a b'"
     edit_json(stopped / "status.json", overrides=None)
-    assert resume_command(run_summary(stopped).run) is None
+    assert resume_command(load_run(stopped)) is None
 
 
 @pytest.fixture

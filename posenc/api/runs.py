@@ -1,0 +1,149 @@
+"""A collection of runs from disk: as a pandas table, as the table of `posenc compare`, as a picture.
+
+Nothing of torch is imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from posenc.core.errors import UserError
+from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs
+from posenc.results.frame import cells_table, documents_table, seeds_table
+from posenc.results.load import Run
+from posenc.results.load import load_runs as read_runs
+from posenc.results.schema import HEADLINE
+from posenc.results.selection import parse_multiple
+from posenc.results.settings import where
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PER = ("cell", "seed", "document")
+TEXT_WIDTH = 100  # columns of a comparison that is printed
+
+
+def load_runs(*paths: str | Path, where: Iterable[str] = ()) -> Runs:
+    """Return the runs below paths, each once, as `posenc compare` finds them; without a path those of runs/.
+
+    `where`: only those that fit conditions such as "encoding=rope,al*". Raises UserError.
+    """
+    return Runs(read_runs(paths or ("runs",))).where(*where)
+
+
+class Runs(list[Run]):
+    """Runs; damaged ones have a `problem`. A list, with the tables and pictures of `posenc compare`."""
+
+    def where(self, *conditions: str) -> Runs:
+        """Return those that fit all conditions: "encoding=rope,al*", "seed=0", "train.lr!=0.002"."""
+        return Runs(where(self, list(conditions))) if conditions else self
+
+    def to_frame(
+        self,
+        per: str = "seed",
+        *,
+        protocol: str = HEADLINE,
+        extended: bool = False,
+        metric: str = "nats",
+        allow_mixed: bool = False,
+    ) -> pd.DataFrame:
+        """Return a pandas table, a line for each cell (mean over seeds), seed or document.
+
+        As trained, by one protocol: so a pivot averages nothing unlike. With `extended` the lines of
+        test-time extensions too, told apart by the column `extend`; `protocol="all"` takes every protocol,
+        told apart by `protocol`. Raises UserError.
+        """
+        import pandas as pd
+
+        request = CompareRequest(protocol, metric, allow_mixed=allow_mixed)  # type: ignore[arg-type]
+        if per == "cell":
+            lines = cells_table(compare_runs(self, request))
+        elif per in PER:
+            lines = (seeds_table if per == "seed" else documents_table)(self, request)
+        else:
+            raise UserError("per", per, "there is no such table", allowed=PER)
+        lines = [line for line in lines if extended or line["extend"] is None]
+        return pd.DataFrame([line for line in lines if protocol in (ALL, line["protocol"])])
+
+    def compare(self, **request: Any) -> Table:
+        """Return the table of `posenc compare`; the request is that of its options.
+
+        protocol, metric, rows, columns, sort, baseline, allow_mixed. Raises UserError.
+        """
+        return Table(self, compare_runs(self, _request(request)))
+
+    def plot(self, kind: str = "context", *, width: float = 5.5, **request: Any) -> Plot:
+        """Return a picture: context, change, heatmap or training; `width` in inches, request of `compare`.
+
+        A Vega-Lite chart: shown by itself in a notebook, saved by `save`. Raises UserError.
+        """
+        from posenc.report.charts import check_look
+
+        check_look(kind, width)
+        plot = Plot(self, compare_runs(self, _request(request)), kind, width)
+        plot.data("svg")  # without a number there is no picture: say so here, not where it is shown
+        return plot
+
+
+def _request(given: dict[str, Any]) -> CompareRequest:
+    """Return the request of keyword arguments; names may be one text, multiples of T numbers or `8x`."""
+    known = [one.name for one in fields(CompareRequest)]
+    if unknown := sorted(given.keys() - {*known}):
+        raise UserError(unknown[0], None, "there is no such option", allowed=", ".join(known))
+    given = {
+        key: [value] if key == "rows" and isinstance(value, str) else value for key, value in given.items()
+    }
+    columns = [parse_multiple(str(one), "columns") for one in given.pop("columns", ())]
+    return CompareRequest(**given, columns=columns)
+
+
+@dataclass(repr=False)
+class Table:
+    """A comparison: `tables` as data, `str()` as `posenc compare` prints it; shows itself in a notebook."""
+
+    runs: Runs
+    tables: list[Comparison]
+
+    def text(self, format: str = "table") -> str:
+        """Return it as table, markdown, csv, latex or json."""
+        from posenc.report.writers import render
+
+        return render(self.tables, format, TEXT_WIDTH, runs=self.runs)
+
+    def __repr__(self) -> str:
+        return self.text().rstrip("\n")
+
+
+@dataclass(repr=False)
+class Plot:
+    """A chart of a comparison; shows itself in a notebook."""
+
+    runs: Runs
+    tables: list[Comparison]
+    kind: str
+    width: float  # inches
+
+    def data(self, format: str) -> bytes:
+        """Return the picture as png, svg or pdf."""
+        from posenc.report.charts import plot_bytes
+
+        return plot_bytes(format, self.kind, self.runs, self.tables, self.width)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the picture as the ending of the path says: .png, .svg or .pdf. Raises UserError."""
+        from posenc.report.charts import save_plot
+
+        save_plot(Path(path), self.kind, self.runs, self.tables, self.width)
+        return Path(path)
+
+    def __repr__(self) -> str:
+        return f"<plot of {self.kind}, {len(self.runs)} runs: save('loss.png')>"
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        from posenc.report.charts import DPI
+
+        # not as SVG: the clip paths of two of them in one notebook would have the same names
+        return self.data("png"), {"width": round(self.width * DPI / 2)}

@@ -1,0 +1,210 @@
+"""`import posenc`: a run as an object, collections, and the jobs of the commands as functions."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+import posenc as px
+from posenc.core.errors import UserError
+from posenc.data import prepare
+from posenc.evaluation import fixed_target
+from posenc.evaluation.plans import EvalRequest
+
+Posenc = Callable[..., tiny.Result]
+TEXT = "the tale of the sea and the stone is that of the tide " * 2
+
+
+def settings(corpus: Path) -> dict[str, Any]:
+    """`tiny.TINY` as keyword arguments: mappings, dotted keys, numbers, lists."""
+    return {
+        "model": {"d_model": 32, "n_layers": 2, "n_heads": 2},
+        "data": "files",
+        "data.paths": corpus,
+        "context_length": 16,
+        "train": {
+            "tokens": tiny.STEPS * 128,
+            "batch_tokens": 128,
+            "precision": "fp32",
+            "log_every": 10,
+        },
+        "device": "cpu",
+        "eval": {"lengths": ["1x", "2x", "4x"], "max_targets": 400},
+    }
+
+
+@pytest.fixture
+def run(run_copy: Path) -> Any:
+    return px.load(run_copy)
+
+
+def test_import_takes_no_time_and_no_torch() -> None:
+    code = (
+        "import sys, time; t = time.perf_counter(); import posenc; s = time.perf_counter() - t; dir(posenc)\n"
+    )
+    code += "print(s, *({'torch', 'numpy', 'hydra', 'pandas', 'scipy', 'rich'} & {*sys.modules}))"
+    found = []
+    for _ in range(5):
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=tiny.environment()
+        )
+        seconds, *heavy = done.stdout.split()
+        assert not heavy
+        found.append(float(seconds))
+    assert statistics.median(found) < 0.15
+    assert {*px.__all__} <= {*dir(px)} and all(getattr(px, name) for name in px.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'lode'"):
+        px.lode  # noqa: B018
+
+
+def test_a_run_by_path_name_and_hash(run_copy: Path) -> None:
+    digest = run_copy.name.rpartition("-")[2]
+    for name in (run_copy, str(run_copy), run_copy.name, digest, run_copy / "."):
+        found = px.load(name)
+        assert found.path.resolve() == run_copy.resolve() and found.state == "finished"
+    assert found.config["context_length"] == found.train_length == 16
+    assert {record["protocol"] for record in found.records} >= {"fixed-target", "nonoverlapping"}
+    assert found.tokenizer.decode(found.tokenizer.encode("läuft\n")) == "läuft\n"
+
+
+def test_damaged_weights_are_not_loaded(run_copy: Path) -> None:
+    (weights,) = run_copy.glob("checkpoints/*/model.safetensors")
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    run = px.load(run_copy)  # settings and records need no weights
+    assert run.records
+    with pytest.raises(px.RunError, match="differs from its sha256"):
+        _ = run.model
+
+
+def test_losses_of_a_text_are_those_of_the_records(run: Any) -> None:
+    """Of every target of fixed-target at 4x: the windows' texts, read by hand."""
+    store = prepare(run.config["data"], {"name": "bytes"})
+    windows = [16, 32, 64]
+    plan = fixed_target.plan(EvalRequest(store, "test", windows, 16, 0.25, 400, 4))
+    stops = store.splits["test"].starts[plan.documents] + plan.ends
+    texts = [bytes(store.tokens[stop - 65 : stop]).decode() for stop in stops]
+    found = np.mean([run.nll(text)[-plan.block :] for text in texts])
+    (record,) = (r for r in run.records if r["protocol"] == "fixed-target" and r["window"] == 64)
+    assert found == pytest.approx(record["nats"], abs=1e-6)
+
+
+@pytest.mark.parametrize("context", [None, 1, 16, 40, 10_000])
+def test_a_context_crops_every_token(run: Any, context: int | None) -> None:
+    ids = torch.tensor(run.tokenizer.encode(TEXT))
+    found, most = run.nll(TEXT, context), context or len(ids)
+    assert found.shape == (len(ids) - 1,) and found.dtype == np.float64
+    for i in (1, 2, 16, 17, 39, 41, len(ids) - 1):
+        given = ids[max(0, i - most) : i][None]
+        with torch.no_grad():
+            want = -run.model(given)[0, -1].log_softmax(-1)[ids[i]]  # positions by default
+        assert found[i - 1] == pytest.approx(float(want), abs=1e-5)
+
+
+def test_a_continuation(run: Any) -> None:
+    assert run.generate(TEXT, tokens=20, seed=1) == run.generate(TEXT, tokens=20, seed=1)
+    assert run.generate(TEXT, tokens=20, seed=1) != run.generate(TEXT, tokens=20, seed=2)
+    ids = run.tokenizer.encode(TEXT)
+    for context in (16, None):
+        said = list(ids)
+        for _ in range(12):
+            given = torch.tensor([said if context is None else said[-context:]])
+            said.append(int(run.model(given)[0, -1].argmax()))
+        want = run.tokenizer.decode(said[len(ids) :])
+        assert run.generate(TEXT, context, tokens=12, temperature=0) == want
+
+
+def test_train_is_the_command(run_copy: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same settings are the same run, found finished; other ones are trained."""
+    before = (run_copy / "results.json").stat().st_mtime_ns
+    assert px.train(encoding="rope", **settings(corpus)).path.resolve() == run_copy.resolve()
+    assert "already finished" in capsys.readouterr().err
+    assert (run_copy / "results.json").stat().st_mtime_ns == before
+    other = px.train(encoding="alibi", **settings(corpus))
+    assert other.state == "finished" and other.name.startswith("alibi-")
+    assert len(px.load_runs()) == 2 and len(px.load_runs(where=["encoding=alibi"])) == 1
+
+
+def test_extensions_stay_out_of_the_frame_unless_asked_for(run: Any) -> None:
+    again = px.evaluate(run, extend="yarn", eval={"protocols": ["fixed-target"]})
+    assert len(again.records) == len(run.records) + 3
+    runs = px.load_runs("runs")
+    frame = runs.to_frame()
+    assert frame["extend"].isna().all() and set(frame["protocol"]) == {"fixed-target"}
+    pivot = frame.pivot_table(index="encoding", columns="multiple", values="loss_nats")
+    plain = {r["multiple"]: r["nats"] for r in run.records if r["protocol"] == "fixed-target"}
+    assert pivot.loc["rope"].to_dict() == pytest.approx(plain)
+    every = runs.to_frame(extended=True, protocol="all")
+    assert set(every["extend"].dropna()) == {"yarn"}
+    assert set(every["protocol"]) == {"fixed-target", "nonoverlapping", "positions"}
+    for per, column in (("cell", "seeds"), ("document", "document"), ("seed", "seed")):
+        table = runs.to_frame(per)
+        assert column in table and table["extend"].isna().all() and len(table)
+    documents = runs.to_frame("document").query("multiple == 4")
+    sums = (documents["loss_nats"] * documents["targets"]).sum() / documents["targets"].sum()
+    assert sums == pytest.approx(plain[4])
+
+
+def test_the_comparison_is_the_commands(run: Any, posenc: Posenc, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    runs = run.runs()
+    assert str(runs.compare()) == posenc("compare").out.rstrip()
+    assert runs.compare(protocol="nonoverlapping").text("csv").startswith("protocol,")
+    assert [c.multiple for c in runs.compare(columns=[1, "4x"], rows="rope").tables[0].columns] == [1, 4]
+
+
+def test_a_plot_shows_and_saves_itself(run: Any, tmp_path: Path) -> None:
+    plot = run.runs().plot("change", width=3.3)
+    data, size = plot._repr_png_()
+    assert data.startswith(b"\x89PNG") and size == {"width": 330}
+    assert plot.save(tmp_path / "a.png").read_bytes() == data
+    assert b"<svg" in plot.save(tmp_path / "a.svg").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda run: px.load("nowhere"), "run=nowhere: there is no such folder"),
+        (lambda run: px.train(encoding="ropee"), "did you mean: rope"),
+        (lambda run: px.train(encodingg="rope"), "encodingg=rope: there is no such setting"),
+        (lambda run: px.train(train={"lr": "fast"}), "allowed: a number"),
+        (lambda run: px.train(train={"tokens": "6e6"}), "train.tokens=6e6: wrong type"),
+        (lambda run: px.train(seed=object()), "cannot be a setting"),
+        (lambda run: px.train(encoding=["rope", "alibi"]), "takes one choice"),
+        (lambda run: px.evaluate(run, extend="yarnn"), "did you mean: yarn"),
+        (lambda run: px.evaluate(run, seed=1), "is the run's own"),
+        (lambda run: run.nll("x"), "no second token"),
+        (lambda run: run.nll("xyz", context=0), "context=0: too small"),
+        (lambda run: run.generate(""), "prompt: is empty"),
+        (lambda run: run.generate("x", temperature=-1.0), "temperature=-1.0: out of range"),
+        (lambda run: px.load_runs("nowhere"), "no such run directory"),
+        (lambda run: run.runs().to_frame("run"), "allowed: cell, seed, document"),
+        (lambda run: run.runs().compare(sorted="8x"), "sorted: there is no such option"),
+        (lambda run: run.runs().plot("contexts"), "did you mean: context"),
+    ],
+)
+def test_wrong_input_raises(run: Any, call: Callable[[Any], object], words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        call(run)
+    assert words in str(caught.value) and caught.value.exit_code == 2
+
+
+def test_an_encoding_that_ends(place: Path, corpus: Path) -> None:
+    """beyond=truncate sees its T tokens, beyond=refuse none more."""
+    for beyond in ("truncate", "refuse"):
+        run = px.train(encoding="learned", **{"encoding.beyond": beyond}, **settings(corpus))
+        if beyond == "truncate":
+            assert np.array_equal(run.nll(TEXT), run.nll(TEXT, context=16))
+        else:
+            with pytest.raises(UserError, match="up to 16 tokens"):
+                run.nll(TEXT)
