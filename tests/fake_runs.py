@@ -13,7 +13,7 @@ import yaml
 from posenc.core.atomic_files import write_json_atomic
 from posenc.results import load_runs
 from posenc.results.comparison import CompareRequest, Comparison, Row, compare_runs
-from posenc.results.schema import Curve, Record, make_record
+from posenc.results.schema import Curve, Recall, Record, make_record
 from posenc.results.store import assemble_results, write_record
 
 T = 64
@@ -69,6 +69,29 @@ def curve(
 def positions(**changes: Any) -> Record:
     """The record of a curve over positions."""
     return record(8 * T, 1.5, protocol="positions", curve=curve(**changes))
+
+
+def recall_records(found: dict[int, int], windows: int = 100) -> list[Record]:
+    """Records of windows T/2 to 8T: `found` has the values found of 100 by distance in tokens.
+
+    Four pairs as in training; at half of T also one and 16, of which 50 and 10 are found.
+    """
+    made = []
+    for window in (T // 2, T, 2 * T, 4 * T, 8 * T):
+        lines = [(distance, 4, count) for distance, count in found.items() if distance < window]
+        lines += [(T // 2, 1, 50), (T // 2, 16, 10)] if window >= T else [(8, 1, 50)]
+        distance, pairs, correct = map(list, zip(*lines, strict=True))
+        recall: Recall = {
+            "distance": distance,
+            "pairs": pairs,
+            "windows": [windows] * len(lines),
+            "correct": correct,
+            "nats": [4.16 * (1 - count / windows) for count in correct],
+        }
+        unit = "nats per value (chance 4.16)"
+        changes = {"protocol": "recall", "unit": unit, "targets_hash": "c" * 16, "bytes": [0] * DOCUMENTS}
+        made.append(record(window, 2.0, recall=recall, **changes))
+    return made
 
 
 def write_run(

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from posenc.config.checks import LONGEST_CONTEXT, check_model, whole
+from posenc.config.checks import check_model
 from posenc.config.compose import ComposedJob, compose_jobs, own_overrides
 from posenc.config.overrides import CommandLine, key_of, refuse_others
 from posenc.core.console import shown
@@ -78,15 +78,12 @@ def prepare(job: ComposedJob) -> tuple[dict[str, Any], Subject]:
     """Return the resolved settings of a job and its subject, built once. Raises UserError."""
     chosen = {key_of(override).partition(".")[0] for override in job.overrides}
     shape = check_model(job.settings["model"]) if "model" in chosen else SMALL
-    length = SHORT
-    given = whole("context_length", job.settings["context_length"], least=2, most=LONGEST_CONTEXT)
-    if "context_length" in chosen:
-        length = given
-        if length < SHORTEST:
-            problem = "too short for the laws: a mean over so few tokens is luck"
-            raise UserError("context_length", length, problem, allowed=f"from {SHORTEST}")
-    seed = whole("seed", job.settings["seed"], least=0)
-    settings = {**resolve_parts(job.settings, length), "seed": seed}
+    if "context_length" not in chosen:
+        job.settings["context_length"] = SHORT
+    settings = resolve_parts(job.settings)
+    if (length := settings["context_length"]) < SHORTEST:
+        problem = "too short for the laws: a mean over so few tokens is luck"
+        raise UserError("context_length", length, problem, allowed=f"from {SHORTEST}")
     subject = subject_of(settings, shape)
     subject.build(0)
     return {**settings, "model": asdict(shape)}, subject

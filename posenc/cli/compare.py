@@ -21,6 +21,7 @@ from posenc.results.cells import PROBES
 from posenc.results.comparison import ALL, CompareRequest, Comparison, compare_runs, protocols_of
 from posenc.results.frame import documents_table, seeds_table
 from posenc.results.load import Run, load_runs
+from posenc.results.recall import PROTOCOL as RECALL
 from posenc.results.schema import HEADLINE, REFERENCE_PROTOCOL
 from posenc.results.selection import only, parse_multiple
 from posenc.results.settings import where
@@ -59,7 +60,9 @@ def run_compare(
         return
     _check(request, output)
     everything = request.protocol == ALL or output.plot or output.html or output.against or output.per
-    protocols = None if everything else {request.protocol, HEADLINE, "positions", REFERENCE_PROTOCOL, *PROBES}
+    protocols = (
+        None if everything else {request.protocol, HEADLINE, "positions", REFERENCE_PROTOCOL, RECALL, *PROBES}
+    )
     runs = load_runs(paths, protocols)
     gc.freeze()  # thousands of records that stay: searching them for cycles again and again takes seconds
     if conditions:

@@ -60,7 +60,7 @@ def prepare_and_print(line: CommandLine) -> None:
 
 
 def _settings(line: CommandLine) -> dict[str, Any]:
-    from posenc.config.checks import LONGEST_CONTEXT, whole  # imports torch
+    from posenc.config.checks import check_length  # imports torch
     from posenc.config.compose import compose_jobs
 
     refuse_others(line, READ, "is nothing that the corpus depends on")
@@ -68,10 +68,7 @@ def _settings(line: CommandLine) -> dict[str, Any]:
         hint = "--config-dir is taken"
         raise UserError("data", None, "takes one corpus at a time, and no -m", hint=hint)
     settings = compose_jobs("train", line).jobs[0].settings
-    return {
-        **settings,
-        "context_length": whole("context_length", settings["context_length"], least=2, most=LONGEST_CONTEXT),
-    }
+    return {**settings, "context_length": check_length(settings["context_length"])}
 
 
 def _fits(facts: CorpusFacts, asked: int) -> list[dict[str, int]]:

@@ -6,7 +6,7 @@ import sys
 import textwrap
 from typing import Any
 
-from posenc.config.checks import LONGEST_CONTEXT, check_model, whole
+from posenc.config.checks import check_model
 from posenc.config.compose import ComposedJob, compose_jobs, is_sweep
 from posenc.config.overrides import CommandLine, group_of, key_of, refuse_others
 from posenc.core.atomic_files import write_bytes_atomic
@@ -56,13 +56,11 @@ def picture_of(line: CommandLine) -> Picture:
         return _of_run(line)
     refuse_others(line, DRAWN, "is nothing that the picture shows (of a run: run=DIR extend=NAME)")
     job = _only_job("train", line, "draws one encoding at a time")
-    length = whole("context_length", job.settings["context_length"], least=2, most=LONGEST_CONTEXT)
-    seed = whole("seed", job.settings["seed"], least=0)
-    settings = {**resolve_parts(job.settings, length), "seed": seed}
+    settings = resolve_parts(job.settings)
     model = build_model(settings, check_model(job.settings["model"]), VOCABULARY)
     chosen = [o for o in job.overrides if group_of(key_of(o)) in IN_TITLE and key_of(o) != "encoding"]
     if [*model.encoding.parameters(), *model.options.parameters()]:
-        chosen.append(f"initial values, seed {seed}")
+        chosen.append(f"initial values, seed {settings['seed']}")
     return _picture(model, settings, chosen)
 
 

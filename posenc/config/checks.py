@@ -88,14 +88,9 @@ def one_of(key: str, value: str, choices: Iterable[str]) -> str:
     return value
 
 
-def check_batch_tokens(value: object, context_length: int) -> int:
-    """Tokens in one update: a window at least. Raises UserError."""
-    batch_tokens = whole("train.batch_tokens", value, least=1, most=LARGEST_BATCH)
-    if batch_tokens < context_length:
-        problem = f"holds no window of context_length={context_length}"
-        allowed = f"a whole number from {context_length}"
-        raise UserError("train.batch_tokens", batch_tokens, problem, allowed=allowed)
-    return batch_tokens
+def check_length(value: object) -> int:
+    """`context_length`. Raises UserError."""
+    return whole("context_length", value, least=2, most=LONGEST_CONTEXT)
 
 
 def check_model(model: dict[str, Any]) -> ModelShape:

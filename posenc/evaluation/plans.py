@@ -107,8 +107,8 @@ class Spans:
 
     def tokens(self, window: int) -> int:
         """Count the tokens that go through the model at this window."""
-        count = len(self.documents) * self.span
-        return count if self.stride is None else count // self.stride * window
+        each = self.span if self.stride is None else -(-self.span // self.stride) * window
+        return len(self.documents) * each
 
 
 def plan_spans(request: EvalRequest) -> Spans:

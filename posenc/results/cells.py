@@ -13,6 +13,7 @@ from typing import Any
 from posenc.results.headroom import Recovered
 from posenc.results.load import Run
 from posenc.results.ranking import CONFIDENCE, EFFECTIVE, REFERENCE, SAME_WORD, Versus, interval_of, verdict
+from posenc.results.recall import RowRecall
 from posenc.results.schema import (
     BREAK,
     HEADLINE,
@@ -134,6 +135,7 @@ class Row:
     curve: CurveSummary | None = None  # of the protocol `positions`
     recovered: Recovered | None = None  # where the same encoding was trained at longer windows, too
     probes: list[Cell] = field(default_factory=list)  # in the order of the comparison's
+    recall: RowRecall | None = None  # of the protocol `recall`
     # not in JSON:
     members: list[Selected] = field(default_factory=list, repr=False)
     settings: dict[str, str] = field(default_factory=dict)
@@ -411,17 +413,22 @@ def _curve_record(member: Selected, extend: str | None) -> Record | None:
     return cells[max(cells)] if cells else None
 
 
-def add_probes(rows: Sequence[Row], runs: Sequence[Run], protocol: str) -> list[ProbeColumn]:
-    """Return the probes beside the headline protocol; give each row its cells of them.
+def beside(rows: Sequence[Row], runs: Sequence[Run], protocol: str) -> list[list[Selected]]:
+    """Return for each run of each row its records of another protocol.
 
     Of the checkpoint whose loss is shown: a probe of another one is of another model.
     """
-    found = []
     every = {id(member.run): member for row in rows for member in row.members}
     steps = {key: one.records[0]["checkpoint_step"] for key, one in every.items() if one.cells}
+    there = {id(one.run): one for one in select(runs, protocol, steps)}
+    return [[there.get(id(m.run), Selected(m.run)) for m in row.members] for row in rows]
+
+
+def add_probes(rows: Sequence[Row], runs: Sequence[Run], protocol: str) -> list[ProbeColumn]:
+    """Return the probes beside the headline protocol; give each row its cells of them."""
+    found = []
     for name in PROBES if protocol == HEADLINE else ():
-        there = {id(one.run): one for one in select(runs, name, steps) if id(one.run) in every}
-        members = [[there.get(id(m.run), Selected(m.run)) for m in row.members] for row in rows]
+        members = beside(rows, runs, name)
         windows = [
             {window for member in some for window in member.cells.get(row.extension, ())}
             for row, some in zip(rows, members, strict=True)
@@ -430,14 +437,11 @@ def add_probes(rows: Sequence[Row], runs: Sequence[Run], protocol: str) -> list[
         if not windows:
             continue
         longest = max(set.intersection(*windows) or set.union(*windows))
-        cells = [
-            make_cell(replace(row, members=some), longest, "nats")
-            for row, some in zip(rows, members, strict=True)
-        ]
-        for row, cell in zip(rows, cells, strict=True):
-            row.probes.append(cell)
-        window = single(cell.window for cell in cells if cell.window is not None)
-        unit = single(record["unit"] for one in there.values() for record in one.records) or UNIT
+        for row, some in zip(rows, members, strict=True):
+            row.probes.append(make_cell(replace(row, members=some), longest, "nats"))
+        window = single(at for row in rows if (at := row.probes[-1].window) is not None)
+        records = [record for some in members for one in some for record in one.records]
+        unit = single(record["unit"] for record in records) or UNIT
         found.append(ProbeColumn(name, longest, window, unit))
     return found
 

@@ -20,6 +20,7 @@ from posenc.results.cells import Column, ProbeColumn, Row
 from posenc.results.headroom import long_trained, recovered_of
 from posenc.results.load import Run
 from posenc.results.ranking import COLLAPSED, CONFIDENCE, SAME, compare_with
+from posenc.results.recall import LEVEL, PROTOCOL, RecallColumns, check_level, recall_of_rows
 from posenc.results.rows import CODE, group_runs, shown_of
 from posenc.results.schema import (
     HEADLINE,
@@ -51,6 +52,7 @@ class CompareRequest:
     sort: str | None = None  # name, 8x (the loss there), change or change@8x; `-` in front reverses it
     baseline: str | None = None  # the row that is subtracted from the others
     allow_mixed: bool = False  # one table of all runs, labelled by what differs, not ranked across it
+    recall_level: float = LEVEL  # per cent within T: a row below it did not learn
 
 
 @dataclass
@@ -61,6 +63,7 @@ class Comparison:
     columns: list[Column]
     probes: list[ProbeColumn]
     rows: list[Row]
+    recall: RecallColumns | None = None  # of the protocol `recall`; null where no row has it
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; perplexities may still be infinite."""
@@ -95,12 +98,13 @@ def compare_runs(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -> l
     W = T on the same targets (for an extension: against the crop line). What is not shown is not ranked.
     `header["group"]` says what tells a table from the others. Raises UserError for what no table has.
     """
+    check_level(request.recall_level)
     parts = _prepare(_parts(runs, request), request)
     every = [_columns(part) for part in parts]
     chosen = _choose_columns(every, request.columns)
     baselines = _where_it_fits(request.baseline, parts, _find_baseline)
     found = [
-        _compare(part, columns, [one.multiple for one in measured], baseline)
+        _compare(part, columns, [one.multiple for one in measured], baseline, request.recall_level)
         for part, columns, measured, baseline in zip(parts, chosen, every, baselines, strict=True)
     ]
     for protocol in {part.protocol: part for part in parts}:
@@ -193,7 +197,7 @@ def _where_it_fits(asked: str | None, tables: Sequence[Any], choose: Callable[[A
 
 
 def _compare(
-    part: _Part, columns: list[Column], multiples: Sequence[float], baseline: int | None
+    part: _Part, columns: list[Column], multiples: Sequence[float], baseline: int | None, level: float
 ) -> Comparison:
     """Compare the rows of one table. `multiples` are those of all columns, shown or not."""
     rows, metric, curves = part.rows, part.metric, numbers.has_curves(part.selected)
@@ -211,7 +215,11 @@ def _compare(
             row.curve = numbers.summarise_curves(row)
             continue
         row.cells = [numbers.make_cell(row, one.multiple, metric) for one in columns]
-        if part.protocol not in (*numbers.PROBES, INFLATED):  # of these, the loss says nothing of context
+        if part.protocol not in (
+            *numbers.PROBES,
+            INFLATED,
+            PROTOCOL,
+        ):  # of these, the loss says nothing of context
             if row.undertrained is None:
                 row.effective_context = numbers.effective_context(row, multiples)
             row.uses_context = numbers.uses_context(row, metric)
@@ -221,7 +229,14 @@ def _compare(
     probes = numbers.add_probes(rows, part.runs, part.protocol)
     header = _header(part)
     header["baseline"] = None if baseline is None else rows[baseline].full_label
-    return Comparison(header, columns, probes, rows)
+    recall = None
+    if part.protocol in (HEADLINE, PROTOCOL):
+        hidden = {*multiples} - {one.multiple for one in columns}
+        members = zip(numbers.beside(rows, part.runs, PROTOCOL), [row.extension for row in rows], strict=True)
+        recall, every = recall_of_rows(list(members), level, hidden)
+        for row, own in zip(rows, every, strict=True):
+            row.recall = own
+    return Comparison(header, columns, probes, rows, recall)
 
 
 def _notes(row: Row) -> list[str]:
@@ -378,6 +393,8 @@ def _ordered(comparison: Comparison, order: str) -> list[Row]:
     reverse, key = order.startswith("-"), order.removeprefix("-")
     if key == "name":
         return sorted(rows, key=lambda row: row.label, reverse=reverse)
+    if key == PROTOCOL and comparison.recall is not None:
+        return sorted(rows, key=lambda row: _recall_place(row, reverse))
     multiples = [column.multiple for column in comparison.columns]
     found = re.fullmatch(r"(change(?:@(?=\d))?)?(?:(\d+\.?\d*|\.\d+)x?)?", key)
     at = len(multiples) - 1  # the longest
@@ -386,6 +403,7 @@ def _ordered(comparison: Comparison, order: str) -> list[Row]:
     if not key or found is None or (at < 0 and multiples):
         lengths = [f"{one:g}x" for one in multiples]
         allowed = ["name", *lengths, "change", *(f"change@{one}" for one in lengths)]
+        allowed += [] if comparison.recall is None else [PROTOCOL]
         raise UserError("--sort", order, "cannot sort by this", allowed=allowed)
 
     def place(row: Row) -> tuple[bool, float]:
@@ -394,3 +412,10 @@ def _ordered(comparison: Comparison, order: str) -> list[Row]:
         return value is None, 0.0 if value is None else -value if reverse else value
 
     return sorted(rows, key=place)
+
+
+def _recall_place(row: Row, reverse: bool) -> tuple[bool, float]:
+    """Return the sort key of the recall in the longest window; what did not learn is last."""
+    cells = row.recall.beyond if row.recall and row.recall.learned else []
+    value = cells[-1].accuracy if cells and cells[-1] else None
+    return value is None, 0.0 if value is None else -value if reverse else value

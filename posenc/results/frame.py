@@ -15,6 +15,7 @@ from posenc.results.cells import Cell, Row, make_bin_cell, make_cell
 from posenc.results.comparison import EVERYTHING, CompareRequest, Comparison, compare_runs
 from posenc.results.load import Run
 from posenc.results.ranking import Versus
+from posenc.results.recall import PROTOCOL, RecallCell
 from posenc.results.schema import Record
 from posenc.results.selection import Selected
 
@@ -92,6 +93,8 @@ def _cells(comparison: Comparison, row: Row) -> Iterator[Line]:
         yield head | {"note": "; ".join(row.notes)}
     for probe, probed in zip(comparison.probes, row.probes, strict=True):
         yield head | {"protocol": probe.name} | _cell(probed, "nats")
+    for one in row.recall.grid if row.recall else ():
+        yield head | {"protocol": PROTOCOL} | _recall(one)
 
 
 def _cell(cell: Cell, metric: str) -> Line:
@@ -104,6 +107,12 @@ def _cell(cell: Cell, metric: str) -> Line:
     line["verdict"] = cell.verdict
     line |= _versus("best", cell.versus_best, metric) | _versus("baseline", cell.versus_baseline, metric)
     return line | {"targets": cell.targets, "documents": cell.documents, "note": cell.note}
+
+
+def _recall(cell: RecallCell) -> Line:
+    line: Line = {"multiple": cell.multiple, "window": cell.window, "seeds": cell.seeds}
+    line |= {"distance": cell.distance, "pairs": cell.pairs, "windows": cell.windows}
+    return line | {"recall": cell.accuracy, "recall_sd": cell.spread, **_ends("recall", cell.ci95)}
 
 
 def _versus(name: str, versus: Versus | None, metric: str) -> Line:

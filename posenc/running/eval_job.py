@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,20 +18,17 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from posenc.config.checks import (
-    LONGEST_CONTEXT,
     check_evaluation,
     check_model,
     check_name,
     check_positions_reach,
     default_evaluation,
-    whole,
 )
 from posenc.core.console import say
 from posenc.core.errors import RunError, UserError
 from posenc.core.paths import expanded
 from posenc.data import (
     absolute_data,
-    check_lengths,
     check_plant,
     check_tokenizer,
     inspect,
@@ -44,7 +43,7 @@ from posenc.results.load import load_run
 from posenc.results.settings import as_text
 from posenc.running import run_directory as folder
 from posenc.running.build import build_decoder, build_model, code_of, resolve_parts, run_facts
-from posenc.running.measure import Job, Outcome, byte_store, measure, request_of, tracker_of
+from posenc.running.measure import Job, Outcome, measure, request_of, tokenised, tracker_of
 from posenc.running.run_directory import is_held, locked
 from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.tracking import check_tracking
@@ -72,15 +71,18 @@ def stored_run(run: str, plugins: list[str]) -> StoredRun:
     if loaded.config is None:
         raise UserError("run", run, loaded.problem or "config.yaml cannot be read")
     settings = {**loaded.config, "plugins": plugins}
-    try:
-        whole("seed", settings["seed"], least=0)
+    with _plain(run):
         shape = check_model(settings["model"])
-        settings.update(_parts_of(settings, loaded.config.get("plugins")))
+        try:
+            settings.update(resolve_parts(settings))
+        except UserError as error:  # plug-ins that it names are told the user, never imported
+            if error.key == "encoding" and not plugins and (own := loaded.config.get("plugins")):
+                named = as_text(own).replace('"', "").replace(" ", "")
+                error.hint = f"it was trained with plugins={named}: if you trust that code, say so here too"
+            raise
         with torch.device("meta"):
             outline = build_decoder(settings, shape, vocab_size=2)
         source = code_of(settings, outline)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise _not_ours(run, error) from error
     checkpoint = newest_checkpoint(directory / "checkpoints")
     if checkpoint is None:
         raise UserError("run", run, "has no checkpoint yet; train it first")
@@ -90,6 +92,15 @@ def stored_run(run: str, plugins: list[str]) -> StoredRun:
         hint = "its weights mean nothing to the changed one; train it again"
         raise UserError("run", run, problem, hint=hint)
     return StoredRun(directory, settings, shape, outline, checkpoint)
+
+
+@contextmanager
+def _plain(run: str) -> Iterator[None]:
+    """Turn what a stranger's config.yaml makes our own code raise into a UserError."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError("run", run, f"its config.yaml is not one of posenc's ({error!r})") from error
 
 
 def load_model(stored: StoredRun) -> Decoder:
@@ -136,64 +147,39 @@ def directory_of(run: str) -> Path:
     return directory
 
 
-def _not_ours(run: str, error: Exception) -> UserError:
-    return UserError("run", run, f"its config.yaml is not one of posenc's ({error!r})")
-
-
-def _parts_of(settings: dict[str, Any], plugins: object) -> dict[str, Any]:
-    """Return what the run is made of, resolved. Plug-ins that it names are told the user, never imported."""
-    length = whole("context_length", settings["context_length"], least=2, most=LONGEST_CONTEXT)
-    try:
-        return resolve_parts(settings, length)
-    except UserError as error:
-        if error.key != "encoding" or settings["plugins"] or not plugins:
-            raise
-        named = as_text(plugins).replace('"', "").replace(" ", "")
-        hint = f"it was trained with plugins={named}: if you trust that code, say so here too"
-        raise UserError(error.key, error.value, error.problem, hint=hint) from error
-
-
 def eval_job(settings: dict[str, Any]) -> Job:
     """Return the validated job of composed `eval` settings. Raises UserError; RunError for damaged files."""
     stored = stored_run(str(settings["run"]), settings["plugins"])
     trained, checkpoint = stored.settings, stored.checkpoint
-    try:
+    length = trained["context_length"]
+    with _plain(settings["run"]):
         check_name("experiment_name", trained["experiment_name"])
         asked = {key: value for key, value in settings["eval"].items() if value is not None}
-        # a run from before a setting existed has its default
-        usual = {**default_evaluation(), **trained["eval"]}
         grid = {key: value for key, value in asked.pop("recall").items() if value is not None}
-        evaluation = check_evaluation(
-            {**usual, **asked, "recall": {**usual["recall"], **grid}},
-            trained["context_length"],
-            settings["extend"],
-        )
-        check_plant(trained["data"].get("plant"), trained["context_length"])
+        usual = {**default_evaluation(), **trained["eval"]}  # of a setting that the run is older than
+        recall = {"recall": {**usual["recall"], **grid}}
+        evaluation = check_evaluation({**usual, **asked, **recall}, length, settings["extend"])
+        check_plant(trained["data"].get("plant"), length)
         data = absolute_data(settings["data"] or trained["data"])
         check_tokenizer(trained["tokenizer"])
         precision = trained["train"]["precision"]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise _not_ours(settings["run"], error) from error
-    check_positions_reach(stored.outline, max(evaluation.windows))
-    build_extension(evaluation.extend, stored.outline)  # refused now, if it does not apply
-    if evaluation.tune and max(evaluation.windows) <= trained["context_length"]:
-        raise UserError("extend.tune", True, "there is no length beyond context_length to choose by")
     if precision not in ("fp32", "bf16"):
         raise UserError("run", settings["run"], f"its precision {precision!r} is not one of posenc's")
+    longest = max(evaluation.windows)
+    check_positions_reach(stored.outline, longest)
+    build_extension(evaluation.extend, stored.outline)  # refused now, if it does not apply
+    if evaluation.tune and longest <= length:
+        raise UserError("extend.tune", True, "there is no length beyond context_length to choose by")
     check_tracking(settings["tracking"])
-    device = resolve_device(settings["device"])
     definition = checkpoint.path / "tokenizer.json"
     tokenizer = stored_tokenizer(definition) if definition.is_file() else trained["tokenizer"]
-    longest = max(evaluation.windows)
     for split in evaluation.splits:
         facts = inspect(data, tokenizer, split=split, needed_tokens=longest + 1, context_length=None)
-    if settings["data"] is None and facts.fingerprint != checkpoint.state.get("fingerprint"):
-        raise UserError(
-            "data",
-            facts.name,
-            "its text is not what this run was trained on any more (another fingerprint)",
-            hint=f"to measure on it all the same say data={facts.name}",
-        )
+    own_text = facts.fingerprint == checkpoint.state.get("fingerprint")
+    if settings["data"] is None and not own_text:
+        problem = "its text is not what this run was trained on any more (another fingerprint)"
+        hint = f"to measure on it all the same say data={facts.name}"
+        raise UserError("data", facts.name, problem, hint=hint)
     return Job(
         directory=stored.directory,
         settings=trained,
@@ -203,8 +189,9 @@ def eval_job(settings: dict[str, Any]) -> Job:
         tracking=settings["tracking"],
         facts=facts,
         shape=stored.shape,
-        device=device,
+        device=resolve_device(settings["device"]),
         evaluation=evaluation,
+        own_text=own_text,
     )
 
 
@@ -225,50 +212,32 @@ def run_eval(job: Job) -> Outcome:
             return Outcome(stop.exit_code)
 
 
-def _checked_checkpoint(job: Job, vocab_size: int) -> tuple[str, int, dict[str, Any]]:
-    """Return folder, step and state of the newest checkpoint, its shapes checked. Raises RunError."""
-    checkpoint = newest_checkpoint(job.directory / "checkpoints")  # a running training may have moved on
-    if checkpoint is None:
+def _checkpoint(job: Job, vocab_size: int) -> Checkpoint:
+    """Return the newest checkpoint, its shapes checked. Raises RunError."""
+    found = newest_checkpoint(job.directory / "checkpoints")  # a running training may have moved on
+    if found is None:
         raise RunError(f"the checkpoints of {job.directory} are gone")
     with torch.device("meta"):  # before anything of a stranger's size is allocated
-        check_weights(checkpoint.path, build_decoder(job.settings, job.shape, vocab_size))
-    return str(checkpoint.path), checkpoint.step, checkpoint.state
+        check_weights(found.path, build_decoder(job.settings, job.shape, vocab_size))
+    return found
 
 
 def _run(job: Job, stop: StopFlag) -> Outcome:
-    trained, group = job.settings, current()
-    store = group.in_turn(lambda: prepare(job.data, job.tokenizer, facts=job.facts))
-    longest = max(job.evaluation.windows)
-    for split in job.evaluation.splits:
-        check_lengths(store, split=split, needed_tokens=longest + 1, context_length=None)
+    trained, group, corpus = job.settings, current(), tokenised(job)
     with locked(job.directory, "evaluation"):
         stop.guard()
-        size = vocabulary(trained["data"].get("plant"), store)
-        path, step, state = group.first(lambda: _checked_checkpoint(job, size))
+        size = vocabulary(trained["data"].get("plant"), corpus[0])
+        checkpoint = group.first(lambda: _checkpoint(job, size))
         model = build_model(trained, job.shape, size)
         if group.is_first:
-            load_weights(Path(path), model)
-        own = job.facts.fingerprint == state.get("fingerprint")
-        trained_bytes = byte_store(job, store) if own else None
-        with stop.at_once():
-            records = group.first(
-                lambda: measure(job, model, store, step=step, stop=stop, trained_bytes=trained_bytes)
-            )
-        facts = run_facts(
-            job,
-            model,
-            fingerprint=state["fingerprint"],
-            tokens=int(state["tokens"]),
-            steps=step,
-            seconds=float(state["seconds"]),
-            final_loss=state["final_loss"],
-            peak_memory_bytes=None,  # this process did not train it
-        )
-        folder.put_together(job.directory, facts, newer=False)
+            load_weights(checkpoint.path, model)
+        # this process did not train it, so its peak is unknown
+        facts = run_facts(job, model, checkpoint.state, checkpoint.step, peak_memory_bytes=None)
+        records = measure(job, model, corpus, facts, stop, newer=False)
     if job.tracking["name"] != "none" and is_held(job.directory, "run"):  # which sends all at its end
         say("this run is being trained: its own process tells the tracker of these numbers")
         return Outcome(0, records)
     tracker = tracker_of(job, trained["experiment_name"])
-    tracker.evaluation(folder.records_at(job.directory, step))
+    tracker.evaluation(folder.records_at(job.directory, checkpoint.step))
     tracker.finish("finished")
     return Outcome(0, records)

@@ -12,7 +12,7 @@ import torch
 
 from posenc.config.checks import EvalPlan
 from posenc.core.console import say, shown
-from posenc.data import CorpusFacts, TokenStore, prepare
+from posenc.data import CorpusFacts, TokenStore, check_lengths, prepare
 from posenc.evaluation import fixed_target, trigram
 from posenc.evaluation.evaluate import evaluate, plan_cells
 from posenc.evaluation.extensions import build_extension
@@ -21,8 +21,9 @@ from posenc.evaluation.plans import EvalRequest
 from posenc.evaluation.tune import candidates, tune
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.load import spoken_name
-from posenc.results.schema import Record, make_record
+from posenc.results.schema import Record, RunFacts, make_record
 from posenc.results.store import find_record, write_record
+from posenc.running.run_directory import put_together
 from posenc.running.signals import StopFlag
 from posenc.tracking import Tracker, build_tracker
 from posenc.training.distributed import current
@@ -50,6 +51,10 @@ class Job:
     shape: ModelShape
     device: torch.device
     evaluation: EvalPlan
+    own_text: bool = True  # the corpus to measure on is the one it is trained on
+
+
+Corpus = tuple[TokenStore, TokenStore | None]  # its tokens, and its bytes where a reference needs them
 
 
 def tracker_of(job: Job, group: str) -> Tracker:
@@ -66,21 +71,40 @@ def tracker_of(job: Job, group: str) -> Tracker:
     )
 
 
-def measure(
-    job: Job,
-    model: Decoder,
-    store: TokenStore,
-    *,
-    step: int,
-    stop: StopFlag,
-    trained_bytes: TokenStore | None,
-) -> list[Record]:
-    """Return the records of every cell of the plan, for a model trained up to `step`.
+def tokenised(job: Job, context_length: int | None = None) -> Corpus:
+    """Return the corpus to measure on, and to train on at `context_length`; UserError if it is too short.
 
-    `trained_bytes`: the corpus it was trained on, as bytes, if that is the one measured; then fixed-target
-    comes with its reference, the loss of a byte trigram. Raises InterruptedRunError once a stop was
+    Its bytes too, before anything is trained: hours later the text may be out of reach, or changed.
+    """
+    group = current()
+    store = group.in_turn(lambda: prepare(job.data, job.tokenizer, facts=job.facts))
+    longest = max(job.evaluation.windows)
+    for split in job.evaluation.splits:
+        check_lengths(store, split=split, needed_tokens=longest + 1, context_length=context_length)
+    if "fixed-target" not in job.evaluation.protocols or not job.own_text:
+        return store, None
+    if store.tokenizer["name"] == "bytes":
+        return store, store
+    return store, group.in_turn(lambda: prepare(job.data, {"name": "bytes"}, facts=job.facts))
+
+
+def measure(
+    job: Job, model: Decoder, corpus: Corpus, facts: RunFacts, stop: StopFlag, *, newer: bool
+) -> list[Record]:
+    """Return the records of every cell of the plan, and put results.json together.
+
+    With the bytes that it was trained on, fixed-target comes with its reference, the loss of a byte trigram.
+    `newer`: these facts win over stored ones of the same step. Raises InterruptedRunError once a stop was
     asked for; finished cells are stored.
     """
+    with stop.at_once():
+        records = current().first(lambda: _cells(job, model, corpus, facts["steps"], stop))
+    put_together(job.directory, facts, newer=newer)
+    return records
+
+
+def _cells(job: Job, model: Decoder, texts: Corpus, step: int, stop: StopFlag) -> list[Record]:
+    store, trained_bytes = texts
     plan, directory, corpus = job.evaluation, job.directory, job.data["name"]
     subject, request = subject_and_request(job, model, store)
     extension = build_extension(plan.extend, model)
@@ -147,18 +171,6 @@ def request_of(job: Job, store: TokenStore) -> EvalRequest:
         base_length=plan.base_length,
         plant=job.data.get("plant"),  # of another corpus none: a model knows the keys of its own
     )
-
-
-def byte_store(job: Job, store: TokenStore) -> TokenStore | None:
-    """Return the same documents with bytes for tokens, if the plan needs them for its reference.
-
-    Made before anything is trained or measured: hours later the text may be out of reach, or changed.
-    """
-    if "fixed-target" not in job.evaluation.protocols:
-        return None
-    if store.tokenizer["name"] == "bytes":
-        return store
-    return current().in_turn(lambda: prepare(job.data, {"name": "bytes"}, facts=job.facts))
 
 
 def _reference(

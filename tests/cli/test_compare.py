@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import tiny
-from fake_runs import T, record, write_run
+from fake_runs import T, recall_records, record, write_run
 
 Posenc = Callable[..., tiny.Result]
 
@@ -59,6 +59,20 @@ def test_metric_protocol_and_how_much_is_shown(posenc: Posenc, sweep: Path) -> N
     assert "verdict\n" in posenc("compare", "--full").out
     rules = posenc("compare", "nowhere", "--explain")
     assert rules.code == 0 and "the crop line" in rules.out
+
+
+def test_recall_is_a_protocol_with_a_level(posenc: Posenc, place: Path) -> None:
+    found = {8: 100, 32: 100, 56: 70, 112: 60}
+    write_run(place / "runs", records=[record(T, 1.0), record(2 * T, 1.1), *recall_records(found)])
+    assert "recall: 90% within T, 60% at 2x" in posenc("compare", "--columns", "1x,2x").out
+    for level, learned in (("90", True), ("90.5", False)):
+        shown = document(posenc, "--protocol", "recall", "--recall-level", level)
+        assert shown["recall"]["level"] == float(level)
+        assert shown["rows"][0]["recall"]["learned"] is learned
+        assert ("Did not learn" in shown["summary"]) is not learned
+    lines = csv_rows(posenc("compare", "--format", "csv").out)
+    (far,) = [x for x in lines if (x["protocol"], x["multiple"], x["distance"]) == ("recall", "2.0", "112")]
+    assert (far["recall"], far["pairs"], far["windows"]) == ("0.6", "4", "100")
 
 
 def test_csv_has_a_line_for_each_cell_seed_or_document(posenc: Posenc, sweep: Path) -> None:
@@ -140,6 +154,7 @@ def test_a_damaged_run_is_named(posenc: Posenc, sweep: Path) -> None:
         ("--format tex", "--format=tex", "latex"),
         ("--protocol slidin", "--protocol=slidin", "eval.protocols=["),
         ("--stride 7 --protocol sliding", "--stride=7", "allowed: 16"),
+        ("--recall-level 200", "--recall-level=200.0", "allowed: 0 to 100"),
         ("--html notes.md", "--html=notes.md", "allowed: .html"),
         ("--plot-kind heatmap", "--plot-kind=heatmap", "--plot FILE"),
         ("--plot a.jpg", "--plot", "png"),

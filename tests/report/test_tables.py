@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_runs import MULTIPLES, T, compared, edit_json, positions, record, write_run
+from fake_runs import MULTIPLES, T, compared, edit_json, positions, recall_records, record, write_run
 from tiny import ROOT
 
 from posenc.core.errors import UserError
@@ -113,6 +113,53 @@ def test_no_width_cuts_a_number(sweep: Path, protocol: str, width: int) -> None:
     full = table(sweep, protocol=protocol, width=width, full=True)
     shown = [i for i, column in enumerate(comparison.columns) if column.shown]
     assert all(f"{row.cells[i].mean:.3f}" in full for row in comparison.rows for i in shown)
+
+
+RECALL = {  # values found of 100 at distances 8, 32, 56, 112, 224 and 448; loss at T, slope past it
+    "alibi": ((3, 2, 1, 2, 1, 0), 1.25, 0.001),
+    "fire": ((100, 100, 100, 97, 96, 92), 1.3, 0.02),
+    "hard_alibi": ((100, 100, 100, 99, 98, 97), 1.3, 0.001),
+    "kerple_log": ((100, 97, 88, 80, 70, 44), 1.25, 0.004),
+    "nope": ((20, 15, 16, 12, 11, 9), 1.6, 0.15),
+    "rope": ((100, 100, 91, 62, 14, 5), 1.2, 0.4),
+}
+
+
+def test_recall_is_beside_the_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six rows are one screen of 80 columns; what did not learn is in brackets and never the best."""
+    for name, (found, loss, slope) in RECALL.items():
+        losses = [record(int(m * T), loss + max(0, m - 1) * slope) for m in MULTIPLES]
+        asked = recall_records(dict(zip((8, 32, 56, 112, 224, 448), found, strict=True)))
+        write_run(tmp_path, name, records=[*losses, *asked])
+    lines = table(tmp_path).splitlines()
+    assert len(lines) <= 24 and max(map(len, lines)) <= 80
+    assert "hard_alibi (97%; tied: fire). Did not learn to recall: alibi and nope." in " ".join(lines)
+    rows = {line.split()[0]: line.split() for line in lines if line}
+    assert rows["encoding"][1:] == ["1x", "(T)", "2x", "8x", "verdict", "recall@T", "@2x", "@4x", "@8x"]
+    assert rows["hard_alibi"][-5:] == ["100", "99", "98", "97", "*"] and rows["fire"][-1] == "~"
+    assert rows["rope"][-5:] == ["collapsed", "97", "62", "14", "5"]
+    assert rows["alibi"][-5:] == ["same", "(2)", "(2)", "(1)", "(0)"]
+    wide = table(tmp_path, width=100)
+    assert " 4x " in wide and "wider terminal" not in wide
+    alone = table(tmp_path, protocol="recall", recall_level=98.0)
+    assert "verdict" not in alone and "hard_alibi (97%; tied: fire)" in alone and "(97)  (62)" in alone
+    assert "No row learned" in table(tmp_path, protocol="recall", rows=["alibi", "nope"])
+    full = " ".join(table(tmp_path, full=True).split())
+    assert "rope 97 [92, 99] 62 [52, 71] 14 [9, 22] 5 [2, 11]" in full
+    assert "fire 0 2x 7x+" in full and "rope 0 1x 1.75x" in full and "nope 0 1x did not learn" in full
+    for rows_, said in (
+        ("rope", "recall: 97% within T, 62% at 2x, 14% at 4x, 5% at 8x; horizon 1.75x"),
+        ("alibi", "recall: did not learn, 2% within T (below 90%)"),
+    ):
+        (run,) = tmp_path.glob(f"{rows_}-*")
+        text = of_run(run, monkeypatch=monkeypatch)
+        assert said in text.splitlines() and len(text.splitlines()) <= 20 and "also measured" not in text
+    runs = load_runs([tmp_path])
+    latex = render(compare_runs(runs), "latex", runs=runs)
+    assert r"\textbf{97$\pm$4}" in latex and r"recall@: \% of planted values" in latex
+    plain = [one for one in runs if one.name.startswith("rope")]
+    write_run(tmp_path / "without", records=[one for one in plain[0].records if "recall" not in one])
+    assert "recall" not in table(tmp_path / "without") + table(tmp_path / "without", full=True)
 
 
 def test_extensions_are_beside_what_they_extend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ def test_compiled_blocks_give_the_same_gradients(
     """Every encoding, with the parameters of its YAML; four windows as training has them."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(shared_cache / "compiled"))
     (job,) = compose_jobs("train", parse([f"encoding={name}", "model=nano", "context_length=32"])).jobs
-    settings = {**resolve_parts(job.settings, 32), "seed": 0}
+    settings = {**resolve_parts({**job.settings, "context_length": 32}), "seed": 0}
     model = build_model(settings, check_model(job.settings["model"]), 64).train()
     ids = torch.randint(64, (4, 33), generator=torch.Generator().manual_seed(0))
     pos = model.positions(32, torch.Generator().manual_seed(0))
