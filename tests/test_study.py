@@ -40,28 +40,6 @@ def test_records_are_compact_and_of_finished_runs_of_one_recipe(records: Path, c
         assert protocols <= {record["protocol"] for record in run.records}, run.name
 
 
-def test_the_extended_models_are_of_the_study_and_measured_with_every_extension_on_the_same_targets() -> None:
-    extended, study = load_runs([tiny.ROOT / "docs" / "study-extended"]), load_runs([RECORDS])
-    assert len(extended) == 3
-    for run in extended:
-        (same,) = [one for one in study if one.name == run.name]
-        assert run.facts == same.facts
-        ours = [r for r in run.records if r["protocol"] == "fixed-target" and r["extend"] is not None]
-        plain = {
-            r["targets_hash"] for r in same.records if r["protocol"] == "fixed-target" and r["multiple"] == 1
-        }
-        assert len({r["extend"]["name"] for r in ours}) >= 13 and {r["targets_hash"] for r in ours} <= plain
-
-
-def test_the_grid_of_rates_is_whole_and_measured_on_validation_documents() -> None:
-    runs = load_runs([tmp := tiny.ROOT / "docs" / "study-rates"])
-    assert tmp.is_dir() and all(run.state == "finished" for run in runs)
-    grid = {((run.config or {})["encoding"]["name"], (run.config or {})["train"]["lr"]) for run in runs}
-    names, rates = {name for name, _ in grid}, {rate for _, rate in grid}
-    assert len(names) == 6 and rates >= {0.001, 0.002, 0.004} and len(grid) == len(runs) >= 18
-    assert {record["split"] for run in runs for record in run.records} == {"validation"}
-
-
 def test_every_table_and_figure_is_what_the_records_give() -> None:
     command = [sys.executable, "scripts/study_page.py", "--check"]
     done = subprocess.run(command, cwd=tiny.ROOT, capture_output=True, text=True, env=tiny.environment())

@@ -21,6 +21,7 @@ from posenc.cli.completion import (
 )
 from posenc.core.console import library_at_work
 from posenc.core.errors import RunError, UserError
+from posenc.core.threads import wait_briefly
 from posenc.evaluation import PROTOCOLS
 from posenc.running.signals import (
     DEBUG,
@@ -346,10 +347,7 @@ def main(command: str | None = None) -> None:
         # the locale is C or Latin-1, and the path may be UTF-8
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONUTF8": "1"})
     stop_with_parent()
-    # Before torch loads OpenMP: waiting threads spin for microseconds, then sleep. Tokens/s of nano with two
-    # threads on two cores, quiet / beside a load of 2 to 4: 30.2k / 7k to 17k; never spinning 19.9k / 9k to
-    # 21k; as torch comes (milliseconds) 27k / 1k to 10k; one thread 21.6k / 16k to 23k.
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    wait_briefly()
     arguments = [*([command] if command else []), *sys.argv[1:]]
     if "--debug" in arguments:
         arguments = [word for word in arguments if word != "--debug"]

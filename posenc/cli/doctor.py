@@ -90,10 +90,12 @@ def packages() -> Iterator[Finding]:
 
 
 def torch() -> Iterator[Finding]:
-    """Look at torch's build, the device, bf16 and threads."""
+    """Look at torch's build, the device, bf16, threads and what other processes leave them."""
+    from posenc.core.threads import load_meter, usable_cores, waiting
+
+    load_meter()  # begins: importing torch takes a second
     import torch
 
-    from posenc.core.machine import usable_cores
     from posenc.training.device import resolve_device, resolve_precision
 
     build, device = torch.version.cuda or torch.version.hip, resolve_device("auto")
@@ -103,9 +105,12 @@ def torch() -> Iterator[Finding]:
     level: Level = "note" if build and device.type == "cpu" else "ok"
     yield Finding("device=auto", level, f"{device} {name}".strip(), advice)
     yield Finding("train.precision=auto", "ok", resolve_precision("auto", device))
-    used, cores = torch.get_num_threads(), usable_cores()
-    advice = f"more threads than cores are slow: OMP_NUM_THREADS={cores}"
-    yield Finding("threads", "note" if used > cores else "ok", f"{used} of {cores} cores", advice)
+    threads, cores, load = torch.get_num_threads(), usable_cores(), load_meter().load()
+    slower = load and load.note(threads)
+    others = f"; other processes keep {load.others:.1f} busy" if load else ""
+    advice = slower or f"more threads than cores are slow: OMP_NUM_THREADS={cores}"
+    text = f"{threads} on {cores} cores, {waiting()}{others}"
+    yield Finding("threads", "note" if slower or threads > cores else "ok", text, advice)
 
 
 def corpus() -> Iterator[Finding]:

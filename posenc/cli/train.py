@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from posenc.config.conf_text import chosen_settings, command_tree, config_dir_of, groups
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_files
+from posenc.core.threads import load_meter
 from posenc.report.writers import width_of, write
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def run_train_or_eval(
     if {"--help", "-h"} & set(arguments):
         write(help_text(command, arguments, min(WIDEST, width_of(sys.stdout))), sys.stdout)
         return 0
+    load_meter()  # begins: from here to the first step
     from posenc.config.compose import compose_jobs
     from posenc.config.overrides import parse, refuse_unknown_flags
     from posenc.running.signals import RETRY, setting

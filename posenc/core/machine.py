@@ -1,4 +1,4 @@
-"""Measure this machine: cores, compiler, and the memory that a piece of work holds."""
+"""Measure this machine: free memory, compiler, and the memory that a piece of work holds."""
 
 from __future__ import annotations
 
@@ -22,23 +22,6 @@ from posenc.core.errors import first_line
 from posenc.core.paths import cache_dir
 
 log = logging.getLogger(__name__)
-
-SMALL_MODEL = 20_000_000  # weights up to which a second thread gives less than a second job
-
-
-def usable_cores() -> int:
-    """Return how many cores this process may keep busy, by its binding and its container's quota."""
-    from loky import cpu_count
-
-    return int(cpu_count())
-
-
-def threads_for(weights: int, cores: int) -> int:
-    """Return the threads of one of several jobs, by its model's size: the most tokens for the machine in all.
-
-    Not by what is free: a job's sums come out in the same order whatever runs beside it.
-    """
-    return min(cores, 1 if weights < SMALL_MODEL else 4)
 
 
 def free_memory(root: Path = Path("/")) -> int:

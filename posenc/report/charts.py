@@ -68,7 +68,7 @@ MOST_TICKS = 8
 MOST_BANDS = 12  # lines: the bands of more would hide each other
 START = 0.05  # of a run's tokens: a loss higher than all that follows may leave the chart at the top
 DARKEST = 1.16  # of a shade: the ends of the colours are too dark for numbers
-SHAPES = {  # by the letters of colors.py, as paths in a square from -1 to 1
+SHAPES = {  # by the letters of MARKERS, as paths in a square from -1 to 1
     "o": "M1,0A1,1,0,1,1,-1,0A1,1,0,1,1,1,0Z",
     "s": "M-.85,-.85H.85V.85H-.85Z",
     "^": "M0,-1L1,.8H-1Z",

@@ -99,7 +99,7 @@ def compare_runs(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -> l
     """
     check_level(request.recall_level)
     parts = _prepare(_parts(runs, request), request)
-    every = [_columns(part) for part in parts]
+    every = [numbers.columns_of(part.selected) for part in parts]
     chosen = _choose_columns(every, request.columns)
     baselines = _where_it_fits(request.baseline, parts, _find_baseline)
     found = [
@@ -137,7 +137,7 @@ def _parts(runs: Sequence[Run], request: CompareRequest) -> list[_Part]:
             if request.protocol == ALL and measured and not selected:
                 continue
             metric = request.metric
-            if numbers.has_curves(selected) and metric != "nats":
+            if any(one.curves for one in selected) and metric != "nats":
                 if request.protocol != ALL:
                     raise UserError("--metric", metric, f"{protocol} is in nats per token", allowed=["nats"])
                 metric = "nats"
@@ -189,31 +189,25 @@ def _compare(
     part: _Part, columns: list[Column], multiples: Sequence[float], baseline: int | None, level: float
 ) -> Comparison:
     """Compare the rows of one table. `multiples` are those of all columns, shown or not."""
-    rows, metric, curves = part.rows, part.metric, numbers.has_curves(part.selected)
+    rows, metric = part.rows, part.metric
     for row in rows:
         row.runs = [str(member.run.path) for member in row.members]
         row.parameters = numbers.single(n for m in row.members if (n := m.run.parameters) is not None)
         bases = [m.record(None, 1.0) for m in row.members]
-        found = [numbers.value_of(base, metric) for base in bases if base is not None and "curve" not in base]
+        found = [numbers.value_of(base, metric) for base in bases if base is not None and "rise" not in base]
         if values := [value for value in found if value is not None]:
             row.crop = dict(zip(("mean", "spread"), mean_and_spread(values), strict=True))
         row.notes += _notes(row)
         row.undertrained = numbers.undertrained(row)
-        if curves:
-            row.cells = [numbers.make_bin_cell(row, one.multiple) for one in columns]
-            row.curve = numbers.summarise_curves(row)
-            continue
         row.cells = [numbers.make_cell(row, one.multiple, metric) for one in columns]
-        if part.protocol not in (
-            *numbers.PROBES,
-            INFLATED,
-            PROTOCOL,
-        ):  # of these, the loss says nothing of context
+        row.curve = numbers.summarise_curves(row)
+        # of these, the loss says nothing of context
+        if row.curve is None and part.protocol not in (*numbers.PROBES, INFLATED, PROTOCOL):
             if row.undertrained is None:
                 row.effective_context = numbers.effective_context(row, multiples)
             row.uses_context = numbers.uses_context(row, metric)
     unlike = list(part.mixed[0]) if part.mixed else []
-    for i, column in enumerate([] if curves else columns):
+    for i, column in enumerate(columns):
         _rank(column.multiple, i, rows, metric, unlike, baseline)
     probes = numbers.add_probes(rows, part.runs, part.protocol)
     header = _header(part)
@@ -340,14 +334,6 @@ def _find_baseline(part: _Part, asked: str) -> int:
     problem = "stands for several rows" if found else "there is no such row among those shown"
     allowed = [row.full_label for i, row in rows if i in found or not found]
     raise UserError("--baseline", asked, problem, allowed=allowed)
-
-
-def _columns(part: _Part) -> list[Column]:
-    return (
-        numbers.bin_columns(part.selected)
-        if numbers.has_curves(part.selected)
-        else numbers.window_columns(part.selected)
-    )
 
 
 def _choose_columns(every: Sequence[list[Column]], asked: Sequence[float]) -> list[list[Column]]:

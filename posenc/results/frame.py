@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from posenc.results.cells import Cell, Row, make_bin_cell, make_cell
+from posenc.results.cells import Cell, Row, make_cell
 from posenc.results.comparison import EVERYTHING, CompareRequest, Comparison, compare_runs
 from posenc.results.load import Run
 from posenc.results.ranking import Versus
 from posenc.results.recall import PROTOCOL, RecallCell
-from posenc.results.schema import Record
-from posenc.results.selection import Selected
+from posenc.results.schema import Record, multiple_of
+from posenc.results.selection import Selected, extend_key
 
 Line = dict[str, Any]
 
@@ -41,8 +41,9 @@ def documents_table(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -
     return _aligned(
         head | line
         for comparison, row, member, head in _members(runs, request)
-        for multiple, record in sorted(member.cells.get(row.extension, {}).items())
-        if "curve" in record or any(column.multiple == multiple for column in comparison.columns)
+        for record in member.records
+        if extend_key(record) == row.extension
+        and any(column.multiple == multiple_of(record) for column in comparison.columns)
         for line in _documents(record, member.record(None, 1.0))
     )
 
@@ -125,13 +126,10 @@ def _seed(row: Row, multiple: float) -> Line:
     """Return the columns of a row of one run; its intervals are over documents."""
     (member,) = row.members
     records = member.records
-    if any("curve" in record for record in records):
-        nats, bits = make_bin_cell(row, multiple), None
-    else:
-        nats, bits = make_cell(row, multiple, "nats"), make_cell(row, multiple, "bpb")
+    nats, bits = make_cell(row, multiple, "nats"), make_cell(row, multiple, "bpb")
     line: Line = {"multiple": multiple, "window": nats.window, "loss_nats": nats.mean}
     line |= {"change_nats": nats.change, **_ends("change_nats", nats.change_ci95)}
-    if bits is not None:
+    if not member.curves:
         line |= {"loss_bpb": bits.mean, "change_bpb": bits.change, **_ends("change_bpb", bits.change_ci95)}
     line |= {"verdict": nats.verdict, "targets": nats.targets, "documents": nats.documents}
     for key in ("corpus", "split", "stride", "checkpoint_step"):

@@ -26,7 +26,8 @@ from posenc.config.compose import ComposedJob, Jobs, frozen
 from posenc.config.overrides import CommandLine, key_of
 from posenc.core.console import PROGRESS, clock, say
 from posenc.core.errors import UserError, visible
-from posenc.core.machine import free_memory, threads_for, usable_cores
+from posenc.core.machine import free_memory
+from posenc.core.threads import say_load, threads_for, usable_cores
 from posenc.report.captions import length, millions
 from posenc.report.runs_table import headline_losses
 from posenc.report.writers import show_runs
@@ -315,6 +316,8 @@ def run_sweep(command: str, line: CommandLine, composed: Jobs, launch: Launch | 
             room = jobs_at_once(some, usable_cores(), free_memory(), how["slots"] * len(pool.gpus))
             most = how["jobs"] or room
             pool.at_once = min(most, len({job.place for job in some if job.state == WAITING}) or 1)
+            if some is (stacks or jobs) and some[0].device == "cpu":
+                say_load(pool.at_once * int(os.environ.get(THREADS) or some[0].threads))
             pool.run()
             received = CODES[signal.Signals(pool.received[0])] if pool.received else 0
             if received:

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from posenc.config.checks import (
@@ -30,6 +31,7 @@ from posenc.core.console import say, shown
 from posenc.core.errors import RunError, safe_name
 from posenc.core.machine import compiler_works, peak_memory
 from posenc.core.paths import expanded
+from posenc.core.threads import say_load
 from posenc.data import (
     CorpusFacts,
     PlantedSampler,
@@ -293,6 +295,8 @@ def _train(
         f"{f'{processes} processes, ' if processes > 1 else ''}"
         f"{settings['data']['name']} as {settings['tokenizer']['name']} -> {job.directory}"
     )
+    if job.device.type == "cpu" and processes == 1 and SWEEP not in os.environ:  # a sweep says it for all
+        say_load(torch.get_num_threads())
     tokenizer, plant = build_tokenizer(settings["tokenizer"], job.facts), settings["data"].get("plant")
     sampler = WindowSampler(store, length, settings["seed"])
     if plant is not None:

@@ -15,11 +15,6 @@ from posenc.laws import LAWS, statement
 Posenc = Callable[..., tiny.Result]
 
 
-@pytest.fixture
-def mine(place: Path) -> list[str]:
-    return own_encoding(place)
-
-
 def only(monkeypatch: pytest.MonkeyPatch, *laws: str) -> None:
 
     monkeypatch.setattr("posenc.cli.check.LAWS", {law: LAWS[law] for law in laws})
@@ -41,10 +36,11 @@ def test_a_good_one(place: Path) -> None:
 
 def test_a_broken_plug_in_is_named_with_its_law(
     posenc: Posenc,
-    mine: list[str],
+    place: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     only(monkeypatch, "shift", "penalty")
+    mine = own_encoding(place)
     broken = posenc("check", *mine, "encoding.strength=-1.0", "--json")
     assert broken.code == 1, broken
     document = json.loads(broken.out)

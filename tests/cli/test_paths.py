@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,11 +52,3 @@ def test_runs_lie_where_the_path_says(
     assert posenc("eval", f"run=~/mehrere Läufe/default/{run.name}", "eval.lengths=[1x,2x]").code == 0
     (place / "mein conf").mkdir()
     assert posenc("train", "--config-dir=~/mein conf", "--cfg", "job").code == 0
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="file systems elsewhere have one encoding")
-def test_a_path_in_utf8_is_read_where_the_locale_is_c(place: Path, corpus: Path) -> None:
-    shutil.copytree(corpus, place / "läufe")
-    env = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    told = tiny.spawn("data", "info", "data=files", "data.paths=läufe", "--json", cwd=place, **env)
-    assert told.code == 0 and "fingerprint" in told.out, told

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 import tiny
 
 Posenc = Callable[..., tiny.Result]
@@ -43,11 +42,6 @@ def own_encoding(place: Path) -> list[str]:
     return ["plugins=[my_bias]", "--config-dir", "conf", "encoding=mine"]
 
 
-@pytest.fixture
-def mine(place: Path) -> list[str]:
-    return own_encoding(place)
-
-
 def test_a_file_is_written_named_and_the_same_again(posenc: Posenc, place: Path) -> None:
     arguments = ["show", "encoding=alibi", "context_length=16", "--out", "here.svg"]
     first = posenc(*arguments)
@@ -69,7 +63,8 @@ def test_text_in_a_pipe_fits_and_has_no_colours(place: Path) -> None:
     assert not list(place.iterdir())
 
 
-def test_what_the_title_says(posenc: Posenc, mine: list[str]) -> None:
+def test_what_the_title_says(posenc: Posenc, place: Path) -> None:
+    mine = own_encoding(place)
     given = posenc("show", "encoding=rope", "encoding.base=500.0", "context_length=32", "model=tiny").out
     assert "T = 32, 8 heads of 32, d = 256, encoding.base=500.0" in given and "initial values" not in given
     learned = posenc("show", "encoding=learned", "encoding.beyond=clamp", "seed=3").out
@@ -90,24 +85,5 @@ def test_a_trained_run_is_read_and_left_as_it_is(place: Path, train: Posenc, pos
     start = posenc("show", "encoding=learned", *tiny.MODEL, "context_length=16").out
     assert start.split("PE(t)")[1] != trained.out.split("PE(t)")[1]
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
-    state = next((run / "checkpoints").glob("*/state.json"))
-    state.write_text(state.read_text().replace(str(tiny.STEPS), "9"))  # not what its manifest says
-    damaged = posenc("show", f"run={run}")
-    assert damaged.code == 1 and "intact" in damaged.err
     shutil.rmtree(run / "checkpoints")
     assert posenc("show", f"run={run}").code == 2
-
-
-def test_a_hostile_name_of_a_run_is_shown_as_plain_text(run_copy: Path, posenc: Posenc) -> None:
-    hostile = run_copy.rename(run_copy.with_name("a\x1b[31m$\\frac$<b>"))
-    shown = posenc("show", f"run='{hostile}'")
-    assert shown.code == 0 and "run a\\x1b[31m$\\frac$<b>" in shown.out and "\x1b" not in shown.out, shown
-
-
-def test_a_runs_module_is_named_and_never_imported(run_copy: Path, posenc: Posenc, mine: list[str]) -> None:
-    config = run_copy / "config.yaml"
-    text = config.read_text().replace("name: rope", "name: mine")
-    config.write_text(text.replace("plugins: []", "plugins: [my_bias]"))
-    Path("my_bias.py").write_text("open('imported', 'w')")
-    refused = posenc("show", f"run={run_copy}")
-    assert refused.code == 2 and "plugins=[my_bias]" in refused.err and not Path("imported").exists(), refused

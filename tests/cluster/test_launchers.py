@@ -37,7 +37,6 @@ def test_without_the_plug_in_it_says_what_to_install(
 @pytest.mark.parametrize(
     ("programs", "launcher", "code", "said"),
     [
-        ({}, "slurm", 2, "hydra/launcher=slurm: there is no sbatch"),
         ({"sbatch": "", "sinfo": "echo no controller >&2; exit 1"}, "submitit_slurm", 2, "no controller"),
         (
             {"sbatch": "echo sbatch: error: invalid partition >&2; exit 1", "sinfo": "", "srun": ""},

@@ -51,11 +51,9 @@ def test_info_counts_what_fits(posenc: Posenc, tmp_path: Path, own_cache: Path) 
         assert (split["documents"], split["bytes"]) == (len(sizes), sum(sizes))
     test = [len(d.text) for d in documents if d.split == "test"]
     for row in facts["lengths"]:
-        assert row["test_documents"] == sum(size > row["context_length"] for size in test)
-        assert row["test_documents_8x"] == sum(size > 8 * row["context_length"] for size in test)
-    few = f"{sum(size > 800 for size in test)} test documents are longer than 800 bytes: a 95% CI is rough"
-    assert facts["notes"] == ["not read: 1 .pdf", f"{few} below 30"]
-    assert all(note in result.out for note in facts["notes"])
+        fits = (sum(size > times * row["context_length"] for size in test) for times in (1, 8))
+        assert (row["test_documents"], row["test_documents_8x"]) == tuple(fits)
+    assert facts["notes"][0] == "not read: 1 .pdf" and all(note in result.out for note in facts["notes"])
 
 
 BOOK = "".join(f"Paragraph {i} has " + "words " * (i % 50) + "in it.\n\n" for i in range(1000))

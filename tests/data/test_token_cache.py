@@ -15,7 +15,7 @@ import pytest
 from corpora import BPE, BYTES, documents_of, files
 
 from posenc.core.errors import RunError, UserError
-from posenc.data import check_lengths, corpus_notes, inspect, prepare, read_facts, token_cache
+from posenc.data import check_lengths, inspect, prepare, read_facts, token_cache
 
 Repository = Callable[..., Path]
 
@@ -80,13 +80,6 @@ def test_corpora_that_are_too_small(texts: dict[str, Any], tmp_path: Path, cache
     (tmp_path / "book.txt").write_text("one short book " * 100)
     with pytest.raises(UserError, match="split is empty"):
         inspect(files(tmp_path / "book.txt"), BYTES, split="test", needed_tokens=9, context_length=8)
-
-
-def test_short_training_documents_are_told(texts: dict[str, Any]) -> None:
-    facts = read_facts(texts)
-    facts.sizes = {"train": [*[10] * 9, 30], "validation": [], "test": [65] * 30}
-    (note,) = corpus_notes(facts, "test", 64, 16)
-    assert note.startswith("only 1 of 10 training documents is longer than 16 bytes, 25%")
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone"])

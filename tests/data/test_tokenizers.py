@@ -8,7 +8,7 @@ import pytest
 from corpora import files
 
 from posenc.core.errors import RunError, UserError
-from posenc.data import build_tokenizer, check_tokenizer, prepare, read_facts, tokenizers
+from posenc.data import build_tokenizer, prepare, read_facts, tokenizers
 from posenc.data.tokenizers import bytes_per_token
 
 TEXTS = [
@@ -92,21 +92,6 @@ def test_any_tokenizer_accounts_for_every_byte(tmp_path: Path) -> None:
     assert store.token_bytes is not None and store.token_bytes.dtype == np.uint32
     assert store.document("train", 0).tolist() == [0, 2, 2]
     assert store.token_bytes_of(0, 3).tolist() == [70_000, 6, 6]
-
-
-@pytest.mark.parametrize(
-    ("settings", "key", "says"),
-    [
-        ({"name": "byte"}, "tokenizer", "did you mean: bytes"),
-        ({"name": "bpe", "vocab_size": 100}, "tokenizer.vocab_size", "256"),
-        ({"name": "bpe", "vocabsize": 300}, "tokenizer.vocabsize", "tokenizer.vocab_size"),
-        ({"name": "hf", "path": "./no.json", "revision": "main"}, "tokenizer.path", "no such file"),
-    ],
-)
-def test_wrong_settings(settings: dict[str, Any], key: str, says: str) -> None:
-    with pytest.raises(UserError) as caught:
-        check_tokenizer(settings)
-    assert caught.value.key == key and says in str(caught.value)
 
 
 def test_files_that_are_no_tokenizer_and_names_out_of_reach(tmp_path: Path) -> None:

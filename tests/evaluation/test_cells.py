@@ -62,21 +62,6 @@ def test_finished_cells_are_not_computed_again(
     assert set(windows_passed) == {T}
 
 
-def test_what_identifies_a_cell_makes_another_cell(
-    subject_of: SubjectOf, measured: Measured, tmp_path: Path, windows_passed: list[int]
-) -> None:
-    subject, only = subject_of("rope"), {"protocols": ["sliding"], "folder": tmp_path / "run"}
-    first = measured(subject, [T], **only)["sliding", T]
-    for change in ({"checkpoint_step": 2}, {"stride": 8}, {"max_targets": 100}, {"split": "validation"}):
-        windows_passed.clear()
-        other = dataclasses.replace(subject, split=change.pop("split", subject.split))
-        second = measured(other, [T], **only, **change)["sliding", T]
-        assert windows_passed
-        same = bool({"stride", "checkpoint_step"} & set(change))
-        assert (first["targets_hash"] == second["targets_hash"]) == same
-    assert len(list((tmp_path / "run" / "records").iterdir())) == 5
-
-
 def test_a_pass_that_two_protocols_need_is_made_once(
     subject_of: SubjectOf, measured: Measured, windows_passed: list[int]
 ) -> None:

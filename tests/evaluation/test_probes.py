@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -59,12 +58,3 @@ def test_without_a_far_copy_there_is_a_note(subject_of: SubjectOf) -> None:
     assert len(plan.ends) == 0 and plan.hash
     with pytest.raises(NotApplicableError, match=f"from more than {T} tokens back"):
         far_copy.measure(subject, plan, T)
-
-
-def test_a_window_without_room_for_two_copies_is_a_note(
-    subject_of: SubjectOf, asked_of: AskedOf, measured: Callable[..., Any]
-) -> None:
-    subject, size = subject_of("nope"), T // 4
-    records = measured(subject, [2 * size - 2, 2 * size - 1, 2 * T], protocols=["induction"])
-    assert records["induction", 2 * size - 2]["note"] == f"n/a: two copies of {size} tokens do not fit into 6"
-    assert records["induction", 2 * size - 1]["nats"] is not None  # the gap is 0

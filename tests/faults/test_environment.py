@@ -32,9 +32,7 @@ CASES: list[tuple[str, tuple[int, ...], str, dict[str, str]]] = [  # a script, e
     ("{} compare --format json > /dev/full", (1,), "No space left", {}),
     ("{} runs <&- >&- 2>&-", (0, 1), "^$", {}),
     ("{} compare", (0,), "", POSIX),
-    ("ulimit -n 64; {} compare", (0,), "", {}),
     ("mkdir gone; cd gone; rmdir ../gone; {} runs", (0, 1, 2), "", {}),
-    ("TMPDIR=/nosuch {} compare --plot a.svg", (0,), "", {}),
     ("ulimit -n 64; {train} runs_dir=few", (0,), "", {}),
     ("ulimit -f 100; {train} runs_dir=short", (1,), "File too large", {}),
 ]
@@ -59,8 +57,3 @@ def test_it_works_or_says_why(
     assert result.code in codes and re.search(says, result.err), result
     assert not re.search("Traceback|Exception ignored|fault of posenc", result.err), result.err
     assert not env or result.out.isascii()
-
-
-def test_the_exit_code_survives_a_terminal_that_is_gone(place: Path) -> None:
-    result = shell(f"{{ {POSENC} train encoding=nosuch; echo $? > code; }} 2>&1 | true", place)
-    assert (place / "code").read_text() == "2\n", result

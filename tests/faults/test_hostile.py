@@ -50,7 +50,6 @@ def replace_sealed(run: Path, name: str, content: bytes) -> None:
 
 WEIGHTS = {
     "a pickle": pickle.dumps(Payload()),
-    "empty": b"",
     "a header of 1 PB": (10**15).to_bytes(8, "little") + b"{}",
     "noise": b"\xff" * 64,
 }
@@ -92,10 +91,8 @@ def test_foreign_text_is_printed_as_text(run_copy: Path, posenc: Posenc) -> None
 
 
 SETTINGS: list[dict[str, Any]] = [
-    {"tracking": {"name": "evil", **CALL}},
     CALL,
     {"hydra": {"run": {"dir": "../../../up"}, "launcher": CALL, "searchpath": ["pkg://evil"]}},
-    {"defaults": ["evil", {"encoding": "evil"}]},
     {"data": {"name": "x", "source": "package", "package": "evil.inner", "exclude": []}},
     {"tokenizer": {"name": "hf", "path": "evil"}},
     {"data.paths": ["${oc.env:MADE_UP}"]},

@@ -23,7 +23,6 @@ Posenc = Callable[..., tiny.Result]
     [
         ("posenc.config.compose", "compose_jobs", signal.SIGTERM),
         ("posenc.data.sources", "read_documents", signal.SIGINT),
-        ("posenc.data.sources", "read_documents", signal.SIGUSR1),
         ("posenc.cli.dry_run", "estimate", signal.SIGTERM),
     ],
 )

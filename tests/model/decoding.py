@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.core.seeds import generator_for
@@ -34,80 +30,6 @@ def model_of(own: Encoding, *options: Encoding) -> Decoder:
         if not parameter.detach().any():
             nn.init.normal_(parameter, generator=generator_for(number, "test"))
     return model.eval()
-
-
-@torch.no_grad()
-def exactly(
-    model: Decoder, tokens: list[int], build: Callable[[Decoder], Naive], pos: list[int] | None = None
-) -> Tensor:
-    """Logits (T, V) in float64; `build` makes the encoding's plain methods from the model in float64."""
-    wide = copy.deepcopy(model).double()
-    return decode(wide, tokens, list(range(len(tokens))) if pos is None else pos, build(wide))
-
-
-class Place:
-    """Where a score is made: layer, head, the layer's (normed) inputs and their positions."""
-
-    def __init__(self, layer: int, head: int, x: list[Tensor], pos: list[int]) -> None:
-        self.layer, self.head, self.x, self.pos = layer, head, x, pos
-
-
-class Naive:
-    """No encoding. Vectors are float64; `e` is the encoding whose parameters are read."""
-
-    def __init__(self, e: Any) -> None:
-        self.e = e.double()
-
-    def embed(self, x: Tensor, t: int, layer: int) -> Tensor:
-        return x
-
-    def turn(self, x: Tensor, t: int, heads: Tensor, key: bool) -> Tensor:
-        return x
-
-    def score(self, s: Tensor, q: Tensor, i: int, j: int, at: Place) -> Tensor:
-        return s
-
-    def visible(self, i: int, j: int, layer: int) -> bool:
-        return True
-
-    def weights(self, scores: list[Tensor], at: Place) -> list[Tensor]:
-        """Of the visible keys, oldest first; the last one is the token itself."""
-        total = sum(s.exp() for s in scores)
-        return [s.exp() / total for s in scores]
-
-
-def norm(x: Tensor) -> Tensor:
-    return x / (x.square().mean() + torch.finfo(torch.float32).eps).sqrt()
-
-
-def decode(model: Decoder, tokens: list[int], pos: list[int], naive: Naive) -> Tensor:
-    """Logits (T, V) of one text; `model` in float64."""
-    heads, width = model.shape.n_heads, model.shape.head_dim
-    stream = [model.embedding.weight[token] for token in tokens]
-    for layer, block in enumerate(model.blocks):
-        stream = [naive.embed(x, t, layer) for x, t in zip(stream, pos, strict=True)]
-        x = [norm(s) for s in stream]
-        q, k, v = (
-            [(w @ one).split(width) for one in x] for w in block.attention.qkv.weight.chunk(3)
-        )  # [token][head] (D,)
-        attended = []
-        for i in range(len(tokens)):
-            by_head = []
-            for h in range(heads):
-                at = Place(layer, h, x, pos)
-                seen = [j for j in range(i + 1) if j == i or naive.visible(pos[i], pos[j], layer)]
-                query = naive.turn(q[i][h], pos[i], torch.stack(q[i]), False)
-                scores = []
-                for j in seen:
-                    key = naive.turn(k[j][h], pos[j], torch.stack(k[j]), True)
-                    scores.append(naive.score(query @ key / math.sqrt(width), query, i, j, at))
-                parts = zip(naive.weights(scores, at), seen, strict=True)
-                by_head.append(sum(w * v[j][h] for w, j in parts))
-            attended.append(block.attention.out.weight @ torch.cat(by_head))
-        stream = [s + a for s, a in zip(stream, attended, strict=True)]
-        up, down = block.mlp.up.weight, block.mlp.down.weight
-        stream = [s + down @ F.relu(up @ norm(s)).square() for s in stream]
-    return torch.stack([model.embedding.weight @ norm(s) for s in stream])
 
 
 class Double(Encoding):
@@ -143,15 +65,6 @@ class BothPositions(Double):
 
     def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
         return x + (pos.float()[:, None] / 8 * self.direction[layer]).to(x.dtype)
-
-
-class NaiveBothPositions(Naive):
-    def score(self, s: Tensor, q: Tensor, i: int, j: int, at: Place) -> Tensor:
-        psi = math.log(1 + at.pos[i] - at.pos[j]) / math.log(2 + at.pos[i])
-        return s + self.e.weight[at.layer, at.head] * psi
-
-    def embed(self, x: Tensor, t: int, layer: int) -> Tensor:
-        return x + t / 8 * self.e.direction[layer]
 
 
 class Widened(Double):

@@ -113,14 +113,6 @@ def test_equals_the_blocks(which: str | type[Encoding], queries: int, stand_in: 
         assert (attended("flex", e, *inputs, layer) - want).abs().max() < 1e-5
 
 
-def test_masks_are_made_once_for_a_layer_and_window() -> None:
-    e, cpu = LayerWindow(SHAPE), torch.device("cpu")
-    blocks = flex.block_mask(e, 0, 5, KEYS, cpu)
-    assert flex.block_mask(e, 0, 5, KEYS, cpu) is blocks
-    others = [(1, 5, KEYS), (0, 6, KEYS), (0, 5, KEYS + 1)]
-    assert all(flex.block_mask(e, *other, cpu) is not blocks for other in others)
-
-
 @pytest.mark.filterwarnings("error:flex_attention called without torch.compile")
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -155,20 +155,3 @@ def test_attention_in_blocks(kind: str, key_heads: int, blocks: list[Block], dty
     got = gradients(lambda q, k, v, a: in_blocks(blocks, learned)(q, k, v, a + hidden), *made)
     check_same(got, gradients(lambda q, k, v, a: plain(q, k, v, a + hidden), *made), dtype)
     assert len(got) == (5 if learned else 4)
-
-
-def test_a_bias_is_asked_for_by_block_and_not_kept() -> None:
-    """Of long windows all blocks together are quadratic."""
-    asked: list[Block] = []
-
-    def additive(block: Block) -> Tensor:
-        asked.append(block)
-        return mask(torch.float32)[:, block.start : block.stop, : block.keys]
-
-    q, k, v = qkv(torch.float32)
-    y = softmax_attention(q, k, v, IN_BLOCKS, additive, SCALE, False)
-    assert asked == IN_BLOCKS
-    y.sum().backward()
-    assert asked == IN_BLOCKS
-    with torch.no_grad():
-        assert torch.equal(softmax_attention(q, k, v, IN_BLOCKS, additive, SCALE, True), y)

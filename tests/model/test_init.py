@@ -1,8 +1,5 @@
 """Initial values, and how parameters are counted."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import Tensor
@@ -56,22 +53,3 @@ def test_seeds_differ_by_seed_and_name_and_are_pinned() -> None:
     assert seed_for(0, "embedding.weight") == 384315315084690036
     once, again = (torch.rand(3, generator=generator_for(2, "x")) for _ in range(2))
     assert torch.equal(once, again)
-
-
-@pytest.mark.slow
-def test_a_model_without_storage_is_made_without_the_compiler() -> None:
-    """Every check of a command makes one; importing torch's compiler for it took two seconds."""
-    program = """
-import sys
-import torch
-from posenc.encodings import build_encoding
-from posenc.model.decoder import Decoder, ModelShape
-sizes = {"d_model": 16, "n_heads": 2, "head_dim": 8, "n_layers": 1, "train_length": 8}
-with torch.device("meta"):
-    Decoder(ModelShape("m", 16, 1, 2, 2), 32, build_encoding("rope", **sizes))
-assert "torch._dynamo" not in sys.modules
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr

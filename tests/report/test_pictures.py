@@ -76,13 +76,6 @@ def test_every_kind_of_panel_is_drawn_with_its_marks_inside(names: tuple[str, ..
             assert all(low <= at <= high for at in getattr(panel, key, {}).values()), (panel.title, key)
 
 
-def test_the_text_has_the_numbers_of_the_panels_that_say_most() -> None:
-    text = picture_text(Picture("simple $\\frac$ x", measure(encoding_of("alibi", **ALIBI))[0], ["a $ b"]))
-    assert text.startswith("simple $\\frac$ x\na $ b\n") and "matrix" not in text
-    heads = [line.split() for line in text.splitlines() if line.startswith(("distance", "head 1"))]
-    assert heads[0][-2:] == ["64", "8T"] and float(heads[1][-1]) == -96 / 16
-
-
 # What is measured
 
 
@@ -125,10 +118,3 @@ def test_masks_by_layer_and_drawn_positions() -> None:
     drawn = [line for line in first.lines if not line.reference]  # type: ignore[union-attr]
     assert len(drawn) == 5 and all((np.diff(line.y) > 0).all() for line in drawn)
     assert len({line.y[-1] for line in drawn}) > 1
-
-
-def test_a_long_context_is_sampled() -> None:
-    (curves,) = measure(encoding_of("alibi", train_length=100_000, **ALIBI))[0]
-    assert isinstance(curves, Curves)
-    x = curves.lines[0].x
-    assert len(x) <= 1100 and x[-1] == 800_000 and (np.diff(x) > 0).all()

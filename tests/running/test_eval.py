@@ -129,25 +129,6 @@ def test_what_does_not_apply_is_refused_and_in_a_sweep_left_out(
     assert re.findall(r"left out: (\w+): does not apply", capsys.readouterr().err) == ["pi", "yarn"]
 
 
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["extend=yran"], "did you mean: yarn"),
-        (["extend.beta_fats=3"], "there is no such setting"),
-        (["eval.stride=2x", "eval.protocols=[sliding]"], "eval.stride=2x"),
-        (["eval.stride=0", "eval.protocols=[sliding]"], "not a positive whole number"),
-        (["eval.protocols=[slidign]"], "did you mean: sliding"),
-        (["extend=yarn", "extend.tune=true", "eval.lengths=[1x]"], "no length beyond"),
-        (["extend=yarn", "extend.tune=true", "eval.split=validation"], "extend.tune"),
-    ],
-)
-def test_wrong_words_are_refused_before_anything_is_read(
-    posenc: Posenc, run_copy: Path, overrides: list[str], said: str
-) -> None:
-    result = posenc("eval", f"run={run_copy}", *overrides)
-    assert result.code == 2 and said in result.err
-
-
 def test_knobs_are_chosen_on_validation_documents(posenc: Posenc, run_copy: Path) -> None:
     result = posenc("eval", f"run={run_copy}", "extend=yarn", "extend.tune=true", FIXED)
     assert result.code == 0 and "chosen on validation documents: yarn beta_fast=" in result.err, result.err

@@ -7,10 +7,12 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import tiny
 
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
+from posenc.results import load_runs
 from posenc.running.jobs import seed_by_seed
 from posenc.running.sweep import jobs_of
 
@@ -32,6 +34,35 @@ def test_a_sweep_ends_with_the_comparison_and_skips_what_is_there(
     assert len(list((place / "runs" / "default").iterdir())) == 2
     assert sorted(p.name for p in place.iterdir()) == ["runs"]  # Hydra left nothing beside it
     assert [line for line in result.out.splitlines() if line.startswith("rope")]
+
+
+@pytest.mark.slow
+def test_seeds_trained_as_one_model_have_the_losses_they_have_alone(place: Path, corpus: Path) -> None:
+    """Up to the order of sums: in float32 within 1e-4 nats a token after 40 steps, in every cell."""
+    sweep = [
+        "train",
+        "-m",
+        "encoding=rope",
+        "experiment=smoke",
+        *tiny.TINY,
+        f"data.paths={corpus}",
+        "seed=0,1",
+    ]
+    losses: dict[str, dict[tuple[object, ...], float]] = {}
+    for kind, stack in (("alone", "1"), ("together", "2")):
+        result = tiny.spawn(*sweep, f"sweep.stack={stack}", f"runs_dir={kind}", cwd=place)
+        assert result.code == 0, result.err
+        assert ("[2 as one] rope seed=0,1: finished" in result.err) == (kind == "together")
+        assert "cannot share" not in result.err
+        runs = load_runs([place / kind / "smoke"])
+        losses[kind] = {
+            (run.name, record["protocol"], record["window"]): record["nats"]
+            for run in runs
+            for record in run.records
+            if record["nats"] is not None
+        }
+        assert [run.state for run in runs] == ["finished"] * 2 and len(losses[kind]) >= 2 * 3
+    assert losses["together"] == pytest.approx(losses["alone"], abs=1e-4)
 
 
 def test_an_eval_sweep_with_a_failing_job_ends_with_1(run_copy: Path, place: Path) -> None:

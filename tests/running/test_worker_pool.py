@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from posenc.core.machine import threads_for
+from posenc.core.threads import threads_for
 from posenc.running import sweep as module
 from posenc.running.run_directory import FINISHED
 from posenc.running.signals import CODES

@@ -158,16 +158,6 @@ def test_damage_is_noticed_and_the_one_before_is_used(
     assert [p.name for p in checkpoint_paths(two)] == ["step-00000006", "step-00000007"]
 
 
-def test_all_damaged_stops_and_never_starts_afresh(two: Path, store: TokenStore) -> None:
-    for path in checkpoint_paths(two):
-        flip(path / "model.safetensors")
-    before = sorted(p.name for p in two.iterdir())
-    with pytest.raises(RunError, match=r"step-00000009.*step-00000006") as caught:
-        run(build("rope", store), store, two)
-    assert "remove the run directory" in caught.value.text()
-    assert sorted(p.name for p in two.iterdir()) == before
-
-
 def test_what_cannot_be_read_now_is_no_damage(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(path: Path) -> str:
         raise OSError(errno.EMFILE, "Too many open files")

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_model import STEPS, T, build, run, training_of
+from tiny_model import STEPS, T, build, training_of
 
 from posenc.data import PlantedSampler, TokenStore, plant_of
 from posenc.training.loop import Progress, Training, alone
@@ -24,30 +25,16 @@ def test_each_run_is_the_one_it_would_have_been_alone(
     store: TokenStore, tmp_path: Path, encoding: str, precision: str, off: float
 ) -> None:
     losses: dict[str, list[float]] = {"alone": [], "stacked": []}
+
+    def made(kind: str, seed: int) -> Training:
+        how: dict[str, Any] = {"lr": 1e-3 * (seed + 1), "precision": precision, "seed": seed}
+        model, folder = build(encoding, store, seed), tmp_path / f"{kind}-{seed}"
+        return training_of(model, store, folder, on_log=lambda p: losses[kind].append(p.loss), **how)
+
     for seed in (0, 1):
-        run(
-            build(encoding, store, seed),
-            store,
-            tmp_path / f"alone-{seed}",
-            seed=seed,
-            lr=1e-3 * (seed + 1),
-            precision=precision,
-            on_log=lambda p: losses["alone"].append(p.loss),
-        )
+        alone(made("alone", seed))
     said: list[Exception] = []
-    trainings = [
-        training_of(
-            build(encoding, store, seed),
-            store,
-            tmp_path / f"stacked-{seed}",
-            seed=seed,
-            lr=1e-3 * (seed + 1),
-            precision=precision,
-            on_log=lambda p: losses["stacked"].append(p.loss),
-        )
-        for seed in (0, 1)
-    ]
-    ended = train_stacked(trainings, said.append)
+    ended = train_stacked([made("stacked", seed) for seed in (0, 1)], said.append)
     assert not said
     assert [end.status for end in ended if not isinstance(end, Exception)] == ["finished"] * 2
     assert sorted(losses["stacked"]) == pytest.approx(sorted(losses["alone"]), abs=off)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ import decoding
 
 from posenc.encodings.base import Encoding
 from posenc.evaluation.extensions import Extension, NotForThisEncodingError, build_extension
+from posenc.model import kernels
 from posenc.model.decoder import Decoder, initialize
 from posenc.model.mla import LatentAttention
 
@@ -120,28 +122,31 @@ def alibi_and_rope(q: list[float], k: list[float], r: float, head: int, theta: S
     return rope(q, k, r, head, theta) + alibi(r, head)
 
 
-class ByPairs(decoding.Naive):
-    """Scores by a law of the raw query, the raw key and the distance that the extension gives them."""
-
-    def __init__(self, model: Decoder, way: Way, law: Law) -> None:
-        super().__init__(model.encoding)
-        self.model, self.way, self.law = model, way, law
-
-    def score(self, s: Tensor, q: Tensor, i: int, j: int, at: decoding.Place) -> Tensor:
-        weight = self.model.blocks[at.layer].attention.qkv.weight.chunk(3)[1]
-        key = (weight @ at.x[j]).split(len(q))[at.head]
-        r = self.way.distance(at.pos[i], at.pos[j])
-        value = self.law(q.tolist(), key.tolist(), r, at.head, self.way.theta)
-        return torch.tensor(value, dtype=torch.float64)
-
-    def visible(self, i: int, j: int, layer: int) -> bool:
-        return self.way.seen(i, j)
-
-    def weights(self, scores: list[Tensor], at: decoding.Place) -> list[Tensor]:
-        times = self.way.times(len(scores))
-        return super().weights([s * times for s in scores], at)
+Drawn = dict[str, Tensor]
 
 
-def by_pairs(model: Decoder, tokens: list[int], way: Way, law: Law = rope) -> Tensor:
-    """The logits (T, V) in float64."""
-    return decoding.exactly(model, tokens, lambda wide: ByPairs(wide, way, law))
+def drawn_text(n: int = LONG) -> Drawn:
+    """Queries, keys, values (1, H, T, D), inputs of a layer (1, T, d); large, so that a wrong score shows."""
+    generator = torch.Generator().manual_seed(1)
+    q, k, v = (1.5 * torch.randn(3, 1, HEADS, n, WIDTH, generator=generator)).unbind()
+    return {"q": q, "k": k, "v": v, "x": torch.randn(1, n, HEADS * WIDTH, generator=generator)}
+
+
+@torch.no_grad()
+def attended(acting: Encoding, text: Drawn, wanted: int | None = None) -> Tensor:
+    """(H, T, D) by the code, in layer 1."""
+    q, k, v, x = (text[key] for key in "qkvx")
+    n = q.shape[2]
+    return kernels.attend(q[:, :, -(wanted or n) :], k, v, x, torch.arange(n), acting, 1)[0]
+
+
+def by_pairs(text: Drawn, way: Way, law: Law = rope) -> Tensor:
+    """The same in float64 by pairs: a law of raw query, raw key and the distance that they get."""
+    q, k, v = (text[key][0].double() for key in "qkv")
+    out = torch.zeros_like(q)
+    for h, i in itertools.product(range(HEADS), range(q.shape[1])):
+        seen = [j for j in range(i + 1) if way.seen(i, j)]
+        scores = [law(q[h, i].tolist(), k[h, j].tolist(), way.distance(i, j), h, way.theta) for j in seen]
+        weights = torch.tensor(scores, dtype=torch.float64).mul(way.times(len(seen))).softmax(0)
+        out[h, i] = weights @ v[h, seen]
+    return out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from extending import (
     decoding,
     extension_of,
     latent_model,
-    logits,
     model_of,
     refused,
     theta_of,
@@ -34,17 +32,12 @@ DISTANCES = ("rerope", "self_extend", "sinks", "lm_infinite")
 @pytest.mark.parametrize(
     "name, knobs, key",
     [
-        ("pi", {"factor": 0.5}, "factor"),
-        ("ntk", {"factor": math.nan}, "factor"),
         ("ntk_by_parts", {"beta_slow": 0.0}, "beta_slow"),  # over the index
         ("yarn", {"beta_slow": 4.0, "beta_fast": 4.0}, "beta_fast"),
         ("llama3", {"high_freq_factor": 1.0}, "high_freq_factor"),
-        ("longrope", {"factors": [1.0, 2.0, 0.0, 3.0]}, "factors[2]"),
         ("longrope", {"factors": [1.0, 2.0]}, "factors"),
         ("rerope", {"window": "0.3x"}, "window"),
-        ("rerope", {"leak": 0.5}, "leak"),
         ("self_extend", {"window": T}, "window"),
-        ("sinks", {"sinks": T}, "sinks"),
         ("scale", {"temperature": 0.0}, "temperature"),
     ],
 )
@@ -88,16 +81,6 @@ def test_what_it_does_not_apply_to(encoding: str, names: list[str], reason: str)
     model = model_of(encoding)
     for name in names:
         assert reason in refused(model, name)
-
-
-@pytest.mark.parametrize("name", ["rope", "rnope_swa", "t5", "shaw", "fox"])
-def test_dropped_is_a_model_without_positions(name: str) -> None:
-    model, plain = model_of(name), model_of("nope")
-    plain.load_state_dict(model.state_dict(), strict=False)
-    acting = extension_of(model, "drop").effective_encoding(LONG)
-    assert acting.beyond is None
-    found, expected = (logits(one, TOKENS[:LONG], of) for one, of in ((model, acting), (plain, None)))
-    assert torch.allclose(found, expected, atol=1e-5)
 
 
 def drawn_model(name: str, **settings: Any) -> Decoder:

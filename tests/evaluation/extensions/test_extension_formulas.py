@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import pytest
-import torch
 from extending import (
     BASE,
     FACTORS,
@@ -18,9 +17,10 @@ from extending import (
     Way,
     alibi,
     alibi_and_rope,
+    attended,
     by_pairs,
+    drawn_text,
     extension_of,
-    logits,
     model_of,
     rope,
 )
@@ -135,16 +135,12 @@ DISTANCE: dict[str, tuple[str, dict[str, Any], Way]] = {
 }
 
 
-TOKENS = torch.randint(13, (LONG,), generator=torch.Generator().manual_seed(1)).tolist()
-
-
-def agrees(model: Decoder, name: str, knobs: dict[str, Any], way: Way, law: Law) -> None:
-    acting = extension_of(model, name, **knobs).effective_encoding(LONG)
-    expected = by_pairs(model, TOKENS, way, law)
-    assert (logits(model, TOKENS, acting) - expected).abs().max() < CLOSE
-    assert (logits(model, TOKENS, acting, wanted=3) - expected[-3:]).abs().max() < CLOSE
-    plain = by_pairs(model, TOKENS, Way(), law)
-    assert (plain - expected).abs().max() > 100 * CLOSE  # it changes something
+def agrees(model: Decoder, name: str, knobs: dict[str, Any], way: Way, law: Law = rope) -> None:
+    acting, text = extension_of(model, name, **knobs).effective_encoding(LONG), drawn_text()
+    expected = by_pairs(text, way, law)
+    assert (attended(acting, text) - expected).abs().max() < CLOSE
+    assert (attended(acting, text, wanted=3) - expected[:, -3:]).abs().max() < CLOSE
+    assert (by_pairs(text, Way(), law) - expected).abs().max() > 100 * CLOSE  # it changes something
 
 
 @pytest.fixture(autouse=True)
@@ -155,7 +151,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("case", [*ROTARY, *DISTANCE])
 def test_rope(case: str) -> None:
-    agrees(model_of("rope"), *({**ROTARY, **DISTANCE}[case]), rope)
+    agrees(model_of("rope"), *({**ROTARY, **DISTANCE}[case]))
 
 
 @pytest.mark.parametrize("case", ["rerope", "self_extend", "sinks", "lm_infinite"])
@@ -180,22 +176,20 @@ def test_cos_and_sin_are_louder_and_the_bias_is_not() -> None:
 @pytest.mark.parametrize("name", ["window", "sinks"])
 def test_a_trained_scale_counts_the_keys_that_are_left(name: str) -> None:
     own = model_of("rope").encoding
-    model = model_of("rope", LogN(own.shape, counted=(own,)))
-    model.encoding.load_state_dict(own.state_dict())
+    model, text = model_of("rope", LogN(own.shape, counted=(own,))), drawn_text(26)
     _, knobs, way = DISTANCE[name]
     counting = Way(distance=way.distance, seen=way.seen, times=lambda n: math.log(n) / math.log(T))
-    tokens = list(range(13)) * 2
-    acting = extension_of(model, name, **knobs).effective_encoding(len(tokens))
-    assert (logits(model, tokens, acting) - by_pairs(model, tokens, counting)).abs().max() < CLOSE
+    acting = extension_of(model, name, **knobs).effective_encoding(26)
+    assert (attended(acting, text) - by_pairs(text, counting)).abs().max() < CLOSE
     assert model.options[0].masking == ()  # the trained one still counts all keys
 
 
 def test_a_trained_window_stays() -> None:
     own = model_of("rope").encoding
-    model, tokens = model_of("rope", Window(own.shape, window=6)), list(range(13)) * 2
+    model, text = model_of("rope", Window(own.shape, window=6)), drawn_text(26)
     for name, knobs, way in (
         ("window", {"window": 7}, Way(seen=lambda i, j: i - j < 6)),
         ("rerope", {"window": 3}, Way(distance=lambda i, j: min(i - j, 3), seen=lambda i, j: i - j < 6)),
     ):
-        acting = extension_of(model, name, **knobs).effective_encoding(len(tokens))
-        assert (logits(model, tokens, acting) - by_pairs(model, tokens, way)).abs().max() < CLOSE
+        acting = extension_of(model, name, **knobs).effective_encoding(26)
+        assert (attended(acting, text) - by_pairs(text, way)).abs().max() < CLOSE
