@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from posenc.results.headroom import Recovered
 from posenc.results.load import Run
 from posenc.results.ranking import CONFIDENCE, EFFECTIVE, REFERENCE, SAME_WORD, Versus, interval_of, verdict
 from posenc.results.recall import RowRecall
@@ -131,6 +132,7 @@ class Row:
     effective_context: EffectiveContext | None = None  # null for an undertrained row
     uses_context: UsesContext | None = None
     curve: CurveSummary | None = None  # of the protocol `positions`
+    recovered: Recovered | None = None  # where the same encoding was trained at longer windows, too
     probes: list[Cell] = field(default_factory=list)  # in the order of the comparison's
     recall: RowRecall | None = None  # of the protocol `recall`
     # not in JSON:

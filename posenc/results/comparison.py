@@ -17,6 +17,7 @@ from typing import Any
 from posenc.core.errors import UserError
 from posenc.results import cells as numbers
 from posenc.results.cells import Column, ProbeColumn, Row
+from posenc.results.headroom import long_trained, recovered_of
 from posenc.results.load import Run
 from posenc.results.ranking import COLLAPSED, CONFIDENCE, SAME, compare_with
 from posenc.results.recall import LEVEL, PROTOCOL, RecallColumns, check_level, recall_of_rows
@@ -106,9 +107,19 @@ def compare_runs(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -> l
         _compare(part, columns, [one.multiple for one in measured], baseline, request.recall_level)
         for part, columns, measured, baseline in zip(parts, chosen, every, baselines, strict=True)
     ]
+    for protocol in {part.protocol: part for part in parts}:
+        references = long_trained(runs, protocol)
+        for row in (row for one in found if one.header["protocol"] == protocol for row in one.rows):
+            row.recovered = recovered_of(row.members, row.extension, references)
     for comparison, rows in zip(found, _where_it_fits(request.sort, found, _ordered), strict=True):
         comparison.rows = comparison.rows if rows is None else rows
-    return found
+    protocols = [part.protocol for part in parts]
+    return sorted(found, key=lambda one: (protocols.index(one.header["protocol"]), not _has_recovered(one)))
+
+
+def _has_recovered(comparison: Comparison) -> bool:
+    """Return whether its rows are held against the long-trained ones, whose table comes after it."""
+    return any(row.recovered for row in comparison.rows)
 
 
 def protocols_of(runs: Sequence[Run]) -> list[str]:
@@ -268,10 +279,14 @@ def _comparable(
 ) -> bool:
     """Return whether the same targets were scored, or in bits per byte the same text by two tokenizers.
 
-    With as much before each target: the stride decides how much that is. Perplexities never rank: their means
-    over seeds are not those of the losses.
+    With as much before each target: the stride and T decide how much that is. Perplexities never rank: their
+    means over seeds are not those of the losses.
     """
-    if metric == "ppl" or "stride" in unlike or (metric != "bpb" and "tokenizer" in unlike):
+    if (
+        metric == "ppl"
+        or {"stride", "context length"} & set(unlike)
+        or (metric != "bpb" and "tokenizer" in unlike)
+    ):
         return False
     by_tokenizer: dict[str | None, set[str | None]] = defaultdict(set)
     for i in ranked:
@@ -279,7 +294,7 @@ def _comparable(
     hashes = list(by_tokenizer.values())
     if any(len(of_one) != 1 or None in of_one for of_one in hashes):
         return False
-    same_text = not {"evaluated on", "split", "context length", "target set"} & set(unlike)
+    same_text = not {"evaluated on", "split", "target set"} & set(unlike)
     return len(set.union(*hashes)) == 1 or (metric == "bpb" and "tokenizer" in unlike and same_text)
 
 

@@ -83,6 +83,9 @@ def _cells(comparison: Comparison, row: Row) -> Iterator[Line]:
     if row.curve is not None:
         places = ("none" if at is None else str(at) for at in row.curve.breaks_at)
         of_row |= {"slope_nats_per_token": row.curve.slope, "breaks_at": " ".join(places)}
+    if (found := row.recovered) is not None:
+        of_row |= {"room_nats": found.room, **_ends("room_nats", found.room_ci95)}
+        of_row |= {"recovered": found.share, **_ends("recovered", found.ci95)}
     if h["reference"] is not None:
         of_row[f"reference_{metric}"] = h["reference"]["mean"]
     for cell in row.cells:
