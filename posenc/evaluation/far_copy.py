@@ -32,7 +32,7 @@ def plan(request: EvalRequest) -> Blocks:
     cue = cue_tokens(request)
     count = len(request.lengths)
     found = [
-        far_copies(request.store.document(request.split, i), cue, request.train_length, request.longest)
+        far_copies(request.store.document(request.split, i), cue, request.base, request.longest)
         for i in range(count)
     ]
     candidates = np.array([len(places) for places in found], dtype=np.int64)

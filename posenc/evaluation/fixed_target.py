@@ -23,7 +23,7 @@ def plan(request: EvalRequest) -> Blocks:
     At most the median number of blocks a document, spread evenly over it, and about `max_targets` targets
     in all. Raises UserError for a window shorter than the block.
     """
-    block = block_of(request.target_fraction, request.train_length)
+    block = block_of(request.target_fraction, request.base)
     check_block(min(request.windows), block)
     first = request.longest + 1  # the earliest end
     candidates = np.maximum(0, (request.lengths - first) // block + 1)  # blocks that fit, by document
@@ -35,9 +35,9 @@ def plan(request: EvalRequest) -> Blocks:
     return Blocks(documents, ends, block, request.digest(NAME, block, documents, ends))
 
 
-def block_of(target_fraction: float, train_length: int) -> int:
+def block_of(target_fraction: float, base_length: int) -> int:
     """Return b, the targets a block."""
-    return max(1, round(target_fraction * train_length))
+    return max(1, round(target_fraction * base_length))
 
 
 def check_block(shortest: int, block: int) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from posenc.core.paths import conf_dir
-from posenc.report import colors
-from posenc.report.colors import DASHES, MARKERS, VARIANT_DASHES, style_of, styles_of
+from posenc.report import series
+from posenc.report.series import DASHES, MARKERS, VARIANT_DASHES, style_of, styles_of
 
 CATALOGUE = sorted(path.stem for path in (conf_dir() / "encoding").glob("*.yaml"))
 EXTENSIONS = sorted(path.stem for path in (conf_dir() / "extend").glob("*.yaml"))
@@ -14,8 +14,8 @@ def test_styles_are_distinct_and_those_of_earlier_figures() -> None:
     assert len(set(styles_of(CATALOGUE).values())) == len(CATALOGUE) > 25
     extended = ["rope", *(f"rope+{name}" for name in EXTENSIONS)]
     assert len(set(styles_of(extended).values())) == len(extended)
-    assert style_of("rope") == colors.Style("#2B9DF4", "#7C9AD3", (), "P")
-    assert style_of("rope base=500000") == colors.Style("#2B9DF4", "#7C9AD3", (4, 1.5), "X")
+    assert style_of("rope") == series.Style("#2B9DF4", "#7C9AD3", (), "P")
+    assert style_of("rope base=500000") == series.Style("#2B9DF4", "#7C9AD3", (4, 1.5), "X")
 
 
 def test_a_variant_keeps_the_family_and_an_extension_its_mark() -> None:

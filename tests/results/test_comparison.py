@@ -31,7 +31,6 @@ def test_seeds_are_averaged_and_changes_paired_by_seed(tmp_path):
     assert far.change_spread == pytest.approx(0.152753, abs=1e-6)
     half = (far.verdict_ci95[1] - far.verdict_ci95[0]) / 2
     assert half == pytest.approx(4.3026527 * 0.152753 / math.sqrt(3) / BIT, rel=1e-5)
-    assert row.crop == {"mean": pytest.approx(1.1), "spread": pytest.approx(0.1)}
     assert (row.parameters, comparison.header["parameters"]) == (803_000, [803_000] * 2)
 
 
@@ -118,7 +117,6 @@ def test_an_extension_is_compared_with_the_crop_line(tmp_path):
     rows = rows_of(compared(tmp_path))
     extended = rows["rope+yarn factor=2"]
     assert [cell.change for cell in extended.cells] == [pytest.approx(0.5), pytest.approx(0.25)]
-    assert extended.crop["mean"] == pytest.approx(1.0) == rows["rope"].crop["mean"]
     assert extended.notes == ["not extended: seed 1", "seed 2 diverged: nan"]
     assert (extended.cells[1].note, extended.cells[1].rankable) == ("1 of 2 diverged", False)
 
@@ -312,17 +310,6 @@ def test_effective_context(tmp_path, losses, multiple, longest):
         assert compared(root).rows[0].effective_context.longest == more
 
 
-@pytest.mark.parametrize(("metric", "scale"), [("nats", 1), ("ppl", 1), ("bpb", BIT)])
-def test_uses_context_over_seeds_and_documents(tmp_path, metric, scale):
-    for seed, at_t in enumerate((1.0, 0.98, 1.02)):
-        write_run(tmp_path, seed=seed, losses={0.5: 1.1, 1: at_t})
-    found = compared(tmp_path, metric).rows[0].uses_context
-    unit = "bits per byte" if metric == "bpb" else "nats per token"
-    assert (found.change, found.seeds, found.unit) == (pytest.approx(-0.1 / scale), 3, unit)
-    half = 4.3026527 * 0.02 / math.sqrt(3) / scale
-    assert found.ci95 == pytest.approx([-0.1 / scale - half, -0.1 / scale + half], rel=1e-6)
-
-
 @pytest.mark.parametrize(
     ("below", "wiggle", "marked"),
     [(0.101, 0.1, False), (0.099, 0.1, True), (0.15, 0.1, False), (0.15, 0.3, True), (-0.5, 0.1, True)],
@@ -372,7 +359,7 @@ def test_curves_are_bins_averaged_over_seeds(tmp_path):
     assert [column.targets for column in comparison.columns][:3] == [320, 320, 640]
     row, cell = comparison.rows[1], comparison.rows[1].cells[6]
     assert (cell.mean, cell.change) == (pytest.approx((1.6 + 1.62 + 1) / 3), pytest.approx(4.22 / 3 - 1.2))
-    assert (cell.change_ci95, cell.verdict, cell.versus_best, row.crop) == (None, None, None, None)
+    assert (cell.change_ci95, cell.verdict, cell.versus_best) == (None, None, None)
     assert (row.curve.slope, row.curve.slope_ci95) == (pytest.approx(5e-3 / 3), None)
     assert (row.curve.breaks_at, row.curve.holds, row.curve.train_length) == (
         [97, 129, None],
