@@ -1,12 +1,9 @@
 """The documentation site builds, needs no other machine, and its Python page runs."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import tiny
@@ -15,7 +12,7 @@ DOCS = tiny.ROOT / "docs"
 
 
 @pytest.mark.slow
-def test_the_python_page_runs_from_top_to_bottom(tmp_path: Path) -> None:
+def test_the_python_page_runs_from_top_to_bottom(tmp_path):
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / "python.md").read_text(encoding="utf-8"), re.S)
     assert len(blocks) >= 8
     (tmp_path / "page.py").write_text("\n".join(blocks), encoding="utf-8")
@@ -31,7 +28,7 @@ def test_the_python_page_runs_from_top_to_bottom(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("material") is None, reason="needs posenc[docs]")
-def test_the_site_builds_strictly_and_needs_no_other_machine(tmp_path: Path) -> None:
+def test_the_site_builds_strictly_and_needs_no_other_machine(tmp_path):
     site = tmp_path / "site"
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(site)],

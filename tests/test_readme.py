@@ -8,7 +8,7 @@ TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", TEXT, re.S)
 
 
-def test_opens_with_exactly_two_commands_that_share_their_set_up() -> None:
+def test_opens_with_exactly_two_commands_that_share_their_set_up():
     kind, body = BLOCKS[0]
     lines = body.strip().splitlines()
     assert kind == "sh" and len(lines) == 2
@@ -19,12 +19,12 @@ def test_opens_with_exactly_two_commands_that_share_their_set_up() -> None:
     assert lines[1].endswith(".venv/bin/python -m pytest")
 
 
-def test_the_python_example_runs() -> None:
+def test_the_python_example_runs():
     (code,) = [body for kind, body in BLOCKS if kind == "python"]
     exec(compile(code, "README.md", "exec"), {})
 
 
-def test_the_tree_of_the_architecture_page_is_the_real_one() -> None:
+def test_the_tree_of_the_architecture_page_is_the_real_one():
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     block = next(body for body in re.findall(r"```text\n(.*?)```", page, re.S) if body.startswith("conf/"))
     named = set(re.findall(r"^(\S+/)", block, re.M))

@@ -1,13 +1,9 @@
 """docs/schema.md is what the types say, and names every field of a real document."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny
@@ -16,14 +12,14 @@ PAGE = tiny.ROOT / "docs" / "schema.md"
 LISTS = {"columns": "Column", "rows": "Row", "probes": "ProbeColumn"}
 
 
-def described() -> dict[str, set[str]]:
+def described():
     """The fields of each type on the page."""
     sections = re.split(r"^### ", PAGE.read_text(encoding="utf-8"), flags=re.M)[1:]
     return {one.splitlines()[0]: set(re.findall(r"^\| `(\w+)` \|", one, re.M)) for one in sections}
 
 
 @pytest.mark.parametrize("name", ["schema", "encodings"])
-def test_the_page_is_what_its_script_writes(name: str) -> None:
+def test_the_page_is_what_its_script_writes(name):
     code = f"import sys; sys.path[:0] = ['scripts']; import {name}_page as s; print(s.page(), end='')"
     command = [sys.executable, "-c", code]
     made = subprocess.run(command, capture_output=True, text=True, cwd=tiny.ROOT, check=True)
@@ -31,7 +27,7 @@ def test_the_page_is_what_its_script_writes(name: str) -> None:
     assert made.stdout == page, f"run python scripts/{name}_page.py"
 
 
-def test_every_field_on_disk_is_described(trained_once: Path) -> None:
+def test_every_field_on_disk_is_described(trained_once):
     (path,) = trained_once.rglob("results.json")
     results = json.loads(path.read_text())
     fields = described()
@@ -47,7 +43,7 @@ def test_every_field_on_disk_is_described(trained_once: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--protocol", "all"]])
-def test_every_printed_field_is_described(posenc: Any, trained_once: Path, options: list[str]) -> None:
+def test_every_printed_field_is_described(posenc, trained_once, options):
     document = json.loads(posenc("compare", str(trained_once), "--format", "json", *options).out)
     for one in document["comparisons"] if options else [document]:
         assert set(one) == {"schema_version", "summary"} | described()["Comparison"]

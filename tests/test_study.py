@@ -1,10 +1,7 @@
 """The README and docs/study.md say what the records say: tables and figures made anew, nothing trained."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import tiny
@@ -17,7 +14,7 @@ RECORDS = tiny.ROOT / "docs" / "study"
 
 
 @pytest.mark.parametrize(("records", "context_length"), [(RECORDS, 64), (RECORDS.parent / "study-128", 128)])
-def test_records_are_compact_and_of_finished_runs_of_one_recipe(records: Path, context_length: int) -> None:
+def test_records_are_compact_and_of_finished_runs_of_one_recipe(records, context_length):
     runs = load_runs([records])
     assert runs and all(run.state == "finished" and run.facts is not None for run in runs)
     assert sum(file.stat().st_size for file in records.iterdir()) < 5e6
@@ -40,7 +37,7 @@ def test_records_are_compact_and_of_finished_runs_of_one_recipe(records: Path, c
         assert protocols <= {record["protocol"] for record in run.records}, run.name
 
 
-def test_every_table_and_figure_is_what_the_records_give() -> None:
+def test_every_table_and_figure_is_what_the_records_give():
     command = [sys.executable, "scripts/study_page.py", "--check"]
     done = subprocess.run(command, cwd=tiny.ROOT, capture_output=True, text=True, env=tiny.environment())
     assert done.returncode == 0, done.stdout + done.stderr

@@ -30,7 +30,7 @@ def plan(request: EvalRequest) -> Blocks:
     text_bytes = int(request.store.bytes_between(split.starts, split.starts + split.lengths).sum())
     cue = max(2, math.ceil(CUE_BYTES * int(split.lengths.sum()) / max(1, text_bytes)))  # tokens of 8 bytes
     found = [
-        far_copies(request.store.document(request.split, i), cue, request.train_length, request.longest)
+        far_copies(request.store.document(request.split, i), cue, request.base, request.longest)
         for i in range(count)
     ]
     candidates = np.array([len(places) for places in found], dtype=np.int64)

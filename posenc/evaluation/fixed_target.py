@@ -19,7 +19,7 @@ measure = measure_blocks
 
 def plan(request: EvalRequest) -> Blocks:
     """Choose blocks by the documents' lengths alone, `max_targets` targets in all, spread over documents."""
-    block = block_of(request.target_fraction, request.train_length)
+    block = block_of(request.target_fraction, request.base)
     check_block(min(request.windows), block)
     first = request.longest + 1  # the earliest end
     candidates = np.maximum(0, (request.lengths - first) // block + 1)  # blocks that fit, by document
@@ -31,9 +31,9 @@ def plan(request: EvalRequest) -> Blocks:
     return Blocks(documents, ends, block, request.digest(NAME, block, documents, ends))
 
 
-def block_of(target_fraction: float, train_length: int) -> int:
+def block_of(target_fraction: float, base_length: int) -> int:
     """Return b, the targets a block."""
-    return max(1, round(target_fraction * train_length))
+    return max(1, round(target_fraction * base_length))
 
 
 def check_block(shortest: int, block: int) -> None:

@@ -31,16 +31,22 @@ class EvalRequest:
     split: str
     windows: Sequence[int]
     train_length: int  # T
-    target_fraction: float  # fixed-target: targets a window, as a share of T
+    target_fraction: float  # fixed-target: targets a window, as a share of the base length
     max_targets: int
     stride: int  # sliding
     recall: RecallGrid | None = None
     plant: Mapping[str, Any] | None = None  # what was planted in the text that the model was trained on
+    base_length: int | None = None  # the T whose targets are measured; None: the model's own
 
     @property
     def lengths(self) -> np.ndarray:
         """Lengths of the split's documents: (N,) int64."""
         return self.store.splits[self.split].lengths
+
+    @property
+    def base(self) -> int:
+        """The T that targets are chosen for: the same ones for models of several training lengths."""
+        return self.base_length or self.train_length
 
     @property
     def longest(self) -> int:

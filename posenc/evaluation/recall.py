@@ -77,7 +77,7 @@ def plan(request: EvalRequest) -> Plan:
     documents = np.repeat(np.arange(len(places)), chosen)
     parts = [spread(have, take) for have, take in zip(places, chosen, strict=True)]
     ends = request.longest + 1 + np.concatenate([none, *parts])
-    within = [d for d in asked.distances if d <= request.train_length / 2]
+    within = [d for d in asked.distances if d <= request.base / 2]
     at = max(within, default=min(asked.distances))
     lines = [(d, plant.pairs) for d in asked.distances]
     lines += [(at, pairs) for pairs in asked.pairs if pairs != plant.pairs]

@@ -1,7 +1,5 @@
 """Splits, fingerprints and batches are the same on every machine, forever."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np
@@ -16,7 +14,7 @@ TINY = [Document("a", b"one", "train"), Document("b", "zwö".encode(), "test"), 
 LENGTHS = [3, 40, 9, 10, 100, 2]
 
 
-def test_the_split_of_an_id_never_changes() -> None:
+def test_the_split_of_an_id_never_changes():
     ids = ["core/add.py", "solvers/ode/ode.py", "printing/str.py", "sets/sets.py"]
     assert [split_of(i, SHARES) for i in ids] == ["train", "train", "validation", "test"]
     counts = Counter(split_of(f"doc{i}", SHARES) for i in range(5000))
@@ -25,7 +23,7 @@ def test_the_split_of_an_id_never_changes() -> None:
     assert all(split_of(i, more) == "test" for i in map(str, range(300)) if split_of(i, SHARES) == "test")
 
 
-def test_the_fingerprint_is_pinned_and_sees_every_part() -> None:
+def test_the_fingerprint_is_pinned_and_sees_every_part():
     pinned = "f5d7f778e020b2dc574343f2de0b9a31c63b3f663f18553e5b936b29bd9c5d59"
     assert fingerprint_of(TINY) == pinned
     for name, text, split in (("a2", b"one", "train"), ("a", b"onE", "train"), ("a", b"one", "test")):
@@ -35,7 +33,7 @@ def test_the_fingerprint_is_pinned_and_sees_every_part() -> None:
     assert len({fingerprint_of([Document(name, b"x", "train")]) for name in names}) == 3
 
 
-def store_of(lengths: list[int]) -> TokenStore:
+def store_of(lengths):
     """Training documents whose tokens number their places; tokens of the test split come after."""
     sizes = np.array(lengths, dtype=np.int64)
     total = int(sizes.sum())
@@ -54,7 +52,7 @@ def store_of(lengths: list[int]) -> TokenStore:
     )
 
 
-def test_windows_lie_inside_training_documents_and_every_place_comes_equally_often() -> None:
+def test_windows_lie_inside_training_documents_and_every_place_comes_equally_often():
     store = store_of(LENGTHS)
     split = store.splits["train"]
     inputs, targets = WindowSampler(store, 9, 0).batch(0, 50_000)
@@ -69,7 +67,7 @@ def test_windows_lie_inside_training_documents_and_every_place_comes_equally_oft
     assert abs(counts - expected).max() < 5 * np.sqrt(expected)
 
 
-def test_a_batch_depends_on_seed_and_step_only() -> None:
+def test_a_batch_depends_on_seed_and_step_only():
     store = store_of(LENGTHS)
     with pytest.raises(UserError, match="longest that works is 99"):
         WindowSampler(store, 100, 0)

@@ -1,32 +1,29 @@
 """Planted pairs: both places inside the window, an exact mask of what can be known, the same for all."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from test_batches import store_of
 
-from posenc.data import PlantedSampler, TokenStore, WindowSampler, plant_of, vocabulary
+from posenc.data import PlantedSampler, WindowSampler, plant_of, vocabulary
 from posenc.data.plant import KNOWN, PLANTED, TEXT
 
 T, SEED = 33, 5
 SETTINGS = {"share": 0.5, "pairs": 4, "cue": 1, "weight": 2.0}
 
 
-def bytes_store() -> TokenStore:
+def bytes_store():
     """Documents of the bytes 97 to 116, and 128 once: it is less rare than all others but these."""
     store = store_of([400, 300])
     tokens = (97 + np.arange(len(store.tokens)) % 20).astype(np.uint8)
     tokens[7] = 128
-    changed: dict[str, Any] = {"tokens": tokens, "vocab_size": 256, "tokenizer": {"name": "bytes"}}
+    changed = {"tokens": tokens, "vocab_size": 256, "tokenizer": {"name": "bytes"}}
     return replace(store, **changed)
 
 
 @pytest.mark.parametrize("cue, pairs", [(1, 4), (1, 1), (1, 8), (2, 4), (2, 5), (2, 1)])
-def test_the_mask_is_what_a_walk_through_the_window_finds(cue: int, pairs: int) -> None:
+def test_the_mask_is_what_a_walk_through_the_window_finds(cue, pairs):
     store = bytes_store()
     plant = plant_of({**SETTINGS, "cue": cue, "pairs": pairs}, store)
     keys, values = set(plant.keys.tolist()), set(plant.values.tolist())
@@ -43,7 +40,7 @@ def test_the_mask_is_what_a_walk_through_the_window_finds(cue: int, pairs: int) 
         assert np.array_equal(inputs[:, 1:][kinds[:, :-1] == TEXT], text[:, 1:][kinds[:, :-1] == TEXT])
         for row in range(3):
             window = [int(inputs[row, 0]), *targets[row].tolist()]
-            first: dict[tuple[int, ...], int] = {}
+            first = {}
             known = []
             for place in range(cue, len(window)):
                 before = tuple(window[place - cue : place])
@@ -65,7 +62,7 @@ def test_the_mask_is_what_a_walk_through_the_window_finds(cue: int, pairs: int) 
         assert {len(np.unique(column)) for column in cues.T} == {2}
 
 
-def test_a_window_depends_on_seed_step_and_row_alone() -> None:
+def test_a_window_depends_on_seed_step_and_row_alone():
     store = bytes_store()
     plant = plant_of({**SETTINGS, "share": 1.0}, store)
     sampler = PlantedSampler(store, T, SEED, plant)
@@ -76,7 +73,7 @@ def test_a_window_depends_on_seed_step_and_row_alone() -> None:
         assert not np.array_equal(other[3], many[3])
 
 
-def test_other_tokenizers_get_new_tokens() -> None:
+def test_other_tokenizers_get_new_tokens():
     store = replace(store_of([400]), tokenizer={"name": "tokenizers"})
     plant = plant_of(SETTINGS, store)
     assert sorted({*plant.keys, *plant.values}) == list(range(2**16, 2**16 + 128))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,6 @@ from corpora import BPE, BYTES, documents_of, files
 
 from posenc.core.errors import RunError, UserError
 from posenc.data import check_lengths, inspect, prepare, read_facts, token_cache
-
-Repository = Callable[..., Path]
 
 
 def entries(cache: Path) -> list[Path]:

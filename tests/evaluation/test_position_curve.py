@@ -1,25 +1,22 @@
 """The curve over positions of losses that are known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tiny_model import T
 
 from posenc.evaluation.positions import curve_of
-from posenc.results.schema import Curve
 
 LONG = 8 * T
 AT = np.arange(1, LONG + 1)  # positions
 DOCUMENTS = 40
 
 
-def curve(nats: np.ndarray) -> Curve:
+def curve(nats):
     """Of one span a document, which differ by up to 1 nat."""
     return curve_of(nats + np.linspace(-0.5, 0.5, DOCUMENTS)[:, None], np.arange(DOCUMENTS), T)
 
 
-def test_a_planted_slope_and_rise_are_found() -> None:
+def test_a_planted_slope_and_rise_are_found():
     """Level 2, then 0.003 nats more for every token past T."""
     found = curve(2 + 0.003 * np.maximum(0, AT - T))
     assert found["level"] == pytest.approx(2) and found["slope"] == pytest.approx(0.003)
@@ -34,12 +31,12 @@ def test_a_planted_slope_and_rise_are_found() -> None:
 
 
 @pytest.mark.parametrize("step", [1, T // 2 + 1, 2 * T + 1, 4 * T + 1])
-def test_a_step_breaks_where_it_is(step: int) -> None:
+def test_a_step_breaks_where_it_is(step):
     """Before T it lifts the level too, or comes too early."""
     assert curve(np.where(step <= AT, 3.0, 2.0))["breaks_at"] == (step if step > T else None)
 
 
-def test_a_break_is_more_than_a_tenth_of_a_nat_with_the_whole_interval() -> None:
+def test_a_break_is_more_than_a_tenth_of_a_nat_with_the_whole_interval():
     """A rise of 3 nats in a tenth of the documents, 0.3 on average: the interval reaches below 0.1."""
     assert curve(np.where(AT > 2 * T, 2.099, 2.0))["breaks_at"] is None
     assert curve(np.where(AT > 2 * T, 2.101, 2.0))["breaks_at"] is not None

@@ -1,9 +1,6 @@
 """Probes: the targets are what they are said to be."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,14 +8,10 @@ from tiny_model import T
 from token_stores import ask, store_of
 
 from posenc.evaluation import far_copy
-from posenc.evaluation.forward_cache import EvalContext, NotApplicableError
-from posenc.evaluation.plans import EvalRequest
-
-SubjectOf = Callable[..., EvalContext]
-AskedOf = Callable[..., EvalRequest]
+from posenc.evaluation.forward_cache import NotApplicableError
 
 
-def far_copies_by_hand(text: list[int], cue: int, near: int, longest: int) -> list[int]:
+def far_copies_by_hand(text, cue, near, longest):
     """From the definition: walk back from each place to the last time that its cue came."""
     found = []
     for place in range(longest, len(text)):
@@ -35,7 +28,7 @@ def far_copies_by_hand(text: list[int], cue: int, near: int, longest: int) -> li
 
 @pytest.mark.parametrize("letters", [2, 70000])
 @pytest.mark.parametrize("cue", [2, 8])
-def test_far_copies_equal_the_definition(letters: int, cue: int) -> None:
+def test_far_copies_equal_the_definition(letters, cue):
     """Of random text, of a few letters or of phrases that come again, in tokens of any size."""
     chance, found = random.Random(letters + cue), 0
     phrases = [[chance.randrange(letters) for _ in range(chance.randint(2, 25))] for _ in range(12)]
@@ -50,7 +43,7 @@ def test_far_copies_equal_the_definition(letters: int, cue: int) -> None:
     assert found > 20
 
 
-def test_without_a_far_copy_there_is_a_note(subject_of: SubjectOf) -> None:
+def test_without_a_far_copy_there_is_a_note(subject_of):
     """What comes again comes too far back, or too near; or the document ends before it could."""
     store = store_of([bytes(range(250)) * 4, b"ab" * 400, b"short"])
     subject = subject_of("nope", tokens=store)

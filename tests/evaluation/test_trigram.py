@@ -1,12 +1,7 @@
 """The trigram reference against dictionaries, one byte at a time."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,38 +9,33 @@ import tiny_model
 from tiny_model import T
 
 from posenc.evaluation import fixed_target, trigram
-from posenc.evaluation.plans import EvalRequest
-
-AskedOf = Callable[..., EvalRequest]
 
 
 class Slow:
     """Counts of every context in a dictionary; P by recursion over shorter contexts."""
 
-    def __init__(self, documents: list[bytes]) -> None:
-        self.after: dict[bytes, Counter[int]] = {}
+    def __init__(self, documents):
+        self.after = {}
         for text in documents:
             for place, byte in enumerate(text):
                 for size in range(min(place, 2) + 1):
                     self.after.setdefault(text[place - size : place], Counter())[byte] += 1
 
-    def p(self, context: bytes, byte: int) -> float:
+    def p(self, context, byte):
         lower = self.p(context[1:], byte) if context else 1 / 256
         counts = self.after.get(context)
         if counts is None:
             return lower
         return (counts[byte] + len(counts) * lower) / (counts.total() + len(counts))
 
-    def nats(self, text: bytes, begin: int, end: int) -> float:
+    def nats(self, text, begin, end):
         return -math.fsum(
             math.log(self.p(text[max(0, place - 2) : place], text[place])) for place in range(begin, end)
         )
 
 
 @pytest.mark.parametrize("tokenizer", [{"name": "bytes"}, {"name": "bpe", "vocab_size": 300}])
-def test_losses_equal_those_of_dictionaries(
-    place: Path, asked_of: AskedOf, monkeypatch: pytest.MonkeyPatch, tokenizer: dict[str, Any]
-) -> None:
+def test_losses_equal_those_of_dictionaries(place, asked_of, monkeypatch, tokenizer):
     """Each target is its stretch of text, scored byte by byte, with documents counted in small pieces."""
     monkeypatch.setattr(trigram, "CHUNK", 7)
     folder = place / "texts"

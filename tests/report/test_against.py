@@ -1,7 +1,6 @@
 """Papers' numbers beside a comparison."""
 
 import math
-from pathlib import Path
 
 import pytest
 from fake_runs import T, record, write_run
@@ -13,7 +12,7 @@ from posenc.results import load_runs
 MULTIPLES = (1, 2, 4, 8)
 
 
-def test_every_table_stands_beside_runs(tmp_path: Path) -> None:
+def test_every_table_stands_beside_runs(tmp_path):
     for name in ("rope", "alibi"):
         records = [record(m * T, 1.2 + 0.1 * m, protocol="nonoverlapping") for m in MULTIPLES]
         write_run(tmp_path, name, records=records)
@@ -38,7 +37,7 @@ def test_every_table_stands_beside_runs(tmp_path: Path) -> None:
         against(runs, "alibi-tabel2")
 
 
-def test_the_nearest_protocol_is_taken_and_extensions_are_rows(tmp_path: Path) -> None:
+def test_the_nearest_protocol_is_taken_and_extensions_are_rows(tmp_path):
     yarn = {"name": "yarn", "factor": "auto", "ramp": "index", "mscale_all_dim": 0.0}
     records = [record(T, 1.2), record(4 * T, 3.0), record(4 * T, 1.4, extend=yarn)]
     write_run(tmp_path, "rope", records=records)

@@ -9,7 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from fake_runs import MULTIPLES, T, positions, record, write_run
+from fake_runs import MULTIPLES, T, positions, recall_records, record, write_run
 
 from posenc.core.errors import UserError
 from posenc.report.charts import FORMATS, PLOTS, Chart, chart, check_plot, plot_bytes, save_plot
@@ -43,6 +43,9 @@ def svg_texts(kind: str, found: Given, width: float = 5.5) -> tuple[list[str], A
     return ["".join(one.itertext()) for one in root.iter("{http://www.w3.org/2000/svg}text")], root
 
 
+FOUND = {8: 100, 32: 100, 56: 91, 112: 62, 224: 14, 448: 5}  # of 100 values by distance
+
+
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One that keeps its loss and one that collapses, three seeds each, with every kind of record."""
@@ -54,6 +57,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for m, probe in [(m, probe) for m in (1, 2, 8) for probe in ("induction", "far-copy")]:
                 records.append(record(int(m * T), 2 + m * slope, protocol=probe))
             records += [positions(shift=0.1 * seed), record(T, 1.9, protocol="trigram")]
+            records += recall_records(FOUND | ({448: 10} if name == "rope" else {8: 20 + seed}))
             run = write_run(root, name, seed=seed, records=records)
             lines = [f'{{"tokens": {1000 * i}, "loss": {4 / i + 0.1 * seed}}}' for i in range(1, 41)]
             (run / "metrics.jsonl").write_text("\n".join(lines) + '\n{"tokens": 41000, "lo')
@@ -113,6 +117,23 @@ def test_the_heat_map_prints_its_numbers_and_reasons(tmp_path: Path) -> None:
     assert 0 < shades["rope", "0.5"] < shades["rope", "8"] < 1 and shades["rope", "1"] is None
 
 
+def test_recall_is_a_grid_and_a_point_for_each_row(swept: Path) -> None:
+    grid = chart_of("recall", given(swept))
+    shares = {(p["panel"], p["row"], p["column"]): p["text"] for p in grid.spec["data"]["values"]}
+    assert grid.panels == ["alibi", "rope"] and len(shares) == 2 * (1 + 3 + 4 + 5 + 6)  # of four pairs
+    assert (shares["rope", "512", "448"], shares["alibi", "512", "448"]) == ("10", "5")
+    assert (shares["rope", "32", "8"], shares["alibi", "32", "8"]) == ("100", "21")  # the mean of three seeds
+    texts, _ = svg_texts("recall", given(swept))
+    assert texts.count("distance (tokens)") == 2 and texts.count("62") == 2 * 3
+    use = chart_of("use", given(swept))
+    at = {p["row"]: p for p in use.spec["data"]["values"]}
+    assert [at["rope"]["y"], at["rope"]["x"]] == pytest.approx([10, 2.8 + 0.07], rel=1e-5)
+    assert [at["alibi"]["y"], at["alibi"]["x"]] == pytest.approx([5, 0.014 + 0.07], rel=1e-5)
+    assert at["rope"]["low"] < 10 < at["rope"]["high"] and at["rope"]["left"] < 2.87 < at["rope"]["right"]
+    assert "at 8x" in use.spec["encoding"]["x"]["axis"]["title"]
+    assert use.notes[0].endswith("Did not learn to recall: alibi.")
+
+
 def test_training_is_the_mean_over_seeds(swept: Path, tmp_path: Path) -> None:
     made = chart_of("training", given(swept))
     drawn = points(made, "rope")
@@ -145,6 +166,7 @@ def test_the_same_runs_give_the_same_bytes(swept: Path) -> None:
         ("x.png", "heat", 5, "--plot-kind=heat: no such plot\n(.*\n)*  did you mean: heatmap"),
         ("x.png", "context", math.nan, "not a width\n  allowed: inches from 1 to 40"),
         ("x.png", "training", 5, "no run has logged losses"),
+        ("x.png", "recall", 5, "no run was asked to recall: posenc train experiment=recall"),
     ],
 )
 def test_wrong_input_is_named(tmp_path: Path, path: str, kind: str, width: float, words: str) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_runs import T, positions, record, write_run
+from fake_runs import T, positions, recall_records, record, write_run
 
 from posenc.core.errors import RunError
-from posenc.report.captions import full_notes
+from posenc.report.captions import EXPLAIN, full_notes
 from posenc.report.page import write_page
 from posenc.report.table import full_report_of, report_of, rows_table
 from posenc.results.comparison import CompareRequest, compare_runs
@@ -96,9 +96,22 @@ def test_all_that_the_tables_say_is_in_the_page(root: Path, elements: Elements) 
     assert len(shown) > 30 and all(text.partition(",")[0] in elements.text for text in shown)
     assert all(line in elements.text for line in full_notes(comparison))
     assert report_of(comparison, runs).answer in elements.text
+    assert EXPLAIN.rstrip() in elements.text  # in its lines
     assert re.search(r"fire-nano-T64-s0-\w+: failed, " + re.escape(EVIL), elements.text)
     settings = ("train.lr = 0.003", "encoding.base = 10000", f"{EVIL} = {EVIL}")
     assert all(text in elements.text for text in (*settings, *(path.name for path in root.iterdir())))
+
+
+def test_recall_is_beside_the_losses_with_its_chart(tmp_path: Path) -> None:
+    """One section, though `--protocol all` has two tables; the losses of recall's windows are no curve."""
+    found = {8: 100, 32: 99, 56: 98, 112: 60}
+    for name in ("rope", "alibi"):
+        write_run(
+            tmp_path / "runs", name, records=[record(T, 1.0), record(2 * T, 1.1), *recall_records(found)]
+        )
+    page = page_of(tmp_path / "runs", tmp_path / "page.html")
+    assert page.count("<h3>Harm and use</h3>") == page.count("<h3>Change against T</h3>") == 1
+    assert "recall@T" in Elements(page).text and "recall, % with 95% CI" in Elements(page).text
 
 
 def test_strangers_text_makes_no_element_and_nothing_is_loaded(page: str, elements: Elements) -> None:

@@ -1,7 +1,5 @@
 """Work goes on when nobody sees it any more, and stops with a save when its terminal is gone."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -13,20 +11,20 @@ from posenc.running.signals import StopFlag, to_take_over
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_a_screen_that_is_gone_ends_no_training(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+def test_a_screen_that_is_gone_ends_no_training(monkeypatch, terminal):
     class Gone:
         encoding = "utf-8"
 
-        def write(self, text: str) -> int:
+        def write(self, text):
             raise OSError(5, "Input/output error")
 
-        def flush(self) -> None:
+        def flush(self):
             raise BrokenPipeError(32, "Broken pipe")
 
-        def isatty(self) -> bool:
+        def isatty(self):
             return terminal
 
-        def fileno(self) -> int:
+        def fileno(self):
             return 99
 
     monkeypatch.setenv("TERM", "xterm")
@@ -38,7 +36,7 @@ def test_a_screen_that_is_gone_ends_no_training(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no hangups there")
-def test_a_hangup_saves_unless_nohup_has_switched_it_off() -> None:
+def test_a_hangup_saves_unless_nohup_has_switched_it_off():
     before = signal.getsignal(signal.SIGHUP)
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)

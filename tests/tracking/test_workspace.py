@@ -1,12 +1,7 @@
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from fake_runs import positions, record
-from fake_wandb_server import FakeWandb
 
 from posenc.core.errors import RunError
 from posenc.tracking.base import by_position, by_window, curves_of, summary
@@ -17,12 +12,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of that
 pytest.importorskip("wandb_workspaces", reason="needs posenc[dashboard]")
 
 
-def make(entity: str | None = "someone", **changes: Any) -> None:
-    given: dict[str, Any] = {"project": "mine", "protocol": "fixed-target", "length": "8x", "out": None}
+def make(entity="someone", **changes):
+    given = {"project": "mine", "protocol": "fixed-target", "length": "8x", "out": None}
     make_dashboard(entity, **{**given, **changes})
 
 
-def test_the_workspace_compares_encodings_by_what_runs_are_tracked_with(tmp_path: Path) -> None:
+def test_the_workspace_compares_encodings_by_what_runs_are_tracked_with(tmp_path):
     make(out=str(tmp_path / "view.json"), protocol="sliding", length="0.50x")
     view = json.loads((tmp_path / "view.json").read_text())
     assert (view["entity"], view["project"]) == ("someone", "mine")
@@ -39,9 +34,7 @@ def test_the_workspace_compares_encodings_by_what_runs_are_tracked_with(tmp_path
         assert set(drawn) <= tracked, panel["chartTitle"]
 
 
-def test_it_is_saved_and_its_address_printed_or_one_error_is(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, fake_wandb: FakeWandb
-) -> None:
+def test_it_is_saved_and_its_address_printed_or_one_error_is(capsys, monkeypatch, fake_wandb):
     monkeypatch.setenv("WANDB_BASE_URL", fake_wandb.url)
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     make(None)

@@ -1,8 +1,6 @@
 """The loop: the same numbers again, also stopped and continued; no update that is not finite."""
 
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +10,8 @@ from tiny_model import OPTIMIZATION, STEPS, T, build, on_disk, run
 
 from posenc.core.paths import conf_dir
 from posenc.core.seeds import generator_for
-from posenc.data import TokenStore, WindowSampler
+from posenc.data import WindowSampler
 from posenc.model.mla import LatentAttention
-from posenc.training.loop import Progress
 from posenc.training.optimizer import build_optimizer, learning_rate
 
 ENCODINGS_TRAINED = ("rope", "learned", "t5", "fox")
@@ -23,22 +20,22 @@ ENCODINGS_TRAINED = ("rope", "learned", "t5", "fox")
 class Watched:
     """A sampler that remembers what it gave."""
 
-    def __init__(self, store: TokenStore, seed: int) -> None:
+    def __init__(self, store, seed):
         self.sampler, self.given = WindowSampler(store, T, seed), []
 
-    def batch(self, step: int, size: int) -> Any:
+    def batch(self, step, size):
         self.given.append(self.sampler.batch(step, size))
         return self.given[-1]
 
 
-def test_one_seed_gives_the_same_weights_and_another_seed_others(store: TokenStore, tmp_path: Path) -> None:
+def test_one_seed_gives_the_same_weights_and_another_seed_others(store, tmp_path):
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         assert run(build("rope", store, seed), store, tmp_path / name, seed=seed).status == "finished"
     assert on_disk(tmp_path / "a") == on_disk(tmp_path / "b")
     assert on_disk(tmp_path / "a")[0] != on_disk(tmp_path / "c")[0]
 
 
-def test_encodings_share_batches_and_initial_values(store: TokenStore, tmp_path: Path) -> None:
+def test_encodings_share_batches_and_initial_values(store, tmp_path):
     starts, batches = {}, {}
     for name in ENCODINGS_TRAINED:
         model, sampler = build(name, store, seed=3), Watched(store, 3)
@@ -56,11 +53,9 @@ def test_encodings_share_batches_and_initial_values(store: TokenStore, tmp_path:
         assert all(torch.equal(starts[name][k], starts[first][k]) for k in starts[first]), name
 
 
-def test_an_update_is_adamw_on_the_mean_loss_with_the_clipped_gradient(
-    store: TokenStore, tmp_path: Path
-) -> None:
+def test_an_update_is_adamw_on_the_mean_loss_with_the_clipped_gradient(store, tmp_path):
     """The same steps, written out again without the loop."""
-    logged: list[Progress] = []
+    logged = []
     model = build("rope", store)
     run(model, store, tmp_path / "kept", on_log=logged.append, grad_clip=0.5)
     again = build("rope", store)
@@ -90,9 +85,9 @@ def test_an_update_is_adamw_on_the_mean_loss_with_the_clipped_gradient(
     assert [p.lr for p in logged] == [learning_rate(s - 1, STEPS, OPTIMIZATION) for s in (5, 10, STEPS)]
 
 
-def test_every_step_draws_positions_of_its_own(store: TokenStore, tmp_path: Path) -> None:
+def test_every_step_draws_positions_of_its_own(store, tmp_path):
     """By (seed, step), so that a run that stopped draws the same ones again."""
-    seen: list[torch.Tensor] = []
+    seen = []
     for folder, stop in (("whole", None), ("parts", STEPS // 2), ("parts", None)):
         model = build("rope", store, positions={"name": "offset", "max": None})
         model.blocks[0].register_forward_pre_hook(lambda _, args: seen.append(args[1]))
@@ -105,11 +100,11 @@ def test_every_step_draws_positions_of_its_own(store: TokenStore, tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["loss", "gradient"])
-def test_what_is_not_finite_stops_before_the_update(store: TokenStore, tmp_path: Path, kind: str) -> None:
+def test_what_is_not_finite_stops_before_the_update(store, tmp_path, kind):
     model = build("rope", store)
-    seen: list[dict[str, torch.Tensor]] = []
+    seen = []
 
-    def poisoned(module: Any, given: Any, value: torch.Tensor) -> torch.Tensor:
+    def poisoned(module, given, value):
         seen.append({name: p.detach().clone() for name, p in model.named_parameters()})
         if len(seen) < 8:
             return value
@@ -148,9 +143,7 @@ LATENT = partial(LatentAttention, kv_rank=None, q_rank=None, rope_dim=16)
         pytest.param("rope", {}, {"positions": RANDOMIZED}, id="randomized"),
     ],
 )
-def test_stopped_at_the_first_middle_and_last_step_is_not_stopped(
-    store: TokenStore, tmp_path: Path, encoding: str, how: dict[str, Any], model: dict[str, Any]
-) -> None:
+def test_stopped_at_the_first_middle_and_last_step_is_not_stopped(store, tmp_path, encoding, how, model):
     run(build(encoding, store, **model), store, tmp_path / "whole", **how)
     whole = on_disk(tmp_path / "whole")
     for stop in (1, STEPS // 2, STEPS - 1):

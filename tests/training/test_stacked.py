@@ -1,16 +1,14 @@
 """Several runs as one batched model: each is what it would have been alone, up to the order of its sums."""
 
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from tiny_model import STEPS, T, build, training_of
 
-from posenc.data import PlantedSampler, TokenStore, plant_of
-from posenc.training.loop import Progress, Training, alone
+from posenc.data import PlantedSampler, plant_of
+from posenc.training.loop import alone
 from posenc.training.stacked import train_stacked
 
 
@@ -21,19 +19,17 @@ from posenc.training.stacked import train_stacked
         ("t5", "bf16", 0.02),
     ],
 )
-def test_each_run_is_the_one_it_would_have_been_alone(
-    store: TokenStore, tmp_path: Path, encoding: str, precision: str, off: float
-) -> None:
-    losses: dict[str, list[float]] = {"alone": [], "stacked": []}
+def test_each_run_is_the_one_it_would_have_been_alone(store, tmp_path, encoding, precision, off):
+    losses = {"alone": [], "stacked": []}
 
-    def made(kind: str, seed: int) -> Training:
-        how: dict[str, Any] = {"lr": 1e-3 * (seed + 1), "precision": precision, "seed": seed}
+    def made(kind, seed):
+        how = {"lr": 1e-3 * (seed + 1), "precision": precision, "seed": seed}
         model, folder = build(encoding, store, seed), tmp_path / f"{kind}-{seed}"
         return training_of(model, store, folder, on_log=lambda p: losses[kind].append(p.loss), **how)
 
     for seed in (0, 1):
         alone(made("alone", seed))
-    said: list[Exception] = []
+    said = []
     ended = train_stacked([made("stacked", seed) for seed in (0, 1)], said.append)
     assert not said
     assert [end.status for end in ended if not isinstance(end, Exception)] == ["finished"] * 2
@@ -47,17 +43,17 @@ def test_each_run_is_the_one_it_would_have_been_alone(
             torch.testing.assert_close(kept[1][name], value, rtol=0, atol=10 * off)
 
 
-def test_planted_runs_share_a_pass_and_log_both_losses(store: TokenStore, tmp_path: Path) -> None:
+def test_planted_runs_share_a_pass_and_log_both_losses(store, tmp_path):
     plant = plant_of({"share": 0.5, "pairs": 2, "cue": 1, "weight": 3.0}, store)
-    logged: dict[str, list[Progress]] = {"alone": [], "stacked": []}
+    logged = {"alone": [], "stacked": []}
 
-    def made(kind: str, seed: int) -> Training:
+    def made(kind, seed):
         how = {"sampler": PlantedSampler(store, T, seed, plant), "on_log": logged[kind].append}
         return training_of(build("rope", store, seed), store, tmp_path / f"{kind}{seed}", seed=seed, **how)
 
     for seed in (0, 1):
         alone(made("alone", seed))
-    said: list[Exception] = []
+    said = []
     train_stacked([made("stacked", seed) for seed in (0, 1)], said.append)
     assert not said
     for key in ("loss", "natural_loss", "recall_loss"):
@@ -67,10 +63,8 @@ def test_planted_runs_share_a_pass_and_log_both_losses(store: TokenStore, tmp_pa
     assert first["recall_loss"] > first["natural_loss"] > 0  # never seen bytes
 
 
-def test_one_that_diverges_ends_alone_and_what_cannot_share_goes_on_by_itself(
-    store: TokenStore, tmp_path: Path
-) -> None:
-    said: list[Exception] = []
+def test_one_that_diverges_ends_alone_and_what_cannot_share_goes_on_by_itself(store, tmp_path):
+    said = []
     broken = build("dape", store, 0)
     with torch.no_grad():
         broken.blocks[0].mlp.up.weight[0, 0] = float("nan")
