@@ -102,9 +102,7 @@ def file_lock(path: Path, *, timeout: float = -1) -> FileLock:
 
 def free_bytes(path: Path) -> int:
     """Return the bytes free where `path` is or would be."""
-    while not path.exists():
-        path = path.absolute().parent
-    return shutil.disk_usage(path).free
+    return shutil.disk_usage(next(p for p in (path, *path.absolute().parents) if p.exists())).free
 
 
 def check_room(path: Path, needed: int, what: str, *, hint: str = "") -> None:

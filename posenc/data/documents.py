@@ -58,11 +58,7 @@ def hash_fraction(content: bytes) -> float:
 
 
 def groups_of(ids: Sequence[str]) -> list[int] | None:
-    """Number the groups of documents by first appearance; None where every document is alone.
-
-    A group is the first folder in which paths differ (SymPy's subpackages, a folder for each author); a
-    document that lies in none is alone.
-    """
+    """Number the groups of documents by first appearance: the first folder in which paths differ, if any."""
     paths = [one.split("/") for one in ids]
     folders = [path[:-1] for path in paths] or [[]]
     ends = zip(min(folders), max(folders), strict=False)
@@ -96,10 +92,7 @@ def articles(lines: Iterable[str]) -> list[str]:
 
 
 def sections(text: str, *, markdown: bool = False) -> tuple[list[str], str]:
-    """Cut the text of one file, and say how: at its headings where there are enough, else in chunks.
-
-    Of Markdown's levels the highest with enough headings is taken, those above it included.
-    """
+    """Cut the text of one file, and say how: at the highest headings that are enough, else in chunks."""
     rows = re.findall(r"[^\n]*\n|[^\n]+", text)
     if len(starts := _titles(rows)) >= LEAST_SECTIONS:
         return _joined(rows, starts), "cut at ' = Title = ' lines"

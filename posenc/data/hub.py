@@ -53,10 +53,9 @@ def stream(
     documents: int | None,
     bytes: int | float | None,
 ) -> Iterator[Document]:
-    """Yield documents; ids are `split/row` of the data set. Raises as `read`.
+    """Yield documents; ids are `split/row` of the data set, limited to its first `documents` or `bytes`.
 
-    `splits` says what share of each of its splits goes to each of ours, by a hash of the text, so that two
-    copies are never on both sides. `documents` and `bytes` limit each of its splits to its first rows.
+    `splits` shares each of its splits out to ours by a hash of the text, so that copies are on one side.
     """
     for split in sorted(splits):
         taken = size = 0

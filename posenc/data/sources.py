@@ -43,10 +43,7 @@ def read_python_packages(notes: Notes, /, *, exclude: list[str]) -> list[Documen
 
 
 def _read_tree(root: Path, exclude: list[str], notes: Notes) -> list[Document]:
-    """Return the non-empty UTF-8 `.py` files below `root`; ids are paths inside it.
-
-    A pattern of `exclude` is held against `/` + path; `*` crosses slashes, so `*/tests/*` fits at any depth.
-    """
+    """Return the non-empty UTF-8 `.py` files below `root`; a `*` in `exclude` crosses slashes."""
 
     def wanted(path: Path, end: str = "") -> bool:
         name = f"/{path.relative_to(root).as_posix()}{end}"

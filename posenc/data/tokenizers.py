@@ -90,10 +90,7 @@ class Tokenizer:
 
 
 def bytes_per_token(text: bytes, ends: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-    """Return the bytes of UTF-8 each token stands for, from the character where each ends; they sum to all.
-
-    Text that no token covers counts for the next token, text after the last token for the last.
-    """
+    """Return the bytes of UTF-8 of each token, from the character where each ends; they sum to all."""
     if not len(ends):
         return np.zeros(0, dtype=np.uint32)
     is_start = (np.frombuffer(text, dtype=np.uint8) & 0xC0) != 0x80

@@ -30,11 +30,7 @@ class Cell:
 
 
 def plan_cells(context: EvalContext, request: EvalRequest, protocols: Sequence[str]) -> list[Cell]:
-    """Plan all cells, in the order of protocols and windows.
-
-    With an extension each protocol begins with the model as trained at W = T: the loss if the text is
-    truncated to T tokens, which the extended windows are compared with.
-    """
+    """Plan all cells; with an extension each protocol begins with the crop line, as trained at W = T."""
     cells = []
     for protocol in protocols:
         module = protocol_module(protocol)

@@ -211,10 +211,7 @@ def _check_fits(context: EvalContext, pos: Tensor, encoding: Encoding, n_targets
 
 
 def memory_needed(make_pass: Callable[[int], object], window: int) -> float:
-    """Return the peak bytes of a window's tensors: a S + b S^2 for S tokens, fitted to two shorter windows.
-
-    What does not grow (a block of scores) counts as if it grew with S: the estimate errs on the safe side.
-    """
+    """Return the peak bytes of a window of S tokens: a S + b S^2, fitted to two shorter windows."""
     n, peaks = max(1, window // SHORT), []
     for length in (n, 2 * n):
         with LiveTensors() as meter:

@@ -57,10 +57,7 @@ def measure(context: EvalContext, plan: Spans, window: int) -> LossSums:
 def curve_of(
     nats: np.ndarray, documents: np.ndarray, train_length: int, at_level: np.ndarray | None = None
 ) -> Curve:
-    """Return the curve of losses (N, W) nats, row i from documents[i] (or group); position p is column p - 1.
-
-    `at_level` (N, T/2): the losses at T/2 < p <= T of the model as trained, if they are not these ones.
-    """
+    """Return the curve of losses (N, W), row i of documents[i]; `at_level` (N, T/2): as trained."""
     window = nats.shape[1]
     edges = bin_edges(train_length, window)
     bins = [nats[:, a - 1 : b - 1].mean(axis=1) for a, b in itertools.pairwise(edges)]  # (N,)

@@ -65,10 +65,7 @@ class Subject:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def fresh(self, seed: int = 0, **changes: Any) -> Decoder:
-        """Return a new model. Parameters of the encoding that start at zero get values: zero hides faults.
-
-        Their standard deviation is 1, of matrices fan_in^-1/2, so that rounding is not amplified.
-        """
+        """Return a new model; what starts at zero gets values of std 1 or fan_in^-1/2: zero hides faults."""
         model = self.build(seed, **changes)
         for number, parameter in enumerate(model.encoding.parameters()):
             if not parameter.detach().any():

@@ -48,10 +48,7 @@ def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def rms_norm_for_product(x: Tensor, weight: Tensor) -> Tensor:
-    """Norm the input of a matrix product and round it to the autocast's dtype here, once.
-
-    The loss needs this: autocast ignores products with `out=`, which would be made in float32.
-    """
+    """Norm a product's input and round it to the autocast's dtype once: the loss's products have `out=`."""
     x, device = x.to(weight.dtype), x.device.type  # mixed dtypes (a bf16 latent) are slow and warn
     if torch.compiler.is_compiling() or not torch.is_autocast_enabled(device):
         return rms_norm(x, weight)

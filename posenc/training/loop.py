@@ -32,10 +32,7 @@ T = TypeVar("T")
 
 
 class NextTokenLoss(nn.Module):
-    """The mean loss in nats per token of inputs and targets (B, T), times `weight`: what DDP wraps.
-
-    With `weights` (B, T) of the targets, `losses` (B * T,) has those of the last batch, without them.
-    """
+    """The mean loss in nats per token, times `weight`: what DDP wraps. `losses`: of each weighted target."""
 
     losses: Tensor
 

@@ -31,10 +31,7 @@ class Optimization:
 
 
 def learning_rate(step: int, steps: int, optimization: Optimization) -> float:
-    """Return the learning rate of update `step` (from 0) of `steps`: linear warm-up, then linear decay.
-
-    It would reach `final_lr_fraction` of the peak one update after the last, so that none is wasted at zero.
-    """
+    """Return the rate of update `step` (from 0): linear warm-up, then decay that ends one past the last."""
     warmup = max(1, round(optimization.warmup_fraction * steps))
     if step < warmup:
         return optimization.lr * (step + 1) / warmup
@@ -109,10 +106,9 @@ class AdamW:
 
 
 class MuonAdamW(AdamW):
-    """torch's Muon on hidden matrices, AdamW on embeddings, norms and encodings, with one state.
+    """torch's Muon (Jordan et al. 2024) on hidden matrices, AdamW on the rest, with one state.
 
-    Muon (Jordan et al. 2024) makes the update of a matrix orthogonal; its size is matched to AdamW's (Liu et
-    al., arXiv 2502.16982), so that both take the same learning rate and weight decay.
+    Updates are matched in size (Liu et al., arXiv 2502.16982): one learning rate and weight decay for both.
     """
 
     def __init__(
