@@ -115,7 +115,7 @@ ROTARY: dict[str, tuple[str, dict[str, Any], Way]] = {
 }
 DISTANCE: dict[str, tuple[str, dict[str, Any], Way]] = {
     "rerope": ("rerope", {"window": 3}, Way(distance=lambda i, j: min(i - j, 3))),
-    "self_extend": ("self_extend", {"window": "0.25x", "group": 3}, Way(distance=grouped(2, 3))),
+    "self_extend": ("self_extend", {"window": "0.5x", "group": 3}, Way(distance=grouped(4, 3))),
     "window": ("window", {"window": 5}, Way(seen=lambda i, j: i - j < 5)),
     "sinks": (
         "sinks",
