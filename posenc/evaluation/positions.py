@@ -18,7 +18,7 @@ import math
 
 import numpy as np
 
-from posenc.evaluation.forward_cache import EvalContext, LossSums, NotApplicableError, block_sums, text_losses
+from posenc.evaluation.forward_cache import EvalContext, LossSums, NotApplicableError, text_losses
 from posenc.evaluation.plans import EvalRequest, Spans, plan_spans
 from posenc.results.schema import BREAK, Curve
 from posenc.results.statistics import MIN_GROUPS, ratio_interval
