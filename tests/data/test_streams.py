@@ -79,3 +79,10 @@ def test_a_pinned_stream_is_known_without_asking_again(repository, reads, cache,
     pinned(repository("other", rows={"train": ["another text"] * 9, "validation": ["and more"] * 9}))
     with pytest.raises(RunError, match="has changed"):
         prepare(data, BYTES, first)
+
+
+@pytest.mark.parametrize(("key", "value"), [("text_field", "story"), ("config", "big")])
+def test_what_the_data_set_does_not_have_is_named(repository, key, value):
+    with pytest.raises(UserError) as caught:
+        read_facts(conf("tinystories", repository=str(repository()), **{key: value}))
+    assert caught.value.key == f"data.{key}"

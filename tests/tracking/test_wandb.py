@@ -13,7 +13,7 @@ from tracked import begin, contents, history, offline_runs, shipped
 
 from posenc.core.errors import UserError
 from posenc.tracking import check_tracking
-from posenc.tracking.wandb import host
+from posenc.tracking.wandb import has_key, host
 
 KEY = "k" * 40
 RECORDS = [
@@ -164,3 +164,10 @@ def test_a_server_in_trouble_costs_seconds_and_one_warning(
     told = train(tmp_path / "run", url, dies if death else None)
     assert told.count("\n") == 1 and said in told, told
     assert death or len(offline_runs(tmp_path / "run")) == 1
+
+
+def test_a_key_is_found_where_wandb_finds_it(home, monkeypatch):
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example")
+    assert not has_key()
+    (home / ".netrc").write_text(f"machine wandb.example login user password {KEY}\n")
+    assert has_key()
