@@ -10,9 +10,7 @@ from posenc.data import inspect, prepare, read_facts, sources
 from posenc.data.documents import fingerprint_of
 
 
-def test_copies_are_never_on_both_sides_blank_rows_are_left_out_and_shares_are_kept(
-    repository,
-):
+def test_copies_are_never_on_both_sides_blank_rows_are_left_out_and_shares_are_kept(repository):
     rows = {"train": [f"page {i % 4000}" for i in range(4100)] + ["", "  \n", None]}
     folder = repository(rows=rows, group=1000)
     found = documents_of(conf("fineweb_edu", config=None, repository=str(folder)))
