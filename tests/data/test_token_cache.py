@@ -38,8 +38,6 @@ def test_documents_come_back_whole_and_the_second_time_from_the_cache(
         sizes = store.bytes_between(split.starts, split.starts + split.lengths)
         assert sizes.tolist() == [len(d.text) for d in mine]
         for i, document in enumerate(mine):
-            start, stop = int(split.starts[i]), int(split.starts[i] + split.lengths[i])
-            assert store.token_bytes_of(start, stop).sum() == len(document.text)
             assert tokenizer is BPE or store.document(name, i).tobytes() == document.text
     assert sum(split.lengths.sum() for split in store.splits.values()) == len(store.tokens)
     again = prepare(texts, tokenizer)

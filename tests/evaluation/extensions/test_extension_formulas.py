@@ -181,7 +181,7 @@ def test_a_trained_scale_counts_the_keys_that_are_left(name: str) -> None:
     counting = Way(distance=way.distance, seen=way.seen, times=lambda n: math.log(n) / math.log(T))
     acting = extension_of(model, name, **knobs).effective_encoding(26)
     assert (attended(acting, text) - by_pairs(text, counting)).abs().max() < CLOSE
-    assert model.options[0].masking == ()  # the trained one still counts all keys
+    assert model.options[0].counted == (own,)  # the trained one still counts all keys
 
 
 def test_a_trained_window_stays() -> None:
