@@ -288,9 +288,7 @@ def _explained(command: str, overrides: list[str], error: Exception) -> UserErro
     if in_file := re.match(r"In '([^']+)': \w+ raised while composing config:\n(.+)", str(error)):
         hint = f"it stands for {in_file[1].rpartition('/')[0]}; to set anything else, begin with the line\n"
         hint += "# @package _global_      and choose others by a defaults list: - override /encoding: rope"
-        return UserError(
-            f"{in_file[1]}.yaml", None, in_file[2], hint=hint if "not in" in in_file[2] else None
-        )
+        return UserError(f"{in_file[1]}.yaml", None, in_file[2], hint=hint if "not in" in in_file[2] else "")
     choosing = {*groups(command), "hydra/launcher", "hydra.searchpath"}
     single = [o for o in overrides if o.partition("=")[0] in choosing and not is_sweep(o)]
     config = compose(command, single, return_hydra_config=True)
@@ -309,7 +307,7 @@ def _explained(command: str, overrides: list[str], error: Exception) -> UserErro
             return UserError(key, value, "is a group of settings: name one of them", allowed=inside)
         if key == wrong:
             said = first_line(cause)
-            wanted = next((f"allowed: {words}" for kind, words in WANTED.items() if kind in said), None)
+            wanted = next((f"allowed: {words}" for kind, words in WANTED.items() if kind in said), "")
             return UserError(key, value, said, hint=wanted)
     return UserError(wrong if wrong != "None" else "override", None, first_line(cause))
 
@@ -348,19 +346,14 @@ def _unknown_key(key: str, value: object, known: list[str], command: str = "trai
     leaf = nearest(key, {k.rpartition(".")[2]: None for k in known}) if "." not in key else None
     alike = [k for k in known if leaf is not None and k.rpartition(".")[2] == leaf]
     close = " or ".join(alike) or nearest(key, [k for k in known if not key.startswith(f"{k}.")])
-    hint: str | None = f"did you mean: {close}"
+    hint = f"did you mean: {close}" if close else ""
     files = choice_files(group) if _is_choice(f"{group}=") else {}
     texts = {choice: path.read_text(encoding="utf-8") for choice, path in files.items()}
     having = [choice for choice, text in texts.items() if name and name in (yaml.safe_load(text) or {})]
     if having:
         hint = f"{key} is a setting of {group}={', '.join(having)}"
-    return UserError(
-        key,
-        value,
-        "there is no such setting",
-        allowed=", ".join(sorted(siblings)),
-        hint=hint if close or having else None,
-    )
+    allowed = ", ".join(sorted(siblings))
+    return UserError(key, value, "there is no such setting", allowed=allowed, hint=hint)
 
 
 def _is_choice(override: str) -> bool:

@@ -22,7 +22,7 @@ from posenc.model.decoder import (
     training_flops,
 )
 from posenc.running.build import build_model
-from posenc.training.loop import NextTokenLoss, gradients
+from posenc.training.loop import Batch, NextTokenLoss
 
 LENGTH, WINDOWS, VOCABULARY = 16, 3, 97
 SHAPE = ModelShape("small", d_model=32, n_layers=2, n_heads=2, mlp_ratio=3)
@@ -44,7 +44,7 @@ def counted(subject: Decoder, *, training: bool) -> float:
     pos = subject.positions(LENGTH, generator_for(0, "test"))
     with FlopCounterMode(display=False) as counter:
         if training:
-            gradients(NextTokenLoss(subject), tokens, tokens, pos, precision="fp32", grad_clip=1.0)
+            Batch(NextTokenLoss(subject), tokens, tokens, pos, "fp32", 1.0).gradients()
         else:
             with torch.no_grad():
                 subject(tokens, pos)

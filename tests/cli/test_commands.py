@@ -80,15 +80,6 @@ def test_the_doors_of_the_clone_are_the_command(trained_once, place, corpus):
         assert done.stdout == f"posenc {__version__}\n"
 
 
-def test_stdout_closed_early_is_no_disaster(trained_once, place):
-    process = tiny.start("compare", str(trained_once), "--format", "json", cwd=place)
-    assert process.stdout is not None and process.stderr is not None
-    process.stdout.close()
-    err = process.stderr.read()
-    process.wait(60)
-    assert "Traceback" not in err and "fault of posenc" not in err
-
-
 def test_cfg_prints_the_configuration_and_does_nothing(posenc, place):
     result = posenc("train", "encoding=alibi", "experiment=smoke", "seed=3", "--cfg", "job")
     assert (result.code, result.err) == (0, "")

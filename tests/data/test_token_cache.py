@@ -14,7 +14,7 @@ import pytest
 from corpora import BPE, BYTES, documents_of, files
 
 from posenc.core.errors import RunError, UserError
-from posenc.data import check_lengths, inspect, prepare, read_facts, token_cache
+from posenc.data import check_lengths, corpus_notes, inspect, prepare, read_facts, token_cache
 
 
 def entries(cache: Path) -> list[Path]:
@@ -38,8 +38,6 @@ def test_documents_come_back_whole_and_the_second_time_from_the_cache(
         sizes = store.bytes_between(split.starts, split.starts + split.lengths)
         assert sizes.tolist() == [len(d.text) for d in mine]
         for i, document in enumerate(mine):
-            start, stop = int(split.starts[i]), int(split.starts[i] + split.lengths[i])
-            assert store.token_bytes_of(start, stop).sum() == len(document.text)
             assert tokenizer is BPE or store.document(name, i).tobytes() == document.text
     assert sum(split.lengths.sum() for split in store.splits.values()) == len(store.tokens)
     again = prepare(texts, tokenizer)
@@ -155,3 +153,10 @@ def test_a_kill_leaves_nothing_that_is_believed(texts: dict[str, Any], cache: Pa
         found = [store.document(name, i).tobytes() for i in range(len(split.ids))]
         assert found == [whole[i] for i in split.ids]
     assert not list((cache / "tokens").glob(".*"))
+
+
+def test_short_training_documents_are_told(texts: dict[str, Any]) -> None:
+    facts = read_facts(texts)
+    facts.sizes = {"train": [*[10] * 9, 30], "validation": [], "test": [65] * 30}
+    (note,) = corpus_notes(facts, "test", 64, 16)
+    assert note.startswith("only 1 of 10 training documents is longer than 16 bytes, 25%")

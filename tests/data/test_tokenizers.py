@@ -91,7 +91,7 @@ def test_any_tokenizer_accounts_for_every_byte(tmp_path: Path) -> None:
     store = prepare(files(tmp_path / "*.txt"), {"name": "hf", "path": str(path), "revision": "main"})
     assert store.token_bytes is not None and store.token_bytes.dtype == np.uint32
     assert store.document("train", 0).tolist() == [0, 2, 2]
-    assert store.token_bytes_of(0, 3).tolist() == [70_000, 6, 6]
+    assert store.bytes_between(np.arange(3), np.arange(1, 4)).tolist() == [70_000, 6, 6]
 
 
 def test_files_that_are_no_tokenizer_and_names_out_of_reach(tmp_path: Path) -> None:

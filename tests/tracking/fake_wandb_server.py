@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class FakeWandb:
-    """Enough of a W&B server for a run to start. `state`: ok, unauthorized or hanging."""
+    """Enough of a W&B server for a run to start. `state`: ok or hanging."""
 
     def __init__(self):
         self.state = "ok"
@@ -26,8 +26,6 @@ class FakeWandb:
                 if fake.state == "hanging":
                     fake.release.wait(60)
                     self.close_connection = True
-                elif fake.state == "unauthorized":
-                    self.reply(401, {"errors": [{"message": "user is not logged in"}]})
                 else:
                     self.reply(200, {"data": answer(body)} if "graphql" in self.path else {})
 
@@ -69,8 +67,6 @@ def answer(body):
                 "inserted": True,
             }
         }
-    if "upsertView" in body:
-        return {"upsertView": {"view": {"id": "w", "name": json.loads(body)["variables"]["name"]}}}
     if "viewer" in body:
         return {"viewer": {"id": "v", "entity": "someone", "flags": "{}", "teams": {"edges": []}}}
     if "createRunFiles" in body:

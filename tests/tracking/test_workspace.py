@@ -3,7 +3,6 @@ import json
 import pytest
 from fake_runs import positions, record
 
-from posenc.core.errors import RunError
 from posenc.tracking.base import by_position, by_window, curves_of, summary
 from posenc.tracking.workspace import make_dashboard
 
@@ -32,17 +31,3 @@ def test_the_workspace_compares_encodings_by_what_runs_are_tracked_with(tmp_path
     for panel in panels:
         drawn = [*panel["metrics"], *([panel["xAxis"]] if "xAxis" in panel else [])]
         assert set(drawn) <= tracked, panel["chartTitle"]
-
-
-def test_it_is_saved_and_its_address_printed_or_one_error_is(capsys, monkeypatch, fake_wandb):
-    monkeypatch.setenv("WANDB_BASE_URL", fake_wandb.url)
-    monkeypatch.setenv("WANDB_API_KEY", KEY)
-    make(None)
-    assert "/someone/mine?nw=" in capsys.readouterr().out
-    (sent,) = [json.loads(body)["variables"] for body in fake_wandb.requests if "upsertView" in body]
-    assert (sent["entityName"], sent["projectName"]) == ("someone", "mine")
-    assert "encoding.value.name" in sent["spec"]
-    fake_wandb.state = "unauthorized"
-    with pytest.raises(RunError, match="refuses") as caught:
-        make()
-    assert KEY not in caught.value.text()

@@ -18,8 +18,7 @@ from posenc.evaluation.extensions import (
     Extension,
     NotForThisEncodingError,
     build_extension,
-    extension_class,
-    list_extensions,
+    extensions,
     resolve_extend,
 )
 
@@ -40,12 +39,12 @@ def on_rope(name: str) -> Extension:
 
 
 def test_every_yaml_is_an_extension_with_its_knobs() -> None:
-    assert list_extensions() == NAMES
+    assert list(extensions()) == NAMES
     for path in PATHS:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
         assert settings["name"] == path.stem and resolve_extend(settings) == settings
         if path.stem != "none":
-            cls = extension_class(path.stem)
+            cls = extensions()[path.stem]
             assert set(settings) - {"name"} == set(parameters_of(cls))
             parameters = inspect.signature(cls).parameters.values()
             assert all(one.default is one.empty for one in parameters), "the YAML is the default's home"
