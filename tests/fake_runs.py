@@ -141,13 +141,7 @@ def edit_json(path, **changes):
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-def compared(
-    root,
-    metric="nats",
-    allow_mixed=False,
-    protocol="fixed-target",
-    **request,
-):
+def compared(root, metric="nats", allow_mixed=False, protocol="fixed-target", **request):
     """Return the first table of all runs below `root`; `request` are fields of CompareRequest."""
     asked = CompareRequest(protocol, metric, allow_mixed=allow_mixed, **request)
     return compare_runs(load_runs([root]), asked)[0]

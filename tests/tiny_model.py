@@ -52,14 +52,7 @@ def tokens_of(folder, tokenizer=None):
     return prepare(data_settings(folder), tokenizer or {"name": "bytes"})
 
 
-def build(
-    encoding,
-    store,
-    seed=0,
-    positions=None,
-    attention=Attention,
-    **params,
-):
+def build(encoding, store, seed=0, positions=None, attention=Attention, **params):
     """With its initial values."""
     drawn = positions or {"name": "contiguous"}
     limits = dict(zip(("position_limit", "distance_limit"), position_limits(drawn, T), strict=True))

@@ -28,11 +28,7 @@ def test_a_good_one(place):
     assert fits(result.out) and "…" not in result.out and not list(place.iterdir())
 
 
-def test_a_broken_plug_in_is_named_with_its_law(
-    posenc,
-    place,
-    monkeypatch,
-):
+def test_a_broken_plug_in_is_named_with_its_law(posenc, place, monkeypatch):
     only(monkeypatch, "shift", "penalty")
     mine = own_encoding(place)
     broken = posenc("check", *mine, "encoding.strength=-1.0", "--json")

@@ -40,14 +40,7 @@ def test_without_the_plug_in_it_says_what_to_install(posenc, place, monkeypatch)
     ],
 )
 def test_where_slurm_does_not_answer_nothing_is_left(
-    train,
-    place,
-    tmp_path,
-    monkeypatch,
-    programs,
-    launcher,
-    code,
-    said,
+    train, place, tmp_path, monkeypatch, programs, launcher, code, said
 ):
     pytest.importorskip("submitit")
     bin_folder = tmp_path / "bin"

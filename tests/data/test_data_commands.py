@@ -74,10 +74,7 @@ def test_groups_are_in_the_records(posenc, place, own_cache):
         assert sums["group"] == [authors.index(test[i].split("/")[0]) for i in sums["document"]]
 
 
-def test_prepare_is_enough_to_train_without_the_text(
-    posenc, own_cache, monkeypatch, repository,
-    pinned,
-):  # fmt: skip
+def test_prepare_is_enough_to_train_without_the_text(posenc, own_cache, monkeypatch, repository, pinned):
     """A pinned corpus: after `prepare` nobody opens its source, for training, measuring and the trigram."""
     rows = {"train": ["word " * 400] * 6, "validation": ["held " * 400] * 2, "test": ["test " * 400] * 4}
     pinned(repository(rows=rows))

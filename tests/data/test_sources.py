@@ -107,3 +107,10 @@ def test_a_hub_out_of_reach_is_noticed_soon_and_said_in_two_lines(monkeypatch):
         assert what in first and "127.0.0.1:9" in first and "secret" not in first
         assert "data=files" in second and "posenc data prepare" in second
     assert time.monotonic() - started < 25
+
+
+def test_stdlib_leaves_out_what_differs_between_builds():
+    ids = {d.id for d in documents_of(conf("stdlib"))}
+    assert {"argparse.py", "asyncio/tasks.py", "json/decoder.py"} <= ids
+    left_out = {"site-packages", "test", "tests", "encodings", "__pycache__"}
+    assert not [i for i in ids if left_out & set(i.split("/")) or i.startswith("_sysconfigdata")]

@@ -10,9 +10,7 @@ from posenc.data import inspect, prepare, read_facts, sources
 from posenc.data.documents import fingerprint_of
 
 
-def test_copies_are_never_on_both_sides_blank_rows_are_left_out_and_shares_are_kept(
-    repository,
-):
+def test_copies_are_never_on_both_sides_blank_rows_are_left_out_and_shares_are_kept(repository):
     rows = {"train": [f"page {i % 4000}" for i in range(4100)] + ["", "  \n", None]}
     folder = repository(rows=rows, group=1000)
     found = documents_of(conf("fineweb_edu", config=None, repository=str(folder)))
@@ -79,3 +77,10 @@ def test_a_pinned_stream_is_known_without_asking_again(repository, reads, cache,
     pinned(repository("other", rows={"train": ["another text"] * 9, "validation": ["and more"] * 9}))
     with pytest.raises(RunError, match="has changed"):
         prepare(data, BYTES, first)
+
+
+@pytest.mark.parametrize(("key", "value"), [("text_field", "story"), ("config", "big")])
+def test_what_the_data_set_does_not_have_is_named(repository, key, value):
+    with pytest.raises(UserError) as caught:
+        read_facts(conf("tinystories", repository=str(repository()), **{key: value}))
+    assert caught.value.key == f"data.{key}"

@@ -14,7 +14,7 @@ import pytest
 from corpora import BPE, BYTES, documents_of, files
 
 from posenc.core.errors import RunError, UserError
-from posenc.data import check_lengths, inspect, prepare, read_facts, token_cache
+from posenc.data import check_lengths, corpus_notes, inspect, prepare, read_facts, token_cache
 
 
 def entries(cache: Path) -> list[Path]:
@@ -153,3 +153,10 @@ def test_a_kill_leaves_nothing_that_is_believed(texts: dict[str, Any], cache: Pa
         found = [store.document(name, i).tobytes() for i in range(len(split.ids))]
         assert found == [whole[i] for i in split.ids]
     assert not list((cache / "tokens").glob(".*"))
+
+
+def test_short_training_documents_are_told(texts: dict[str, Any]) -> None:
+    facts = read_facts(texts)
+    facts.sizes = {"train": [*[10] * 9, 30], "validation": [], "test": [65] * 30}
+    (note,) = corpus_notes(facts, "test", 64, 16)
+    assert note.startswith("only 1 of 10 training documents is longer than 16 bytes, 25%")

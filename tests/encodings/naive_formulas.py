@@ -87,14 +87,7 @@ def network(u, layers, leak=0.0):
     return u
 
 
-def rotated_product(
-    q,
-    k,
-    layout,
-    width,
-    angle,
-    fade=lambda n: 1.0,
-):
+def rotated_product(q, k, layout, width, angle, fade=lambda n: 1.0):
     """q . k with pair n of the first `width` numbers as complex numbers apart by an angle."""
     half = width // 2
 
@@ -111,14 +104,7 @@ class Example:
     """One text of random queries, keys, values and inputs; parameters filled with large random numbers."""
 
     def __init__(
-        self,
-        name,
-        pos=NEAR,
-        heads=3,
-        layer=1,
-        attention_window=None,
-        attention_scale="none",
-        **params,
+        self, name, pos=NEAR, heads=3, layer=1, attention_window=None, attention_scale="none", **params
     ):
         self.name, self.pos, self.heads, self.layer = name, pos, heads, layer
         self.window, self.scale = attention_window, attention_scale

@@ -104,11 +104,7 @@ def test_a_loss_that_is_not_finite_is_noted_and_never_a_number(subject_of, measu
 
 
 def test_with_an_extension_the_model_as_trained_comes_first(
-    subject_of,
-    asked_of,
-    tmp_path,
-    windows_passed,
-    monkeypatch,
+    subject_of, asked_of, tmp_path, windows_passed, monkeypatch
 ):
     """dynamic_ntk up to T is the model as trained: stored under both names, passed once."""
     subject = subject_of("rope")

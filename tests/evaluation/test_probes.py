@@ -152,3 +152,10 @@ def test_losses_equal_those_of_dictionaries(place, asked_of, monkeypatch, tokeni
     assert sums.nats == pytest.approx(list(nats.values()), rel=1e-12)
     assert sums.bytes.tolist() == list(sizes.values()) and sums.targets.sum() == len(plan.ends) * plan.block
     assert (sums.bytes.sum() > sums.targets.sum()) == (tokenizer["name"] == "bpe")
+
+
+def test_a_window_without_room_for_two_copies_is_a_note(subject_of, asked_of, measured):
+    subject, size = subject_of("nope"), T // 4
+    records = measured(subject, [2 * size - 2, 2 * size - 1, 2 * T], protocols=["induction"])
+    assert records["induction", 2 * size - 2]["note"] == f"n/a: two copies of {size} tokens do not fit into 6"
+    assert records["induction", 2 * size - 1]["nats"] is not None  # the gap is 0

@@ -10,14 +10,7 @@ from posenc.evaluation.plans import EvalRequest
 Document = bytes | Sequence[int]
 
 
-def store_of(
-    test,
-    train=(b"train",),
-    *,
-    token_bytes=None,
-    fingerprint="corpus",
-    tokenizer="bytes",
-):
+def store_of(test, train=(b"train",), *, token_bytes=None, fingerprint="corpus", tokenizer="bytes"):
     """Test documents first in the array, then the training documents; `token_bytes` are of all tokens."""
     documents = [np.array(list(document), dtype=np.uint16) for document in (*test, *train)]
     lengths = np.array([len(document) for document in documents], dtype=np.int64)

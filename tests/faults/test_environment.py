@@ -38,15 +38,7 @@ CASES = [  # a script, exit codes, what stderr says
     CASES,
     ids=[case[0] + "".join(case[3]) for case in CASES],
 )
-def test_it_works_or_says_why(
-    run_copy,
-    place,
-    corpus,
-    script,
-    codes,
-    says,
-    env,
-):
+def test_it_works_or_says_why(run_copy, place, corpus, script, codes, says, env):
     train = f"{POSENC} {shlex.join(command(corpus, *SHORT, 'encoding=rope'))}"
     result = shell(script.replace("{train}", train).replace("{}", POSENC), place, **env)
     assert result.code in codes and re.search(says, result.err), result

@@ -20,12 +20,7 @@ pytestmark = pytest.mark.faults
     ],
 )
 def test_before_there_is_anything_to_save_a_signal_ends_the_command(
-    train,
-    place,
-    monkeypatch,
-    module,
-    name,
-    number,
+    train, place, monkeypatch, module, name, number
 ):
     owner = importlib.import_module(module)
     real = getattr(owner, name)

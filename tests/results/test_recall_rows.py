@@ -38,14 +38,7 @@ FALLS = {8: 100, 32: 100, 56: 100, 112: 40, 224: 30, 448: 50}  # not monotone
         (dict.fromkeys(SURE, 0) | {8: 300}, 1.0, [0, 0, 0], True, (8, 1 / 8, False)),
     ],
 )
-def test_columns_gate_and_horizon(
-    tmp_path,
-    found,
-    within,
-    beyond,
-    learned,
-    horizon,
-):
+def test_columns_gate_and_horizon(tmp_path, found, within, beyond, learned, horizon):
     assert LEVEL == 90
     if found[8] > 100:  # the mean within T is of its distances, each alike
         found = {**found, 8: 100, 32: 100, 56: 100}

@@ -98,9 +98,7 @@ def test_the_first_failure_is_one_warning_and_is_not_remembered(tmp_path, caplog
 # The choice
 
 
-def test_every_yaml_names_a_tracker_and_has_exactly_the_keys_it_takes(
-    monkeypatch,
-):
+def test_every_yaml_names_a_tracker_and_has_exactly_the_keys_it_takes(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())  # as if all were installed
     files = sorted((conf_dir() / "tracking").glob("*.yaml"))
     assert [file.stem for file in files] == sorted(posenc.tracking.TRACKERS)

@@ -13,7 +13,7 @@ from tracked import begin, contents, history, offline_runs, shipped
 
 from posenc.core.errors import UserError
 from posenc.tracking import check_tracking
-from posenc.tracking.wandb import host
+from posenc.tracking.wandb import has_key, host
 
 KEY = "k" * 40
 RECORDS = [
@@ -54,10 +54,7 @@ def test_an_offline_run_holds_everything_and_says_where_it_is(tmp_path, capfd, c
     ("environment", "file", "found"),
     [("disabled", "online", 0), (None, "offline", 1)],
 )
-def test_the_users_mode_counts(
-    tmp_path, home, monkeypatch, caplog,
-    environment, file, found,
-):  # fmt: skip
+def test_the_users_mode_counts(tmp_path, home, monkeypatch, caplog, environment, file, found):
     """WANDB_MODE, before the settings file, where `tracking.mode` is auto; a key changes nothing."""
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     if environment is not None:
@@ -164,3 +161,10 @@ def test_a_server_in_trouble_costs_seconds_and_one_warning(
     told = train(tmp_path / "run", url, dies if death else None)
     assert told.count("\n") == 1 and said in told, told
     assert death or len(offline_runs(tmp_path / "run")) == 1
+
+
+def test_a_key_is_found_where_wandb_finds_it(home, monkeypatch):
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example")
+    assert not has_key()
+    (home / ".netrc").write_text(f"machine wandb.example login user password {KEY}\n")
+    assert has_key()

@@ -9,6 +9,7 @@ from extending import (
     decoding,
     extension_of,
     latent_model,
+    logits,
     model_of,
     refused,
     theta_of,
@@ -117,3 +118,13 @@ def test_decoupled_rotary_parts():
         assert "turns a part of each head" in refused(model, name)
     slower = theta_of(extension_of(model, "pi", factor=2).effective_encoding(LONG))
     assert slower.tolist() == [0.5, BASE**-0.5 / 2]
+
+
+@pytest.mark.parametrize("name", ["rope", "rnope_swa", "t5", "shaw", "fox"])
+def test_dropped_is_a_model_without_positions(name):
+    model, plain = model_of(name), model_of("nope")
+    plain.load_state_dict(model.state_dict(), strict=False)
+    acting = extension_of(model, "drop").effective_encoding(LONG)
+    assert acting.beyond is None
+    found, expected = (logits(one, TOKENS[:LONG], of) for one, of in ((model, acting), (plain, None)))
+    assert torch.allclose(found, expected, atol=1e-5)
