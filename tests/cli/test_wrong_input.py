@@ -88,6 +88,7 @@ WRONG: list[tuple[str, ...]] = [
     # other commands
     ("eval", "run", "no default"),
     ("eval run=nowhere", "run=nowhere", "no such folder"),
+    ("eval run={runs}", "posenc eval -m run=..."),
     ("eval run=deadbeef", "run=deadbeef", "its hash"),
     ("eval run={runs} model=tiny", "model=tiny: is the run's own"),
     ("encodings ropee", "ropee", "did you mean: rope"),
