@@ -223,14 +223,6 @@ def memory_needed(make_pass: Callable[[int], object], window: int) -> float:
     return linear * window + squared * window**2
 
 
-def block_sums(
-    context: EvalContext, documents: np.ndarray, ends: np.ndarray, size: int, nats: np.ndarray
-) -> LossSums:
-    """Add up the losses (N,) of blocks of `size` targets by document; block i ends before token ends[i]."""
-    byte_counts = context.store.bytes_between(ends - size, ends)
-    return sums_by_document(documents, nats, np.full(len(ends), size), byte_counts)
-
-
 def sums_by_document(
     documents: np.ndarray, nats: np.ndarray, targets: np.ndarray, byte_counts: np.ndarray
 ) -> LossSums:

@@ -18,7 +18,7 @@ import math
 
 import numpy as np
 
-from posenc.evaluation.forward_cache import EvalContext, LossSums, NotApplicableError, block_sums, text_losses
+from posenc.evaluation.forward_cache import EvalContext, LossSums, NotApplicableError, text_losses
 from posenc.evaluation.plans import EvalRequest, Spans, plan_spans
 from posenc.results.schema import BREAK, Curve
 from posenc.results.statistics import MIN_GROUPS, ratio_interval
@@ -38,14 +38,13 @@ def measure(context: EvalContext, plan: Spans, window: int) -> LossSums:
     """Sum the loss of every target, each span one pass, and make its curve; NotApplicableError below T."""
     if window < context.train_length:
         raise NotApplicableError(f"n/a: positions need a window of T = {context.train_length} tokens or more")
-    begins = context.starts[plan.documents] + plan.starts
-    length = context.train_length
-    nats = text_losses(context, begins + window + 1, window, window)  # (N, W)
+    ends, length = context.starts[plan.documents] + plan.ends, context.train_length
+    nats = text_losses(context, ends, window, window)  # (N, W)
     level = None
     if context.extension is not None:  # it may change what comes before T as well
         plain = dataclasses.replace(context, extension=None)
-        level = text_losses(plain, begins + length + 1, length, length)[:, length // 2 :]
-    sums = block_sums(context, plan.documents, begins + 1 + window, window, nats.sum(axis=1))
+        level = text_losses(plain, ends - window + length, length, length)[:, length // 2 :]
+    sums = plan.sums(context, nats.sum(axis=1))
     finite = np.isfinite(nats).all() and (level is None or np.isfinite(level).all())
     units, groups = plan.documents, context.store.splits[context.split].groups
     if groups is not None and len(np.unique(groups[units])) >= MIN_GROUPS:

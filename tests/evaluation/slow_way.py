@@ -39,8 +39,9 @@ def in_spans(
     """`window_of(plan, window, start, place)`: first input and length of the window that scores the place."""
 
     def way(subject, plan, window):
-        for document, start in zip(plan.documents.tolist(), plan.starts.tolist(), strict=True):
-            for place in range(start + 1, start + plan.span + 1):
+        starts = (plan.ends - 1 - plan.block).tolist()
+        for document, start in zip(plan.documents.tolist(), starts, strict=True):
+            for place in range(start + 1, start + plan.block + 1):
                 first, length = window_of(plan, window, start, place)
                 yield document, text_of(subject, document), first, place, length
 
@@ -51,14 +52,14 @@ def slid(plan, window, start, place):
     """A target is in the first window whose end, a stride apart from the last one's, reaches it."""
     end = start
     while end < place:
-        end = min(end + plan.stride, start + plan.span)
+        end = min(end + plan.stride, start + plan.block)
     return max(0, end - window), min(end, window)
 
 
 def cut(plan, window, start, place):
     """A target sees what came before it in its own window; the last window of a span may be shorter."""
     first = start + (place - start - 1) // window * window
-    return first, min(window, start + plan.span - first)
+    return first, min(window, start + plan.block - first)
 
 
 def copied(subject, plan, window):

@@ -36,13 +36,13 @@ def test_every_block_has_the_longest_window_and_its_targets_in_its_own_document(
 
 def test_spans_never_overlap_and_have_a_longest_window_before_them_where_there_is_room_for_two():
     plan = planned(nonoverlapping, max_targets=10**9)
-    assert plan.span == 128 and set(plan.documents) == {1, 2, 3, 4, 5, 7}
-    lengths = np.array(LENGTHS)[plan.documents]
-    assert (plan.starts + plan.span + 1 <= lengths).all()
+    assert plan.block == 128 and set(plan.documents) == {1, 2, 3, 4, 5, 7}
+    lengths, starts = np.array(LENGTHS)[plan.documents], plan.ends - 1 - plan.block
+    assert (plan.ends <= lengths).all()
     for document in set(plan.documents):
-        assert (np.diff(plan.starts[plan.documents == document]) >= plan.span).all()
-    room = lengths - 1 >= 2 * plan.span
-    assert (plan.starts[room] >= plan.span).all() and (plan.starts[~room] == 0).all() and 0 < room.mean() < 1
+        assert (np.diff(starts[plan.documents == document]) >= plan.block).all()
+    room = lengths - 1 >= 2 * plan.block
+    assert (starts[room] >= plan.block).all() and (starts[~room] == 0).all() and 0 < room.mean() < 1
 
 
 def test_few_targets_are_spread_over_documents_and_over_each_document():
