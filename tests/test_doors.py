@@ -11,18 +11,6 @@ from posenc.running.run_directory import locked
 from posenc.training.device import compiled_blocks
 
 
-@pytest.mark.parametrize("below", ["", "default"])
-def test_a_folder_that_cannot_be_written_is_one_line(train, place, below):
-    """A file stands in its place: permissions would not stop root."""
-    runs = place / "runs"
-    (runs / below).parent.mkdir(exist_ok=True)
-    (runs / below).write_text("no folder")
-    found = train("encoding=rope")
-    assert found.code in (1, 2) and found.out == "" and "Traceback" not in found.err, found
-    assert str(runs.relative_to(place)) in found.err and "fault of posenc" not in found.err
-    assert (runs / below).read_text() == "no folder"
-
-
 def test_a_run_that_is_held_is_waited_for_when_asked(tmp_path, monkeypatch, capsys):
     taken = threading.Event()
 

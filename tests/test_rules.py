@@ -11,7 +11,6 @@ from posenc.core.paths import conf_dir
 from posenc.data.sources import SOURCES
 from posenc.encodings.registry import own_encodings
 from posenc.evaluation import PROTOCOLS
-from posenc.results.settings import flatten
 from posenc.tracking import TRACKERS
 
 CODE = sorted((ROOT / "posenc").rglob("*.py"))
@@ -172,15 +171,6 @@ def test_every_choice_composes(group, choice):
         if group not in ("eval", "experiment"):
             assert settings[group]["name"] == choice
         assert "???" not in yaml.safe_dump(settings)
-
-
-def test_evaluation_composes_and_means_as_trained():
-    from posenc.config.compose import compose_jobs
-    from posenc.config.overrides import parse
-
-    (job,) = compose_jobs("eval", parse(["run=somewhere"])).jobs
-    assert job.settings["run"] == "somewhere" and job.settings["data"] is None
-    assert set(flatten(job.settings["eval"]).values()) == {"null"}
 
 
 def test_the_doors_hold_no_logic():

@@ -90,9 +90,3 @@ def test_what_has_nothing_to_measure_is_named(runs, capsys):
         runs_of(f"run={runs / NAMES[0]}/records,{runs}")
     with pytest.raises(UserError, match="nothing is there"):
         runs_of(f"run={runs}/z*")
-
-
-def test_a_folder_without_m_says_how(posenc, runs):
-    for given in (runs, f"{runs}/*"):
-        result = posenc("eval", f"run={given}")
-        assert result.code == 2 and "posenc eval -m run=..." in result.err

@@ -73,6 +73,7 @@ def test_wikitext_articles_are_put_together_at_titles():
     assert [text.strip().split("\n")[0].strip() for text in found] == ["= First =", "= Third ="]
     assert "= = Section = =" in found[0] and "inside a table" in found[0] and "Deeper" in found[0]
     assert found[1] == " = Third = \n\n End . \n"
+    assert articles(["before\n", *ROWS])[0] == "before\n\n"
 
 
 def test_lines_of_a_data_set_become_articles_and_a_folder_is_known_by_its_text(

@@ -186,22 +186,6 @@ def test_what_follows_from_the_shape(name, T, params, key, want):
     assert (found.numel() if isinstance(found, Tensor) else found) == want
 
 
-# encoding, T, parameters -> part of its warning, None for none
-WARNS = [
-    ("t5", 64, {}, None),
-    ("t5", 64, {"max_distance": 128}, "5 of 32 buckets lie beyond the farthest distance of training, 63"),
-    ("t5", 64, {"max_distance": 128, **DRAWN}, None),
-    ("binary", 64, {"bits": 6}, None),
-    ("binary", 64, {"bits": 16}, "bits 6 to 15"),
-]
-
-
-def test_warnings():
-    for name, length, params, says in WARNS:
-        found = built(name, length, **params).warnings()
-        assert found == [] if says is None else says in found[0]
-
-
 # encoding, T, parameters that are refused -> part of the message
 REFUSED = [
     *(("rope", 64, {"base": base}, "base=") for base in (1.0, math.nan, math.inf)),

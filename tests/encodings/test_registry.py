@@ -60,13 +60,6 @@ def test_module_yaml_and_class_agree(path):
     assert set(made.derived) == {key for key, value in settings.items() if value is None}
 
 
-def test_unknown_names_give_the_nearest():
-    for name, nearest in (("ALiBi", "alibi"), ("sinusodial", "sinusoidal"), ("xyzzy", None)):
-        with pytest.raises(UserError, match=name) as caught:
-            build_encoding(name, **SIZES)
-        assert caught.value.nearest == nearest and "rope" in str(caught.value)
-
-
 @pytest.mark.parametrize("name", ["os", "base", "../x", "posenc.encodings.rope", ""])
 def test_names_that_are_no_encodings_import_nothing(name, monkeypatch):
     def imported(*arguments):

@@ -127,7 +127,8 @@ def test_correction_is_holms_over_the_other_rows():
     assert among.word == "tied" and among.p == pytest.approx(5 * alone.p)
     assert among.ci95[0] < alone.ci95[0] and among.ci95[1] > alone.ci95[1]
     far = [sample(2.0 + i) for i in range(4)]  # what is certain costs the others nothing
-    assert compare_with([near, other, *far], None, "bpb")[1].p == pytest.approx(alone.p)
+    certain = compare_with([near, other, *far], None, "bpb")[1]
+    assert [certain.p, *certain.ci95] == pytest.approx([alone.p, *alone.ci95])
 
 
 def column(rng, rows, seeds, spread, means=None):

@@ -105,9 +105,6 @@ def alibi(r, head):
     return -(2.0 ** (-8 * (head + 1) / HEADS)) * r
 
 
-Law = Callable[[list[float], list[float], float, int, Sequence[float]], float]
-
-
 def rope(q, k, r, head, theta):
     return turned_product(q, k, r, theta) / math.sqrt(len(q))
 
