@@ -306,8 +306,7 @@ def _explained(command: str, overrides: list[str], error: Exception) -> UserErro
     if in_file := re.match(r"In '([^']+)': \w+ raised while composing config:\n(.+)", str(error)):
         hint = f"it stands for {in_file[1].rpartition('/')[0]}; to set anything else, begin with the line\n"
         hint += "# @package _global_      and choose others by a defaults list: - override /encoding: rope"
-        hint = hint if "not in" in in_file[2] else ""
-        return UserError(f"{in_file[1]}.yaml", None, in_file[2], hint=hint)
+        return UserError(f"{in_file[1]}.yaml", None, in_file[2], hint=hint if "not in" in in_file[2] else "")
     choosing = {*groups(command), "hydra/launcher", "hydra.searchpath"}
     single = [o for o in overrides if o.partition("=")[0] in choosing and not is_sweep(o)]
     config = compose(command, single, return_hydra_config=True)
@@ -326,7 +325,7 @@ def _explained(command: str, overrides: list[str], error: Exception) -> UserErro
             return UserError(key, value, "is a group of settings: name one of them", allowed=inside)
         if key == wrong:
             said = first_line(cause)
-            wanted = next((f"allowed: {words}" for kind, words in WANTED.items() if kind in said), None)
+            wanted = next((f"allowed: {words}" for kind, words in WANTED.items() if kind in said), "")
             return UserError(key, value, said, hint=wanted)
     return UserError(wrong if wrong != "None" else "override", None, first_line(cause))
 
@@ -364,11 +363,12 @@ def _unknown_key(key: str, value: object, known: list[str], command: str = "trai
     leaf = nearest(key, [k.rpartition(".")[2] for k in known]) if "." not in key else None
     alike = [k for k in known if k.rpartition(".")[2] == leaf]
     close = " or ".join(alike) or nearest(key, [k for k in known if not key.startswith(f"{k}.")])
-    hint = f"did you mean: {close}" if close else None
-    for choice, path in choice_files(group).items() if name and _is_choice(f"{group}=") else ():
-        if name in (yaml.safe_load(path.read_text(encoding="utf-8")) or {}):
-            hint = f"{key} is a setting of {group}={choice}"
-            break
+    hint = f"did you mean: {close}" if close else ""
+    files = choice_files(group) if _is_choice(f"{group}=") else {}
+    texts = {choice: path.read_text(encoding="utf-8") for choice, path in files.items()}
+    having = [choice for choice, text in texts.items() if name and name in (yaml.safe_load(text) or {})]
+    if having:
+        hint = f"{key} is a setting of {group}={', '.join(having)}"
     allowed = ", ".join(sorted(siblings))
     return UserError(key, value, "there is no such setting", allowed=allowed, hint=hint)
 

@@ -88,6 +88,7 @@ class EvalSettings:
     """What is measured. In `posenc eval`, null means as trained."""
 
     lengths: list[Any] | None = MISSING
+    base_length: Any = MISSING
     protocols: list[str] | None = MISSING
     split: str | None = MISSING
     target_fraction: float | None = MISSING

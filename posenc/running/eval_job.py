@@ -369,6 +369,7 @@ def request_of(job: Job, store: TokenStore) -> EvalRequest:
         max_targets=plan.max_targets,
         stride=plan.stride,
         recall=plan.recall,
+        base_length=plan.base_length,
         plant=job.data.get("plant"),  # of another corpus none: a model knows the keys of its own
     )
 

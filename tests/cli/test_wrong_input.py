@@ -88,7 +88,8 @@ WRONG: list[tuple[str, ...]] = [
     # other commands
     ("eval", "run", "no default"),
     ("eval run=nowhere", "run=nowhere", "no such folder"),
-    ("eval run=deadbeef", "run=deadbeef", "its hash"),
+    ("eval run={runs}", "posenc eval -m run=..."),
+    ("eval run=deadbeef", "run=deadbeef", "name or hash"),
     ("eval run={runs} model=tiny", "model=tiny: is the run's own"),
     ("encodings ropee", "ropee", "did you mean: rope"),
     ("check encoding=rope train.lr=7", "train.lr", "nothing that the laws look at"),
