@@ -145,7 +145,7 @@ def directory_of(run: str) -> Path:
     if not directory.name or directory.name == "..":  # the folder's name ends in the hash of its settings
         directory = Path(os.path.abspath(directory))  # noqa: PTH100 (resolve() follows links)
     if not os.path.isfile(directory / "config.yaml"):  # noqa: PTH113 (is_file raises for names too long)
-        hint = "a run directory, or its name or its hash for one below runs/ (posenc runs lists them)\n"
+        hint = "a run directory, or for one below runs/ its name or hash (posenc runs lists them)\n"
         hint += "every run below a folder, or of a glob: posenc eval -m run=..."
         problem = (
             "not a run directory: there is no config.yaml"
