@@ -7,7 +7,7 @@ from typing import Any
 from posenc.api.loaded import LoadedRun, load
 from posenc.api.settings import settings_of, words_of
 from posenc.core.errors import RunError
-from posenc.running.measure import Outcome
+from posenc.running.eval_job import Outcome
 
 
 def train(**overrides: Any) -> LoadedRun:

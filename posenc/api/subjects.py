@@ -11,19 +11,19 @@ from typing import Any
 import torch
 
 from posenc.api.settings import settings_of, words_of
-from posenc.config.checks import LONGEST_CONTEXT, check_evaluation, check_name, check_runs_dir, whole
+from posenc.config.checks import check_evaluation, check_length, check_name, check_runs_dir, whole
 from posenc.config.overrides import group_of
 from posenc.core.atomic_files import write_text_atomic
 from posenc.core.errors import UserError, first_line, safe_name
 from posenc.core.paths import cache_dir, expanded
 from posenc.core.seeds import generator_for
-from posenc.data import absolute_data, check_lengths, inspect, prepare
-from posenc.data.tokenizers import absolute_tokenizer
+from posenc.data import absolute_data, absolute_tokenizer, build_tokenizer, inspect
 from posenc.evaluation.foreign import Foreign, NotApplicableError
 from posenc.model.decoder import ModelShape
 from posenc.results.schema import RunFacts
 from posenc.running import run_directory as folder
-from posenc.running.measure import Job, Outcome, measure
+from posenc.running.build import Job
+from posenc.running.eval_job import Corpus, Outcome, measure, tokenised
 from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.training.device import is_out_of_memory, resolve_device
 
@@ -50,15 +50,13 @@ def measure_given(
     name = str(overrides.pop("name", None) or getattr(subject, "__name__", type(subject).__name__))
     check_name("name", name := safe_name(name))
     settings = settings_of("train", [*words_of(overrides), *words_of(_tokenizer(tokenizer))])
-    job, model, tokens = _job(subject, name, settings)
+    job, model, corpus = _job(subject, name, settings)
     with StopFlag() as stop, folder.locked(job.directory):
         try:
             folder.refuse_links(job.directory)
             folder.write_config(job.directory, job.settings)
             folder.write_status(job.directory, "running")
-            with stop.at_once():
-                records = measure(job, model, tokens, step=0, stop=stop, trained_bytes=None)
-            folder.put_together(job.directory, _facts(job, model, name), newer=True)
+            records = measure(job, model, corpus, _facts(job, model, name), stop, newer=True)
             folder.write_status(job.directory, "finished", step=0)
         except InterruptedRunError:
             folder.write_status(job.directory, "interrupted", reason=stop.name)
@@ -89,9 +87,9 @@ def _tokenizer(given: Any) -> dict[str, Any]:
     return {"tokenizer": given} if given == "bytes" else {"tokenizer": "hf", "tokenizer.path": str(given)}
 
 
-def _job(subject: Callable[..., Any], name: str, settings: dict[str, Any]) -> tuple[Job, Foreign, Any]:
+def _job(subject: Callable[..., Any], name: str, settings: dict[str, Any]) -> tuple[Job, Foreign, Corpus]:
     """Validate, tokenise, and find the run directory, which the model's own logits are part of."""
-    length = whole("context_length", settings["context_length"], least=2, most=LONGEST_CONTEXT)
+    length = check_length(settings["context_length"])
     seed, plan = whole("seed", settings["seed"], least=0), check_evaluation(settings["eval"], length)
     if "recall" in plan.protocols:
         raise UserError("eval.protocols", "recall", "asks for what posenc planted in the training text")
@@ -100,10 +98,9 @@ def _job(subject: Callable[..., Any], name: str, settings: dict[str, Any]) -> tu
     data, tokenizer = absolute_data(settings["data"]), absolute_tokenizer(settings["tokenizer"])
     device, needed = resolve_device(settings["device"]), max(plan.windows) + 1
     facts = inspect(data, tokenizer, split=plan.split, needed_tokens=needed, context_length=None)
-    store = prepare(data, tokenizer, facts=facts)
-    check_lengths(store, split=plan.split, needed_tokens=needed, context_length=None)
-    model = Foreign(subject, store.vocab_size, length).to(device).eval()
-    digest = _digest(model, f"{name} {length} {store.tokenizer}", device)
+    chosen = build_tokenizer(tokenizer, facts)
+    model = Foreign(subject, chosen.vocab_size, length).to(device).eval()
+    digest = _digest(model, f"{name} {length} {chosen.identity()}", device)
     kept = ("data", "tokenizer", "context_length", "eval", "seed", "experiment_name")
     own = {"encoding": {"name": name}, **{key: settings[key] for key in kept}, "train": {"precision": "fp32"}}
     job = Job(
@@ -117,8 +114,9 @@ def _job(subject: Callable[..., Any], name: str, settings: dict[str, Any]) -> tu
         shape=ModelShape("given", 1, 1, 1, 1),
         device=device,
         evaluation=plan,
+        own_text=False,
     )
-    return job, model, store
+    return job, model, tokenised(job)
 
 
 @torch.no_grad()
@@ -148,6 +146,7 @@ def _facts(job: Job, model: Foreign, name: str) -> RunFacts:
         tokenizer=job.tokenizer,
         context_length=job.settings["context_length"],
         seed=job.settings["seed"],
+        steps=0,
         precision="fp32",
         device=str(job.device),
         settings_hash=job.hash,

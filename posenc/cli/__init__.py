@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeAlias, cast
 import typer
 
 from posenc import __version__
-from posenc.cli.completion import (
+from posenc.config.conf_text import (
     complete_encoding,
     complete_override,
     complete_run,
@@ -21,6 +21,7 @@ from posenc.cli.completion import (
 )
 from posenc.core.console import library_at_work
 from posenc.core.errors import RunError, UserError
+from posenc.core.threads import wait_briefly
 from posenc.evaluation import PROTOCOLS
 from posenc.running.signals import (
     DEBUG,
@@ -164,6 +165,9 @@ def compare_command(
     allow_mixed: Annotated[
         bool, option("Put runs of different settings in one table.", "--allow-mixed")
     ] = False,
+    recall_level: Annotated[
+        float | None, option("Per cent recalled within T that a row needs to be ranked on recall.")
+    ] = None,
     against: Annotated[Text, option(AGAINST, metavar="TABLE", complete=complete_table)] = None,
     plot: Annotated[Text, option("A picture: .png, .svg or .pdf.", metavar="FILE")] = None,
     plot_kind: Annotated[
@@ -184,6 +188,7 @@ def compare_command(
         sort=sort,
         baseline=baseline,
         allow_mixed=allow_mixed,
+        **({} if recall_level is None else {"recall_level": recall_level}),
     )
     records = {"length": length, "corpus": corpus, "split": split, "stride": stride}
     output = Output(format, per, full, explain, against, plot, plot_kind, plot_width, html)
@@ -248,7 +253,7 @@ def bench_command(
         str, option("Evaluate at these lengths, such as 1x,8x; none: only train.")
     ] = "8x",
     repeats: Annotated[int, option("Pairs of timings for each figure.")] = 9,
-    format: Annotated[str, choice("table", "markdown", "csv", "json")] = "table",
+    format: Annotated[str, choice("table", "markdown", "json")] = "table",
 ) -> None:
     """Speed and memory: `posenc bench encoding=rope,alibi context_length=64,512`. Reads no corpus."""
     from posenc.cli.bench import run_bench
@@ -353,10 +358,7 @@ def main(command: str | None = None) -> None:
         # the locale is C or Latin-1, and the path may be UTF-8
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONUTF8": "1"})
     stop_with_parent()
-    # Before torch loads OpenMP: waiting threads spin for microseconds, then sleep. Tokens/s of nano with two
-    # threads on two cores, quiet / beside a load of 2 to 4: 30.2k / 7k to 17k; never spinning 19.9k / 9k to
-    # 21k; as torch comes (milliseconds) 27k / 1k to 10k; one thread 21.6k / 16k to 23k.
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    wait_briefly()
     arguments = [*([command] if command else []), *sys.argv[1:]]
     if "--debug" in arguments:
         arguments = [word for word in arguments if word != "--debug"]

@@ -22,70 +22,60 @@ from typing import Any
 import numpy as np
 import torch
 
-from posenc.config.checks import (
-    LONGEST_CONTEXT,
-    between,
-    check_batch_tokens,
-    check_model,
-    check_optimization,
-    whole,
-)
+from posenc.config.checks import between, whole
 from posenc.config.compose import ComposedJob, compose_jobs, own_overrides
 from posenc.config.overrides import CommandLine, key_of
 from posenc.core.console import shown
 from posenc.core.errors import UserError, first_line, visible
-from posenc.core.machine import LiveTensors, usable_cores, wait_for
+from posenc.core.machine import LiveTensors, wait_for
 from posenc.core.seeds import generator_for, seed_for
+from posenc.core.threads import usable_cores
 from posenc.data import Split, TokenStore, build_tokenizer, check_tokenizer
 from posenc.evaluation import resolve_length
 from posenc.evaluation.fixed_target import block_of
 from posenc.evaluation.forward_cache import DRAWS, EvalContext, window_losses
-from posenc.model.decoder import Decoder, ModelShape, count_parameters, training_flops
+from posenc.model.decoder import Decoder, count_parameters
 from posenc.report.table import CellText, Report, Table
-from posenc.report.writers import csv_text, markdown, terminal, width_of, write
+from posenc.report.writers import markdown, terminal, width_of, write
 from posenc.results.load import spoken_name
-from posenc.running.build import build_decoder, build_model, resolve_parts
+from posenc.running.build import StepPlan, build_model, check_step
 from posenc.running.run_directory import versions
-from posenc.training.device import (
-    compiled_blocks,
-    keep_freed_memory,
-    resolve_compile,
-    resolve_device,
-    resolve_precision,
-)
-from posenc.training.loop import NextTokenLoss, gradients, update
-from posenc.training.optimizer import Optimization, build_optimizer
+from posenc.training.device import compiled_blocks, keep_freed_memory
+from posenc.training.loop import Batch, NextTokenLoss, update
+from posenc.training.optimizer import build_optimizer
 
 SCHEMA_VERSION = 3
 SHORTEST = 0.05  # seconds of a sample: several calls, where one is shorter
 WARM_UP = 2  # calls before anything is timed
-# Overrides that stand in the title of a table, not in the names of its rows.
-IN_TITLE = ("context_length", "model", "device", "seed", "train", "tokenizer", "optim", "data")
-ALIKE = ("model", "vocab_size", "context_length", "batch_windows", "precision", "compile", "device")
+# Overrides that stand in the title of a table, or cost nothing; not in the names of its rows.
+IN_TITLE = ("context_length", "model", "device", "seed", "train", "tokenizer", "data")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row at one training length, checked as `posenc train` does."""
+    """One row at one training length."""
 
     label: str
-    settings: Mapping[str, Any]  # the model's parts, resolved
-    context_length: int
-    shape: ModelShape
+    step: StepPlan
     vocab_size: int
-    optimization: Optimization
-    batch_windows: int
-    precision: str
-    compile: bool
-    device: torch.device
     windows: Sequence[int]  # tokens, of the evaluation
     n_targets: int
     eval_batch_tokens: int
 
     def title(self) -> dict[str, Any]:
         """Return what the rows of a table share, as plain JSON."""
-        own = {**vars(self), "model": asdict(self.shape), "device": str(self.device)}
-        return {key: own[key] for key in ALIKE}
+        return {
+            "model": asdict(self.step.shape),
+            "vocab_size": self.vocab_size,
+            "context_length": self.step.parts["context_length"],
+            "batch_windows": self.step.batch_windows,
+            "precision": self.step.precision,
+            "compile": self.step.compile,
+            "device": str(self.step.device),
+        }
+
+    def model(self) -> Decoder:
+        return build_model(self.step.parts, self.step.shape, self.vocab_size).to(self.step.device)
 
 
 @dataclass(frozen=True)
@@ -132,13 +122,13 @@ def run_bench(line: CommandLine, *, repeats: int, lengths: str, format: str) -> 
     first: dict[str, Case] = {}  # of each table
     with shown("measured", len(chosen)) as progress:
         for number, case in enumerate(chosen):
-            progress.update(number, f"{visible(case.label)} at {case.context_length}")
+            progress.update(number, f"{visible(case.label)} at {case.step.parts['context_length']}")
             base = first.setdefault(json.dumps(case.title()), case)
             cells.append(measure(case, base, repeats))
     document = {
         "schema_version": SCHEMA_VERSION,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": machine(chosen[0].device),
+        "machine": machine(chosen[0].step.device),
         "repeats": repeats,
         "cells": cells,
     }
@@ -157,76 +147,41 @@ def cases(jobs: Sequence[ComposedJob], lengths: str) -> list[Case]:
         except UserError as error:
             where = f"in the job {' '.join(job.overrides)}"
             raise (error.within(where) if len(jobs) > 1 else error) from None
-        key = {**vars(case), "label": "", "settings": {**case.settings, "seed": 0}}
-        found.setdefault(json.dumps(key, sort_keys=True, default=str), case)
+        found.setdefault(json.dumps([label, case.title()]), case)
     return list(found.values())
 
 
 def _case(label: str, settings: dict[str, Any], lengths: str) -> Case:
-    train, evaluation = settings["train"], settings["eval"]
-    length = whole("context_length", settings["context_length"], least=2, most=LONGEST_CONTEXT)
-    batch_windows = check_batch_tokens(train["batch_tokens"], length) // length
-    shape, device = check_model(settings["model"]), resolve_device(settings["device"])
-    n_targets = block_of(
-        between("eval.target_fraction", evaluation["target_fraction"], 0, 1, open_low=True), length
-    )
-    parts = {**resolve_parts(settings, length), "seed": whole("seed", settings["seed"], least=0)}
-    with torch.device("meta"):  # values out of range show when it is built; nothing is allocated
-        flops = training_flops(build_decoder(parts, shape, vocab_size=2), length)
-    flops *= whole("train.tokens", train["tokens"], least=1)
-    return Case(
-        label=label,
-        settings=parts,
-        context_length=length,
-        shape=shape,
-        vocab_size=_vocabulary(settings["tokenizer"]),
-        optimization=check_optimization(train, settings["optim"]),
-        batch_windows=batch_windows,
-        precision=resolve_precision(train["precision"], device),
-        compile=resolve_compile(train["compile"], device, flops=flops),
-        device=device,
-        windows=_windows(lengths, length, n_targets),
-        n_targets=n_targets,
-        eval_batch_tokens=whole("eval.batch_tokens", evaluation["batch_tokens"], least=1),
-    )
-
-
-def _windows(lengths: str, length: int, n_targets: int) -> list[int]:
-    """Return `1x,512` as tokens, ascending."""
-    if lengths.strip() == "none":
-        return []
-    windows = {resolve_length("--eval-lengths", one, length) for one in lengths.strip("[] ").split(",")}
-    if min(windows) < n_targets:
+    evaluation, tokenizer, step = settings["eval"], settings["tokenizer"], check_step(settings)
+    length = step.parts["context_length"]
+    fraction = between("eval.target_fraction", evaluation["target_fraction"], 0, 1, open_low=True)
+    n_targets = block_of(fraction, length)
+    named = [] if lengths.strip() == "none" else lengths.strip("[] ").split(",")
+    windows = sorted({resolve_length("--eval-lengths", one, length) for one in named})
+    if windows and windows[0] < n_targets:
         why = f"shorter than the {n_targets} tokens that are scored (eval.target_fraction * context_length)"
-        raise UserError("--eval-lengths", min(windows), why, allowed=f"lengths from {n_targets} tokens")
-    return sorted(windows)
-
-
-def _vocabulary(tokenizer: dict[str, Any]) -> int:
-    """Return the vocabulary's size; no tokenizer is trained for it."""
+        raise UserError("--eval-lengths", windows[0], why, allowed=f"lengths from {n_targets} tokens")
     check_tokenizer(tokenizer)
-    if tokenizer["name"] == "bpe":
-        return int(tokenizer["vocab_size"])
-    return build_tokenizer(tokenizer, None).vocab_size  # no text is read for it
+    trained = tokenizer["name"] == "bpe"  # none is, for its size alone
+    vocab_size = int(tokenizer["vocab_size"]) if trained else build_tokenizer(tokenizer, None).vocab_size
+    batch_tokens = whole("eval.batch_tokens", evaluation["batch_tokens"], least=1)
+    return Case(label, step, vocab_size, windows, n_targets, batch_tokens)
 
 
 def measure(case: Case, base: Case, repeats: int) -> dict[str, Any]:
     """Return one cell of the document: settings, parameters, figures of training and each window."""
-    models = [
-        build_model(dict(one.settings), one.shape, one.vocab_size).to(one.device) for one in (case, base)
-    ]
-    pairs = list(zip((case, base), models, strict=True))
+    pairs = [(one, one.model()) for one in (case, base)]
+    models, compiled = [model for _, model in pairs], case.step.compile
     evaluated = []
     for window in case.windows:
         works = [partial(_evaluation, *pair, window) for pair in pairs]
         evaluated.append({"window": window, **_figures(works, repeats)})
-    with compiled_blocks(models[0], case.compile), compiled_blocks(models[1], case.compile):
+    with compiled_blocks(models[0], compiled), compiled_blocks(models[1], compiled):
         trained = _figures([partial(_training, *pair) for pair in pairs], repeats)
-    parts = ("encoding", "attention", "positions")
     return {
         "label": case.label,
         "base": base.label,
-        **{key: case.settings[key] for key in parts},
+        **{key: case.step.parts[key] for key in ("encoding", "attention", "positions")},
         **case.title(),
         "n_targets": case.n_targets,
         "parameters": count_parameters(models[0]),
@@ -236,21 +191,22 @@ def measure(case: Case, base: Case, repeats: int) -> dict[str, Any]:
 
 
 def _training(case: Case, model: Decoder) -> Work:
-    """Return a step as posenc.training.loop makes it: loss, gradients, clipping, AdamW."""
-    how, seed, length = case.optimization, case.settings["seed"], case.context_length
+    """Return a step as posenc.training.loop makes it: loss, gradients, clipping, the optimizer's update."""
+    plan, how, seed = case.step, case.step.optimization, case.step.parts["seed"]
+    length = plan.parts["context_length"]
     optimizer, loss_of = build_optimizer(model, how), NextTokenLoss(model)
     drawn = torch.Generator().manual_seed(seed_for(seed, "bench"))
-    tokens = torch.randint(case.vocab_size, (case.batch_windows, length + 1), generator=drawn).to(case.device)
+    tokens = torch.randint(case.vocab_size, (plan.batch_windows, length + 1), generator=drawn).to(plan.device)
     inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
     def step() -> None:
         model.train()
         pos = model.positions(length, generator_for(seed, "positions", 0))
-        gradients(loss_of, inputs, targets, pos, precision=case.precision, grad_clip=how.grad_clip)
+        Batch(loss_of, inputs, targets, pos, plan.precision, how.grad_clip).gradients()
         update(optimizer, how.lr)
 
     step()  # makes the moments
-    return Work(model, case.device, step, inputs.numel(), 3 * _weights(model))  # with two moments
+    return Work(model, plan.device, step, inputs.numel(), 3 * _weights(model))  # with two moments
 
 
 def _evaluation(case: Case, model: Decoder, window: int) -> Work:
@@ -259,10 +215,10 @@ def _evaluation(case: Case, model: Decoder, window: int) -> Work:
     split = Split(["random"], np.array([0]), np.array([len(tokens)]))
     context = EvalContext(
         model=model,
-        train_length=case.context_length,
-        seed=case.settings["seed"],
-        precision=case.precision,
-        device=case.device,
+        train_length=case.step.parts["context_length"],
+        seed=case.step.parts["seed"],
+        precision=case.step.precision,
+        device=case.step.device,
         store=TokenStore(tokens, None, "", case.vocab_size, {"name": "random"}, {"test": split}),
         split="test",
         batch_tokens=case.eval_batch_tokens,
@@ -277,7 +233,7 @@ def _evaluation(case: Case, model: Decoder, window: int) -> Work:
     def score() -> None:
         window_losses(context, tokens_of, count, window, case.n_targets)
 
-    return Work(model, case.device, score, count * window, _weights(model))
+    return Work(model, case.step.device, score, count * window, _weights(model))
 
 
 def _weights(model: Decoder) -> int:
@@ -308,12 +264,14 @@ def _figures(makers: Sequence[Callable[[], Work]], repeats: int) -> dict[str, An
         return found | {"reason": first_line(error)}
     ratios = [a / b for a, b in zip(seconds["seconds"], seconds["base_seconds"], strict=True)]
     quartiles = statistics.quantiles(ratios, n=4, method="inclusive") if repeats > 1 else ratios * 3
-    middle = statistics.median(seconds["seconds"])
+    rate = own.tokens / statistics.median(seconds["seconds"])
+    low, middle, high = quartiles
     return found | {
         **seconds,
-        "median_seconds": middle,
-        "tokens_per_second": own.tokens / middle,
-        **dict(zip(("ratio_low", "ratio", "ratio_high"), quartiles, strict=True)),
+        "tokens_per_second": rate,
+        "ratio_low": low,
+        "ratio": middle,
+        "ratio_high": high,
     }
 
 
@@ -335,78 +293,50 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def render(document: Mapping[str, Any], format: str, width: int) -> str:
-    """Return the document as text: table, markdown, csv or json; `width` in columns."""
+    """Return the document as text: table, markdown or json; `width` in columns."""
     if format == "json":
         return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    if format == "csv":
-        rows = list(_rows(document))
-        columns = list(dict.fromkeys(key for row in rows for key in row))
-        return csv_text([columns, *([row.get(key) for key in columns] for row in rows)])
-    groups: dict[str, list[dict[str, Any]]] = {}
+    tables: dict[str, Table] = {}
+    reasons = []
     for cell in document["cells"]:
-        groups.setdefault(json.dumps([cell[key] for key in ALIKE]), []).append(cell)
-    reasons = [
-        f"{cell['label']}, {phase}: {figures['reason']}"
-        for cell in document["cells"]
-        for phase, figures in _phases(cell)
-        if "reason" in figures
-    ]
+        compiled = ", compiled" if cell["compile"] else ""
+        title = (
+            f"{cell['model']['name']}, T = {cell['context_length']}, {cell['precision']} on {cell['device']}"
+            f"{compiled}; a step of {cell['batch_windows']} x {cell['context_length']} tokens"
+        )
+        heads = ["encoding", "tokens/s", "time", "quartiles", "MB"]
+        heads += [f"{what} at {one['window']}" for one in cell["evaluation"] for what in ("tokens/s", "time")]
+        table = tables.setdefault(f"{title} {cell['vocab_size']}", Table(heads, [], title))
+        table.rows.append([CellText(text) for text in _texts(cell)])
+        for phase, figures in _phases(cell):
+            if "reason" in figures:
+                reasons.append(f"{cell['label']}, {phase}: {figures['reason']}")
     notes = [
         *reasons,
         f"time: of a step or an evaluation at W tokens, relative to the first row: median (and quartiles) of "
         f"{document['repeats']} pairs, taken in turns",
         "MB: of the tensors at a step's peak",
     ]
-    tables = [
-        Table(
-            _heads(cells[0]), [[CellText(text) for text in _texts(cell)] for cell in cells], _title(cells[0])
-        )
-        for cells in groups.values()
-    ]
     where = document["machine"]
     device = f"{where['device_name']}, " if where["device_name"] else ""
     threads = f"{where['threads']} of {where['cores']} cores, torch {where['versions']['torch']}"
     head = f"{device}{where['cpu']}, {threads}, {document['date'][:10]}"
-    report = Report([head], "", tables, notes, gap=True)
+    report = Report([head], "", list(tables.values()), notes, gap=True)
     return markdown([report]) if format == "markdown" else terminal([report], width, color=False)
 
 
-def _title(cell: Mapping[str, Any]) -> str:
-    compiled = ", compiled" if cell["compile"] else ""
-    how = f"{cell['model']['name']}, T = {cell['context_length']}, {cell['precision']} on {cell['device']}"
-    return f"{how}{compiled}; a step of {cell['batch_windows']} x {cell['context_length']} tokens"
-
-
-def _heads(cell: Mapping[str, Any]) -> list[str]:
-    evaluated = [f"{what} at {one['window']}" for one in cell["evaluation"] for what in ("tokens/s", "time")]
-    return ["encoding", "tokens/s", "time", "quartiles", "MB", *evaluated]
-
-
-def _texts(cell: Mapping[str, Any]) -> list[str]:
-    """Return a row; `-` where nothing was measured."""
-
-    def number(form: str, figures: Mapping[str, Any], key: str, unit: float = 1.0) -> str:
-        return "-" if figures.get(key) is None else form.format(figures[key] / unit)
-
-    texts = [cell["label"]]
+def _texts(cell: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a row; `-` where nothing was measured."""
+    yield cell["label"]
     for phase, figures in _phases(cell):
-        texts += [number("{:,.0f}", figures, "tokens_per_second"), number("{:.2f}x", figures, "ratio")]
+        there = "ratio" in figures
+        yield f"{figures['tokens_per_second']:,.0f}" if there else "-"
+        yield f"{figures['ratio']:.2f}x" if there else "-"
         if phase == "training":
-            low, high = (number("{:.2f}", figures, f"ratio_{end}") for end in ("low", "high"))
-            texts += [f"{low}-{high}", number("{:,.0f}", figures, "tensor_bytes", 1e6)]
-    return texts
+            yield f"{figures['ratio_low']:.2f}-{figures['ratio_high']:.2f}" if there else "-"
+            yield f"{figures['tensor_bytes'] / 1e6:,.0f}" if there else "-"
 
 
 def _phases(cell: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     evaluated = [(f"evaluation at {one['window']}", one) for one in cell["evaluation"]]
     return [("training", cell["training"]), *evaluated]
-
-
-def _rows(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each training and each evaluation window; unrounded."""
-    for cell in document["cells"]:
-        shared = {**{key: cell[key] for key in ALIKE}, "model": cell["model"]["name"], "base": cell["base"]}
-        for phase, figures in _phases(cell):
-            numbers = {key: value for key, value in figures.items() if not isinstance(value, list)}
-            phases = {"phase": phase.partition(" ")[0], "window": cell["context_length"], **numbers}
-            yield {"encoding": cell["label"], **shared, **phases}

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from posenc.config.checks import LONGEST_CONTEXT, check_model, whole
+from posenc.config.checks import check_model
 from posenc.config.compose import ComposedJob, compose_jobs, own_overrides
 from posenc.config.overrides import CommandLine, group_of, key_of, refuse_others
 from posenc.core.console import shown
@@ -49,8 +49,11 @@ def run_check(line: CommandLine, *, every: bool, as_json: bool, module: str | No
         if every:
             raise UserError("--module", module, "--all checks posenc's own", hint="leave out one of the two")
         line, like = _given(line, module)
-    if every:
-        line = _every_encoding(line)
+    if every:  # with those of --config-dir
+        if any(key_of(override) == "encoding" for override in line.overrides):
+            raise UserError("encoding", None, "--all checks every encoding", hint="leave out one of the two")
+        names = ",".join(choice_files("encoding", line.config_dir))
+        line = replace(line, overrides=[*line.overrides, f"encoding={names}"])
     jobs = compose_jobs("train", replace(line, multirun=True)).jobs  # commas need no -m here
     many = every or len(jobs) > 1
     checked: list[Checked] = []
@@ -62,25 +65,19 @@ def run_check(line: CommandLine, *, every: bool, as_json: bool, module: str | No
             try:
                 settings, subject = prepare(job)
                 if like is not None:
-                    subject = replace(
-                        subject, like=build_model({**settings, "encoding": like}, SMALL, 2).encoding
-                    )
-            except UserError as error:
-                if not many:
-                    raise
-                refused[label] = error
-            else:
+                    reference = build_model({**settings, "encoding": like}, SMALL, VOCABULARY)
+                    subject = replace(subject, like=reference.encoding)
                 laws = [*LAWS, *(COMPARED if like is not None else ())]
                 verdicts = {law: judge(law, subject, debug=debugging()) for law in laws}
                 checked.append((label, settings, verdicts))
+            except UserError as error:
+                refused[label] = error
     if not checked:
         raise next(iter(refused.values()))
     if as_json:
         documents = [_document(settings, verdicts) for _, settings, verdicts in checked]
-        documents += [
-            {"encoding": {"name": label}, "passed": False, "refused": error.problem}
-            for label, error in refused.items()
-        ]
+        for label, why in refused.items():
+            documents.append({"encoding": {"name": label}, "passed": False, "refused": why.problem})
         print(json.dumps(documents if many else documents[0], indent=2, ensure_ascii=False))
     else:
         _print(checked, refused, matrix=many)
@@ -92,7 +89,7 @@ def _given(line: CommandLine, module: str) -> tuple[CommandLine, dict[str, Any] 
     like, cls = None, None
     if any(group_of(key_of(o)) == "encoding" for o in line.overrides):
         job = compose_jobs("train", line).jobs[0]
-        like = resolve_parts(job.settings, SHORT)["encoding"]
+        like = resolve_parts(job.settings)["encoding"]
         cls = encoding_class(like["name"], job.settings["plugins"])
     name, plugin = given_encoding(module, cls)
     kept = [o for o in line.overrides if group_of(key_of(o)) not in ("encoding", "plugins")]
@@ -104,15 +101,12 @@ def prepare(job: ComposedJob) -> tuple[dict[str, Any], Subject]:
     """Return the resolved settings of a job and its subject, built once. Raises UserError."""
     chosen = {key_of(override).partition(".")[0] for override in job.overrides}
     shape = check_model(job.settings["model"]) if "model" in chosen else SMALL
-    length = SHORT
-    given = whole("context_length", job.settings["context_length"], least=2, most=LONGEST_CONTEXT)
-    if "context_length" in chosen:
-        length = given
-        if length < SHORTEST:
-            problem = "too short for the laws: a mean over so few tokens is luck"
-            raise UserError("context_length", length, problem, allowed=f"from {SHORTEST}")
-    seed = whole("seed", job.settings["seed"], least=0)
-    settings = {**resolve_parts(job.settings, length), "seed": seed}
+    if "context_length" not in chosen:
+        job.settings["context_length"] = SHORT
+    settings = resolve_parts(job.settings)
+    if (length := settings["context_length"]) < SHORTEST:
+        problem = "too short for the laws: a mean over so few tokens is luck"
+        raise UserError("context_length", length, problem, allowed=f"from {SHORTEST}")
     subject = subject_of(settings, shape)
     subject.build(0)
     return {**settings, "model": asdict(shape)}, subject
@@ -131,25 +125,15 @@ def subject_of(settings: dict[str, Any], shape: ModelShape = SMALL) -> Subject:
     return Subject(name, build, settings["context_length"], settings["encoding"])
 
 
-def _every_encoding(line: CommandLine) -> CommandLine:
-    """Make a sweep over every YAML of the group, with those of --config-dir."""
-    for override in line.overrides:
-        key, _, value = override.partition("=")
-        if key == "encoding":
-            raise UserError(key, value, "--all checks every encoding", hint="leave out one of the two")
-    every = f"encoding={','.join(choice_files('encoding', line.config_dir))}"
-    return replace(line, overrides=[*line.overrides, every], multirun=True)
-
-
 def _failed(verdicts: Mapping[str, Verdict]) -> list[str]:
     return [law for law, verdict in verdicts.items() if verdict.status == "fail"]
 
 
 def _document(settings: dict[str, Any], verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
-    rows = []
-    for law, v in verdicts.items():
-        row = {"law": law, "statement": statement(law), "verdict": v.status}
-        rows.append({**row, "figure": v.figure, "reason": v.reason})
+    rows = [
+        {"law": law, "statement": statement(law), "verdict": v.status, "figure": v.figure, "reason": v.reason}
+        for law, v in verdicts.items()
+    ]
     return {**settings, "passed": not _failed(verdicts), "verdicts": rows}
 
 

@@ -28,7 +28,7 @@ def run_sample(words: Sequence[str]) -> None:
         key, _, value = word.partition("=")
         if key not in KEYS:
             close = nearest(key, KEYS)
-            hint = f"did you mean: {close}" if close else None
+            hint = f"did you mean: {close}" if close else ""
             raise UserError(
                 key, value or None, "there is no such setting", allowed=", ".join(KEYS), hint=hint
             )

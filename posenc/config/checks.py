@@ -41,6 +41,7 @@ class EvalPlan:
     """What is measured, resolved."""
 
     windows: list[int]  # tokens, ascending
+    base_length: int  # tokens: the T that the targets are of
     protocols: list[str]
     split: str
     target_fraction: float
@@ -87,14 +88,9 @@ def one_of(key: str, value: str, choices: Iterable[str]) -> str:
     return value
 
 
-def check_batch_tokens(value: object, context_length: int) -> int:
-    """Tokens in one update: a window at least. Raises UserError."""
-    batch_tokens = whole("train.batch_tokens", value, least=1, most=LARGEST_BATCH)
-    if batch_tokens < context_length:
-        problem = f"holds no window of context_length={context_length}"
-        allowed = f"a whole number from {context_length}"
-        raise UserError("train.batch_tokens", batch_tokens, problem, allowed=allowed)
-    return batch_tokens
+def check_length(value: object) -> int:
+    """`context_length`. Raises UserError."""
+    return whole("context_length", value, least=2, most=LONGEST_CONTEXT)
 
 
 def check_model(model: dict[str, Any]) -> ModelShape:
@@ -133,25 +129,28 @@ def check_evaluation(
 ) -> EvalPlan:
     """The `eval` group: lengths, protocols, split and sizes; and the `extend` group of `posenc eval`."""
     for key, value in settings.items():
-        if value is None and key != "stride":
+        if value is None and key not in ("stride", "base_length"):
             raise UserError(f"eval.{key}", "null", "must be given")
     protocols = [one_of("eval.protocols", name, PROTOCOLS) for name in settings["protocols"]]
     if not protocols:
         raise UserError("eval.protocols", "[]", "no protocol to measure with", allowed=list(PROTOCOLS))
     split = one_of("eval.split", settings["split"], ("test", "validation"))
     fraction = between("eval.target_fraction", settings["target_fraction"], 0, 1, open_low=True)
+    base = context_length
+    if (given := settings["base_length"]) is not None:
+        base = whole("eval.base_length", given, least=2, most=LONGEST_CONTEXT)
     # T itself is always measured: it is the crop line that every change is held against
-    windows = sorted({*resolve_lengths(settings["lengths"], context_length), context_length})
+    windows = sorted({*resolve_lengths(settings["lengths"], base), context_length})
     for given in settings["lengths"]:
-        if resolve_length("eval.lengths", given, context_length) > LONGEST_CONTEXT:
+        if resolve_length("eval.lengths", given, base) > LONGEST_CONTEXT:
             raise UserError("eval.lengths", given, "too large", allowed=f"up to {LONGEST_CONTEXT} tokens")
-    block = block_of(fraction, context_length)
+    block = block_of(fraction, base)
     chosen = dict(extend or {"name": "none"})
     tune = bool(chosen.pop("tune", False))
     if tune or "fixed-target" in protocols:  # knobs are chosen by it, whatever measures
         check_block(windows[0], block)
     given = settings["stride"]
-    stride = block if given is None else resolve_length("eval.stride", given, context_length)
+    stride = block if given is None else resolve_length("eval.stride", given, base)
     if "sliding" in protocols and stride > windows[0]:
         problem = f"steps over tokens in the shortest window, {windows[0]} tokens"
         raise UserError("eval.stride", given, problem, allowed=f"1 to {windows[0]} tokens")
@@ -160,6 +159,7 @@ def check_evaluation(
         raise UserError("extend.tune", True, "would choose on the documents that it reports", hint=hint)
     return EvalPlan(
         windows=windows,
+        base_length=base,
         protocols=list(dict.fromkeys(protocols)),
         split=split,
         target_fraction=fraction,
@@ -167,19 +167,19 @@ def check_evaluation(
         batch_tokens=whole("eval.batch_tokens", settings["batch_tokens"], least=1),
         precision=one_of("eval.precision", settings["precision"], PRECISIONS),
         stride=stride,
-        recall=_check_recall(settings["recall"], context_length),
+        recall=_check_recall(settings["recall"], base),
         extend=resolve_extend(chosen),
         tune=tune,
     )
 
 
-def _check_recall(settings: dict[str, Any], context_length: int) -> RecallGrid:
+def _check_recall(settings: dict[str, Any], base_length: int) -> RecallGrid:
     """The `eval.recall` group; multiples of T are rounded to tokens."""
     for key, value in settings.items():
         if value is None or value == []:
             raise UserError(f"eval.recall.{key}", value, "must be given")
     distances = [
-        max(2, round(parse_multiple(one, "eval.recall.distances") * context_length))
+        max(2, round(parse_multiple(one, "eval.recall.distances") * base_length))
         if isinstance(one, str)
         else whole("eval.recall.distances", one, least=2, most=LONGEST_CONTEXT)
         for one in settings["distances"]

@@ -24,6 +24,8 @@ from posenc.results.ranking import (
     WORSE,
     short_verdict,
 )
+from posenc.results.recall import KEPT, LEVEL, RecallCell, RowRecall
+from posenc.results.recall import PROTOCOL as RECALL
 from posenc.results.schema import BREAK, HEADLINE, printed_change
 from posenc.results.settings import as_text
 
@@ -47,6 +49,7 @@ PROTOCOLS = {
     "positions": "one pass over the longest context; a column is the last bin before it",
     "induction": "loss on the second copy of a random sequence",
     "far-copy": "loss on text that can be copied only from more than T tokens before",
+    RECALL: "values of planted pairs, asked for at the end of a window",
 }
 EXPLAIN = f"""\
 T        training length; 8x is a context of 8T, its loss on the same targets
@@ -65,12 +68,23 @@ verdict  on the change in bits/byte, with its whole 95% CI:
          no mark: above the best, or not comparable with it
 undertrained   at T not {REFERENCE:g} bits/byte below a byte trigram of the training:
          its change past T says nothing of the encoding
+recovered   the share of (loss at T - loss of a model trained at 8T) gained at 8T, on
+         the same targets: 0% is cropping, 100% as good as training long, below 0
+         harm; ± half the 95% CI; blank where the CI of that room includes 0
 effective context   the longest window within {EFFECTIVE:g} nats of the row's best loss
 breaks at   the first position past T that is surely {BREAK:g} nats above T's level
+recall@T   share of the planted values that are found in windows of T, mean over
+         the distances within T; @8x: at the farthest distance in windows of 8T
+did not learn   to recall: below {LEVEL:g}% within T (--recall-level), so in brackets
+         and not ranked: far text may be unused whatever the loss says
+recall horizon   the largest distance, in the longest window, with at least
+         {KEPT:.0%} of the recall within T
+         its 95% CI: Wilson's over windows, with several seeds over seeds too
 beyond=  what an encoding does past T, where it must choose
 protocols   fixed-target: the headline; the same last tokens at every length
          sliding: all tokens, each once; nonoverlapping: as in papers, rewards
          longer windows; positions: by position; induction, far-copy: copies
+         recall: values of planted pairs (experiment=recall)
 """
 
 
@@ -202,12 +216,22 @@ def answer(comparison: Comparison, curve: CurveSummary | None = None) -> str:
         return "No run has a number yet."
     if any(row.curve for row in rows):
         return _breaks(rows)
+    if comparison.header["protocol"] == RECALL:
+        return _recalls(comparison) or "No run has a number yet."
     if comparison.header["baseline"] is not None:
         return _against(comparison, columns[-1])
     if subject(rows) is not None:
         return _one(comparison, curve)
     return " ".join(
-        filter(None, [_undertrained(rows), *_best(comparison, columns), _keeps(comparison, columns[-1])])
+        filter(
+            None,
+            [
+                _undertrained(rows),
+                *_best(comparison, columns),
+                _keeps(comparison, columns[-1]),
+                _recalls(comparison),
+            ],
+        )
     )
 
 
@@ -374,6 +398,54 @@ def _breaks(rows: Sequence[Row]) -> str:
     return f"Past T {'; '.join(clauses)}."
 
 
+def percent(cell: RecallCell | None) -> str:
+    """Return `98%`."""
+    return "" if cell is None else f"{100 * cell.accuracy:.0f}%"
+
+
+def _recalls(comparison: Comparison) -> str:
+    """`Best recall at 8x: hard_alibi (98%; tied: fire). Did not learn to recall: alibi and nope.`"""
+    found = [(row, row.recall) for row in comparison.rows if row.recall is not None]
+    if comparison.recall is None or not comparison.recall.multiples:
+        return ""
+    learned = [(row, far) for row, own in found if own.learned and (far := own.beyond[-1])]
+    learned.sort(key=lambda one: -one[1].accuracy)
+    weak = [row for row, own in found if own.learned is False]
+    tied = [row for row, far in learned if far.rank == "tied"]
+    place = f"ecall at {length(comparison.recall.multiples[-1])}"
+    sentences = []
+    if learned and learned[0][1].rank == "best":
+        also = f"; tied: {_names(tied, 'others')}" if tied else ""
+        sentences.append(f"Best r{place}: {short_label(learned[0][0])} ({percent(learned[0][1])}{also}).")
+    elif learned:
+        shown = [f"{short_label(row)} {percent(far)}" for row, far in learned[:MOST_NAMED]]
+        sentences.append(f"R{place}: {', '.join(shown)}.")
+    if len(weak) == len(found) > 1:
+        sentences.append("No row learned to recall.")
+    elif weak:
+        sentences.append(f"Did not learn to recall: {_names(weak)}.")
+    return " ".join(sentences)
+
+
+def recall_line(comparison: Comparison, own: RowRecall | None) -> str:
+    """`recall: 97% within T, 62% at 2x, 5% at 8x; horizon 224 tokens (3.5x)`; empty without a number."""
+    if own is None or comparison.recall is None or own.within is None:
+        return ""
+    if not own.learned:
+        return f"recall: did not learn, {percent(own.within)} within T (below {comparison.recall.level:g}%)"
+    cells = zip(comparison.recall.multiples, own.beyond, strict=True)
+    parts = [f"{percent(cell)} at {length(multiple)}" for multiple, cell in cells if cell]
+    return f"recall: {', '.join([f'{percent(own.within)} within T', *parts])}; horizon {horizon_text(own)}"
+
+
+def horizon_text(own: RowRecall | None) -> str:
+    """Return `3.5x`, `7x+` where no longer distance was asked for, `0x` where no distance has half."""
+    if own is None or own.learned is None:
+        return ""
+    far = own.horizon
+    return "did not learn" if far is None else length(round(far.multiple, 2)) + "+" * far.longest
+
+
 # --- the notes of --full
 
 
@@ -390,6 +462,11 @@ def full_notes(comparison: Comparison) -> list[str]:
         chance = re.search(r"\(chance ([\d.]+)\)", probe.unit)
         more = f"; chance is {chance[1]}" if chance else ""
         lines.append(f"{probe.name}: {PROTOCOLS.get(probe.name, probe.unit)}{more}")
+    lines += [
+        f"recall: {label(row)}: {row.recall.note}"
+        for row in comparison.rows
+        if row.recall and row.recall.note
+    ]
     lines += [
         f"the rows also differ in {key}: {', '.join(values)}" for key, values in h["also_differs"].items()
     ]

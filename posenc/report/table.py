@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from posenc.report.captions import (
     PROTOCOLS,
@@ -13,18 +13,25 @@ from posenc.report.captions import (
     curve_of,
     facts_of,
     full_notes,
+    horizon_text,
     label,
     length,
+    percent,
     plural,
+    recall_line,
     sample_line,
     short_label,
     subject,
+    token_of,
     unit_of,
 )
 from posenc.results.cells import Cell
 from posenc.results.comparison import Column, Comparison, Row, protocols_of
+from posenc.results.headroom import Recovered
 from posenc.results.load import Run
 from posenc.results.ranking import Versus, short_verdict
+from posenc.results.recall import PROTOCOL as RECALL
+from posenc.results.recall import RecallCell
 from posenc.results.schema import HEADLINE, printed, printed_change
 
 BEST, TIED = "*", "~"
@@ -73,14 +80,18 @@ def report_of(comparison: Comparison, runs: Sequence[Run] = (), every: bool = Fa
     `every`: lengths below T are shown too.
     """
     found = subject(comparison.rows)
-    special = comparison.header["baseline"] or not comparison.columns
+    recall_only = _recall_only(comparison)
+    special = comparison.header["baseline"] or not comparison.columns or recall_only
     if found is not None and not special:
         return _run_report(comparison, *found, runs)
-    notes = [_unit_note(comparison)]
-    if any(row.cells[i].versus_best for row in comparison.rows for i in range(len(row.cells))):
-        notes.append(
-            f"{BEST} lowest loss of the column, {TIED} tied. More: --full, --explain, --protocol all"
-        )
+    notes = [] if recall_only else [_unit_note(comparison)]
+    notes += _recovered_note(comparison.rows)
+    notes += [] if comparison.recall is None else [_recall_note(comparison)]
+    if recall_only:
+        notes.append("more: --full, --explain, --plot FILE (the grid of windows and distances)")
+    elif any(row.cells[i].versus_best for row in comparison.rows for i in range(len(row.cells))):
+        best = "lowest loss" if comparison.recall is None else "best"
+        notes.append(f"{BEST} {best} of the column, {TIED} tied. More: --full, --explain, --protocol all")
     else:
         notes.append("more: posenc compare --full, --explain, --protocol all")
     return Report(
@@ -93,15 +104,16 @@ def report_of(comparison: Comparison, runs: Sequence[Run] = (), every: bool = Fa
 
 def _run_report(comparison: Comparison, row: Row, plain: Row | None, runs: Sequence[Run]) -> Report:
     own = [run for run in runs if str(run.path) in row.runs]
-    measured = [name for name in protocols_of(own) if name != HEADLINE]
+    measured = [name for name in protocols_of(own) if name not in (HEADLINE, RECALL)]
     others = measured if comparison.header["protocol"] == HEADLINE else []
     also = f"also measured: {', '.join(others)} (posenc compare --protocol all)" if others else ""
-    only = Comparison(comparison.header, comparison.columns, comparison.probes, [row])
+    only = replace(comparison, rows=[row])
+    notes = [recall_line(comparison, row.recall), sample_line(comparison), *_recovered_note([row]), also]
     return Report(
         facts=facts_of(only, runs),
         answer=answer(comparison, None if row.curve or plain else curve_of(runs)),
         tables=[_run_table(comparison, row, plain)],
-        notes=[note for note in (sample_line(comparison), also) if note],
+        notes=list(filter(None, notes)),
         gap=True,
     )
 
@@ -122,6 +134,11 @@ def _run_table(comparison: Comparison, row: Row, plain: Row | None) -> Table:
         lines[f"without {row.extend}"] = [_signed(plain.cells[i].change, metric) for i in shown]
     if row.undertrained:
         del lines["verdict"]
+    if (found := row.recovered) is not None:
+        lines["recovered"] = [
+            found.note or recovered_text(found, spread=True) if cell.multiple == found.multiple else ""
+            for cell in cells
+        ]
     if row.curve:
         lines["rise"] = lines.pop("change")
     rows = [
@@ -145,6 +162,8 @@ def rows_table(comparison: Comparison, every: bool = False, spread: bool = False
     With a baseline the differences to it; with `spread` each number with its ±.
     """
     h, rows = comparison.header, comparison.rows
+    if _recall_only(comparison):
+        return recall_table(comparison, spread)
     shown = [i for i, column in enumerate(comparison.columns) if column.shown]
     if not every and any(comparison.columns[i].multiple > 1 for i in shown):
         shown = [i for i in shown if comparison.columns[i].multiple >= 1]
@@ -156,19 +175,71 @@ def rows_table(comparison: Comparison, every: bool = False, spread: bool = False
     elif h["baseline"] is not None:
         last = f"at {place}"
     weak = all(row.undertrained for row in rows)  # the answer says so once
+    recovered = any(row.recovered for row in rows)
     table = [
         [
             CellText(short_label(row)),
             *(_cell_text(comparison, row, i, spread) for i in shown),
+            *([CellText(recovered_text(row.recovered, spread))] if recovered else []),
             CellText(_last_text(comparison, row, shown[-1], weak) if shown else "; ".join(row.notes)),
         ]
         for row in rows
     ]
-    heads = [_head(column) for column in columns]
+    heads = [_head(column) for column in columns] + ["recovered"] * recovered
     drop = [i + 1 for i in _droppable([column.multiple for column in columns])]
+    left: tuple[int, ...] = (len(heads) + 1,)
     if not any(row[-1].text for row in table):
-        return Table(["encoding", *heads], [row[:-1] for row in table], drop=drop)
-    return Table(["encoding", *heads, last], table, left=(len(heads) + 1,), drop=drop)
+        table, left = [row[:-1] for row in table], ()
+    else:
+        heads.append(last)
+    if comparison.recall is not None:
+        if heads[-1] == last and last.startswith("verdict"):
+            heads[-1:] = ["verdict"]  # as wide as its words, so that all fit into 80 columns
+        more = recall_table(comparison, spread)
+        places = [len(heads) + i for i in range(2, len(more.heads) - 1)]
+        drop = [*drop[:-1], *places[::-1], *drop[-1:]]
+        heads += more.heads[1:]
+        table = [[*row, *own[1:]] for row, own in zip(table, more.rows, strict=True)]
+    return Table(["encoding", *heads], table, left=left, drop=drop)
+
+
+def recall_table(comparison: Comparison, spread: bool = False, full: bool = False) -> Table:
+    """Return a line a row: recall within T, and in each longer window at its farthest distance.
+
+    In per cent; with `spread` ± half the 95% interval, with `full` its ends and every rank.
+    """
+    assert comparison.recall is not None
+    heads = ["recall@T", *(f"@{length(one)}" for one in comparison.recall.multiples)]
+    table = []
+    for row in comparison.rows:
+        cells = [row.recall.within, *row.recall.beyond] if row.recall else [None for _ in heads]
+        learned = row.recall is not None and row.recall.learned is not False
+        texts = [_recall_text(cell, learned, spread, full) for cell in cells]
+        marks = [MARKS.get(cell.rank or "", "") if cell else "" for cell in cells]
+        last = len(marks) - 1  # the one that is ranked by, where there is no room for all
+        marks = [mark if full or i == last else "" for i, mark in enumerate(marks)]
+        table.append([CellText(short_label(row)), *map(CellText, texts, marks)])
+    return Table(["encoding", *heads], table, "recall, % with 95% CI" if full else "")
+
+
+def _recall_text(cell: RecallCell | None, learned: bool, spread: bool, full: bool) -> str:
+    if cell is None:
+        return "-"
+    text, (low, high) = percent(cell).rstrip("%"), cell.ci95
+    if full:
+        return f"{text} [{100 * low:.0f}, {100 * high:.0f}]"
+    text += f"±{50 * (high - low):.0f}" if spread else ""
+    return text if learned else f"({text})"
+
+
+def _recall_only(comparison: Comparison) -> bool:
+    return comparison.header["protocol"] == RECALL and comparison.recall is not None
+
+
+def _recall_note(comparison: Comparison) -> str:
+    weak = any(row.recall and row.recall.learned is False for row in comparison.rows)
+    last = "; (did not learn)" if weak else ""
+    return f"recall@: % of planted values found within T, then the farthest{last}"
 
 
 def _cell_text(comparison: Comparison, row: Row, i: int, spread: bool) -> CellText:
@@ -207,6 +278,21 @@ def _last_text(comparison: Comparison, row: Row, i: int, weak: bool) -> str:
     return ", ".join(filter(None, parts))
 
 
+def recovered_text(found: Recovered | None, spread: bool = False) -> str:
+    """Return `12%`, with `spread` `12% ±3`; nothing where there is no room."""
+    if found is None or found.share is None:
+        return ""
+    half = f" ±{50 * (found.ci95[1] - found.ci95[0]):.0f}" if spread and found.ci95 else ""
+    return f"{100 * found.share:z.0f}%{half}"
+
+
+def _recovered_note(rows: Sequence[Row]) -> list[str]:
+    """Return what the recovered share is of, where a row has one."""
+    lengths = dict.fromkeys(length(row.recovered.multiple) for row in rows if row.recovered)
+    places = " or ".join(lengths)
+    return [f"recovered: of what training at {places} gains (0% is cropping); blank: no room"] * bool(lengths)
+
+
 def _unit_note(comparison: Comparison) -> str:
     h = comparison.header
     unit, context = unit_of(h), "see more text"
@@ -233,13 +319,18 @@ def paper_report_of(comparison: Comparison, runs: Sequence[Run] = (), every: boo
     what = "Perplexity" if h["metric"] == "ppl" else f"Loss in {unit_of(h)}"
     other = f"difference to {h['baseline']}" if h["baseline"] else "change against T at other lengths"
     protocol = h["protocol"] + (f" ({PROTOCOLS[h['protocol']]})" if h["protocol"] in PROTOCOLS else "")
-    parts = [f"{what} at T and {other}", *facts_of(comparison, runs), f"protocol {protocol}"]
+    first = f"{what} at T and {other}"
+    if comparison.recall is not None:
+        words = _recall_note(comparison) + ", ± half the 95% CI"
+        first = words if _recall_only(comparison) else f"{first}; {words}"
+    parts = [first, *facts_of(comparison, runs), f"protocol {protocol}"]
     if any(cell.spread is not None for cell in cells):
         parts.append("±: standard deviation over seeds")
     elif any(cell.change_ci95 for cell in cells):
         parts.append("±: half the 95% CI over documents")
     if any(cell.versus_best for cell in cells):
         parts.append("bold: best, tilde: not distinguishable from it")
+    parts += [note.partition(";")[0] for note in _recovered_note(comparison.rows)]
     words = "-".join(["posenc", h["protocol"], h["metric"], *map(str, h["group"].values())])
     table = rows_table(comparison, every, spread=True)
     return Report(parts, "", [table], [], name="tab:" + re.sub(r"[^A-Za-z0-9-]+", "-", words))
@@ -284,7 +375,11 @@ def full_report_of(comparison: Comparison, runs: Sequence[Run] = ()) -> Report:
         )
         for title, of in kinds.items()
     ]
+    if h["protocol"] == RECALL:
+        tables = []
     tables = [one for one in tables if any(cell.text.strip("-") for row in one.rows for cell in row[1:])]
+    if comparison.recall is not None:
+        tables.append(recall_table(comparison, full=True))
     return Report(
         facts=facts_of(comparison, runs),
         answer=answer(comparison, None if len(rows) != 1 else curve_of(runs)),
@@ -317,6 +412,16 @@ def _side_table(comparison: Comparison) -> Table:
     for i, probe in enumerate(comparison.probes):
         cells = [row.probes[i] for row in comparison.rows]
         columns[f"{probe.name} {length(probe.multiple)}"] = [_loss(cell, "nats") for cell in cells]
+    found = [row.recovered for row in comparison.rows]
+    columns[f"room, nats/{token_of(comparison.header)}"] = [
+        "" if one is None else f"{printed_change(one.room, 'nats')}{_half(one.room_ci95, 'nats')}"
+        for one in found
+    ]
+    columns["recovered"] = [
+        (one.note or recovered_text(one, spread=True)) + f" at {length(one.multiple)}" if one else ""
+        for one in found
+    ]
+    columns["recall horizon"] = [horizon_text(row.recall) for row in comparison.rows]
     columns = {head: texts for head, texts in columns.items() if any(texts)}
     rows = [
         [CellText(short_label(row)), *(CellText(texts[i] or "-") for texts in columns.values())]

@@ -7,11 +7,12 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any
 
+from posenc.results.headroom import Recovered
 from posenc.results.load import Run
 from posenc.results.ranking import CONFIDENCE, EFFECTIVE, REFERENCE, SAME_WORD, Versus, interval_of, verdict
+from posenc.results.recall import RowRecall
 from posenc.results.schema import (
     BREAK,
     HEADLINE,
@@ -81,16 +82,6 @@ class EffectiveContext:
 
 
 @dataclass
-class UsesContext:
-    """The loss at T minus that at T/2 on the same targets; below 0 it makes use of the second half."""
-
-    change: float  # mean over seeds
-    ci95: list[float] | None  # over seeds and documents; null below 10 documents
-    seeds: int
-    unit: str
-
-
-@dataclass
 class CurveSummary:
     """A row's curves past T. In nats per token, and tokens."""
 
@@ -124,14 +115,14 @@ class Row:
     seeds: list[int] = field(default_factory=list)  # that there are runs of
     runs: list[str] = field(default_factory=list)  # their directories
     parameters: int | None = None  # of the whole model
-    crop: dict[str, float | None] | None = None  # mean and spread at W = T as trained: the crop line
     cells: list[Cell] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # what is missing, in words
     undertrained: str | None = None  # by how much its loss at T misses the reference; null where it does not
     effective_context: EffectiveContext | None = None  # null for an undertrained row
-    uses_context: UsesContext | None = None
     curve: CurveSummary | None = None  # of the protocol `positions`
+    recovered: Recovered | None = None  # where the same encoding was trained at longer windows, too
     probes: list[Cell] = field(default_factory=list)  # in the order of the comparison's
+    recall: RowRecall | None = None  # of the protocol `recall`
     # not in JSON:
     members: list[Selected] = field(default_factory=list, repr=False)
     settings: dict[str, str] = field(default_factory=dict)
@@ -172,40 +163,44 @@ def single(values: Iterable[Any]) -> Any:
 
 
 def make_cell(row: Row, multiple: float, metric: Metric) -> Cell:
-    """Return the cell of a row at one window length."""
-    found, changes, based, reasons, windows = [], [], 0, Counter[str](), set()
+    """Return the cell of a row at one window length, or of one bin of its curves."""
+    found: list[tuple[float, Any]] = []  # a number, its record
+    changes: list[float | None] = []  # of each number; None without one at T
+    reasons, windows = Counter[str](), set()
     pairs: list[tuple[Sample, Sample]] = []  # of a seed here, and at its crop line
     for member in row.members:
-        record = member.record(row.extension, multiple)
+        record: Any = member.record(row.extension, multiple)
         value = None if record is None else value_of(record, metric)
         if record is not None:
             windows.add(record["window"])
         if record is None or value is None:
             reasons[_reason(member.run, record)] += 1
             continue
-        found.append((value, record))
         base = member.record(None, 1.0)
         reference = None if base is None else value_of(base, metric)
-        based += reference is not None
-        if reference is not None and math.isfinite(value - reference):  # perplexities may be infinite
-            changes.append(value - reference)
+        found.append((value, record))
+        changes.append(record.get("rise", None if reference is None else value - reference))
         if base is not record:
             pairs += pair_of(member, record, base)
-    values = [value for value, _ in found]
-    cell = _cell(multiple, single(windows), values, [record for _, record in found], reasons)
-    cell.rankable = bool(values) and set(reasons) <= INNOCENT
-    cell.targets, cell.documents = single((r["targets"], r["documents"]) for _, r in found) or (None, None)
-    if 0 < based < len(values):  # a change of some seeds beside a loss of all would be unlike it
-        cell.note = ", ".join(filter(None, [cell.note, f"{based} of {len(values)} with 1x"]))
-    elif changes and len(changes) == len(values):
-        cell.change, cell.change_spread = mean_and_spread(changes)
+    values, records = [value for value, _ in found], [record for _, record in found]
+    cell = Cell(multiple, single(windows), seeds=len(values))
+    cell.targets_hash = single(record["targets_hash"] for record in records)
+    cell.targets, cell.documents = single((r["targets"], r["documents"]) for r in records) or (None, None)
+    cell.rankable = bool(values) and set(reasons) <= INNOCENT and all(r["per_document"] for r in records)
+    if values:
+        cell.mean, cell.spread = mean_and_spread(values)
+    of = f" of {len(values) + sum(reasons.values())}" if values else ""
+    notes = [f"{n}{of} {reason}" if of else reason for reason, n in sorted(reasons.items())]
+    based = [change for change in changes if change is not None]
+    if 0 < len(based) < len(values):  # a change of some seeds beside a loss of all would be unlike it
+        notes.append(f"{len(based)} of {len(values)} with 1x")
+    elif values and len(based) == len(values) and all(map(math.isfinite, based)):
+        cell.change, cell.change_spread = mean_and_spread(based)
+    cell.note = ", ".join(notes) or None
     per: Per = "targets" if metric == "nats" else "bytes"
-    if (
-        len(values) == len(changes) == len(pairs) == 1
-        and metric != "ppl"
-        and (own := _difference(pairs, per))
-    ):
-        cell.change_ci95 = interval_of(own)
+    if len(values) == 1 and cell.change is not None and metric != "ppl":
+        own = _difference(pairs, per)
+        cell.change_ci95 = records[0].get("rise_ci95") if own is None else interval_of(own)
     if cell.rankable and len(pairs) == len(values) and (change := _difference(pairs, "bytes")):
         same = all(ours.columns["nats"] == theirs.columns["nats"] for ours, theirs in pairs)
         cell.verdict = SAME_WORD if same else verdict(change)  # same: one measurement, stored twice
@@ -213,72 +208,24 @@ def make_cell(row: Row, multiple: float, metric: Metric) -> Cell:
     return cell
 
 
-def make_bin_cell(row: Row, multiple: float) -> Cell:
-    """Return the cell of a bin that ends at this multiple of T, in nats; its change is the rise over T."""
-    found, reasons = [], Counter[str]()
-    for member in row.members:
-        record = _curve_record(member, row.extension)
-        ends = [] if record is None else [end[0] for end in bins_of(record)]
-        if record is None or multiple not in ends:
-            reasons[_reason(member.run, record if record and record["note"] else None)] += 1
-        else:
-            found.append((record, record["curve"], ends.index(multiple)))
-    values = [curve["nats"][i] for _, curve, i in found]
-    window = single(curve["edges"][i + 1] - 1 for _, curve, i in found)
-    cell = _cell(multiple, window, values, [record for record, _, _ in found], reasons)
-    counts = single((curve["targets"][i], record["documents"]) for record, curve, i in found)
-    cell.targets, cell.documents = counts or (None, None)
-    if found:
-        cell.change, cell.change_spread = mean_and_spread([curve["rise"][i] for _, curve, i in found])
-        cell.change_ci95 = found[0][1]["rise_ci95"][found[0][2]] if len(found) == 1 else None
-    return cell
+def columns_of(selected: Sequence[Selected]) -> list[Column]:
+    """Return a column for each window length that any run was measured at, and for each bin of curves.
 
-
-def _cell(
-    multiple: float,
-    window: int | None,
-    values: Sequence[float],
-    records: Sequence[Record],
-    reasons: Counter[str],
-) -> Cell:
-    cell = Cell(multiple, window, seeds=len(values))
-    cell.targets_hash = single(record["targets_hash"] for record in records)
-    if values:
-        cell.mean, cell.spread = mean_and_spread(values)
-    if reasons and not values:
-        cell.note = ", ".join(sorted(reasons))
-    elif reasons:
-        total = len(values) + sum(reasons.values())
-        cell.note = ", ".join(f"{count} of {total} {reason}" for reason, count in sorted(reasons.items()))
-    return cell
-
-
-def window_columns(selected: Sequence[Selected]) -> list[Column]:
-    """Return a column for each window length that any run was measured at."""
+    Of the bins those that end at powers of two and the last one are shown.
+    """
     by_multiple: dict[float, list[Record]] = defaultdict(list)
-    for record in (record for one in selected for record in one.records):
+    for record in (r for one in selected for cells in one.cells.values() for r in cells.values()):
         by_multiple[multiple_of(record)].append(record)
     columns = []
     for multiple, records in sorted(by_multiple.items()):
         scored = [record for record in records if record["targets"]]
         window, targets = single(r["window"] for r in records), single(r["targets"] for r in scored)
-        columns.append(Column(multiple, window, targets, single(r["documents"] for r in scored)))
-    return columns
-
-
-def bin_columns(selected: Sequence[Selected]) -> list[Column]:
-    """Return a column for each bin of the runs' curves; those of powers of two and the last one are shown."""
-    found: dict[float, list[tuple[int, int, int]]] = defaultdict(list)
-    for record in (record for one in selected for record in one.records):
-        for multiple, end, targets in bins_of(record):
-            found[multiple].append((end, targets, record["documents"]))
-    columns = []
-    for multiple, facts in sorted(found.items()):
-        end, targets, documents = (single(values) for values in zip(*facts, strict=True))
-        octave = math.log2(multiple)
-        is_power = abs(octave - round(octave)) < 0.02  # up to the rounding to whole positions
-        shown = multiple == max(found) or (multiple >= SHORTEST_SHOWN and is_power)
-        columns.append(Column(multiple, end, targets, documents, shown))
+        column = Column(multiple, window, targets, single(r["documents"] for r in scored))
+        if any("rise" in record for record in records):
+            octave = math.log2(multiple)
+            is_power = abs(octave - round(octave)) < 0.02  # up to the rounding to whole positions
+            column.shown = multiple == max(by_multiple) or (multiple >= SHORTEST_SHOWN and is_power)
+        columns.append(column)
     return columns
 
 
@@ -350,36 +297,10 @@ def effective_context(row: Row, multiples: Sequence[float]) -> EffectiveContext 
     return EffectiveContext(multiple, window, not any(one > multiple for one in known))
 
 
-def uses_context(row: Row, metric: Metric) -> UsesContext | None:
-    """Return the loss at T minus that at T/2, over the seeds that have both; in nats for perplexities."""
-    pairs: list[tuple[Sample, Sample]] = []
-    for member in row.members:
-        pairs += pair_of(member, member.record(row.extension, 1.0), member.record(row.extension, 0.5))
-    estimate = _difference(pairs, "bytes" if metric == "bpb" else "targets")
-    if estimate is None:
-        return None
-    unit = METRICS["bpb" if metric == "bpb" else "nats"]
-    return UsesContext(estimate.value, interval_of(estimate), len(pairs), unit)
-
-
-def has_curves(selected: Sequence[Selected]) -> bool:
-    """Return whether these are records of curves."""
-    return any("curve" in record for one in selected for record in one.records)
-
-
-def bins_of(record: Record) -> list[tuple[float, int, int]]:
-    """Return of each bin of a curve its end as a multiple of T, its last position, its targets."""
-    if "curve" not in record:
-        return []
-    curve, train_length = record["curve"], record["window"] / record["multiple"]
-    ends = [stop - 1 for _, stop in pairwise(curve["edges"])]
-    return [(round(end / train_length, 6), end, n) for end, n in zip(ends, curve["targets"], strict=True)]
-
-
 def summarise_curves(row: Row) -> CurveSummary | None:
     """Return the summary of the row's curves; None without one."""
-    records = [_curve_record(member, row.extension) for member in row.members]
-    found = [record for record in records if record and "curve" in record]
+    records = [one.curves[row.extension] for one in row.members if row.extension in one.curves]
+    found = [record for record in records if "curve" in record]
     if not found:
         return None
     curves = [record["curve"] for record in found]
@@ -403,23 +324,22 @@ def _holds(record: Record) -> bool:
     return bool(past) and all(interval is not None and interval[1] <= BREAK for interval in past)
 
 
-def _curve_record(member: Selected, extend: str | None) -> Record | None:
-    """Return the member's record of the longest context."""
-    cells = member.cells.get(extend, {})
-    return cells[max(cells)] if cells else None
-
-
-def add_probes(rows: Sequence[Row], runs: Sequence[Run], protocol: str) -> list[ProbeColumn]:
-    """Return the probes beside the headline protocol; give each row its cells of them.
+def beside(rows: Sequence[Row], runs: Sequence[Run], protocol: str) -> list[list[Selected]]:
+    """Return for each run of each row its records of another protocol.
 
     Of the checkpoint whose loss is shown: a probe of another one is of another model.
     """
-    found = []
     every = {id(member.run): member for row in rows for member in row.members}
     steps = {key: one.records[0]["checkpoint_step"] for key, one in every.items() if one.cells}
+    there = {id(one.run): one for one in select(runs, protocol, steps)}
+    return [[there.get(id(m.run), Selected(m.run)) for m in row.members] for row in rows]
+
+
+def add_probes(rows: Sequence[Row], runs: Sequence[Run], protocol: str) -> list[ProbeColumn]:
+    """Return the probes beside the headline protocol; give each row its cells of them."""
+    found = []
     for name in PROBES if protocol == HEADLINE else ():
-        there = {id(one.run): one for one in select(runs, name, steps) if id(one.run) in every}
-        members = [[there.get(id(m.run), Selected(m.run)) for m in row.members] for row in rows]
+        members = beside(rows, runs, name)
         windows = [
             {window for member in some for window in member.cells.get(row.extension, ())}
             for row, some in zip(rows, members, strict=True)
@@ -428,14 +348,11 @@ def add_probes(rows: Sequence[Row], runs: Sequence[Run], protocol: str) -> list[
         if not windows:
             continue
         longest = max(set.intersection(*windows) or set.union(*windows))
-        cells = [
-            make_cell(replace(row, members=some), longest, "nats")
-            for row, some in zip(rows, members, strict=True)
-        ]
-        for row, cell in zip(rows, cells, strict=True):
-            row.probes.append(cell)
-        window = single(cell.window for cell in cells if cell.window is not None)
-        unit = single(record["unit"] for one in there.values() for record in one.records) or UNIT
+        for row, some in zip(rows, members, strict=True):
+            row.probes.append(make_cell(replace(row, members=some), longest, "nats"))
+        window = single(at for row in rows if (at := row.probes[-1].window) is not None)
+        records = [record for some in members for one in some for record in one.records]
+        unit = single(record["unit"] for record in records) or UNIT
         found.append(ProbeColumn(name, longest, window, unit))
     return found
 

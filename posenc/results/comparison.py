@@ -17,8 +17,10 @@ from typing import Any
 from posenc.core.errors import UserError
 from posenc.results import cells as numbers
 from posenc.results.cells import Column, ProbeColumn, Row
+from posenc.results.headroom import long_trained, recovered_of
 from posenc.results.load import Run
 from posenc.results.ranking import COLLAPSED, CONFIDENCE, SAME, compare_with
+from posenc.results.recall import LEVEL, PROTOCOL, RecallColumns, check_level, recall_of_rows
 from posenc.results.rows import CODE, group_runs, shown_of
 from posenc.results.schema import (
     HEADLINE,
@@ -31,7 +33,6 @@ from posenc.results.schema import (
 )
 from posenc.results.selection import Group, Selected, mixed_values, select, split_runs, tokens_trained
 from posenc.results.settings import as_text, differing
-from posenc.results.statistics import mean_and_spread
 
 ALL = "all"  # a request's protocol: a table for each one measured
 
@@ -50,6 +51,7 @@ class CompareRequest:
     sort: str | None = None  # name, 8x (the loss there), change or change@8x; `-` in front reverses it
     baseline: str | None = None  # the row that is subtracted from the others
     allow_mixed: bool = False  # one table of all runs, labelled by what differs, not ranked across it
+    recall_level: float = LEVEL  # per cent within T: a row below it did not learn
 
 
 @dataclass
@@ -60,6 +62,7 @@ class Comparison:
     columns: list[Column]
     probes: list[ProbeColumn]
     rows: list[Row]
+    recall: RecallColumns | None = None  # of the protocol `recall`; null where no row has it
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; perplexities may still be infinite."""
@@ -94,17 +97,28 @@ def compare_runs(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -> l
     W = T on the same targets (for an extension: against the crop line). What is not shown is not ranked.
     `header["group"]` says what tells a table from the others. Raises UserError for what no table has.
     """
+    check_level(request.recall_level)
     parts = _prepare(_parts(runs, request), request)
-    every = [_columns(part) for part in parts]
+    every = [numbers.columns_of(part.selected) for part in parts]
     chosen = _choose_columns(every, request.columns)
     baselines = _where_it_fits(request.baseline, parts, _find_baseline)
     found = [
-        _compare(part, columns, [one.multiple for one in measured], baseline)
+        _compare(part, columns, [one.multiple for one in measured], baseline, request.recall_level)
         for part, columns, measured, baseline in zip(parts, chosen, every, baselines, strict=True)
     ]
+    for protocol in {part.protocol: part for part in parts}:
+        references = long_trained(runs, protocol)
+        for row in (row for one in found if one.header["protocol"] == protocol for row in one.rows):
+            row.recovered = recovered_of(row.members, row.extension, references)
     for comparison, rows in zip(found, _where_it_fits(request.sort, found, _ordered), strict=True):
         comparison.rows = comparison.rows if rows is None else rows
-    return found
+    protocols = [part.protocol for part in parts]
+    return sorted(found, key=lambda one: (protocols.index(one.header["protocol"]), not _has_recovered(one)))
+
+
+def _has_recovered(comparison: Comparison) -> bool:
+    """Return whether its rows are held against the long-trained ones, whose table comes after it."""
+    return any(row.recovered for row in comparison.rows)
 
 
 def protocols_of(runs: Sequence[Run]) -> list[str]:
@@ -133,7 +147,7 @@ def _parts(runs: Sequence[Run], request: CompareRequest) -> list[_Part]:
             if request.protocol == ALL and measured and not selected:
                 continue
             metric = request.metric
-            if numbers.has_curves(selected) and metric != "nats":
+            if any(one.curves for one in selected) and metric != "nats":
                 if request.protocol != ALL:
                     raise UserError("--metric", metric, f"{protocol} is in nats per token", allowed=["nats"])
                 metric = "nats"
@@ -182,35 +196,34 @@ def _where_it_fits(asked: str | None, tables: Sequence[Any], choose: Callable[[A
 
 
 def _compare(
-    part: _Part, columns: list[Column], multiples: Sequence[float], baseline: int | None
+    part: _Part, columns: list[Column], multiples: Sequence[float], baseline: int | None, level: float
 ) -> Comparison:
     """Compare the rows of one table. `multiples` are those of all columns, shown or not."""
-    rows, metric, curves = part.rows, part.metric, numbers.has_curves(part.selected)
+    rows, metric = part.rows, part.metric
     for row in rows:
         row.runs = [str(member.run.path) for member in row.members]
         row.parameters = numbers.single(n for m in row.members if (n := m.run.parameters) is not None)
-        bases = [m.record(None, 1.0) for m in row.members]
-        found = [numbers.value_of(base, metric) for base in bases if base is not None and "curve" not in base]
-        if values := [value for value in found if value is not None]:
-            row.crop = dict(zip(("mean", "spread"), mean_and_spread(values), strict=True))
         row.notes += _notes(row)
         row.undertrained = numbers.undertrained(row)
-        if curves:
-            row.cells = [numbers.make_bin_cell(row, one.multiple) for one in columns]
-            row.curve = numbers.summarise_curves(row)
-            continue
         row.cells = [numbers.make_cell(row, one.multiple, metric) for one in columns]
-        if part.protocol not in (*numbers.PROBES, INFLATED):  # of these, the loss says nothing of context
-            if row.undertrained is None:
-                row.effective_context = numbers.effective_context(row, multiples)
-            row.uses_context = numbers.uses_context(row, metric)
+        row.curve = numbers.summarise_curves(row)
+        comparable = row.curve is None and part.protocol not in (*numbers.PROBES, INFLATED, PROTOCOL)
+        if comparable and row.undertrained is None:  # of the others the loss says nothing of context
+            row.effective_context = numbers.effective_context(row, multiples)
     unlike = list(part.mixed[0]) if part.mixed else []
-    for i, column in enumerate([] if curves else columns):
+    for i, column in enumerate(columns):
         _rank(column.multiple, i, rows, metric, unlike, baseline)
     probes = numbers.add_probes(rows, part.runs, part.protocol)
     header = _header(part)
     header["baseline"] = None if baseline is None else rows[baseline].full_label
-    return Comparison(header, columns, probes, rows)
+    recall = None
+    if part.protocol in (HEADLINE, PROTOCOL):
+        hidden = {*multiples} - {one.multiple for one in columns}
+        members = zip(numbers.beside(rows, part.runs, PROTOCOL), [row.extension for row in rows], strict=True)
+        recall, every = recall_of_rows(list(members), level, hidden)
+        for row, own in zip(rows, every, strict=True):
+            row.recall = own
+    return Comparison(header, columns, probes, rows, recall)
 
 
 def _notes(row: Row) -> list[str]:
@@ -259,10 +272,14 @@ def _comparable(
 ) -> bool:
     """Return whether the same targets were scored, or in bits per byte the same text by two tokenizers.
 
-    With as much before each target: the stride decides how much that is. Perplexities never rank: their means
-    over seeds are not those of the losses.
+    With as much before each target: the stride and T decide how much that is. Perplexities never rank: their
+    means over seeds are not those of the losses.
     """
-    if metric == "ppl" or "stride" in unlike or (metric != "bpb" and "tokenizer" in unlike):
+    if (
+        metric == "ppl"
+        or {"stride", "context length"} & set(unlike)
+        or (metric != "bpb" and "tokenizer" in unlike)
+    ):
         return False
     by_tokenizer: dict[str | None, set[str | None]] = defaultdict(set)
     for i in ranked:
@@ -270,7 +287,7 @@ def _comparable(
     hashes = list(by_tokenizer.values())
     if any(len(of_one) != 1 or None in of_one for of_one in hashes):
         return False
-    same_text = not {"evaluated on", "split", "context length", "target set"} & set(unlike)
+    same_text = not {"evaluated on", "split", "target set"} & set(unlike)
     return len(set.union(*hashes)) == 1 or (metric == "bpb" and "tokenizer" in unlike and same_text)
 
 
@@ -327,14 +344,6 @@ def _find_baseline(part: _Part, asked: str) -> int:
     raise UserError("--baseline", asked, problem, allowed=allowed)
 
 
-def _columns(part: _Part) -> list[Column]:
-    return (
-        numbers.bin_columns(part.selected)
-        if numbers.has_curves(part.selected)
-        else numbers.window_columns(part.selected)
-    )
-
-
 def _choose_columns(every: Sequence[list[Column]], asked: Sequence[float]) -> list[list[Column]]:
     """Return the columns of each table that are asked for; all of a table that has none of them.
 
@@ -363,6 +372,8 @@ def _ordered(comparison: Comparison, order: str) -> list[Row]:
     reverse, key = order.startswith("-"), order.removeprefix("-")
     if key == "name":
         return sorted(rows, key=lambda row: row.label, reverse=reverse)
+    if key == PROTOCOL and comparison.recall is not None:
+        return sorted(rows, key=lambda row: _recall_place(row, reverse))
     multiples = [column.multiple for column in comparison.columns]
     found = re.fullmatch(r"(change(?:@(?=\d))?)?(?:(\d+\.?\d*|\.\d+)x?)?", key)
     at = len(multiples) - 1  # the longest
@@ -371,6 +382,7 @@ def _ordered(comparison: Comparison, order: str) -> list[Row]:
     if not key or found is None or (at < 0 and multiples):
         lengths = [f"{one:g}x" for one in multiples]
         allowed = ["name", *lengths, "change", *(f"change@{one}" for one in lengths)]
+        allowed += [] if comparison.recall is None else [PROTOCOL]
         raise UserError("--sort", order, "cannot sort by this", allowed=allowed)
 
     def place(row: Row) -> tuple[bool, float]:
@@ -379,3 +391,10 @@ def _ordered(comparison: Comparison, order: str) -> list[Row]:
         return value is None, 0.0 if value is None else -value if reverse else value
 
     return sorted(rows, key=place)
+
+
+def _recall_place(row: Row, reverse: bool) -> tuple[bool, float]:
+    """Return the sort key of the recall in the longest window; what did not learn is last."""
+    cells = row.recall.beyond if row.recall and row.recall.learned else []
+    value = cells[-1].accuracy if cells and cells[-1] else None
+    return value is None, 0.0 if value is None else -value if reverse else value

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from posenc.results.cells import Cell, Row, make_bin_cell, make_cell
+from posenc.results.cells import Cell, Row, make_cell
 from posenc.results.comparison import EVERYTHING, CompareRequest, Comparison, compare_runs
 from posenc.results.load import Run
 from posenc.results.ranking import Versus
-from posenc.results.schema import Record
-from posenc.results.selection import Selected
+from posenc.results.recall import PROTOCOL, RecallCell
+from posenc.results.schema import Record, multiple_of
+from posenc.results.selection import Selected, extend_key
 
 Line = dict[str, Any]
 
@@ -40,8 +41,9 @@ def documents_table(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -
     return _aligned(
         head | line
         for comparison, row, member, head in _members(runs, request)
-        for multiple, record in sorted(member.cells.get(row.extension, {}).items())
-        if "curve" in record or any(column.multiple == multiple for column in comparison.columns)
+        for record in member.records
+        if extend_key(record) == row.extension
+        and any(column.multiple == multiple_of(record) for column in comparison.columns)
         for line in _documents(record, member.record(None, 1.0))
     )
 
@@ -75,12 +77,12 @@ def _cells(comparison: Comparison, row: Row) -> Iterator[Line]:
     of_row: Line = {"undertrained": row.undertrained is not None, "effective_context": None}
     if row.effective_context is not None:
         of_row["effective_context"] = row.effective_context.window
-    if row.uses_context is not None:
-        name = "uses_context_bpb" if metric == "bpb" else "uses_context_nats"
-        of_row |= {name: row.uses_context.change, **_ends(name, row.uses_context.ci95)}
     if row.curve is not None:
         places = ("none" if at is None else str(at) for at in row.curve.breaks_at)
         of_row |= {"slope_nats_per_token": row.curve.slope, "breaks_at": " ".join(places)}
+    if (found := row.recovered) is not None:
+        of_row |= {"room_nats": found.room, **_ends("room_nats", found.room_ci95)}
+        of_row |= {"recovered": found.share, **_ends("recovered", found.ci95)}
     if h["reference"] is not None:
         of_row[f"reference_{metric}"] = h["reference"]["mean"]
     for cell in row.cells:
@@ -89,6 +91,8 @@ def _cells(comparison: Comparison, row: Row) -> Iterator[Line]:
         yield head | {"note": "; ".join(row.notes)}
     for probe, probed in zip(comparison.probes, row.probes, strict=True):
         yield head | {"protocol": probe.name} | _cell(probed, "nats")
+    for one in row.recall.grid if row.recall else ():
+        yield head | {"protocol": PROTOCOL} | _recall(one)
 
 
 def _cell(cell: Cell, metric: str) -> Line:
@@ -101,6 +105,12 @@ def _cell(cell: Cell, metric: str) -> Line:
     line["verdict"] = cell.verdict
     line |= _versus("best", cell.versus_best, metric) | _versus("baseline", cell.versus_baseline, metric)
     return line | {"targets": cell.targets, "documents": cell.documents, "note": cell.note}
+
+
+def _recall(cell: RecallCell) -> Line:
+    line: Line = {"multiple": cell.multiple, "window": cell.window, "seeds": cell.seeds}
+    line |= {"distance": cell.distance, "pairs": cell.pairs, "windows": cell.windows}
+    return line | {"recall": cell.accuracy, "recall_sd": cell.spread, **_ends("recall", cell.ci95)}
 
 
 def _versus(name: str, versus: Versus | None, metric: str) -> Line:
@@ -116,13 +126,10 @@ def _seed(row: Row, multiple: float) -> Line:
     """Return the columns of a row of one run; its intervals are over documents."""
     (member,) = row.members
     records = member.records
-    if any("curve" in record for record in records):
-        nats, bits = make_bin_cell(row, multiple), None
-    else:
-        nats, bits = make_cell(row, multiple, "nats"), make_cell(row, multiple, "bpb")
+    nats, bits = make_cell(row, multiple, "nats"), make_cell(row, multiple, "bpb")
     line: Line = {"multiple": multiple, "window": nats.window, "loss_nats": nats.mean}
     line |= {"change_nats": nats.change, **_ends("change_nats", nats.change_ci95)}
-    if bits is not None:
+    if not member.curves:
         line |= {"loss_bpb": bits.mean, "change_bpb": bits.change, **_ends("change_bpb", bits.change_ci95)}
     line |= {"verdict": nats.verdict, "targets": nats.targets, "documents": nats.documents}
     for key in ("corpus", "split", "stride", "checkpoint_step"):

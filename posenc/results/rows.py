@@ -159,7 +159,11 @@ def shown_of(
     """Return what of the records is in these rows, and `mixed_values` of it, which each row gets too."""
     kept = {(id(member.run), row.extension) for row in rows for member in row.members}
     cut = [{key: one.cells[key] for key in one.cells if (id(one.run), key) in kept} for one in selected]
-    shown = [replace(one, cells=cells) for one, cells in zip(selected, cut, strict=True) if cells]
+    shown = [
+        replace(one, cells=cells, curves={key: one.curves[key] for key in cells if key in one.curves})
+        for one, cells in zip(selected, cut, strict=True)
+        if cells
+    ]
     mixed = mixed_values(shown)
     values = {id(one.run): own for one, own in zip(shown, mixed, strict=True)}
     for row in rows:

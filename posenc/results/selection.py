@@ -6,17 +6,18 @@ Of each run: one protocol, the last checkpoint, one set of targets.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from posenc.core.errors import UserError
 from posenc.results.load import Run
-from posenc.results.schema import REFERENCE_PROTOCOL, Record, multiple_of
+from posenc.results.schema import BINS, REFERENCE_PROTOCOL, Record, multiple_of
 from posenc.results.settings import (
     as_text,
     differing,
@@ -33,22 +34,22 @@ TargetSet = tuple[str, str, int, str]  # fingerprint, split, stride or 0, hash o
 
 @dataclass
 class Selected:
-    """The records of one run that are compared, by extension (None: as trained) and window multiple."""
+    """The records of one run that are compared, by extension (None: as trained) and window multiple.
+
+    The extension is given as JSON. A curve is a record for each of its bins.
+    """
 
     run: Run
-    cells: dict[str | None, dict[float, Record]] = field(default_factory=dict)  # key: extension as JSON
+    cells: dict[str | None, dict[float, Record]] = field(default_factory=dict)
+    curves: dict[str | None, Record] = field(default_factory=dict)  # of the longest context
     left_out: int = 0  # records of this protocol with another checkpoint, corpus or set of targets
     samples: dict[int, Sample] = field(default_factory=dict, repr=False)  # by the record's id
 
     @property
     def records(self) -> list[Record]:
-        """All of them."""
-        return [record for cells in self.cells.values() for record in cells.values()]
-
-    @property
-    def targets_hash(self) -> str:
-        """Of the one set of targets of its records."""
-        return self.records[0]["targets_hash"]
+        """All of them; curves whole."""
+        whole = [cells.values() for key, cells in self.cells.items() if key not in self.curves]
+        return [*self.curves.values(), *itertools.chain(*whole)]
 
     def record(self, extend: str | None, multiple: float) -> Record | None:
         """Return the record at this window length, if any."""
@@ -108,7 +109,42 @@ def select(runs: Sequence[Run], protocol: str, steps: Mapping[int, int] | None =
             one.cells.setdefault(extend_key(record), {}).setdefault(multiple_of(record), record)
         one.left_out = count - len(one.records)
         selected.append(one)
+    if any("curve" in record for one in selected for record in one.records):
+        _as_bins(selected)
     return selected
+
+
+class Bin(Record):
+    """A bin of a curve; its window is its last position."""
+
+    rise: float  # nats per token over the level at T
+    rise_ci95: list[float] | None
+
+
+def _as_bins(selected: Sequence[Selected]) -> None:
+    """Replace the records of curves by their bins; one without a curve has its note in each of them."""
+    for one in selected:
+        one.curves = {key: cells[max(cells)] for key, cells in one.cells.items()}
+        one.cells = {key: _bins(record) for key, record in one.curves.items()}
+    windows = {m: r["window"] for one in selected for cells in one.cells.values() for m, r in cells.items()}
+    for one in selected:
+        for key, record in one.curves.items():
+            if "curve" not in record:
+                one.cells[key] = {m: {**record, "multiple": m, "window": n} for m, n in windows.items()}
+
+
+def _bins(record: Record) -> dict[float, Record]:
+    """Return the bins of a curve by multiple of T; none without a curve."""
+    found: dict[float, Record] = {}
+    if "curve" in record:
+        curve, train_length = record["curve"], record["window"] / record["multiple"]
+        shared: dict[str, Any] = {**record, "bpb": None, "ppl": None, "ci95": None, "per_document": None}
+        del shared["curve"]
+        for end, *numbers in zip(curve["edges"][1:], *(curve[key] for key in BINS), strict=True):
+            place = {"window": end - 1, "multiple": (end - 1) / train_length}
+            one = cast("Bin", shared | place | dict(zip(BINS, numbers, strict=True)))
+            found[multiple_of(one)] = one
+    return found
 
 
 def _preference(key: TargetSet, found: Sequence[tuple[Run, Record]]) -> tuple[Any, ...]:
@@ -204,13 +240,14 @@ def mixed_values(selected: Sequence[Selected]) -> list[dict[str, str]]:
     unlike = differing(models)
     named = ["name"] if "name" in unlike else unlike
     longest: dict[str, float] = defaultdict(float)  # the longest window decides which targets there are
-    for one in selected:
-        longest[one.targets_hash] = max(longest[one.targets_hash], *map(multiple_of, one.records))
-    for one, row, model in zip(selected, rows, models, strict=True):
+    hashes = [one.records[0]["targets_hash"] for one in selected]
+    for one, targets in zip(selected, hashes, strict=True):
+        longest[targets] = max(longest[targets], *map(multiple_of, one.records))
+    for targets, row, model in zip(hashes, rows, models, strict=True):
         row["model"] = " ".join(
             model.get(k, UNKNOWN) if k == "name" else f"{k}={model.get(k)}" for k in named
         )
-        row["target set"] = f"{one.targets_hash[:8]}, to {longest[one.targets_hash]:g}x"
+        row["target set"] = f"{targets[:8]}, to {longest[targets]:g}x"
     keys = differing(rows)
     if any(key in keys for key in ("evaluated on", "split", "stride", "tokenizer", "context length")):
         keys = [key for key in keys if key != "target set"]  # then the targets differ anyway: name the cause

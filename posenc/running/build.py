@@ -1,43 +1,119 @@
-"""Build a run's model from its settings, and the facts that results.json gives of it."""
+"""Check what a training step computes, build a run's model, and give its facts for results.json."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import torch
+
+from posenc.config.checks import (
+    LARGEST_BATCH,
+    LARGEST_MODEL,
+    LARGEST_TOKENS,
+    EvalPlan,
+    check_length,
+    check_model,
+    check_optimization,
+    whole,
+)
 from posenc.core.errors import UserError
+from posenc.data import CorpusFacts
 from posenc.encodings import build_encoding, list_encodings
 from posenc.encodings.base import Encoding
 from posenc.encodings.options import build_options, check_positions, position_limits
-from posenc.encodings.registry import (
-    encoding_class,
-    part_parameters,
-    resolve_encoding,
-    sources_of,
-)
+from posenc.encodings.registry import encoding_class, part_parameters, resolve_encoding, sources_of
 from posenc.encodings.sum import Composed
 from posenc.model.attention import ATTENTIONS, own_parameters, resolve_attention
-from posenc.model.decoder import Decoder, ModelShape, count_parameters, initialize
+from posenc.model.decoder import Decoder, ModelShape, count_parameters, initialize, training_flops
 from posenc.results.schema import RunFacts
 from posenc.running.run_directory import versions
+from posenc.training.device import resolve_compile, resolve_device, resolve_precision
+from posenc.training.optimizer import Optimization
 
-if TYPE_CHECKING:
-    from posenc.running.measure import Job
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A validated training or evaluation of a run."""
+
+    directory: Path
+    settings: dict[str, Any]  # the run's: what config.yaml says
+    hash: str
+    data: dict[str, Any]  # the corpus to measure on
+    tokenizer: dict[str, Any]  # the one it is trained with
+    tracking: dict[str, Any]
+    facts: CorpusFacts
+    shape: ModelShape
+    device: torch.device
+    evaluation: EvalPlan
+    own_text: bool = True  # the corpus to measure on is the one it is trained on
 
 
-def resolve_parts(settings: dict[str, Any], context_length: int) -> dict[str, Any]:
-    """Return encoding, attention, positions, T and plug-ins as a run stores them, names and types checked.
+@dataclass(frozen=True, kw_only=True)
+class StepPlan:
+    """What one training step computes, checked; no corpus is read for it."""
 
-    Raises UserError.
-    """
+    parts: dict[str, Any]  # of the model, as a run stores them
+    shape: ModelShape
+    outline: Decoder  # on the meta device
+    optimization: Optimization
+    tokens: int  # of the whole training
+    batch_tokens: int
+    batch_windows: int
+    device: torch.device
+    precision: str
+    compile: bool
+
+
+def check_step(settings: dict[str, Any]) -> StepPlan:
+    """Return what a step of composed `train` settings computes. Raises UserError."""
+    train, device = settings["train"], resolve_device(settings["device"])
+    length = check_length(settings["context_length"])
+    batch_tokens = whole("train.batch_tokens", train["batch_tokens"], least=1, most=LARGEST_BATCH)
+    if batch_tokens < length:
+        problem, allowed = f"holds no window of context_length={length}", f"a whole number from {length}"
+        raise UserError("train.batch_tokens", batch_tokens, problem, allowed=allowed)
+    tokens = whole("train.tokens", train["tokens"], least=1, most=LARGEST_TOKENS)
+    if tokens < batch_tokens:
+        problem = f"is less than one update, train.batch_tokens={batch_tokens}"
+        raise UserError("train.tokens", tokens, problem, allowed=f"a whole number from {batch_tokens}")
+    shape, optimization = check_model(settings["model"]), check_optimization(train, settings["optim"])
+    precision, parts = resolve_precision(train["precision"], device), resolve_parts(settings)
+    with torch.device("meta"):  # values out of range show when it is built; nothing is allocated
+        outline = build_decoder(parts, shape, vocab_size=2)
+    parameters = count_parameters(outline)["total"]
+    if parameters > LARGEST_MODEL:
+        problem = f"its model would have {parameters:.1e} parameters"
+        raise UserError("model", shape.name, problem, allowed=f"up to {LARGEST_MODEL:.0e}")
+    compiled = resolve_compile(train["compile"], device, flops=training_flops(outline, length) * tokens)
+    return StepPlan(
+        parts=parts,
+        shape=shape,
+        outline=outline,
+        optimization=optimization,
+        tokens=tokens,
+        batch_tokens=batch_tokens,
+        batch_windows=batch_tokens // length,
+        device=device,
+        precision=precision,
+        compile=compiled,
+    )
+
+
+def resolve_parts(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return T, seed, encoding, attention, positions and plug-ins as a run stores them. Raises UserError."""
     plugins = settings["plugins"]
     return {
+        "context_length": check_length(settings["context_length"]),
+        "seed": whole("seed", settings["seed"], least=0),
         "encoding": resolve_encoding(settings["encoding"], plugins),
         "attention": resolve_attention(settings["attention"]),
         "positions": check_positions(settings["positions"]),
-        "context_length": context_length,
         "plugins": plugins,
     }
 
@@ -54,46 +130,34 @@ def build_decoder(settings: dict[str, Any], shape: ModelShape, vocab_size: int) 
 
     Raises UserError for values out of range and for parts that make no sense together.
     """
-    chosen = settings["attention"]
-    attention, params = ATTENTIONS[chosen["name"]], own_parameters(chosen)
+    chosen, name = settings["attention"], settings["encoding"]["name"]
+    attention, own = ATTENTIONS[chosen["name"]], own_parameters(chosen)
     length, positions = settings["context_length"], settings["positions"]
-    try:
-        head_dim = attention.encoded_width(shape.head_dim, **params)
-    except ValueError as error:
-        raise UserError("attention", chosen["name"], str(error)) from error
     farthest, apart = position_limits(positions, length)
-    encoding = build_encoding(
-        settings["encoding"]["name"],
-        d_model=shape.d_model,
-        n_heads=shape.n_heads,
-        head_dim=head_dim,
-        n_layers=shape.n_layers,
-        train_length=length,
-        position_limit=farthest,
-        distance_limit=apart,
-        plugins=settings["plugins"],
-        **{key: value for key, value in settings["encoding"].items() if key != "name"},
-    )
-    if attention.decoupled and not encoding.decouples:
-        name = settings["encoding"]["name"]
-        raise UserError(
-            "attention",
-            chosen["name"],
-            f"has no place for encoding={name}: it turns a part of the "
-            "head of its own, so it takes encodings that can do with that part alone",
-            allowed=_decoupling(),
-        )
-    options = build_options(
-        encoding.shape, encoding, positions=positions, window=chosen["window"], scale=chosen["scale"]
-    )
     try:
-        return Decoder(shape, vocab_size, encoding, options, partial(attention, **params))
+        head_dim = attention.encoded_width(shape.head_dim, **own)
+        encoding = build_encoding(
+            **settings["encoding"],
+            d_model=shape.d_model,
+            n_heads=shape.n_heads,
+            head_dim=head_dim,
+            n_layers=shape.n_layers,
+            train_length=length,
+            position_limit=farthest,
+            distance_limit=apart,
+            plugins=settings["plugins"],
+        )
+        if attention.decoupled and not encoding.decouples:
+            able = [one for one in list_encodings() if encoding_class(one).decouples]
+            problem = f"has no place for encoding={name}: it turns a part of the "
+            problem += "head of its own, so it takes encodings that can do with that part alone"
+            raise UserError("attention", chosen["name"], problem, allowed=able)
+        options = build_options(
+            encoding.shape, encoding, positions=positions, window=chosen["window"], scale=chosen["scale"]
+        )
+        return Decoder(shape, vocab_size, encoding, options, partial(attention, **own))
     except ValueError as error:
         raise UserError("attention", chosen["name"], str(error)) from error
-
-
-def _decoupling() -> list[str]:
-    return [name for name in list_encodings() if encoding_class(name).decouples]
 
 
 def code_of(settings: dict[str, Any], model: Decoder) -> dict[str, Any]:
@@ -101,10 +165,6 @@ def code_of(settings: dict[str, Any], model: Decoder) -> dict[str, Any]:
     code = sources_of(settings["encoding"], settings["plugins"])
     options = [f"{getattr(option, 'name', '')} {option.revision}" for option in model.options]
     return {**code, **({"options": options} if options else {})}
-
-
-def _digest(code: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(code, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def _written_out(settings: dict[str, Any], part: Encoding) -> dict[str, Any]:
@@ -118,29 +178,21 @@ def _written_out(settings: dict[str, Any], part: Encoding) -> dict[str, Any]:
 
 
 def run_facts(
-    job: Job,
-    model: Decoder,
-    *,
-    fingerprint: str,
-    tokens: int,
-    steps: int,
-    seconds: float,
-    final_loss: float | None,
-    peak_memory_bytes: int | None,
+    job: Job, model: Decoder, trained: Mapping[str, Any], steps: int, peak_memory_bytes: int | None
 ) -> RunFacts:
-    """Return the `run` object of results.json; `seconds` and the peak are the training's.
+    """Return the `run` object of results.json; settings that were null have their number here.
 
-    Settings that were null have their number here.
+    `trained` has the fingerprint, tokens, seconds and final_loss of the training, whose peak it is.
     """
     settings = job.settings
     attention: Any = model.blocks[0].attention
-    drawn: dict[str, Any] = {}
-    corpus = {"name": settings["data"]["name"], "fingerprint": fingerprint}
+    corpus = {"name": settings["data"]["name"], "fingerprint": trained["fingerprint"]}
     if (plant := settings["data"].get("plant")) is not None:
         corpus["plant"] = plant
-    for option in model.options:
-        assert isinstance(option, Encoding)
-        drawn |= option.derived
+    options: Any = model.options
+    tokens, seconds = int(trained["tokens"]), float(trained["seconds"])
+    drawn = {key: value for option in options for key, value in option.derived.items()}
+    code = json.dumps(code_of(settings, model), sort_keys=True)
     return RunFacts(
         name=job.directory.name,
         encoding={**_written_out(settings["encoding"], model.encoding), "beyond": model.encoding.beyond},
@@ -159,8 +211,8 @@ def run_facts(
         wall_seconds=round(seconds, 2),
         tokens_per_second=round(tokens / max(seconds, 1e-9), 1),
         peak_memory_bytes=peak_memory_bytes,
-        final_loss=final_loss,
+        final_loss=trained["final_loss"],
         settings_hash=job.hash,
-        code=_digest(code_of(settings, model)),
+        code=hashlib.sha256(code.encode()).hexdigest()[:8],
         versions=versions(),
     )

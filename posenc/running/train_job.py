@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Generator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,23 +20,18 @@ import torch
 from torch import Tensor
 
 from posenc.config.checks import (
-    LARGEST_MODEL,
-    LARGEST_TOKENS,
-    LONGEST_CONTEXT,
     between,
-    check_batch_tokens,
     check_evaluation,
-    check_model,
     check_name,
-    check_optimization,
     check_positions_reach,
     check_runs_dir,
     whole,
 )
 from posenc.core.console import say, shown
-from posenc.core.errors import RunError, UserError, safe_name
+from posenc.core.errors import RunError, safe_name
 from posenc.core.machine import compiler_works, peak_memory
 from posenc.core.paths import expanded
+from posenc.core.threads import say_load
 from posenc.data import (
     CorpusFacts,
     PlantedSampler,
@@ -45,58 +40,44 @@ from posenc.data import (
     absolute_data,
     absolute_tokenizer,
     build_tokenizer,
-    check_lengths,
     check_plant,
     check_tokenizer,
     corpus_notes,
     inspect,
     plant_of,
-    prepare,
     vocabulary,
 )
-from posenc.model.decoder import Decoder, count_parameters, training_flops
+from posenc.model.decoder import Decoder, count_parameters
 from posenc.results.load import spoken_name
 from posenc.running import run_directory as folder
-from posenc.running.build import build_decoder, build_model, code_of, resolve_parts, run_facts
-from posenc.running.measure import Job, Outcome, byte_store, measure, tracker_of
+from posenc.running.build import StepPlan, build_model, check_step, code_of, run_facts
+from posenc.running.eval_job import Corpus, Job, Outcome, measure, tokenised, tracked
 from posenc.running.signals import SWEEP, InterruptedRunError, StopFlag
 from posenc.tracking import Tracker, check_tracking
-from posenc.training.device import compiled_blocks, resolve_compile, resolve_device, resolve_precision
+from posenc.training.device import compiled_blocks
 from posenc.training.distributed import current
 from posenc.training.loop import Batch, Progress, Trained, alone, training
-from posenc.training.optimizer import Optimization
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainJob(Job):
+class TrainJob(Job, StepPlan):
     """A validated training run."""
 
     source: dict[str, Any]  # the code of its encoding, for checkpoints
-    optimization: Optimization
     steps: int
-    batch_windows: int
-    precision: str
     begun_here: str | None  # what `auto` would be here, where it was another when this run was begun
 
 
 def train_job(settings: dict[str, Any]) -> TrainJob:
     """Return the validated job of composed `train` settings. Raises UserError."""
-    seed = whole("seed", settings["seed"], least=0)
-    context_length = whole("context_length", settings["context_length"], least=2, most=LONGEST_CONTEXT)
-    train = settings["train"]
-    batch_tokens = check_batch_tokens(train["batch_tokens"], context_length)
-    tokens = whole("train.tokens", train["tokens"], least=1, most=LARGEST_TOKENS)
-    if tokens < batch_tokens:
-        problem = f"is less than one update, train.batch_tokens={batch_tokens}"
-        raise UserError("train.tokens", tokens, problem, allowed=f"a whole number from {batch_tokens}")
+    plan, train = check_step(settings), settings["train"]
+    parts, length = plan.parts, plan.parts["context_length"]
     whole("train.log_every", train["log_every"], least=1)
     between("train.checkpoint_seconds", train["checkpoint_seconds"], 0, math.inf)
-    shape = check_model(settings["model"])
-    optimization = check_optimization(train, settings["optim"])
-    evaluation = check_evaluation(settings["eval"], context_length)
+    evaluation = check_evaluation(settings["eval"], length)
     check_name("experiment_name", settings["experiment_name"])
     if settings["name"] is not None:
         check_name("name", settings["name"])
@@ -104,65 +85,47 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     check_runs_dir(settings["runs_dir"], place, writing=False)
     check_tracking(settings["tracking"])
     check_tokenizer(settings["tokenizer"])
-    device = resolve_device(settings["device"])
-    precision = resolve_precision(train["precision"], device)
-
-    parts = resolve_parts(settings, context_length)
-    with torch.device("meta"):  # values out of range show when it is built; nothing is allocated
-        model = build_decoder(parts, shape, vocab_size=2)
-    parameters = count_parameters(model)["total"]
-    if parameters > LARGEST_MODEL:
-        problem = f"its model would have {parameters:.1e} parameters"
-        raise UserError("model", shape.name, problem, allowed=f"up to {LARGEST_MODEL:.0e}")
-    check_positions_reach(model, max(evaluation.windows))
-    flops = training_flops(model, context_length) * tokens
-    compiled = resolve_compile(train["compile"], device, flops=flops)
-    check_plant(settings["data"].get("plant"), context_length)
+    longest = max(evaluation.windows)
+    check_positions_reach(plan.outline, longest)
+    check_plant(settings["data"].get("plant"), length)
     facts = inspect(
         settings["data"],
         settings["tokenizer"],
         split=evaluation.split,
-        needed_tokens=max(evaluation.windows) + 1,
-        context_length=context_length,
+        needed_tokens=longest + 1,
+        context_length=length,
     )
-    batch_windows = batch_tokens // context_length
+    of_train = {"tokens": plan.tokens, "batch_tokens": plan.batch_tokens, "compile": plan.compile}
+    of_eval = {"max_targets": evaluation.max_targets, "batch_tokens": evaluation.batch_tokens}
     resolved = {
         **settings,
+        **parts,
         "data": absolute_data(settings["data"]),
         "tokenizer": absolute_tokenizer(settings["tokenizer"]),
-        "model": {**settings["model"], "name": shape.name},
-        **parts,
-        "seed": seed,
-        "train": {
-            **train,
-            "tokens": tokens,
-            "batch_tokens": batch_tokens,
-            "precision": precision,
-            "compile": compiled,
-        },
-        "eval": {
-            **settings["eval"],
-            "max_targets": evaluation.max_targets,
-            "batch_tokens": evaluation.batch_tokens,
-        },
+        "model": {**settings["model"], "name": plan.shape.name},
+        "train": {**train, **of_train},
+        "eval": {**settings["eval"], **of_eval},
     }
-    source = code_of(parts, model)
-    names = [safe_name(name) for name in (str(spoken_name(parts["encoding"])), shape.name)]
-    readable = settings["name"] or f"{'-'.join(names)}-T{context_length}-s{seed}"
-    digest = run_hash(resolved, facts, source)
-    directory = _directory(place, readable, digest)
-    begun_here = None
-    if train["precision"] == "auto" and not directory.is_dir():
+    source = code_of(parts, plan.outline)
+    names = [safe_name(name) for name in (str(spoken_name(parts["encoding"])), plan.shape.name)]
+    readable = settings["name"] or f"{'-'.join(names)}-T{length}-s{parts['seed']}"
+
+    def run_in(precision: str) -> tuple[dict[str, Any], str, Path]:
+        """Return the settings, hash and directory of this run in a precision."""
+        those = {**resolved, "train": {**resolved["train"], "precision": precision}}
+        digest = run_hash(those, facts, source)
+        return those, digest, _directory(place, readable, digest)
+
+    precision, found = plan.precision, run_in(plan.precision)
+    if train["precision"] == "auto" and not found[-1].is_dir():
         other = "fp32" if precision == "bf16" else "bf16"
-        elsewhere = {**resolved, "train": {**resolved["train"], "precision": other}}
-        hash_elsewhere = run_hash(elsewhere, facts, source)
-        begun = _directory(place, readable, hash_elsewhere)
-        if begun.is_dir():  # on another machine: what `auto` meant there is stored, and stays
-            resolved, digest, directory = elsewhere, hash_elsewhere, begun
-            begun_here, precision = precision, other
+        if (begun := run_in(other))[-1].is_dir():  # on another machine: what `auto` meant there stays
+            precision, found = other, begun
+    resolved, digest, directory = found
     if not directory.is_dir():  # one that is there may be finished, and is then only read
         check_runs_dir(settings["runs_dir"], place, writing=True)
     return TrainJob(
+        **{**vars(plan), "precision": precision},
         settings=resolved,
         directory=directory,
         hash=digest,
@@ -171,13 +134,8 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
         tracking=resolved["tracking"],
         source=source,
         facts=facts,
-        shape=shape,
-        optimization=optimization,
-        steps=max(1, round(tokens / (batch_windows * context_length))),
-        batch_windows=batch_windows,
-        precision=precision,
-        begun_here=begun_here,
-        device=device,
+        steps=max(1, round(plan.tokens / (plan.batch_windows * length))),
+        begun_here=None if precision == plan.precision else plan.precision,
         evaluation=evaluation,
     )
 
@@ -186,8 +144,7 @@ def _directory(place: Path, readable: str, digest: str) -> Path:
     """Return the run directory with this hash, whatever its name; of copies the one with this name."""
     named = place / f"{readable}-{digest}"
     there = sorted(path for path in place.glob(f"*-{digest}") if path.is_dir())
-    begun = [path for path in there if (path / "status.json").is_file()]
-    return named if named in begun else next(iter(begun + there), named)
+    return named if named in there else next(iter(there), named)
 
 
 def run_hash(settings: dict[str, Any], facts: CorpusFacts, source: dict[str, Any]) -> str:
@@ -218,6 +175,8 @@ def run_hash(settings: dict[str, Any], facts: CorpusFacts, source: dict[str, Any
 
 class DivergedRunError(RunError):
     """Loss or gradient are no longer finite; status.json says `diverged`, which is final without --retry."""
+
+    status = "diverged"
 
 
 Steps = Generator[Batch, tuple[Tensor, Tensor], T]
@@ -250,14 +209,7 @@ def train_steps(job: TrainJob, overrides: list[str], stop: StopFlag) -> Steps[Ou
 def _locked(job: TrainJob, overrides: list[str], stop: StopFlag) -> Steps[Outcome]:
     """Tokenise, lock the directory, run, and write how it ended to status.json."""
     settings, directory, group = job.settings, job.directory, current()
-    store = group.in_turn(lambda: prepare(settings["data"], settings["tokenizer"], facts=job.facts))
-    check_lengths(
-        store,
-        split=job.evaluation.split,
-        needed_tokens=max(job.evaluation.windows) + 1,
-        context_length=settings["context_length"],
-    )
-    trained_bytes = byte_store(job, store)
+    corpus = tokenised(job, settings["context_length"])
     folder.refuse_links(directory)
     with folder.locked(directory), folder.log_file(directory):
         if group.first(lambda: folder.is_done(directory, settings["eval"])):  # by another process, meanwhile
@@ -276,7 +228,7 @@ def _locked(job: TrainJob, overrides: list[str], stop: StopFlag) -> Steps[Outcom
             if not more:
                 folder.write_config(directory, settings)
             with group.watched():
-                return (yield from _run(job, store, trained_bytes, stop))
+                return (yield from _run(job, corpus, stop))
         except InterruptedRunError:
             note("interrupted", reason=stop.name)
             say(f"{stop.name}: everything finished so far is saved; the same command continues")
@@ -289,54 +241,30 @@ def _locked(job: TrainJob, overrides: list[str], stop: StopFlag) -> Steps[Outcom
             raise
 
 
-def _run(
-    job: TrainJob, store: TokenStore, trained_bytes: TokenStore | None, stop: StopFlag
-) -> Steps[Outcome]:
-    settings, directory = job.settings, job.directory
+def _run(job: TrainJob, corpus: Corpus, stop: StopFlag) -> Steps[Outcome]:
+    settings, directory, store = job.settings, job.directory, corpus[0]
     model = build_model(settings, job.shape, vocabulary(settings["data"].get("plant"), store))
     windows, length = job.evaluation.windows, settings["context_length"]
     notes = corpus_notes(job.facts, job.evaluation.split, max(windows), length, store)
     for note in [*notes, *model.effective_encoding.warnings()]:
         log.log(logging.INFO if note in job.facts.notes else logging.WARNING, "%s", note)
-    tracker = tracker_of(job, os.environ.get(SWEEP, settings["experiment_name"]))
-    status = "failed"
-    try:
+    with tracked(job, os.environ.get(SWEEP, settings["experiment_name"])) as tracker:
         with compiled_blocks(model, settings["train"]["compile"] and compiler_works(job.device)):
             trained = yield from _train(job, model, store, tracker, stop)
         if trained.status == "diverged":
-            status = "diverged"
             folder.write_status(directory, "diverged", reason=trained.reason, step=trained.step)
-            raise DivergedRunError(
-                f"training diverged: {trained.reason}",
-                hint="nothing was averaged in; try a smaller train.lr",
-            )
+            hint = "nothing was averaged in; try a smaller train.lr"
+            raise DivergedRunError(f"training diverged: {trained.reason}", hint=hint)
         if trained.status == "interrupted":
             raise InterruptedRunError
-        facts = run_facts(
-            job,
-            model,
-            fingerprint=store.fingerprint,
-            tokens=trained.tokens,
-            steps=trained.step,
-            seconds=trained.seconds,
-            final_loss=trained.final_loss,
-            peak_memory_bytes=peak_memory(job.device) if trained.here else None,
-        )
-        with stop.at_once():
-            records = current().first(
-                lambda: measure(job, model, store, step=trained.step, stop=stop, trained_bytes=trained_bytes)
-            )
-        folder.put_together(directory, facts, newer=trained.here)
+        peak = peak_memory(job.device) if trained.here else None
+        how = {**asdict(trained), "fingerprint": store.fingerprint}
+        facts = run_facts(job, model, how, trained.step, peak)
+        records = measure(job, model, corpus, facts, stop, newer=trained.here)
         tracker.evaluation(folder.records_at(directory, trained.step))
         folder.write_config(directory, settings)
         folder.write_status(directory, "finished", step=trained.step)
-        status = "finished"
         return Outcome(0, records)
-    except InterruptedRunError:
-        status = "interrupted"
-        raise
-    finally:
-        tracker.finish(status)
 
 
 def _train(
@@ -350,10 +278,13 @@ def _train(
         f"{f'{processes} processes, ' if processes > 1 else ''}"
         f"{settings['data']['name']} as {settings['tokenizer']['name']} -> {job.directory}"
     )
+    if job.device.type == "cpu" and processes == 1 and SWEEP not in os.environ:  # a sweep says it for all
+        say_load(torch.get_num_threads())
     tokenizer, plant = build_tokenizer(settings["tokenizer"], job.facts), settings["data"].get("plant")
     sampler = WindowSampler(store, length, settings["seed"])
     if plant is not None:
         sampler = PlantedSampler(store, length, settings["seed"], plant_of(plant, store))
+    files = {} if tokenizer.definition is None else {"tokenizer.json": tokenizer.definition}
     with shown("training", job.steps) as bar:
 
         def on_resume(step: int) -> None:
@@ -390,7 +321,7 @@ def _train(
                     "encoding": job.source,
                     "run": {"encoding": settings["encoding"], "settings_hash": job.hash},
                 },
-                files={} if tokenizer.definition is None else {"tokenizer.json": tokenizer.definition},
+                files=files,
                 on_resume=on_resume,
                 on_log=on_log,
                 stop=stop,

@@ -1,0 +1,108 @@
+"""Threads on a CPU: how many a job gets, how they wait, and what other processes leave. No torch here."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from functools import cache
+
+from posenc.core.console import say
+
+SMALL_MODEL = 20_000_000  # weights up to which a second thread gives less than a second job
+SPINS = "GOMP_SPINCOUNT"
+A_CORE = 0.8  # cores' worth: one busy process is measured as 0.9 to 1.1
+BUSY = ("user", "nice", "system", "irq", "softirq")  # not idle, not waiting for a disk
+SHORTEST = 0.3  # seconds of a sample: the kernel counts in hundredths
+
+
+def wait_briefly() -> None:
+    """Let OpenMP's waiting threads spin for microseconds, then sleep; before torch loads it.
+
+    Tokens/s of nano with two threads on two cores, quiet / beside a load of 2 to 4: 30.2k / 7k to 17k; never
+    spinning 19.9k / 9k to 21k; as torch comes (milliseconds) 27k / 1k to 10k; one thread 21.6k / 16k to 23k.
+    """
+    os.environ.setdefault(SPINS, "1000")
+
+
+def waiting() -> str:
+    """Return how idle threads wait, as the environment says it."""
+    policy = {name: os.environ[name] for name in (SPINS, "OMP_WAIT_POLICY") if name in os.environ}
+    return ", ".join(f"{name}={value}" for name, value in policy.items()) or "as OpenMP chooses"
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may keep busy, by its binding and its container's quota."""
+    from loky import cpu_count
+
+    return int(cpu_count())
+
+
+def threads_for(weights: int, cores: int) -> int:
+    """Return the threads of one of several jobs, by its model's size: the most tokens for the machine in all.
+
+    Not by what is free: a job's sums come out in the same order whatever runs beside it.
+    """
+    return min(cores, 1 if weights < SMALL_MODEL else 4)
+
+
+@dataclass(frozen=True)
+class Load:
+    """What other processes use of the cores that this one may run on."""
+
+    cores: int
+    others: float  # cores that they keep busy
+
+    @property
+    def wanted(self) -> float:
+        """Return the cores that they want: more than they get, where they leave less than one."""
+        return self.others / min(1.0, max(self.cores - self.others, 0.05))
+
+    def speed(self, threads: int) -> float:
+        """Return the fair share of its quiet speed that work of so many threads gets."""
+        return min(1.0, self.cores / (threads + self.wanted))
+
+    def note(self, threads: int) -> str | None:
+        """Say what is left for so many threads, if a core's worth of what they would use is taken."""
+        if threads + self.wanted - self.cores < A_CORE:
+            return None
+        busy = f"other processes keep {self.others:.1f} of {self.cores} cores busy"
+        return f"{busy}: expect about {max(0.1, round(self.speed(threads), 1)):.0%} of the usual speed"
+
+
+class LoadMeter:
+    """Watch the machine from the beginning of a command on, which costs nothing: two readings of counters."""
+
+    def __init__(self) -> None:
+        self._began = self._counters()
+
+    @staticmethod
+    def _counters() -> tuple[float, float, int]:
+        """Return seconds of the clock, CPU seconds of others on our cores, and how many cores these are."""
+        import psutil
+
+        every = psutil.cpu_times(percpu=True)
+        ours = getattr(psutil.Process(), "cpu_affinity", lambda: range(len(every)))()
+        mine = [one for i, one in enumerate(every) if i in ours]
+        busy = sum(getattr(one, kind, 0.0) for one in mine for kind in BUSY)
+        return time.monotonic(), busy - sum(os.times()[:4]), len(mine)
+
+    def load(self) -> Load | None:
+        """Return the others' load since the beginning; None after too short a time."""
+        (began, before, _), (now, after, cores) = self._began, self._counters()
+        if now - began < SHORTEST:
+            return None
+        return Load(cores, min(max(0.0, (after - before) / (now - began)), float(cores)))
+
+
+@cache
+def load_meter() -> LoadMeter:
+    """Return the command's meter, which begins with the first call."""
+    return LoadMeter()
+
+
+def say_load(threads: int) -> None:
+    """Say in one line what other processes leave for so many threads, if they take a core's worth."""
+    load = load_meter().load()
+    if load is not None and (note := load.note(threads)):
+        say(note)

@@ -1,0 +1,236 @@
+"""Recall beside the losses: how many planted values a row finds within T and beyond, and how far back.
+
+An accuracy is over windows (texts), which are the same at all distances and in all seeds. Its interval is
+Wilson's over windows, joined with Student's t over seeds by the root of the sum of squares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Literal
+
+from posenc.core.errors import UserError
+from posenc.results.ranking import CONFIDENCE
+from posenc.results.schema import Record, multiple_of
+from posenc.results.selection import Selected
+from posenc.results.statistics import mean_and_spread
+
+PROTOCOL = "recall"
+LEVEL = 90.0  # per cent within T: a row below it did not learn to look back, and is not ranked
+KEPT = 0.5  # of the accuracy within T, at the recall horizon
+
+Place = tuple[float, int, int]  # window as a multiple of T, distance and pairs
+Rank = Literal["best", "tied", "below"]
+
+
+@dataclass
+class RecallCell:
+    """The values that a row finds in windows of one length; shares from 0 to 1."""
+
+    multiple: float  # of T: the window
+    window: int  # tokens
+    distance: int | None  # tokens between the two places of the pair; null: the mean over those within T
+    pairs: int  # in each window
+    accuracy: float  # mean over seeds
+    spread: float | None  # standard deviation over seeds; null for one
+    ci95: list[float]  # over windows and seeds
+    nats: float  # per value, mean over seeds
+    windows: int  # that were asked, in each seed
+    seeds: int
+    rank: Rank | None = None  # of its column, tied: not resolved; null where the row is not ranked
+
+
+@dataclass
+class Horizon:
+    """The largest distance, in the longest window, with at least half of the accuracy within T."""
+
+    distance: int  # tokens; 0 where no distance has
+    multiple: float  # the distance / T
+    longest: bool  # no longer distance was asked for, so it may be more
+
+
+@dataclass
+class RowRecall:
+    """The recall of a row."""
+
+    within: RecallCell | None  # in windows of T
+    learned: bool | None  # it finds enough within T, as trained; null where that was not measured
+    beyond: list[RecallCell | None]  # in the order of the comparison's multiples
+    horizon: Horizon | None  # null for a row that did not learn
+    grid: list[RecallCell]  # every window, distance and number of pairs
+    targets_hash: str | None  # of the values that were asked for; null where the seeds differ
+    note: str | None  # how many seeds have no number or did not learn
+
+
+@dataclass
+class RecallColumns:
+    """What the rows' recall is of."""
+
+    level: float  # per cent within T that a row needs
+    multiples: list[float]  # of T: windows beyond it, each with its farthest distance
+    distances: list[int | None]  # tokens: that distance of each; null where the rows differ
+
+
+def check_level(level: float) -> None:
+    """Refuse a level that is no percentage. Raises UserError."""
+    if not 0 <= level <= 100:  # nan, too
+        raise UserError("--recall-level", level, "not a percentage", allowed="0 to 100")
+
+
+def recall_of_rows(
+    rows: Sequence[tuple[Sequence[Selected], str | None]], level: float, hidden: Collection[float] = ()
+) -> tuple[RecallColumns | None, list[RowRecall | None]]:
+    """Return the columns, None without a number, and the recall of each row.
+
+    A row is the records of its seeds and its extension; `hidden` are windows that get no column.
+    """
+    records = [record for members, _ in rows for one in members for record in one.records]
+    windows = {multiple_of(record) for record in records if "recall" in record}
+    multiples = sorted(one for one in windows if one > 1 and one not in hidden)
+    found = [_recall_of(members, extension, level, multiples) for members, extension in rows]
+    if not any(found):
+        return None, found
+    far = [{cell.distance for row in found if row and (cell := row.beyond[i])} for i in range(len(multiples))]
+    distances = [next(iter(some)) if len(some) == 1 else None for some in far]
+    if len({row.targets_hash for row in found if row}) == 1:
+        whole = [sum(bool(m.cells) or m.run.state == "diverged" for m in members) for members, _ in rows]
+        _rank(found, whole)
+    return RecallColumns(level, multiples, distances), found
+
+
+def _recall_of(
+    members: Sequence[Selected], extension: str | None, level: float, multiples: Sequence[float]
+) -> RowRecall | None:
+    """Return the recall of a row; None without a number."""
+    found: dict[Place, list[tuple[Record, int]]] = defaultdict(list)
+    for one in members:
+        for multiple, record in one.cells.get(extension, {}).items():
+            if "recall" in record:
+                recall = record["recall"]
+                for i, place in enumerate(zip(recall["distance"], recall["pairs"], strict=True)):
+                    found[multiple, *place].append((record, i))
+    if not found:
+        return None
+    records = [record for lines in found.values() for record, _ in lines]
+    main = {record["recall"]["pairs"][0] for record in records}  # those of the training
+    grid = [_cell(place, lines) for place, lines in sorted(found.items())]
+    usual = [cell for cell in grid if cell.pairs in main]
+    last = {cell.multiple: cell for cell in usual}  # the farthest of each window
+    within, trained = _within(members, extension), _within(members, None)
+    learned = None if trained is None else _enough(trained, level)
+    missing = sum(not any("recall" in record for record in one.records) for one in members)
+    weak = sum(not _enough(cell, level) for one in members if (cell := _within([one], None)))
+    notes = [f"{missing} of {len(members)} without"] if missing else []
+    notes += [f"{weak} of {len(members)} did not learn"] if weak and learned else []
+    hashes = {record["targets_hash"] for record in records}
+    return RowRecall(
+        within=within,
+        learned=learned,
+        beyond=[last.get(one) for one in multiples],
+        horizon=_horizon(usual, within) if learned and within else None,
+        grid=grid,
+        targets_hash=hashes.pop() if len(hashes) == 1 else None,
+        note=", ".join(notes) or None,
+    )
+
+
+def _enough(within: RecallCell, level: float) -> bool:
+    return 100 * within.accuracy >= level - 1e-9
+
+
+def _rank(rows: Sequence[RowRecall | None], whole: Sequence[int]) -> None:
+    """Rank the rows that learned in each column; a cell has to be of all seeds, survivors win nothing.
+
+    Tied: the interval of the difference from the best row reaches 0. It is Newcombe's (1998), from both rows'
+    intervals, at a confidence that is corrected (Bonferroni) for the rows.
+    """
+    ranked = [(row, seeds) for row, seeds in zip(rows, whole, strict=True) if row and row.learned]
+    for column in zip(*(row.beyond for row, _ in ranked), strict=True):
+        cells = [one for one, (_, seeds) in zip(column, ranked, strict=True) if one and one.seeds == seeds]
+        if len(cells) < 2:
+            continue
+        best = max(cells, key=lambda cell: cell.accuracy)
+        confidence = 1 - (1 - CONFIDENCE) / (len(cells) - 1)
+        low, _ = _interval(best, confidence)
+        for cell in cells:
+            _, high = _interval(cell, confidence)
+            reach = math.hypot(best.accuracy - low, high - cell.accuracy)
+            tied = best.accuracy - cell.accuracy <= reach
+            cell.rank = "best" if cell is best else "tied" if tied else "below"
+
+
+def wilson(share: float, count: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Return the interval of a share of `count` (Wilson 1927), which is none too narrow at 0 and 1."""
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    middle, shrink = share + z * z / (2 * count), 1 + z * z / count
+    half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    return (max(0.0, (middle - half) / shrink), min(1.0, (middle + half) / shrink))
+
+
+def _interval(cell: RecallCell, confidence: float) -> tuple[float, float]:
+    low, high = wilson(cell.accuracy, cell.windows, confidence)
+    if cell.spread is None:
+        return low, high
+    from scipy.special import stdtrit
+
+    t = -float(stdtrit(cell.seeds - 1, (1 - confidence) / 2))
+    seeds = t * cell.spread / math.sqrt(cell.seeds)
+    low, high = math.hypot(cell.accuracy - low, seeds), math.hypot(high - cell.accuracy, seeds)
+    return max(0.0, cell.accuracy - low), min(1.0, cell.accuracy + high)
+
+
+def _made(
+    multiple: float,
+    window: int,
+    distance: int | None,
+    pairs: int,
+    windows: int,
+    values: Sequence[tuple[float, float]],
+) -> RecallCell:
+    """Return a cell of the accuracy and the nats of each seed."""
+    mean, spread = mean_and_spread([accuracy for accuracy, _ in values])
+    nats, _ = mean_and_spread([nats for _, nats in values])
+    cell = RecallCell(multiple, window, distance, pairs, mean, spread, [], nats, windows, len(values))
+    cell.ci95 = list(_interval(cell, CONFIDENCE))
+    return cell
+
+
+def _cell(place: Place, lines: Sequence[tuple[Record, int]]) -> RecallCell:
+    multiple, distance, pairs = place
+    found = [(record["recall"], i) for record, i in lines]
+    values = [(recall["correct"][i] / recall["windows"][i], recall["nats"][i]) for recall, i in found]
+    windows = min(recall["windows"][i] for recall, i in found)
+    return _made(multiple, lines[0][0]["window"], distance, pairs, windows, values)
+
+
+def _within(members: Sequence[Selected], extension: str | None) -> RecallCell | None:
+    """Return the mean over the distances in windows of T, with the training's pairs; None without a number.
+
+    All distances are asked for in the same texts, so that the windows of one are what the interval is over.
+    """
+    values, windows = [], []
+    for one in members:
+        record = one.record(extension, 1.0)
+        if record is None or "recall" not in record:
+            continue
+        recall = record["recall"]
+        usual = [i for i, pairs in enumerate(recall["pairs"]) if pairs == recall["pairs"][0]]
+        shares = [recall["correct"][i] / recall["windows"][i] for i in usual]
+        nats = [recall["nats"][i] for i in usual]
+        values.append((math.fsum(shares) / len(usual), math.fsum(nats) / len(usual)))
+        windows.append(min(recall["windows"][i] for i in usual))
+        pairs, window = recall["pairs"][0], record["window"]
+    return _made(1.0, window, None, pairs, min(windows), values) if values else None
+
+
+def _horizon(cells: Sequence[RecallCell], within: RecallCell) -> Horizon:
+    """Return how far a row looks back; `cells` have the training's pairs."""
+    longest = max(cell.multiple for cell in cells)
+    here = [(cell.distance or 0, cell) for cell in cells if cell.multiple == longest]
+    kept = [distance for distance, cell in here if cell.accuracy >= KEPT * within.accuracy]
+    distance = max(kept, default=0)
+    return Horizon(distance, distance / within.window, distance == max(here)[0])

@@ -1,0 +1,156 @@
+"""Recall beside the losses: columns, gate, horizon, intervals and ranks, of counts that are known."""
+
+import json
+import math
+
+import pytest
+from fake_runs import T, compared, recall_records, record, rows_of, write_run
+
+from posenc.core.errors import UserError
+from posenc.results import load_runs
+from posenc.results.comparison import CompareRequest, compare_runs
+from posenc.results.frame import cells_table
+from posenc.results.recall import LEVEL, wilson
+
+LOSSES = [record(int(m * T), 1.3) for m in (1, 2, 4, 8)]
+
+
+def write(root, name, found, seed=0, **changes):
+    """A run that finds so many of 100 values at each distance, whatever the window."""
+    write_run(root, name, seed=seed, records=[*LOSSES, *recall_records(found)], **changes)
+
+
+#        distances within T, then 1.75, 3.5 and 7 T
+SURE = {8: 100, 32: 98, 56: 96, 112: 97, 224: 96, 448: 95}
+FADES = {8: 100, 32: 100, 56: 91, 112: 62, 224: 49, 448: 5}
+BLIND = {8: 95, 32: 90, 56: 84, 112: 88, 224: 87, 448: 86}  # 89.7% within T
+FALLS = {8: 100, 32: 100, 56: 100, 112: 40, 224: 30, 448: 50}  # not monotone
+
+
+@pytest.mark.parametrize(
+    ("found", "within", "beyond", "learned", "horizon"),
+    [
+        (SURE, 0.98, [0.97, 0.96, 0.95], True, (448, 7.0, True)),
+        (FADES, 0.97, [0.62, 0.49, 0.05], True, (224, 3.5, False)),  # 0.49 is more than half of 0.97
+        (BLIND, 269 / 300, [0.88, 0.87, 0.86], False, None),
+        (FALLS, 1.0, [0.40, 0.30, 0.50], True, (448, 7.0, True)),
+        ({**FADES, 8: 90, 32: 90, 56: 90}, 0.9, [0.62, 0.49, 0.05], True, (224, 3.5, False)),  # just enough
+        (dict.fromkeys(SURE, 0) | {8: 300}, 1.0, [0, 0, 0], True, (8, 1 / 8, False)),
+    ],
+)
+def test_columns_gate_and_horizon(tmp_path, found, within, beyond, learned, horizon):
+    assert LEVEL == 90
+    if found[8] > 100:  # the mean within T is of its distances, each alike
+        found = {**found, 8: 100, 32: 100, 56: 100}
+        records = recall_records(found)
+        for one in records:
+            if one["window"] > T:
+                one["recall"]["correct"] = [100 * (d == 8) for d in one["recall"]["distance"]]
+        write_run(tmp_path, records=[*LOSSES, *records])
+    else:
+        write(tmp_path, "rope", found)
+    for protocol in ("fixed-target", "recall"):
+        comparison = compared(tmp_path, protocol=protocol)
+        assert comparison.recall is not None
+        assert (comparison.recall.multiples, comparison.recall.distances) == ([2, 4, 8], [112, 224, 448])
+        own = comparison.rows[0].recall
+        assert own is not None and own.within is not None
+        assert own.within.accuracy == pytest.approx(within) and own.learned is learned
+        assert [one and one.accuracy for one in own.beyond] == pytest.approx(beyond)
+        far = own.horizon
+        assert (far and (far.distance, far.multiple, far.longest)) == horizon
+        # all lines of all windows, in JSON too
+        assert len(own.grid) == 2 + 5 + 6 + 7 + 8
+        assert [one.pairs for one in own.grid if (one.multiple, one.distance) == (8, 32)] == [1, 4, 16]
+        plain = json.loads(json.dumps(comparison.to_dict()))["rows"][0]["recall"]
+        assert plain["within"]["accuracy"] == own.within.accuracy and len(plain["grid"]) == len(own.grid)
+    lines = [x for x in cells_table([comparison]) if x["recall"] is not None]
+    assert len(lines) == len(own.grid)
+
+
+NEWCOMBE = [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0, 0.1611), (1, 29, 0.0061, 0.1718)]
+
+
+@pytest.mark.parametrize(("found", "count", "low", "high"), [*NEWCOMBE, (20, 20, 1 - 0.1611, 1)])
+def test_wilsons_interval_is_that_of_newcombes_table(found, count, low, high):
+    """1998, table I, method 3."""
+    assert wilson(found / count, count) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_intervals_are_over_windows_and_seeds(tmp_path):
+    """Three distances within T do not make 300 windows of 100; two seeds add Student's t."""
+    write(tmp_path / "one", "rope", FADES)
+    own = compared(tmp_path / "one").rows[0].recall
+    assert own and own.within and own.within.ci95 == pytest.approx(wilson(0.97, 100))
+    assert (own.within.windows, own.within.spread) == (100, None)
+    for seed, at in ((0, 40), (1, 60)):
+        write(tmp_path / "two", "rope", FADES | {448: at}, seed=seed)
+    far = rows_of(compared(tmp_path / "two"))["rope"].recall.beyond[-1]
+    assert (far.accuracy, far.seeds, far.spread) == (0.5, 2, pytest.approx(math.sqrt(0.02)))
+    assert far.ci95 == [0, 1]  # t(1) is 12.7
+    write(tmp_path / "two", "rope", FADES | {448: 50}, seed=2)
+    far = rows_of(compared(tmp_path / "two"))["rope"].recall.beyond[-1]
+    seeds, windows = 4.302653 * 0.1 / math.sqrt(3), 0.5 - wilson(0.5, 100)[0]
+    assert far.ci95 == pytest.approx([0.5 - math.hypot(seeds, windows), 0.5 + math.hypot(seeds, windows)])
+
+
+def ranks(root, **request):
+    """The rank of each row in the longest window."""
+    rows = compared(root, **request).rows
+    return {row.label: row.recall.beyond[-1].rank for row in rows if row.recall}
+
+
+def test_rows_that_learned_are_ranked(tmp_path):
+    write(tmp_path, "alibi", SURE)
+    write(tmp_path, "rope", SURE | {448: 88})
+    write(tmp_path, "nope", SURE | {448: 70})
+    write(tmp_path, "t5", BLIND)
+    assert ranks(tmp_path) == {"alibi": "best", "nope": "below", "rope": "tied", "t5": None}
+    assert ranks(tmp_path, recall_level=85.0)["t5"] == "tied"
+    assert set(ranks(tmp_path, recall_level=99.0).values()) == {None}
+    order = {"-recall": ["alibi", "rope", "nope", "t5"], "recall": ["nope", "rope", "alibi", "t5"]}
+    for sort, labels in order.items():
+        assert [row.label for row in compared(tmp_path, sort=sort).rows] == labels
+    write(tmp_path, "alibi", SURE, seed=1, status="diverged")  # its other seed wins nothing
+    assert ranks(tmp_path)["alibi"] is None
+    other = [one | {"targets_hash": "b"} for one in recall_records(SURE)]
+    write_run(tmp_path, "fire", records=[*LOSSES, *other])
+    assert set(ranks(tmp_path).values()) == {None}  # other windows were asked
+    for level in (-1.0, 101.0, math.nan):
+        with pytest.raises(UserError, match="not a percentage"):
+            compared(tmp_path, recall_level=level)
+
+
+def test_beside_runs_without_records(tmp_path):
+    """A row without recall, a seed without, windows that are hidden, other checkpoints."""
+    write(tmp_path, "rope", FADES)
+    write_run(tmp_path, "rope", seed=1, records=LOSSES)
+    write(tmp_path, "nope", SURE)
+    write(tmp_path, "nope", BLIND, seed=1)
+    late = [one | {"checkpoint_step": 900} for one in LOSSES]
+    write_run(tmp_path, "alibi", records=[*late, *recall_records(SURE)])
+    comparison = compared(tmp_path)
+    rows = rows_of(comparison)
+    assert rows["alibi"].recall is None  # of another model
+    assert rows["rope"].recall.note == "1 of 2 without"
+    assert rows["rope"].recall.beyond[0].seeds == 1
+    assert rows["nope"].recall.learned and rows["nope"].recall.note == "1 of 2 did not learn"
+    assert compared(tmp_path, columns=[1, 8]).recall.multiples == [8]
+    (line,) = {x["label"] for x in cells_table([comparison]) if x["protocol"] == "recall"} - {
+        "rope",
+        "nope",
+    } or [0]
+    assert line == 0
+    without = [one for one in load_runs([tmp_path]) if not any("recall" in r for r in one.records)]
+    (plain,) = compare_runs(without, CompareRequest())
+    assert plain.recall is None and not any("recall" in key for x in cells_table([plain]) for key in x)
+
+
+def test_an_extension_learned_what_its_model_did(tmp_path):
+    yarn = {"name": "yarn", "factor": 8.0}
+    extended = [one | {"extend": yarn} for one in [*LOSSES, *recall_records({**FADES, 8: 0, 32: 0, 56: 30})]]
+    write_run(tmp_path, records=[*LOSSES, *recall_records(SURE), *extended])
+    own = compared(tmp_path).rows[1].recall
+    assert own and own.within and own.within.accuracy == pytest.approx(0.1)
+    assert own.learned and own.beyond[0].rank == "below"
+    assert (own.horizon.distance, own.horizon.longest) == (448, True)  # half of the little it has within T
