@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from posenc.config.checks import (
     check_evaluation,
+    check_key_tokens,
     check_model,
     check_name,
     check_positions_reach,
@@ -175,6 +176,7 @@ def eval_job(settings: dict[str, Any]) -> Job:
     tokenizer = stored_tokenizer(definition) if definition.is_file() else trained["tokenizer"]
     for split in evaluation.splits:
         facts = inspect(data, tokenizer, split=split, needed_tokens=longest + 1, context_length=None)
+    check_key_tokens(evaluation, facts.fingerprint, tokenizer["name"])
     own_text = facts.fingerprint == checkpoint.state.get("fingerprint")
     if settings["data"] is None and not own_text:
         problem = "its text is not what this run was trained on any more (another fingerprint)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from posenc.evaluation import fixed_target, trigram
 from posenc.evaluation.evaluate import evaluate, plan_cells
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.forward_cache import EvalContext
+from posenc.evaluation.key_tokens import stored_keys
 from posenc.evaluation.plans import EvalRequest
 from posenc.evaluation.tune import candidates, tune
 from posenc.model.decoder import Decoder, ModelShape
@@ -169,6 +171,7 @@ def request_of(job: Job, store: TokenStore) -> EvalRequest:
         stride=plan.stride,
         recall=plan.recall,
         base_length=plan.base_length,
+        key_tokens=partial(stored_keys, plan.key_tokens),
         plant=job.data.get("plant"),  # of another corpus none: a model knows the keys of its own
     )
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny_model
 import torch
@@ -14,7 +15,7 @@ from posenc.data import TokenStore
 from posenc.evaluation import PROTOCOLS, induction
 from posenc.evaluation.evaluate import evaluate, plan_cells
 from posenc.evaluation.forward_cache import EvalContext
-from posenc.evaluation.plans import EvalRequest, RecallGrid
+from posenc.evaluation.plans import Blocks, EvalRequest, RecallGrid
 from posenc.results.schema import Record
 
 
@@ -27,6 +28,12 @@ def store(place: Path, corpus: Path) -> TokenStore:
 def few_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
     """The induction probe with four sequences."""
     monkeypatch.setattr(induction, "COUNT", 4)
+
+
+def every_third(blocks: Blocks) -> np.ndarray:
+    """Call every third target a key token."""
+    keys: np.ndarray = np.arange(len(blocks.ends) * blocks.block).reshape(-1, blocks.block) % 3 == 0
+    return keys
 
 
 @pytest.fixture
@@ -55,7 +62,7 @@ def asked_of(store: TokenStore) -> Callable[..., EvalRequest]:
     def make(windows: list[int], **changes: Any) -> EvalRequest:
         plant = {"share": 0.5, "pairs": 2, "cue": 1, "weight": 1.0}
         usual = {"store": store, "max_targets": 300, "plant": plant, "recall": RecallGrid([4], [1], 4)}
-        return ask(**{"windows": windows, **usual, **changes})
+        return ask(**{"windows": windows, "key_tokens": every_third, **usual, **changes})
 
     return make
 

@@ -13,7 +13,16 @@ from typing import Any
 
 import torch
 
-from posenc.evaluation import far_copy, fixed_target, induction, nonoverlapping, positions, recall, sliding
+from posenc.evaluation import (
+    far_copy,
+    fixed_target,
+    induction,
+    key_tokens,
+    nonoverlapping,
+    positions,
+    recall,
+    sliding,
+)
 from posenc.evaluation.forward_cache import EvalContext, LossSums
 
 Target = tuple[int, list[int], int, int, int]
@@ -39,6 +48,12 @@ def in_blocks(subject: EvalContext, plan: Any, window: int) -> Iterator[Target]:
     for document, end in zip(plan.documents.tolist(), plan.ends.tolist(), strict=True):
         for place in range(end - plan.block, end):
             yield document, text_of(subject, document), end - 1 - window, place, window
+
+
+def in_keys(subject: EvalContext, plan: key_tokens.Plan, window: int) -> Iterator[Target]:
+    """Those targets of the blocks that are key tokens."""
+    every = zip(in_blocks(subject, plan.blocks, window), plan.keys.ravel().tolist(), strict=True)
+    yield from (target for target, key in every if key)
 
 
 def in_spans(
@@ -91,6 +106,7 @@ def recalled(subject: EvalContext, plan: recall.Plan, window: int) -> Iterator[T
 WAYS: dict[Any, Callable[[EvalContext, Any, int], Iterator[Target]]] = {
     fixed_target: in_blocks,
     far_copy: in_blocks,
+    key_tokens: in_keys,
     sliding: in_spans(slid),
     nonoverlapping: in_spans(cut),
     positions: in_spans(lambda plan, window, start, place: (start, window)),
