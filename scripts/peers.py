@@ -19,7 +19,7 @@ from posenc.core.seeds import generator_for
 from posenc.encodings import build_encoding
 from posenc.model.decoder import Decoder, ModelShape, initialize
 from posenc.training.device import autocast, compiled_blocks
-from posenc.training.loop import NextTokenLoss, gradients, update
+from posenc.training.loop import Batch, NextTokenLoss, update
 from posenc.training.optimizer import Optimization, build_optimizer
 
 VOCABULARY = 256  # bytes
@@ -167,7 +167,7 @@ def _our_step(model: Decoder, precision: str, length: int, compiled: bool) -> St
 
     def step(inputs: Tensor, targets: Tensor) -> Tensor:
         pos = model.positions(length, generator_for(0, "positions", 0))
-        loss, _ = gradients(loss_of, inputs, targets, pos, precision=precision, grad_clip=HOW.grad_clip)
+        loss, _ = Batch(loss_of, inputs, targets, pos, precision, HOW.grad_clip).gradients()
         update(optimizer, HOW.lr)
         return loss
 

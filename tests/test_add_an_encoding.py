@@ -1,11 +1,8 @@
 """docs/add-an-encoding.md (in a clone, a package, loose) and add-an-extension.md, done literally."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
-from pathlib import Path
 
 import tiny
 
@@ -19,25 +16,25 @@ PAGE = (tiny.ROOT / "docs" / "add-an-extension.md").read_text(encoding="utf-8")
 EXTENSION = dict(re.findall(r"```(\w+)\n(.*?)```", PAGE, re.S))
 
 
-def write(path: Path, text: str) -> None:
+def write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 
 
-def copied(clone: Path) -> Path:
+def copied(clone):
     for tree in ("posenc", "conf"):
         shutil.copytree(tiny.ROOT / tree, clone / tree, ignore=shutil.ignore_patterns("__pycache__"))
     return clone
 
 
-def in_a_clone(place: Path) -> dict[str, str]:
+def in_a_clone(place):
     copied(place / "clone")
     write(place / "clone" / "posenc" / "encodings" / f"{NAME}.py", CODE)
     write(place / "clone" / "conf" / "encoding" / f"{NAME}.yaml", YAML)
     return {"PYTHONPATH": str(place / "clone")}
 
 
-def in_a_package(place: Path) -> dict[str, str]:
+def in_a_package(place):
     """What `pip install` leaves behind, without an installer: the package and its entry points."""
     site = place / "site"
     write(site / "my_encodings" / "__init__.py", "")
@@ -52,7 +49,7 @@ def in_a_package(place: Path) -> dict[str, str]:
     return {"PYTHONPATH": f"{site}:{tiny.ROOT}"}
 
 
-def loose(place: Path) -> dict[str, str]:
+def loose(place):
     write(place / f"{NAME}.py", CODE)
     write(place / "conf" / "encoding" / f"{NAME}.yaml", YAML)
     return {}
@@ -61,7 +58,7 @@ def loose(place: Path) -> dict[str, str]:
 PLUGIN = [f"plugins=[{NAME}]"]
 
 
-def test_a_run_names_its_module_and_never_imports_it(place: Path, corpus: Path) -> None:
+def test_a_run_names_its_module_and_never_imports_it(place, corpus):
     """What else the page says of the three ways, test_docs_commands runs."""
     loose(place)
     command = [*PLUGIN, "--config-dir", "conf", f"encoding={NAME}", *tiny.TINY, f"data.paths={corpus}"]
@@ -77,7 +74,7 @@ def test_a_run_names_its_module_and_never_imports_it(place: Path, corpus: Path) 
     assert tiny.spawn("compare", cwd=place).code == 0
 
 
-def test_the_hooks_of_the_page_are_those_of_the_seam() -> None:
+def test_the_hooks_of_the_page_are_those_of_the_seam():
     from posenc.encodings.base import HOOKS
 
     table = re.search(r"\| hook \| for \|.*?\n\n|\| hook \| for \|.*?(?=\n- )", TEXT, re.S)
@@ -86,7 +83,7 @@ def test_the_hooks_of_the_page_are_those_of_the_seam() -> None:
     assert [name.strip("`") for name in named] == list(HOOKS)
 
 
-def test_two_files_make_an_extension(run_copy: Path, place: Path, tmp_path: Path) -> None:
+def test_two_files_make_an_extension(run_copy, place, tmp_path):
     tree = copied(tmp_path / "tree")
     (tree / "posenc" / "evaluation" / "extensions" / "coarse.py").write_text(EXTENSION["python"])
     (tree / "conf" / "extend" / "coarse.yaml").write_text(EXTENSION["yaml"])

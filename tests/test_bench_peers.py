@@ -1,7 +1,5 @@
 """scripts/bench_peers.py: every contestant of the same size learns; ratios are of the rounds."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import subprocess
@@ -22,7 +20,7 @@ pytestmark = [
 ]
 
 
-def test_every_contestant_is_of_the_same_size_and_learns_and_ratios_are_to_the_fastest_peer() -> None:
+def test_every_contestant_is_of_the_same_size_and_learns_and_ratios_are_to_the_fastest_peer():
     only = ("*rope*", "*GPT-2*", "*Llama*", "*t5*")
     patterns = [word for pattern in only for word in ("--only", pattern)]
     rounds = ("--rounds", "4", "--steps", "8", "--format", "json")

@@ -11,7 +11,7 @@ from posenc.api.loaded import LoadedRun, load
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine, quoted
 from posenc.core.errors import RunError, UserError
-from posenc.running.measure import Outcome
+from posenc.running.eval_job import Outcome
 
 PLAIN = re.compile(r"[A-Za-z_][\w.+-]*", re.ASCII)  # read by Hydra as the text that it is
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeAlias, cast
 import typer
 
 from posenc import __version__
-from posenc.cli.completion import (
+from posenc.config.conf_text import (
     complete_encoding,
     complete_override,
     complete_run,

@@ -41,7 +41,7 @@ from posenc.results.load import spoken_name
 from posenc.running.build import StepPlan, build_model, check_step
 from posenc.running.run_directory import versions
 from posenc.training.device import compiled_blocks, keep_freed_memory
-from posenc.training.loop import NextTokenLoss, gradients, update
+from posenc.training.loop import Batch, NextTokenLoss, update
 from posenc.training.optimizer import build_optimizer
 
 SCHEMA_VERSION = 3
@@ -202,7 +202,7 @@ def _training(case: Case, model: Decoder) -> Work:
     def step() -> None:
         model.train()
         pos = model.positions(length, generator_for(seed, "positions", 0))
-        gradients(loss_of, inputs, targets, pos, precision=plan.precision, grad_clip=how.grad_clip)
+        Batch(loss_of, inputs, targets, pos, plan.precision, how.grad_clip).gradients()
         update(optimizer, how.lr)
 
     step()  # makes the moments

@@ -41,8 +41,11 @@ def run_check(line: CommandLine, *, every: bool, as_json: bool) -> int:
     Of several, those that refuse the settings are listed below the others, and the code is 1.
     """
     refuse_others(line, CHECKED, "is nothing that the laws look at")
-    if every:
-        line = _every_encoding(line)
+    if every:  # with those of --config-dir
+        if any(key_of(override) == "encoding" for override in line.overrides):
+            raise UserError("encoding", None, "--all checks every encoding", hint="leave out one of the two")
+        names = ",".join(choice_files("encoding", line.config_dir))
+        line = replace(line, overrides=[*line.overrides, f"encoding={names}"])
     jobs = compose_jobs("train", replace(line, multirun=True)).jobs  # commas need no -m here
     many = every or len(jobs) > 1
     checked: list[Checked] = []
@@ -53,21 +56,16 @@ def run_check(line: CommandLine, *, every: bool, as_json: bool) -> int:
             progress.update(i, visible(label))
             try:
                 settings, subject = prepare(job)
-            except UserError as error:
-                if not many:
-                    raise
-                refused[label] = error
-            else:
                 verdicts = {law: judge(law, subject, debug=debugging()) for law in LAWS}
                 checked.append((label, settings, verdicts))
+            except UserError as error:
+                refused[label] = error
     if not checked:
         raise next(iter(refused.values()))
     if as_json:
         documents = [_document(settings, verdicts) for _, settings, verdicts in checked]
-        documents += [
-            {"encoding": {"name": label}, "passed": False, "refused": error.problem}
-            for label, error in refused.items()
-        ]
+        for label, why in refused.items():
+            documents.append({"encoding": {"name": label}, "passed": False, "refused": why.problem})
         print(json.dumps(documents if many else documents[0], indent=2, ensure_ascii=False))
     else:
         _print(checked, refused, matrix=many)
@@ -102,25 +100,15 @@ def subject_of(settings: dict[str, Any], shape: ModelShape = SMALL) -> Subject:
     return Subject(name, build, settings["context_length"], settings["encoding"])
 
 
-def _every_encoding(line: CommandLine) -> CommandLine:
-    """Make a sweep over every YAML of the group, with those of --config-dir."""
-    for override in line.overrides:
-        key, _, value = override.partition("=")
-        if key == "encoding":
-            raise UserError(key, value, "--all checks every encoding", hint="leave out one of the two")
-    every = f"encoding={','.join(choice_files('encoding', line.config_dir))}"
-    return replace(line, overrides=[*line.overrides, every], multirun=True)
-
-
 def _failed(verdicts: Mapping[str, Verdict]) -> list[str]:
     return [law for law, verdict in verdicts.items() if verdict.status == "fail"]
 
 
 def _document(settings: dict[str, Any], verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
-    rows = []
-    for law, v in verdicts.items():
-        row = {"law": law, "statement": statement(law), "verdict": v.status}
-        rows.append({**row, "figure": v.figure, "reason": v.reason})
+    rows = [
+        {"law": law, "statement": statement(law), "verdict": v.status, "figure": v.figure, "reason": v.reason}
+        for law, v in verdicts.items()
+    ]
     return {**settings, "passed": not _failed(verdicts), "verdicts": rows}
 
 

@@ -28,10 +28,7 @@ ALLOWED = "positive whole numbers of tokens, or multiples of context_length such
 
 
 def resolve_lengths(lengths: Iterable[Any], context_length: int) -> list[int]:
-    """Resolve `[0.5x, 1x, 512]` to window lengths in tokens, ascending, each once.
-
-    Raises UserError for what is not a positive whole number of tokens.
-    """
+    """Resolve `[0.5x, 1x, 512]` to window lengths in tokens, ascending, each once."""
     windows = {resolve_length("eval.lengths", length, context_length) for length in lengths}
     if not windows:
         raise UserError("eval.lengths", "[]", "no length to evaluate at", allowed=ALLOWED)

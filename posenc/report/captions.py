@@ -49,6 +49,7 @@ PROTOCOLS = {
     "positions": "one pass over the longest context; a column is the last bin before it",
     "induction": "loss on the second copy of a random sequence",
     "far-copy": "loss on text that can be copied only from more than T tokens before",
+    "key-tokens": "the fixed targets that a model trained at 8T predicts clearly better from far text",
     RECALL: "values of planted pairs, asked for at the end of a window",
 }
 EXPLAIN = f"""\
@@ -84,7 +85,8 @@ beyond=  what an encoding does past T, where it must choose
 protocols   fixed-target: the headline; the same last tokens at every length
          sliding: all tokens, each once; nonoverlapping: as in papers, rewards
          longer windows; positions: by position; induction, far-copy: copies
-         recall: values of planted pairs (experiment=recall)
+         recall: values of planted pairs (experiment=recall); key-tokens: the fixed
+         targets that a reference trained at 8T predicts clearly better from far text
 """
 
 

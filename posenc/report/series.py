@@ -14,11 +14,12 @@ from typing import Any
 
 from posenc.core.errors import visible
 from posenc.core.paths import choice_files
-from posenc.report.captions import facts_of, label, length, millions, plural, short_label
+from posenc.report.captions import facts_of, label, length, millions, percent, plural, short_label
 from posenc.report.table import cell_lines
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
 from posenc.results.load import Run, losses_of
+from posenc.results.recall import PROTOCOL as RECALL
 
 LONGEST_NAME = 44  # characters
 MOST_REASONS = 14  # rows named below a chart
@@ -192,6 +193,50 @@ def training_points(comparison: Comparison, runs: Sequence[Run], names: Names, p
                 spread = statistics.stdev(here)
                 point |= {"low": _short(mean - spread), "high": _short(mean + spread)}
             yield point
+
+
+def grid_points(comparison: Comparison, names: Names, panel: str) -> Iterator[Point]:
+    """Yield each row's recall by window and distance, with the training's pairs; a panel a row."""
+    for row in comparison.rows:
+        own = row.recall
+        usual = {cell.pairs for cell in ([own.within, *own.beyond] if own else []) if cell}
+        for cell in own.grid if own else ():
+            if cell.pairs in usual:
+                title = ", ".join(filter(None, [names.of(row), panel]))
+                point: Point = {"panel": title, "row": str(cell.window), "column": str(cell.distance)}
+                yield point | {"of": "recall", "shade": _short(cell.accuracy), "text": percent(cell)[:-1]}
+
+
+def use_points(comparison: Comparison, names: Names, panel: str) -> tuple[float, list[Point]]:
+    """Return the longest window of both, and of each row the change of its loss there and its recall.
+
+    The bands are those of `context_points`, and the 95% interval of the recall in per cent.
+    """
+    places = {column.multiple: i for i, column in enumerate(comparison.columns)}
+    beside = comparison.header["protocol"] != RECALL  # whose own windows ask for other values: no change
+    known = comparison.recall.multiples if comparison.recall and beside else []
+    at = max((one for one in known if one in places), default=0.0)
+    points = []
+    for row in comparison.rows if at else ():
+        cell, own = row.cells[places[at]], row.recall
+        far = own.beyond[known.index(at)] if own else None
+        if cell.change is None or not math.isfinite(cell.change) or own is None or far is None:
+            continue
+        low, high = (100 * end for end in far.ci95)
+        text = _text(names.of(row), cell, comparison) + f"\nrecall {percent(far)}"
+        text += "" if (learned := own.learned is not False) else ", did not learn"
+        point: Point = {"panel": panel, "row": names.of(row), "x": _short(cell.change), "text": text}
+        point["learned"] = learned
+        point |= {"y": _short(100 * far.accuracy), "low": _short(low), "high": _short(high)}
+        if cell.change_spread is not None:
+            point |= {
+                "left": _short(cell.change - cell.change_spread),
+                "right": _short(cell.change + cell.change_spread),
+            }
+        elif cell.change_ci95 is not None:
+            point |= {"left": _short(cell.change_ci95[0]), "right": _short(cell.change_ci95[1])}
+        points.append(point)
+    return at, points
 
 
 def _smoothed(log: Mapping[float, float]) -> dict[float, float]:

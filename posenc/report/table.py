@@ -88,7 +88,7 @@ def report_of(comparison: Comparison, runs: Sequence[Run] = (), every: bool = Fa
     notes += _recovered_note(comparison.rows)
     notes += [] if comparison.recall is None else [_recall_note(comparison)]
     if recall_only:
-        notes.append("more: posenc compare --full, --explain, --plot FILE --plot-kind recall")
+        notes.append("more: --full, --explain, --plot FILE (the grid of windows and distances)")
     elif any(row.cells[i].versus_best for row in comparison.rows for i in range(len(row.cells))):
         best = "lowest loss" if comparison.recall is None else "best"
         notes.append(f"{BEST} {best} of the column, {TIED} tied. More: --full, --explain, --protocol all")

@@ -33,7 +33,6 @@ from posenc.results.schema import (
 )
 from posenc.results.selection import Group, Selected, mixed_values, select, split_runs, tokens_trained
 from posenc.results.settings import as_text, differing
-from posenc.results.statistics import mean_and_spread
 
 ALL = "all"  # a request's protocol: a table for each one measured
 
@@ -204,19 +203,13 @@ def _compare(
     for row in rows:
         row.runs = [str(member.run.path) for member in row.members]
         row.parameters = numbers.single(n for m in row.members if (n := m.run.parameters) is not None)
-        bases = [m.record(None, 1.0) for m in row.members]
-        found = [numbers.value_of(base, metric) for base in bases if base is not None and "rise" not in base]
-        if values := [value for value in found if value is not None]:
-            row.crop = dict(zip(("mean", "spread"), mean_and_spread(values), strict=True))
         row.notes += _notes(row)
         row.undertrained = numbers.undertrained(row)
         row.cells = [numbers.make_cell(row, one.multiple, metric) for one in columns]
         row.curve = numbers.summarise_curves(row)
-        # of these, the loss says nothing of context
-        if row.curve is None and part.protocol not in (*numbers.PROBES, INFLATED, PROTOCOL):
-            if row.undertrained is None:
-                row.effective_context = numbers.effective_context(row, multiples)
-            row.uses_context = numbers.uses_context(row, metric)
+        comparable = row.curve is None and part.protocol not in (*numbers.PROBES, INFLATED, PROTOCOL)
+        if comparable and row.undertrained is None:  # of the others the loss says nothing of context
+            row.effective_context = numbers.effective_context(row, multiples)
     unlike = list(part.mixed[0]) if part.mixed else []
     for i, column in enumerate(columns):
         _rank(column.multiple, i, rows, metric, unlike, baseline)

@@ -1,23 +1,17 @@
 """`posenc compare` with its choices, on stored runs: what they show, and what wrong ones say."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import tiny
 from fake_runs import T, recall_records, record, write_run
-
-Posenc = Callable[..., tiny.Result]
 
 
 @pytest.fixture
-def sweep(place: Path) -> Path:
+def sweep(place):
     """Three encodings, two seeds, and one run that failed, below runs/."""
     for name, far in {"alibi": 1.3, "rope": 3.0, "nope": 2.5}.items():
         for seed in (0, 1):
@@ -28,17 +22,17 @@ def sweep(place: Path) -> Path:
     return place / "runs"
 
 
-def document(posenc: Posenc, *options: str) -> dict:
+def document(posenc, *options):
     result = posenc("compare", "--format", "json", *options)
     assert result.code == 0, result.err
     return json.loads(result.out)
 
 
-def csv_rows(text: str) -> list[dict[str, str]]:
+def csv_rows(text):
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def test_every_format_holds_the_same_numbers(posenc: Posenc, sweep: Path) -> None:
+def test_every_format_holds_the_same_numbers(posenc, sweep):
     finished = ("compare", "--where", "status=finished")
     outputs = {f: posenc(*finished, "--format", f) for f in ("table", "markdown", "csv", "latex", "json")}
     assert all(result.code == 0 and result.err == "" for result in outputs.values())
@@ -50,7 +44,7 @@ def test_every_format_holds_the_same_numbers(posenc: Posenc, sweep: Path) -> Non
     assert posenc(*finished, "runs", "--format", "json").out == outputs["json"].out
 
 
-def test_metric_protocol_and_how_much_is_shown(posenc: Posenc, sweep: Path) -> None:
+def test_metric_protocol_and_how_much_is_shown(posenc, sweep):
     assert "bits/byte" in posenc("compare", "--metric", "bpb").out
     assert "perplexity" in posenc("compare", "--metric", "ppl").out
     assert posenc("compare", "--protocol", "sliding").out.startswith("sliding, stride 16 | ")
@@ -61,7 +55,7 @@ def test_metric_protocol_and_how_much_is_shown(posenc: Posenc, sweep: Path) -> N
     assert rules.code == 0 and "the crop line" in rules.out
 
 
-def test_recall_is_a_protocol_with_a_level(posenc: Posenc, place: Path) -> None:
+def test_recall_is_a_protocol_with_a_level(posenc, place):
     found = {8: 100, 32: 100, 56: 70, 112: 60}
     write_run(place / "runs", records=[record(T, 1.0), record(2 * T, 1.1), *recall_records(found)])
     assert "recall: 90% within T, 60% at 2x" in posenc("compare", "--columns", "1x,2x").out
@@ -75,7 +69,7 @@ def test_recall_is_a_protocol_with_a_level(posenc: Posenc, place: Path) -> None:
     assert (far["recall"], far["pairs"], far["windows"]) == ("0.6", "4", "100")
 
 
-def test_where_rows_columns_sort_and_baseline_together(posenc: Posenc, sweep: Path) -> None:
+def test_where_rows_columns_sort_and_baseline_together(posenc, sweep):
     options = ["--where", "seed=0", "--where", "encoding!=shaw", "--columns", "8x", "--sort", "-8x"]
     found = document(posenc, *options, "--rows", "rope,alibi", "--baseline", "alibi")
     assert [row["label"] for row in found["rows"]] == ["rope", "alibi"]
@@ -84,7 +78,7 @@ def test_where_rows_columns_sort_and_baseline_together(posenc: Posenc, sweep: Pa
     assert found["rows"][0]["cells"][0]["versus_baseline"]["difference"] == pytest.approx(1.7)
 
 
-def test_a_failed_run_is_a_row_and_a_line(posenc: Posenc, sweep: Path) -> None:
+def test_a_failed_run_is_a_row_and_a_line(posenc, sweep):
     result = posenc("compare")
     assert "shaw" in result.out and "[red]no memory" in posenc("compare", "--full").out
     assert "[red]no memory" in result.err and "log.txt" in result.err
@@ -92,7 +86,7 @@ def test_a_failed_run_is_a_row_and_a_line(posenc: Posenc, sweep: Path) -> None:
     assert "shaw" not in only.out + only.err
 
 
-def test_pictures_and_pages_are_written_beside_the_table(posenc: Posenc, sweep: Path) -> None:
+def test_pictures_and_pages_are_written_beside_the_table(posenc, sweep):
     result = posenc("compare", "--plot", "loss.svg", "--html", "page.html")
     assert result.code == 0 and "alibi" in result.out
     assert "wrote loss.svg" in result.err and "wrote page.html" in result.err
@@ -125,9 +119,7 @@ def test_pictures_and_pages_are_written_beside_the_table(posenc: Posenc, sweep: 
     ],
     ids=lambda case: case[0][:40],
 )  # fmt: skip
-def test_wrong_choices_are_exit_2_and_write_nothing(
-    posenc: Posenc, sweep: Path, case: tuple[str, ...]
-) -> None:
+def test_wrong_choices_are_exit_2_and_write_nothing(posenc, sweep, case):
     before = sorted(Path().rglob("*"))
     result = posenc("compare", *shlex.split(case[0]))
     assert (result.code, result.out) == (2, ""), result

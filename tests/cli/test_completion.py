@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import tiny
 
-from posenc.cli.completion import candidates
+from posenc.config.conf_text import candidates
 from posenc.core.paths import choice_files
 
 Posenc = Callable[..., tiny.Result]

@@ -1,14 +1,9 @@
 """`posenc show` as people call it: files, text, trained runs."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 
 import tiny
 
-Posenc = Callable[..., tiny.Result]
 PLUGIN = '''
 """A bias of one's own."""
 import torch
@@ -34,7 +29,7 @@ class Mine(Encoding):
 '''
 
 
-def own_encoding(place: Path) -> list[str]:
+def own_encoding(place):
     """Write a plug-in with a bias; the arguments that make it known."""
     (place / "my_bias.py").write_text(PLUGIN)
     (place / "conf" / "encoding").mkdir(parents=True)
@@ -42,7 +37,7 @@ def own_encoding(place: Path) -> list[str]:
     return ["plugins=[my_bias]", "--config-dir", "conf", "encoding=mine"]
 
 
-def test_a_file_is_written_named_and_the_same_again(posenc: Posenc, place: Path) -> None:
+def test_a_file_is_written_named_and_the_same_again(posenc, place):
     arguments = ["show", "encoding=alibi", "context_length=16", "--out", "here.svg"]
     first = posenc(*arguments)
     assert (first.code, first.out, first.err) == (0, "here.svg\n", ""), first
@@ -52,7 +47,7 @@ def test_a_file_is_written_named_and_the_same_again(posenc: Posenc, place: Path)
     assert again.code == 0 and (place / "here.svg").read_bytes() == content
 
 
-def test_text_in_a_pipe_fits_and_has_no_colours(place: Path) -> None:
+def test_text_in_a_pipe_fits_and_has_no_colours(place):
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii", "NO_COLOR": "1"}
     result = tiny.spawn("show", "encoding=sinusoidal", cwd=place, **plain)
     assert result.code == 0 and not result.err, result
@@ -63,7 +58,7 @@ def test_text_in_a_pipe_fits_and_has_no_colours(place: Path) -> None:
     assert not list(place.iterdir())
 
 
-def test_what_the_title_says(posenc: Posenc, place: Path) -> None:
+def test_what_the_title_says(posenc, place):
     mine = own_encoding(place)
     given = posenc("show", "encoding=rope", "encoding.base=500.0", "context_length=32", "model=tiny").out
     assert "T = 32, 8 heads of 32, d = 256, encoding.base=500.0" in given and "initial values" not in given
@@ -74,7 +69,7 @@ def test_what_the_title_says(posenc: Posenc, place: Path) -> None:
     assert posenc("show", *mine, "encoding.strength=2.0").out.startswith("mine\nscore $ _ij\n")
 
 
-def test_a_trained_run_is_read_and_left_as_it_is(place: Path, train: Posenc, posenc: Posenc) -> None:
+def test_a_trained_run_is_read_and_left_as_it_is(place, train, posenc):
     assert train("encoding=learned").code == 0
     (run,) = (path for path in (place / "runs" / "default").iterdir() if path.is_dir())
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}

@@ -1,12 +1,7 @@
 """Key tokens: what the reference calls so, one window at a time, and the file that keeps it."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,16 +10,10 @@ from tiny_model import T
 
 from posenc.core.errors import UserError
 from posenc.evaluation import fixed_target, key_tokens
-from posenc.evaluation.forward_cache import EvalContext, NotApplicableError
-from posenc.evaluation.plans import EvalRequest
-
-SubjectOf = Callable[..., EvalContext]
-AskedOf = Callable[..., EvalRequest]
+from posenc.evaluation.forward_cache import NotApplicableError
 
 
-def test_keys_are_those_that_far_text_makes_clear(
-    subject_of: SubjectOf, asked_of: AskedOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_are_those_that_far_text_makes_clear(subject_of, asked_of, monkeypatch):
     """Against one window at a time; of a model that is not trained, so with other thresholds."""
     subject, asked = subject_of("rope"), asked_of([T, 4 * T], max_targets=120)
     blocks = fixed_target.plan(asked)
@@ -48,9 +37,7 @@ def test_keys_are_those_that_far_text_makes_clear(
 
 
 @pytest.fixture
-def written(
-    tmp_path: Path, subject_of: SubjectOf, asked_of: AskedOf, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Path, dict[str, Any], EvalRequest]:
+def written(tmp_path, subject_of, asked_of, monkeypatch):
     """A run directory with a reference, its only entry, and what was asked."""
     monkeypatch.setattr(key_tokens, "GAIN", 0.0)
     monkeypatch.setattr(key_tokens, "CLEAR", 20.0)
@@ -60,9 +47,7 @@ def written(
     return tmp_path, entry, asked
 
 
-def test_a_reference_is_read_as_it_was_written(
-    written: tuple[Path, dict[str, Any], EvalRequest], subject_of: SubjectOf, asked_of: AskedOf
-) -> None:
+def test_a_reference_is_read_as_it_was_written(written, subject_of, asked_of):
     run, entry, asked = written
     blocks = fixed_target.plan(asked)
     keys = key_tokens.stored_keys(str(run), blocks)
@@ -84,9 +69,7 @@ def test_a_reference_is_read_as_it_was_written(
         ({}, "bpe", "as bpe"),
     ],
 )
-def test_targets_without_a_reference_are_refused(
-    written: tuple[Path, dict[str, Any], EvalRequest], change: dict[str, Any], tokenizer: str, said: str
-) -> None:
+def test_targets_without_a_reference_are_refused(written, change, tokenizer, said):
     run, entry, _ = written
     with pytest.raises(UserError, match=said) as caught:
         of = {key: entry[key] for key in key_tokens.OF} | change
@@ -98,7 +81,7 @@ def test_targets_without_a_reference_are_refused(
     ("text", "said"),
     [(None, "there is no key-tokens.json"), ("[]", "cannot be read"), ('{"entries": 3}', "cannot be read")],
 )
-def test_a_file_that_is_none_is_named(tmp_path: Path, text: str | None, said: str) -> None:
+def test_a_file_that_is_none_is_named(tmp_path, text, said):
     if text is not None:
         (tmp_path / key_tokens.FILE).write_text(text)
     with pytest.raises(UserError, match=said):
@@ -108,14 +91,14 @@ def test_a_file_that_is_none_is_named(tmp_path: Path, text: str | None, said: st
 @pytest.mark.parametrize(
     "keys", ["", "!", "eJwDAAAAAAE=", key_tokens.encoded(np.ones((9999, 64), dtype=bool))]
 )
-def test_damaged_keys_are_refused(written: tuple[Path, dict[str, Any], EvalRequest], keys: str) -> None:
+def test_damaged_keys_are_refused(written, keys):
     run, entry, asked = written
     (run / key_tokens.FILE).write_text(json.dumps({"entries": [{**entry, "keys": keys}]}))
     with pytest.raises(UserError, match="damaged"):
         key_tokens.stored_keys(str(run), fixed_target.plan(asked))
 
 
-def test_the_reference_that_ships_is_of_the_default_settings() -> None:
+def test_the_reference_that_ships_is_of_the_default_settings():
     entries = {entry["max_targets"]: entry for entry in key_tokens.read_reference(None)}
     assert set(entries) == {4000, 8000, 16000, 32000} and key_tokens.SHIPPED.stat().st_size < 200_000
     for entry in entries.values():

@@ -88,9 +88,8 @@ def test_bytes_are_those_of_the_scored_text(
     plan = protocol_module(protocol).plan(asked_of([T, 2 * T], store=store, max_targets=2000))
     expected: dict[int, int] = {}
     assert store.token_bytes is not None
-    count = getattr(plan, "block", None) or plan.span
-    firsts = plan.ends - count if hasattr(plan, "ends") else plan.starts + 1
-    for document, first in zip(plan.documents.tolist(), firsts.tolist(), strict=True):
+    count = plan.block
+    for document, first in zip(plan.documents.tolist(), (plan.ends - count).tolist(), strict=True):
         begin = int(store.splits["test"].starts[document]) + first
         size = int(store.token_bytes[begin : begin + count].astype(int).sum())
         expected[document] = expected.get(document, 0) + size

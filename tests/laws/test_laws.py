@@ -1,9 +1,5 @@
 """Every encoding keeps the laws, alone and with options."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 from subjects import ATTENTION, SETTINGS, named, verdict_of
 
@@ -17,14 +13,14 @@ CHOSEN = [pytest.param(name, marks=pytest.mark.slow if name == "sum" else ()) fo
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("name", CHOSEN)
-def test_holds(name: str, law: str) -> None:
+def test_holds(name, law):
     verdict = verdict_of(name, law)
     assert verdict.status != "fail", verdict
     assert verdict.figure or verdict.reason
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_only_what_is_declared_silences_a_law(name: str) -> None:
+def test_only_what_is_declared_silences_a_law(name):
     """So that no law falls silent by itself."""
     declared = named(name).declared
     silent = {
@@ -38,7 +34,7 @@ def test_only_what_is_declared_silences_a_law(name: str) -> None:
 
 # encoding, parameters, other settings; what no other default test says is not slow
 MLA = {**ATTENTION, "name": "mla", "kv_rank": None, "q_rank": None, "rope_dim": None}
-VARIANTS: list[Any] = [
+VARIANTS = [
     ("learned", {"beyond": "truncate"}, {}),
     ("rope", {}, {"positions": {"name": "randomized", "max": None, "dense": False}}),
     ("rope", {}, {"attention": MLA}),
@@ -55,7 +51,7 @@ VARIANTS: list[Any] = [
 
 
 @pytest.mark.parametrize("name, params, settings", VARIANTS, ids=str)
-def test_hold_of_a_variant(name: str, params: dict[str, Any], settings: dict[str, Any]) -> None:
+def test_hold_of_a_variant(name, params, settings):
     subject = subject_of(
         {**SETTINGS, **settings, "encoding": {**named(name).settings, "name": name, **params}}
     )

@@ -1,28 +1,24 @@
 """A small decoder, the same in float64 a token and a head at a time, and encodings in no catalogue."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from posenc.core.seeds import generator_for
 from posenc.encodings import build_encoding
-from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.base import Encoding
 from posenc.model.decoder import Decoder, ModelShape, initialize
 
 SHAPE = ModelShape("small", d_model=16, n_layers=2, n_heads=2, mlp_ratio=2)
 T, VOCABULARY = 8, 13
 
 
-def encoding(name: str, **params: Any) -> Encoding:
+def encoding(name, **params):
     """With the parameters of its YAML, unless they are given, for a model of SHAPE."""
-    sizes: dict[str, Any] = {"d_model": SHAPE.d_model, "n_heads": SHAPE.n_heads, "head_dim": SHAPE.head_dim}
+    sizes = {"d_model": SHAPE.d_model, "n_heads": SHAPE.n_heads, "head_dim": SHAPE.head_dim}
     return build_encoding(name, **sizes, n_layers=SHAPE.n_layers, train_length=T, **params)
 
 
-def model_of(own: Encoding, *options: Encoding) -> Decoder:
+def model_of(own, *options):
     """With its initial values; parameters of the encoding and its options that start at zero get others."""
     model = Decoder(SHAPE, VOCABULARY, own, options)
     initialize(model, 3)
@@ -37,14 +33,14 @@ class Double(Encoding):
 
     name = paper = formula = acts_on = past_training = "double"
 
-    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
+    def initialize(self, name, parameter, generator):
         nn.init.normal_(parameter, generator=generator)
 
 
 class LayerWindow(Double):
     """A window of 3 keys in layer 0, everything above; forgets that a token sees itself."""
 
-    def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+    def visible(self, q_pos, k_pos, layer):
         r = q_pos[:, None] - k_pos[None, :]
         return ((r < 3) & (r > 0)) | torch.tensor(layer > 0)
 
@@ -52,42 +48,42 @@ class LayerWindow(Double):
 class BothPositions(Double):
     """A learned bias that needs both positions, and vectors before every block."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape):
         super().__init__(shape)
         self.weight = nn.Parameter(torch.empty(shape.n_layers, shape.n_heads))
         self.direction = nn.Parameter(torch.empty(shape.n_layers, shape.d_model))
 
-    def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+    def bias(self, q_pos, k_pos, layer):
         r = q_pos[:, None] - k_pos[None, :]
         psi = (1 + r.clamp_min(0).float()).log() / (2 + q_pos.float()).log()[:, None]
         psi = torch.where(r < 0, 1e4, psi)  # the future may hold anything finite
         return self.weight[layer][:, None, None] * psi
 
-    def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
+    def embed(self, x, pos, layer):
         return x + (pos.float()[:, None] / 8 * self.direction[layer]).to(x.dtype)
 
 
 class Widened(Double):
     """Each number becomes a vector on a circle, so D doubles; the scale stays that of D."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape):
         super().__init__(shape)
         self.frequency = nn.Parameter(torch.empty(shape.head_dim))
 
-    def _turn(self, x: Tensor, pos: Tensor) -> Tensor:
+    def _turn(self, x, pos):
         angle = pos.float()[:, None] / 8 * self.frequency
         return torch.cat((x * angle.cos(), x * angle.sin()), dim=-1).to(x.dtype)
 
-    def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+    def rotate(self, q, k, q_pos, k_pos, layer):
         return self._turn(q, q_pos), self._turn(k, k_pos)
 
 
 class OneKeyHead(Double):
     """All query heads look at the mean key, scaled by the position."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape):
         super().__init__(shape)
         self.gain = nn.Parameter(torch.empty(1))
 
-    def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+    def rotate(self, q, k, q_pos, k_pos, layer):
         return q, k.mean(1, keepdim=True) * (1 + self.gain * k_pos.float()[:, None] / 8).to(k.dtype)

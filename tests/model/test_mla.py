@@ -1,31 +1,22 @@
 """Latent attention: by loops in float64, and settings that are refused."""
 
-from __future__ import annotations
-
 import cmath
 import math
-from collections.abc import Callable
-from typing import Any
 
 import pytest
-import tiny
 import torch
-from torch import Tensor
 
-from posenc.model.decoder import Decoder, ModelShape
+from posenc.model.decoder import ModelShape
 from posenc.model.mla import LatentAttention
 from posenc.running.build import build_model
 
-Posenc = Callable[..., tiny.Result]
 SHAPE = ModelShape("small", d_model=24, n_layers=2, n_heads=3, mlp_ratio=2)
 T, VOCABULARY = 8, 13
 RANKS = {"kv_rank": 10, "q_rank": 14, "rope_dim": 4}
 DRAWN = [0, 1, 5, 6, 30, 31, 90, 127]
 
 
-def model_of(
-    encoding: str = "rope", *, window: int | None = None, scale: str = "none", **ranks: Any
-) -> Decoder:
+def model_of(encoding="rope", *, window=None, scale="none", **ranks):
     """Of the settings that a run has; the norms' weights are drawn, since ones would hide them."""
     rope = {"base": 100.0, "layout": "half", "fraction": 1.0, "drop_low": 0.0}
     settings = {
@@ -45,18 +36,18 @@ def model_of(
     return model.eval()
 
 
-def attention_of(model: Decoder, layer: int = 0) -> LatentAttention:
+def attention_of(model, layer=0):
     found = model.blocks[layer].attention
     assert isinstance(found, LatentAttention)
     return found
 
 
-def inputs(n: int = T) -> Tensor:
+def inputs(n=T):
     """Inputs of a layer, of float32's numbers: (n, d) float64."""
     return torch.randn(n, SHAPE.d_model, generator=torch.Generator().manual_seed(3)).double()
 
 
-def turn(encoding: str, x: Tensor, t: int) -> Tensor:
+def turn(encoding, x, t):
     """RoPE: pairs (k, k + D/2) as complex numbers times e^(i t theta_k), base 100."""
     if encoding == "nope":
         return x
@@ -65,17 +56,15 @@ def turn(encoding: str, x: Tensor, t: int) -> Tensor:
     return torch.tensor([z.real for z in pairs] + [z.imag for z in pairs], dtype=torch.float64)
 
 
-def apart(a: Tensor, b: Tensor) -> float:
+def apart(a, b):
     return (a.double() - b.double()).abs().max().item()
 
 
-def norm(x: Tensor, weight: Tensor) -> Tensor:
+def norm(x, weight):
     return x / (x.square().mean() + torch.finfo(torch.float32).eps).sqrt() * weight.double()
 
 
-def exactly(
-    a: LatentAttention, encoding: str, x: Tensor, pos: list[int], window: int | None, scaled: bool
-) -> Tensor:
+def exactly(a, encoding, x, pos, window, scaled):
     """(T, d): the paper's formulas, a token and a head at a time, in float64."""
     weights = {name: p.detach().double() for name, p in a.named_parameters()}
     w_dkv, w_kr = weights["kv_down.weight"].split((a.kv_rank, a.rope_dim))
@@ -100,15 +89,15 @@ def exactly(
 
 
 @torch.no_grad()
-def output(model: Decoder, x: Tensor, pos: list[int], wanted: int | None = None, layer: int = 0) -> Tensor:
+def output(model, x, pos, wanted=None, layer=0):
     attention, n_targets = attention_of(model, layer), wanted or len(pos)
-    out: Tensor = attention(x.float()[None], torch.tensor(pos), model.effective_encoding, n_targets)
+    out = attention(x.float()[None], torch.tensor(pos), model.effective_encoding, n_targets)
     return out[0]
 
 
 NEAR, FAR = [0, 1, 2, 5, 6, 7, 8, 20], list(range(65529, 65537))
 SMALL = {"kv_rank": 24, "q_rank": 1, "rope_dim": 2}
-CASES: list[tuple[str, list[int], dict[str, Any]]] = [
+CASES = [
     ("rope", DRAWN, {}),
     ("rope", FAR, SMALL),
     ("nope", DRAWN, SMALL),
@@ -118,7 +107,7 @@ CASES: list[tuple[str, list[int], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("encoding, pos, settings", CASES, ids=str)
-def test_explicit_scores(encoding: str, pos: list[int], settings: dict[str, Any]) -> None:
+def test_explicit_scores(encoding, pos, settings):
     model, x = model_of(encoding, **settings), inputs()
     for layer in range(SHAPE.n_layers):
         own = attention_of(model, layer)

@@ -15,10 +15,9 @@ from decoding import (
     OneKeyHead,
     Widened,
 )
-from torch import Tensor
 
 from posenc.encodings import build_encoding
-from posenc.encodings.base import HOOKS, Encoding, Shape
+from posenc.encodings.base import HOOKS, Shape
 from posenc.model import kernels
 from posenc.model.decoder import Decoder, initialize
 
@@ -26,7 +25,7 @@ WINDOW = 11
 POS = torch.tensor([0, 1, 5, 6, 7, 20, 21, 30, 31, 40, 63])
 
 
-def built(which: str | type[Encoding]) -> Decoder:
+def built(which):
     sizes = {"d_model": 16, "n_heads": 2, "head_dim": 8, "n_layers": 2, "train_length": WINDOW}
     own = build_encoding(which, **sizes) if isinstance(which, str) else which(Shape(**sizes))
     model = Decoder(SHAPE, VOCABULARY, own)
@@ -34,15 +33,15 @@ def built(which: str | type[Encoding]) -> Decoder:
     return model
 
 
-def tokens(batch: int = 2) -> Tensor:
+def tokens(batch=2):
     return torch.randint(VOCABULARY, (batch, WINDOW), generator=torch.Generator().manual_seed(4))
 
 
-def norm(x: Tensor) -> Tensor:
+def norm(x):
     return x / (x.square().mean() + torch.finfo(torch.float32).eps).sqrt()
 
 
-def exactly(model: Decoder, tokens: list[int], pos: list[int]) -> Tensor:
+def exactly(model, tokens, pos):
     """Logits (T, V) of BothPositions in float64, a token and a head at a time."""
     model = copy.deepcopy(model).double()
     e, width = model.encoding, SHAPE.head_dim
@@ -65,7 +64,7 @@ def exactly(model: Decoder, tokens: list[int], pos: list[int]) -> Tensor:
 
 
 @torch.no_grad()
-def test_equals_a_loop_over_tokens_in_float64() -> None:
+def test_equals_a_loop_over_tokens_in_float64():
     model, ids = built(BothPositions), tokens()
     for row, text in zip(model(ids, POS), ids.tolist(), strict=True):
         assert (row.double() - exactly(model, text, POS.tolist())).abs().max() < 1e-5
@@ -76,19 +75,17 @@ ENCODINGS = ["shaw", "stick_breaking", "fox", "t5", BothPositions, LayerWindow, 
 
 @pytest.mark.parametrize("which", ENCODINGS)
 @pytest.mark.parametrize("wanted", [3, WINDOW])
-def test_blocks_of_queries_equal_one_block(
-    which: str | type[Encoding], wanted: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_of_queries_equal_one_block(which, wanted, monkeypatch):
     """Numbers and gradients of the last tokens, whose scores are held four queries at a time."""
     model, ids = built(which), tokens()
     whole = model(ids, POS)[:, -wanted:]
     whole.square().sum().backward()
     gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     model.zero_grad()
-    starts: list[int] = []
+    starts = []
     bias = kernels.Masked.bias
 
-    def recording(self: kernels.Masked, start: int, stop: int, seen: int) -> Tensor:
+    def recording(self, start, stop, seen):
         starts.append(start)
         return bias(self, start, stop, seen)
 
@@ -103,9 +100,9 @@ def test_blocks_of_queries_equal_one_block(
 
 
 @torch.no_grad()
-def test_scores_are_scaled_in_float32_under_bf16() -> None:
+def test_scores_are_scaled_in_float32_under_bf16():
     class Watching(Double):
-        def scores(self, s: Tensor, q: Tensor, k: Tensor, *others: object) -> Tensor:
+        def scores(self, s, q, k, *others):
             assert s.dtype == torch.float32 and q.dtype == torch.bfloat16
             # a width of 8 makes the scale no power of two: scaling in bf16 would round once more
             assert torch.equal(s, (q @ k.transpose(-1, -2)).float() * SHAPE.head_dim**-0.5)
@@ -115,8 +112,8 @@ def test_scores_are_scaled_in_float32_under_bf16() -> None:
         built(Watching)(tokens(), POS)
 
 
-def test_a_hook_left_alone_is_never_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    def called(*arguments: object) -> None:
+def test_a_hook_left_alone_is_never_called(monkeypatch):
+    def called(*arguments):
         raise AssertionError("a hook that does nothing was called")
 
     model = built(Double)

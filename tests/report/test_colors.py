@@ -1,7 +1,5 @@
 """Styles of encodings: distinct, stable, told apart without colour."""
 
-from __future__ import annotations
-
 from posenc.core.paths import conf_dir
 from posenc.report import series
 from posenc.report.series import DASHES, MARKERS, VARIANT_DASHES, style_of, styles_of
@@ -10,7 +8,7 @@ CATALOGUE = sorted(path.stem for path in (conf_dir() / "encoding").glob("*.yaml"
 EXTENSIONS = sorted(path.stem for path in (conf_dir() / "extend").glob("*.yaml"))
 
 
-def test_styles_are_distinct_and_those_of_earlier_figures() -> None:
+def test_styles_are_distinct_and_those_of_earlier_figures():
     assert len(set(styles_of(CATALOGUE).values())) == len(CATALOGUE) > 25
     extended = ["rope", *(f"rope+{name}" for name in EXTENSIONS)]
     assert len(set(styles_of(extended).values())) == len(extended)
@@ -18,7 +16,7 @@ def test_styles_are_distinct_and_those_of_earlier_figures() -> None:
     assert style_of("rope base=500000") == series.Style("#2B9DF4", "#7C9AD3", (4, 1.5), "X")
 
 
-def test_a_variant_keeps_the_family_and_an_extension_its_mark() -> None:
+def test_a_variant_keeps_the_family_and_an_extension_its_mark():
     base, yarn, other = style_of("rope"), style_of("rope+yarn"), style_of("alibi+yarn")
     assert (yarn.dash, yarn.marker) == (other.dash, other.marker)
     assert base.color == yarn.color != other.color
@@ -26,7 +24,7 @@ def test_a_variant_keeps_the_family_and_an_extension_its_mark() -> None:
     assert style_of("alibi+rope").dash in DASHES and style_of("alibi+rope+yarn").dash in VARIANT_DASHES
 
 
-def test_rows_that_stand_together_are_told_apart_in_any_order() -> None:
+def test_rows_that_stand_together_are_told_apart_in_any_order():
     bare, clamp, rows = style_of("learned"), "learned (beyond: clamp)", "learned (beyond: untrained)"
     both = styles_of([rows, clamp])
     assert style_of(rows) == both[clamp] == bare != both[rows] and list(both) == [rows, clamp]

@@ -2,8 +2,6 @@
 
 import json
 import math
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,15 +9,12 @@ from fake_runs import DOCUMENTS, T, record, write_run
 
 from posenc.report.writers import render
 from posenc.results import load_runs
-from posenc.results.comparison import CompareRequest, Comparison, compare_runs
-from posenc.results.headroom import Recovered
+from posenc.results.comparison import CompareRequest, compare_runs
 
-LONG: dict[str, Any] = {"facts": {"context_length": 8 * T}, "config": {"context_length": 8 * T}}
+LONG = {"facts": {"context_length": 8 * T}, "config": {"context_length": 8 * T}}
 
 
-def write_pair(
-    root: Path, at_t: float, far: float, long: float, *, seed: int = 0, encoding: str = "rope", **changes: Any
-) -> None:
+def write_pair(root, at_t, far, long, *, seed=0, encoding="rope", **changes):
     """A run trained at T and one trained at 8T; `changes` are of the long-trained one's record."""
     short = [record(T, at_t, wiggle=0.3), record(8 * T, far, wiggle=0.25)]
     write_run(root / "short", encoding, seed=seed, records=short)
@@ -27,11 +22,11 @@ def write_pair(
     write_run(root / "long", encoding, seed=seed, records=[own], **LONG)
 
 
-def found(root: Path, **request: Any) -> list[Comparison]:
+def found(root, **request):
     return compare_runs(load_runs([root]), CompareRequest(**request))
 
 
-def recovered(root: Path, label: str = "rope") -> Recovered | None:
+def recovered(root, label="rope"):
     return {row.label: row for row in found(root)[0].rows}[label].recovered
 
 
@@ -39,9 +34,7 @@ def recovered(root: Path, label: str = "rope") -> Recovered | None:
     ("far", "share", "text"),
     [(1.5, 0.0, "0%"), (1.0, 1.0, "100%"), (1.4, 0.2, "20%"), (1.7, -0.4, "-40%"), (0.9, 1.2, "120%")],
 )
-def test_cropping_recovers_nothing_and_training_long_all(
-    tmp_path: Path, far: float, share: float, text: str
-) -> None:
+def test_cropping_recovers_nothing_and_training_long_all(tmp_path, far, share, text):
     write_pair(tmp_path, 1.5, far, 1.0)
     one = recovered(tmp_path)
     assert one is not None and one.share == pytest.approx(share) and one.note is None
@@ -56,7 +49,7 @@ def test_cropping_recovers_nothing_and_training_long_all(
     assert line.split()[1] == text
 
 
-def test_the_interval_is_a_jackknife_of_the_ratio_over_documents(tmp_path: Path) -> None:
+def test_the_interval_is_a_jackknife_of_the_ratio_over_documents(tmp_path):
     write_pair(tmp_path, 1.5, 1.4, 1.0)
     one = recovered(tmp_path)
     assert one is not None and one.ci95 is not None
@@ -71,7 +64,7 @@ def test_the_interval_is_a_jackknife_of_the_ratio_over_documents(tmp_path: Path)
     assert (one.ci95[1] - one.ci95[0]) / 2 == pytest.approx(2.0226909 * math.sqrt(variance), rel=1e-6)
 
 
-def test_seeds_widen_the_interval_and_the_shares_are_of_their_means(tmp_path: Path) -> None:
+def test_seeds_widen_the_interval_and_the_shares_are_of_their_means(tmp_path):
     for seed, (at_t, far) in enumerate([(1.5, 1.4), (1.6, 1.3), (1.4, 1.5)]):
         write_pair(tmp_path, at_t, far, 1.0, seed=seed)
     one = recovered(tmp_path)
@@ -94,9 +87,7 @@ def test_seeds_widen_the_interval_and_the_shares_are_of_their_means(tmp_path: Pa
         (1.5, 1.0, {"checkpoint_step": 900, "window": 4 * T}, None),  # not measured at its own T
     ],
 )
-def test_without_room_or_reference_there_is_no_share(
-    tmp_path: Path, at_t: float, long: float, changes: dict[str, Any], note: str | None
-) -> None:
+def test_without_room_or_reference_there_is_no_share(tmp_path, at_t, long, changes, note):
     changes = dict(changes)
     window = changes.pop("window", 8 * T)
     write_run(tmp_path / "short", records=[record(T, at_t, wiggle=0.3), record(8 * T, 1.4)])
@@ -107,7 +98,7 @@ def test_without_room_or_reference_there_is_no_share(
     assert (one and one.note) == note and (one is None or one.share is None)
 
 
-def test_the_reference_is_of_the_same_settings_and_not_ranked_beside_the_row(tmp_path: Path) -> None:
+def test_the_reference_is_of_the_same_settings_and_not_ranked_beside_the_row(tmp_path):
     write_pair(tmp_path, 1.5, 1.4, 1.0)
     write_pair(tmp_path, 1.6, 1.3, 1.2, encoding="alibi")
     other = {"facts": {"context_length": 8 * T}, "config": {"context_length": 8 * T, "train": {"lr": 0.1}}}

@@ -1,20 +1,12 @@
 """A run directory from somebody else: it is data, nothing in it is executed."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
-import tiny
 import yaml
 
-Posenc = Callable[..., tiny.Result]
-
 EVIL = "open('executed', 'w').close()"
-CHANGES: list[tuple[dict[str, Any], list[str]]] = [
+CHANGES = [
     ({"encoding": {"name": "../../evil"}}, ["encoding=../../evil"]),
     ({"encoding": {"name": "evil"}, "plugins": ["evil"]}, ["encoding=evil"]),
     ({"encoding": {"_target_": "evil.Evil", "name": "rope"}}, ["encoding._target_"]),
@@ -30,7 +22,7 @@ CHANGES: list[tuple[dict[str, Any], list[str]]] = [
 
 
 @pytest.fixture
-def evil(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def evil(place, monkeypatch):
     """A module that leaves a mark when it is imported, and could be."""
     (place / "evil.py").write_text(EVIL)
     monkeypatch.syspath_prepend(str(place))
@@ -38,9 +30,7 @@ def evil(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("evil")
 @pytest.mark.parametrize(("change", "says"), CHANGES, ids=[str(c)[:50] for c, _ in CHANGES])
-def test_a_hostile_config_is_refused_and_executes_nothing(
-    posenc: Posenc, run_copy: Path, place: Path, change: dict[str, Any], says: list[str]
-) -> None:
+def test_a_hostile_config_is_refused_and_executes_nothing(posenc, run_copy, place, change, says):
     config = yaml.safe_load((run_copy / "config.yaml").read_text())
     (run_copy / "config.yaml").write_text(yaml.safe_dump({**config, **change}))
     before = sorted(p.relative_to(place) for p in place.rglob("*"))
@@ -52,7 +42,7 @@ def test_a_hostile_config_is_refused_and_executes_nothing(
     assert sorted(p.relative_to(place) for p in place.rglob("*") if "__pycache__" not in p.parts) == before
 
 
-def test_the_working_folder_may_be_the_run(trained_once: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_working_folder_may_be_the_run(trained_once, monkeypatch):
     from posenc.running.eval_job import stored_run
 
     (config,) = trained_once.rglob("config.yaml")
