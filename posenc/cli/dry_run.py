@@ -214,7 +214,8 @@ def estimate(job: TrainJob, rates: Rates) -> Estimate:
             problems.append(f"{cell.module.NAME} at {cell.window}: {reason}")
             continue
         tokens = cell.plan.tokens(cell.window) * inputs / cell.window
-        passes[inputs, cell.plan.hash] = _forward(model, rates, inputs, tokens, job.evaluation.batch_tokens)
+        text = getattr(cell.plan, "blocks", cell.plan).hash
+        passes[inputs, text] = _forward(model, rates, inputs, tokens, job.evaluation.batch_tokens)
     number = 2.5 if job.precision == "bf16" else 4.0  # bytes: some stay in float32
     kept = KEPT_A_WIDTH * shape.d_model + KEPT_A_SCORE * shape.n_heads * length
     return Estimate(

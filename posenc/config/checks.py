@@ -14,9 +14,9 @@ import torch
 import yaml
 
 from posenc.core.errors import UserError
-from posenc.core.paths import choice_file, conf_dir
+from posenc.core.paths import choice_file, conf_dir, expanded
 from posenc.data.plant import ALPHABET
-from posenc.evaluation import PROTOCOLS, resolve_length, resolve_lengths
+from posenc.evaluation import PROTOCOLS, key_tokens, resolve_length, resolve_lengths
 from posenc.evaluation.extensions import resolve_extend
 from posenc.evaluation.fixed_target import block_of, check_block
 from posenc.evaluation.plans import RecallGrid
@@ -42,6 +42,8 @@ class EvalPlan:
 
     windows: list[int]  # tokens, ascending
     base_length: int  # tokens: the T that the targets are of
+    block: int  # tokens: fixed targets of a window
+    key_tokens: str | None  # a run directory with a reference
     protocols: list[str]
     split: str
     target_fraction: float
@@ -129,7 +131,7 @@ def check_evaluation(
 ) -> EvalPlan:
     """The `eval` group: lengths, protocols, split and sizes; and the `extend` group of `posenc eval`."""
     for key, value in settings.items():
-        if value is None and key not in ("stride", "base_length"):
+        if value is None and key not in ("stride", "base_length", "key_tokens"):
             raise UserError(f"eval.{key}", "null", "must be given")
     protocols = [one_of("eval.protocols", name, PROTOCOLS) for name in settings["protocols"]]
     if not protocols:
@@ -160,6 +162,8 @@ def check_evaluation(
     return EvalPlan(
         windows=windows,
         base_length=base,
+        block=block,
+        key_tokens=None if (run := settings["key_tokens"]) is None else str(expanded(run).absolute()),
         protocols=list(dict.fromkeys(protocols)),
         split=split,
         target_fraction=fraction,
@@ -171,6 +175,21 @@ def check_evaluation(
         extend=resolve_extend(chosen),
         tune=tune,
     )
+
+
+def check_key_tokens(plan: EvalPlan, fingerprint: str, tokenizer: str) -> None:
+    """Where key tokens are measured, a reference says which. Raises UserError."""
+    if key_tokens.NAME in plan.protocols:
+        key_tokens.check_reference(
+            plan.key_tokens,
+            tokenizer,
+            fingerprint=fingerprint,
+            split=plan.split,
+            base=plan.base_length,
+            block=plan.block,
+            longest=max(plan.windows),
+            max_targets=plan.max_targets,
+        )
 
 
 def _check_recall(settings: dict[str, Any], base_length: int) -> RecallGrid:

@@ -89,6 +89,7 @@ class EvalSettings:
 
     lengths: list[Any] | None = MISSING
     base_length: Any = MISSING
+    key_tokens: str | None = MISSING
     protocols: list[str] | None = MISSING
     split: str | None = MISSING
     target_fraction: float | None = MISSING

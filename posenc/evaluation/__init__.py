@@ -22,6 +22,7 @@ PROTOCOLS = {
     "induction": "induction",
     "far-copy": "far_copy",
     "recall": "recall",
+    "key-tokens": "key_tokens",
 }
 ALLOWED = "positive whole numbers of tokens, or multiples of context_length such as 0.5x, 1x, 8x"
 

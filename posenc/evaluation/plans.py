@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -36,6 +36,7 @@ class EvalRequest:
     stride: int  # sliding
     recall: RecallGrid | None = None
     plant: Mapping[str, Any] | None = None  # what was planted in the text that the model was trained on
+    key_tokens: Callable[[Blocks], np.ndarray | None] | None = None  # which of fixed-target's targets are key
     base_length: int | None = None  # the T whose targets are measured; None: the model's own
 
     @property

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 
 from posenc.config.checks import (
     check_evaluation,
+    check_key_tokens,
     check_model,
     check_name,
     check_positions_reach,
@@ -46,6 +48,7 @@ from posenc.evaluation.evaluate import evaluate, plan_cells, protocol_module
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.foreign import Foreign
 from posenc.evaluation.forward_cache import EvalContext
+from posenc.evaluation.key_tokens import stored_keys
 from posenc.evaluation.plans import EvalRequest
 from posenc.evaluation.tune import candidates, tune
 from posenc.model.decoder import Decoder, ModelShape
@@ -185,6 +188,7 @@ def eval_job(settings: dict[str, Any]) -> Job:
     tokenizer = stored_tokenizer(definition) if definition.is_file() else trained["tokenizer"]
     for split in evaluation.splits:
         facts = inspect(data, tokenizer, split=split, needed_tokens=longest + 1, context_length=None)
+    check_key_tokens(evaluation, facts.fingerprint, tokenizer["name"])
     own_text = facts.fingerprint == checkpoint.state.get("fingerprint")
     if settings["data"] is None and not own_text:
         problem = "its text is not what this run was trained on any more (another fingerprint)"
@@ -373,6 +377,7 @@ def request_of(job: Job, store: TokenStore) -> EvalRequest:
         stride=plan.stride,
         recall=plan.recall,
         base_length=plan.base_length,
+        key_tokens=partial(stored_keys, plan.key_tokens),
         plant=job.data.get("plant"),  # of another corpus none: a model knows the keys of its own
     )
 

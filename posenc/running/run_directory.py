@@ -154,7 +154,8 @@ def run_state(directory: Path, evaluation: dict[str, Any]) -> str:
     if read_status(directory).get("status") == DIVERGED and RETRY not in os.environ:
         return DIVERGED
     measured = (load_run(directory).config or {}).get("eval") or {}
-    measured = {"precision": "auto", "base_length": None, **measured}  # earlier runs do not say them
+    later = {"precision": "auto", "base_length": None, "key_tokens": None}  # earlier runs do not say them
+    measured = {**later, **measured}
     if "recall" not in evaluation["protocols"]:  # nor this
         measured["recall"] = evaluation.get("recall")
     return FINISHED if was_finished(directory) and measured == evaluation else OPEN

@@ -22,6 +22,7 @@ from torch import Tensor
 from posenc.config.checks import (
     between,
     check_evaluation,
+    check_key_tokens,
     check_name,
     check_positions_reach,
     check_runs_dir,
@@ -95,8 +96,9 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
         needed_tokens=longest + 1,
         context_length=length,
     )
+    check_key_tokens(evaluation, facts.fingerprint, settings["tokenizer"]["name"])
     of_train = {"tokens": plan.tokens, "batch_tokens": plan.batch_tokens, "compile": plan.compile}
-    of_eval = {"max_targets": evaluation.max_targets, "batch_tokens": evaluation.batch_tokens}
+    of_eval = {key: getattr(evaluation, key) for key in ("max_targets", "batch_tokens", "key_tokens")}
     resolved = {
         **settings,
         **parts,

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import tiny_model
 import torch
@@ -19,6 +20,11 @@ def store(place, corpus):
 def few_sequences(monkeypatch):
     """The induction probe with four sequences."""
     monkeypatch.setattr(induction, "COUNT", 4)
+
+
+def every_third(blocks):
+    """Call every third target a key token."""
+    return np.arange(len(blocks.ends) * blocks.block).reshape(-1, blocks.block) % 3 == 0
 
 
 @pytest.fixture
@@ -45,7 +51,7 @@ def asked_of(store):
     def make(windows, **changes):
         plant = {"share": 0.5, "pairs": 2, "cue": 1, "weight": 1.0}
         usual = {"store": store, "max_targets": 300, "plant": plant, "recall": RecallGrid([4], [1], 4)}
-        return ask(**{"windows": windows, **usual, **changes})
+        return ask(**{"windows": windows, "key_tokens": every_third, **usual, **changes})
 
     return make
 

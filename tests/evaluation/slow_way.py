@@ -9,7 +9,16 @@ import math
 
 import torch
 
-from posenc.evaluation import far_copy, fixed_target, induction, nonoverlapping, positions, recall, sliding
+from posenc.evaluation import (
+    far_copy,
+    fixed_target,
+    induction,
+    key_tokens,
+    nonoverlapping,
+    positions,
+    recall,
+    sliding,
+)
 
 
 @torch.no_grad()
@@ -31,6 +40,12 @@ def in_blocks(subject, plan, window):
     for document, end in zip(plan.documents.tolist(), plan.ends.tolist(), strict=True):
         for place in range(end - plan.block, end):
             yield document, text_of(subject, document), end - 1 - window, place, window
+
+
+def in_keys(subject, plan, window):
+    """Those targets of the blocks that are key tokens."""
+    every = zip(in_blocks(subject, plan.blocks, window), plan.keys.ravel().tolist(), strict=True)
+    yield from (target for target, key in every if key)
 
 
 def in_spans(
@@ -84,6 +99,7 @@ def recalled(subject, plan, window):
 WAYS = {
     fixed_target: in_blocks,
     far_copy: in_blocks,
+    key_tokens: in_keys,
     sliding: in_spans(slid),
     nonoverlapping: in_spans(cut),
     positions: in_spans(lambda plan, window, start, place: (start, window)),

@@ -10,7 +10,15 @@ from tiny_model import T
 from token_stores import ask, store_of
 
 from posenc.core.seeds import generator_for
-from posenc.evaluation import far_copy, fixed_target, induction, nonoverlapping, positions, sliding
+from posenc.evaluation import (
+    far_copy,
+    fixed_target,
+    induction,
+    key_tokens,
+    nonoverlapping,
+    positions,
+    sliding,
+)
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.forward_cache import DRAWS, window_losses
 from posenc.evaluation.plans import windows_of
@@ -28,6 +36,7 @@ CASES = [
     (positions, {"max_targets": 96}),
     (induction, {}),
     (far_copy, {"max_targets": 80 * 12}),
+    (key_tokens, {"max_targets": 48}),
 ]
 NAMES = [f"{module.NAME}-{changes.get('stride', len(changes))}" for module, changes in CASES]
 

@@ -72,7 +72,7 @@ def test_truncate_is_the_crop_line_exactly(subject_of: SubjectOf, measured: Meas
     assert records["positions", 8 * T]["note"] == other["note"]
 
 
-@pytest.mark.parametrize("protocol", sorted(set(PROTOCOLS) - {"induction", "recall"}))
+@pytest.mark.parametrize("protocol", sorted(set(PROTOCOLS) - {"induction", "recall", "key-tokens"}))
 def test_bytes_are_those_of_the_scored_text(
     subject_of: SubjectOf, measured: Measured, asked_of: AskedOf, place: Path, protocol: str
 ) -> None:
