@@ -126,8 +126,8 @@ def _run_table(comparison: Comparison, row: Row, plain: Row | None) -> Table:
     lines = {
         "loss": [_loss(cell, metric) for cell in cells],
         "change": ["-" if _is_base(row, cell) else _signed(cell.change, metric) for cell in cells],
-        "95% CI": [_half(cell.change_ci95, metric) for cell in cells],
-        "sd of seeds": [_half(_ends(cell.change_spread), metric) for cell in cells],
+        "95% CI": [_around(metric, None, cell.change_ci95) for cell in cells],
+        "sd of seeds": [_around(metric, cell.change_spread) for cell in cells],
         "verdict": [short_verdict(cell.verdict or "") for cell in cells],
     }
     if plain is not None and any(plain.cells[i].change for i in shown):
@@ -243,18 +243,17 @@ def _recall_note(comparison: Comparison) -> str:
 
 
 def _cell_text(comparison: Comparison, row: Row, i: int, spread: bool) -> CellText:
-    h, cell = comparison.header, row.cells[i]
-    metric, mark = h["metric"], _mark(cell)
-    if h["baseline"] is not None and cell.versus_baseline is not None:
-        half = _half(cell.versus_baseline.ci95, metric) if spread else ""
-        return CellText(printed_change(cell.versus_baseline.difference, metric) + half, mark)
-    if cell.mean is None or h["baseline"] is not None or comparison.columns[i].multiple == 1:
-        half = _half(_ends(cell.spread), metric) if spread and cell.mean is not None else ""
-        return CellText(_loss(cell, metric) + half, mark)
-    if cell.change is None:
-        return CellText(f"({_loss(cell, metric)})", mark)
-    half = _half(_ends(cell.change_spread) or cell.change_ci95, metric) if spread else ""
-    return CellText(_signed(cell.change, metric) + half, mark)
+    baseline, metric = comparison.header["baseline"], comparison.header["metric"]
+    cell, half = row.cells[i], ""
+    if baseline is not None and (versus := cell.versus_baseline) is not None:
+        text, half = printed_change(versus.difference, metric), _around(metric, None, versus.ci95)
+    elif cell.mean is None or baseline is not None or comparison.columns[i].multiple == 1:
+        text, half = _loss(cell, metric), _around(metric, cell.spread)
+    elif cell.change is None:
+        text = f"({_loss(cell, metric)})"
+    else:
+        text, half = _signed(cell.change, metric), _around(metric, cell.change_spread, cell.change_ci95)
+    return CellText(text + half if spread else text, _mark(cell))
 
 
 def _last_text(comparison: Comparison, row: Row, i: int, weak: bool) -> str:
@@ -349,10 +348,10 @@ def full_report_of(comparison: Comparison, runs: Sequence[Run] = ()) -> Report:
     compared = f"minus {h['baseline']}" if h["baseline"] else "above the best"
 
     def loss(row: Row, cell: Cell) -> CellText:
-        return CellText(_loss(cell, metric) + _half(_ends(cell.spread), metric), _mark(cell))
+        return CellText(_loss(cell, metric) + _around(metric, cell.spread), _mark(cell))
 
     def change(row: Row, cell: Cell) -> CellText:
-        half = _half(_ends(cell.change_spread) or cell.change_ci95, metric)
+        half = _around(metric, cell.change_spread, cell.change_ci95)
         return CellText("-" if _is_base(row, cell) else _signed(cell.change, metric) + half)
 
     def verdict(row: Row, cell: Cell) -> CellText:
@@ -414,7 +413,7 @@ def _side_table(comparison: Comparison) -> Table:
         columns[f"{probe.name} {length(probe.multiple)}"] = [_loss(cell, "nats") for cell in cells]
     found = [row.recovered for row in comparison.rows]
     columns[f"room, nats/{token_of(comparison.header)}"] = [
-        "" if one is None else f"{printed_change(one.room, 'nats')}{_half(one.room_ci95, 'nats')}"
+        "" if one is None else f"{printed_change(one.room, 'nats')}{_around('nats', None, one.room_ci95)}"
         for one in found
     ]
     columns["recovered"] = [
@@ -441,11 +440,9 @@ def cell_lines(cell: Cell, metric: str) -> list[str]:
     """Return loss, change and verdict of a cell, each ± its spread, or why there is no number."""
     if cell.mean is None:
         return [_loss(cell, metric)]
-    lines = [_loss(cell, metric) + _half(_ends(cell.spread), metric)]
+    lines = [_loss(cell, metric) + _around(metric, cell.spread)]
     if cell.change is not None and (cell.multiple != 1 or cell.change != 0):
-        lines.append(
-            _signed(cell.change, metric) + _half(_ends(cell.change_spread) or cell.change_ci95, metric)
-        )
+        lines.append(_signed(cell.change, metric) + _around(metric, cell.change_spread, cell.change_ci95))
     return lines + ([short_verdict(cell.verdict)] if cell.verdict else [])
 
 
@@ -469,9 +466,7 @@ def _signed(value: float | None, metric: str) -> str:
     return "" if value is None else printed_change(value, metric)
 
 
-def _half(interval: Sequence[float] | None, metric: str) -> str:
-    return "" if interval is None else f"±{printed((interval[1] - interval[0]) / 2, metric)}"
-
-
-def _ends(spread: float | None) -> list[float] | None:
-    return None if spread is None else [-spread, spread]
+def _around(metric: str, spread: float | None, interval: Sequence[float] | None = None) -> str:
+    """Return ± the spread over seeds, else half the interval; nothing without either."""
+    half = (interval[1] - interval[0]) / 2 if spread is None and interval else spread
+    return "" if half is None else f"±{printed(half, metric)}"

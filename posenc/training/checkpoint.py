@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from safetensors.torch import save as serialize
 
@@ -194,9 +194,12 @@ def problem_of(path: Path) -> str | None:
 
 
 def check_weights(path: Path, model: Decoder) -> None:
-    """Raise RunError if verified weights do not have the model's shapes; it may be on the meta device."""
-    with safe_open(path / "model.safetensors", framework="pt") as file:
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    """Raise RunError if a checkpoint's weights are not of the model's shapes; it may be on the meta device."""
+    try:
+        with safe_open(path / "model.safetensors", framework="pt") as file:
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise RunError(f"{path}/model.safetensors: {error}") from error
     own = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     if odd := [name for name in sorted(shapes.keys() | own.keys()) if shapes.get(name) != own.get(name)]:
         raise RunError(f"{path} does not fit this model: {', '.join(odd[:3])}")
