@@ -36,7 +36,7 @@ from posenc.encodings.options import Offset, Randomized, Window
 from posenc.model import flex, kernels
 from posenc.model.decoder import Decoder, ModelShape, initialize
 from posenc.training.device import autocast
-from posenc.training.loop import NextTokenLoss, gradients, update
+from posenc.training.loop import Batch, NextTokenLoss, update
 from posenc.training.optimizer import Optimization, build_optimizer
 
 MODELS = {
@@ -141,7 +141,7 @@ def outcome(decoder: Decoder, tokens: Tensor, precision: str) -> dict[str, Tenso
     length = tokens.shape[1]
     pos = decoder.train().positions(length, generator_for(0, "check"))
     decoder.zero_grad(set_to_none=True)
-    gradients(NextTokenLoss(decoder), tokens, tokens, pos, precision=precision, grad_clip=1e9)
+    Batch(NextTokenLoss(decoder), tokens, tokens, pos, precision, 1e9).gradients()
     made = {f"d {name}": p.grad.clone() for name, p in decoder.named_parameters() if p.grad is not None}
     pos = decoder.eval().positions(length, generator_for(0, "check"))
     with torch.no_grad(), autocast(precision, tokens.device):
@@ -165,7 +165,7 @@ def training(decoder: Decoder, device: torch.device) -> Call:
 
     def step() -> None:
         pos = decoder.train().positions(LENGTH, generator_for(0, "times"))
-        gradients(loss_of, tokens, tokens, pos, precision="bf16", grad_clip=1.0)
+        Batch(loss_of, tokens, tokens, pos, "bf16", 1.0).gradients()
         update(optimizer, 1e-4)
 
     return step

@@ -15,7 +15,7 @@ from typing import Any
 from posenc.cli.catalogue import PLACES, entry, yaml_text
 from posenc.encodings import list_encodings, options
 from posenc.encodings.options import POSITIONS, SCALES, Window
-from posenc.evaluation.extensions import default_knobs, extension_class, list_extensions
+from posenc.evaluation.extensions import default_knobs, extensions
 from posenc.laws import statement
 from posenc.model import mla
 
@@ -78,7 +78,7 @@ def section(one: dict[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
-def extensions() -> list[str]:
+def extension_lines() -> list[str]:
     """What can be done to a trained model: `posenc eval run=... extend=NAME`."""
     lines = [
         "## Test-time extensions",
@@ -89,8 +89,8 @@ def extensions() -> list[str]:
         "| extension | what it does | applies to | settings | paper |",
         "|---|---|---|---|---|",
     ]
-    for name in list_extensions():
-        cls = extension_class(name)
+    for name in extensions():
+        cls = extensions()[name]
         knobs = ", ".join(f"`extend.{k}={yaml_text(v)}`" for k, v in default_knobs(name).items())
         row = (f"`{name}`", cls.formula, cls.applies, knobs or "none", cls.paper)
         lines.append("| " + " | ".join(cell(part) for part in row) + " |")
@@ -137,7 +137,7 @@ def page() -> str:
         for one in ordered:
             if one["acts_on"] == place:
                 lines += section(one)
-    return "\n".join([*lines, *extensions(), *wrong_snippets()]) + "\n"
+    return "\n".join([*lines, *extension_lines(), *wrong_snippets()]) + "\n"
 
 
 def document(module: ModuleType) -> str:

@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "schema.md"
 RESULTS = ["RunFacts", "Record", "PerDocument", "Curve", "Recall"]
 COMPARISON = ["comparison.Comparison", "cells.Column", "cells.Row", "cells.Cell"]
-COMPARISON += ["ranking.Versus", "cells.EffectiveContext", "cells.UsesContext", "cells.CurveSummary"]
-COMPARISON += ["cells.ProbeColumn"]
+COMPARISON += ["ranking.Versus", "cells.EffectiveContext", "cells.CurveSummary"]
+COMPARISON += ["cells.ProbeColumn", "headroom.Recovered"]
 COMPARISON += ["recall.RecallColumns", "recall.RowRecall", "recall.RecallCell", "recall.Horizon"]
 HEADER = """# The JSON that posenc writes
 

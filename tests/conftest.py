@@ -1,21 +1,14 @@
 """What the parts share: a tiny corpus, posenc called in this process, and one trained run to read."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny
-
-Posenc = Callable[..., tiny.Result]
 
 for _name in list(os.environ):  # what a machine sets (HF_HUB_OFFLINE=1, a W&B key) must not change a test
     if _name.startswith(("HF_", "WANDB_", "POSENC_", "HYDRA_", "TRACKIO_")):
@@ -31,26 +24,26 @@ SET_APART = ("slow", "faults", "cluster")  # `pytest -m extended` runs all of th
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     for item in items:
         if any(item.get_closest_marker(name) for name in SET_APART):
             item.add_marker("extended")
 
 
 @pytest.fixture(scope="session")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def corpus(tmp_path_factory):
     """A folder of 60 documents; never changed."""
     return tiny.write_corpus(tmp_path_factory.mktemp("corpus") / "texts")
 
 
 @pytest.fixture(scope="session")
-def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shared_cache(tmp_path_factory):
     """A token cache for the whole session, so that the tiny corpus is tokenised once."""
     return tmp_path_factory.mktemp("posenc-cache")
 
 
 @pytest.fixture
-def place(tmp_path: Path, shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path, shared_cache, monkeypatch):
     """An empty working folder, with the shared cache and one thread for processes and for this one."""
     import torch
 
@@ -70,7 +63,7 @@ def place(tmp_path: Path, shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def store(place: Path, corpus: Path) -> Any:
+def store(place, corpus):
     """The tiny corpus as bytes."""
     import tiny_model
 
@@ -78,7 +71,7 @@ def store(place: Path, corpus: Path) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def no_log_handler_is_left() -> Iterator[None]:
+def no_log_handler_is_left():
     """A handler that Hydra sets up in a test would write to a closed stream in those that follow."""
     root = logging.getLogger()
     before = root.handlers[:]
@@ -89,7 +82,7 @@ def no_log_handler_is_left() -> Iterator[None]:
 
 
 @contextmanager
-def as_a_new_process(arguments: list[str]) -> Iterator[None]:
+def as_a_new_process(arguments):
     """What a fresh process has and a second call in one process would not; put back afterwards."""
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.hydra_config import HydraConfig
@@ -117,11 +110,11 @@ def as_a_new_process(arguments: list[str]) -> Iterator[None]:
 
 
 @pytest.fixture
-def posenc(place: Path, capsys: pytest.CaptureFixture[str]) -> Posenc:
+def posenc(place, capsys):
     """`posenc("train", ...)`: the console script's function in this process, with what it printed."""
     from posenc import cli
 
-    def call(*arguments: str) -> tiny.Result:
+    def call(*arguments):
         capsys.readouterr()
         with as_a_new_process(list(arguments)):
             try:
@@ -135,13 +128,13 @@ def posenc(place: Path, capsys: pytest.CaptureFixture[str]) -> Posenc:
 
 
 @pytest.fixture
-def train(posenc: Posenc, corpus: Path) -> Posenc:
+def train(posenc, corpus):
     """`posenc train` at the tiny size: `train("encoding=rope", ...)`."""
     return lambda *overrides: posenc("train", *tiny.TINY, f"data.paths={corpus}", *overrides)
 
 
 @pytest.fixture(scope="session")
-def trained_once(tmp_path_factory: pytest.TempPathFactory, corpus: Path, shared_cache: Path) -> Path:
+def trained_once(tmp_path_factory, corpus, shared_cache):
     """The `runs` folder of one finished run (rope, seed 0), trained once a session. Read it, copy it."""
     folder = tmp_path_factory.mktemp("trained")
     arguments = ["train", *tiny.TINY, f"data.paths={corpus}", "encoding=rope"]
@@ -153,7 +146,7 @@ def trained_once(tmp_path_factory: pytest.TempPathFactory, corpus: Path, shared_
 
 
 @pytest.fixture
-def run_copy(trained_once: Path, place: Path) -> Path:
+def run_copy(trained_once, place):
     """A run directory of one's own: a copy of the trained one, at the same place below `place`."""
     shutil.copytree(trained_once, place / "runs")
     return next((place / "runs" / "default").iterdir())

@@ -1,19 +1,15 @@
 """Run directories as posenc writes them, with losses that are known by hand."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import yaml
 
 from posenc.core.atomic_files import write_json_atomic
 from posenc.results import load_runs
-from posenc.results.comparison import CompareRequest, Comparison, Row, compare_runs
-from posenc.results.schema import Curve, Recall, Record, make_record
+from posenc.results.comparison import CompareRequest, compare_runs
+from posenc.results.schema import make_record
 from posenc.results.store import assemble_results, write_record
 
 T = 64
@@ -21,7 +17,7 @@ MULTIPLES = (0.5, 1, 2, 4, 8)
 DOCUMENTS = 40
 
 
-def record(window: int, loss: float, **changes: Any) -> Record:
+def record(window, loss, **changes):
     """Every document has 10 targets of one byte; document d loses `loss` + a wiggle that sums to 0."""
     note = changes.get("note")
     count = changes.pop("count", DOCUMENTS)
@@ -32,7 +28,7 @@ def record(window: int, loss: float, **changes: Any) -> Record:
         "targets": [10] * count,
         "bytes": [10] * count,
     }
-    facts: dict[str, Any] = {
+    facts = {
         "protocol": "fixed-target",
         "train_length": T,
         "checkpoint_step": 800,
@@ -48,9 +44,7 @@ def record(window: int, loss: float, **changes: Any) -> Record:
 EDGES = [1, 9, 17, 33, 49, 65, 97, 129, 257, 513]  # bins end at 1/8, 1/4, 1/2, 3/4, 1, 1.5, 2, 4 and 8 T
 
 
-def curve(
-    shift: float = 0.0, slope: float | None = 1e-3, breaks_at: int | None = 97, flat: bool = False
-) -> Curve:
+def curve(shift=0.0, slope=1e-3, breaks_at=97, flat=False):
     """Bin i has a loss of 1 + i / 10 + shift (1 + shift if `flat`), over a level of 1.2."""
     nats = [1 + (0 if flat else i / 10) + shift for i in range(len(EDGES) - 1)]
     return {
@@ -66,12 +60,12 @@ def curve(
     }
 
 
-def positions(**changes: Any) -> Record:
+def positions(**changes):
     """The record of a curve over positions."""
     return record(8 * T, 1.5, protocol="positions", curve=curve(**changes))
 
 
-def recall_records(found: dict[int, int], windows: int = 100) -> list[Record]:
+def recall_records(found, windows=100):
     """Records of windows T/2 to 8T: `found` has the values found of 100 by distance in tokens.
 
     Four pairs as in training; at half of T also one and 16, of which 50 and 10 are found.
@@ -81,7 +75,7 @@ def recall_records(found: dict[int, int], windows: int = 100) -> list[Record]:
         lines = [(distance, 4, count) for distance, count in found.items() if distance < window]
         lines += [(T // 2, 1, 50), (T // 2, 16, 10)] if window >= T else [(8, 1, 50)]
         distance, pairs, correct = map(list, zip(*lines, strict=True))
-        recall: Recall = {
+        recall = {
             "distance": distance,
             "pairs": pairs,
             "windows": [windows] * len(lines),
@@ -95,26 +89,26 @@ def recall_records(found: dict[int, int], windows: int = 100) -> list[Record]:
 
 
 def write_run(
-    root: Path,
-    encoding: str = "rope",
+    root,
+    encoding="rope",
     *,
-    seed: int = 0,
-    losses: dict[float, float] | None = None,
-    records: list[Record] | None = None,
-    params: dict[str, Any] | None = None,
-    status: str = "finished",
-    reason: str | None = None,
-    name: str | None = None,
-    facts: dict[str, Any] | None = None,
-    config: dict[str, Any] | None = None,
-    results: bool = True,
-) -> Path:
+    seed=0,
+    losses=None,
+    records=None,
+    params=None,
+    status="finished",
+    reason=None,
+    name=None,
+    facts=None,
+    config=None,
+    results=True,
+):
     """A run directory under `root`; `losses` by multiple of T, `facts` and `config` changed as given."""
     digest = hashlib.sha256(repr((params, facts, config)).encode()).hexdigest()[:8]
     run = root / (name or f"{encoding}-nano-T64-s{seed}-{digest}")
     run.mkdir(parents=True)
     described = {"name": encoding, **(params or {})}
-    tree: dict[str, Any] = {"encoding": described, "seed": seed, "context_length": T, "device": "cpu"}
+    tree = {"encoding": described, "seed": seed, "context_length": T, "device": "cpu"}
     tree |= {"train": {"tokens": 3_276_800, "lr": 0.003, "compile": False}, "model": {"name": "nano"}}
     tree |= config or {}
     (run / "config.yaml").write_text(yaml.safe_dump(tree))
@@ -126,7 +120,7 @@ def write_run(
     losses = losses if losses is not None else dict.fromkeys(MULTIPLES, 1.3)
     for one in records if records is not None else [record(int(m * T), loss) for m, loss in losses.items()]:
         write_record(run, one)
-    run_facts: dict[str, Any] = {
+    run_facts = {
         "name": run.name,
         "encoding": described,
         "model": {"name": "nano", "n_layers": 4},
@@ -138,27 +132,21 @@ def write_run(
         "steps": 800,
         "seed": seed,
     }
-    assemble_results(run, {**run_facts, **(facts or {})})  # type: ignore[typeddict-item]
+    assemble_results(run, {**run_facts, **(facts or {})})
     return run
 
 
-def edit_json(path: Path, **changes: Any) -> None:
+def edit_json(path, **changes):
     """Change top-level keys of a JSON file, as somebody with an editor would."""
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-def compared(
-    root: Path,
-    metric: Any = "nats",
-    allow_mixed: bool = False,
-    protocol: str = "fixed-target",
-    **request: Any,
-) -> Comparison:
+def compared(root, metric="nats", allow_mixed=False, protocol="fixed-target", **request):
     """Return the first table of all runs below `root`; `request` are fields of CompareRequest."""
     asked = CompareRequest(protocol, metric, allow_mixed=allow_mixed, **request)
     return compare_runs(load_runs([root]), asked)[0]
 
 
-def rows_of(comparison: Comparison) -> dict[str, Row]:
+def rows_of(comparison):
     """Return the rows by their labels, in order."""
     return {row.label: row for row in comparison.rows}

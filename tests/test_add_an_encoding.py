@@ -1,13 +1,9 @@
 """docs/add-an-encoding.md (in a clone, a package, loose) and add-an-extension.md, done literally."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
-from pathlib import Path
 
-import pytest
 import tiny
 
 TEXT = (tiny.ROOT / "docs" / "add-an-encoding.md").read_text(encoding="utf-8")
@@ -20,25 +16,25 @@ PAGE = (tiny.ROOT / "docs" / "add-an-extension.md").read_text(encoding="utf-8")
 EXTENSION = dict(re.findall(r"```(\w+)\n(.*?)```", PAGE, re.S))
 
 
-def write(path: Path, text: str) -> None:
+def write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 
 
-def copied(clone: Path) -> Path:
+def copied(clone):
     for tree in ("posenc", "conf"):
         shutil.copytree(tiny.ROOT / tree, clone / tree, ignore=shutil.ignore_patterns("__pycache__"))
     return clone
 
 
-def in_a_clone(place: Path) -> dict[str, str]:
+def in_a_clone(place):
     copied(place / "clone")
     write(place / "clone" / "posenc" / "encodings" / f"{NAME}.py", CODE)
     write(place / "clone" / "conf" / "encoding" / f"{NAME}.yaml", YAML)
     return {"PYTHONPATH": str(place / "clone")}
 
 
-def in_a_package(place: Path) -> dict[str, str]:
+def in_a_package(place):
     """What `pip install` leaves behind, without an installer: the package and its entry points."""
     site = place / "site"
     write(site / "my_encodings" / "__init__.py", "")
@@ -53,56 +49,24 @@ def in_a_package(place: Path) -> dict[str, str]:
     return {"PYTHONPATH": f"{site}:{tiny.ROOT}"}
 
 
-def loose(place: Path) -> dict[str, str]:
+def loose(place):
     write(place / f"{NAME}.py", CODE)
     write(place / "conf" / "encoding" / f"{NAME}.yaml", YAML)
     return {}
 
 
 PLUGIN = [f"plugins=[{NAME}]"]
-WAYS = {
-    "clone": (in_a_clone, [], []),
-    "package": (in_a_package, [], []),
-    "loose": (loose, PLUGIN, ["--config-dir", "conf"]),
-}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
-def test_trains_is_checked_compared_and_measured_again(way: str, place: Path, corpus: Path) -> None:
-    make, plugins, config_dir = WAYS[way]
-    env = make(place)
-    chosen = [*plugins, *config_dir, f"encoding={NAME}"]
-
-    def posenc(*arguments: str) -> tiny.Result:
-        return tiny.spawn(*arguments, cwd=place, **env)
-
-    checked = posenc("check", *chosen)
-    assert checked.code == 0, checked
-    shown = posenc("show", *chosen, "--out", "picture.png")
-    assert shown.code == 0 and (place / "picture.png").read_bytes().startswith(b"\x89PNG"), shown
-    catalogue = posenc("encodings", NAME, *(["--plugin", NAME] if way == "loose" else []))
-    assert catalogue.code == 0 and "softplus(w_h) log(1 + i - j)" in catalogue.out, catalogue
-
-    trained = posenc("train", *chosen, *tiny.TINY, f"data.paths={corpus}")
-    assert trained.code == 0 and NAME in trained.out, trained
-    (run,) = (place / "runs" / "default").iterdir()
-    wrong = posenc("train", *chosen, *tiny.TINY, f"data.paths={corpus}", "encoding.start=-1")
-    assert wrong.code == 2 and "start=-1" in wrong.err, wrong
-    compared = posenc("compare")
-    assert compared.code == 0 and NAME in compared.out, compared
-    again = posenc("eval", f"run={run}", *plugins, "eval.lengths=[1x,3x]")
-    assert again.code == 0 and "3x" in again.out, again
-    versions = json.loads((run / "results.json").read_text())["run"]["versions"]
-    origin = {"package": "my-encodings 0.1.0", "loose": f"module {NAME}"}.get(way)
-    assert versions.get(f"encoding {NAME}") == origin
-
-
-def test_a_run_names_its_module_and_never_imports_it(place: Path, corpus: Path) -> None:
+def test_a_run_names_its_module_and_never_imports_it(place, corpus):
+    """What else the page says of the three ways, test_docs_commands runs."""
     loose(place)
     command = [*PLUGIN, "--config-dir", "conf", f"encoding={NAME}", *tiny.TINY, f"data.paths={corpus}"]
     assert tiny.spawn("train", *command, cwd=place).code == 0
     (run,) = (place / "runs" / "default").iterdir()
+    write(place / f"{NAME}.py", CODE + "\nCHANGED = True\n")
+    old = tiny.spawn("eval", f"run={run}", *PLUGIN, cwd=place)
+    assert old.code == 2 and "trained by other code" in old.err, old
     write(place / f"{NAME}.py", CODE + "\nraise SystemExit('imported')\n")
     refused = tiny.spawn("eval", f"run={run}", cwd=place)
     assert refused.code == 2 and "imported" not in refused.err
@@ -110,7 +74,7 @@ def test_a_run_names_its_module_and_never_imports_it(place: Path, corpus: Path) 
     assert tiny.spawn("compare", cwd=place).code == 0
 
 
-def test_the_hooks_of_the_page_are_those_of_the_seam() -> None:
+def test_the_hooks_of_the_page_are_those_of_the_seam():
     from posenc.encodings.base import HOOKS
 
     table = re.search(r"\| hook \| for \|.*?\n\n|\| hook \| for \|.*?(?=\n- )", TEXT, re.S)
@@ -119,7 +83,7 @@ def test_the_hooks_of_the_page_are_those_of_the_seam() -> None:
     assert [name.strip("`") for name in named] == list(HOOKS)
 
 
-def test_two_files_make_an_extension(run_copy: Path, place: Path, tmp_path: Path) -> None:
+def test_two_files_make_an_extension(run_copy, place, tmp_path):
     tree = copied(tmp_path / "tree")
     (tree / "posenc" / "evaluation" / "extensions" / "coarse.py").write_text(EXTENSION["python"])
     (tree / "conf" / "extend" / "coarse.yaml").write_text(EXTENSION["yaml"])

@@ -11,16 +11,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny
 from test_add_an_encoding import in_a_clone, in_a_package, loose
 
-Posenc = Callable[..., tiny.Result]
 PAGES = [tiny.ROOT / "README.md", *sorted((tiny.ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"(?:<!--(?P<mark>(?:(?!-->).)*)-->\n)?^```(?:sh|text)\n(?P<body>.*?)^```", re.S | re.M)
 # Added to whatever trains or measures: seconds instead of minutes.
@@ -48,11 +45,11 @@ class Command:
     text: str
     reason: str | None  # why it is not run
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.page}:{self.line}:{self.text[:60]}"
 
 
-def commands(page: Path) -> Iterator[Command]:
+def commands(page):
     text, count = page.read_text(encoding="utf-8"), 0
     for found in BLOCK.finditer(text):
         mark = (found["mark"] or "").strip()
@@ -64,12 +61,12 @@ def commands(page: Path) -> Iterator[Command]:
         count += bool(lines)
 
 
-def is_command(line: str) -> bool:
+def is_command(line):
     """A call of posenc; the README's two lines of set-up are run by .ci/run."""
     return bool(re.match(r"posenc (--)?[a-z]", line))
 
 
-def without_explanation(line: str) -> str:
+def without_explanation(line):
     """The command without what stands after it: `# ...`, or text after two blanks and more."""
     return re.split(r"\s+# |\s{2,}", line.rstrip())[0]
 
@@ -79,14 +76,12 @@ RUN = [command for command in EVERY if command.reason is None]
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folders(tmp_path_factory):
     return tmp_path_factory.mktemp("docs")
 
 
 @pytest.fixture
-def place(
-    command: Command, folders: Path, shared_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Path, dict[str, str] | None]:
+def place(command, folders, shared_cache, monkeypatch):
     """The folder of the command's page, and the environment of what the page has its reader write, if any.
 
     What one command left is there for the next.
@@ -111,10 +106,10 @@ def place(
     return folder, env
 
 
-def filled_in(text: str) -> str:
+def filled_in(text):
     """A run that the page abbreviates, `run=runs/default/rope-...`, as one that is there; fewer jobs."""
 
-    def run(found: re.Match[str]) -> str:
+    def run(found):
         pattern = f"{found[1]}*" if found[1] else "runs/default/rope-*"
         there = sorted(path for path in Path().glob(pattern) if (path / "results.json").is_file())
         assert there, f"no run {pattern}"
@@ -125,7 +120,7 @@ def filled_in(text: str) -> str:
     return re.sub(r"run=([\w/.-]*?)\.\.\.", run, text)
 
 
-def what_makes_it_small(words: list[str]) -> tuple[str, ...]:
+def what_makes_it_small(words):
     if words[1] == "bench":
         return SMALL_BENCH
     if ONLY_ASKS & set(words) or words[1] not in ("train", "eval"):
@@ -135,7 +130,7 @@ def what_makes_it_small(words: list[str]) -> tuple[str, ...]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", RUN, ids=str)
-def test_it_runs(command: Command, place: tuple[Path, dict[str, str] | None], posenc: Posenc) -> None:
+def test_it_runs(command, place, posenc):
     text, (folder, env) = filled_in(command.text), place
     small = what_makes_it_small(text.split())
     if "$(" in text:  # the reader's shell has a part in it
@@ -152,7 +147,7 @@ def test_it_runs(command: Command, place: tuple[Path, dict[str, str] | None], po
     assert result.out.strip() or result.err.strip()
 
 
-def test_there_are_commands_and_every_one_left_out_has_a_reason() -> None:
+def test_there_are_commands_and_every_one_left_out_has_a_reason():
     left_out = [command for command in EVERY if command.reason is not None]
     assert len(RUN) >= 60 and len({command.page for command in RUN}) >= 5
     assert all(command.reason and len(command.reason) > 10 for command in left_out)
@@ -169,13 +164,13 @@ HYDRAS = {
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_inside_sentences_exist(page: Path) -> None:
+def test_commands_inside_sentences_exist(page):
     """Named commands and options are real ones."""
     import typer
 
     from posenc import cli
 
-    root: Any = typer.main.get_command(cli.app)
+    root = typer.main.get_command(cli.app)
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
     for sentence in re.findall(r"`(posenc [^`]+)`", text):
         words = re.split(r"\s+", sentence)[1:]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ("model.d_model=32", "model.n_layers=2", "model.n_heads=2")
@@ -24,6 +25,24 @@ TINY = (
     "eval.lengths=[1x,2x,4x]",
     "eval.max_targets=400",
 )
+
+
+def keywords(corpus: Path) -> dict[str, Any]:
+    """TINY and a corpus as keyword arguments: mappings, dotted keys, numbers, lists."""
+    return {
+        "model": {"d_model": 32, "n_layers": 2, "n_heads": 2},
+        "data": "files",
+        "data.paths": corpus,
+        "context_length": 16,
+        "train": {
+            "tokens": STEPS * 128,
+            "batch_tokens": 128,
+            "precision": "fp32",
+            "log_every": 10,
+        },
+        "device": "cpu",
+        "eval": {"lengths": ["1x", "2x", "4x"], "max_targets": 400},
+    }
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,16 @@
 """The tiny model in this process: its tokens, its training, its weights."""
 
-from __future__ import annotations
-
 import hashlib
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import torch
 
-from posenc.data import TokenStore, WindowSampler, prepare
+from posenc.data import WindowSampler, prepare
 from posenc.encodings import build_encoding
 from posenc.encodings.options import build_options, position_limits
 from posenc.model.attention import Attention
-from posenc.model.decoder import Decoder, MakeAttention, ModelShape, initialize
-from posenc.training.loop import Progress, Trained, Training, alone, training
+from posenc.model.decoder import Decoder, ModelShape, initialize
+from posenc.training.loop import alone, training
 from posenc.training.optimizer import Optimization
 
 T = 16
@@ -35,15 +30,15 @@ OPTIMIZATION = Optimization(
 class StopAt:
     """Asks for a stop once it was asked `after` times; never for None."""
 
-    def __init__(self, after: int | None = None) -> None:
+    def __init__(self, after=None):
         self.after, self.asked = after, 0
 
-    def requested(self) -> bool:
+    def requested(self):
         self.asked += 1
         return self.after is not None and self.asked >= self.after
 
 
-def data_settings(folder: Path) -> dict[str, Any]:
+def data_settings(folder):
     return {
         "name": "files",
         "source": "files",
@@ -53,18 +48,11 @@ def data_settings(folder: Path) -> dict[str, Any]:
     }
 
 
-def tokens_of(folder: Path, tokenizer: dict[str, Any] | None = None) -> TokenStore:
+def tokens_of(folder, tokenizer=None):
     return prepare(data_settings(folder), tokenizer or {"name": "bytes"})
 
 
-def build(
-    encoding: str,
-    store: TokenStore,
-    seed: int = 0,
-    positions: dict[str, Any] | None = None,
-    attention: MakeAttention = Attention,
-    **params: Any,
-) -> Decoder:
+def build(encoding, store, seed=0, positions=None, attention=Attention, **params):
     """With its initial values."""
     drawn = positions or {"name": "contiguous"}
     limits = dict(zip(("position_limit", "distance_limit"), position_limits(drawn, T), strict=True))
@@ -77,24 +65,24 @@ def build(
 
 
 def training_of(
-    model: Decoder,
-    store: TokenStore,
-    folder: Path,
+    model,
+    store,
+    folder,
     *,
-    seed: int = 0,
-    stop_after: int | None = None,
-    on_log: Callable[[Progress], None] = lambda _: None,
-    on_resume: Callable[[int], None] = lambda _: None,
-    sampler: Any = None,
-    checkpoint_seconds: float = 1e9,
-    precision: str = "fp32",
-    files: dict[str, str] | None = None,
-    steps: int = STEPS,
-    windows: int = 4,
-    log_every: int = 5,
-    settings_hash: str = "12345678",
-    **optimization: float,
-) -> Training:
+    seed=0,
+    stop_after=None,
+    on_log=lambda _: None,
+    on_resume=lambda _: None,
+    sampler=None,
+    checkpoint_seconds=1e9,
+    precision="fp32",
+    files=None,
+    steps=STEPS,
+    windows=4,
+    log_every=5,
+    settings_hash="12345678",
+    **optimization,
+):
     """`steps` updates of `windows` windows; checkpoints in `folder`."""
     return training(
         model,
@@ -121,16 +109,16 @@ def training_of(
     )
 
 
-def run(model: Decoder, store: TokenStore, folder: Path, **how: Any) -> Trained:
+def run(model, store, folder, **how):
     """Train to the end, or to the stop; see `training_of`."""
     return alone(training_of(model, store, folder, **how))
 
 
-def sha256(path: Path) -> str:
+def sha256(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def on_disk(folder: Path, step: int = STEPS) -> tuple[str, str]:
+def on_disk(folder, step=STEPS):
     """sha256 of weights and optimizer in the checkpoint of a step."""
     checkpoint = folder / f"step-{step:08d}"
     return sha256(checkpoint / "model.safetensors"), sha256(checkpoint / "optimizer.safetensors")

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from posenc.api.loaded import LoadedRun, load
-from posenc.config.compose import compose_jobs
-from posenc.config.overrides import CommandLine, quoted
-from posenc.core.errors import RunError, UserError
-from posenc.running.measure import Outcome
-
-PLAIN = re.compile(r"[A-Za-z_][\w.+-]*", re.ASCII)  # read by Hydra as the text that it is
+from posenc.api.settings import settings_of, words_of
+from posenc.core.errors import RunError
+from posenc.running.eval_job import Outcome
 
 
 def train(**overrides: Any) -> LoadedRun:
@@ -25,19 +19,25 @@ def train(**overrides: Any) -> LoadedRun:
     """
     from posenc.running.train_job import run_train, train_job
 
-    plugins = overrides.get("plugins", ())
     words = list(words_of(overrides))
     job = train_job(settings_of("train", words))
     _ended(run_train(job, words))
-    return load(job.directory, plugins=plugins)
+    return load(job.directory, plugins=job.settings["plugins"])
 
 
 def evaluate(subject: Any, **overrides: Any) -> LoadedRun:
     """Measure a run again, given by its directory, name or object; return it with all its records.
 
-    Overrides are those of `posenc eval`: `extend="yarn"`, `eval={"lengths": ["1x", "16x"]}`. Raises what
-    `train` raises.
+    Overrides are those of `posenc eval`: `extend="yarn"`, `eval={"lengths": ["1x", "16x"]}`. Any other model,
+    a module or a function from tokens (B, W) to logits (B, W, V): `posenc.api.subjects.measure_given`.
+    Raises what `train` raises.
     """
+    if callable(subject):
+        from posenc.api.subjects import measure_given
+
+        directory, outcome = measure_given(subject, **overrides)
+        _ended(outcome)
+        return load(directory)
     from posenc.running.eval_job import eval_job, run_eval
 
     if isinstance(subject, LoadedRun):
@@ -45,40 +45,6 @@ def evaluate(subject: Any, **overrides: Any) -> LoadedRun:
     job = eval_job(settings_of("eval", list(words_of({"run": str(subject), **overrides}))))
     _ended(run_eval(job))
     return load(job.directory, plugins=overrides.get("plugins", ()))
-
-
-def settings_of(command: str, words: list[str]) -> dict[str, Any]:
-    """Return the composed settings of one job. Raises UserError."""
-    composed = compose_jobs(command, CommandLine(words))
-    if composed.sweep:
-        raise UserError("overrides", None, "make a sweep", hint="a loop over calls does the same")
-    return composed.jobs[0].settings
-
-
-def words_of(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield KEY=VALUE for each; a mapping below a key sets the keys inside it."""
-    for key, value in overrides.items():
-        if isinstance(value, Mapping):
-            yield from words_of(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}={_text(value)}"
-
-
-def _text(value: Any) -> str:
-    """Return a value in Hydra's grammar."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(_text, value))}]"
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_text(one)}" for key, one in value.items()) + "}"
-    if isinstance(value, str | Path):
-        return str(value) if PLAIN.fullmatch(str(value)) else quoted(str(value))
-    raise UserError("overrides", value, f"cannot be a setting ({type(value).__name__})")
 
 
 def _ended(outcome: Outcome) -> None:

@@ -62,7 +62,7 @@ class LoadedRun:
         """The model with the weights of the newest intact checkpoint, on the CPU, in evaluation mode."""
         from posenc.running.eval_job import load_model
 
-        return load_model(self._stored).eval()
+        return load_model(self._stored, self._stored.checkpoint).eval()
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

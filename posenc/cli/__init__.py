@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeAlias, cast
 import typer
 
 from posenc import __version__
-from posenc.cli.completion import (
+from posenc.config.conf_text import (
     complete_encoding,
     complete_override,
     complete_run,
@@ -214,12 +214,15 @@ def check_command(
     context: typer.Context,
     overrides: Overrides = None,
     every: Annotated[bool, option("Every encoding there is, as a matrix.", "--all")] = False,
+    module: Annotated[
+        Text, option("Somebody's bias or rotary function, compared with encoding=.", metavar="PATH:NAME")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Hold an encoding to the laws: `posenc check encoding=rope`. Exit 1 if one is broken."""
     from posenc.cli.check import run_check
 
-    raise typer.Exit(run_check(_line(context, overrides), every=every, as_json=json))
+    raise typer.Exit(run_check(_line(context, overrides), every=every, as_json=json, module=module))
 
 
 @app.command(name="show", **SETTINGS)
@@ -232,6 +235,14 @@ def show_command(
     from posenc.cli.show import run_show
 
     run_show(_line(context, overrides), out)
+
+
+@app.command(name="sample", **SETTINGS)
+def sample_command(context: typer.Context, overrides: Overrides = None) -> None:
+    """Continue a prompt from its last T tokens, and from all: `posenc sample run=DIR prompt="def f("`."""
+    from posenc.cli.sample import run_sample
+
+    run_sample([*(overrides or []), *context.args])
 
 
 @app.command(name="bench", **SETTINGS)

@@ -12,11 +12,13 @@ from rich.text import Text
 
 from posenc.config.checks import check_model
 from posenc.config.compose import ComposedJob, compose_jobs, own_overrides
-from posenc.config.overrides import CommandLine, key_of, refuse_others
+from posenc.config.overrides import CommandLine, group_of, key_of, refuse_others
 from posenc.core.console import shown
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import choice_files
-from posenc.laws import LAWS, Subject, Verdict, judge, statement
+from posenc.encodings.registry import encoding_class
+from posenc.laws import COMPARED, LAWS, Subject, Verdict, judge, statement
+from posenc.laws.module import given_encoding
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.load import spoken_name
 from posenc.running.build import build_model, resolve_parts
@@ -35,14 +37,23 @@ CHECKED = {"encoding", "attention", "positions", "model", "context_length", "see
 Checked = tuple[str, dict[str, Any], dict[str, Verdict]]  # label, resolved settings, verdict of each law
 
 
-def run_check(line: CommandLine, *, every: bool, as_json: bool) -> int:
+def run_check(line: CommandLine, *, every: bool, as_json: bool, module: str | None = None) -> int:
     """Check what the overrides choose and print it; 1 if a law is broken, else 0.
 
-    Of several, those that refuse the settings are listed below the others, and the code is 1.
+    Of several, those that refuse the settings are listed below the others, and the code is 1. `module` names
+    somebody's callable, which is checked instead, and compared with the encoding of the overrides.
     """
     refuse_others(line, CHECKED, "is nothing that the laws look at")
-    if every:
-        line = _every_encoding(line)
+    like = None
+    if module is not None:
+        if every:
+            raise UserError("--module", module, "--all checks posenc's own", hint="leave out one of the two")
+        line, like = _given(line, module)
+    if every:  # with those of --config-dir
+        if any(key_of(override) == "encoding" for override in line.overrides):
+            raise UserError("encoding", None, "--all checks every encoding", hint="leave out one of the two")
+        names = ",".join(choice_files("encoding", line.config_dir))
+        line = replace(line, overrides=[*line.overrides, f"encoding={names}"])
     jobs = compose_jobs("train", replace(line, multirun=True)).jobs  # commas need no -m here
     many = every or len(jobs) > 1
     checked: list[Checked] = []
@@ -53,25 +64,37 @@ def run_check(line: CommandLine, *, every: bool, as_json: bool) -> int:
             progress.update(i, visible(label))
             try:
                 settings, subject = prepare(job)
-            except UserError as error:
-                if not many:
-                    raise
-                refused[label] = error
-            else:
-                verdicts = {law: judge(law, subject, debug=debugging()) for law in LAWS}
+                if like is not None:
+                    reference = build_model({**settings, "encoding": like}, SMALL, VOCABULARY)
+                    subject = replace(subject, like=reference.encoding)
+                laws = [*LAWS, *(COMPARED if like is not None else ())]
+                verdicts = {law: judge(law, subject, debug=debugging()) for law in laws}
                 checked.append((label, settings, verdicts))
+            except UserError as error:
+                refused[label] = error
     if not checked:
         raise next(iter(refused.values()))
     if as_json:
         documents = [_document(settings, verdicts) for _, settings, verdicts in checked]
-        documents += [
-            {"encoding": {"name": label}, "passed": False, "refused": error.problem}
-            for label, error in refused.items()
-        ]
+        for label, why in refused.items():
+            documents.append({"encoding": {"name": label}, "passed": False, "refused": why.problem})
         print(json.dumps(documents if many else documents[0], indent=2, ensure_ascii=False))
     else:
         _print(checked, refused, matrix=many)
     return 1 if refused or any(_failed(verdicts) for _, _, verdicts in checked) else 0
+
+
+def _given(line: CommandLine, module: str) -> tuple[CommandLine, dict[str, Any] | None]:
+    """Return a line that chooses the callable, and the settings of the encoding that it is compared with."""
+    like, cls = None, None
+    if any(group_of(key_of(o)) == "encoding" for o in line.overrides):
+        job = compose_jobs("train", line).jobs[0]
+        like = resolve_parts(job.settings)["encoding"]
+        cls = encoding_class(like["name"], job.settings["plugins"])
+    name, plugin = given_encoding(module, cls)
+    kept = [o for o in line.overrides if group_of(key_of(o)) not in ("encoding", "plugins")]
+    words = ["~encoding", f"++encoding.name='{name}'", f"plugins=[{plugin}]"]
+    return replace(line, overrides=[*kept, *words]), like
 
 
 def prepare(job: ComposedJob) -> tuple[dict[str, Any], Subject]:
@@ -102,25 +125,15 @@ def subject_of(settings: dict[str, Any], shape: ModelShape = SMALL) -> Subject:
     return Subject(name, build, settings["context_length"], settings["encoding"])
 
 
-def _every_encoding(line: CommandLine) -> CommandLine:
-    """Make a sweep over every YAML of the group, with those of --config-dir."""
-    for override in line.overrides:
-        key, _, value = override.partition("=")
-        if key == "encoding":
-            raise UserError(key, value, "--all checks every encoding", hint="leave out one of the two")
-    every = f"encoding={','.join(choice_files('encoding', line.config_dir))}"
-    return replace(line, overrides=[*line.overrides, every], multirun=True)
-
-
 def _failed(verdicts: Mapping[str, Verdict]) -> list[str]:
     return [law for law, verdict in verdicts.items() if verdict.status == "fail"]
 
 
 def _document(settings: dict[str, Any], verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
-    rows = []
-    for law, v in verdicts.items():
-        row = {"law": law, "statement": statement(law), "verdict": v.status}
-        rows.append({**row, "figure": v.figure, "reason": v.reason})
+    rows = [
+        {"law": law, "statement": statement(law), "verdict": v.status, "figure": v.figure, "reason": v.reason}
+        for law, v in verdicts.items()
+    ]
     return {**settings, "passed": not _failed(verdicts), "verdicts": rows}
 
 
@@ -129,7 +142,7 @@ def _print(checked: Sequence[Checked], refused: Mapping[str, UserError], *, matr
     console = Console(highlight=False, markup=False, emoji=False)
     model = checked[0][1]["model"]
     sizes = f"d_model {model['d_model']}, {model['n_layers']} layers, {model['n_heads']} heads"
-    title = f"{len(LAWS)} laws at {sizes}, T = {checked[0][1]['context_length']}, on the CPU"
+    title = f"{len(checked[0][2])} laws at {sizes}, T = {checked[0][1]['context_length']}, on the CPU"
     console.print(Text(title if matrix else f"{visible(checked[0][0])}: {title}", style="bold"))
     if matrix:
         for i, law in enumerate(LAWS):  # the names head their columns like stairs
@@ -141,7 +154,7 @@ def _print(checked: Sequence[Checked], refused: Mapping[str, UserError], *, matr
             console.print(row + visible(label))
         console.print("+ holds, F fails, . does not apply")
     for label, _, verdicts in checked:
-        for law in _failed(verdicts) if matrix else LAWS:
+        for law in _failed(verdicts) if matrix else verdicts:
             verdict = verdicts[law]
             words = "; ".join(word for word in (verdict.reason, verdict.figure) if word)
             line = Text(f"{visible(label)} fails {law}" if matrix else f"{law:<12}")

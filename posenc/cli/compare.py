@@ -14,7 +14,7 @@ from posenc.core.console import say
 from posenc.core.errors import UserError
 from posenc.core.paths import output_file
 from posenc.report.captions import EXPLAIN
-from posenc.report.charts import KIND, WIDTH, check_plot, save_plot
+from posenc.report.charts import KIND, KINDS, WIDTH, check_plot, save_plot
 from posenc.report.runs_table import unfinished_lines
 from posenc.report.writers import csv_lines, show, write
 from posenc.results.cells import PROBES
@@ -97,7 +97,7 @@ def _check(request: CompareRequest, output: Output) -> None:
         raise UserError("--per", output.per, "is for --format csv")
     if output.plot is not None:
         width = WIDTH if output.plot_width is None else output.plot_width
-        check_plot(Path(output.plot), output.plot_kind or KIND, width)
+        check_plot(Path(output.plot), output.plot_kind or KINDS.get(request.protocol, KIND), width)
     elif output.plot_kind is not None or output.plot_width is not None:
         option = "--plot-width" if output.plot_kind is None else "--plot-kind"
         raise UserError(option, output.plot_kind, "there is no picture to make", hint="--plot FILE")
@@ -117,7 +117,8 @@ def _write(runs: Sequence[Run], request: CompareRequest, output: Output) -> None
         lines = seeds_table if output.per == "seed" else documents_table
         write(csv_lines(lines(runs, request)), sys.stdout)
     if output.plot is not None:
-        save_plot(Path(output.plot), output.plot_kind or KIND, runs, found, output.plot_width or WIDTH)
+        kind = output.plot_kind or KINDS.get(request.protocol, KIND)
+        save_plot(Path(output.plot), kind, runs, found, output.plot_width or WIDTH)
         say(f"wrote {output.plot}")
     if output.html is not None:
         from posenc.report.page import write_page
@@ -133,7 +134,7 @@ def _others(runs: Sequence[Run], request: CompareRequest) -> list[Comparison]:
     if request.protocol == ALL:
         return []
     plain = CompareRequest(ALL, request.metric, rows=request.rows, allow_mixed=request.allow_mixed)
-    skip = (request.protocol, *PROBES)
+    skip = (request.protocol, *PROBES, RECALL)  # which are beside the headline's
     return [one for one in compare_runs(runs, plain) if one.header["protocol"] not in skip]
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from posenc.config.overrides import CommandLine, refuse_others
 from posenc.core.console import say
-from posenc.core.errors import UserError, visible
+from posenc.core.errors import visible
 from posenc.core.paths import cache_dir
 from posenc.data import CorpusFacts, corpus_notes, list_corpora, prepare, read_facts
 from posenc.data.token_cache import entry_of
@@ -61,13 +61,10 @@ def prepare_and_print(line: CommandLine) -> None:
 
 def _settings(line: CommandLine) -> dict[str, Any]:
     from posenc.config.checks import check_length  # imports torch
-    from posenc.config.compose import compose_jobs
+    from posenc.config.compose import compose_one
 
     refuse_others(line, READ, "is nothing that the corpus depends on")
-    if line.multirun:
-        hint = "--config-dir is taken"
-        raise UserError("data", None, "takes one corpus at a time, and no -m", hint=hint)
-    settings = compose_jobs("train", line).jobs[0].settings
+    settings = compose_one("train", line, "corpus").settings
     return {**settings, "context_length": check_length(settings["context_length"])}
 
 

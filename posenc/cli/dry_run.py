@@ -6,13 +6,14 @@ of three operations, which are measured in under a second.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -34,8 +35,8 @@ from posenc.evaluation.forward_cache import NotApplicableError, free_memory, n_i
 from posenc.model.decoder import Decoder, count_parameters, forward_flops
 from posenc.report.writers import width_of
 from posenc.running.build import build_decoder
+from posenc.running.eval_job import subject_and_request
 from posenc.running.jobs import applicable, seed_by_seed, validated
-from posenc.running.measure import subject_and_request
 from posenc.running.run_directory import OPEN, run_state
 from posenc.running.train_job import TrainJob
 from posenc.training.device import keep_freed_memory
@@ -66,29 +67,27 @@ class Estimate:
     problems: list[str]  # protocols and windows that cannot be measured
 
 
-@dataclass(frozen=True)
-class Rates:
+class Rates(NamedTuple):
     """Seconds of a FLOP in matrix products, of multiplying two numbers, and of calling an operation."""
 
     flop: float
     times: float
     call: float
 
-    @staticmethod
-    def measure(job: TrainJob) -> Rates:
-        """Time the three on the job's device, in its precision and of its sizes."""
-        device, width = job.device, job.shape.d_model
-        dtype = torch.bfloat16 if job.precision == "bf16" else torch.float32
-        n_tokens = job.batch_windows * job.settings["context_length"]
-        x = torch.ones(min(n_tokens, 4096), width, device=device, dtype=dtype)
-        weight = torch.ones(width, 4 * width, device=device, dtype=dtype)
-        many, one = torch.ones(NUMBERS, device=device), torch.ones(1, device=device)
-        keep_freed_memory()
-        return Rates(
-            _fastest(lambda: x @ weight, device) / (2 * x.numel() * 4 * width),
-            _fastest(lambda: many * many, device) / NUMBERS,
-            _fastest(lambda: [one.add_(one) for _ in range(100)], device) / 100,
-        )
+
+@functools.cache
+def measured_rates(device: torch.device, precision: str, width: int, n_tokens: int) -> Rates:
+    """Time the three on a device, in a precision, for products of `n_tokens` rows of a model's width."""
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    x = torch.ones(min(n_tokens, 4096), width, device=device, dtype=dtype)
+    weight = torch.ones(width, 4 * width, device=device, dtype=dtype)
+    many, one = torch.ones(NUMBERS, device=device), torch.ones(1, device=device)
+    keep_freed_memory()
+    return Rates(
+        _fastest(lambda: x @ weight, device) / (2 * x.numel() * 4 * width),
+        _fastest(lambda: many * many, device) / NUMBERS,
+        _fastest(lambda: [one.add_(one) for _ in range(100)], device) / 100,
+    )
 
 
 def _fastest(run: Callable[[], object], device: torch.device) -> float:
@@ -116,23 +115,23 @@ def print_dry_run(composed: Jobs) -> int:
             raise RunError(problem, hint=f"posenc data prepare data={data['name']}")
     composed = seed_by_seed(applicable("train", composed))
     jobs = [validated("train", one.settings) for one in composed.jobs]
-    known: dict[str, Estimate] = {}
-    rates: dict[tuple[object, ...], Rates] = {}
+    known: dict[str, Estimate] = {}  # by the settings that decide how long a job takes
+    estimated = []
     for job in jobs:
-        if (key := _cost_key(job)) not in known:
-            kind = (job.precision, job.shape.d_model)
-            if kind not in rates:
-                rates[kind] = Rates.measure(job)
-            known[key] = estimate(job, rates[kind])
+        cost = {name: value for name, value in job.settings.items() if name not in NO_COST}
+        cost["train"] = {**job.settings["train"], "lr": None}
+        key = json.dumps(cost, sort_keys=True, default=str)
+        if key not in known:
+            known[key] = estimate(job, rates_of(job))
         job.facts.loaded = None
-    return _print([(job, known[_cost_key(job)]) for job in jobs])
+        estimated.append((job, known[key]))
+    return _print(estimated)
 
 
-def _cost_key(job: TrainJob) -> str:
-    """Return the settings that decide how long a job takes, as JSON."""
-    settings = {name: value for name, value in job.settings.items() if name not in NO_COST}
-    settings["train"] = {name: value for name, value in job.settings["train"].items() if name != "lr"}
-    return json.dumps(settings, sort_keys=True, default=str)
+def rates_of(job: TrainJob) -> Rates:
+    """Return the rates of the job's device, in its precision and of its sizes."""
+    rows = job.batch_windows * job.settings["context_length"]
+    return measured_rates(job.device, job.precision, job.shape.d_model, rows)
 
 
 def _print(estimated: list[tuple[TrainJob, Estimate]]) -> int:
@@ -215,7 +214,8 @@ def estimate(job: TrainJob, rates: Rates) -> Estimate:
             problems.append(f"{cell.module.NAME} at {cell.window}: {reason}")
             continue
         tokens = cell.plan.tokens(cell.window) * inputs / cell.window
-        passes[inputs, cell.plan.hash] = _forward(model, rates, inputs, tokens, job.evaluation.batch_tokens)
+        text = getattr(cell.plan, "blocks", cell.plan).hash
+        passes[inputs, text] = _forward(model, rates, inputs, tokens, job.evaluation.batch_tokens)
     number = 2.5 if job.precision == "bf16" else 4.0  # bytes: some stay in float32
     kept = KEPT_A_WIDTH * shape.d_model + KEPT_A_SCORE * shape.n_heads * length
     return Estimate(

@@ -7,14 +7,14 @@ import textwrap
 from typing import Any
 
 from posenc.config.checks import check_model
-from posenc.config.compose import ComposedJob, compose_jobs, is_sweep
+from posenc.config.compose import compose_one
 from posenc.config.overrides import CommandLine, group_of, key_of, refuse_others
 from posenc.core.atomic_files import write_bytes_atomic
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import expanded, output_file
 from posenc.encodings.base import Encoding
 from posenc.encodings.sum import Composed
-from posenc.evaluation.extensions import build_extension, resolve_extend
+from posenc.evaluation.extensions import Extension, build_extension, resolve_extend
 from posenc.model.decoder import Decoder
 from posenc.report.draw import FORMATS, picture_bytes, picture_text
 from posenc.report.pictures import FAR, Picture, measure
@@ -32,21 +32,20 @@ BESIDE_RUN = {"run", "plugins", "extend"}
 
 def run_show(line: CommandLine, out: str | None) -> None:
     """Draw what the overrides choose into `out`, or print it as text. Raises UserError."""
-    target = None if out is None else expanded(out)
-    if target is not None:
-        if target.suffix[1:].lower() not in FORMATS:
-            allowed = ", ".join(f".{name}" for name in FORMATS)
-            raise UserError("--out", out, "its ending names the format", allowed=allowed)
-        output_file("--out", target)
-    picture = picture_of(line)
-    if target is None:
-        text = f"{picture_text(picture)}\n\nall of it as a picture: the same command with --out FILE.png"
+    if out is None:
+        text = picture_text(picture_of(line))
+        text += "\n\nall of it as a picture: the same command with --out FILE.png"
         encoding = sys.stdout.encoding or "ascii"
         for sign, plain in ASCII.items() if not encoding.lower().startswith("utf") else ():
             text = text.replace(sign, plain)
         print(text.encode(encoding, "replace").decode(encoding))
         return
-    write_bytes_atomic(output_file("--out", target), picture_bytes(picture, target.suffix[1:].lower()))
+    target = expanded(out)
+    if (ending := target.suffix[1:].lower()) not in FORMATS:
+        allowed = ", ".join(f".{name}" for name in FORMATS)
+        raise UserError("--out", out, "its ending names the format", allowed=allowed)
+    path = output_file("--out", target)
+    write_bytes_atomic(path, picture_bytes(picture_of(line), ending))
     print(target)
 
 
@@ -55,7 +54,7 @@ def picture_of(line: CommandLine) -> Picture:
     if any(key_of(override) == "run" for override in line.overrides):
         return _of_run(line)
     refuse_others(line, DRAWN, "is nothing that the picture shows (of a run: run=DIR extend=NAME)")
-    job = _only_job("train", line, "draws one encoding at a time")
+    job = compose_one("train", line, "encoding")
     settings = resolve_parts(job.settings)
     model = build_model(settings, check_model(job.settings["model"]), VOCABULARY)
     chosen = [o for o in job.overrides if group_of(key_of(o)) in IN_TITLE and key_of(o) != "encoding"]
@@ -66,55 +65,36 @@ def picture_of(line: CommandLine) -> Picture:
 
 def _of_run(line: CommandLine) -> Picture:
     """Measure the encoding as a run trained it; the run is read as plain data and verified weights."""
-    for override in line.overrides:
-        if group_of(key := key_of(override)) not in BESIDE_RUN:
-            hint = "with run=DIR only extend and plugins can be said"
-            raise UserError(key, None, "is the run's own", hint=hint)
-    asked = _only_job("eval", line, "draws one run at a time").settings
+    refuse_others(line, BESIDE_RUN, "is the run's own")
+    asked = compose_one("eval", line, "run").settings
     run = stored_run(asked["run"], asked["plugins"])
-    checkpoint, settings = run.checkpoint, run.settings
-    model = load_model(run)
-    facts = [f"run {run.directory.resolve().name}, step {checkpoint.step}"]
+    model = load_model(run, run.checkpoint)
+    facts = [f"run {run.directory.resolve().name}, step {run.checkpoint.step}"]
     extend = dict(asked["extend"])
     if extend.pop("tune", False):
         raise UserError("extend.tune", True, "a picture chooses nothing", hint="posenc eval does")
-    extension = build_extension(resolve_extend(extend), model)
-    if extension is None:
-        return _picture(model, settings, facts)
-    window = FAR * settings["context_length"]
-    facts.append(f"extended by {extension.name} for a window of {window}: {extension.formula}")
-    return _picture(model, settings, facts, extension.effective_encoding(window), f"+{extension.name}")
-
-
-def _only_job(command: str, line: CommandLine, problem: str) -> ComposedJob:
-    for override in line.overrides:
-        if is_sweep(override):
-            hint = "a command for each; a list is written [a,b]"
-            raise UserError(key_of(override), override.partition("=")[2], problem, hint=hint)
-    composed = compose_jobs(command, line)
-    if composed.sweep:
-        raise UserError("show", None, problem, hint="leave out -m")
-    return composed.jobs[0]
+    return _picture(model, run.settings, facts, build_extension(resolve_extend(extend), model))
 
 
 def _picture(
-    model: Decoder,
-    settings: dict[str, Any],
-    more: list[str],
-    extended: Encoding | None = None,
-    suffix: str = "",
+    model: Decoder, settings: dict[str, Any], facts: list[str], extension: Extension | None = None
 ) -> Picture:
-    shape = model.encoding.shape
+    name, shape = spoken_name(settings["encoding"]), model.encoding.shape
     facts = [
         f"T = {shape.train_length}, {shape.n_heads} heads of {shape.head_dim}, d = {shape.d_model}",
-        *more,
+        *facts,
     ]
+    shown = model.eval().effective_encoding
+    if extension is not None:
+        window, name = FAR * shape.train_length, f"{name}+{extension.name}"
+        shown = extension.effective_encoding(window)
+        facts.append(f"extended by {extension.name} for a window of {window}: {extension.formula}")
     if model.encoding.beyond:
         facts.append(f"past T: {model.encoding.beyond}")
-    panels, remarks = measure(extended or model.eval().effective_encoding)
+    panels, remarks = measure(shown)
     notes = [*_formulas(model.encoding), ", ".join(facts), *remarks]
     lines = [line for note in notes for line in textwrap.wrap(visible(note), NOTE_WIDTH)]
-    return Picture(visible((spoken_name(settings["encoding"]) or "") + suffix), panels, lines)
+    return Picture(visible(name), panels, lines)
 
 
 def _formulas(encoding: Encoding) -> list[str]:

@@ -35,21 +35,23 @@ def run_train_or_eval(
         return 0
     load_meter()  # begins: from here to the first step
     from posenc.config.compose import compose_jobs
-    from posenc.config.overrides import parse, refuse_unknown_flags
+    from posenc.config.overrides import parse
     from posenc.running.signals import RETRY, setting
     from posenc.training.distributed import run_distributed
 
-    refuse_unknown_flags(command, arguments, own_flags)
-    line = parse(arguments)
+    line = parse(arguments, command, own_flags)
+    first = os.environ.get("RANK", "0") == "0"  # of several processes of torchrun
     with setting(RETRY, "1") if retry else nullcontext():
         if line.asks_hydra or dry_run:
-            return _answer(command, line, dry_run) if os.environ.get("RANK", "0") == "0" else 0
+            return _answer(command, line, dry_run) if first else 0
+        if command == "eval":  # one process measures
+            return run_jobs(command, line, compose_jobs(command, line)) if first else 0
         return run_distributed(lambda: run_jobs(command, line, compose_jobs(command, line)))
 
 
 def _answer(command: str, line: CommandLine, dry_run: bool) -> int:
     """Print what is asked without running anything: an estimate, or what Hydra's own flags want."""
-    from posenc.config.compose import compose_jobs
+    from posenc.config.compose import compose_jobs, with_file
 
     if dry_run and not line.asks_hydra:
         from posenc.cli.dry_run import print_dry_run
@@ -57,9 +59,11 @@ def _answer(command: str, line: CommandLine, dry_run: bool) -> int:
         return print_dry_run(compose_jobs(command, line))
     from posenc.config.hydra_adapter import print_answer
 
-    if line.prints_config:
+    if {"--cfg", "-c"} & {flag.partition("=")[0] for flag in line.flags}:
         compose_jobs(command, line)  # wrong input is refused in posenc's words here too
-    print_answer(command, [*line.flags, *line.overrides])  # Hydra's parser wants them before or after
+    print_answer(
+        command, [*line.flags, *with_file(line.overrides)]
+    )  # Hydra's parser wants them before or after
     return 0
 
 
@@ -68,29 +72,22 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs) -> int:
     from hydra.core.utils import configure_log
 
     from posenc.running.jobs import applicable, run_job, run_stack, seed_by_seed
-    from posenc.running.signals import STACK
-    from posenc.running.sweep import fails_fast, named_sweep, run_sweep
+    from posenc.running.signals import STACK, SWEEP, setting
+    from posenc.running.slurm import launch
+    from posenc.running.sweep import run_sweep, sweep_name
     from posenc.training.distributed import current
 
-    if composed.sweep:
-        if current().size > 1:
-            problem = "torchrun makes several processes of one run, not of a sweep"
-            hint = "one torchrun for each run; or -m without torchrun"
-            raise UserError("-m", None, problem, hint=hint)
-        fails_fast(composed)
+    if composed.sweep and current().size > 1:
+        problem = "torchrun makes several processes of one run, not of a sweep"
+        raise UserError("-m", None, problem, hint="one torchrun for each run; or -m without torchrun")
     composed = current().in_turn(lambda: applicable(command, composed))
     if composed.config is not None:
         configure_log(composed.config.hydra.job_logging, composed.config.hydra.verbose)
         return run_job(command, composed.jobs[0])
-    with named_sweep(composed.jobs):
+    with setting(SWEEP, sweep_name(composed.jobs)):
         if STACK in os.environ:
             return run_stack(composed)
-        composed = seed_by_seed(composed)
-        if composed.launcher is None:
-            return run_sweep(command, line, composed)
-        from posenc.running.slurm import run_launched
-
-        return run_launched(command, line, composed)
+        return run_sweep(command, line, seed_by_seed(composed), launch)
 
 
 def help_text(command: str, arguments: list[str], width: int) -> str:

@@ -14,9 +14,9 @@ import torch
 import yaml
 
 from posenc.core.errors import UserError
-from posenc.core.paths import choice_file, conf_dir
+from posenc.core.paths import choice_file, conf_dir, expanded
 from posenc.data.plant import ALPHABET
-from posenc.evaluation import PROTOCOLS, resolve_length, resolve_lengths
+from posenc.evaluation import PROTOCOLS, key_tokens, resolve_length, resolve_lengths
 from posenc.evaluation.extensions import resolve_extend
 from posenc.evaluation.fixed_target import block_of, check_block
 from posenc.evaluation.plans import RecallGrid
@@ -41,6 +41,9 @@ class EvalPlan:
     """What is measured, resolved."""
 
     windows: list[int]  # tokens, ascending
+    base_length: int  # tokens: the T that the targets are of
+    block: int  # tokens: fixed targets of a window
+    key_tokens: str | None  # a run directory with a reference
     protocols: list[str]
     split: str
     target_fraction: float
@@ -128,25 +131,28 @@ def check_evaluation(
 ) -> EvalPlan:
     """The `eval` group: lengths, protocols, split and sizes; and the `extend` group of `posenc eval`."""
     for key, value in settings.items():
-        if value is None and key != "stride":
+        if value is None and key not in ("stride", "base_length", "key_tokens"):
             raise UserError(f"eval.{key}", "null", "must be given")
     protocols = [one_of("eval.protocols", name, PROTOCOLS) for name in settings["protocols"]]
     if not protocols:
         raise UserError("eval.protocols", "[]", "no protocol to measure with", allowed=list(PROTOCOLS))
     split = one_of("eval.split", settings["split"], ("test", "validation"))
     fraction = between("eval.target_fraction", settings["target_fraction"], 0, 1, open_low=True)
+    base = context_length
+    if (given := settings["base_length"]) is not None:
+        base = whole("eval.base_length", given, least=2, most=LONGEST_CONTEXT)
     # T itself is always measured: it is the crop line that every change is held against
-    windows = sorted({*resolve_lengths(settings["lengths"], context_length), context_length})
+    windows = sorted({*resolve_lengths(settings["lengths"], base), context_length})
     for given in settings["lengths"]:
-        if resolve_length("eval.lengths", given, context_length) > LONGEST_CONTEXT:
+        if resolve_length("eval.lengths", given, base) > LONGEST_CONTEXT:
             raise UserError("eval.lengths", given, "too large", allowed=f"up to {LONGEST_CONTEXT} tokens")
-    block = block_of(fraction, context_length)
+    block = block_of(fraction, base)
     chosen = dict(extend or {"name": "none"})
     tune = bool(chosen.pop("tune", False))
     if tune or "fixed-target" in protocols:  # knobs are chosen by it, whatever measures
         check_block(windows[0], block)
     given = settings["stride"]
-    stride = block if given is None else resolve_length("eval.stride", given, context_length)
+    stride = block if given is None else resolve_length("eval.stride", given, base)
     if "sliding" in protocols and stride > windows[0]:
         problem = f"steps over tokens in the shortest window, {windows[0]} tokens"
         raise UserError("eval.stride", given, problem, allowed=f"1 to {windows[0]} tokens")
@@ -155,6 +161,9 @@ def check_evaluation(
         raise UserError("extend.tune", True, "would choose on the documents that it reports", hint=hint)
     return EvalPlan(
         windows=windows,
+        base_length=base,
+        block=block,
+        key_tokens=None if (run := settings["key_tokens"]) is None else str(expanded(run).absolute()),
         protocols=list(dict.fromkeys(protocols)),
         split=split,
         target_fraction=fraction,
@@ -162,19 +171,34 @@ def check_evaluation(
         batch_tokens=whole("eval.batch_tokens", settings["batch_tokens"], least=1),
         precision=one_of("eval.precision", settings["precision"], PRECISIONS),
         stride=stride,
-        recall=_check_recall(settings["recall"], context_length),
+        recall=_check_recall(settings["recall"], base),
         extend=resolve_extend(chosen),
         tune=tune,
     )
 
 
-def _check_recall(settings: dict[str, Any], context_length: int) -> RecallGrid:
+def check_key_tokens(plan: EvalPlan, fingerprint: str, tokenizer: str) -> None:
+    """Where key tokens are measured, a reference says which. Raises UserError."""
+    if key_tokens.NAME in plan.protocols:
+        key_tokens.check_reference(
+            plan.key_tokens,
+            tokenizer,
+            fingerprint=fingerprint,
+            split=plan.split,
+            base=plan.base_length,
+            block=plan.block,
+            longest=max(plan.windows),
+            max_targets=plan.max_targets,
+        )
+
+
+def _check_recall(settings: dict[str, Any], base_length: int) -> RecallGrid:
     """The `eval.recall` group; multiples of T are rounded to tokens."""
     for key, value in settings.items():
         if value is None or value == []:
             raise UserError(f"eval.recall.{key}", value, "must be given")
     distances = [
-        max(2, round(parse_multiple(one, "eval.recall.distances") * context_length))
+        max(2, round(parse_multiple(one, "eval.recall.distances") * base_length))
         if isinstance(one, str)
         else whole("eval.recall.distances", one, least=2, most=LONGEST_CONTEXT)
         for one in settings["distances"]

@@ -7,9 +7,9 @@ import glob
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -24,12 +24,20 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from posenc.config.checks import LARGEST, LONGEST_CONTEXT
 from posenc.config.conf_text import groups
-from posenc.config.hydra_adapter import BASIC_LAUNCHER, BASIC_SWEEPER, combinations, override_parser
+from posenc.config.hydra_adapter import (
+    BASIC_LAUNCHER,
+    BASIC_SWEEPER,
+    EvalConfig,
+    TrainConfig,
+    combinations,
+    override_parser,
+    register_schemas,
+)
 from posenc.config.overrides import CommandLine, is_hydras, key_of, quoted
-from posenc.config.schema import EvalConfig, TrainConfig, register_schemas
 from posenc.core.console import say
 from posenc.core.errors import UserError, first_line, nearest, visible
 from posenc.core.paths import choice_files, conf_dir, expanded, is_folder, refuse_taken_names
+from posenc.encodings.registry import file_encoding
 from posenc.results.load import load_run, run_places
 from posenc.training.checkpoint import checkpoint_paths
 
@@ -70,30 +78,6 @@ class Jobs:
 
 def compose_jobs(command: str, line: CommandLine) -> Jobs:
     """Return every job of the command line, duplicates once. Raises UserError."""
-    jobs = _jobs_of(command, line)
-    if not jobs.jobs:
-        hint = "glob() chooses among the choices of a group, such as encoding"
-        raise UserError("-m", None, "there is no job in this sweep", hint=hint)
-    if not jobs.sweep:
-        return jobs
-    every = list(jobs.jobs)
-    for experiment in jobs.jobs[0].settings["sweep"]["also"]:
-        kept = [o for o in line.overrides if key_of(o) != "experiment"]
-        again = dataclasses.replace(line, overrides=[*kept, f"experiment={experiment}"], multirun=True)
-        every += _jobs_of(command, again).jobs
-    first: dict[str, ComposedJob] = {}
-    for job in every:
-        first.setdefault(frozen(job.settings), job)
-    return dataclasses.replace(jobs, jobs=list(first.values()))
-
-
-def frozen(settings: dict[str, Any]) -> str:
-    """Return the settings as JSON, without `sweep`, which is not part of a job."""
-    return json.dumps({key: value for key, value in settings.items() if key != "sweep"})
-
-
-def _jobs_of(command: str, line: CommandLine) -> Jobs:
-    """Compose the jobs that the line itself names, without those of `sweep.also`."""
     for override in line.overrides:
         if key_of(override) in FOLDERS:
             hint = "an evaluation is kept in the directory of its run"
@@ -102,31 +86,75 @@ def _jobs_of(command: str, line: CommandLine) -> Jobs:
             raise UserError(override, None, "posenc makes the run directory, not Hydra", hint=hint)
         if key_of(override) == "experiment" and is_sweep(override):
             hint = "a command for each; one that is to bring another along says so itself: sweep.also"
-            raise UserError("experiment", override.partition("=")[2], "one at a time", hint=hint)
+            raise UserError(override, None, "one at a time", hint=hint)
+    composed = _jobs_of(command, line)
+    if not composed.sweep:
+        return composed
+    every = list(composed.jobs)
+    for experiment in every[0].settings["sweep"]["also"]:
+        kept = [o for o in line.overrides if key_of(o) != "experiment"]
+        another = replace(line, overrides=[*kept, f"experiment={experiment}"], multirun=True)
+        every += _jobs_of(command, another).jobs
+    first: dict[str, ComposedJob] = {}
+    for job in every:
+        first.setdefault(frozen(job.settings), job)
+    return replace(composed, jobs=list(first.values()))
+
+
+def _jobs_of(command: str, line: CommandLine) -> Jobs:
+    """Compose the jobs that the line itself names, without those of `sweep.also`."""
     with initialized(line.config_dir) as search:
         deciding = of_the_sweep(line)
         base = _compose(command, [*search, *(deciding if line.multirun or deciding else line.overrides)])
         mode, params = base.hydra.mode, base.hydra.sweeper.get("params") or {}
-        launcher = str(base.hydra.runtime.choices["hydra/launcher"])
+        choices = base.hydra.runtime.choices
+        if base.hydra.callbacks:
+            hint = "metrics.jsonl and status.json say how a run goes, tracking= sends it elsewhere"
+            raise UserError("hydra.callbacks", None, "posenc calls none", hint=hint)
         if not (line.multirun or mode == RunMode.MULTIRUN or (mode is None and params)):
-            if mode is None and launcher != "basic":
-                raise UserError("hydra/launcher", launcher, "launches the jobs of a sweep", hint="add -m")
+            if mode is None and choices["hydra/launcher"] != "basic":
+                problem = "launches the jobs of a sweep"
+                raise UserError("hydra/launcher", choices["hydra/launcher"], problem, hint="add -m")
             if deciding:
                 base = _compose(command, [*search, *line.overrides])
             return Jobs([ComposedJob(line.overrides, plain_settings(command, base))], config=base)
         if base.hydra.sweeper._target_ != BASIC_SWEEPER:
-            raise UserError("hydra/sweeper", base.hydra.runtime.choices["hydra/sweeper"], NO_SEARCH)
+            raise UserError("hydra/sweeper", choices["hydra/sweeper"], NO_SEARCH)
+        ours = OmegaConf.select(base, "hydra.launcher._target_") == BASIC_LAUNCHER
         jobs: list[ComposedJob] = []
         for overrides in _grid(command, [*(f"{k!s}={v}" for k, v in params.items()), *line.overrides]):
             try:
                 settings = plain_settings(command, _compose(command, [*search, *overrides]))
             except UserError as error:
                 raise error.within(f"in the job {' '.join(overrides)}") from None
+            how = settings["sweep"]
+            if how["jobs"] is not None and how["jobs"] < 1:
+                raise UserError("sweep.jobs", how["jobs"], "is no number of jobs", allowed="from 1, or null")
+            if how["fail_fast"] and not ours:
+                hint = "Slurm cannot be told to stop what has not begun"
+                raise UserError("sweep.fail_fast", "true", "is not for this launcher", hint=hint)
             jobs.append(ComposedJob(overrides, settings))
-        if jobs and (asked := jobs[0].settings["sweep"]["jobs"]) is not None and asked < 1:
-            raise UserError("sweep.jobs", asked, "is no number of jobs", allowed="from 1, or null")
-        ours = OmegaConf.select(base, "hydra.launcher._target_") == BASIC_LAUNCHER
-        return Jobs(jobs, launcher=None if ours else launcher)
+        if not jobs:
+            hint = "glob() chooses among the choices of a group, such as encoding"
+            raise UserError("-m", None, "there is no job in this sweep", hint=hint)
+        return Jobs(jobs, launcher=None if ours else str(choices["hydra/launcher"]))
+
+
+def compose_one(command: str, line: CommandLine, what: str) -> ComposedJob:
+    """Return the job of a command that takes one encoding, run or corpus at a time. Raises UserError."""
+    for override in line.overrides:
+        if is_sweep(override):
+            hint = "a command for each; a list is written [a,b]"
+            raise UserError(override, None, f"takes one {what} at a time", hint=hint)
+    composed = compose_jobs(command, line)
+    if composed.sweep:
+        raise UserError("experiment", None, f"is a sweep; this takes one {what} at a time")
+    return composed.jobs[0]
+
+
+def frozen(settings: dict[str, Any]) -> str:
+    """Return the settings as JSON, without `sweep`, which is not part of a job."""
+    return json.dumps({key: value for key, value in settings.items() if key != "sweep"})
 
 
 def of_the_sweep(line: CommandLine) -> list[str]:
@@ -134,13 +162,10 @@ def of_the_sweep(line: CommandLine) -> list[str]:
     return [o for o in line.overrides if key_of(o) == "experiment" or is_hydras(o)]
 
 
-def own_overrides(job: ComposedJob, jobs: list[ComposedJob]) -> list[str]:
+def own_overrides(job: ComposedJob, jobs: Sequence[ComposedJob]) -> list[str]:
     """Return the overrides that this job of a sweep does not share with all others, but for `encoding=`."""
-    return [
-        o
-        for o in job.overrides
-        if key_of(o) != "encoding" and any(o not in other.overrides for other in jobs)
-    ]
+    shared = set.intersection(*(set(one.overrides) for one in jobs))
+    return [o for o in job.overrides if o not in shared and key_of(o) != "encoding"]
 
 
 @contextmanager
@@ -179,23 +204,24 @@ def _grid(command: str, overrides: list[str]) -> list[list[str]]:
 
 
 def _with_each_run(override: str) -> str:
-    """Put the runs below a folder or a glob in its place; a run directory stays as it is.
+    """Put the runs below a folder or a glob in its place; a run directory stays, for its job to judge.
 
     Runs that are not finished are left out and named. Raises UserError where nothing is left.
     """
     value = override_parser().parse_override(override).value()
-    every = value.list if isinstance(value, ChoiceSweep) else [value]
-    named = [one.text if isinstance(one, QuotedString) else str(one) for one in every]
-    runs = [run for one in named for run in _runs_below(one)]
-    return f"{override.partition('=')[0]}={','.join(quoted(run) for run in dict.fromkeys(runs))}"
+    runs: dict[str, None] = {}
+    for one in value.list if isinstance(value, ChoiceSweep) else [value]:
+        given = one.text if isinstance(one, QuotedString) else str(one)
+        folder, path = is_folder(given), expanded(given)
+        if (folder and (path / "config.yaml").is_file()) or not (folder or glob.has_magic(given)):
+            runs[given] = None
+        else:
+            runs.update(dict.fromkeys(_runs_below(given, path)))
+    return f"{override.partition('=')[0]}={','.join(map(quoted, runs))}"
 
 
-def _runs_below(given: str) -> list[str]:
-    """Return the trained runs below a folder or of a glob; anything else as it is, for its job to judge."""
-    path = expanded(given)
-    folder = is_folder(given)
-    if (folder and (path / "config.yaml").is_file()) or not (folder or glob.has_magic(given)):
-        return [given]
+def _runs_below(given: str, path: Path) -> list[str]:
+    """Return the trained runs below a folder or of a glob."""
     try:
         below = run_places([path])
     except UserError as error:
@@ -214,21 +240,39 @@ def _runs_below(given: str) -> list[str]:
 
 def _compose(command: str, overrides: list[str]) -> DictConfig:
     """Compose one configuration, with Hydra's own part. Raises UserError."""
+    overrides = with_file(overrides)
     for override in overrides:  # encoding=[alibi,rope]: Hydra would merge both and keep the last one's name
         group, _, value = override.partition("=")
         if value.strip().startswith("[") and _is_choice(override):
             raise UserError(group, value, "takes one choice", hint=f"for a sweep: -m {group}=A,B")
     try:
         return compose(command, overrides, return_hydra_config=True)
-    except (
-        HydraException,
-        OmegaConfBaseException,
-        yaml.YAMLError,
-        AssertionError,
-        ValueError,
-        OSError,
-    ) as error:
+    except REFUSALS as error:
         raise _explained(command, overrides, error) from error
+
+
+def with_file(overrides: list[str]) -> list[str]:
+    """Return the overrides with `encoding=./mine.py:Class` as settings and a plug-in."""
+    said = [
+        o.partition("=")[2].replace("\\", "").strip("'\"") for o in overrides if o.startswith("encoding=")
+    ]
+    found = re.fullmatch(r"(.+\.py)(?::(\w+))?", said[-1]) if said else None
+    if found is None:
+        return overrides
+    try:
+        settings = file_encoding(found[1], found[2])
+    except (yaml.YAMLError, OSError, TypeError, ValueError) as error:
+        raise UserError("encoding", said[-1], f"its YAML cannot be read: {first_line(error)}") from error
+    plugins = [o.partition("=")[2].strip("[]") for o in overrides if key_of(o) == "plugins"]
+    kept = [o for o in overrides if key_of(o) not in ("encoding", "plugins")]
+    own = [f"++{o.lstrip('+')}" if key_of(o).startswith("encoding.") else o for o in kept]
+    named = f"plugins=[{','.join([*filter(None, plugins[-1:]), quoted(found[1])])}]"
+    return [
+        "~encoding",
+        *(f"++encoding.{key}={json.dumps(one)}" for key, one in settings.items()),
+        *own,
+        named,
+    ]
 
 
 def plain_settings(command: str, config: DictConfig) -> dict[str, Any]:
@@ -245,12 +289,12 @@ def plain_settings(command: str, config: DictConfig) -> dict[str, Any]:
             raise UserError(key, None, "is needed and has no default", hint=f"add {key}=...") from error
         raise UserError(key, None, first_line(error)) from error
     assert isinstance(settings, dict)
-    _check_keys(settings, SCHEMAS[command], "")
-    _check_sizes(settings, "")
+    _check_keys(settings, SCHEMAS[command])
+    _check_sizes(settings)
     return {str(key): value for key, value in settings.items()}
 
 
-def _check_keys(settings: dict[Any, Any], schema: Any, prefix: str) -> None:
+def _check_keys(settings: dict[Any, Any], schema: Any, prefix: str = "") -> None:
     fields, hints = {f.name: f for f in dataclasses.fields(schema)}, get_type_hints(schema)
     for name in fields:
         if name not in settings:
@@ -265,7 +309,7 @@ def _check_keys(settings: dict[Any, Any], schema: Any, prefix: str) -> None:
             _check_keys(value, section, f"{prefix}{key}.")
 
 
-def _check_sizes(settings: dict[Any, Any], prefix: str) -> None:
+def _check_sizes(settings: dict[Any, Any], prefix: str = "") -> None:
     for key, value in settings.items():
         if isinstance(value, dict):
             _check_sizes(value, f"{prefix}{key}.")
@@ -281,16 +325,14 @@ def _explained(command: str, overrides: list[str], error: Exception) -> UserErro
     if isinstance(error, MissingConfigException):
         return _no_such_choice(error)
     if isinstance(error, yaml.YAMLError):
-        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", first_line(error))
         where, line = ("--config-dir", "") if mark is None else (str(mark.name), f" in line {mark.line + 1}")
-        return UserError(where, None, f"cannot be read as YAML{line}: {problem or first_line(error)}")
+        return UserError(where, None, f"cannot be read as YAML{line}: {problem}")
     cause = error.__cause__ or error
     if in_file := re.match(r"In '([^']+)': \w+ raised while composing config:\n(.+)", str(error)):
         hint = f"it stands for {in_file[1].rpartition('/')[0]}; to set anything else, begin with the line\n"
         hint += "# @package _global_      and choose others by a defaults list: - override /encoding: rope"
-        return UserError(
-            f"{in_file[1]}.yaml", None, in_file[2], hint=hint if "not in" in in_file[2] else None
-        )
+        return UserError(f"{in_file[1]}.yaml", None, in_file[2], hint=hint if "not in" in in_file[2] else "")
     choosing = {*groups(command), "hydra/launcher", "hydra.searchpath"}
     single = [o for o in overrides if o.partition("=")[0] in choosing and not is_sweep(o)]
     config = compose(command, single, return_hydra_config=True)
@@ -309,7 +351,7 @@ def _explained(command: str, overrides: list[str], error: Exception) -> UserErro
             return UserError(key, value, "is a group of settings: name one of them", allowed=inside)
         if key == wrong:
             said = first_line(cause)
-            wanted = next((f"allowed: {words}" for kind, words in WANTED.items() if kind in said), None)
+            wanted = next((f"allowed: {words}" for kind, words in WANTED.items() if kind in said), "")
             return UserError(key, value, said, hint=wanted)
     return UserError(wrong if wrong != "None" else "override", None, first_line(cause))
 
@@ -325,13 +367,12 @@ def _no_such_choice(error: MissingConfigException) -> UserError:
     group, _, choice = (error.missing_cfg_file or "").rpartition("/")
     if not group:
         return UserError(choice, None, first_line(error))
-    hint = f"one of your own needs --config-dir DIR with its YAML in DIR/{group}/"
-    if group == "hydra/launcher":
-        hint = "slurm needs a plug-in: pip install 'posenc[slurm]'"
-        if choice == "joblib":
-            hint = "jobs run at once without it; sweep.jobs=N says how many"
     if group == "hydra/sweeper":
         return UserError(group, choice, NO_SEARCH)
+    hint = f"one of your own needs --config-dir DIR with its YAML in DIR/{group}/"
+    if group == "hydra/launcher":
+        hint = "without it jobs run at once here, sweep.jobs=N says how many"
+        hint += "\nslurm needs a plug-in: pip install 'posenc[slurm]'"
     return UserError(group, choice, f"there is no such {group}", allowed=list(error.options or []), hint=hint)
 
 
@@ -345,22 +386,17 @@ def _unknown_key(key: str, value: object, known: list[str], command: str = "trai
     while not (siblings := [k for k in known if k.rpartition(".")[0] == parent]):
         parent = parent.rpartition(".")[0]
     known = [k for k in known if k.startswith("hydra") == key.startswith("hydra")]
-    leaf = nearest(key, {k.rpartition(".")[2]: None for k in known}) if "." not in key else None
-    alike = [k for k in known if leaf is not None and k.rpartition(".")[2] == leaf]
+    leaf = nearest(key, [k.rpartition(".")[2] for k in known]) if "." not in key else None
+    alike = [k for k in known if k.rpartition(".")[2] == leaf]
     close = " or ".join(alike) or nearest(key, [k for k in known if not key.startswith(f"{k}.")])
-    hint: str | None = f"did you mean: {close}"
+    hint = f"did you mean: {close}" if close else ""
     files = choice_files(group) if _is_choice(f"{group}=") else {}
     texts = {choice: path.read_text(encoding="utf-8") for choice, path in files.items()}
     having = [choice for choice, text in texts.items() if name and name in (yaml.safe_load(text) or {})]
     if having:
         hint = f"{key} is a setting of {group}={', '.join(having)}"
-    return UserError(
-        key,
-        value,
-        "there is no such setting",
-        allowed=", ".join(sorted(siblings)),
-        hint=hint if close or having else None,
-    )
+    allowed = ", ".join(sorted(siblings))
+    return UserError(key, value, "there is no such setting", allowed=allowed, hint=hint)
 
 
 def _is_choice(override: str) -> bool:

@@ -26,59 +26,54 @@ class CommandLine:
     multirun: bool = False
     config_dir: str | None = None
     asks_hydra: bool = False  # --cfg, --info, --help and the like: print something, run nothing
-    prints_config: bool = False  # --cfg
 
 
-def parse(arguments: list[str]) -> CommandLine:
-    """Split Hydra's flags from overrides. Raises UserError for what cannot be combined."""
+def parse(arguments: list[str], command: str = "train", own: Collection[str] = ()) -> CommandLine:
+    """Split Hydra's flags from overrides. `own`: flags of the command that are taken already.
+
+    Raises UserError for what cannot be combined, and for a flag that is not there, with the nearest.
+    """
     from posenc.config.hydra_adapter import argument_parser
 
+    parser = argument_parser()
+    known = [flag for flag in parser._option_string_actions if flag.startswith("--")]
+    offered = sorted({*(HYDRA_COMMANDS if command in ("train", "eval") else COMMON), *own})
+    written = []
     for word in arguments:
         if any("\ud800" <= sign <= "\udfff" for sign in word):
             raise UserError(visible(word), None, "is not UTF-8, and settings are kept as text")
-    flag = "--config-dir="  # a shell leaves a ~ behind it as it is
-    arguments = [
-        f"{flag}{expanded(word.removeprefix(flag))}" if word.startswith(flag) else word for word in arguments
-    ]
-    args = argument_parser().parse_intermixed_args(arguments)  # flags may stand between overrides
-    if args.multirun and args.cfg:
-        raise UserError("--cfg", args.cfg, "cannot be combined with --multirun", hint="leave out -m")
-    for name in ("config_name", "config_path", "experimental_rerun"):
-        if value := getattr(args, name, None):
-            hint = "--config-dir DIR adds YAML files of your own"
-            raise UserError(f"--{name.replace('_', '-')}", value, "is not for posenc", hint=hint)
-    asks = any((args.help, args.hydra_help, args.cfg, args.info, args.shell_completion))
-    return CommandLine(
-        overrides=[as_written(override) for override in args.overrides],
-        flags=[word for word in arguments if word not in args.overrides],
-        multirun=bool(args.multirun),
-        config_dir=args.config_dir,
-        asks_hydra=asks,
-        prints_config=args.cfg is not None,
-    )
-
-
-def refuse_unknown_flags(command: str, arguments: list[str], own: Collection[str] = ()) -> None:
-    """Raise UserError, with the nearest flag, for one that neither Hydra nor the command has."""
-    from posenc.config.hydra_adapter import long_flags
-
-    known = long_flags()
-    offered = sorted({*(HYDRA_COMMANDS if command in ("train", "eval") else COMMON), *own})
-    for word in arguments:
-        flag = word.partition("=")[0]
+        flag, _, value = word.partition("=")
         if flag.startswith("--") and not any(one.startswith(flag) for one in known):
             close = nearest(flag, offered)
             hint = f"did you mean: {close}\n" if close else ""
             hint += "settings are written KEY=VALUE: encoding=rope, seed=1"
             raise UserError(flag, None, "there is no such option", allowed=", ".join(offered), hint=hint)
+        # a shell leaves a ~ behind it as it is
+        written.append(f"{flag}={expanded(value)}" if flag == "--config-dir" and value else word)
+    args = parser.parse_intermixed_args(written)  # flags may stand between overrides
+    if args.multirun and args.cfg:
+        raise UserError("--cfg", args.cfg, "cannot be combined with --multirun", hint="leave out -m")
+    for name in ("config_name", "config_path", "experimental_rerun"):
+        if given := getattr(args, name, None):
+            hint = "--config-dir DIR adds YAML files of your own"
+            raise UserError(f"--{name.replace('_', '-')}", given, "is not for posenc", hint=hint)
+    return CommandLine(
+        overrides=[as_written(override) for override in args.overrides],
+        flags=[word for word in written if word not in args.overrides],
+        multirun=bool(args.multirun),
+        config_dir=args.config_dir,
+        asks_hydra=any((args.help, args.hydra_help, args.cfg, args.info, args.shell_completion)),
+    )
 
 
 def read_settings_line(command: str, arguments: list[str], own: Collection[str]) -> CommandLine:
-    """Parse the line of a command that takes settings but prints no configuration. Raises UserError."""
-    refuse_unknown_flags(command, arguments, own)
-    line = parse(arguments)
+    """Parse the line of a command that takes settings but runs no job of Hydra's. Raises UserError."""
+    line = parse(arguments, command, own)
     if line.asks_hydra:
         raise UserError(command, None, "prints no configuration", hint="posenc train --cfg job does")
+    if line.multirun:
+        hint = "leave out -m: for check and bench encoding=rope,alibi is enough"
+        raise UserError("-m", None, "makes a sweep of posenc train or eval", hint=hint)
     return line
 
 

@@ -24,10 +24,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_bytes_atomic(path: Path, data: bytes) -> None:
-    """Write a file so that it has either the old or the new content, also after a power cut.
-
-    Raises RunError when the file system refuses (full, read-only); nothing half-written is left behind.
-    """
+    """Write a file that has the old or the new content, also after a power cut; RunError where it cannot."""
     temporary = path.with_name(f".{path.name[:100]}.posenc-{secrets.token_hex(8)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -105,9 +102,7 @@ def file_lock(path: Path, *, timeout: float = -1) -> FileLock:
 
 def free_bytes(path: Path) -> int:
     """Return the bytes free where `path` is or would be."""
-    while not path.exists():
-        path = path.absolute().parent
-    return shutil.disk_usage(path).free
+    return shutil.disk_usage(next(p for p in (path, *path.absolute().parents) if p.exists())).free
 
 
 def check_room(path: Path, needed: int, what: str, *, hint: str = "") -> None:
@@ -123,7 +118,7 @@ def cannot_write(path: Path, error: OSError, *, needed: int | None = None, hint:
         return RunError(problem, hint="put it on another one: runs_dir=FOLDER, POSENC_CACHE=FOLDER")
     if error.errno in FULL:
         hint = _sizes(path, needed, hint)
-    return RunError(f"cannot write {path}: {error.strerror or error}", hint=hint or None)
+    return RunError(f"cannot write {path}: {error.strerror or error}", hint=hint)
 
 
 def _sizes(path: Path, needed: int | None, hint: str) -> str:

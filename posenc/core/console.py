@@ -73,10 +73,7 @@ def shown(label: str, total: int) -> Iterator[Progress]:
 
 
 def run_interruptible(work: Callable[[], T], *, limit: float | None = None) -> T:
-    """Return `work()`, run in a thread, so that a signal stops the waiting at once.
-
-    TimeoutError after `limit` seconds. A thread that goes on ends with the process.
-    """
+    """Return `work()`, run in a thread that a signal need not wait for; TimeoutError after `limit` s."""
     result: Future[T] = Future()
 
     def run() -> None:

@@ -25,8 +25,7 @@ def safe_name(text: str) -> str:
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or the name of its class."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
@@ -42,37 +41,29 @@ class UserError(Exception):
     exit_code = 2
 
     def __init__(
-        self,
-        key: str,
-        value: object,
-        problem: str,
-        *,
-        allowed: Iterable[object] | str | None = None,
-        hint: str | None = None,
+        self, key: str, value: object, problem: str, *, allowed: Iterable[object] | str = (), hint: str = ""
     ) -> None:
         self.key, self.value, self.problem, self.hint = key, value, problem, hint
-        self.allowed = allowed if isinstance(allowed, str) or allowed is None else [str(a) for a in allowed]
-        choices = self.allowed if isinstance(self.allowed, list) and value is not None else []
-        self.nearest = nearest(str(value), choices)
+        choices = [] if isinstance(allowed, str) else [str(choice) for choice in allowed]
+        self.allowed = ", ".join(choices) or str(allowed or "")
+        self.nearest = None if value is None else nearest(str(value), choices)
         super().__init__(self.text())
 
     def within(self, where: str) -> UserError:
         """Return this error with the job of a sweep that it was found in."""
         self.problem = f"{self.problem} ({where})"
-        self.args = (self.text(),)
         return self
+
+    def __str__(self) -> str:
+        return self.text()  # a hint may have been added
 
     def text(self) -> str:
         """Return one screen: key, value and problem; what is allowed; the nearest valid choice; a hint."""
         value = "" if self.value is None else f"={_clipped(self.value, LONGEST_VALUE)}"
         problem = f"{_clipped(self.key, LONGEST_VALUE)}{value}: {self.problem}"
-        hints = [self.hint or ""]
-        if self.nearest is not None:
-            hints.insert(0, f"did you mean: {visible(self.nearest)}")
-        if self.allowed:
-            allowed = self.allowed if isinstance(self.allowed, str) else ", ".join(self.allowed)
-            hints.insert(0, f"allowed: {visible(allowed)}")
-        return _screen(problem, "\n".join(hints))
+        allowed = f"allowed: {visible(self.allowed)}" if self.allowed else ""
+        close = f"did you mean: {visible(self.nearest)}" if self.nearest is not None else ""
+        return _screen(problem, f"{allowed}\n{close}\n{self.hint}")
 
 
 class RunError(Exception):
@@ -80,14 +71,13 @@ class RunError(Exception):
 
     exit_code = 1
 
-    def __init__(self, problem: str, *, hint: str | None = None) -> None:
-        self.problem = problem
-        self.hint = hint
+    def __init__(self, problem: str, *, hint: str = "") -> None:
+        self.problem, self.hint = problem, hint
         super().__init__(self.text())
 
     def text(self) -> str:
         """Return the problem and, indented, the hint."""
-        return _screen(self.problem, self.hint or "")
+        return _screen(self.problem, self.hint)
 
 
 def _clipped(text: object, most: int = LONGEST_LINE) -> str:

@@ -65,20 +65,16 @@ def compiler_works(device: torch.device) -> bool:
 
 
 class LiveTensors(TorchDispatchMode):
-    """Count the bytes of tensors made inside that are still held, and their peak.
-
-    What an operation needs while it runs is not seen, nor is what was there before.
-    """
+    """Count the bytes of tensors made inside that are still held, and their peak."""
 
     def __init__(self) -> None:
         super().__init__()
         self.live = self.peak = 0
-        self._known: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def ignore(self, tensors: Iterable[torch.Tensor]) -> None:
         """Do not count these tensors."""
-        for tensor in tensors:
-            self._known[tensor.untyped_storage()] = 0
+        self._known.update(tensor.untyped_storage() for tensor in tensors)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -88,15 +84,11 @@ class LiveTensors(TorchDispatchMode):
             if isinstance(one, torch.Tensor):
                 storage = one.untyped_storage()
                 if storage not in self._known and id(storage) not in given:
-                    self._add(storage)
+                    self._known.add(storage)
+                    self.live += storage.nbytes()
+                    self.peak = max(self.peak, self.live)
+                    weakref.finalize(storage, self._drop, storage.nbytes())
         return result
-
-    def _add(self, storage: Any) -> None:
-        size = storage.nbytes()
-        self._known[storage] = size
-        self.live += size
-        self.peak = max(self.peak, self.live)
-        weakref.finalize(storage, self._drop, size)
 
     def _drop(self, size: int) -> None:
         self.live -= size

@@ -22,10 +22,7 @@ def conf_dir() -> Path:
 
 
 def conf_dirs() -> list[Path]:
-    """Return posenc's YAML tree, then those of installed packages (entry points `posenc.conf`).
-
-    An entry point's value is a package whose folder holds `encoding/NAME.yaml`. It is not imported.
-    """
+    """Return posenc's YAML tree, then those of packages (entry points `posenc.conf`); imports none."""
     found = [conf_dir()]
     for point in sorted(entry_points(group=CONF_ENTRY_POINTS), key=lambda point: point.name):
         top, *inner = point.value.split(".")
@@ -70,10 +67,7 @@ def is_folder(given: str) -> bool:
 
 
 def output_file(option: str, given: str | Path) -> Path:
-    """Return where a file that the user names is to be written, links followed.
-
-    Raises UserError for a folder, a device and a folder that does not exist: writing replaces the file.
-    """
+    """Return where a file that the user names is to be written, links followed. Raises UserError."""
     path = expanded(str(given))
     place = Path(os.path.realpath(path))
     if os.path.exists(place) and not place.is_file():  # noqa: PTH110 (exists raises for names too long)

@@ -9,6 +9,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
 
@@ -23,3 +24,11 @@ def generator_for(seed: int, *names: object) -> torch.Generator:
     import torch
 
     return torch.Generator().manual_seed(seed_for(seed, *names))
+
+
+def raw_draws(count: int, seed: int, counter: int) -> np.ndarray:
+    """Return (count,) uint64. Raw Philox output is fixed by definition; numpy's distributions may change."""
+    import numpy as np
+
+    draws: np.ndarray = np.random.Philox(key=np.array([seed, counter], dtype=np.uint64)).random_raw(count)
+    return draws

@@ -10,6 +10,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Literal, Union
 
 from posenc.core.errors import UserError, nearest
@@ -27,33 +28,46 @@ def parameters_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the defaults of keyword-only parameters: posenc's own have none, a user's class may."""
-    parameters = inspect.signature(function).parameters
-    found = {key: parameters[key].default for key in parameters_of(function)}
+    found = {
+        one.name: one.default
+        for one in inspect.signature(function).parameters.values()
+        if one.kind is one.KEYWORD_ONLY
+    }
     return {key: value for key, value in found.items() if value is not inspect.Parameter.empty}
 
 
 def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Return `given` as keyword arguments of `function`, each of its declared type; an int may be a float.
-
-    Raises UserError for an unknown, missing or ill-typed key, named `prefix.key`.
-    """
+    """Return `given` as keyword arguments of `function`, each of its type; UserError names `prefix.key`."""
     declared = parameters_of(function)
     signature = inspect.signature(function).parameters
     for key, value in given.items():
         if key not in declared:
             close = nearest(str(key), declared)
+            allowed = ", ".join(sorted(declared)) or "none: it has no parameters"
+            hint = f"did you mean: {prefix}.{close}" if close else ""
             raise UserError(
-                f"{prefix}.{key}",
-                value,
-                "there is no such parameter",
-                allowed=", ".join(sorted(declared)) or "none: it has no parameters",
-                hint=f"did you mean: {prefix}.{close}" if close else None,
+                f"{prefix}.{key}", value, "there is no such parameter", allowed=allowed, hint=hint
             )
     for key in declared:
         if key not in given and signature[key].default is inspect.Parameter.empty:
             problem = "missing; every default lives in the YAML of its group, or say it here"
             raise UserError(f"{prefix}.{key}", None, problem)
     return {key: _typed(value, declared[key], f"{prefix}.{key}") for key, value in given.items()}
+
+
+def parameters(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a config group's settings hold beside the `name` of their choice."""
+    return {str(key): value for key, value in settings.items() if key != "name"}
+
+
+def check_choice(
+    group: str, settings: Mapping[str, Any], choices: Mapping[str, Callable[..., Any]], unknown: str
+) -> dict[str, Any]:
+    """Return settings as `{name, **arguments}` of the choice that they name. Raises UserError."""
+    name = settings.get("name")
+    if not isinstance(name, str) or name not in choices:
+        raise UserError(group, name, unknown, allowed=list(choices))
+    return {"name": name, **check_arguments(choices[name], parameters(settings), group)}
 
 
 def _typed(value: Any, kind: Any, key: str) -> Any:
@@ -63,10 +77,8 @@ def _typed(value: Any, kind: Any, key: str) -> Any:
             raise UserError(key, value, "not one of its choices", allowed=options)
     elif origin in (Union, types.UnionType):
         for option in options:
-            try:
+            with suppress(UserError):
                 return _typed(value, option, key)
-            except UserError:
-                continue
         raise UserError(key, value, "wrong type", allowed=_words(kind))
     elif origin is list or kind is list:
         if not isinstance(value, list):

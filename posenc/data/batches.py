@@ -5,14 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from posenc.core.errors import UserError
+from posenc.core.seeds import raw_draws
 from posenc.data.token_cache import TokenStore
 
 
 class WindowSampler:
-    """Windows of `context_length` tokens inside training documents, uniform over all places they fit.
-
-    Counter-based: no stream to save on a stop, and the same batches whatever else a run draws.
-    """
+    """Windows of `context_length` tokens inside training documents, uniform over all places; by counter."""
 
     def __init__(self, store: TokenStore, context_length: int, seed: int) -> None:
         """Raises UserError when no training document holds `context_length` + 1 tokens."""
@@ -32,10 +30,7 @@ class WindowSampler:
 
     def batch(self, step: int, size: int) -> tuple[np.ndarray, ...]:
         """Inputs and targets of a step, both int64 `(size, context_length)`; targets are one token on."""
-        # raw Philox output is fixed by its definition; numpy's distributions may change between versions
-        key = np.array([self._seed, step], dtype=np.uint64)
-        raw = np.random.Philox(key=key).random_raw(size)
-        place = (raw % np.uint64(self._ends[-1])).astype(np.int64)
+        place = (raw_draws(size, self._seed, step) % np.uint64(self._ends[-1])).astype(np.int64)
         document = np.searchsorted(self._ends, place, side="right")
         start = self._starts[document] + place - self._first[document]
         window = self._tokens[start[:, None] + self._offsets].astype(np.int64)  # (size, T + 1)

@@ -31,11 +31,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class CorpusFacts:
-    """A corpus in figures, each by split.
-
-    `identity` is plain JSON for the hash of a run. `loaded` keeps the documents between `inspect` and
-    `prepare`, so that nothing is read twice.
-    """
+    """A corpus in figures; `loaded` keeps its documents until `prepare`, so that nothing is read twice."""
 
     name: str
     fingerprint: str  # over all documents and their splits
@@ -43,15 +39,12 @@ class CorpusFacts:
     sizes: dict[str, list[int]] = field(repr=False)  # bytes of each document, by id
     copies: dict[str, int]  # of each split's documents how many have the text of a training document
     notes: list[str]  # what was not read, and how documents were made, a line each
-    identity: dict[str, Any]
+    identity: dict[str, Any]  # plain JSON for the hash of a run
     data: dict[str, Any] = field(repr=False)
     loaded: list[Document] | None = field(default=None, repr=False)
 
     def read(self) -> list[Document]:
-        """Return the documents, by id: the ones kept, those of the cache, or read again.
-
-        Raises RunError when the text has changed since, or is out of reach.
-        """
+        """Return the documents, by id: the ones kept, those of the cache, or read again and not changed."""
         if self.loaded is None:
             self.loaded = _cached_text(self.fingerprint) or sources.read_documents(self.data, Notes())
             if fingerprint_of(self.loaded) != self.fingerprint:
@@ -60,22 +53,17 @@ class CorpusFacts:
 
 
 def read_facts(data: Mapping[str, Any]) -> CorpusFacts:
-    """Return the facts of a corpus; those of a pinned one come from the cache, without loading it again.
-
-    Raises UserError for wrong settings or unreadable input, RunError when a source is out of reach.
-    """
+    """Return the facts of a corpus; those of a pinned one come from the cache, without loading it again."""
     pinned, documents = sources.pinned_identity(data), None
-    known = known_figures(pinned)
-    if is_new := known is None:
+    if (known := known_figures(pinned)) is None:
         notes = Notes()
         if pinned is not None:
             say(visible(f"reading {data['name']} from the hub"))
         documents = sources.read_documents(data, notes)
         known = _figures_of(documents, notes)
     identity = pinned or {"name": data["name"], "fingerprint": known["fingerprint"]}
-    figures = {key: known[key] for key in ("fingerprint", "train_fingerprint", "sizes", "copies", "notes")}
-    facts = CorpusFacts(data["name"], **figures, identity=identity, data=dict(data), loaded=documents)
-    if pinned is not None and is_new:
+    facts = CorpusFacts(data["name"], **known, identity=identity, data=dict(data), loaded=documents)
+    if pinned is not None and documents is not None:
         prepare(data, BYTES, facts)  # keeps the text: no tokenizer after this one needs the network
         with cache_lock(_figures_file(pinned).with_suffix(".lock"), 0):
             write_sealed(_figures_file(pinned), known)
@@ -87,11 +75,8 @@ def _figures_of(documents: list[Document], notes: Notes) -> dict[str, Any]:
     by_split = {name: [d for d in documents if d.split == name] for name in SPLITS}
     trained = {d.text for d in by_split["train"]}
     copies = {name: sum(d.text in trained for d in by_split[name]) for name in SPLITS[1:]}
-    told = [
-        f"also in the training split: {n:,} of {number_of(len(by_split[name]), f'{name} document')}"
-        for name, n in copies.items()
-        if n
-    ]
+    of = {name: number_of(len(mine), f"{name} document") for name, mine in by_split.items()}
+    told = [f"also in the training split: {n:,} of {of[name]}" for name, n in copies.items() if n]
     return {
         "fingerprint": fingerprint_of(documents),
         "train_fingerprint": fingerprint_of(by_split["train"]),
@@ -123,20 +108,16 @@ def _cached_text(found: str) -> list[Document] | None:
 def prepare(
     data: Mapping[str, Any], tokenizer: Mapping[str, Any], facts: CorpusFacts | None = None
 ) -> TokenStore:
-    """Return the corpus as tokens, from the cache or put there now.
-
-    `facts` is what `inspect` returned for the same `data`; its documents are let go of. Raises UserError for
-    wrong settings or an empty corpus, RunError when a source is out of reach or the cache cannot be written.
-    """
-    facts = facts if facts is not None else read_facts(data)
+    """Return the corpus as tokens, from the cache or put there now, and let go of its documents."""
+    facts = facts or read_facts(data)
     chosen = build_tokenizer(tokenizer, facts)
     entry = entry_of(facts.fingerprint, chosen.identity())
     store = open_entry(entry)
-    text = sum(map(sum, facts.sizes.values()))  # about as large as its tokens
     if store is None:
+        text = sum(map(sum, facts.sizes.values()))  # about as large as its tokens
         with cache_lock(entry.with_suffix(".lock"), text):
-            store = open_entry(entry)  # another process may have built it while this one waited
-            if store is None:
+            # another process may have built it while this one waited
+            if (store := open_entry(entry)) is None:
                 if entry.exists():
                     log.warning("the token cache %s is damaged; it is built again", entry)
                 write_entry(entry, facts.name, facts.fingerprint, chosen, facts.read())
@@ -156,12 +137,9 @@ def inspect(
     needed_tokens: int,
     context_length: int | None,
 ) -> CorpusFacts:
-    """Check everything about a corpus that needs no tokens, and return its facts.
+    """Check what needs no tokens, and return the facts: all splits with `context_length`, else one; lengths.
 
-    `split` is the one to evaluate on, `needed_tokens` the longest window there + 1; without `context_length`
-    only that split is checked. A document has at most as many tokens as bytes, so what is refused here cannot
-    work; `check_lengths` is the exact test. Raises UserError for wrong settings, an empty split, a split that
-    repeats the training text, or documents that are too short.
+    A document has at most as many tokens as bytes: what is refused cannot work.
     """
     check_tokenizer(tokenizer)
     facts = read_facts(data)
@@ -195,10 +173,7 @@ def check_lengths(
 def corpus_notes(
     facts: CorpusFacts, split: str, window: int, context_length: int, store: TokenStore | None = None
 ) -> list[str]:
-    """Return what to know of a corpus before training on it, a line each.
-
-    `split` is the one to evaluate on, `window` the longest there; in tokens with `store`, else in bytes.
-    """
+    """Return what to know of a corpus before training, a line each; in tokens with `store`, else in bytes."""
     sizes, unit = (facts.sizes, "bytes") if store is None else (store.sizes, "tokens")
     notes, train = list(facts.notes), sizes["train"]
     fits = [size for size in train if size > context_length]
@@ -208,12 +183,15 @@ def corpus_notes(
             f"{'is' if len(fits) == 1 else 'are'} longer than {context_length} {unit}, "
             f"{sum(fits) / max(1, sum(train)):.0%} of the text: nothing else is trained on"
         )
-    count = sum(size > window for size in sizes[split])
-    if count < FEW_DOCUMENTS:
-        few = f"too few for a 95% CI, which needs {MIN_DOCUMENTS}"
-        rough = f"a 95% CI is rough below {FEW_DOCUMENTS}"
-        reach = f"{number_of(count, f'{split} document')} {'is' if count == 1 else 'are'} longer"
-        notes.append(f"{reach} than {window} {unit}: {few if count < MIN_DOCUMENTS else rough}")
+    if (count := sum(size > window for size in sizes[split])) < FEW_DOCUMENTS:
+        reach = (
+            f"{number_of(count, f'{split} document')} {'is' if count == 1 else 'are'} longer than {window}"
+        )
+        few, rough = (
+            f"too few for a 95% CI, which needs {MIN_DOCUMENTS}",
+            f"a 95% CI is rough below {FEW_DOCUMENTS}",
+        )
+        notes.append(f"{reach} {unit}: {few if count < MIN_DOCUMENTS else rough}")
     return notes
 
 

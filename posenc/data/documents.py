@@ -20,10 +20,7 @@ CHUNKS, LEAST_CHUNK = 200, 4096  # how many, and characters of each: 40 test doc
 
 @dataclass(frozen=True)
 class Document:
-    """One text. `text` is UTF-8; `split` is None until one is assigned.
-
-    `id` is unique in its corpus and relative to it, so that moving a folder changes nothing.
-    """
+    """One text, UTF-8; `id` is unique and relative to its corpus, `split` None until one is assigned."""
 
     id: str
     text: bytes
@@ -50,14 +47,9 @@ def number_of(count: int, noun: str) -> str:
 
 
 def split_of(document_id: str, fractions: Mapping[str, float]) -> str:
-    """Return the split of a document from a hash of its id alone: other documents never move it.
-
-    `fractions` holds the shares of `validation` and `test`; the rest is `train`.
-    """
-    point = hash_fraction(_utf8(document_id))
-    if point < fractions["test"]:
-        return "test"
-    return "validation" if point < fractions["test"] + fractions["validation"] else "train"
+    """Return the split of a document from a hash of its id alone: other documents never move it."""
+    point, test = hash_fraction(_utf8(document_id)), fractions["test"]
+    return "test" if point < test else "validation" if point < test + fractions["validation"] else "train"
 
 
 def hash_fraction(content: bytes) -> float:
@@ -66,11 +58,7 @@ def hash_fraction(content: bytes) -> float:
 
 
 def groups_of(ids: Sequence[str]) -> list[int] | None:
-    """Number the groups of documents by first appearance; None where every document is alone.
-
-    A group is the first folder in which paths differ (SymPy's subpackages, a folder for each author); a
-    document that lies in none is alone.
-    """
+    """Number the groups of documents by first appearance: the first folder in which paths differ, if any."""
     paths = [one.split("/") for one in ids]
     folders = [path[:-1] for path in paths] or [[]]
     ends = zip(min(folders), max(folders), strict=False)
@@ -98,20 +86,13 @@ def _utf8(name: str) -> bytes:
 
 
 def articles(lines: Iterable[str]) -> list[str]:
-    """Join WikiText's rows (one line each, blank ones too) to articles.
-
-    Lines before the first title make an article of their own.
-    """
-    rows = list(lines)
-    # blank rows come with or without their line end
-    return _joined([row if row.endswith("\n") else row + "\n" for row in rows], _titles(rows))
+    """Join WikiText's rows to articles; lines before the first title make one of their own."""
+    rows = [row.removesuffix("\n") + "\n" for row in lines]  # blank rows come with or without their line end
+    return _joined(rows, _titles(rows))
 
 
 def sections(text: str, *, markdown: bool = False) -> tuple[list[str], str]:
-    """Cut the text of one file, and say how: at its headings where there are enough, else in chunks.
-
-    Of Markdown's levels the highest with enough headings is taken, those above it included.
-    """
+    """Cut the text of one file, and say how: at the highest headings that are enough, else in chunks."""
     rows = re.findall(r"[^\n]*\n|[^\n]+", text)
     if len(starts := _titles(rows)) >= LEAST_SECTIONS:
         return _joined(rows, starts), "cut at ' = Title = ' lines"

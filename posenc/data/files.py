@@ -85,7 +85,7 @@ def _expand(given: str, notes: Notes) -> tuple[Path, list[Path]]:
         hits = [root / hit for hit in glob.glob(os.path.join(*rest), root_dir=root, recursive=True)]  # noqa: PTH118, PTH207
     elif not path.is_dir():
         close = nearest(path.name, [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else [])
-        hint = f"did you mean: {path.parent / close}" if close else None
+        hint = f"did you mean: {path.parent / close}" if close else ""
         raise UserError("data.paths", given, "there is no such file or folder", hint=hint)
     return root, [file for hit in hits for file in ([hit] if hit.is_file() else _in_folder(hit, notes))]
 

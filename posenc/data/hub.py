@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 import os
@@ -32,11 +33,7 @@ BLAME = {"BuilderConfig": "config", "Bad split": "splits", "doesn't exist on the
 def read(
     notes: Notes, /, *, repository: str, config: str | None, revision: str, text_field: str, rows: Rows
 ) -> Iterator[Document]:
-    """Yield the documents of the train, validation and test splits; ids are `split/number`.
-
-    Raises UserError for a data set, config or field that does not exist, RunError when the hub is out of
-    reach.
-    """
+    """Yield the documents of the train, validation and test splits; ids are `split/number`."""
     for split in sorted(SPLITS):
         texts = _texts(repository, config, revision, split, text_field, ROWS[rows])
         kept = filter(str.strip, articles(texts) if rows == "wikitext_lines" else texts)
@@ -56,11 +53,9 @@ def stream(
     documents: int | None,
     bytes: int | float | None,
 ) -> Iterator[Document]:
-    """Yield documents in the order of their ids, which are `split/row` of the data set.
+    """Yield documents; ids are `split/row` of the data set, limited to its first `documents` or `bytes`.
 
-    `splits` gives for each split of the data set the share of its documents that goes to each of ours, by a
-    hash of the text, so that two copies are never on both sides. `documents` and `bytes` limit each split of
-    the data set to its first rows that fit. Raises as `read`.
+    `splits` shares each of its splits out to ours by a hash of the text, so that copies are on one side.
     """
     for split in sorted(splits):
         taken = size = 0
@@ -73,13 +68,10 @@ def stream(
             taken, size = taken + 1, size + len(text)
             if (documents is not None and taken > documents) or (bytes is not None and size > bytes):
                 break
-            yield Document(f"{split}/{row:09d}", text, _split_of_text(text, splits[split]))
-
-
-def _split_of_text(text: bytes, shares: dict[str, float]) -> str:
-    point, sides = hash_fraction(text), [side for side in SPLITS if side in shares]
-    edges = itertools.accumulate(shares[side] for side in sides[:-1])
-    return next((side for side, edge in zip(sides, edges, strict=False) if point < edge), sides[-1])
+            sides = [side for side in SPLITS if side in splits[split]]
+            edges = list(itertools.accumulate(splits[split][side] for side in sides[:-1]))
+            side = sides[bisect.bisect_right(edges, hash_fraction(text))]
+            yield Document(f"{split}/{row:09d}", text, side)
 
 
 def check(settings: dict[str, Any]) -> None:
@@ -126,14 +118,14 @@ def _texts(
         given = {"config": config, "splits": split, "repository": repository}
         for key in (key for words, key in BLAME.items() if words in str(error)):
             raise UserError(f"data.{key}", given[key], first_line(error)) from error
-        raise load_failed(repository, error) from error
+        raise not_loaded(repository, error) from error
 
 
 def load(repository: str, config: str | None, revision: str, split: str) -> Any:
     """Return the rows of one split as they come, from the hub or a local folder."""
     local = is_folder(repository)
     if not local and not reachable():
-        raise unreachable(repository)
+        raise not_loaded(repository)
     import datasets
 
     # of a read: the hub's library below tries for 25 s itself, and 20 times that looks like a hang
@@ -173,14 +165,11 @@ def go_offline() -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
 
 
-def unreachable(what: str, ways_out: str = WAYS_OUT) -> RunError:
-    """Make the error for something that is neither cached nor to be had; its second line has the ways out."""
-    host = endpoint().rpartition("@")[2].removeprefix("https://")  # an address may hold a password
-    problem = f"{what} is not cached here and the hub ({host}) is out of reach"
-    return RunError(problem, hint=f"ways out: {ways_out}")
-
-
-def load_failed(what: str, error: Exception, ways_out: str = WAYS_OUT) -> RunError:
-    """Make the error for something that the hub did not give; its second line has the ways out."""
-    problem = f"{what} could not be loaded ({type(error).__name__}: {first_line(error)[:300]})"
+def not_loaded(what: str, error: Exception | None = None, ways_out: str = WAYS_OUT) -> RunError:
+    """Make the error for what the hub did not give, or (no error) is not cached while it is out of reach."""
+    if error is None:
+        host = endpoint().rpartition("@")[2].removeprefix("https://")  # an address may hold a password
+        problem = f"{what} is not cached here and the hub ({host}) is out of reach"
+    else:
+        problem = f"{what} could not be loaded ({type(error).__name__}: {first_line(error)[:300]})"
     return RunError(problem, hint=f"ways out: {ways_out}")

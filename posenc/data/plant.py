@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from posenc.core.errors import UserError
-from posenc.core.seeds import seed_for
+from posenc.core.seeds import raw_draws, seed_for
 from posenc.core.signature import check_arguments
 from posenc.data.batches import WindowSampler
 from posenc.data.token_cache import Ints, TokenStore
@@ -98,18 +98,17 @@ class PlantedSampler(WindowSampler):
         window = np.concatenate((inputs, targets[:, -1:]), axis=1)  # (size, T + 1)
         count = round(self.plant.share * size)
         kinds = np.zeros_like(window)
-        random = np.random.Philox(key=np.array([self._plant_seed, step], dtype=np.uint64))
-        kinds[:count] = plant_pairs(window[:count], self.plant, random)
+        kinds[:count] = plant_pairs(window[:count], self.plant, self._plant_seed, step)
         weights = np.where(kinds[:, 1:] == KNOWN, self.plant.weight, 1).astype(np.float32)
         return window[:, :-1], window[:, 1:], weights, kinds[:, 1:]
 
 
-def plant_pairs(window: Ints, plant: Plant, random: np.random.Philox) -> Ints:
+def plant_pairs(window: Ints, plant: Plant, seed: int, step: int) -> Ints:
     """Write pairs into windows (N, n) and return the kinds of their tokens; row i takes the i-th draws."""
     count, pairs, unit = len(window), plant.pairs, plant.cue + 1
     places = slots(window.shape[1], plant.cue)
     sizes = (places, 2 * pairs, plant.cue * ALPHABET, pairs, 1)
-    raw = random.random_raw(count * sum(sizes)).reshape(count, -1)
+    raw = raw_draws(count * sum(sizes), seed, step).reshape(count, -1)
     where, order, keys, values, offset = np.split(raw, np.cumsum(sizes)[:-1], axis=1)
     at = np.sort(shuffled(where)[:, : 2 * pairs]) * unit + (offset % np.uint64(unit)).astype(np.int64)
     pair = shuffled(order) // 2  # (N, 2 pairs): which one comes
@@ -125,10 +124,7 @@ def plant_pairs(window: Ints, plant: Plant, random: np.random.Philox) -> Ints:
 
 
 def draw_cues(raw: np.ndarray, plant: Plant, pairs: int) -> Ints:
-    """Return different cues from raw draws (N, cue * 64): (N, pairs, cue).
-
-    Of two tokens they are the combinations of few, so that neither tells the pair alone.
-    """
+    """Return different cues from raw draws (N, cue * 64): (N, pairs, cue); no one token tells the pair."""
     if plant.cue == 1:
         return plant.keys[shuffled(raw)[:, :pairs, None]]
     side, i = math.ceil(math.sqrt(pairs)), np.arange(pairs)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
+import os
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -21,10 +21,7 @@ OWN_KEYS = {"name", "source", "split", "plant"}
 
 
 def read_package(notes: Notes, /, *, package: str, exclude: list[str]) -> list[Document]:
-    """Return the `.py` files of an installed package; ids are paths inside it, with forward slashes.
-
-    Raises UserError when no such package is installed.
-    """
+    """Return the `.py` files of an installed package; ids are paths inside it. Raises UserError."""
     # the parents of a dotted name would be imported by the search itself
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
@@ -39,46 +36,34 @@ def read_stdlib(notes: Notes, /, *, exclude: list[str]) -> list[Document]:
 
 
 def read_python_packages(notes: Notes, /, *, exclude: list[str]) -> list[Document]:
-    """Return the `.py` files of `site-packages`; ids are paths inside it.
-
-    A text that occurs more than once (vendored copies, empty `__init__` files) is kept once, under the id
-    that sorts first.
-    """
-    first: dict[bytes, Document] = {}
+    """Return the `.py` files of `site-packages`; equal texts are kept once, under the id that sorts first."""
     found = _read_tree(Path(sysconfig.get_paths()["purelib"]), exclude, notes)
-    for document in sorted(found, key=lambda document: document.id):
-        first.setdefault(hashlib.sha256(document.text).digest(), document)
-    return list(first.values())
+    # by id backwards: of equal texts the last one put in stays
+    return list({d.text: d for d in sorted(found, key=lambda one: one.id, reverse=True)}.values())
 
 
 def _read_tree(root: Path, exclude: list[str], notes: Notes) -> list[Document]:
-    """Return the non-empty UTF-8 `.py` files below `root`; ids are paths inside it.
+    """Return the non-empty UTF-8 `.py` files below `root`; a `*` in `exclude` crosses slashes."""
 
-    A pattern of `exclude` is held against `/` + path; `*` crosses slashes, so `*/tests/*` fits at any depth.
-    """
+    def wanted(path: Path, end: str = "") -> bool:
+        name = f"/{path.relative_to(root).as_posix()}{end}"
+        return not any(fnmatchcase(name, pattern) for pattern in exclude)
+
     found = []
-    for path in _python_files(root, root, exclude):
-        try:
-            text = path.read_bytes()
-            text.decode("utf-8")
-        except (OSError, UnicodeDecodeError) as error:  # Latin-1 does occur
-            notes.not_read["not UTF-8" if isinstance(error, UnicodeDecodeError) else "unreadable"] += 1
-            continue
-        if text:
-            found.append(Document(path.relative_to(root).as_posix(), text, None))
+    for here, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if wanted(Path(here, name), "/")]
+        for path in (Path(here, name) for name in names if name.endswith(".py")):
+            if not wanted(path):
+                continue
+            try:
+                text = path.read_bytes()
+                text.decode("utf-8")
+            except (OSError, UnicodeDecodeError) as error:  # Latin-1 does occur
+                notes.not_read["not UTF-8" if isinstance(error, UnicodeDecodeError) else "unreadable"] += 1
+                continue
+            if text:
+                found.append(Document(path.relative_to(root).as_posix(), text, None))
     return found
-
-
-def _python_files(folder: Path, root: Path, exclude: list[str]) -> Iterator[Path]:
-    for path in folder.iterdir():
-        is_folder = path.is_dir() and not path.is_symlink()
-        name = f"/{path.relative_to(root).as_posix()}{'/' if is_folder else ''}"
-        if any(fnmatchcase(name, pattern) for pattern in exclude):
-            continue
-        if is_folder:
-            yield from _python_files(path, root, exclude)
-        elif path.suffix == ".py":
-            yield path
 
 
 # What reads a corpus, from notes to fill in and the settings, keyword-only and typed
@@ -93,17 +78,13 @@ SOURCES: dict[str, Callable[..., Iterable[Document]]] = {
 
 
 def check_data(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the source, without reading anything.
-
-    Raises UserError for an unknown source, and for an unknown, missing or ill-typed key.
-    """
+    """Return the arguments of the source, checked without reading anything. Raises UserError."""
     source = data.get("source")
     if source not in SOURCES:
         raise UserError("data.source", source, "there is no such source", allowed=list(SOURCES))
     given = {key: value for key, value in data.items() if key not in OWN_KEYS}
-    for key, value in given.items():
-        if isinstance(value, str) and value == "???":
-            raise UserError(f"data.{key}", None, "must be given", hint=f"data.{key}=...")
+    for key in (key for key, value in given.items() if value == "???"):
+        raise UserError(f"data.{key}", None, "must be given", hint=f"data.{key}=...")
     arguments = check_arguments(SOURCES[source], given, "data")
     shares = data.get("split")
     if is_streamed(data):
@@ -145,11 +126,7 @@ def absolute_data(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_documents(data: Mapping[str, Any], notes: Notes) -> list[Document]:
-    """Return all documents of a corpus that hold more than white space, each with its split, by id.
-
-    `notes` takes what is told about them. Raises UserError for wrong settings or unreadable input, RunError
-    when a source is out of reach.
-    """
+    """Return all documents of a corpus that hold more than white space, each with its split, by id."""
     arguments = check_data(data)
     every = sorted(SOURCES[data["source"]](notes, **arguments), key=lambda document: document.id)
     documents = [d for d in every if d.text and not d.text.decode().isspace()]
@@ -159,10 +136,8 @@ def read_documents(data: Mapping[str, Any], notes: Notes) -> list[Document]:
 
 def _split(documents: list[Document], shares: Mapping[str, float], notes: Notes) -> list[Document]:
     """Return the documents, each with the split of the first one that has its text."""
-    own = [split_of(d.id, shares) for d in documents]
-    first: dict[bytes, str] = {}
-    pairs = zip(documents, own, strict=True)
-    splits = [first.setdefault(hashlib.sha256(d.text).digest(), split) for d, split in pairs]
+    own, first = [split_of(d.id, shares) for d in documents], dict[bytes, str]()
+    splits = [first.setdefault(d.text, split) for d, split in zip(documents, own, strict=True)]
     if moved := sum(a != b for a, b in zip(own, splits, strict=True)):
         what = number_of(moved, "document")
         notes.lines.append(f"copies across splits: {what} moved to the split of the first copy")

@@ -66,12 +66,6 @@ class TokenStore:
         start = int(documents.starts[i])
         return self.tokens[start : start + int(documents.lengths[i])]
 
-    def token_bytes_of(self, start: int, stop: int) -> Ints:
-        """Return the bytes of text of each token in `tokens[start:stop]`."""
-        if self.token_bytes is None:
-            return np.ones(stop - start, dtype=np.int64)
-        return self.token_bytes[start:stop].astype(np.int64)
-
     def bytes_between(self, starts: Ints, stops: Ints) -> Ints:
         """Return the bytes of text in each `tokens[starts[i]:stops[i]]`."""
         if self.token_bytes is None:
@@ -80,28 +74,23 @@ class TokenStore:
         return np.array([self.token_bytes[a:b].sum(dtype=np.int64) for a, b in spans], dtype=np.int64)
 
 
-def smallest_dtype(vocab_size: int) -> np.dtype[Any]:
-    """Return the smallest unsigned type that holds every id."""
-    return np.dtype(np.uint8 if vocab_size <= 2**8 else np.uint16 if vocab_size <= 2**16 else np.uint32)
-
-
 def entry_of(fingerprint: str, tokenizer: Mapping[str, Any]) -> Path:
     """Return where the tokens of a text lie, from its fingerprint and its tokenizer's identity."""
-    key = {"fingerprint": fingerprint, "tokenizer": tokenizer, "layout": LAYOUT}
-    return cache_dir() / "tokens" / digest_of(key)
+    return (
+        cache_dir()
+        / "tokens"
+        / digest_of({"fingerprint": fingerprint, "tokenizer": tokenizer, "layout": LAYOUT})
+    )
 
 
 def write_entry(
     entry: Path, name: str, fingerprint: str, tokenizer: Tokenizer, documents: Sequence[Document]
 ) -> None:
-    """Write the tokens of documents, in the order of their ids; the caller holds the entry's lock.
-
-    Raises UserError where there is no text, OSError.
-    """
+    """Write the tokens of documents, in the order of their ids; the caller holds the entry's lock."""
     folder = entry.with_name(f".{entry.name}")
     shutil.rmtree(folder, ignore_errors=True)  # a killed process left it
     folder.mkdir(parents=True)
-    rows, dtype = [], smallest_dtype(tokenizer.vocab_size)
+    rows, dtype = [], np.min_scalar_type(tokenizer.vocab_size - 1)  # the smallest that holds every id
     encoded = tokenizer.encode_all([document.text for document in documents])
     try:
         with (folder / TOKENS).open("wb") as tokens, (folder / TOKEN_BYTES).open("wb") as token_bytes:
@@ -115,8 +104,7 @@ def write_entry(
         (folder / DOCUMENTS).write_bytes(canonical(rows))
         if tokenizer.name == "bytes":
             (folder / TOKEN_BYTES).unlink()
-        files = sorted(folder.iterdir())
-        for file in files:
+        for file in (files := sorted(folder.iterdir())):
             sync(file)
         manifest = {
             "layout": LAYOUT,
@@ -144,22 +132,18 @@ def open_entry(entry: Path) -> TokenStore | None:
         if any(sha256_of_file(entry / name) != digest for name, digest in manifest["files"].items()):
             return None
         has_bytes = TOKEN_BYTES in manifest["files"]
+        rows, splits = json.loads((entry / DOCUMENTS).read_bytes()), {}
+        lengths = np.array([length for _, _, length in rows], dtype=np.int64)
+        starts = np.cumsum(lengths) - lengths
+        for name in SPLITS:
+            mine = [i for i, (_, split, _) in enumerate(rows) if split == name]
+            splits[name] = Split([rows[i][0] for i in mine], starts[mine], lengths[mine])
         return TokenStore(
             tokens=np.memmap(entry / TOKENS, manifest["dtype"], "r").view(np.ndarray),
             token_bytes=np.memmap(entry / TOKEN_BYTES, "<u4", "r").view(np.ndarray) if has_bytes else None,
             fingerprint=manifest["fingerprint"],
             vocab_size=manifest["vocab_size"],
             tokenizer=manifest["tokenizer"],
-            splits=_splits(json.loads((entry / DOCUMENTS).read_bytes())),
+            splits=splits,
         )
     return None
-
-
-def _splits(rows: list[tuple[str, str, int]]) -> dict[str, Split]:
-    lengths = np.array([length for _, _, length in rows], dtype=np.int64)
-    starts = np.cumsum(lengths) - lengths
-    splits = {}
-    for name in SPLITS:
-        mine = [i for i, (_, split, _) in enumerate(rows) if split == name]
-        splits[name] = Split([rows[i][0] for i in mine], starts[mine], lengths[mine])
-    return splits

@@ -20,8 +20,8 @@ from posenc.core.atomic_files import cannot_write, digest_of, file_lock, read_se
 from posenc.core.console import run_interruptible, say
 from posenc.core.errors import UserError
 from posenc.core.paths import cache_dir, expanded
-from posenc.core.signature import check_arguments
-from posenc.data.hub import load_failed, reachable, unreachable
+from posenc.core.signature import check_choice, parameters
+from posenc.data.hub import not_loaded, reachable
 
 BATCH = 8  # documents at once in the library's threads: it takes 100 to 300 times the memory of the text
 HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?(?<!\.json)")
@@ -90,10 +90,7 @@ class Tokenizer:
 
 
 def bytes_per_token(text: bytes, ends: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-    """Return the bytes of UTF-8 each token stands for, from the character where each ends; they sum to all.
-
-    Text that no token covers counts for the next token, text after the last token for the last.
-    """
+    """Return the bytes of UTF-8 of each token, from the character where each ends; they sum to all."""
     if not len(ends):
         return np.zeros(0, dtype=np.uint32)
     is_start = (np.frombuffer(text, dtype=np.uint8) & 0xC0) != 0x80
@@ -104,12 +101,9 @@ def bytes_per_token(text: bytes, ends: npt.NDArray[np.int64]) -> npt.NDArray[np.
 
 
 def check_tokenizer(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of the `tokenizer` settings; trains and loads nothing. Raises UserError."""
-    name = settings.get("name")
-    if name not in BUILDERS:
-        raise UserError("tokenizer", name, "there is no such tokenizer", allowed=sorted(BUILDERS))
-    given = {key: value for key, value in settings.items() if key != "name"}
-    arguments = check_arguments(BUILDERS[name], given, "tokenizer")
+    """Return the `tokenizer` settings with their parameters typed; trains and loads nothing. UserError."""
+    arguments = check_choice("tokenizer", settings, BUILDERS, "there is no such tokenizer")
+    name = arguments["name"]
     if name == "bpe" and not 256 <= arguments["vocab_size"] <= 2**20:
         size = arguments["vocab_size"]
         raise UserError("tokenizer.vocab_size", size, "out of range", allowed="256 (the bytes) to 1048576")
@@ -120,13 +114,8 @@ def check_tokenizer(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_tokenizer(settings: Mapping[str, Any], facts: Any) -> Tokenizer:
-    """Build the tokenizer of the `tokenizer` group's settings, trained on the corpus where it has to be.
-
-    `facts` is the CorpusFacts of the corpus. A trained one is kept in the user's cache. Raises UserError for
-    wrong settings, RunError when the hub or the cache is out of reach.
-    """
-    arguments = check_tokenizer(settings)
-    return BUILDERS[str(settings["name"])](facts, **arguments)
+    """Build a tokenizer, trained on the corpus of `facts` (CorpusFacts) where it has to be, then cached."""
+    return BUILDERS[settings["name"]](facts, **parameters(check_tokenizer(settings)))
 
 
 def stored_tokenizer(file: Path) -> dict[str, Any]:
@@ -136,14 +125,12 @@ def stored_tokenizer(file: Path) -> dict[str, Any]:
 
 def absolute_tokenizer(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings with a local path made absolute, so that they mean the same from another folder."""
-    path = settings.get("path")
-    if isinstance(path, str) and expanded(path).exists():
-        return {**settings, "path": str(expanded(path).resolve())}
-    return dict(settings)
-
-
-def _bytes(facts: Any) -> Tokenizer:
-    return Tokenizer("bytes")
+    local = expanded(str(settings.get("path")))
+    return (
+        {**settings, "path": str(local.resolve())}
+        if "path" in settings and local.exists()
+        else dict(settings)
+    )
 
 
 def _bpe(facts: Any, *, vocab_size: int) -> Tokenizer:
@@ -182,7 +169,7 @@ def _hf(facts: Any, *, path: str, revision: str) -> Tokenizer:
             got = hf_hub_download(path, "tokenizer.json", revision=revision, local_files_only=not online)
         except Exception as error:  # of five packages; all final here
             what, ways = f"the tokenizer {path}", "tokenizer.path=FILE (a tokenizer.json); tokenizer=bpe"
-            raise (load_failed(what, error, ways) if online else unreachable(what, ways)) from error
+            raise not_loaded(what, error if online else None, ways) from error
         file = Path(got)
     try:
         return Tokenizer("hf", file.read_text(encoding="utf-8"))
@@ -197,4 +184,8 @@ def _file(path: str) -> Path:
     return local / "tokenizer.json" if local.is_dir() else local
 
 
-BUILDERS: dict[str, Callable[..., Tokenizer]] = {"bytes": _bytes, "bpe": _bpe, "hf": _hf}
+BUILDERS: dict[str, Callable[..., Tokenizer]] = {
+    "bytes": lambda facts: Tokenizer("bytes"),
+    "bpe": _bpe,
+    "hf": _hf,
+}

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc.core.errors import UserError
-from posenc.core.signature import check_arguments
+from posenc.core.signature import check_choice, parameters
 from posenc.encodings.base import Encoding, Shape, at_least
 
 Scale = Literal["none", "logn", "ssmax"]
@@ -117,7 +117,7 @@ class LogN(Encoding):
         super().__init__(shape)
         if shape.train_length < 2:
             raise ValueError(f"context_length={shape.train_length}: log(T) must be above zero")
-        self.masking = tuple(one for one in counted if "visible" in one.hooks)  # not registered twice
+        self.counted = tuple(counted)  # a tuple: modules in it are not registered twice
 
     def log_visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
         """Return log(n_i) of the last T of S tokens: (H or 1, T) float32."""
@@ -125,8 +125,9 @@ class LogN(Encoding):
         row = torch.arange(keys - queries, keys, device=q_pos.device)  # (T,) index of the query's own key
         index = torch.arange(keys, device=q_pos.device)
         seen = (index <= row[:, None])[None]  # (1, T, S)
-        for one in self.masking:
-            seen = seen & one.visible(q_pos, k_pos, layer)
+        for one in self.counted:
+            if "visible" in one.hooks:
+                seen = seen & one.visible(q_pos, k_pos, layer)
         return (seen | (index[None, :] == row[:, None])).sum(-1).float().log()
 
     def factor(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
@@ -161,13 +162,8 @@ SCALES: dict[str, type[LogN]] = {"logn": LogN, "ssmax": SSMax}
 
 def check_positions(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the `positions` group with names and types checked. Raises UserError."""
-    name = settings.get("name")
-    known = ["contiguous", *POSITIONS]
-    if name not in known:
-        raise UserError("positions", name, "there are no such positions", allowed=known)
-    given = {key: value for key, value in settings.items() if key != "name"}
-    cls = POSITIONS.get(str(name), Encoding)  # contiguous has no parameters
-    return {"name": name, **check_arguments(cls, given, "positions")}
+    choices: dict[str, type[Encoding]] = {"contiguous": Encoding, **POSITIONS}  # that has no parameters
+    return check_choice("positions", settings, choices, "there are no such positions")
 
 
 def position_limits(settings: Mapping[str, Any], train_length: int) -> tuple[int | None, int | None]:
@@ -182,10 +178,7 @@ def position_limits(settings: Mapping[str, Any], train_length: int) -> tuple[int
 def build_options(
     shape: Shape, encoding: Encoding, *, positions: Mapping[str, Any], window: int | None, scale: Scale
 ) -> list[Encoding]:
-    """Build the options beside `encoding`, in order; [] if there are none.
-
-    Raises UserError for a value out of range and for an option that the encoding refuses.
-    """
+    """Build the options beside `encoding`, in order. Raises UserError, also for one that it refuses."""
     options: list[Encoding] = []
 
     def add(key: str, value: object, cls: type[Encoding], **params: Any) -> None:
@@ -201,8 +194,7 @@ def build_options(
             raise UserError(key, value, str(error)) from error
 
     if positions["name"] in POSITIONS:
-        params = {key: value for key, value in positions.items() if key != "name"}
-        add("positions", positions["name"], POSITIONS[positions["name"]], **params)
+        add("positions", positions["name"], POSITIONS[positions["name"]], **parameters(positions))
     if window is not None:
         add("attention.window", window, Window, window=window)
     if scale != "none":

@@ -1,7 +1,7 @@
 """From the settings of the `encoding` group to an encoding: its class by name, its parameters checked, built.
 
-A name is looked up in posenc's own modules, then in entry points, then in the modules of `plugins=`. Nothing
-is imported because a file of a run names it: a plug-in must be named on the command line.
+A name is looked up in posenc's own modules, then in entry points, then in the modules and files of
+`plugins=`. Nothing is imported because a file of a run names it: a plug-in must be named on the command line.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ import pkgutil
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from posenc.core.errors import UserError
-from posenc.core.paths import choice_file, conf_dir
-from posenc.core.signature import check_arguments, defaults_of, parameters_of
+from posenc.core.paths import choice_file, conf_dir, expanded
+from posenc.core.signature import check_arguments, defaults_of, parameters, parameters_of
 
 if TYPE_CHECKING:
     from posenc.encodings.base import Encoding, Shape
@@ -51,11 +53,9 @@ def encoding_class(name: str, plugins: Sequence[str] = ()) -> type[Encoding]:
         return _load(points[name])
     if name in classes:
         return classes[name]
-    problem, hint = (
-        "there is no such encoding",
-        "one of your own: plugins=[MODULE] (posenc encodings: --plugin)",
-    )
-    raise UserError("encoding", name, problem, allowed=list_encodings(plugins), hint=hint)
+    hint = "one of your own: plugins=[MODULE] (posenc encodings: --plugin)"
+    allowed = list_encodings(plugins)
+    raise UserError("encoding", name, "there is no such encoding", allowed=allowed, hint=hint)
 
 
 def _entry_points() -> dict[str, EntryPoint]:
@@ -83,6 +83,41 @@ def _classes_in(module: Any) -> dict[str, type[Encoding]]:
     return {cls.name: cls for cls in own if issubclass(cls, Encoding) and hasattr(cls, "name")}
 
 
+def file_encoding(file: str, cls: str | None) -> dict[str, Any]:
+    """Return name and default parameters of the encoding in a Python file: its only one, or its class `cls`.
+
+    Defaults are those of the class, and of a YAML file of the same name beside it. Raises UserError.
+    """
+    path = expanded(file)
+    if not path.is_file():
+        raise UserError("encoding", file, "there is no such file")
+    names = {one.__name__: name for name, one in _plugin_classes([file]).items()}
+    allowed = [f"{file}:{one}" for one in names]
+    if len(names) > 1 and cls is None:
+        raise UserError("encoding", file, "has several encodings", allowed=allowed)
+    if cls is not None and cls not in names:
+        raise UserError("encoding", f"{file}:{cls}", "has no such encoding", allowed=allowed)
+    beside = path.with_suffix(".yaml")
+    usual = yaml.safe_load(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
+    return {**usual, "name": names[cls] if cls else next(iter(names.values()))}
+
+
+def file_module(file: str) -> ModuleType:
+    """Import a Python file, anew once its text has changed; its folder need not be on the path."""
+    path = expanded(file).resolve()
+    name = f"{path.stem}_{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}"
+    if name not in sys.modules:
+        spec = spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        module = sys.modules[name] = module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
+
+
 def _plugin_classes(plugins: Sequence[str]) -> dict[str, type[Encoding]]:
     found: dict[str, type[Encoding]] = {}
     here = str(Path.cwd())
@@ -90,13 +125,12 @@ def _plugin_classes(plugins: Sequence[str]) -> dict[str, type[Encoding]]:
         sys.path.append(here)  # last: it must not take the place of an installed module
     for plugin in plugins:
         try:
-            module = importlib.import_module(plugin)
+            module = file_module(plugin) if plugin.endswith(".py") else importlib.import_module(plugin)
         except (Exception, SystemExit) as error:  # the user's code may raise anything
             problem = f"cannot be imported ({type(error).__name__}: {error})"
             hint = f"plugins=[{plugin.removesuffix('.py')}]: a module in this folder or on PYTHONPATH"
             raise UserError("plugins", plugin, problem, hint=hint) from error
-        classes = _classes_in(module)
-        if not classes:
+        if not (classes := _classes_in(module)):
             problem = "defines no encoding: a class derived from Encoding, with a `name`"
             raise UserError("plugins", plugin, problem)
         for name, cls in classes.items():
@@ -116,7 +150,7 @@ def default_parameters(name: str) -> dict[str, Any]:
     if path is None:
         return {}
     values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return {key: value for key, value in values.items() if key != "name"}
+    return parameters(values)
 
 
 def part_parameters(cls: type[Encoding]) -> list[str]:
@@ -127,33 +161,24 @@ def part_parameters(cls: type[Encoding]) -> list[str]:
 
 
 def resolve_encoding(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the `encoding` group's settings as a run stores them: typed, the parts of a sum in full.
-
-    So base=10000 and base=10000.0 are one run. Raises UserError for what does not exist or has a wrong type.
-    """
+    """Return the `encoding` settings as a run stores them: typed (base=10000 is 10000.0), parts in full."""
     name = settings.get("name")
     if not isinstance(name, str):
         problem = "is missing" if name is None else "must be a name"
         raise UserError("encoding.name", name, problem, allowed=list_encodings(plugins))
     cls = encoding_class(name, plugins)
-    given = {key: value for key, value in settings.items() if key != "name"}
-    checked = check_arguments(cls, {**defaults_of(cls), **given}, "encoding")
+    checked = check_arguments(cls, {**defaults_of(cls), **parameters(settings)}, "encoding")
     for key in part_parameters(cls):
-        checked[key] = [
-            _resolve_part(part, f"encoding.{key}[{i}]", plugins) for i, part in enumerate(checked[key])
-        ]
+        for i, part in enumerate(checked[key]):
+            own, where = {"name": part} if isinstance(part, str) else part, f"encoding.{key}[{i}]"
+            if not (isinstance(own, Mapping) and isinstance(own.get("name"), str)):
+                allowed = "a name, or a mapping such as {name: rope, base: 500000.0}"
+                raise UserError(where, part, "not an encoding", allowed=allowed)
+            try:
+                checked[key][i] = resolve_encoding(_with_defaults(own, plugins), plugins)
+            except UserError as error:
+                raise error.within(f"in {where}") from None
     return {"name": name, **checked}
-
-
-def _resolve_part(part: Any, key: str, plugins: Sequence[str]) -> dict[str, Any]:
-    settings = {"name": part} if isinstance(part, str) else part
-    if not (isinstance(settings, Mapping) and isinstance(settings.get("name"), str)):
-        allowed = "a name, or a mapping such as {name: rope, base: 500000.0}"
-        raise UserError(key, part, "not an encoding", allowed=allowed)
-    try:
-        return resolve_encoding(_with_defaults(settings, plugins), plugins)
-    except UserError as error:
-        raise error.within(f"in {key}") from None
 
 
 def _with_defaults(settings: Mapping[str, Any], plugins: Sequence[str]) -> dict[str, Any]:
@@ -175,10 +200,7 @@ def build_encoding(
     plugins: Sequence[str] = (),
     **params: Any,
 ) -> Encoding:
-    """Build an encoding for a model of this shape; parameters not given are those of its YAML.
-
-    Raises UserError for an unknown name or parameter and for a value of the wrong type or out of range.
-    """
+    """Build an encoding for a model of this shape; parameters not given are those of its YAML. UserError."""
     from posenc.encodings.base import Shape
 
     shape = Shape(d_model, n_heads, head_dim, n_layers, train_length, position_limit, distance_limit)
@@ -188,7 +210,7 @@ def build_encoding(
 
 def _build(shape: Shape, settings: Mapping[str, Any], plugins: Sequence[str]) -> Encoding:
     cls = encoding_class(settings["name"], plugins)
-    params = {key: value for key, value in settings.items() if key != "name"}
+    params = parameters(settings)
     for key in part_parameters(cls):
         params[key] = [_build(shape, part, plugins) for part in params[key]]
     try:
@@ -198,10 +220,9 @@ def _build(shape: Shape, settings: Mapping[str, Any], plugins: Sequence[str]) ->
 
 
 def sources_of(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what the numbers of an encoding and of its parts depend on beside parameters.
+    """Return what the numbers of an encoding and of its parts depend on beside parameters, for a run's hash.
 
-    `revision` for posenc's own; for others the hash of the module's text too, since nobody raises a revision
-    while trying things out. Part of a run's identity.
+    Of other than posenc's own the module's text too: nobody raises a revision while trying things out.
     """
     cls = encoding_class(settings["name"], plugins)
     source = None

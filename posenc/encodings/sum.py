@@ -21,18 +21,18 @@ ALONE = ("positions", "rotate", "weights", "values")
 
 
 class Composed(Encoding):
-    """Encodings acting as one: a sum, or an encoding with its options. The parts are not registered here.
-
-    Raises ValueError where two parts conflict.
-    """
+    """Encodings acting as one: a sum, or an encoding with its options. ValueError where two conflict."""
 
     def __init__(self, shape: Shape, parts: Sequence[Encoding]) -> None:
         super().__init__(shape)
         self.parts = tuple(parts)  # a tuple: modules in it are not registered twice
+        self.alone: dict[str, Encoding] = {}  # what acts by each hook of ALONE
         for hook in ALONE:
-            names = [getattr(part, "name", type(part).__name__.lower()) for part in self._having(hook)]
-            if len(names) > 1:
-                raise ValueError(f"{' and '.join(names)} cannot act together: each decides the {hook} alone")
+            having = self._having(hook) or [Encoding(shape)]
+            if len(having) > 1:
+                names = " and ".join(getattr(part, "name", type(part).__name__.lower()) for part in having)
+                raise ValueError(f"{names} cannot act together: each decides the {hook} alone")
+            self.alone[hook] = having[0]
         policies = {part.beyond for part in self.parts} - {None}
         if len(policies) > 1:
             raise ValueError(f"parts differ in what is done past T: {sorted(map(str, policies))}")
@@ -57,9 +57,7 @@ class Composed(Encoding):
         return [text for part in self.parts for text in part.warnings()]
 
     def positions(self, n: int, training: bool, generator: torch.Generator) -> Tensor:
-        for part in self._having("positions"):
-            return part.positions(n, training, generator)
-        return super().positions(n, training, generator)
+        return self.alone["positions"].positions(n, training, generator)
 
     def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
         for part in self._having("embed"):
@@ -67,9 +65,7 @@ class Composed(Encoding):
         return x
 
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        for part in self._having("rotate"):
-            q, k = part.rotate(q, k, q_pos, k_pos, layer)
-        return q, k
+        return self.alone["rotate"].rotate(q, k, q_pos, k_pos, layer)
 
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
         return torch.stack([part.distance_bias(r, layer) for part in self._having("distance_bias")]).sum(0)
@@ -95,14 +91,10 @@ class Composed(Encoding):
         return s
 
     def weights(self, s: Tensor, allowed: Tensor, layer: int) -> Tensor:
-        for part in self._having("weights"):
-            return part.weights(s, allowed, layer)
-        return super().weights(s, allowed, layer)
+        return self.alone["weights"].weights(s, allowed, layer)
 
     def values(self, p: Tensor, v: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
-        for part in self._having("values"):
-            return part.values(p, v, q_pos, k_pos, layer)
-        return super().values(p, v, q_pos, k_pos, layer)
+        return self.alone["values"].values(p, v, q_pos, k_pos, layer)
 
 
 class Sum(Composed):

@@ -22,15 +22,13 @@ PROTOCOLS = {
     "induction": "induction",
     "far-copy": "far_copy",
     "recall": "recall",
+    "key-tokens": "key_tokens",
 }
 ALLOWED = "positive whole numbers of tokens, or multiples of context_length such as 0.5x, 1x, 8x"
 
 
 def resolve_lengths(lengths: Iterable[Any], context_length: int) -> list[int]:
-    """Resolve `[0.5x, 1x, 512]` to window lengths in tokens, ascending, each once.
-
-    Raises UserError for what is not a positive whole number of tokens.
-    """
+    """Resolve `[0.5x, 1x, 512]` to window lengths in tokens, ascending, each once."""
     windows = {resolve_length("eval.lengths", length, context_length) for length in lengths}
     if not windows:
         raise UserError("eval.lengths", "[]", "no length to evaluate at", allowed=ALLOWED)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-
 from posenc.evaluation import PROTOCOLS
+from posenc.evaluation.foreign import Foreign
 from posenc.evaluation.forward_cache import EvalContext, NotApplicableError, OutOfMemoryError
 from posenc.evaluation.plans import EvalRequest, windows_of
 from posenc.results.schema import UNIT, Record, make_record
@@ -32,11 +31,7 @@ class Cell:
 
 
 def plan_cells(context: EvalContext, request: EvalRequest, protocols: Sequence[str]) -> list[Cell]:
-    """Plan all cells, in the order of protocols and windows.
-
-    With an extension each protocol begins with the model as trained at W = T: the loss if the text is
-    truncated to T tokens, which the extended windows are compared with.
-    """
+    """Plan all cells; with an extension each protocol begins with the crop line, as trained at W = T."""
     cells = []
     for protocol in protocols:
         module = protocol_module(protocol)
@@ -64,15 +59,24 @@ def evaluate(
     record with a note and no numbers; the other cells go on. A pass that several cells need is made once.
     """
     keep_freed_memory()  # nano, batches of 8192 tokens: 0.7 of the time at 64 tokens, 0.83 at 512
-    records, cache = [], dict[Hashable, np.ndarray]()
+    records = []
+    if cells:
+        cells[0].context.cache.clear()  # which all share
     for cell in cells:
-        cell = dataclasses.replace(cell, context=dataclasses.replace(cell.context, cache=cache))
-        stored = _stored(cell, run_dir, checkpoint_step)
-        record = stored or _measured(cell, run_dir, corpus, checkpoint_step)
-        if stored is None:
+        identity = _identity(cell, checkpoint_step)
+        record = find_record(run_dir, **identity)
+        # there may be more memory now
+        is_stored = (
+            record is not None
+            and not isinstance(cell.context.model, Foreign)  # nothing says whether it is still the same
+            and not (record["note"] or "").startswith("oom")
+            and record.get("precision") == cell.context.recorded_precision
+        )
+        if record is None or not is_stored:
+            record = _measured(cell, identity, corpus)
             write_record(run_dir, record)
         records.append(record)
-        on_cell(record, stored is not None)
+        on_cell(record, is_stored)
     return records
 
 
@@ -81,46 +85,36 @@ def protocol_module(protocol: str) -> ModuleType:
     return importlib.import_module(f"posenc.evaluation.{PROTOCOLS[protocol]}")
 
 
-def _stored(cell: Cell, run_dir: Path, checkpoint_step: int) -> Record | None:
+def _identity(cell: Cell, checkpoint_step: int) -> dict[str, Any]:
+    """Return the fields of a record by which it is found again."""
     context = cell.context
-    record = find_record(
-        run_dir,
-        protocol=cell.module.NAME,
-        window=cell.window,
-        extend=_extend(context, cell.window),
-        stride=getattr(cell.plan, "stride", None),
-        fingerprint=context.store.fingerprint,
-        split=context.split,
-        targets_hash=cell.plan.hash,
-        checkpoint_step=checkpoint_step,
-    )
-    if record is None or (record["note"] or "").startswith("oom"):  # there may be more memory now
-        return None
-    return record if record.get("precision") == context.recorded_precision else None
+    return {
+        "protocol": cell.module.NAME,
+        "window": cell.window,
+        "extend": _extend(context, cell.window),
+        "stride": getattr(cell.plan, "stride", None),
+        "fingerprint": context.store.fingerprint,
+        "split": context.split,
+        "targets_hash": cell.plan.hash,
+        "checkpoint_step": checkpoint_step,
+    }
 
 
-def _measured(cell: Cell, run_dir: Path, corpus: str, checkpoint_step: int) -> Record:
-    context, window = cell.context, cell.window
-    start = time.monotonic()
+def _measured(cell: Cell, identity: dict[str, Any], corpus: str) -> Record:
+    context, start = cell.context, time.monotonic()
     sums, note = {}, None
     try:
-        sums = cell.module.measure(context, cell.plan, window).columns(context.store.splits[context.split])
+        measured = cell.module.measure(context, cell.plan, cell.window)
+        sums = measured.columns(context.store.splits[context.split])
     except (NotApplicableError, OutOfMemoryError) as reason:
         note = str(reason)
     return make_record(
-        protocol=cell.module.NAME,
-        window=window,
+        **identity,
         train_length=context.train_length,
-        checkpoint_step=checkpoint_step,
         corpus=corpus,
-        fingerprint=context.store.fingerprint,
-        split=context.split,
-        targets_hash=cell.plan.hash,
         unit=getattr(cell.plan, "unit", getattr(cell.module, "UNIT", UNIT)),
-        extend=_extend(context, window),
-        stride=getattr(cell.plan, "stride", None),
         seconds=round(time.monotonic() - start, 3),
-        beyond=context.effective_encoding(window).beyond,
+        beyond=context.effective_encoding(cell.window).beyond,
         precision=context.recorded_precision,
         note=note,
         **sums,

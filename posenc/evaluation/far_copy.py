@@ -25,14 +25,12 @@ MULTIPLIER = 0x9E3779B97F4A7C15  # odd, of the rolling hash modulo 2^64
 
 
 def plan(request: EvalRequest) -> Blocks:
-    """Find the targets in the documents' tokens; none where no text comes again that far back.
-
-    At most the median number a document, spread evenly over all that it has, and about `max_targets` / 80.
-    """
-    cue = cue_tokens(request)
-    count = len(request.lengths)
+    """Find the targets in the documents' tokens, spread over each document; none where nothing recurs."""
+    split, count = request.store.splits[request.split], len(request.lengths)
+    text_bytes = int(request.store.bytes_between(split.starts, split.starts + split.lengths).sum())
+    cue = max(2, math.ceil(CUE_BYTES * int(split.lengths.sum()) / max(1, text_bytes)))  # tokens of 8 bytes
     found = [
-        far_copies(request.store.document(request.split, i), cue, request.train_length, request.longest)
+        far_copies(request.store.document(request.split, i), cue, request.base, request.longest)
         for i in range(count)
     ]
     candidates = np.array([len(places) for places in found], dtype=np.int64)
@@ -43,18 +41,10 @@ def plan(request: EvalRequest) -> Blocks:
     return Blocks(documents, places + 1, 1, request.digest(NAME, cue, documents, places))
 
 
-def cue_tokens(request: EvalRequest) -> int:
-    """Return how many tokens of the split make about 8 bytes."""
-    split = request.store.splits[request.split]
-    tokens = int(split.lengths.sum())
-    text_bytes = int(request.store.bytes_between(split.starts, split.starts + split.lengths).sum())
-    return max(2, math.ceil(CUE_BYTES * tokens / max(1, text_bytes)))
-
-
 def far_copies(tokens: np.ndarray, cue: int, near: int, longest: int) -> np.ndarray:
-    """Find the places p of a document (L,) whose `cue` tokens came before, followed by tokens[p]: ascending.
+    """Find the places p >= longest of a document (L,) whose `cue` tokens came before, followed by tokens[p].
 
-    The last time they came is p - d with near < d and d + cue <= longest; p >= longest.
+    The last time they came is p - d with near < d and d + cue <= longest.
     """
     last = len(tokens) - cue  # cues with a token after them start before this
     if last <= longest - cue:

@@ -18,12 +18,8 @@ measure = measure_blocks
 
 
 def plan(request: EvalRequest) -> Blocks:
-    """Choose the blocks from the documents' lengths; they do not depend on model or seed.
-
-    At most the median number of blocks a document, spread evenly over it, and about `max_targets` targets
-    in all. Raises UserError for a window shorter than the block.
-    """
-    block = block_of(request.target_fraction, request.train_length)
+    """Choose blocks by the documents' lengths alone, `max_targets` targets in all, spread over documents."""
+    block = block_of(request.target_fraction, request.base)
     check_block(min(request.windows), block)
     first = request.longest + 1  # the earliest end
     candidates = np.maximum(0, (request.lengths - first) // block + 1)  # blocks that fit, by document
@@ -35,17 +31,13 @@ def plan(request: EvalRequest) -> Blocks:
     return Blocks(documents, ends, block, request.digest(NAME, block, documents, ends))
 
 
-def block_of(target_fraction: float, train_length: int) -> int:
+def block_of(target_fraction: float, base_length: int) -> int:
     """Return b, the targets a block."""
-    return max(1, round(target_fraction * train_length))
+    return max(1, round(target_fraction * base_length))
 
 
 def check_block(shortest: int, block: int) -> None:
     """Raise UserError where the shortest window does not hold a block."""
     if shortest < block:
-        raise UserError(
-            "eval.lengths",
-            shortest,
-            f"shorter than the target block of {block} tokens (eval.target_fraction * context_length)",
-            allowed=f"lengths from {block} tokens",
-        )
+        problem = f"shorter than the target block of {block} tokens (eval.target_fraction * context_length)"
+        raise UserError("eval.lengths", shortest, problem, allowed=f"lengths from {block} tokens")

@@ -7,7 +7,7 @@ longest windows of `nonoverlapping`, as does `sliding` with a stride of a whole 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from posenc.core.errors import first_line
 from posenc.core.machine import LiveTensors, free_memory
 from posenc.core.seeds import generator_for
 from posenc.data import Split, TokenStore
 from posenc.encodings.base import Encoding
 from posenc.evaluation.extensions import Extension
+from posenc.evaluation.foreign import Foreign, NotApplicableError
 from posenc.model.decoder import Decoder
 from posenc.model.fused import token_losses
 from posenc.results.schema import Curve, Recall
@@ -37,7 +39,7 @@ SHORT = 16
 class EvalContext:
     """A trained model and the documents it is measured on."""
 
-    model: Decoder
+    model: Decoder | Foreign
     train_length: int  # T
     seed: int  # for positions that are drawn
     precision: str
@@ -47,7 +49,7 @@ class EvalContext:
     batch_tokens: int  # tokens in one forward pass
     extension: Extension | None = None  # what is done to the trained model beyond T
     recorded_precision: str | None = None  # None: that of the training
-    cache: dict[Hashable, np.ndarray] | None = None  # of one evaluation; None: every pass is made
+    cache: dict[Hashable, np.ndarray] = field(default_factory=dict)  # passes of one evaluation
     check_stop: Callable[[], None] = lambda: None  # between batches; raises when a stop was asked for
 
     @property
@@ -76,19 +78,13 @@ class LossSums:
 
     def columns(self, split: Split) -> dict[str, Any]:
         """Return the sums as a record is made from, with the groups of the documents where they have some."""
-        names = ("documents", "nats", "targets", "bytes")
-        grouped = split.groups is not None and self.of_text
-        groups = split.groups[self.documents].tolist() if grouped else None  # type: ignore[index]
+        groups = split.groups if self.of_text else None
         return {
-            **{name: getattr(self, name).tolist() for name in names},
-            "groups": groups,
+            **{name: getattr(self, name).tolist() for name in ("documents", "nats", "targets", "bytes")},
+            "groups": None if groups is None else groups[self.documents].tolist(),
             "curve": self.curve,
             "recall": self.recall,
         }
-
-
-class NotApplicableError(Exception):
-    """This window cannot be measured with this encoding; the message is the record's note."""
 
 
 class OutOfMemoryError(Exception):
@@ -96,29 +92,24 @@ class OutOfMemoryError(Exception):
 
 
 def text_losses(context: EvalContext, stops: np.ndarray, window: int, n_targets: int) -> np.ndarray:
-    """Return the loss in nats of the last targets of windows of text: (count, n_targets) float64, read-only.
+    """Return the losses in nats of the last targets of windows of text: (count, n_targets) float64.
 
-    Window i has `window` inputs; its last target is the token before stops[i] (count,) of the store. Raises
-    what `window_losses` raises.
+    Window i has `window` inputs; its last target is the token before stops[i] (count,) of the store.
     """
-    tokens, cache = context.store.tokens, {} if context.cache is None else context.cache
     plain = context.effective_encoding(window) is context.model.effective_encoding
-    key = (None if plain else id(context.extension), window, n_targets, stops.tobytes())
-    if key not in cache:
+    key = (None if plain else context.extension, window, n_targets, stops.tobytes())
+    if key not in context.cache:
 
         def read(i: int) -> np.ndarray:
-            return tokens[stops[i] - window - 1 : stops[i]]
+            return context.store.tokens[stops[i] - window - 1 : stops[i]]
 
-        cache[key] = window_losses(context, read, len(stops), window, n_targets)
-        cache[key].setflags(write=False)
-    return cache[key]
+        context.cache[key] = window_losses(context, read, len(stops), window, n_targets)
+        context.cache[key].setflags(write=False)
+    return context.cache[key]
 
 
 def n_inputs(encoding: Encoding, window: int, n_targets: int) -> int:
-    """Return how many tokens of a window the model is given: fewer than `window` if the encoding truncates.
-
-    Raises NotApplicableError where the encoding refuses the length, or drops tokens that are to be scored.
-    """
+    """Return how many tokens of a window the model is given: fewer than all if the encoding truncates."""
     beyond = encoding.beyond
     trained = encoding.shape.positions  # more than T where training positions are drawn
     if window <= trained or beyond not in ("truncate", "refuse"):
@@ -161,46 +152,33 @@ def window_losses(
         raise NotApplicableError(f"n/a: no encoding of positions from {limit} on")
     _check_fits(context, drawn[0], encoding, n_targets)
     losses = np.empty((count, (1 + hits) * n_targets))
+    size = max(1, context.batch_tokens // inputs)
     for draw, pos in enumerate(drawn):
         rows = np.arange(draw, count, draws)
-        _losses_at(context, read, rows, pos, encoding, losses, n_targets)
+        while len(rows):
+            context.check_stop()
+            batch = np.stack([read(i)[-inputs - 1 :] for i in rows[:size]]).astype(np.int64)
+            try:
+                nats = _forward(context, torch.from_numpy(batch), pos, encoding, n_targets, hits)
+            except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                if size == 1:
+                    problem = f"oom at {inputs} tokens, batch 1: {first_line(error)}"
+                    raise OutOfMemoryError(problem) from error
+                size = max(1, size // 2)
+            else:
+                losses[rows[:size]] = nats.cpu().double().numpy()
+                rows = rows[size:]
     return losses
-
-
-def _losses_at(
-    context: EvalContext,
-    read: Callable[[int], np.ndarray],
-    rows: np.ndarray,
-    pos: Tensor,
-    encoding: Encoding,
-    losses: np.ndarray,
-    n_targets: int,
-) -> None:
-    """Fill in the losses (and hits) of the windows `rows`, all of them at the positions pos."""
-    inputs, hits = len(pos), losses.shape[1] > n_targets
-    size, start = max(1, context.batch_tokens // inputs), 0
-    while start < len(rows):
-        context.check_stop()
-        some = rows[start : start + size]
-        batch = np.stack([read(i)[-inputs - 1 :] for i in some]).astype(np.int64)
-        try:
-            on_device = torch.from_numpy(batch).to(context.device)
-            nats = _forward(context, on_device, pos, encoding, n_targets, hits)
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-            if size == 1:
-                said = (str(error).splitlines() or [type(error).__name__])[0]  # a MemoryError has no text
-                raise OutOfMemoryError(f"oom at {inputs} tokens, batch 1: {said}") from error
-            size = max(1, size // 2)
-            continue
-        losses[some] = nats.cpu().double().numpy()
-        start += len(some)
 
 
 def _forward(
     context: EvalContext, batch: Tensor, pos: Tensor, encoding: Encoding, n_targets: int, hits: bool = False
 ) -> Tensor:
+    batch = batch.to(context.device)
+    if isinstance(context.model, Foreign):
+        return _given_losses(context.model, batch, n_targets, hits)
     with autocast(context.precision, context.device):
         hidden = context.model.hidden(batch[:, :-1], pos, n_targets, encoding)  # (B, T, d_model)
     targets = batch[:, -n_targets:]  # (B, T)
@@ -210,6 +188,13 @@ def _forward(
         return losses
     best = F.linear(hidden, weight).argmax(-1)  # (B, T)
     return torch.cat((losses, (best == targets).float()), dim=1)
+
+
+def _given_losses(model: Foreign, batch: Tensor, n_targets: int, hits: bool) -> Tensor:
+    targets = batch[:, -n_targets:]  # (B, T)
+    logits = model(batch[:, :-1], n_targets).float()  # (B, T, V)
+    losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
+    return torch.cat((losses, (logits.argmax(-1) == targets).float()), dim=1) if hits else losses
 
 
 def _check_fits(context: EvalContext, pos: Tensor, encoding: Encoding, n_targets: int) -> None:
@@ -232,12 +217,8 @@ def _check_fits(context: EvalContext, pos: Tensor, encoding: Encoding, n_targets
 
 
 def memory_needed(make_pass: Callable[[int], object], window: int) -> float:
-    """Return the peak bytes of a window's tensors: a S + b S^2 for S tokens, fitted to two shorter windows.
-
-    What does not grow (a block of scores) counts as if it grew with S: the estimate errs on the safe side.
-    """
-    n = max(1, window // SHORT)
-    peaks = []
+    """Return the peak bytes of a window of S tokens: a S + b S^2, fitted to two shorter windows."""
+    n, peaks = max(1, window // SHORT), []
     for length in (n, 2 * n):
         with LiveTensors() as meter:
             make_pass(length)
@@ -248,26 +229,10 @@ def memory_needed(make_pass: Callable[[int], object], window: int) -> float:
     return linear * window + squared * window**2
 
 
-def block_sums(
-    context: EvalContext, documents: np.ndarray, ends: np.ndarray, size: int, nats: np.ndarray
-) -> LossSums:
-    """Add up the losses (N,) of blocks of `size` targets by document; block i ends before token ends[i]."""
-    byte_counts = context.store.bytes_between(ends - size, ends)
-    return sums_by_document(documents, nats, np.full(len(ends), size), byte_counts)
-
-
 def sums_by_document(
     documents: np.ndarray, nats: np.ndarray, targets: np.ndarray, byte_counts: np.ndarray
 ) -> LossSums:
     """Add up rows (N,) of windows by their document."""
     found, inverse = np.unique(documents, return_inverse=True)
-
-    def total(values: np.ndarray) -> np.ndarray:
-        return np.bincount(inverse, weights=values, minlength=len(found))
-
-    return LossSums(
-        documents=found.astype(np.int64),
-        nats=total(nats),
-        targets=total(targets).astype(np.int64),
-        bytes=total(byte_counts).astype(np.int64),
-    )
+    sums = [np.bincount(inverse, values, len(found)) for values in (nats, targets, byte_counts)]
+    return LossSums(found.astype(np.int64), sums[0], sums[1].astype(np.int64), sums[2].astype(np.int64))

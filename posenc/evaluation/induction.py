@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from posenc.core.seeds import raw_draws
 from posenc.data import TokenStore
 from posenc.data.plant import shuffled, token_counts
 from posenc.evaluation.forward_cache import EvalContext, LossSums, NotApplicableError, window_losses
@@ -49,17 +50,12 @@ class Plan:
 
 
 def plan(request: EvalRequest) -> Plan:
-    """Draw the sequences: they depend on the training split's tokens and on T alone.
-
-    The hash does not depend on the windows either: a longer window adds filler and changes no target.
-    """
+    """Draw the sequences from the training split's tokens and T; neither targets nor hash know windows."""
     symbols = frequent(request.store)
     letters, others = symbols[::2], symbols[1::2]
     size = min(max(2, request.train_length // 4), len(letters))  # m
     length = max(2 * size, request.longest + 1) - 2 * size  # of the filler
-    # raw Philox output is fixed by its definition; numpy's distributions may change between versions
-    keys = [np.array([SEED, i], dtype=np.uint64) for i in range(COUNT)]
-    raw = np.stack([np.random.Philox(key=key).random_raw(len(letters) + length) for key in keys])
+    raw = np.stack([raw_draws(len(letters) + length, SEED, i) for i in range(COUNT)])
     copies = letters[shuffled(raw[:, : len(letters)])[:, :size]]  # (N, m)
     drawn = (raw[:, len(letters) :] % np.uint64(len(others))).astype(np.int64)  # (N, length)
     filler = others[drawn[:, ::-1]]  # drawn from its end backwards
@@ -68,20 +64,14 @@ def plan(request: EvalRequest) -> Plan:
 
 
 def frequent(store: TokenStore) -> np.ndarray:
-    """Return the tokens that are at least RAREST of the training split: ascending ids, int64.
-
-    The whole vocabulary where fewer than 4 are that frequent.
-    """
+    """Return the tokens that are at least RAREST of the training split, ascending; all if fewer than 4."""
     counts = token_counts(store)
     found = np.flatnonzero(counts >= max(1.0, RAREST * counts.sum()))
     return found if len(found) >= 4 else np.arange(store.vocab_size)
 
 
 def measure(context: EvalContext, plan: Plan, window: int) -> LossSums:
-    """Sum the loss of the second copies by sequence; they stand for no text, so they have no bytes.
-
-    Raises NotApplicableError for a window that does not hold two copies.
-    """
+    """Sum the loss of the second copies by sequence; they stand for no text, so they have no bytes."""
     count, size = plan.copies.shape
     gap = window + 1 - 2 * size
     if gap < 0:
@@ -89,10 +79,5 @@ def measure(context: EvalContext, plan: Plan, window: int) -> LossSums:
     between = plan.filler[:, plan.filler.shape[1] - gap :]
     windows = np.concatenate([plan.copies, between, plan.copies], axis=1)  # (N, W + 1)
     nats = window_losses(context, windows.__getitem__, count, window, size - 1)
-    return LossSums(
-        documents=np.arange(count),
-        nats=nats.sum(axis=1),
-        targets=np.full(count, size - 1),
-        bytes=np.zeros(count, dtype=np.int64),
-        of_text=False,
-    )
+    no_bytes, targets = np.zeros(count, dtype=np.int64), np.full(count, size - 1)
+    return LossSums(np.arange(count), nats.sum(axis=1), targets, no_bytes, of_text=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from posenc.evaluation.forward_cache import EvalContext, LossSums, block_sums, text_losses
+from posenc.evaluation.forward_cache import EvalContext, LossSums, text_losses
 from posenc.evaluation.plans import Spans, plan_spans
 
 NAME = "nonoverlapping"
@@ -18,13 +18,13 @@ plan = plan_spans
 
 def measure(context: EvalContext, plan: Spans, window: int) -> LossSums:
     """Sum the loss of every target of every span, in windows of `window` tokens (the last may be shorter)."""
-    begins = context.starts[plan.documents] + plan.starts
+    begins = context.starts[plan.documents] + plan.ends - 1 - plan.block
     nats = np.zeros(len(begins))
-    whole, rest = divmod(plan.span, window)
+    whole, rest = divmod(plan.block, window)
     for length, offsets in ((window, window * np.arange(whole)), (rest, np.array([window * whole]))):
         if length == 0 or len(offsets) == 0:
             continue
         stops = (begins[:, None] + offsets[None, :] + length + 1).ravel()  # (spans * windows,)
         losses = text_losses(context, stops, length, length)
         nats += losses.sum(axis=1).reshape(len(begins), len(offsets)).sum(axis=1)
-    return block_sums(context, plan.documents, begins + 1 + plan.span, plan.span, nats)
+    return plan.sums(context, nats)

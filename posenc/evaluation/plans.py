@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from posenc.data import TokenStore
-from posenc.evaluation.forward_cache import EvalContext, LossSums, block_sums, text_losses
+from posenc.evaluation.forward_cache import EvalContext, LossSums, sums_by_document, text_losses
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,23 @@ class EvalRequest:
     split: str
     windows: Sequence[int]
     train_length: int  # T
-    target_fraction: float  # fixed-target: targets a window, as a share of T
+    target_fraction: float  # fixed-target: targets a window, as a share of the base length
     max_targets: int
     stride: int  # sliding
     recall: RecallGrid | None = None
     plant: Mapping[str, Any] | None = None  # what was planted in the text that the model was trained on
+    key_tokens: Callable[[Blocks], np.ndarray | None] | None = None  # which of fixed-target's targets are key
+    base_length: int | None = None  # the T whose targets are measured; None: the model's own
 
     @property
     def lengths(self) -> np.ndarray:
         """Lengths of the split's documents: (N,) int64."""
         return self.store.splits[self.split].lengths
+
+    @property
+    def base(self) -> int:
+        """The T that targets are chosen for: the same ones for models of several training lengths."""
+        return self.base_length or self.train_length
 
     @property
     def longest(self) -> int:
@@ -76,33 +83,31 @@ class Blocks:
     ends: np.ndarray  # (N,) int64, exclusive, in tokens of the document
     block: int
     hash: str
+    stride: int | None = None  # sliding: each step of so many targets has a window of its own
 
     def tokens(self, window: int) -> int:
-        """Count the tokens that go through the model at this window: a window for each block."""
-        return len(self.documents) * window
+        """Count the tokens that go through the model at this window: one for each block, or for each step."""
+        return len(self.documents) * window * (1 if self.stride is None else -(-self.block // self.stride))
+
+    def sums(self, context: EvalContext, nats: np.ndarray) -> LossSums:
+        """Add up the losses (N,) of the blocks by document."""
+        ends = context.starts[self.documents] + self.ends
+        sizes = context.store.bytes_between(ends - self.block, ends)
+        return sums_by_document(self.documents, nats, np.full(len(ends), self.block), sizes)
+
+
+@dataclass(frozen=True)
+class Spans(Blocks):
+    """Blocks as long as the longest window, which go through the model in one piece at every window."""
+
+    def tokens(self, window: int) -> int:
+        return super().tokens(window if self.stride else self.block)
 
 
 def measure_blocks(context: EvalContext, plan: Blocks, window: int) -> LossSums:
     """Sum the loss of every target, each block at the end of a window of `window` tokens."""
-    ends = context.starts[plan.documents] + plan.ends
-    nats = text_losses(context, ends, window, plan.block)
-    return block_sums(context, plan.documents, ends, plan.block, nats.sum(axis=1))
-
-
-@dataclass(frozen=True)
-class Spans:
-    """Stretches of text: targets starts[i]+1 .. starts[i]+span of document documents[i]."""
-
-    documents: np.ndarray  # (N,) int64, index in the split
-    starts: np.ndarray  # (N,) int64, in tokens of the document
-    span: int  # targets in each
-    hash: str
-    stride: int | None = None  # sliding: each step of so many targets has a window of its own
-
-    def tokens(self, window: int) -> int:
-        """Count the tokens that go through the model at this window."""
-        each = self.span if self.stride is None else -(-self.span // self.stride) * window
-        return len(self.documents) * each
+    nats = text_losses(context, context.starts[plan.documents] + plan.ends, window, plan.block)
+    return plan.sums(context, nats.sum(axis=1))
 
 
 def plan_spans(request: EvalRequest) -> Spans:
@@ -122,7 +127,8 @@ def plan_spans(request: EvalRequest) -> Spans:
         for all_, have, take in zip(pieces, candidates, chosen, strict=True)
     ]
     begins = np.concatenate([np.zeros(0, dtype=np.int64), *starts])
-    return Spans(documents, begins, span, request.digest("spans", span, documents, begins))
+    digest = request.digest("spans", span, documents, begins)
+    return Spans(documents, begins + 1 + span, span, digest)
 
 
 def blocks_by_document(candidates: np.ndarray, most: int) -> np.ndarray:

@@ -15,17 +15,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 
-from posenc.evaluation.forward_cache import (
-    EvalContext,
-    LossSums,
-    NotApplicableError,
-    block_sums,
-    text_losses,
-)
+from posenc.evaluation.forward_cache import EvalContext, LossSums, NotApplicableError, text_losses
 from posenc.evaluation.plans import EvalRequest, Spans, plan_spans
 from posenc.results.schema import BREAK, Curve
 from posenc.results.statistics import MIN_GROUPS, ratio_interval
@@ -42,20 +35,16 @@ def windows_of(request: EvalRequest) -> list[int]:
 
 
 def measure(context: EvalContext, plan: Spans, window: int) -> LossSums:
-    """Sum the loss of every target of every span, each span one pass, and make its curve over positions.
-
-    Raises NotApplicableError for a window below T: there is no level at T then.
-    """
+    """Sum the loss of every target, each span one pass, and make its curve; NotApplicableError below T."""
     if window < context.train_length:
         raise NotApplicableError(f"n/a: positions need a window of T = {context.train_length} tokens or more")
-    begins = context.starts[plan.documents] + plan.starts
-    length = context.train_length
-    nats = text_losses(context, begins + window + 1, window, window)  # (N, W)
+    ends, length = context.starts[plan.documents] + plan.ends, context.train_length
+    nats = text_losses(context, ends, window, window)  # (N, W)
     level = None
     if context.extension is not None:  # it may change what comes before T as well
         plain = dataclasses.replace(context, extension=None)
-        level = text_losses(plain, begins + length + 1, length, length)[:, length // 2 :]
-    sums = block_sums(context, plan.documents, begins + 1 + window, window, nats.sum(axis=1))
+        level = text_losses(plain, ends - window + length, length, length)[:, length // 2 :]
+    sums = plan.sums(context, nats.sum(axis=1))
     finite = np.isfinite(nats).all() and (level is None or np.isfinite(level).all())
     units, groups = plan.documents, context.store.splits[context.split].groups
     if groups is not None and len(np.unique(groups[units])) >= MIN_GROUPS:
@@ -67,30 +56,22 @@ def measure(context: EvalContext, plan: Spans, window: int) -> LossSums:
 def curve_of(
     nats: np.ndarray, documents: np.ndarray, train_length: int, at_level: np.ndarray | None = None
 ) -> Curve:
-    """Return the curve of losses (N, W) nats, row i from documents[i] (or group); position p is column p - 1.
-
-    `at_level` (N, T/2): the losses at T/2 < p <= T of the model as trained, if they are not these ones.
-    """
+    """Return the curve of losses (N, W), row i of documents[i]; `at_level` (N, T/2): as trained."""
     window = nats.shape[1]
     edges = bin_edges(train_length, window)
     bins = [nats[:, a - 1 : b - 1].mean(axis=1) for a, b in itertools.pairwise(edges)]  # (N,)
-    if at_level is None:
-        at_level = nats[:, train_length // 2 : train_length]
-    level = at_level.mean(axis=1)  # (N,)
+    level = (nats[:, train_length // 2 : train_length] if at_level is None else at_level).mean(axis=1)  # (N,)
     rises = [one - level for one in bins]  # (N,)
     intervals = [_interval(rise, np.ones(len(nats)), documents) for rise in rises]
     past = np.arange(train_length + 1, window + 1)  # positions past T
-    slope, slope_ci95 = None, None
+    slope = slope_ci95 = None
     if len(past) > 1:
         centred = past - past.mean()
         weights = np.full(len(nats), float(np.sum(centred**2)))
         products = nats[:, train_length:] @ centred  # (N,) of least squares, by row
         slope, slope_ci95 = float(products.sum() / weights.sum()), _interval(products, weights, documents)
-    broken = [
-        start
-        for start, interval in zip(edges[:-1], intervals, strict=True)
-        if start > train_length and interval is not None and interval[0] > BREAK
-    ]
+    past_t = ((start, ci) for start, ci in zip(edges[:-1], intervals, strict=True) if start > train_length)
+    broken = [start for start, ci in past_t if ci is not None and ci[0] > BREAK]
     return Curve(
         edges=edges,
         nats=[float(one.mean()) for one in bins],
@@ -105,10 +86,7 @@ def curve_of(
 
 
 def bin_edges(train_length: int, window: int) -> list[int]:
-    """Return the bins' edges: bin i holds positions edges[i] .. edges[i+1]-1; T, T/2 and 2T end bins.
-
-    Four bins an octave where positions are dense enough, one a position where they are not.
-    """
+    """Return the edges of up to four bins an octave, edges[i] .. edges[i+1]-1; T, T/2 and 2T end bins."""
     octaves = BINS_AN_OCTAVE * math.ceil(math.log2(max(train_length, window)) + 1)
     ends = {round(train_length * 2 ** (k / BINS_AN_OCTAVE)) for k in range(-octaves, octaves + 1)}
     inside = sorted(end for end in ends if 1 <= end < window)
@@ -118,9 +96,6 @@ def bin_edges(train_length: int, window: int) -> list[int]:
 def _interval(sums: np.ndarray, counts: np.ndarray, documents: np.ndarray) -> list[float] | None:
     """Return the interval of sums / counts over documents, from rows."""
     _, inverse = np.unique(documents, return_inverse=True)
-
-    def by_document(values: np.ndarray) -> Any:
-        return np.bincount(inverse, weights=values).tolist()
-
-    interval = ratio_interval(by_document(sums), by_document(counts))
+    by_document = [np.bincount(inverse, weights=values).tolist() for values in (sums, counts)]
+    interval = ratio_interval(*by_document)
     return None if interval is None else list(interval)

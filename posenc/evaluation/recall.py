@@ -9,14 +9,20 @@ numbers of pairs. Texts, pairs and the asked one are the same in all cells, and 
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
-from posenc.core.seeds import seed_for
+from posenc.core.seeds import raw_draws, seed_for
 from posenc.data.plant import ALPHABET, Plant, draw_cues, draw_values, plant_of, shuffled
-from posenc.evaluation.forward_cache import EvalContext, LossSums, NotApplicableError, window_losses
+from posenc.evaluation.forward_cache import (
+    EvalContext,
+    LossSums,
+    NotApplicableError,
+    sums_by_document,
+    window_losses,
+)
 from posenc.evaluation.plans import EvalRequest, blocks_by_document, spread
 from posenc.results.schema import Recall
 
@@ -26,7 +32,7 @@ REVISION = 1  # of the targets
 SEED = 2402  # of pairs and places, never the training seed: all runs see the same windows
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """Texts with their pairs, the asked one first; lines are (distance, pairs), as in training first."""
 
@@ -71,7 +77,7 @@ def plan(request: EvalRequest) -> Plan:
     documents = np.repeat(np.arange(len(places)), chosen)
     parts = [spread(have, take) for have, take in zip(places, chosen, strict=True)]
     ends = request.longest + 1 + np.concatenate([none, *parts])
-    within = [d for d in asked.distances if d <= request.train_length / 2]
+    within = [d for d in asked.distances if d <= request.base / 2]
     at = max(within, default=min(asked.distances))
     lines = [(d, plant.pairs) for d in asked.distances]
     lines += [(at, pairs) for pairs in asked.pairs if pairs != plant.pairs]
@@ -84,8 +90,7 @@ def _draw(
     request: EvalRequest, plant: Plant, documents: np.ndarray, ends: np.ndarray, pairs: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return cues (N, pairs, cue) and values (N, pairs); keys that are in the text come last of all."""
-    key = np.array([seed_for(SEED, NAME), 0], dtype=np.uint64)
-    raw = np.random.Philox(key=key).random_raw(len(ends) * (plant.cue * ALPHABET + pairs))
+    raw = raw_draws(len(ends) * (plant.cue * ALPHABET + pairs), seed_for(SEED, NAME), 0)
     raw = raw.reshape(len(ends), -1) >> np.uint64(1)
     keys, values = np.split(raw, [plant.cue * ALPHABET], axis=1)
     for own, document, end in zip(keys, documents, ends, strict=True):
@@ -99,9 +104,8 @@ def windows_at(context: EvalContext, plan: Plan, window: int, distance: int, pai
     stops = context.starts[plan.documents] + plan.ends
     tokens = np.stack([context.store.tokens[stop - window - 1 : stop] for stop in stops]).astype(np.int64)
     free, cue, row = plan.free(window, distance), plan.cues.shape[2], np.arange(len(tokens))[:, None]
-    key = np.array([seed_for(SEED, NAME, window, distance, pairs), 0], dtype=np.uint64)
-    raw = np.random.Philox(key=key).random_raw(len(tokens) * len(free)).reshape(len(tokens), -1)
-    others = free[shuffled(raw)[:, : pairs - 1]]  # (N, pairs - 1)
+    raw = raw_draws(len(tokens) * len(free), seed_for(SEED, NAME, window, distance, pairs), 0)
+    others = free[shuffled(raw.reshape(len(tokens), -1))[:, : pairs - 1]]  # (N, pairs - 1)
     asked = np.full((len(tokens), 1), window - cue)
     at = np.concatenate((asked - distance, others, asked), axis=1)  # of pairs 0, 1, ..., and 0 again
     pair = np.append(np.arange(pairs), 0)
@@ -112,10 +116,7 @@ def windows_at(context: EvalContext, plan: Plan, window: int, distance: int, pai
 
 
 def measure(context: EvalContext, plan: Plan, window: int) -> LossSums:
-    """Ask for the values of every line that fits into the window.
-
-    Raises NotApplicableError where none does, or the model was not trained with pairs of this text.
-    """
+    """Ask for the values of every line that fits into the window; NotApplicableError where none does."""
     if not len(plan.ends):
         raise NotApplicableError("n/a: recall is of a model trained with data.plant, on its own corpus")
     lines = plan.fitting(window)
@@ -131,11 +132,5 @@ def measure(context: EvalContext, plan: Plan, window: int) -> LossSums:
         found["windows"].append(len(nats))
         found["correct"].append(int(scores[:, 1].sum()))
         found["nats"].append(float(scores[:, 0].mean()))
-    documents, inverse = np.unique(plan.documents, return_inverse=True)
-    return LossSums(
-        documents=documents,
-        nats=np.bincount(inverse, weights=nats),
-        targets=np.bincount(inverse) * len(lines),
-        bytes=np.zeros(len(documents), dtype=np.int64),
-        recall=found if np.isfinite(nats).all() else None,
-    )
+    sums = sums_by_document(plan.documents, nats, np.full(len(nats), len(lines)), np.zeros(len(nats)))
+    return dataclasses.replace(sums, recall=found if np.isfinite(nats).all() else None)

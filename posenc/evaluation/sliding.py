@@ -11,7 +11,7 @@ import dataclasses
 
 import numpy as np
 
-from posenc.evaluation.forward_cache import EvalContext, LossSums, block_sums, text_losses
+from posenc.evaluation.forward_cache import EvalContext, LossSums, text_losses
 from posenc.evaluation.plans import EvalRequest, Spans, plan_spans
 
 NAME = "sliding"
@@ -25,17 +25,15 @@ def plan(request: EvalRequest) -> Spans:
 def measure(context: EvalContext, plan: Spans, window: int) -> LossSums:
     """Sum the loss of every target of every span; a step's window ends at the last token it scores."""
     assert plan.stride is not None
-    origins = context.starts[plan.documents]
-    before = np.arange(0, plan.span, plan.stride)  # targets of a span before each step
-    scored = np.minimum(plan.stride, plan.span - before)  # (steps,)
-    ends = plan.starts[:, None] + 1 + before + scored  # (spans, steps), exclusive, in tokens of the document
+    before = np.arange(0, plan.block, plan.stride)  # targets of a span before each step
+    scored = np.minimum(plan.stride, plan.block - before)  # (steps,)
+    ends = plan.ends[:, None] - plan.block + before + scored  # (spans, steps), exclusive, in the document
     inputs_of = np.minimum(window, ends - 1)  # W, or all there is
-    stops, nats = (origins[:, None] + ends).ravel(), np.zeros(ends.size)
+    stops, nats = (context.starts[plan.documents][:, None] + ends).ravel(), np.zeros(ends.size)
     # Steps of one length together, or a batch would hold no more windows than there are spans.
     kinds = np.stack(np.broadcast_arrays(inputs_of, scored), axis=-1).reshape(-1, 2)
     lengths, kind, counts = np.unique(kinds, axis=0, return_inverse=True, return_counts=True)
     alike = np.split(np.argsort(kind.ravel(), kind="stable"), np.cumsum(counts)[:-1])
     for (inputs, count), steps in zip(lengths.tolist(), alike, strict=True):
         nats[steps] = text_losses(context, stops[steps], inputs, count).sum(axis=1)
-    last = origins + plan.starts + 1 + plan.span
-    return block_sums(context, plan.documents, last, plan.span, nats.reshape(ends.shape).sum(axis=1))
+    return plan.sums(context, nats.reshape(ends.shape).sum(axis=1))

@@ -22,12 +22,7 @@ CHUNK = 1 << 21  # bytes of a document counted at once
 
 
 def trigram_sums(byte_store: TokenStore, store: TokenStore, split: str, plan: Blocks) -> LossSums:
-    """Sum the trigram's loss on the targets of a fixed-target plan, by document.
-
-    `byte_store` holds the corpus of `store` with bytes for tokens (`store` itself where they are). A token's
-    loss is the sum over its bytes, each after the two bytes before it in the document. Raises ValueError
-    where the two stores are not of one corpus, or the first is not of bytes.
-    """
+    """Sum the trigram's loss on a fixed-target plan; `byte_store` is the same corpus tokenised by bytes."""
     if byte_store.fingerprint != store.fingerprint or byte_store.tokenizer["name"] != "bytes":
         raise ValueError("the trigram needs the same corpus tokenised by bytes")
     starts = store.splits[split].starts[plan.documents]
@@ -68,15 +63,8 @@ def count(store: TokenStore) -> list[np.ndarray]:
         text = store.document("train", i)
         for start in range(0, len(text), CHUNK):
             for n, table in enumerate(tables, 1):
-                np.add.at(table, codes_of(text[start : start + CHUNK + n - 1], n), one)
+                some = text[start : start + CHUNK + n - 1].astype(np.int64)
+                several = max(0, len(some) - n + 1)
+                codes = sum(some[i : i + several] << 8 * (n - 1 - i) for i in range(n))  # of base 256
+                np.add.at(table, codes, one)
     return tables
-
-
-def codes_of(text: np.ndarray, n: int) -> np.ndarray:
-    """Return the n-grams of a text (L,) in order, as numbers of base 256: (L - n + 1,) int64."""
-    count = max(0, len(text) - n + 1)
-    codes = np.zeros(count, dtype=np.int64)
-    for offset in range(n):
-        codes <<= 8
-        codes |= text[offset : offset + count]
-    return codes

@@ -21,23 +21,17 @@ SPLIT = "validation"
 
 
 def candidates(extension: Extension | None, model: Decoder) -> list[Extension]:
-    """Build every combination of the extension's `grid`; [] where it has none.
-
-    A knob that differs from the extension's YAML was given by the user, and stays. Combinations that the
-    extension refuses for this model are left out.
-    """
+    """Build what the `grid` gives for this model, but for knobs that the user gave; [] where it has none."""
     if extension is None:
         return []
+    settings = extension.settings
     usual = resolve_extend({"name": extension.name, **default_knobs(extension.name)})
-    grid = {
-        knob: values for knob, values in extension.grid.items() if extension.settings[knob] == usual[knob]
-    }
-    found: list[Extension] = []
+    grid = {knob: values for knob, values in extension.grid.items() if settings[knob] == usual[knob]}
+    found: list[Extension | None] = []
     for values in itertools.product(*grid.values()) if grid else ():
         with contextlib.suppress(UserError):
-            built = build_extension({**extension.settings, **dict(zip(grid, values, strict=True))}, model)
-            found += [] if built is None else [built]
-    return found
+            found.append(build_extension({**settings, **dict(zip(grid, values, strict=True))}, model))
+    return [built for built in found if built is not None]
 
 
 def tune(
@@ -48,9 +42,7 @@ def tune(
 ) -> tuple[Extension, str]:
     """Return the candidate of lowest fixed-target loss beyond T on validation documents, and it in words.
 
-    `evaluated(cells)` measures and stores. A candidate without a number somewhere (diverged, out of memory)
-    is never chosen; where none has one, the first is returned as it is. Otherwise the chosen one's settings
-    get `tuned_on`, which its records show.
+    One without a number somewhere is never chosen; where none has one, the first is returned as it is.
     """
     validation = dataclasses.replace(request, split=SPLIT, max_targets=min(TARGETS, request.max_targets))
     losses = []

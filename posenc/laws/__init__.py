@@ -9,10 +9,11 @@ from pathlib import Path
 
 import posenc.laws.dependence as depends
 from posenc.core.errors import first_line
+from posenc.laws.module import same
 from posenc.laws.numbers import bf16, count, float32, gradient, seeds
 from posenc.laws.subject import NotApplicableError, Subject, Verdict, ViolationError
 
-__all__ = ["LAWS", "Subject", "Verdict", "judge", "statement"]
+__all__ = ["COMPARED", "LAWS", "Subject", "Verdict", "judge", "statement"]
 
 
 # name -> law, which says in the first line of its docstring what is true of an encoding that passes
@@ -36,16 +37,18 @@ LAWS: dict[str, Callable[[Subject], Verdict]] = {
     "options": depends.options,
 }
 
+COMPARED = {"same": same}  # of a callable beside one of posenc's encodings
+
 
 def statement(law: str) -> str:
     """Return what a law says, in one line."""
-    return (LAWS[law].__doc__ or "").partition(".\n")[0].removesuffix(".")
+    return ((LAWS | COMPARED)[law].__doc__ or "").partition(".\n")[0].removesuffix(".")
 
 
 def judge(name: str, subject: Subject, *, debug: bool = False) -> Verdict:
     """Return the verdict of a law by its name; an exception in the encoding is a failure unless `debug`."""
     try:
-        return LAWS[name](subject)
+        return (LAWS | COMPARED)[name](subject)
     except ViolationError as broken:
         reason, figure = broken.args
         return Verdict("fail", figure, reason)

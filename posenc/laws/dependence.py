@@ -244,10 +244,8 @@ def blocks(subject: Subject) -> Verdict:
             found = largest(logits(model, ids), whole)
         off = max(off, within(found, BLOCKS, f"{which} differ from all at once"))
     for wanted in (1, 5, n // 2):  # as evaluation asks for them
-        found = largest(logits(model, ids, wanted=wanted), whole[:, -wanted:])
-        off = max(
-            off, within(found, BLOCKS, f"the last {wanted} of {n} tokens alone differ from the end of all")
-        )
+        found, which = largest(logits(model, ids, wanted=wanted), whole[:, -wanted:]), f"last {wanted} of {n}"
+        off = max(off, within(found, BLOCKS, f"the {which} tokens alone differ from the end of all"))
     return Verdict("pass", bounded(off, BLOCKS))
 
 

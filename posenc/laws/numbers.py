@@ -87,10 +87,7 @@ def _bf16_off(model: Decoder, n: int, pos: Tensor | None, last: int, where: str)
 
 
 def far_positions(subject: Subject, model: Decoder) -> Tensor:
-    """Return T positions from zero on and T below FAR; 2T below FAR where that is refused. (2T,) int64
-
-    The model accepts them from here on. Raises NotApplicableError where both are refused.
-    """
+    """Return T positions from zero on and T below FAR, or 2T below FAR, (2T,), that the model accepts."""
     subject.anywhere(model)
     length = subject.train_length
     near = torch.arange(length)
@@ -106,10 +103,7 @@ def far_positions(subject: Subject, model: Decoder) -> Tensor:
 
 
 class Float64(TorchFunctionMode):
-    """Inside, torch uses float64 wherever float32 or less, or no type, is asked for.
-
-    Make a model inside and run it there: its buffers and constants are made anew.
-    """
+    """Inside, torch uses float64 for float32 or less; make the model inside, with its constants."""
 
     def __enter__(self) -> None:
         self._before = torch.get_default_dtype()

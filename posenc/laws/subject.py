@@ -57,23 +57,16 @@ def bounded(figure: float, bound: float) -> str:
 
 @dataclass(frozen=True)
 class Subject:
-    """An encoding at a size; `settings` are its parameters by name, the parts of a sum in a list.
-
-    `build(seed, **changes)` makes a model with its initial values. `changes` are laid over the settings:
-    `encoding`, `attention` and `positions` (mappings), `context_length`. Raises UserError for what does not
-    go together.
-    """
+    """An encoding at a size; `build(seed, **changes)` makes a model, with changes of its settings."""
 
     name: str
     build: Callable[..., Decoder]
     train_length: int  # T
     settings: Mapping[str, Any] = field(default_factory=dict)
+    like: Encoding | None = None  # what a callable of somebody else is compared with
 
     def fresh(self, seed: int = 0, **changes: Any) -> Decoder:
-        """Return a new model. Parameters of the encoding that start at zero get values: zero hides faults.
-
-        Their standard deviation is 1, of matrices fan_in^-1/2, so that rounding is not amplified.
-        """
+        """Return a new model; what starts at zero gets values of std 1 or fan_in^-1/2: zero hides faults."""
         model = self.build(seed, **changes)
         for number, parameter in enumerate(model.encoding.parameters()):
             if not parameter.detach().any():
@@ -109,10 +102,7 @@ class Subject:
         return max(self.windows(self.train_length * n for n in (1, 2, 4, 8) if n <= times))
 
     def anywhere(self, model: Decoder) -> Decoder:
-        """Make the model accept any positions; otherwise its attention assumes 0, 1, 2, ...
-
-        Raises NotApplicableError where positions past T are refused.
-        """
+        """Make the model accept any positions; NotApplicableError where those past T are refused."""
         if self.bounded:
             raise NotApplicableError(self.bounded)
         acting = model.effective_encoding

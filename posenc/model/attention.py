@@ -11,8 +11,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenc.core.errors import UserError
-from posenc.core.signature import check_arguments
+from posenc.core.signature import check_arguments, check_choice
 from posenc.encodings.base import Encoding
 from posenc.encodings.options import Scale
 from posenc.model.kernels import attend
@@ -62,15 +61,10 @@ OPTIONS = ("window", "scale")  # of every attention
 
 def resolve_attention(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Check the `attention` group and return it as a run stores it. Raises UserError."""
-    name = settings.get("name")
-    if not isinstance(name, str) or name not in ATTENTIONS:
-        raise UserError("attention", name, "there is no such attention", allowed=sorted(ATTENTIONS))
     options = {key: settings[key] for key in OPTIONS if key in settings}
-    return {
-        "name": name,
-        **check_arguments(ATTENTIONS[name], own_parameters(settings), "attention"),
-        **check_arguments(_options, options, "attention"),
-    }
+    own = {key: value for key, value in settings.items() if key not in OPTIONS}
+    checked = check_choice("attention", own, ATTENTIONS, "there is no such attention")
+    return {**checked, **check_arguments(_options, options, "attention")}
 
 
 def own_parameters(settings: Mapping[str, Any]) -> dict[str, Any]:

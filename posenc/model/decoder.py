@@ -184,24 +184,20 @@ def count_parameters(model: Decoder) -> dict[str, int]:
     }
 
 
-def product_weights(model: Decoder) -> int:
-    """Count the weights that every token is multiplied with. The embedding counts once, as the output map."""
-    maps = (one for block in model.blocks for one in block.modules() if isinstance(one, nn.Linear))
-    return sum(one.weight.numel() for one in maps) + model.embedding.weight.numel()
-
-
 def forward_flops(model: Decoder, length: int) -> int:
     """Count the FLOPs a token of one forward pass over `length` tokens: what MFU counts as useful.
 
-    The products with N weights (2 N) and the two products of the attention, each with every key of the
-    window as in PaLM (arXiv 2204.02311, appendix B), twice what a causal mask needs. Not counted: norms,
-    softmax, the optimizer, and what an encoding adds.
+    Products with weights, and those of the attention with every key of the window as in PaLM (arXiv
+    2204.02311, appendix B), twice what a causal mask needs.
     """
+    weights = model.embedding.weight.numel()  # once, as the output map
     widths = 0  # of a query or key, and of a value, of every head
-    for own in model.modules():
+    for own in model.blocks.modules():
+        if isinstance(own, nn.Linear):
+            weights += own.weight.numel()
         if isinstance(own, Attention | LatentAttention):
             widths += own.n_heads * (2 * own.head_dim + getattr(own, "rope_dim", 0))
-    return 2 * product_weights(model) + 2 * widths * length
+    return 2 * weights + 2 * widths * length
 
 
 def training_flops(model: Decoder, length: int) -> int:

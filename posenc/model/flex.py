@@ -7,7 +7,7 @@ values, R distances. The bias is a table (H, R) float32 that the kernel looks up
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,10 +30,7 @@ SERVED = frozenset({"positions", "embed", "rotate", "distance_bias", "visible"})
 
 @torch.compiler.disable  # tried once, not traced
 def serves(encoding: Encoding, q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether FlexAttention can compute this attention: q (B, H, T, D), k (B, H or 1, S, D), v (B, H, S, E).
-
-    Not where a hook needs the scores, the weights or both positions, or where drawn positions meet a mask.
-    """
+    """Whether FlexAttention can do it: q (B, H, T, D), k (B, H or 1, S, D), v (B, H, S, E)."""
     hooks = encoding.hooks
     if not hooks <= SERVED or hooks >= {"positions", "visible"} or q.shape[2] * k.shape[2] > MAX_MASK:
         return False
@@ -44,13 +41,9 @@ def serves(encoding: Encoding, q: Tensor, k: Tensor, v: Tensor) -> bool:
 def attend_flex(
     q: Tensor, k: Tensor, v: Tensor, pos: Tensor, encoding: Encoding, layer: int, scale: float
 ) -> Tensor:
-    """Return the attention output (B, H, T, E) of q (B, H, T, D) over k (B, H or 1, S, D), v (B, H, S, E).
-
-    q and k have been through `rotate`; pos (S,) are the keys' positions; `serves` said yes.
-    """
-    q, k = q.to(v.dtype), k.to(v.dtype)  # the kernel mixes none; under autocast v has the products' dtype
-    if k.shape[1] != q.shape[1]:
-        k = k.expand(-1, q.shape[1], -1, -1).contiguous()
+    """Return (B, H, T, E) of rotated q (B, H, T, D), k (B, H, S, D), v (B, H, S, E), keys at pos (S,)."""
+    # the kernel mixes no dtypes, and under autocast v has that of products; nor does it expand heads
+    q, k = q.to(v.dtype), k.to(v.dtype).contiguous()
     score_mod = None
     if "distance_bias" in encoding.hooks:
         score_mod = _bias(encoding, pos, layer, q.shape[1], q.shape[2])
@@ -91,21 +84,16 @@ def block_mask(
 
     with torch.inference_mode(False), torch.no_grad():  # a training step may use it next
         offset = torch.tensor(keys - queries, device=device)  # as a number it would be a variant each
+        make = partial(create_block_mask, B=None, Q_LEN=queries, KV_LEN=keys, device=str(device))
         if encoding is None:
-            return create_block_mask(
-                lambda b, h, i, j: i + offset >= j, None, None, queries, keys, device=str(device)
-            )
+            return make(lambda b, h, i, j: i + offset >= j, H=None)
         pos = torch.arange(keys, device=device)
         rows = pos[keys - queries :]
         own = rows[:, None] == pos
         allowed = (rows[:, None] > pos) & encoding.visible(rows, pos, layer) | own  # ([H,] T, S)
         if allowed.ndim == 2:
-            return create_block_mask(
-                lambda b, h, i, j: allowed[i, j], None, None, queries, keys, device=str(device)
-            )
-        return create_block_mask(
-            lambda b, h, i, j: allowed[h, i, j], None, len(allowed), queries, keys, device=str(device)
-        )
+            return make(lambda b, h, i, j: allowed[i, j], H=None)
+        return make(lambda b, h, i, j: allowed[h, i, j], H=len(allowed))
 
 
 @cache

@@ -48,10 +48,7 @@ def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def rms_norm_for_product(x: Tensor, weight: Tensor) -> Tensor:
-    """Norm the input of a matrix product and round it to the autocast's dtype here, once.
-
-    The loss needs this: autocast ignores products with `out=`, which would be made in float32.
-    """
+    """Norm a product's input and round it to the autocast's dtype once: the loss's products have `out=`."""
     x, device = x.to(weight.dtype), x.device.type  # mixed dtypes (a bf16 latent) are slow and warn
     if torch.compiler.is_compiling() or not torch.is_autocast_enabled(device):
         return rms_norm(x, weight)
@@ -83,9 +80,7 @@ class _RmsNorm(torch.autograd.Function):
 
 def squared_relu(x: Tensor) -> Tensor:
     """Return relu(x)^2."""
-    if is_plain():
-        return F.relu(x).square()
-    return _SquaredRelu.apply(x)
+    return F.relu(x).square() if is_plain() else _SquaredRelu.apply(x)
 
 
 class _SquaredRelu(torch.autograd.Function):
@@ -127,12 +122,8 @@ def weighted_loss(hidden: Tensor, weight: Tensor, targets: Tensor, weights: Tens
 @torch.no_grad()
 def token_losses(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """Return the loss of each target in nats, (N,) float32."""
-    return torch.cat(
-        [
-            F.cross_entropy(F.linear(hidden[rows], weight).float(), targets[rows], reduction="none")
-            for rows in _blocks(hidden, weight)
-        ]
-    )
+    blocks = ((F.linear(hidden[rows], weight).float(), targets[rows]) for rows in _blocks(hidden, weight))
+    return torch.cat([F.cross_entropy(*block, reduction="none") for block in blocks])
 
 
 def _blocks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:

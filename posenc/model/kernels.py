@@ -38,10 +38,7 @@ SHAPES = 32
 
 
 class Masked:
-    """Bias and mask of a window, by blocks of queries, never held as (S, S).
-
-    With contiguous positions a bias by distance is one row of 2S - 1 values: entry (i, j) is a view of it.
-    """
+    """Bias and mask by blocks of queries; by distance at contiguous positions they are views of one row."""
 
     def __init__(self, encoding: Encoding, pos: Tensor, layer: int, queries: int) -> None:
         self.encoding, self.pos, self.layer = encoding, pos, layer
@@ -54,11 +51,8 @@ class Masked:
         self.future = 0.0 if hooks & {"scores", "weights"} else float("-inf")
         contiguous = "positions" not in hooks or not self.has_bias
         self.strip = self._strip() if contiguous and "bias" not in hooks else None
-
-    @property
-    def learned(self) -> bool:
-        """Whether the bias may have gradients."""
-        return self.has_bias and (self.strip is None or self.strip.requires_grad)
+        # whether the bias may have gradients
+        self.learned = self.has_bias and (self.strip is None or self.strip.requires_grad)
 
     def _strip(self) -> Tensor:
         """Return (H or 1, 2S - 1): the bias at distances S-1, ..., 1, 0, then `future` S - 1 times."""
@@ -110,10 +104,9 @@ def attend(
     *,
     rotated: bool = False,
 ) -> Tensor:
-    """Return the attention output (B, H, T, D) of queries q (B, H, T, D) over k, v (B, H, S, D).
+    """Return (B, H, T, D) of q (B, H, T, D), k and v (B, H, S, D), x (B, S, d_model), pos (S,) of the keys.
 
-    x (B, S, d_model) is the layer's input, pos (S,) the keys' positions; `rotated`: q and k have been through
-    the encoding's `rotate` already.
+    `rotated`: q and k have been through the encoding's `rotate` already.
     """
     hooks = encoding.hooks
     # `pos` itself where all tokens are queries: `rotate` recognises it and shares the angles
@@ -123,15 +116,16 @@ def attend(
     if "rotate" in hooks and not rotated:
         q, k = encoding.rotate(q, k, q_pos, pos, layer)
     kernel = choose(q, k, v, pos, encoding, layer)
+    if kernel == "blocks":
+        return _blockwise(q, k, v, pos, encoding, layer, state, scale)
+    k = k.expand(-1, q.shape[1], -1, -1)
     if kernel == "causal":
         return _causal(q, k, v, scale)
     if kernel == "masked":
         return _masked(q, k, v, pos, encoding, layer, scale)
-    if kernel == "flex":
-        from posenc.model.flex import attend_flex  # lazy: it costs a second of imports
+    from posenc.model.flex import attend_flex  # lazy: it costs a second of imports
 
-        return attend_flex(q, k, v, pos, encoding, layer, scale)
-    return _blockwise(q, k, v, pos, encoding, layer, state, scale)
+    return attend_flex(q, k, v, pos, encoding, layer, scale)
 
 
 def choose(q: Tensor, k: Tensor, v: Tensor, pos: Tensor, encoding: Encoding, layer: int) -> str:
@@ -157,8 +151,6 @@ def choose(q: Tensor, k: Tensor, v: Tensor, pos: Tensor, encoding: Encoding, lay
 
 def _causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     queries, keys = q.shape[2], k.shape[2]
-    if k.shape[1] != q.shape[1]:
-        k = k.expand(-1, q.shape[1], -1, -1)
     if queries == keys:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
     allowed = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)  # (T, S)
@@ -170,8 +162,6 @@ def _masked(
 ) -> Tensor:
     """Run the fused kernel with bias and mask in one float32 tensor a block of queries."""
     heads, queries, keys = q.shape[1], q.shape[2], k.shape[2]
-    if k.shape[1] != heads:
-        k = k.expand(-1, heads, -1, -1)
     masked, outputs = Masked(encoding, pos, layer, queries), []
     block = max(1, min(MASKED_QUERIES, MASK_ENTRIES // (heads * keys)))
     for start in reversed(range(0, queries, block)):
@@ -184,14 +174,7 @@ def _masked(
 
 
 def _blockwise(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    pos: Tensor,
-    encoding: Encoding,
-    layer: int,
-    state: object,
-    scale: float,
+    q: Tensor, k: Tensor, v: Tensor, pos: Tensor, encoding: Encoding, layer: int, state: object, scale: float
 ) -> Tensor:
     """Apply every hook, in blocks of queries; a block's scores are float32 once their product is made."""
     hooks = encoding.hooks
@@ -200,10 +183,8 @@ def _blockwise(
     if hooks.isdisjoint({"scores", "weights", "values"}):
         # a mask alone is exact in any dtype; a bias is not
         dtype = torch.promote_types(v.dtype, torch.float32) if masked.has_bias else v.dtype
-        blocks = _blocks(q, keys, dtype)
-        return softmax_attention(
-            q, k, v, blocks, lambda block: masked.additive(*block).to(dtype), scale, masked.learned
-        )
+        blocks, learned = _blocks(q, keys, dtype), masked.learned
+        return softmax_attention(q, k, v, blocks, lambda b: masked.additive(*b).to(dtype), scale, learned)
     outputs = []
     for start, stop, held in _blocks(q, keys, torch.float32):
         seen = keys - queries + stop  # keys up to the block's last query

@@ -70,10 +70,8 @@ class LatentAttention(nn.Module):
         batch, length, d_model = x.shape
         heads, width = self.n_heads, self.head_dim
         latent, k_rotary = self.kv_down(x).split((self.kv_rank, self.rope_dim), dim=-1)
-        kv = self.kv_up(rms_norm_for_product(latent, self.kv_norm.weight)).view(
-            batch, length, 2, heads, width
-        )
-        k_content, v = (part.transpose(1, 2) for part in kv.unbind(2))  # (B, H, S, D)
+        kv = self.kv_up(rms_norm_for_product(latent, self.kv_norm.weight))
+        k_content, v = kv.view(batch, length, 2, heads, width).transpose(1, 3).unbind(2)  # (B, H, S, D)
         q = self.q_up(rms_norm_for_product(self.q_down(x[:, -n_targets:]), self.q_norm.weight))
         q = q.view(batch, n_targets, heads, width + self.rope_dim).transpose(1, 2)  # (B, H, T, D + D_R)
         q_content, q_rotary = q.split((width, self.rope_dim), dim=-1)

@@ -36,25 +36,20 @@ def softmax_attention(
     `additive`: float32 for a bias; a mask alone may have v's, in which it is exact. `learned` says
     that `additive` has gradients. The backward pass keeps the softmax in v's dtype alone.
     """
-    q, k = q.to(v.dtype), k.to(v.dtype)
-    if k.shape[1] != q.shape[1]:
-        k = k.expand(-1, q.shape[1], -1, -1)
+    q, k = q.to(v.dtype), k.to(v.dtype).expand(-1, q.shape[1], -1, -1)
     if is_plain():
-        outputs = [_plain(q, k, v, block, additive(block), scale) for block in blocks]
-        ordered = sorted(zip(blocks, outputs, strict=True), key=lambda one: one[0].start)
-        return torch.cat([output for _, output in ordered], dim=2)
+        outputs = []
+        for start, stop, keys in sorted(blocks):
+            bias = additive(Block(start, stop, keys))
+            s = (q[:, :, start:stop] @ k[:, :, :keys].transpose(-1, -2)).to(bias.dtype) * scale + bias
+            outputs.append(torch.softmax(s, dim=-1).to(v.dtype) @ v[:, :, :keys])
+        return torch.cat(outputs, dim=2)
     if torch.is_grad_enabled():
         known = [additive(block) for block in blocks] if learned else []
         return _SoftmaxAttention.apply(q, k, v, blocks, additive, scale, *known)
     batch = q.shape[0]
     q, k, v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
     return _forward(q, k, v, blocks, additive, scale, batch).unflatten(0, (batch, -1))
-
-
-def _plain(q: Tensor, k: Tensor, v: Tensor, block: Block, additive: Tensor, scale: float) -> Tensor:
-    start, stop, keys = block
-    s = (q[:, :, start:stop] @ k[:, :, :keys].transpose(-1, -2)).to(additive.dtype) * scale + additive
-    return torch.softmax(s, dim=-1).to(v.dtype) @ v[:, :, :keys]
 
 
 def _forward(
@@ -69,9 +64,8 @@ def _forward(
 ) -> Tensor:
     """Map q (B * H, T, D) to (B * H, T, E); `weights` collects the softmax (B * H, T block, keys)."""
     y = v.new_empty(*q.shape[:2], v.shape[-1])
-    for block in blocks:
-        start, stop, keys = block
-        p = _softmax(q[:, start:stop], k[:, :keys], additive(block), scale, batch)
+    for start, stop, keys in blocks:
+        p = _softmax(q[:, start:stop], k[:, :keys], additive(Block(start, stop, keys)), scale, batch)
         y[:, start:stop] = torch.bmm(p, v[:, :keys])
         if weights is not None:
             weights.append(p)
@@ -127,7 +121,8 @@ class _SoftmaxAttention(torch.autograd.Function):
             if ctx.heads and ctx.needs_input_grad[6 + i]:  # in float32, since it is summed over the batch
                 wide = torch.promote_types(p.dtype, torch.float32)
                 d_s = torch._softmax_backward_data(d_p.to(wide), p.to(wide), -1, wide)
-                d_additives.append(_summed(d_s.unflatten(0, (batch, -1)), ctx.heads[i]))
+                by_text = d_s.unflatten(0, (batch, -1))  # summed to (H or 1, T block, keys)
+                d_additives.append(by_text.sum(0) if ctx.heads[i] > 1 else by_text.sum((0, 1))[None])
                 d_s = d_s.to(p.dtype)
             else:
                 d_s = torch._softmax_backward_data(d_p, p, -1, p.dtype)
@@ -142,8 +137,3 @@ class _SoftmaxAttention(torch.autograd.Function):
                 d_v[:, :keys] += its_d_v
         found = (one.unflatten(0, (batch, -1)) for one in (d_q, d_k, d_v))
         return (*found, None, None, None, *d_additives[: len(ctx.heads)])
-
-
-def _summed(d_s: Tensor, heads: int) -> Tensor:
-    """Sum (B, H, T, S) over the batch -> (H or 1, T, S)."""
-    return d_s.sum(0) if heads > 1 else d_s.sum((0, 1))[None]

@@ -49,6 +49,7 @@ PROTOCOLS = {
     "positions": "one pass over the longest context; a column is the last bin before it",
     "induction": "loss on the second copy of a random sequence",
     "far-copy": "loss on text that can be copied only from more than T tokens before",
+    "key-tokens": "the fixed targets that a model trained at 8T predicts clearly better from far text",
     RECALL: "values of planted pairs, asked for at the end of a window",
 }
 EXPLAIN = f"""\
@@ -68,6 +69,8 @@ verdict  on the change in bits/byte, with its whole 95% CI:
          no mark: above the best, or not comparable with it
 undertrained   at T not {REFERENCE:g} bits/byte below a byte trigram of the training:
          its change past T says nothing of the encoding
+recovered   the share of (loss at T - loss of a model trained at 8T) gained at 8T on
+         the same targets: 0% cropping, 100% training long; blank: no room (95% CI)
 effective context   the longest window within {EFFECTIVE:g} nats of the row's best loss
 breaks at   the first position past T that is surely {BREAK:g} nats above T's level
 recall@T   share of the planted values that are found in windows of T, mean over
@@ -81,7 +84,7 @@ beyond=  what an encoding does past T, where it must choose
 protocols   fixed-target: the headline; the same last tokens at every length
          sliding: all tokens, each once; nonoverlapping: as in papers, rewards
          longer windows; positions: by position; induction, far-copy: copies
-         recall: values of planted pairs (experiment=recall)
+         recall: planted pairs; key-tokens: the targets that far text makes clear
 """
 
 

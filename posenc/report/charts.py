@@ -26,16 +26,19 @@ from posenc.report.series import (
     Point,
     band_is,
     context_points,
+    grid_points,
     missing,
     panel_titles,
     per_bit,
     runs_of,
     source,
     training_points,
+    use_points,
 )
 from posenc.results.cells import short_note
 from posenc.results.comparison import Column, Comparison
 from posenc.results.load import Run
+from posenc.results.recall import PROTOCOL as RECALL
 from posenc.results.schema import printed, printed_change
 
 PLOTS = {
@@ -43,20 +46,29 @@ PLOTS = {
     "change": "change against the loss at T, against context",
     "heatmap": "change against T by encoding and context",
     "training": "training loss against tokens",
+    "recall": "share of planted values found, by window and distance",
+    "use": "harm and use: recall against the change of the loss, in the longest window",
+}
+NOTHING = {  # why there is no chart of a kind
+    "training": "no run has logged losses",
+    "recall": "no run was asked to recall: posenc train experiment=recall",
+    "use": "no run was asked to recall: posenc train experiment=recall",
 }
 KIND = "context"  # where none is asked for
+KINDS = {RECALL: "recall"}  # of a protocol, instead
 FORMATS = ("png", "svg", "pdf")
 WIDTH = 5.5  # inches; 3.3 is a column of a paper
 NARROWEST, WIDEST = 1.0, 40.0  # inches
 
 TICKS = sorted({s * t for t in (0, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10) for s in (-1, 1)})
+SIGNED = {"format": "~g", "labelExpr": "(datum.value > 0 ? '+' : '') + datum.label"}  # of their axis
 FINE = 0.02  # changes: about linear up to here, logarithmic beyond
 DENSE = 16  # points of a line; of more none is marked
 MOST_TICKS = 8
 MOST_BANDS = 12  # lines: the bands of more would hide each other
 START = 0.05  # of a run's tokens: a loss higher than all that follows may leave the chart at the top
 DARKEST = 1.16  # of a shade: the ends of the colours are too dark for numbers
-SHAPES = {  # by the letters of colors.py, as paths in a square from -1 to 1
+SHAPES = {  # by the letters of MARKERS, as paths in a square from -1 to 1
     "o": "M1,0A1,1,0,1,1,-1,0A1,1,0,1,1,1,0Z",
     "s": "M-.85,-.85H.85V.85H-.85Z",
     "^": "M0,-1L1,.8H-1Z",
@@ -97,6 +109,12 @@ def chart(kind: str, runs: Sequence[Run], comparisons: Sequence[Comparison], nam
     panels = list(zip(comparisons, titles, strict=True))
     if kind == "heatmap":
         return _heatmap(panels, names)
+    if kind == "recall":
+        return _recall(
+            [point for one, title in panels for point in grid_points(one, names, title)], comparisons
+        )
+    if kind == "use":
+        return _use(panels, names)
     if kind == "training":
         points = [p for one, title in panels for p in training_points(one, runs_of(one, runs), names, title)]
         found = _lines("Training loss", points, titles, names)
@@ -144,21 +162,26 @@ def _lines(title: str, points: list[Point], panels: list[str], names: Names) -> 
     if not last:
         return None
     spec, rows = _template("lines"), sorted(last, key=lambda row: -last[row])
+    _style(spec, rows, names)
+    *below, band, line, dots = spec["layer"]
+    if len(points) > DENSE * len(rows) * len(panels):
+        dots["encoding"]["size"]["value"] = 0
+    spec["layer"] = [*below, *([band] if len(rows) <= MOST_BANDS else []), line, dots]
+    return Chart(title, spec | {"data": {"values": points}}, panels, rows)
+
+
+def _style(spec: Spec, rows: list[str], names: Names) -> None:
+    """Give the layers that leave it open each row's colour, dashes and shape."""
     styles = [names.styles[row] for row in rows]
     by_row = {
         "color": [f"var(--s{names.number(row)})" for row in rows],
         "strokeDash": [[round(2 * part, 1) for part in style.dash] or [1, 0] for style in styles],
         "shape": [SHAPES[style.marker] for style in styles],
     }
-    *below, band, line, dots = spec["layer"]
-    for layer in (band, line, dots):
-        for channel in by_row.keys() & layer["encoding"].keys():
+    for layer in spec["layer"]:
+        for channel in (one for one in by_row if layer["encoding"].get(one) == {}):
             scale = {"domain": rows, "range": by_row[channel]}
             layer["encoding"][channel] = {"field": "row", "type": "nominal", "scale": scale}
-    if len(points) > DENSE * len(rows) * len(panels):
-        dots["encoding"]["size"]["value"] = 0
-    spec["layer"] = [*below, *([band] if len(rows) <= MOST_BANDS else []), line, dots]
-    return Chart(title, spec | {"data": {"values": points}}, panels, rows)
 
 
 def _without_t(spec: Spec) -> None:
@@ -173,8 +196,7 @@ def _margins(spec: Spec, panels: Sequence[tuple[Comparison, str]], runs: Sequenc
     values = [point[key] for point in points for key in ("y", "low", "high") if point.get(key) is not None]
     low, high = 1.2 * min(*values, -fine), 1.2 * max(*values, fine)
     y["scale"] |= {"type": "symlog", "constant": fine, "domain": [low, high]}
-    label = "(datum.value > 0 ? '+' : '') + datum.label"
-    y["axis"] |= {"values": [t for t in TICKS if low <= t <= high], "format": "~g", "labelExpr": label}
+    y["axis"] |= SIGNED | {"values": [t for t in TICKS if low <= t <= high]}
     for (_, title), unit in zip(panels, units, strict=True):
         if unit is not None:
             same, collapsed = margins["same"] * unit, margins["collapsed"] * unit
@@ -263,6 +285,46 @@ def _heatmap(panels: Sequence[tuple[Comparison, str]], names: Names) -> Chart | 
     return Chart("Change against T", spec | {"data": {"values": points}}, titles, [], notes, own_scales=True)
 
 
+def _recall(points: list[Point], comparisons: Sequence[Comparison]) -> Chart | None:
+    """Return a panel a row: windows below each other, distances beside each other, coloured by the share."""
+    if not points:
+        return None
+    spec = _template("heatmap")
+    color = spec["layer"][0]["encoding"]["color"]
+    color["scale"] = {"scheme": "blues", "domain": [0, DARKEST]}
+    for channel, field_, name in (("x", "column", "distance"), ("y", "row", "window")):
+        axis = spec["encoding"][channel]
+        axis["sort"] = sorted({point[field_] for point in points}, key=int)
+        axis["axis"] |= {"title": f"{name} (tokens)", "labelColor": "var(--faint)"}
+    words = f"Per cent of planted values found at a distance, in a window; {source(comparisons)}"
+    panels = list(dict.fromkeys(point["panel"] for point in points))
+    return Chart("Recall", spec | {"data": {"values": points}}, panels, [], [words])
+
+
+def _use(panels: Sequence[tuple[Comparison, str]], names: Names) -> Chart | None:
+    """Return a point a row: harm to the right, use upward; the change is logarithmic beyond FINE."""
+    found = [use_points(one, names, title) for one, title in panels]
+    points, multiples = [point for _, some in found for point in some], {at for at, some in found if some}
+    if not points:
+        return None
+    spec, rows = _template("use"), list(dict.fromkeys(point["row"] for point in points))
+    _style(spec, rows, names)
+    at = "the longest window" if len(multiples) > 1 else f"{multiples.pop():g}x"
+    x, y = spec["encoding"]["x"], spec["encoding"]["y"]
+    ends = [point[key] for point in points for key in ("x", "left", "right") if key in point]
+    low, high = 1.3 * min(*ends, -FINE), 1.3 * max(*ends, FINE)
+    x["scale"] |= {"type": "symlog", "constant": FINE, "domain": [low, high]}
+    x["axis"] |= SIGNED | {"values": [t for t in TICKS if low <= t <= high], "labelOverlap": True}
+    x["axis"]["title"] = f"harm: change of the loss at {at} against T ({unit_of(panels[0][0].header)})"
+    y["axis"]["title"] = f"use: recall at {at} (%)"
+    rule = "Top left: far text is used and does no harm; bottom left: it is not used; bottom right: it harms."
+    words = [source([one for one, _ in panels]), rule, "Recall with its 95% CI."]
+    if weak := [point["row"] for point in points if not point["learned"]]:
+        words.append(f"Did not learn to recall: {', '.join(dict.fromkeys(weak))}.")
+    titles = list(dict.fromkeys(point["panel"] for point in points))
+    return Chart("Harm and use", spec | {"data": {"values": points}}, titles, rows, [" ".join(words)])
+
+
 # --- files
 
 
@@ -300,8 +362,7 @@ def plot_bytes(
     names = Names(comparisons)
     found = chart(kind, runs, comparisons, names)
     if found is None:
-        problem = "no run has logged losses" if kind == "training" else "no run has a number yet"
-        raise UserError("--plot-kind", kind, problem)
+        raise UserError("--plot-kind", kind, NOTHING.get(kind, "no run has a number yet"))
     vl_convert, points = vega(), width * POINTS
     columns = 1 if kind == "heatmap" else max(1, min(len(found.panels), int(points / NARROW_PANEL)))
     inner = points / columns  # too wide, so that it is not the notes that are measured

@@ -22,6 +22,7 @@ from posenc.report.series import Names, panel_titles, runs_of
 from posenc.report.table import BEST, TIED, CellText, Table, full_report_of, report_of, rows_table
 from posenc.results.comparison import Comparison
 from posenc.results.load import Run
+from posenc.results.recall import PROTOCOL as RECALL
 from posenc.results.settings import as_text, differing, flatten
 from posenc.results.store import write_text_atomic
 
@@ -58,7 +59,7 @@ def write_page(
 def page(runs: Sequence[Run], comparisons: Sequence[Comparison], command: Sequence[str]) -> str:
     """Return the document, a function of its arguments."""
     import jinja2
-    from markupsafe import Markup
+    from markupsafe import Markup, escape
 
     shown = {path for one in comparisons for row in one.rows for path in row.runs}
     runs = [run for run in runs if str(run.path) in shown]
@@ -94,7 +95,7 @@ def page(runs: Sequence[Run], comparisons: Sequence[Comparison], command: Sequen
         version=__version__,
         chips=CHIPS,
         means=MEANS,
-        rules=EXPLAIN,
+        rules=escape(EXPLAIN),  # our own, in lines
     )
 
 
@@ -122,7 +123,8 @@ def _sections(
         name = panel or comparison.header["protocol"]
         short, full = report_of(comparison, runs), full_report_of(comparison, runs)
         paths = {path for row in comparison.rows for path in row.runs}
-        kinds = ["context", "change", *(() if paths <= drawn else ("training",))]
+        losses = [] if comparison.header["protocol"] == RECALL else ["context", "change", "use"]
+        kinds = [*losses, *(() if paths <= drawn else ("training",))]
         drawn |= paths
         members = runs_of(comparison, runs)
         charts = [found for kind in kinds if (found := chart(kind, members, [comparison], names))]

@@ -1,20 +1,25 @@
-"""Prepare what charts show: points by row, short names, and what is missing with its reason."""
+"""Prepare what charts show: styles and short names of rows, points, and what is missing with its reason."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import math
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from posenc.core.errors import visible
-from posenc.report.captions import facts_of, label, length, millions, plural, short_label
-from posenc.report.colors import Style, styles_of
+from posenc.core.paths import choice_files
+from posenc.report.captions import facts_of, label, length, millions, percent, plural, short_label
 from posenc.report.table import cell_lines
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
 from posenc.results.load import Run, losses_of
+from posenc.results.recall import PROTOCOL as RECALL
 
 LONGEST_NAME = 44  # characters
 MOST_REASONS = 14  # rows named below a chart
@@ -22,6 +27,94 @@ MOST_LOGGED = 120  # points of a training curve
 SMOOTHED = 5  # logged steps, of which a point of a training curve is the mean
 DIGITS = 6  # significant ones of a coordinate
 Point = dict[str, Any]  # panel, row, x, y (null: a gap), low and high: the ends of its band, text
+# Hues of Okabe and Ito, moved apart in lightness until the nearest two differ by more under simulated colour
+# blindness than theirs, and until the palest reaches a contrast of 2.8 to white (their yellow has 1.3).
+ON_WHITE = ("#1F4FB5", "#A02E08", "#3A8560", "#DA62B0", "#B8942A", "#2B9DF4", "#66106A", "#1A1A1A")
+ON_DARK = ("#1F7AE0", "#D95A10", "#75EA8E", "#F7B4F5", "#C9A300", "#7C9AD3", "#966087", "#F2F2F2")
+DASHES: tuple[tuple[float, ...], ...] = ((), (7, 2))  # on and off in line widths; () is solid
+VARIANT_DASHES: tuple[tuple[float, ...], ...] = (
+    (4, 1.5),
+    (1.2, 1.2),
+    (6, 1.5, 1.2, 1.5),
+    (6, 1.5, 1.2, 1.5, 1.2, 1.5),
+    (2.5, 1, 2.5, 3),
+)
+MARKERS = "os^DvPX<>*"
+# Of the salts from 0 on the first with which the encodings of the comparison that the README shows have
+# distinct colours and markers and solid lines, no two of the first 29 encodings look alike, and no two
+# extensions look alike on one encoding.
+SALT = 6653336
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a line is drawn. Colours are `#RRGGBB`."""
+
+    color: str  # on white
+    dark: str  # on a dark background
+    dash: tuple[float, ...]  # on and off in line widths; () is solid
+    marker: str  # matplotlib's letter for it
+
+
+def style_of(label: str) -> Style:
+    """Return the style of a row, a function of its label alone: what another package adds changes none.
+
+    The encoding's name gives colour, marker and dash. What follows it (a test-time extension, settings,
+    options) keeps the colour and gives marker and dash; the policy beyond T gives nothing.
+    """
+    return _style(*_split(label))
+
+
+def styles_of(labels: Iterable[str]) -> dict[str, Style]:
+    """Return the styles of rows side by side: as `style_of`; of two that are alike one gets another."""
+    given = list(dict.fromkeys(labels))
+    parts = {one: _split(one) for one in given}
+    found: dict[str, Style] = {}
+    for name in sorted(
+        given, key=lambda one: (parts[one][1] != "", parts[one][0] not in _names("encoding"), one)
+    ):
+        style, attempt = style_of(name), 0
+        while style in found.values() and attempt < 2 * len(VARIANT_DASHES) * len(MARKERS):
+            style, attempt = _style(parts[name][0], f"{name} {attempt}"), attempt + 1
+        found[name] = style
+    return {one: found[one] for one in given}
+
+
+def _split(label: str) -> tuple[str, str]:
+    """Return the encoding's name, and what sets this row apart from the encoding as it is."""
+    head, _, rest = re.sub(r" \(beyond: [^()]*\)", "", label).partition(" ")
+    name, plus, last = head.rpartition("+")
+    encodings, extensions = _names("encoding"), _names("extend")
+    if plus and (last in extensions or (last not in encodings and name.split("+")[0] in encodings)):
+        return name, f"+{last} {rest}".strip()
+    return head, rest
+
+
+@functools.cache
+def _names(group: str) -> frozenset[str]:
+    """Return what there is a YAML of."""
+    return frozenset(choice_files(group))
+
+
+def _style(name: str, variant: str) -> Style:
+    at, marker, dash = _digits(name, len(ON_WHITE), len(MARKERS), len(DASHES))
+    if not variant:
+        return Style(ON_WHITE[at], ON_DARK[at], DASHES[dash], MARKERS[marker])
+    dash, marker = _digits(variant, len(VARIANT_DASHES), len(MARKERS))
+    return Style(ON_WHITE[at], ON_DARK[at], VARIANT_DASHES[dash], MARKERS[marker])
+
+
+def _digits(text: str, *bases: int) -> list[int]:
+    """Return numbers below each of the bases, from a hash of the text."""
+    digest = hashlib.sha256(f"{SALT} {text}".encode("utf-8", "backslashreplace")).digest()
+    number, digits = int.from_bytes(digest[:8], "big"), []
+    for base in bases:
+        number, digit = divmod(number, base)
+        digits.append(digit)
+    return digits
+
+
+# --- points
 
 
 class Names:
@@ -100,6 +193,50 @@ def training_points(comparison: Comparison, runs: Sequence[Run], names: Names, p
                 spread = statistics.stdev(here)
                 point |= {"low": _short(mean - spread), "high": _short(mean + spread)}
             yield point
+
+
+def grid_points(comparison: Comparison, names: Names, panel: str) -> Iterator[Point]:
+    """Yield each row's recall by window and distance, with the training's pairs; a panel a row."""
+    for row in comparison.rows:
+        own = row.recall
+        usual = {cell.pairs for cell in ([own.within, *own.beyond] if own else []) if cell}
+        for cell in own.grid if own else ():
+            if cell.pairs in usual:
+                title = ", ".join(filter(None, [names.of(row), panel]))
+                point: Point = {"panel": title, "row": str(cell.window), "column": str(cell.distance)}
+                yield point | {"of": "recall", "shade": _short(cell.accuracy), "text": percent(cell)[:-1]}
+
+
+def use_points(comparison: Comparison, names: Names, panel: str) -> tuple[float, list[Point]]:
+    """Return the longest window of both, and of each row the change of its loss there and its recall.
+
+    The bands are those of `context_points`, and the 95% interval of the recall in per cent.
+    """
+    places = {column.multiple: i for i, column in enumerate(comparison.columns)}
+    beside = comparison.header["protocol"] != RECALL  # whose own windows ask for other values: no change
+    known = comparison.recall.multiples if comparison.recall and beside else []
+    at = max((one for one in known if one in places), default=0.0)
+    points = []
+    for row in comparison.rows if at else ():
+        cell, own = row.cells[places[at]], row.recall
+        far = own.beyond[known.index(at)] if own else None
+        if cell.change is None or not math.isfinite(cell.change) or own is None or far is None:
+            continue
+        low, high = (100 * end for end in far.ci95)
+        text = _text(names.of(row), cell, comparison) + f"\nrecall {percent(far)}"
+        text += "" if (learned := own.learned is not False) else ", did not learn"
+        point: Point = {"panel": panel, "row": names.of(row), "x": _short(cell.change), "text": text}
+        point["learned"] = learned
+        point |= {"y": _short(100 * far.accuracy), "low": _short(low), "high": _short(high)}
+        if cell.change_spread is not None:
+            point |= {
+                "left": _short(cell.change - cell.change_spread),
+                "right": _short(cell.change + cell.change_spread),
+            }
+        elif cell.change_ci95 is not None:
+            point |= {"left": _short(cell.change_ci95[0]), "right": _short(cell.change_ci95[1])}
+        points.append(point)
+    return at, points
 
 
 def _smoothed(log: Mapping[float, float]) -> dict[float, float]:

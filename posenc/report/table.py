@@ -22,10 +22,12 @@ from posenc.report.captions import (
     sample_line,
     short_label,
     subject,
+    token_of,
     unit_of,
 )
 from posenc.results.cells import Cell
 from posenc.results.comparison import Column, Comparison, Row, protocols_of
+from posenc.results.headroom import Recovered
 from posenc.results.load import Run
 from posenc.results.ranking import Versus, short_verdict
 from posenc.results.recall import PROTOCOL as RECALL
@@ -83,9 +85,10 @@ def report_of(comparison: Comparison, runs: Sequence[Run] = (), every: bool = Fa
     if found is not None and not special:
         return _run_report(comparison, *found, runs)
     notes = [] if recall_only else [_unit_note(comparison)]
+    notes += _recovered_note(comparison.rows)
     notes += [] if comparison.recall is None else [_recall_note(comparison)]
     if recall_only:
-        notes.append("more: posenc compare --full, --explain, --plot FILE --plot-kind recall")
+        notes.append("more: --full, --explain, --plot FILE (the grid of windows and distances)")
     elif any(row.cells[i].versus_best for row in comparison.rows for i in range(len(row.cells))):
         best = "lowest loss" if comparison.recall is None else "best"
         notes.append(f"{BEST} {best} of the column, {TIED} tied. More: --full, --explain, --protocol all")
@@ -105,11 +108,12 @@ def _run_report(comparison: Comparison, row: Row, plain: Row | None, runs: Seque
     others = measured if comparison.header["protocol"] == HEADLINE else []
     also = f"also measured: {', '.join(others)} (posenc compare --protocol all)" if others else ""
     only = replace(comparison, rows=[row])
+    notes = [recall_line(comparison, row.recall), sample_line(comparison), *_recovered_note([row]), also]
     return Report(
         facts=facts_of(only, runs),
         answer=answer(comparison, None if row.curve or plain else curve_of(runs)),
         tables=[_run_table(comparison, row, plain)],
-        notes=[note for note in (recall_line(comparison, row.recall), sample_line(comparison), also) if note],
+        notes=list(filter(None, notes)),
         gap=True,
     )
 
@@ -122,14 +126,19 @@ def _run_table(comparison: Comparison, row: Row, plain: Row | None) -> Table:
     lines = {
         "loss": [_loss(cell, metric) for cell in cells],
         "change": ["-" if _is_base(row, cell) else _signed(cell.change, metric) for cell in cells],
-        "95% CI": [_half(cell.change_ci95, metric) for cell in cells],
-        "sd of seeds": [_half(_ends(cell.change_spread), metric) for cell in cells],
+        "95% CI": [_around(metric, None, cell.change_ci95) for cell in cells],
+        "sd of seeds": [_around(metric, cell.change_spread) for cell in cells],
         "verdict": [short_verdict(cell.verdict or "") for cell in cells],
     }
     if plain is not None and any(plain.cells[i].change for i in shown):
         lines[f"without {row.extend}"] = [_signed(plain.cells[i].change, metric) for i in shown]
     if row.undertrained:
         del lines["verdict"]
+    if (found := row.recovered) is not None:
+        lines["recovered"] = [
+            found.note or recovered_text(found, spread=True) if cell.multiple == found.multiple else ""
+            for cell in cells
+        ]
     if row.curve:
         lines["rise"] = lines.pop("change")
     rows = [
@@ -166,15 +175,17 @@ def rows_table(comparison: Comparison, every: bool = False, spread: bool = False
     elif h["baseline"] is not None:
         last = f"at {place}"
     weak = all(row.undertrained for row in rows)  # the answer says so once
+    recovered = any(row.recovered for row in rows)
     table = [
         [
             CellText(short_label(row)),
             *(_cell_text(comparison, row, i, spread) for i in shown),
+            *([CellText(recovered_text(row.recovered, spread))] if recovered else []),
             CellText(_last_text(comparison, row, shown[-1], weak) if shown else "; ".join(row.notes)),
         ]
         for row in rows
     ]
-    heads = [_head(column) for column in columns]
+    heads = [_head(column) for column in columns] + ["recovered"] * recovered
     drop = [i + 1 for i in _droppable([column.multiple for column in columns])]
     left: tuple[int, ...] = (len(heads) + 1,)
     if not any(row[-1].text for row in table):
@@ -182,7 +193,7 @@ def rows_table(comparison: Comparison, every: bool = False, spread: bool = False
     else:
         heads.append(last)
     if comparison.recall is not None:
-        if last.startswith("verdict"):
+        if heads[-1] == last and last.startswith("verdict"):
             heads[-1:] = ["verdict"]  # as wide as its words, so that all fit into 80 columns
         more = recall_table(comparison, spread)
         places = [len(heads) + i for i in range(2, len(more.heads) - 1)]
@@ -232,18 +243,17 @@ def _recall_note(comparison: Comparison) -> str:
 
 
 def _cell_text(comparison: Comparison, row: Row, i: int, spread: bool) -> CellText:
-    h, cell = comparison.header, row.cells[i]
-    metric, mark = h["metric"], _mark(cell)
-    if h["baseline"] is not None and cell.versus_baseline is not None:
-        half = _half(cell.versus_baseline.ci95, metric) if spread else ""
-        return CellText(printed_change(cell.versus_baseline.difference, metric) + half, mark)
-    if cell.mean is None or h["baseline"] is not None or comparison.columns[i].multiple == 1:
-        half = _half(_ends(cell.spread), metric) if spread and cell.mean is not None else ""
-        return CellText(_loss(cell, metric) + half, mark)
-    if cell.change is None:
-        return CellText(f"({_loss(cell, metric)})", mark)
-    half = _half(_ends(cell.change_spread) or cell.change_ci95, metric) if spread else ""
-    return CellText(_signed(cell.change, metric) + half, mark)
+    baseline, metric = comparison.header["baseline"], comparison.header["metric"]
+    cell, half = row.cells[i], ""
+    if baseline is not None and (versus := cell.versus_baseline) is not None:
+        text, half = printed_change(versus.difference, metric), _around(metric, None, versus.ci95)
+    elif cell.mean is None or baseline is not None or comparison.columns[i].multiple == 1:
+        text, half = _loss(cell, metric), _around(metric, cell.spread)
+    elif cell.change is None:
+        text = f"({_loss(cell, metric)})"
+    else:
+        text, half = _signed(cell.change, metric), _around(metric, cell.change_spread, cell.change_ci95)
+    return CellText(text + half if spread else text, _mark(cell))
 
 
 def _last_text(comparison: Comparison, row: Row, i: int, weak: bool) -> str:
@@ -265,6 +275,21 @@ def _last_text(comparison: Comparison, row: Row, i: int, weak: bool) -> str:
     elif cell.seeds not in (0, usual):
         parts.append(plural(cell.seeds, "seed"))
     return ", ".join(filter(None, parts))
+
+
+def recovered_text(found: Recovered | None, spread: bool = False) -> str:
+    """Return `12%`, with `spread` `12% ±3`; nothing where there is no room."""
+    if found is None or found.share is None:
+        return ""
+    half = f" ±{50 * (found.ci95[1] - found.ci95[0]):.0f}" if spread and found.ci95 else ""
+    return f"{100 * found.share:z.0f}%{half}"
+
+
+def _recovered_note(rows: Sequence[Row]) -> list[str]:
+    """Return what the recovered share is of, where a row has one."""
+    lengths = dict.fromkeys(length(row.recovered.multiple) for row in rows if row.recovered)
+    places = " or ".join(lengths)
+    return [f"recovered: of what training at {places} gains (0% is cropping); blank: no room"] * bool(lengths)
 
 
 def _unit_note(comparison: Comparison) -> str:
@@ -304,6 +329,7 @@ def paper_report_of(comparison: Comparison, runs: Sequence[Run] = (), every: boo
         parts.append("±: half the 95% CI over documents")
     if any(cell.versus_best for cell in cells):
         parts.append("bold: best, tilde: not distinguishable from it")
+    parts += [note.partition(";")[0] for note in _recovered_note(comparison.rows)]
     words = "-".join(["posenc", h["protocol"], h["metric"], *map(str, h["group"].values())])
     table = rows_table(comparison, every, spread=True)
     return Report(parts, "", [table], [], name="tab:" + re.sub(r"[^A-Za-z0-9-]+", "-", words))
@@ -322,10 +348,10 @@ def full_report_of(comparison: Comparison, runs: Sequence[Run] = ()) -> Report:
     compared = f"minus {h['baseline']}" if h["baseline"] else "above the best"
 
     def loss(row: Row, cell: Cell) -> CellText:
-        return CellText(_loss(cell, metric) + _half(_ends(cell.spread), metric), _mark(cell))
+        return CellText(_loss(cell, metric) + _around(metric, cell.spread), _mark(cell))
 
     def change(row: Row, cell: Cell) -> CellText:
-        half = _half(_ends(cell.change_spread) or cell.change_ci95, metric)
+        half = _around(metric, cell.change_spread, cell.change_ci95)
         return CellText("-" if _is_base(row, cell) else _signed(cell.change, metric) + half)
 
     def verdict(row: Row, cell: Cell) -> CellText:
@@ -385,6 +411,15 @@ def _side_table(comparison: Comparison) -> Table:
     for i, probe in enumerate(comparison.probes):
         cells = [row.probes[i] for row in comparison.rows]
         columns[f"{probe.name} {length(probe.multiple)}"] = [_loss(cell, "nats") for cell in cells]
+    found = [row.recovered for row in comparison.rows]
+    columns[f"room, nats/{token_of(comparison.header)}"] = [
+        "" if one is None else f"{printed_change(one.room, 'nats')}{_around('nats', None, one.room_ci95)}"
+        for one in found
+    ]
+    columns["recovered"] = [
+        (one.note or recovered_text(one, spread=True)) + f" at {length(one.multiple)}" if one else ""
+        for one in found
+    ]
     columns["recall horizon"] = [horizon_text(row.recall) for row in comparison.rows]
     columns = {head: texts for head, texts in columns.items() if any(texts)}
     rows = [
@@ -405,11 +440,9 @@ def cell_lines(cell: Cell, metric: str) -> list[str]:
     """Return loss, change and verdict of a cell, each ± its spread, or why there is no number."""
     if cell.mean is None:
         return [_loss(cell, metric)]
-    lines = [_loss(cell, metric) + _half(_ends(cell.spread), metric)]
+    lines = [_loss(cell, metric) + _around(metric, cell.spread)]
     if cell.change is not None and (cell.multiple != 1 or cell.change != 0):
-        lines.append(
-            _signed(cell.change, metric) + _half(_ends(cell.change_spread) or cell.change_ci95, metric)
-        )
+        lines.append(_signed(cell.change, metric) + _around(metric, cell.change_spread, cell.change_ci95))
     return lines + ([short_verdict(cell.verdict)] if cell.verdict else [])
 
 
@@ -433,9 +466,7 @@ def _signed(value: float | None, metric: str) -> str:
     return "" if value is None else printed_change(value, metric)
 
 
-def _half(interval: Sequence[float] | None, metric: str) -> str:
-    return "" if interval is None else f"±{printed((interval[1] - interval[0]) / 2, metric)}"
-
-
-def _ends(spread: float | None) -> list[float] | None:
-    return None if spread is None else [-spread, spread]
+def _around(metric: str, spread: float | None, interval: Sequence[float] | None = None) -> str:
+    """Return ± the spread over seeds, else half the interval; nothing without either."""
+    half = (interval[1] - interval[0]) / 2 if spread is None and interval else spread
+    return "" if half is None else f"±{printed(half, metric)}"

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from posenc.results.headroom import Recovered
 from posenc.results.load import Run
 from posenc.results.ranking import CONFIDENCE, EFFECTIVE, REFERENCE, SAME_WORD, Versus, interval_of, verdict
 from posenc.results.recall import RowRecall
@@ -81,16 +82,6 @@ class EffectiveContext:
 
 
 @dataclass
-class UsesContext:
-    """The loss at T minus that at T/2 on the same targets; below 0 it makes use of the second half."""
-
-    change: float  # mean over seeds
-    ci95: list[float] | None  # over seeds and documents; null below 10 documents
-    seeds: int
-    unit: str
-
-
-@dataclass
 class CurveSummary:
     """A row's curves past T. In nats per token, and tokens."""
 
@@ -124,13 +115,12 @@ class Row:
     seeds: list[int] = field(default_factory=list)  # that there are runs of
     runs: list[str] = field(default_factory=list)  # their directories
     parameters: int | None = None  # of the whole model
-    crop: dict[str, float | None] | None = None  # mean and spread at W = T as trained: the crop line
     cells: list[Cell] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # what is missing, in words
     undertrained: str | None = None  # by how much its loss at T misses the reference; null where it does not
     effective_context: EffectiveContext | None = None  # null for an undertrained row
-    uses_context: UsesContext | None = None
     curve: CurveSummary | None = None  # of the protocol `positions`
+    recovered: Recovered | None = None  # where the same encoding was trained at longer windows, too
     probes: list[Cell] = field(default_factory=list)  # in the order of the comparison's
     recall: RowRecall | None = None  # of the protocol `recall`
     # not in JSON:
@@ -305,18 +295,6 @@ def effective_context(row: Row, multiples: Sequence[float]) -> EffectiveContext 
     )
     known = missing | {one for _, one, _ in losses}
     return EffectiveContext(multiple, window, not any(one > multiple for one in known))
-
-
-def uses_context(row: Row, metric: Metric) -> UsesContext | None:
-    """Return the loss at T minus that at T/2, over the seeds that have both; in nats for perplexities."""
-    pairs: list[tuple[Sample, Sample]] = []
-    for member in row.members:
-        pairs += pair_of(member, member.record(row.extension, 1.0), member.record(row.extension, 0.5))
-    estimate = _difference(pairs, "bytes" if metric == "bpb" else "targets")
-    if estimate is None:
-        return None
-    unit = METRICS["bpb" if metric == "bpb" else "nats"]
-    return UsesContext(estimate.value, interval_of(estimate), len(pairs), unit)
 
 
 def summarise_curves(row: Row) -> CurveSummary | None:

@@ -17,6 +17,7 @@ from typing import Any
 from posenc.core.errors import UserError
 from posenc.results import cells as numbers
 from posenc.results.cells import Column, ProbeColumn, Row
+from posenc.results.headroom import long_trained, recovered_of
 from posenc.results.load import Run
 from posenc.results.ranking import COLLAPSED, CONFIDENCE, SAME, compare_with
 from posenc.results.recall import LEVEL, PROTOCOL, RecallColumns, check_level, recall_of_rows
@@ -32,7 +33,6 @@ from posenc.results.schema import (
 )
 from posenc.results.selection import Group, Selected, mixed_values, select, split_runs, tokens_trained
 from posenc.results.settings import as_text, differing
-from posenc.results.statistics import mean_and_spread
 
 ALL = "all"  # a request's protocol: a table for each one measured
 
@@ -106,9 +106,19 @@ def compare_runs(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -> l
         _compare(part, columns, [one.multiple for one in measured], baseline, request.recall_level)
         for part, columns, measured, baseline in zip(parts, chosen, every, baselines, strict=True)
     ]
+    for protocol in {part.protocol: part for part in parts}:
+        references = long_trained(runs, protocol)
+        for row in (row for one in found if one.header["protocol"] == protocol for row in one.rows):
+            row.recovered = recovered_of(row.members, row.extension, references)
     for comparison, rows in zip(found, _where_it_fits(request.sort, found, _ordered), strict=True):
         comparison.rows = comparison.rows if rows is None else rows
-    return found
+    protocols = [part.protocol for part in parts]
+    return sorted(found, key=lambda one: (protocols.index(one.header["protocol"]), not _has_recovered(one)))
+
+
+def _has_recovered(comparison: Comparison) -> bool:
+    """Return whether its rows are held against the long-trained ones, whose table comes after it."""
+    return any(row.recovered for row in comparison.rows)
 
 
 def protocols_of(runs: Sequence[Run]) -> list[str]:
@@ -193,19 +203,13 @@ def _compare(
     for row in rows:
         row.runs = [str(member.run.path) for member in row.members]
         row.parameters = numbers.single(n for m in row.members if (n := m.run.parameters) is not None)
-        bases = [m.record(None, 1.0) for m in row.members]
-        found = [numbers.value_of(base, metric) for base in bases if base is not None and "rise" not in base]
-        if values := [value for value in found if value is not None]:
-            row.crop = dict(zip(("mean", "spread"), mean_and_spread(values), strict=True))
         row.notes += _notes(row)
         row.undertrained = numbers.undertrained(row)
         row.cells = [numbers.make_cell(row, one.multiple, metric) for one in columns]
         row.curve = numbers.summarise_curves(row)
-        # of these, the loss says nothing of context
-        if row.curve is None and part.protocol not in (*numbers.PROBES, INFLATED, PROTOCOL):
-            if row.undertrained is None:
-                row.effective_context = numbers.effective_context(row, multiples)
-            row.uses_context = numbers.uses_context(row, metric)
+        comparable = row.curve is None and part.protocol not in (*numbers.PROBES, INFLATED, PROTOCOL)
+        if comparable and row.undertrained is None:  # of the others the loss says nothing of context
+            row.effective_context = numbers.effective_context(row, multiples)
     unlike = list(part.mixed[0]) if part.mixed else []
     for i, column in enumerate(columns):
         _rank(column.multiple, i, rows, metric, unlike, baseline)
@@ -268,10 +272,14 @@ def _comparable(
 ) -> bool:
     """Return whether the same targets were scored, or in bits per byte the same text by two tokenizers.
 
-    With as much before each target: the stride decides how much that is. Perplexities never rank: their means
-    over seeds are not those of the losses.
+    With as much before each target: the stride and T decide how much that is. Perplexities never rank: their
+    means over seeds are not those of the losses.
     """
-    if metric == "ppl" or "stride" in unlike or (metric != "bpb" and "tokenizer" in unlike):
+    if (
+        metric == "ppl"
+        or {"stride", "context length"} & set(unlike)
+        or (metric != "bpb" and "tokenizer" in unlike)
+    ):
         return False
     by_tokenizer: dict[str | None, set[str | None]] = defaultdict(set)
     for i in ranked:
@@ -279,7 +287,7 @@ def _comparable(
     hashes = list(by_tokenizer.values())
     if any(len(of_one) != 1 or None in of_one for of_one in hashes):
         return False
-    same_text = not {"evaluated on", "split", "context length", "target set"} & set(unlike)
+    same_text = not {"evaluated on", "split", "target set"} & set(unlike)
     return len(set.union(*hashes)) == 1 or (metric == "bpb" and "tokenizer" in unlike and same_text)
 
 

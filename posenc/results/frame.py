@@ -77,12 +77,12 @@ def _cells(comparison: Comparison, row: Row) -> Iterator[Line]:
     of_row: Line = {"undertrained": row.undertrained is not None, "effective_context": None}
     if row.effective_context is not None:
         of_row["effective_context"] = row.effective_context.window
-    if row.uses_context is not None:
-        name = "uses_context_bpb" if metric == "bpb" else "uses_context_nats"
-        of_row |= {name: row.uses_context.change, **_ends(name, row.uses_context.ci95)}
     if row.curve is not None:
         places = ("none" if at is None else str(at) for at in row.curve.breaks_at)
         of_row |= {"slope_nats_per_token": row.curve.slope, "breaks_at": " ".join(places)}
+    if (found := row.recovered) is not None:
+        of_row |= {"room_nats": found.room, **_ends("room_nats", found.room_ci95)}
+        of_row |= {"recovered": found.share, **_ends("recovered", found.ci95)}
     if h["reference"] is not None:
         of_row[f"reference_{metric}"] = h["reference"]["mean"]
     for cell in row.cells:

@@ -69,7 +69,7 @@ class Recall(TypedDict):
 class Record(TypedDict):
     """One finished cell. Plain JSON; numbers are null where there is nothing to report (see `note`)."""
 
-    protocol: str  # fixed-target, sliding, nonoverlapping, positions, induction, far-copy, recall, trigram
+    protocol: str  # of posenc.evaluation.PROTOCOLS, or trigram: their reference
     extend: dict[str, Any] | None  # test-time extension with resolved parameters; {"name": ...}
     checkpoint_step: Count  # of the weights that were measured
     corpus: str  # name of the text that was scored

@@ -141,7 +141,7 @@ def where(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
         before, kept = kept, [run for run in kept if _fits(values[id(run)], patterns) != (sign == "!=")]
         if before and not kept:
             there = sorted({value for value in values.values() if value is not None})
-            raise UserError(f"--where {key}{sign[:-1]}", asked, "no run fulfils it", allowed=there or None)
+            raise UserError(f"--where {key}{sign[:-1]}", asked, "no run fulfils it", allowed=there)
     return kept
 
 

@@ -7,7 +7,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,12 +16,14 @@ from posenc.config.checks import (
     LARGEST_BATCH,
     LARGEST_MODEL,
     LARGEST_TOKENS,
+    EvalPlan,
     check_length,
     check_model,
     check_optimization,
     whole,
 )
 from posenc.core.errors import UserError
+from posenc.data import CorpusFacts
 from posenc.encodings import build_encoding, list_encodings
 from posenc.encodings.base import Encoding
 from posenc.encodings.options import build_options, check_positions, position_limits
@@ -33,8 +36,22 @@ from posenc.running.run_directory import versions
 from posenc.training.device import resolve_compile, resolve_device, resolve_precision
 from posenc.training.optimizer import Optimization
 
-if TYPE_CHECKING:
-    from posenc.running.measure import Job
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A validated training or evaluation of a run."""
+
+    directory: Path
+    settings: dict[str, Any]  # the run's: what config.yaml says
+    hash: str
+    data: dict[str, Any]  # the corpus to measure on
+    tokenizer: dict[str, Any]  # the one it is trained with
+    tracking: dict[str, Any]
+    facts: CorpusFacts
+    shape: ModelShape
+    device: torch.device
+    evaluation: EvalPlan
+    own_text: bool = True  # the corpus to measure on is the one it is trained on
 
 
 @dataclass(frozen=True, kw_only=True)

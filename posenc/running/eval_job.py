@@ -1,16 +1,20 @@
 """Read a run on disk as plain data, validate an evaluation of it, and run that (`posenc eval`).
 
 Nothing that the run's config.yaml names is imported: its encoding must be one of posenc's, an installed one,
-or in a plug-in named on this command line.
+or in a plug-in named on this command line. Measuring itself, cell by cell, is that of `posenc train` too.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +23,19 @@ from safetensors import SafetensorError, safe_open
 
 from posenc.config.checks import (
     check_evaluation,
+    check_key_tokens,
     check_model,
     check_name,
     check_positions_reach,
     default_evaluation,
 )
-from posenc.core.console import say
+from posenc.core.console import say, shown
 from posenc.core.errors import RunError, UserError
 from posenc.core.paths import expanded
 from posenc.data import (
+    TokenStore,
     absolute_data,
+    check_lengths,
     check_plant,
     check_tokenizer,
     inspect,
@@ -36,17 +43,24 @@ from posenc.data import (
     stored_tokenizer,
     vocabulary,
 )
-from posenc.evaluation.evaluate import protocol_module
+from posenc.evaluation import fixed_target, trigram
+from posenc.evaluation.evaluate import evaluate, plan_cells, protocol_module
 from posenc.evaluation.extensions import build_extension
+from posenc.evaluation.foreign import Foreign
+from posenc.evaluation.forward_cache import EvalContext
+from posenc.evaluation.key_tokens import stored_keys
+from posenc.evaluation.plans import EvalRequest
+from posenc.evaluation.tune import candidates, tune
 from posenc.model.decoder import Decoder, ModelShape
-from posenc.results.load import load_run
+from posenc.results.load import load_run, spoken_name
+from posenc.results.schema import Record, RunFacts, make_record
 from posenc.results.settings import as_text
+from posenc.results.store import find_record, write_record
 from posenc.running import run_directory as folder
-from posenc.running.build import build_decoder, build_model, code_of, resolve_parts, run_facts
-from posenc.running.measure import Job, Outcome, measure, request_of, tokenised, tracker_of
-from posenc.running.run_directory import is_held, locked
+from posenc.running.build import Job, build_decoder, build_model, code_of, resolve_parts, run_facts
+from posenc.running.run_directory import is_held, locked, put_together
 from posenc.running.signals import InterruptedRunError, StopFlag
-from posenc.tracking import check_tracking
+from posenc.tracking import Tracker, build_tracker, check_tracking
 from posenc.training.checkpoint import Checkpoint, check_run, check_weights, load_weights, newest_checkpoint
 from posenc.training.device import resolve_device
 from posenc.training.distributed import current
@@ -103,13 +117,12 @@ def _plain(run: str) -> Iterator[None]:
         raise UserError("run", run, f"its config.yaml is not one of posenc's ({error!r})") from error
 
 
-def load_model(stored: StoredRun) -> Decoder:
+def load_model(run: StoredRun | Job, checkpoint: Checkpoint, vocab_size: int | None = None) -> Decoder:
     """Return the model with the verified weights of the checkpoint. Raises RunError for damaged files."""
-    checkpoint, settings = stored.checkpoint, stored.settings
-    vocabulary = _vocabulary(checkpoint.path)
+    size = vocab_size or _vocabulary(checkpoint.path)
     with torch.device("meta"):  # before anything of a stranger's size is allocated
-        check_weights(checkpoint.path, build_decoder(settings, stored.shape, vocabulary))
-    model = build_model(settings, stored.shape, vocabulary)
+        check_weights(checkpoint.path, build_decoder(run.settings, run.shape, size))
+    model = build_model(run.settings, run.shape, size)
     load_weights(checkpoint.path, model)
     return model
 
@@ -175,6 +188,7 @@ def eval_job(settings: dict[str, Any]) -> Job:
     tokenizer = stored_tokenizer(definition) if definition.is_file() else trained["tokenizer"]
     for split in evaluation.splits:
         facts = inspect(data, tokenizer, split=split, needed_tokens=longest + 1, context_length=None)
+    check_key_tokens(evaluation, facts.fingerprint, tokenizer["name"])
     own_text = facts.fingerprint == checkpoint.state.get("fingerprint")
     if settings["data"] is None and not own_text:
         problem = "its text is not what this run was trained on any more (another fingerprint)"
@@ -204,7 +218,7 @@ def targets_of(job: Job) -> set[tuple[str, str]]:
 
 def run_eval(job: Job) -> Outcome:
     """Measure what is not measured yet and write results.json."""
-    with StopFlag() as stop, current().watched():
+    with StopFlag() as stop:
         try:
             return _run(job, stop)
         except InterruptedRunError:
@@ -212,32 +226,185 @@ def run_eval(job: Job) -> Outcome:
             return Outcome(stop.exit_code)
 
 
-def _checkpoint(job: Job, vocab_size: int) -> Checkpoint:
-    """Return the newest checkpoint, its shapes checked. Raises RunError."""
-    found = newest_checkpoint(job.directory / "checkpoints")  # a running training may have moved on
-    if found is None:
-        raise RunError(f"the checkpoints of {job.directory} are gone")
-    with torch.device("meta"):  # before anything of a stranger's size is allocated
-        check_weights(found.path, build_decoder(job.settings, job.shape, vocab_size))
-    return found
-
-
 def _run(job: Job, stop: StopFlag) -> Outcome:
-    trained, group, corpus = job.settings, current(), tokenised(job)
-    with locked(job.directory, "evaluation"):
+    trained, corpus = job.settings, tokenised(job)
+    with locked(job.directory, "evaluation"), folder.log_file(job.directory):
         stop.guard()
-        size = vocabulary(trained["data"].get("plant"), corpus[0])
-        checkpoint = group.first(lambda: _checkpoint(job, size))
-        model = build_model(trained, job.shape, size)
-        if group.is_first:
-            load_weights(checkpoint.path, model)
+        checkpoint = newest_checkpoint(job.directory / "checkpoints")  # a running training may have moved on
+        if checkpoint is None:
+            raise RunError(f"the checkpoints of {job.directory} are gone")
+        model = load_model(job, checkpoint, vocabulary(trained["data"].get("plant"), corpus[0]))
         # this process did not train it, so its peak is unknown
         facts = run_facts(job, model, checkpoint.state, checkpoint.step, peak_memory_bytes=None)
         records = measure(job, model, corpus, facts, stop, newer=False)
     if job.tracking["name"] != "none" and is_held(job.directory, "run"):  # which sends all at its end
         say("this run is being trained: its own process tells the tracker of these numbers")
-        return Outcome(0, records)
-    tracker = tracker_of(job, trained["experiment_name"])
-    tracker.evaluation(folder.records_at(job.directory, checkpoint.step))
-    tracker.finish("finished")
+    else:
+        with tracked(job, trained["experiment_name"]) as tracker:
+            tracker.evaluation(folder.records_at(job.directory, checkpoint.step))
     return Outcome(0, records)
+
+
+# --- measuring
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended: its exit code, and the records to show (None: all that are stored)."""
+
+    exit_code: int
+    records: list[Record] | None = None
+
+
+Corpus = tuple[TokenStore, TokenStore | None]  # its tokens, and its bytes where a reference needs them
+
+
+@contextmanager
+def tracked(job: Job, group: str) -> Iterator[Tracker]:
+    """Yield the tracker of the first process, a no-op on the others; tell it at last how the run ended."""
+    tracker = Tracker()
+    if current().is_first:
+        tracker = build_tracker(
+            job.tracking,
+            run_name=job.directory.name,
+            group=group,
+            tags=[str(spoken_name(job.settings["encoding"])), job.settings["experiment_name"]],
+            config=job.settings,
+            run_dir=job.directory,
+        )
+    status = "finished"
+    try:
+        yield tracker
+    except BaseException as error:
+        status = getattr(error, "status", "failed")
+        raise
+    finally:
+        tracker.finish(status)
+
+
+def tokenised(job: Job, context_length: int | None = None) -> Corpus:
+    """Return the corpus to measure on, and to train on at `context_length`; UserError if it is too short.
+
+    Its bytes too, before anything is trained: hours later the text may be out of reach, or changed.
+    """
+    group = current()
+    store = group.in_turn(lambda: prepare(job.data, job.tokenizer, facts=job.facts))
+    longest = max(job.evaluation.windows)
+    for split in job.evaluation.splits:
+        check_lengths(store, split=split, needed_tokens=longest + 1, context_length=context_length)
+    if "fixed-target" not in job.evaluation.protocols or not job.own_text:
+        return store, None
+    if store.tokenizer["name"] == "bytes":
+        return store, store
+    return store, group.in_turn(lambda: prepare(job.data, {"name": "bytes"}, facts=job.facts))
+
+
+def measure(
+    job: Job, model: Decoder | Foreign, corpus: Corpus, facts: RunFacts, stop: StopFlag, *, newer: bool
+) -> list[Record]:
+    """Return the records of every cell of the plan, and put results.json together.
+
+    With the bytes that it was trained on, fixed-target comes with its reference, the loss of a byte trigram.
+    `newer`: these facts win over stored ones of the same step. Raises InterruptedRunError once a stop was
+    asked for; finished cells are stored.
+    """
+    with stop.at_once():
+        records = current().first(lambda: _cells(job, model, corpus, facts["steps"], stop))
+    put_together(job.directory, facts, newer=newer)
+    return records
+
+
+def _cells(job: Job, model: Decoder | Foreign, texts: Corpus, step: int, stop: StopFlag) -> list[Record]:
+    plan, directory, corpus, (store, trained_bytes) = job.evaluation, job.directory, job.data["name"], texts
+    subject, request = subject_and_request(job, model, store)
+    extension = None if isinstance(model, Foreign) else build_extension(plan.extend, model)
+    subject = dataclasses.replace(subject, extension=extension, check_stop=stop.check)
+    grid = candidates(extension, model) if plan.tune and isinstance(model, Decoder) else []
+    cells, done = plan_cells(subject, request, plan.protocols), itertools.count(1)
+    with shown("evaluating", len(cells) + len(grid) * len(request.extrapolating)) as bar:
+
+        def on_cell(record: Record, was_there: bool) -> None:
+            extended = "" if record["extend"] is None else f"+{record['extend']['name']} "
+            split = "" if record["split"] == plan.split else f" on {record['split']} documents"
+            text = f"{extended}{record['protocol']} at {record['window']}{split}"
+            bar.update(next(done), text + " (stored)" * was_there)
+
+        def evaluated(cells: Any) -> list[Record]:
+            return evaluate(cells, directory, corpus=corpus, checkpoint_step=step, on_cell=on_cell)
+
+        if grid:
+            chosen, words = tune(subject, request, grid, evaluated)
+            say(f"chosen on validation documents: {words}")
+            cells = plan_cells(dataclasses.replace(subject, extension=chosen), request, plan.protocols)
+        elif plan.tune:
+            say(f"extend={plan.extend['name']}: no knob to choose, measured as it is")
+        records = evaluated(cells)
+        if trained_bytes is not None:
+            records.append(_reference(request, trained_bytes, directory, corpus, step))
+    return records
+
+
+def subject_and_request(
+    job: Job, model: Decoder | Foreign, store: TokenStore
+) -> tuple[EvalContext, EvalRequest]:
+    """Return the model as it is trained, and what its protocols measure."""
+    plan, trained = job.evaluation, job.settings["train"]["precision"]
+    precision = trained if plan.precision == "auto" else plan.precision
+    subject = EvalContext(
+        model=model,
+        train_length=job.settings["context_length"],
+        seed=job.settings["seed"],
+        precision=precision,
+        recorded_precision=None if precision == trained else precision,
+        device=job.device,
+        store=store,
+        split=plan.split,
+        batch_tokens=plan.batch_tokens,
+    )
+    return subject, request_of(job, store)
+
+
+def request_of(job: Job, store: TokenStore) -> EvalRequest:
+    """Return what the protocols measure."""
+    plan = job.evaluation
+    return EvalRequest(
+        store=store,
+        split=plan.split,
+        windows=plan.windows,
+        train_length=job.settings["context_length"],
+        target_fraction=plan.target_fraction,
+        max_targets=plan.max_targets,
+        stride=plan.stride,
+        recall=plan.recall,
+        base_length=plan.base_length,
+        key_tokens=partial(stored_keys, plan.key_tokens),
+        plant=job.data.get("plant"),  # of another corpus none: a model knows the keys of its own
+    )
+
+
+def _reference(
+    request: EvalRequest, trained_bytes: TokenStore, directory: Path, corpus: str, step: int
+) -> Record:
+    """Return the byte trigram's loss on the fixed targets, stored like any cell."""
+    plan, store, began = fixed_target.plan(request), request.store, time.monotonic()
+    identity: dict[str, Any] = {
+        "protocol": trigram.NAME,
+        "window": request.train_length,
+        "fingerprint": store.fingerprint,
+        "split": request.split,
+        "targets_hash": plan.hash,
+        "checkpoint_step": step,
+    }
+    stored = find_record(directory, **identity, extend=None, stride=None)
+    if stored is not None:
+        return stored
+    sums = trigram.trigram_sums(trained_bytes, store, request.split, plan)
+    record = make_record(
+        **identity,
+        train_length=request.train_length,
+        corpus=corpus,
+        seconds=round(time.monotonic() - began, 3),
+        **sums.columns(store.splits[request.split]),
+    )
+    write_record(directory, record)
+    return record

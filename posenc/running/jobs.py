@@ -7,20 +7,26 @@ import functools
 import json
 import os
 import sys
-import traceback
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from posenc.config.compose import ComposedJob, Jobs, frozen
 from posenc.config.overrides import is_hydras
 from posenc.core.console import say
 from posenc.core.errors import RunError, UserError, first_line
-from posenc.running.signals import IF_HELD, SWEEP, debugging
+from posenc.evaluation.extensions import NotForThisEncodingError
+from posenc.report.writers import show_runs
+from posenc.results.load import load_run
+from posenc.results.schema import Record
+from posenc.results.selection import target_set
+from posenc.running.eval_job import Job, eval_job, run_eval
+from posenc.running.run_directory import HeldRunError
+from posenc.running.signals import SWEEP, StopFlag
+from posenc.running.train_job import TrainJob, run_train, train_job, train_steps
+from posenc.training.distributed import current
+from posenc.training.stacked import train_stacked
 
-if TYPE_CHECKING:
-    from posenc.results.schema import Record
-    from posenc.running.measure import Job
+HELD = 75  # exit code of a sweep's job that finds its run held; EX_TEMPFAIL of sysexits.h
 
 
 def validated(command: str, settings: dict[str, Any]) -> Any:
@@ -30,14 +36,8 @@ def validated(command: str, settings: dict[str, Any]) -> Any:
 
 @functools.cache
 def _validated(command: str, frozen_settings: str) -> Job:
-    settings = json.loads(frozen_settings)
-    if command == "train":
-        from posenc.running.train_job import train_job
-
-        return train_job(settings)
-    from posenc.running.eval_job import eval_job
-
-    return eval_job(settings)
+    make = train_job if command == "train" else eval_job
+    return make(json.loads(frozen_settings))
 
 
 def applicable(command: str, composed: Jobs) -> Jobs:
@@ -45,8 +45,6 @@ def applicable(command: str, composed: Jobs) -> Jobs:
 
     In a sweep an extension that does not apply to a run's encoding is left out and named, unless all are.
     """
-    from posenc.evaluation.extensions import NotForThisEncodingError
-
     count, kept, refused = len(composed.jobs), [], []
     for number, job in enumerate(composed.jobs, 1):
         try:
@@ -76,39 +74,19 @@ def seed_by_seed(composed: Jobs) -> Jobs:
 
 def run_job(command: str, composed: ComposedJob, *, in_sweep: bool = False) -> int:
     """Run one job; print its table unless it is part of a sweep. Returns its exit code."""
-    from posenc.running.eval_job import run_eval
-    from posenc.running.run_directory import HeldRunError
-    from posenc.running.train_job import TrainJob, run_train
-    from posenc.training.distributed import current
-
-    directory = None
+    job = validated(command, composed.settings)
     try:
-        job = validated(command, composed.settings)
-        directory = job.directory
-        windows = job.batch_windows if isinstance(job, TrainJob) else None
-        current().connect(job.device, directory.name, windows)
-        outcome = (
-            run_train(job, [o for o in composed.overrides if not is_hydras(o)])
-            if isinstance(job, TrainJob)
-            else run_eval(job)
-        )
-    except HeldRunError as error:
-        if IF_HELD in os.environ:
-            return int(os.environ[IF_HELD])
-        say(error.text())
-        return error.exit_code
-    except (UserError, RunError) as error:
-        _log(directory, error.problem)
-        say(error.text())
-        return error.exit_code
-    except (Exception, SystemExit) as error:  # a plug-in's, or our own fault: the log has the traceback
-        what = f"{type(error).__name__}: {error}"
-        _log(directory, what)
-        if debugging():
-            raise
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        say(RunError(what, hint=f"{last.filename}:{last.lineno}; --debug shows all of it").text())
-        return 1
+        if isinstance(job, TrainJob):
+            current().connect(job.device, job.directory.name, job.batch_windows)
+            outcome = run_train(job, [o for o in composed.overrides if not is_hydras(o)])
+        else:
+            outcome = run_eval(job)
+    except HeldRunError:
+        if SWEEP in os.environ:
+            return HELD
+        raise
+    except SystemExit as error:  # of a plug-in: the run is not finished
+        raise RunError(f"SystemExit: {error}") from error
     if outcome.exit_code == 0 and current().is_first and not in_sweep and SWEEP not in os.environ:
         show_run(job.directory, outcome.records)
     return outcome.exit_code
@@ -116,43 +94,25 @@ def run_job(command: str, composed: ComposedJob, *, in_sweep: bool = False) -> i
 
 def run_stack(composed: Jobs) -> int:
     """Train the jobs as one model, then measure each; return 0, 1 if one fails, or the code of a signal."""
-    from posenc.running.signals import StopFlag
-    from posenc.running.train_job import train_steps
-    from posenc.training.stacked import train_stacked
-
-    def said(error: Exception) -> None:
-        say(f"trained one after the other, as they cannot share a pass: {first_line(error)}")
-
     with StopFlag() as stop:
-        jobs = [
-            validated("train", dict(one.settings, train={**one.settings["train"], "compile": "false"}))
-            for one in composed.jobs
-        ]
-        words = [[o for o in one.overrides if not is_hydras(o)] for one in composed.jobs]
-        ends = train_stacked([train_steps(*one, stop) for one in zip(jobs, words, strict=True)], said)
-    failed = [(job, end) for job, end in zip(jobs, ends, strict=True) if isinstance(end, Exception)]
-    for job, error in failed:
+        steps, places = [], []
+        for one in composed.jobs:
+            job = validated("train", {**one.settings, "train": {**one.settings["train"], "compile": "false"}})
+            steps.append(train_steps(job, [o for o in one.overrides if not is_hydras(o)], stop))
+            places.append(job.directory.name)
+        ends = train_stacked(
+            steps,
+            lambda error: say(f"trained one after the other, they cannot share a pass: {first_line(error)}"),
+        )
+    failed = [(place, end) for place, end in zip(places, ends, strict=True) if isinstance(end, Exception)]
+    for place, error in failed:
         text = error.text() if isinstance(error, UserError | RunError) else f"{type(error).__name__}: {error}"
-        say(f"{job.directory.name}: {text}")
+        say(f"{place}: {text}")
     return stop.exit_code or int(bool(failed))
-
-
-def _log(directory: Path | None, reason: str) -> None:
-    """Write the exception that is being handled to the run's log, if the run has a directory."""
-    from posenc.running.run_directory import append_log
-    from posenc.training.distributed import current
-
-    if directory is not None and directory.is_dir() and current().is_first:
-        with suppress(OSError):  # a full disk must not hide the reason
-            append_log(directory, traceback.format_exc(), reason)
 
 
 def show_run(directory: Path, records: list[Record] | None) -> None:
     """Print the run's answer: of these records, or of all; beside an extension what was measured without."""
-    from posenc.report.writers import show_runs
-    from posenc.results.load import load_run
-    from posenc.results.selection import target_set
-
     run = load_run(directory)
     if records is not None and run.problem is None:
         extended = [r for r in records if r["extend"] is not None]

@@ -17,6 +17,7 @@ import shutil
 import socket
 import stat
 import subprocess
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TextIO
 
 import yaml
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from posenc.core.atomic_files import (
     CONTINUES,
@@ -52,8 +53,8 @@ class HeldRunError(RunError):
 
 
 @contextmanager
-def locked(directory: Path, name: str = "run") -> Iterator[None]:
-    """Hold the run directory, made if need be; HeldRunError with the holder's pid and host within a second.
+def locked(directory: Path, name: str = "run", seconds: float = 0.5) -> Iterator[None]:
+    """Hold the run directory, made if need be; HeldRunError with the holder's pid and host after `seconds`.
 
     With POSENC_WAIT=1 in the environment it waits instead. The kernel releases the lock when its holder dies;
     not reliable on some network file systems.
@@ -64,7 +65,15 @@ def locked(directory: Path, name: str = "run") -> Iterator[None]:
     lock = file_lock(directory / f".{name}.lock")
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        _acquire(lock, directory, name)
+        try:
+            lock.acquire(timeout=seconds)
+        except Timeout:
+            holder = holder_of(directory, name)
+            if os.environ.get(WAIT) != "1":
+                problem = f"{visible(directory)} is being written by another process ({holder})"
+                raise HeldRunError(problem, hint=f"{WAIT}=1 in the environment waits for it") from None
+            say(f"waiting for another process to finish {visible(directory)} ({holder})")
+            lock.acquire()
     except OSError as error:
         raise cannot_write(directory, error) from error
     try:
@@ -75,24 +84,12 @@ def locked(directory: Path, name: str = "run") -> Iterator[None]:
         lock.release()
 
 
-def _acquire(lock: FileLock, directory: Path, name: str) -> None:
-    try:
-        lock.acquire(timeout=0.5)
-    except Timeout:
-        holder = holder_of(directory, name)
-        if os.environ.get(WAIT) != "1":
-            problem = f"{visible(directory)} is being written by another process ({holder})"
-            raise HeldRunError(problem, hint=f"{WAIT}=1 in the environment waits for it") from None
-        say(f"waiting for another process to finish {visible(directory)} ({holder})")
-        lock.acquire()
-
-
 def holder_of(directory: Path, name: str) -> str:
     """Return `pid N on HOST` of the last holder, safe to print."""
-    text = None
     with contextlib.suppress(OSError, ValueError):
-        text = read_file(directory, f".{name}.holder", 1000)
-    return visible((text or b"pid unknown").decode("utf-8", "replace"))
+        if text := read_file(directory, f".{name}.holder", 1000):
+            return visible(text.decode("utf-8", "replace"))
+    return "pid unknown"
 
 
 def is_held(directory: Path, name: str) -> bool:
@@ -105,17 +102,6 @@ def is_held(directory: Path, name: str) -> bool:
         return True
     except OSError:
         return False  # whoever takes it will say why
-
-
-@contextmanager
-def results_lock(directory: Path) -> Iterator[None]:
-    """Hold results.json: `train` and `eval` may end at the same time. RunError after a minute."""
-    path = directory / ".results.lock"
-    try:
-        with file_lock(path, timeout=60):
-            yield
-    except Timeout as error:
-        raise RunError(f"another process has held {path} for a minute") from error
 
 
 def by_the_first(write: Callable[P, None]) -> Callable[P, None]:
@@ -140,8 +126,7 @@ def read_status(directory: Path) -> dict[str, Any]:
 @by_the_first
 def write_status(directory: Path, status: str, **more: Any) -> None:
     """Write status.json: running | finished | failed | diverged | interrupted, reason, host, pid, times."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    before = read_status(directory)
+    now, before = datetime.now(UTC).isoformat(timespec="seconds"), read_status(directory)
     found = {
         "status": status,
         "reason": None,
@@ -169,7 +154,8 @@ def run_state(directory: Path, evaluation: dict[str, Any]) -> str:
     if read_status(directory).get("status") == DIVERGED and RETRY not in os.environ:
         return DIVERGED
     measured = (load_run(directory).config or {}).get("eval") or {}
-    measured = {"precision": "auto", **measured}  # earlier runs do not say it
+    later = {"precision": "auto", "base_length": None, "key_tokens": None}  # earlier runs do not say them
+    measured = {**later, **measured}
     if "recall" not in evaluation["protocols"]:  # nor this
         measured["recall"] = evaluation.get("recall")
     return FINISHED if was_finished(directory) and measured == evaluation else OPEN
@@ -177,12 +163,9 @@ def run_state(directory: Path, evaluation: dict[str, Any]) -> str:
 
 def is_done(directory: Path, evaluation: dict[str, Any]) -> bool:
     """Tell whether nothing is left to do. Raises RunError for a run that diverged, without --retry."""
-    state = run_state(directory, evaluation)
-    if state == DIVERGED:
-        raise RunError(
-            f"this run diverged before: {read_status(directory).get('reason')}",
-            hint="try a smaller train.lr or another seed; --retry trains it again, from the start",
-        )
+    if (state := run_state(directory, evaluation)) == DIVERGED:
+        hint = "try a smaller train.lr or another seed; --retry trains it again, from the start"
+        raise RunError(f"this run diverged before: {read_status(directory).get('reason')}", hint=hint)
     return state == FINISHED
 
 
@@ -217,12 +200,12 @@ def drop_after(directory: Path, step: int) -> None:
     Each step is logged once; and on another machine, or with other threads, weights have other bits.
     """
     path = directory / "metrics.jsonl"
-    kept = []
-    for line in path.read_bytes().splitlines() if path.exists() else ():
-        with contextlib.suppress(ValueError, KeyError, TypeError):  # a line that a kill cut short
-            if json.loads(line)["step"] <= step:
-                kept.append(line.decode() + "\n")
     if path.exists():
+        kept = []
+        for line in path.read_bytes().splitlines():
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # a line that a kill cut short
+                if json.loads(line)["step"] <= step:
+                    kept.append(line.decode() + "\n")
         write_text_atomic(path, "".join(kept))
     for record in (directory / "records").glob("[!.]*.json"):
         found = re.search(r"-step(\d+)-", record.name)
@@ -238,10 +221,9 @@ def records_at(directory: Path, step: int) -> list[dict[str, Any]]:
 @by_the_first
 def put_together(directory: Path, facts: RunFacts, *, newer: bool) -> None:
     """Write results.json from records/; facts of an earlier step, or of this one unless `newer`, lose."""
-    with results_lock(directory):
+    with locked(directory, "results", seconds=60):  # train and eval may end at the same time
         before = load_run(directory).facts
-        ahead = -1 if before is None else before.get("steps", 0) - facts.get("steps", 0)
-        if before is not None and (ahead > 0 or (ahead == 0 and not newer)):
+        if before is not None and before.get("steps", 0) >= facts["steps"] + int(newer):
             facts = before
         assemble_results(directory, facts)
 
@@ -267,7 +249,7 @@ def _open_log(directory: Path) -> TextIO:
 
 @contextmanager
 def log_file(directory: Path) -> Iterator[None]:
-    """Log to log.txt too."""
+    """Log to log.txt too, and why it ends if it fails."""
     if not current().is_first:
         yield
         return
@@ -282,16 +264,15 @@ def log_file(directory: Path) -> Iterator[None]:
     root.addHandler(handler)
     try:
         yield
+    except (Exception, SystemExit) as error:
+        reason = getattr(error, "problem", f"{type(error).__name__}: {error}")
+        with contextlib.suppress(OSError):  # a full disk must not hide the reason
+            file.write(f"{traceback.format_exc()}failed: {' '.join(reason.split())}\n")
+        raise
     finally:
         root.removeHandler(handler)
         with contextlib.suppress(OSError):
             file.close()
-
-
-def append_log(directory: Path, text: str, reason: str) -> None:
-    """Append to log.txt, ending with a line for the reason of a failure. Raises OSError."""
-    with _open_log(directory) as file:
-        file.write(f"{text}failed: {' '.join(reason.split())}\n")
 
 
 @functools.cache

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -22,7 +23,6 @@ from posenc.core.errors import RunError, UserError, first_line
 WAIT = "POSENC_WAIT"  # 1: wait for a run that another process holds, instead of refusing
 SWEEP = "POSENC_SWEEP"  # the sweep's name
 RETRY = "POSENC_RETRY"  # set: a run that diverged is trained again (--retry)
-IF_HELD = "POSENC_IF_HELD"  # the exit code of a job whose run another process holds; 1 without
 STACK = "POSENC_STACK"  # set: the jobs of this sweep are trained as one model, in this process
 PARENT = "POSENC_PARENT"  # the process of the sweep that started this one
 DEBUG = "HYDRA_FULL_ERROR"  # 1: tracebacks, as for Hydra (--debug)
@@ -87,6 +87,8 @@ class InterruptedRunError(BaseException):
 
     Not an Exception: it is raised anywhere, and a compiler or a library must not swallow it.
     """
+
+    status = "interrupted"
 
 
 class StopFlag:
@@ -172,8 +174,10 @@ def report_error(error: BaseException, stop: StopFlag) -> int:
         return stop.exit_code or CODES[signal.SIGTERM]  # it struck while another flag held the signals
     shown = error if isinstance(error, UserError | RunError) else _by_the_machine(error)
     if shown is None:
-        fault = f"{type(error).__name__}: {error}"
-        shown = RunError(fault, hint="this is a fault of posenc; --debug shows where")
+        frames = traceback.extract_tb(error.__traceback__)
+        plug_in = f" (or of a plug-in: {frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+        hint = f"this is a fault of posenc{plug_in}; --debug shows where"
+        shown = RunError(f"{type(error).__name__}: {error}", hint=hint)
     say(shown.text())
     return shown.exit_code
 

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,17 +21,16 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from posenc.config.compose import ComposedJob, Jobs, initialized, of_the_sweep, plain_settings
-from posenc.config.hydra_adapter import launcher_of
+from posenc.config.compose import ComposedJob, initialized, of_the_sweep, plain_settings
+from posenc.config.hydra_adapter import launcher_of, register_schemas
 from posenc.config.overrides import CommandLine, is_hydras, quoted
-from posenc.config.schema import register_schemas
 from posenc.core.console import say
 from posenc.core.errors import RunError, UserError, first_line, visible
 from posenc.core.paths import expanded
 from posenc.running.jobs import run_job
 from posenc.running.run_directory import FINISHED, run_state
-from posenc.running.signals import CODES, WAIT, InterruptedRunError, StopFlag
-from posenc.running.sweep import Job, run_sweep
+from posenc.running.signals import CODES, WAIT, InterruptedRunError, StopFlag, report_error
+from posenc.running.sweep import Job
 
 register_schemas()  # a job's process comes here first
 GO_ON = "what was submitted goes on (posenc runs); when it has ended, the same command continues"
@@ -39,18 +38,14 @@ SEEN_WITHIN = 15.0  # seconds in which what another machine wrote is visible her
 QUEUE_SECONDS = 10.0  # between two looks at Slurm's queue
 
 
-def run_launched(command: str, line: CommandLine, composed: Jobs) -> int:
-    """Run the sweep through Slurm; return its exit code. Raises UserError where there is no Slurm."""
-    return run_sweep(command, line, composed, partial(_launch, command, line, str(composed.launcher)))
-
-
-def _launch(command: str, line: CommandLine, chosen: str, jobs: list[tuple[Job, ComposedJob]]) -> int:
+def launch(command: str, line: CommandLine, chosen: str, jobs: Sequence[Job]) -> int:
     """Submit the jobs, wait until the queue has none of them, note how they ended.
 
-    Returns 0, or the exit code of a signal, which ends the waiting only.
+    Returns 0, or the exit code of a signal, which ends the waiting only. Raises UserError without Slurm.
     """
     with initialized(line.config_dir) as search, StopFlag() as stop:
-        runs = expanded(jobs[0][1].settings.get("runs_dir", "runs"))
+        own = [job.own for job in jobs if job.own is not None]  # none of them is a stack
+        runs = expanded(own[0].settings.get("runs_dir", "runs"))
         overrides = [*search, *of_the_sweep(line)]
         if command == "train":  # the launcher's files go there
             overrides.append(f"runs_dir={quoted(str(runs))}")
@@ -61,10 +56,10 @@ def _launch(command: str, line: CommandLine, chosen: str, jobs: list[tuple[Job, 
         _ask_slurm(chosen)
         try:
             began = time.time()
-            submitted = _submit(launcher, [own for _, own in jobs], runs / ".sweeps")
+            submitted = _submit(launcher, own, runs / ".sweeps")
             while _in_queue(submitted):
                 time.sleep(QUEUE_SECONDS)
-            for (job, _), one in zip(jobs, submitted, strict=True):
+            for job, one in zip(jobs, submitted, strict=True):
                 job.began = began
                 code, end = _code(one), time.monotonic() + SEEN_WITHIN
                 while code == 0 and not _is_finished(job) and time.monotonic() < end:
@@ -142,7 +137,10 @@ def run_here(command: str, config: DictConfig) -> int:
     """Run one job in Slurm's process; jobs of one run directory wait for each other."""
     os.environ.setdefault(WAIT, "1")
     job = ComposedJob(list(HydraConfig.get().overrides.task), plain_settings(command, config))
-    return preemptible(lambda: run_job(command, job, in_sweep=True))
+    try:
+        return preemptible(lambda: run_job(command, job, in_sweep=True))
+    except Exception as error:
+        return report_error(error, StopFlag())
 
 
 def preemptible(run: Callable[[], int]) -> int:

@@ -16,16 +16,15 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from posenc.config.compose import ComposedJob, Jobs, frozen
 from posenc.config.overrides import CommandLine, key_of
 from posenc.core.console import PROGRESS, clock, say
-from posenc.core.errors import UserError, visible
+from posenc.core.errors import visible
 from posenc.core.machine import free_memory
 from posenc.core.threads import say_load, threads_for, usable_cores
 from posenc.report.captions import length, millions
@@ -33,15 +32,15 @@ from posenc.report.runs_table import headline_losses
 from posenc.report.writers import show_runs
 from posenc.results.load import last_metrics, load_run, load_runs, spoken_name
 from posenc.results.schema import HEADLINE, REFERENCE_PROTOCOL
-from posenc.running.jobs import validated
+from posenc.running.eval_job import targets_of
+from posenc.running.jobs import HELD, validated
 from posenc.running.run_directory import DIVERGED, FINISHED, LOG, holder_of, is_held, read_status, run_state
-from posenc.running.signals import CODES, IF_HELD, PARENT, STACK, SWEEP, WAIT, setting, to_take_over
+from posenc.running.signals import CODES, PARENT, STACK, WAIT, to_take_over
 from posenc.training.device import resolve_device
 
 WAITING, RUNNING, INTERRUPTED, NOT_STARTED = "waiting", "running", "interrupted", "not started"
 FAILED = "failed"
 LOCKS = {"train": "run", "eval": "evaluation"}
-HELD = 75  # exit code of a job that finds its run held; EX_TEMPFAIL of sysexits.h
 PAUSE = 0.05  # seconds between two looks at the processes
 BETWEEN = 1.0  # seconds between two looks at runs that others hold
 STATUS_SECONDS = 10.0  # between two lines on how far a running job is
@@ -67,7 +66,7 @@ class Job:
     trained: int = 0  # tokens before it began
     threads: int = 1
     memory: float = 0.0  # bytes it needs, about
-    env: dict[str, str] = field(default_factory=dict)
+    own: ComposedJob | None = None  # None: a stack of several
     gpu: str | None = None
     said: deque[str] = field(default_factory=lambda: deque(maxlen=20))  # its last lines
     process: subprocess.Popen[str] | None = None
@@ -129,7 +128,7 @@ class WorkerPool:
         self.jobs, self.lock, self.fail_fast = jobs, lock, fail_fast
         self.at_once = 1
         self.gpus: Sequence[str] = ()
-        self.failed = False
+        self.stopping = False  # no more jobs begin
         self.received: list[int] = []  # signals, in order
         self.last_status, self.shown = time.monotonic(), 0
 
@@ -155,7 +154,7 @@ class WorkerPool:
     def _step(self) -> None:
         """Begin what can begin, note what has ended, say how far the others are, and pause."""
         job = None
-        if self.received or (self.fail_fast and self.failed):
+        if self.stopping:
             for left in self._in(WAITING):
                 left.state = NOT_STARTED
         elif len(self._in(RUNNING)) < self.at_once and (job := self._next()) is not None:
@@ -187,11 +186,11 @@ class WorkerPool:
         job.state, job.reason, job.began, job.trained = RUNNING, None, time.time(), tokens_of(job.place)
         job.said.clear()
         say(f"{job.name}: begins" + "".join(f", {key}={value}" for key, value in given.items()))
-        own = {IF_HELD: str(HELD), WAIT: "0", PROGRESS: "off", "PYTHONIOENCODING": "utf-8"}
-        own[PARENT] = str(os.getpid())
+        own = {WAIT: "0", PROGRESS: "off", PARENT: str(os.getpid()), "PYTHONIOENCODING": "utf-8"}
+        own |= {} if job.own else {STACK: "1"}
         job.process = process = subprocess.Popen(
             list(job.words),
-            env={**os.environ, **given, **own, **job.env},
+            env={**os.environ, **given, **own},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             encoding="utf-8",
@@ -227,13 +226,9 @@ class WorkerPool:
             job.state = WAITING
             return
         job.end(code)
-        if job.state == FINISHED:
-            return
-        if self.fail_fast and not self.failed and not self.received:
+        if self.fail_fast and job.state != FINISHED and not self.stopping:
             say("sweep.fail_fast: the jobs that have not begun are left, those that run save and stop")
-            for process in self._processes():
-                process.terminate()
-        self.failed = True
+            self._stop(signal.SIGTERM)
 
     def _say_status(self) -> None:
         """Say every few seconds how far one of the running jobs is, each in its turn."""
@@ -247,6 +242,10 @@ class WorkerPool:
 
     def _pass_on(self, number: int, frame: object) -> None:
         self.received.append(number)
+        self._stop(number)
+
+    def _stop(self, number: int) -> None:
+        self.stopping = True
         for process in self._processes():
             if process.poll() is None:
                 process.send_signal(number)
@@ -275,43 +274,33 @@ def jobs_at_once(jobs: Sequence[Job], cores: int, free: float, gpu_jobs: int) ->
     return int(max(1, min(cores // max(job.threads for job in jobs), by_memory)))
 
 
-@contextmanager
-def named_sweep(jobs: Sequence[ComposedJob]) -> Iterator[None]:
-    """Set the sweep's name in the environment: the same jobs have the same one, so trackers group them."""
+def sweep_name(jobs: Sequence[ComposedJob]) -> str:
+    """Return the name of a sweep: the same jobs have the same one, so trackers group them."""
     listed = "\n".join(frozen(job.settings) for job in jobs)
-    name = str(jobs[0].settings.get("experiment_name", "eval"))
-    with setting(SWEEP, f"{name}-{hashlib.sha256(listed.encode()).hexdigest()[:6]}"):
-        yield
+    name = jobs[0].settings.get("experiment_name", "eval")
+    return f"{name}-{hashlib.sha256(listed.encode()).hexdigest()[:6]}"
 
 
-def fails_fast(composed: Jobs) -> bool:
-    """Return `sweep.fail_fast`. Raises UserError where another launcher than posenc's runs the jobs."""
-    asked = any(job.settings.get("sweep", {}).get("fail_fast") for job in composed.jobs)
-    if asked and composed.launcher is not None:
-        hint = "Slurm cannot be told to stop what has not begun"
-        raise UserError("sweep.fail_fast", "true", "is not for this launcher", hint=hint)
-    return bool(asked)
+Launch = Callable[[str, CommandLine, str, Sequence[Job]], int]
 
 
-def run_sweep(command: str, line: CommandLine, composed: Jobs, launch: Launch | None = None) -> int:
+def run_sweep(command: str, line: CommandLine, composed: Jobs, launch: Launch) -> int:
     """Run the jobs, print the comparison on stdout and the failures on stderr; return the exit code.
 
     0, 1 if anything is not finished, 130 or 143 after a signal, which ends the running jobs and the sweep.
-    What is finished or diverged is settled and starts no process. `launch(jobs that are left)` runs them
-    elsewhere and returns the exit code of a signal, or 0.
+    What is finished or diverged is settled and starts no process. Where a launcher is named, `launch` runs
+    what is left elsewhere, and returns the exit code of a signal, or 0.
     """
     jobs = jobs_of(command, line, composed.jobs)
-    left = [
-        (job, one) for job, one in zip(jobs, composed.jobs, strict=True) if not job.settle("already finished")
-    ]
+    left = [job for job in jobs if not job.settle("already finished")]
     received = 0
-    if launch is not None and left:
-        received = launch(left)
+    if composed.launcher is not None:
+        received = launch(command, line, composed.launcher, left) if left else 0
     elif left:
         how = composed.jobs[0].settings["sweep"]
         stacks = stacks_of(command, line, left, how["stack"])
         for some in (stacks, jobs) if stacks else (jobs,):  # what a stack leaves unfinished goes on alone
-            pool = WorkerPool(some, lock=LOCKS[command], fail_fast=fails_fast(composed))
+            pool = WorkerPool(some, lock=LOCKS[command], fail_fast=how["fail_fast"])
             pool.gpus = visible_gpus()
             room = jobs_at_once(some, usable_cores(), free_memory(), how["slots"] * len(pool.gpus))
             most = how["jobs"] or room
@@ -326,9 +315,6 @@ def run_sweep(command: str, line: CommandLine, composed: Jobs, launch: Launch | 
     for text in failures(jobs):
         say(text)
     return received or int(any(job.state != FINISHED for job in jobs))
-
-
-Launch = Callable[[list[tuple[Job, ComposedJob]]], int]
 
 
 def jobs_of(command: str, line: CommandLine, composed: list[ComposedJob]) -> list[Job]:
@@ -354,6 +340,7 @@ def jobs_of(command: str, line: CommandLine, composed: list[ComposedJob]) -> lis
                 evaluation=checked.settings["eval"] if command == "train" else None,
                 threads=threads_for(checked.shape.weights, cores),
                 memory=PROCESS + BYTES * checked.shape.weights,
+                own=one,
             )
         )
     return jobs
@@ -364,53 +351,43 @@ def _program(command: str, line: CommandLine) -> list[str]:
     return [sys.executable, "-P", "-m", "posenc", command, *config_dir]
 
 
-def stacks_of(
-    command: str, line: CommandLine, left: Sequence[tuple[Job, ComposedJob]], size: int
-) -> list[Job]:
+def stacks_of(command: str, line: CommandLine, left: Sequence[Job], size: int) -> list[Job]:
     """Return jobs that train up to `size` of the others as one model; [] for a size of 1.
 
     Those that differ by their seed alone, or by their learning rate alone.
     """
     stacks, rest = [], list(left) if size > 1 and command == "train" else []
     for key in ("seed", "train.lr"):
-        alike: dict[str, list[tuple[Job, ComposedJob]]] = {}
-        for job, one in rest:
-            settings = json.loads(frozen(one.settings))
-            if key == "seed":
-                settings.pop("seed")
-            else:
-                settings["train"].pop("lr")
-            alike.setdefault(json.dumps(settings), []).append((job, one))
+        alike: dict[str, list[tuple[Any, Job]]] = {}
+        for job in rest:
+            assert job.own is not None
+            settings = json.loads(frozen(job.own.settings))
+            value = settings.pop(key) if key == "seed" else settings["train"].pop("lr")
+            alike.setdefault(json.dumps(settings), []).append((value, job))
         rest = []
         for members in alike.values():
             for some in (members[i : i + size] for i in range(0, len(members), size)):
-                if len(some) == 1:
-                    rest += some
+                if len(some) > 1:
+                    swept = f"{key}={','.join(str(value) for value, _ in some)}"
+                    stacks.append(_stack(command, line, swept, [job for _, job in some]))
                 else:
-                    stacks.append(_stack(command, line, key, some))
+                    rest.append(some[0][1])
     return stacks
 
 
-def _stack(command: str, line: CommandLine, key: str, members: list[tuple[Job, ComposedJob]]) -> Job:
-    first, one = members[0]
-    values = [_value(member.settings, key) for _, member in members]
-    swept = f"{key}={','.join(map(str, values))}"
-    others = [word for word in one.overrides if key_of(word) != key]
-    return Job(
-        name=f"[{len(members)} as one] {visible(spoken_name(one.settings['encoding']))} {swept}",
+def _stack(command: str, line: CommandLine, swept: str, members: Sequence[Job]) -> Job:
+    first = members[0]
+    assert first.own is not None
+    others = [word for word in first.own.overrides if key_of(word) != key_of(swept)]
+    return replace(
+        first,
+        name=f"[{len(members)} as one] {visible(spoken_name(first.own.settings['encoding']))} {swept}",
         words=[*_program(command, line), "-m", *others, swept, "sweep.also=[]"],
-        place=first.place,
-        device=first.device,
-        tokens=first.tokens,
-        threads=first.threads,
+        evaluation=None,
         memory=first.memory * len(members),
-        env={STACK: "1"},
+        own=None,
+        said=deque(maxlen=first.said.maxlen),
     )
-
-
-def _value(settings: dict[str, Any], key: str) -> Any:
-    group, _, name = key.rpartition(".")
-    return settings[group][name] if group else settings[name]
 
 
 def losses_text(place: Path) -> str:
@@ -445,8 +422,6 @@ def show_tables(command: str, composed: Sequence[ComposedJob]) -> None:
         job = validated(command, one.settings)
         found = asked.setdefault(job.directory, set())
         if command == "eval":
-            from posenc.running.eval_job import targets_of
-
             found |= targets_of(job)
     runs = load_runs([path for path in asked if path.is_dir()])
     for run in runs if command == "eval" else ():

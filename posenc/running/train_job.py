@@ -22,6 +22,7 @@ from torch import Tensor
 from posenc.config.checks import (
     between,
     check_evaluation,
+    check_key_tokens,
     check_name,
     check_positions_reach,
     check_runs_dir,
@@ -51,7 +52,7 @@ from posenc.model.decoder import Decoder, count_parameters
 from posenc.results.load import spoken_name
 from posenc.running import run_directory as folder
 from posenc.running.build import StepPlan, build_model, check_step, code_of, run_facts
-from posenc.running.measure import Corpus, Job, Outcome, measure, tokenised, tracker_of
+from posenc.running.eval_job import Corpus, Job, Outcome, measure, tokenised, tracked
 from posenc.running.signals import SWEEP, InterruptedRunError, StopFlag
 from posenc.tracking import Tracker, check_tracking
 from posenc.training.device import compiled_blocks
@@ -95,8 +96,9 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
         needed_tokens=longest + 1,
         context_length=length,
     )
+    check_key_tokens(evaluation, facts.fingerprint, settings["tokenizer"]["name"])
     of_train = {"tokens": plan.tokens, "batch_tokens": plan.batch_tokens, "compile": plan.compile}
-    of_eval = {"max_targets": evaluation.max_targets, "batch_tokens": evaluation.batch_tokens}
+    of_eval = {key: getattr(evaluation, key) for key in ("max_targets", "batch_tokens", "key_tokens")}
     resolved = {
         **settings,
         **parts,
@@ -119,11 +121,8 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     precision, found = plan.precision, run_in(plan.precision)
     if train["precision"] == "auto" and not found[-1].is_dir():
         other = "fp32" if precision == "bf16" else "bf16"
-        if (begun := run_in(other))[-1].is_dir():
-            precision, found = (
-                other,
-                begun,
-            )  # on another machine: what `auto` meant there is stored, and stays
+        if (begun := run_in(other))[-1].is_dir():  # on another machine: what `auto` meant there stays
+            precision, found = other, begun
     resolved, digest, directory = found
     if not directory.is_dir():  # one that is there may be finished, and is then only read
         check_runs_dir(settings["runs_dir"], place, writing=True)
@@ -147,8 +146,7 @@ def _directory(place: Path, readable: str, digest: str) -> Path:
     """Return the run directory with this hash, whatever its name; of copies the one with this name."""
     named = place / f"{readable}-{digest}"
     there = sorted(path for path in place.glob(f"*-{digest}") if path.is_dir())
-    begun = [path for path in there if (path / "status.json").is_file()]
-    return named if named in begun else next(iter(begun + there), named)
+    return named if named in there else next(iter(there), named)
 
 
 def run_hash(settings: dict[str, Any], facts: CorpusFacts, source: dict[str, Any]) -> str:
@@ -179,6 +177,8 @@ def run_hash(settings: dict[str, Any], facts: CorpusFacts, source: dict[str, Any
 
 class DivergedRunError(RunError):
     """Loss or gradient are no longer finite; status.json says `diverged`, which is final without --retry."""
+
+    status = "diverged"
 
 
 Steps = Generator[Batch, tuple[Tensor, Tensor], T]
@@ -250,38 +250,23 @@ def _run(job: TrainJob, corpus: Corpus, stop: StopFlag) -> Steps[Outcome]:
     notes = corpus_notes(job.facts, job.evaluation.split, max(windows), length, store)
     for note in [*notes, *model.effective_encoding.warnings()]:
         log.log(logging.INFO if note in job.facts.notes else logging.WARNING, "%s", note)
-    tracker = tracker_of(job, os.environ.get(SWEEP, settings["experiment_name"]))
-    status = "failed"
-    try:
+    with tracked(job, os.environ.get(SWEEP, settings["experiment_name"])) as tracker:
         with compiled_blocks(model, settings["train"]["compile"] and compiler_works(job.device)):
             trained = yield from _train(job, model, store, tracker, stop)
         if trained.status == "diverged":
-            status = "diverged"
             folder.write_status(directory, "diverged", reason=trained.reason, step=trained.step)
-            raise DivergedRunError(
-                f"training diverged: {trained.reason}",
-                hint="nothing was averaged in; try a smaller train.lr",
-            )
+            hint = "nothing was averaged in; try a smaller train.lr"
+            raise DivergedRunError(f"training diverged: {trained.reason}", hint=hint)
         if trained.status == "interrupted":
             raise InterruptedRunError
-        facts = run_facts(
-            job,
-            model,
-            {**asdict(trained), "fingerprint": store.fingerprint},
-            steps=trained.step,
-            peak_memory_bytes=peak_memory(job.device) if trained.here else None,
-        )
+        peak = peak_memory(job.device) if trained.here else None
+        how = {**asdict(trained), "fingerprint": store.fingerprint}
+        facts = run_facts(job, model, how, trained.step, peak)
         records = measure(job, model, corpus, facts, stop, newer=trained.here)
         tracker.evaluation(folder.records_at(directory, trained.step))
         folder.write_config(directory, settings)
         folder.write_status(directory, "finished", step=trained.step)
-        status = "finished"
         return Outcome(0, records)
-    except InterruptedRunError:
-        status = "interrupted"
-        raise
-    finally:
-        tracker.finish(status)
 
 
 def _train(
@@ -301,6 +286,7 @@ def _train(
     sampler = WindowSampler(store, length, settings["seed"])
     if plant is not None:
         sampler = PlantedSampler(store, length, settings["seed"], plant_of(plant, store))
+    files = {} if tokenizer.definition is None else {"tokenizer.json": tokenizer.definition}
     with shown("training", job.steps) as bar:
 
         def on_resume(step: int) -> None:
@@ -337,7 +323,7 @@ def _train(
                     "encoding": job.source,
                     "run": {"encoding": settings["encoding"], "settings_hash": job.hash},
                 },
-                files={} if tokenizer.definition is None else {"tokenizer.json": tokenizer.definition},
+                files=files,
                 on_resume=on_resume,
                 on_log=on_log,
                 stop=stop,

@@ -10,12 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from posenc.core.errors import UserError
-from posenc.core.signature import check_arguments
+from posenc.core.signature import check_arguments, parameters
 from posenc.tracking.base import BaseTracker, TrackedRun, Tracker, reason
 
 __all__ = ["TRACKERS", "BaseTracker", "TrackedRun", "Tracker", "build_tracker", "check_tracking"]
 
-TRACKERS = ("none", "tensorboard", "trackio", "wandb")
+TRACKERS = {  # the classes, of modules of these names
+    "none": "Tracker",
+    "tensorboard": "TensorboardTracker",
+    "trackio": "TrackioTracker",
+    "wandb": "WandbTracker",
+}
 logger = logging.getLogger(__name__)
 
 
@@ -35,11 +40,7 @@ def build_tracker(
     config: Mapping[str, Any],
     run_dir: Path,
 ) -> Tracker:
-    """Start the tracker that the config group `tracking` names.
-
-    Raises UserError as `check_tracking` does. Anything else that goes wrong is one warning and an object that
-    does nothing.
-    """
+    """Start the tracker of the config group; where that fails, warn once and return one that does nothing."""
     check_tracking(tracking)
     tracker, arguments = _resolve(tracking)
     if tracker is None:
@@ -62,11 +63,10 @@ def refuse_without(package: str, key: str, value: str | None, extra: str) -> Non
 def _resolve(tracking: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return the class of a tracker (None: no tracker) and its arguments, typed: the keys of its YAML."""
     name = tracking.get("name")
-    given = {str(key): value for key, value in tracking.items() if key != "name"}
     if name not in TRACKERS:
         raise UserError("tracking", name, "there is no such tracker", allowed=TRACKERS)
     if name == "none":
-        return None, check_arguments(Tracker, given, "tracking")
+        return None, check_arguments(Tracker, parameters(tracking), "tracking")
     refuse_without(str(name), "tracking", name, str(name))
-    tracker: Any = importlib.import_module(f"posenc.tracking.{name}").TRACKER
-    return tracker, check_arguments(tracker, given, "tracking")
+    tracker: Any = getattr(importlib.import_module(f"posenc.tracking.{name}"), TRACKERS[str(name)])
+    return tracker, check_arguments(tracker, parameters(tracking), "tracking")

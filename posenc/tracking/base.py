@@ -63,11 +63,7 @@ class Progress:
 
 
 class BaseTracker(Tracker):
-    """A tracked run. The first exception is one warning and switches it off.
-
-    Subclasses connect in `__init__`, whose keyword-only parameters are the keys of their YAML, and send:
-    `send_step`, `send_evaluation`, `end`, which may raise.
-    """
+    """A tracked run, whose first exception is a warning and the end; parameters are the keys of its YAML."""
 
     label = ""  # its name in messages
 
@@ -123,28 +119,26 @@ class BaseTracker(Tracker):
             self._send(lambda: self.send_evaluation(*rows, everything), self.progress.step, cells)
 
     def _send(self, action: Callable[[], None], step: int, cells: list[str]) -> None:
-        if not self._on or self._finished:
-            return
+        if self._on:
+            self._try(action, "is switched off, the run goes on without it")
+        if self._on:
+            self.progress.step = max(step, self.progress.step)
+            self.progress.sent += cells
+            self.save()
+
+    def _try(self, action: Callable[[], None], otherwise: str) -> None:
         try:
             action()
         except Exception as error:
+            if self._on:
+                logger.warning("%s %s (%s).%s", self.label, otherwise, reason(error), self.advice())
             self._on = False
-            words = "is switched off, the run goes on without it"
-            logger.warning("%s %s (%s).%s", self.label, words, reason(error), self.advice())
-            return
-        self.progress.step = max(step, self.progress.step)
-        self.progress.sent += cells
-        self.save()
 
     def finish(self, status: str) -> None:
-        if self._finished:
-            return
-        self._finished = True
-        try:
-            self.end(status)
-        except Exception as error:
-            if self._on:
-                logger.warning("%s did not get everything (%s).%s", self.label, reason(error), self.advice())
+        if not self._finished:
+            self._finished = True
+            self._try(lambda: self.end(status), "did not get everything")
+        self._on = False
 
 
 def cell_key(record: Record) -> str:
@@ -164,26 +158,21 @@ def reason(error: BaseException) -> str:
 def curves_of(records: Sequence[Record], config: Mapping[str, Any]) -> list[tuple[str, Record]]:
     """Return the records with the name of the curve that each is a point of.
 
-    A later evaluation with another stride or on other targets (`eval.lengths`, `eval.max_targets`) measures
-    points of another curve: they are left out, and `posenc compare` shows them.
+    Points of a later evaluation with another stride or on other targets are left out.
     """
     curves: dict[str, list[Record]] = {}
     for record in records:
         curves.setdefault(curve_name(record, config), []).append(record)
-    for name, points in curves.items():
+    for points in curves.values():
         for key in ("stride", "targets_hash"):
             (most, count), *_ = Counter(str(point.get(key)) for point in points).most_common(1)
             if count > 1:  # else each window has targets of its own
-                points = [point for point in points if str(point.get(key)) == most]
-        curves[name] = points
+                points[:] = [point for point in points if str(point.get(key)) == most]
     return [(name, point) for name, points in curves.items() for point in points]
 
 
 def curve_name(record: Record, config: Mapping[str, Any]) -> str:
-    """Return protocol, test-time extension and, where it is not the run's own, the text.
-
-    `fixed-target`, `fixed-target+yarn beta_fast=4`, `fixed-target on stdlib`.
-    """
+    """Return `fixed-target+yarn beta_fast=4 on stdlib`: the text is named where it is not the run's."""
     name, words = str(record["protocol"]), []
     if (extend := record.get("extend")) is not None:
         name += f"+{extend['name']}"
@@ -197,10 +186,7 @@ def curve_name(record: Record, config: Mapping[str, Any]) -> str:
 
 
 def by_window(curves: Sequence[tuple[str, Record]]) -> list[Row]:
-    """Return one row a window (tokens), shortest first, with the figures of every curve there.
-
-    A figure that is missing or not finite (out of memory, perplexity beyond a float) is left out.
-    """
+    """Return one row a window (tokens), shortest first, with the finite figures of every curve there."""
     rows: dict[int, Row] = {}
     for name, record in curves:
         row = rows.setdefault(int(record["window"]), {})
@@ -209,10 +195,7 @@ def by_window(curves: Sequence[tuple[str, Record]]) -> list[Row]:
 
 
 def by_position(curves: Sequence[tuple[str, Record]]) -> list[Row]:
-    """Return one row a bin of positions, with the loss (nats) and its rise over that at T of every curve.
-
-    The position is the last one of the bin. Of several windows the longest is taken.
-    """
+    """Return one row a bin of positions (named by its last), of each curve's longest window."""
     rows: dict[int, Row] = {}
     for name, record in sorted(curves, key=lambda one: int(one[1]["window"])):
         curve = record.get("curve") or {"edges": []}

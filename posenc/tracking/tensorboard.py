@@ -53,9 +53,6 @@ class TensorboardTracker(BaseTracker):
         self._measured.close()
 
 
-TRACKER = TensorboardTracker
-
-
 def settings_of(run: TrackedRun) -> dict[str, float | str]:
     """Return flat settings that a dashboard can filter by."""
     found: dict[str, float | str] = {}

@@ -15,10 +15,7 @@ REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")  # environment: where tracki
 
 
 class TrackioTracker(BaseTracker):
-    """A trackio run. Its steps are training steps, windows and positions: each curve has its own.
-
-    The database is trackio's own (TRACKIO_DIR, else below `~/.cache/huggingface/trackio`).
-    """
+    """A run in trackio's own database (TRACKIO_DIR); steps are training steps, windows and positions."""
 
     label = "trackio"
 
@@ -71,6 +68,3 @@ class TrackioTracker(BaseTracker):
                 step = max(self.progress.step, 0)
                 self._begun.alert(f"run {status}", level=trackio.AlertLevel.WARN, step=step)
             self._begun.finish()
-
-
-TRACKER = TrackioTracker

@@ -25,11 +25,7 @@ LONGEST_NAME, LONGEST_TAG = 128, 64  # characters: more is refused by the server
 
 
 class WandbTracker(BaseTracker):
-    """A W&B run, or the one of this run directory continued.
-
-    `timeout` (seconds) bounds the connection here and the upload in `finish`. Without a key or a server that
-    answers it writes to disk only, and one line says how to look at it and how to upload it.
-    """
+    """A W&B run, new or continued; offline without a key or an answer within `timeout` seconds."""
 
     label = "W&B"
 
@@ -121,9 +117,6 @@ class WandbTracker(BaseTracker):
 
     def _place(self) -> str:
         return shlex.quote(visible(Path(self._begun.dir).parent))
-
-
-TRACKER = WandbTracker
 
 
 def _init(settings: dict[str, Any], run: TrackedRun) -> Any:

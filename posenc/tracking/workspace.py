@@ -27,11 +27,7 @@ SECONDS = 10.0  # to ask the server
 def make_dashboard(
     entity: str | None, project: str | None, protocol: str, length: str, out: str | None
 ) -> None:
-    """Save the workspace and print its address, or write its JSON to `out`.
-
-    `length` is the multiple of T of the bars. Raises UserError without the package or a key, RunError within
-    seconds where the server refuses it.
-    """
+    """Save the workspace, bars at `length` times T, and print its address; or write its JSON to `out`."""
     refuse_without("wandb_workspaces", "dashboard", None, "dashboard")
     multiple = captions.length(parse_multiple(length))
     if protocol.partition("+")[0] not in PROTOCOLS:  # fixed-target+yarn: with a test-time extension
@@ -67,11 +63,7 @@ def make_dashboard(
 
 
 def build_workspace(entity: str, project: str, protocol: str, multiple: str) -> Any:
-    """Build a workspace: curves of `protocol` against the window, bars at `multiple` (8x), by encoding.
-
-    Bands and whiskers are the standard deviation over the runs of an encoding: its seeds, where nothing else
-    differs.
-    """
+    """Build a workspace by encoding: curves of `protocol` by window, bars at `multiple`, bands by seed."""
     import wandb_workspaces.reports.v2 as wr
     import wandb_workspaces.workspaces as ws
 

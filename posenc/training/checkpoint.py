@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from safetensors.torch import save as serialize
 
@@ -58,15 +58,11 @@ def save_checkpoint(
     state: dict[str, Any],
     files: Mapping[str, str],
 ) -> Path:
-    """Write step-NNNNNNNN atomically, then drop all but it and the one before it.
-
-    `files` are texts that belong to the weights, by name. Raises NonFiniteWeightsError; RunError when it
-    cannot be written, which leaves the earlier ones as they are.
-    """
+    """Write step-NNNNNNNN atomically with `files`, texts by name, then drop all but it and the one before."""
     weights = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
-    broken = [name for name, value in weights.items() if not bool(torch.isfinite(value).all())]
-    if broken:
-        raise NonFiniteWeightsError(f"non-finite weights after step {step} ({broken[0]})")
+    for name, value in weights.items():
+        if not torch.isfinite(value).all():
+            raise NonFiniteWeightsError(f"non-finite weights after step {step} ({name})")
     moments = {
         f"{key}/{name}": value.detach().cpu().contiguous()
         for name, parameter in model.named_parameters()
@@ -105,11 +101,7 @@ def save_checkpoint(
 def resume(
     folder: Path, model: Decoder, optimizer: AdamW, steps: int, run: Mapping[str, Any]
 ) -> tuple[int, dict[str, Any]]:
-    """Load the newest intact checkpoint and return its step and state; step 0 for a fresh run.
-
-    Drops damaged newer ones. Raises RunError where none is intact, where it is not of `run` (`check_run`), or
-    where those of the rest up to `steps` would not fit on the disk.
-    """
+    """Load the newest intact checkpoint of `run` and return its step and state; step 0 for a fresh run."""
     for left in folder.glob(".tmp-step-*"):  # of a killed save
         shutil.rmtree(left, ignore_errors=True)
     found = newest_checkpoint(folder)
@@ -123,27 +115,23 @@ def resume(
         return 0, {"seconds": 0.0, "final_loss": None}
     check_run(found, run)
     load_weights(found.path, model)
-    load_optimizer(found.path, model, optimizer)
+    parameters = dict(model.named_parameters())
+    for place, tensor in load_file(found.path / "optimizer.safetensors").items():
+        key, name = place.split("/", 1)
+        optimizer.state[parameters[name]][key] = tensor.to(parameters[name].device)
     for path in checkpoint_paths(folder):
         if step_of(path) > found.step:
             _drop(path)
-    before, now = found.state.get("made_by", {}), made_by(model)
-    if changed := [
-        f"{key} {before[key]} -> {now[key]}" for key in now if before.get(key, now[key]) != now[key]
-    ]:
-        log.warning(
-            "continued with another setting than before: %s; "
-            "the weights will not be, bit for bit, those of a run without a stop",
-            ", ".join(changed),
-        )
+    now = made_by(model)
+    before = {**now, **found.state.get("made_by", {})}
+    if changed := ", ".join(f"{key} {before[key]} -> {now[key]}" for key in now if before[key] != now[key]):
+        effect = "the weights will not be, bit for bit, those of a run without a stop"
+        log.warning("continued with another setting than before: %s; %s", changed, effect)
     return found.step, found.state
 
 
 def newest_checkpoint(folder: Path) -> Checkpoint | None:
-    """Return the newest intact checkpoint, or None if there is none at all.
-
-    Warns of a damaged newer one and what is lost. Raises RunError if there are some and all are damaged.
-    """
+    """Return the newest intact checkpoint, None without any; warns of damaged ones, RunError if all are."""
     damaged: list[str] = []
     paths = checkpoint_paths(folder)
     for path in reversed(paths):
@@ -154,9 +142,8 @@ def newest_checkpoint(folder: Path) -> Checkpoint | None:
         step = int(state["step"])
         if damaged:
             lost = (step_of(paths[-1]) - step) * int(state["tokens"]) // max(1, step)
-            names = ", ".join(damaged)
             text = "damaged checkpoint skipped: %s; back to step %d: %s tokens of training are lost"
-            log.warning(text, names, step, f"{lost:,}")
+            log.warning(text, ", ".join(damaged), step, f"{lost:,}")
         return Checkpoint(path, step, state)
     if not all(path.exists() for path in paths):  # replaced meanwhile, by a training that goes on
         return newest_checkpoint(folder)
@@ -167,13 +154,9 @@ def newest_checkpoint(folder: Path) -> Checkpoint | None:
 
 
 def check_run(checkpoint: Checkpoint, run: Mapping[str, Any]) -> None:
-    """Raise RunError for a checkpoint of another run; earlier ones do not say whose they are.
-
-    `run` has the settings of its `encoding`, and its `settings_hash` where that is known.
-    """
+    """Raise RunError for a checkpoint of another run (encoding, hash); earlier ones do not say whose."""
     theirs, own = flatten(checkpoint.state.get("run", run)), flatten(run)
-    odd = [key for key in own if theirs.get(key) != own[key]]
-    if odd:
+    if odd := [key for key in own if theirs.get(key) != own[key]]:
         words = [", ".join(f"{key}={one.get(key)}" for key in odd) for one in (theirs, own)]
         problem = f"{checkpoint.path} was written by another run: {words[0]}; this run has {words[1]}"
         raise RunError(problem, hint="put this run's own checkpoints back, or remove them to train afresh")
@@ -181,9 +164,7 @@ def check_run(checkpoint: Checkpoint, run: Mapping[str, Any]) -> None:
 
 def checkpoint_paths(folder: Path) -> list[Path]:
     """List checkpoints by step, oldest first."""
-    if not folder.is_dir():
-        return []
-    found = [p for p in folder.iterdir() if re.fullmatch(r"step-\d{8,}", p.name) and not p.is_symlink()]
+    found = (p for p in folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", p.name) and not p.is_symlink())
     return sorted(found, key=step_of)
 
 
@@ -213,12 +194,14 @@ def problem_of(path: Path) -> str | None:
 
 
 def check_weights(path: Path, model: Decoder) -> None:
-    """Raise RunError if verified weights do not have the model's shapes; it may be on the meta device."""
-    with safe_open(path / "model.safetensors", framework="pt") as file:
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    """Raise RunError if a checkpoint's weights are not of the model's shapes; it may be on the meta device."""
+    try:
+        with safe_open(path / "model.safetensors", framework="pt") as file:
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise RunError(f"{path}/model.safetensors: {error}") from error
     own = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    odd = [name for name in sorted(shapes.keys() | own.keys()) if shapes.get(name) != own.get(name)]
-    if odd:
+    if odd := [name for name in sorted(shapes.keys() | own.keys()) if shapes.get(name) != own.get(name)]:
         raise RunError(f"{path} does not fit this model: {', '.join(odd[:3])}")
 
 
@@ -229,14 +212,6 @@ def load_weights(path: Path, model: Decoder) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(tensors[name])
-
-
-def load_optimizer(path: Path, model: Decoder, optimizer: AdamW) -> None:
-    """Load the moments and step counts of a verified checkpoint."""
-    parameters = dict(model.named_parameters())
-    for place, tensor in load_file(path / "optimizer.safetensors").items():
-        key, name = place.split("/", 1)
-        optimizer.state[parameters[name]][key] = tensor.to(parameters[name].device)
 
 
 def made_by(model: Decoder) -> dict[str, Any]:

@@ -63,10 +63,7 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
 # at T = 512 0.66 to 0.83 (nope, rope, t5, fox). In bf16 (AVX-512; alibi too) 0.82 to 0.85, and 0.77 to 0.96
 # at 512. On a GPU it is on for runs that take minutes there: not measured yet, see scripts/check_gpu.py.
 def resolve_compile(setting: object, device: torch.device, *, flops: float) -> bool:
-    """Decide `train.compile` from the run's size and the device, before it starts.
-
-    `flops` are those of the whole training. Raises UserError for anything but auto, true and false.
-    """
+    """Decide `train.compile` before the run starts; `flops` are those of the whole training."""
     word = str(setting).lower()
     if word not in COMPILE_CHOICES:
         raise UserError("train.compile", setting, "there is no such choice", allowed=COMPILE_CHOICES)

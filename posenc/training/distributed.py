@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -35,12 +35,10 @@ _runs = itertools.count()  # of this process
 
 
 class Stop(Protocol):
-    """Asked once a step: has somebody asked the run to stop?"""
+    """A request to stop, in this process or in another one of the run."""
 
     def requested(self) -> bool: ...
-
-    def asked_elsewhere(self) -> None:
-        """Note that another process of this run was asked to stop."""
+    def asked_elsewhere(self) -> None: ...
 
 
 def _another_failed() -> RunError:
@@ -69,11 +67,7 @@ class ProcessGroup:
         return self.rank == 0
 
     def connect(self, device: torch.device, run: str, batch_windows: int | None) -> None:
-        """Check, before anything is done, that all processes can do the same `run`, each on its own device.
-
-        `batch_windows` is a training's. Raises UserError where so many processes make no sense, RunError
-        where they are not about to do the same.
-        """
+        """Check before anything is done that all processes do the same `run`, each on its own device."""
         if self.size == 1:
             return
         if batch_windows is not None and self.size > batch_windows:
@@ -81,7 +75,13 @@ class ProcessGroup:
             hint = "fewer processes, or a larger train.batch_tokens"
             raise UserError("train.batch_tokens", None, problem, hint=hint)
         if device.type != "cpu":
-            _take_own_device(device)
+            if device.type != "cuda" or device.index is not None:
+                hint = "each process takes the device of its number"
+                raise UserError("device", device, "is one device", allowed=("auto", "cpu", "cuda"), hint=hint)
+            processes, devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+            if processes > devices:
+                raise UserError("device", device, f"{processes} processes for {devices} devices of this node")
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         if (firsts := self.first(lambda: run)) != run:
             hint = "the same versions, settings, texts and train.precision are needed on every node"
             raise RunError(f"this process would do {run}, the first one {firsts}", hint=hint)
@@ -132,8 +132,7 @@ class ProcessGroup:
         """Return the sum of a small matrix over all processes."""
         if self.size > 1:
             dist.all_reduce(parts)
-        found: list[list[float]] = parts.tolist()
-        return found
+        return cast("list[list[float]]", parts.tolist())
 
     def first(self, do: Callable[[], T]) -> T:
         """Do something in the first process and return its result in all. If it fails, all fail."""
@@ -148,8 +147,7 @@ class ProcessGroup:
                 dist.broadcast_object_list(result, 0, device=torch.device("cpu"))
         if result[1]:
             raise _another_failed()
-        value: T = result[0]
-        return value
+        return cast("T", result[0])
 
     def in_turn(self, do: Callable[[], T]) -> T:
         """Do something in the first process, then in the others, which find what it left in the caches."""
@@ -181,17 +179,6 @@ class ProcessGroup:
         dist.destroy_process_group()
 
 
-def _take_own_device(device: torch.device) -> None:
-    """Choose this process's GPU of the node. Raises UserError."""
-    if device.type != "cuda" or device.index is not None:
-        hint = "each process takes the device of its number"
-        raise UserError("device", device, "is one device", allowed=("auto", "cpu", "cuda"), hint=hint)
-    processes, devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
-    if processes > devices:
-        raise UserError("device", device, f"{processes} processes for {devices} devices of this node")
-    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-
-
 _current = ProcessGroup()
 
 
@@ -201,10 +188,7 @@ def current() -> ProcessGroup:
 
 
 def run_distributed(run: Callable[[], int]) -> int:
-    """Return the exit code of `run`, in this process alone or as one of those that torchrun started.
-
-    The first one's output is shown; another one's where it fails, with its rank before each line.
-    """
+    """Return the exit code of `run`, here or as one of torchrun's; others' output is shown if they fail."""
     global _current
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:

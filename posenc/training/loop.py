@@ -32,10 +32,7 @@ T = TypeVar("T")
 
 
 class NextTokenLoss(nn.Module):
-    """The mean loss in nats per token of inputs and targets (B, T), times `weight`: what DDP wraps.
-
-    With `weights` (B, T) of the targets, `losses` (B * T,) has those of the last batch, without them.
-    """
+    """The mean loss in nats per token, times `weight`: what DDP wraps. `losses`: of each weighted target."""
 
     losses: Tensor
 
@@ -69,28 +66,11 @@ class Batch:
 
     def gradients(self) -> tuple[Tensor, Tensor]:
         """Return the loss and the norm of its gradient, both scalar; the parameters get it clipped."""
-        given = self.loss_of, self.inputs, self.targets, self.pos, self.weights
-        return gradients(*given, precision=self.precision, grad_clip=self.grad_clip)
-
-
-def gradients(
-    loss_of: nn.Module,
-    inputs: Tensor,
-    targets: Tensor,
-    pos: Tensor,
-    weights: Tensor | None = None,
-    *,
-    precision: str,
-    grad_clip: float,
-) -> tuple[Tensor, Tensor]:
-    """Return a batch's loss and the norm of its gradient, both scalar; the parameters get it clipped.
-
-    `loss_of` is a NextTokenLoss, or a wrapper of one.
-    """
-    with autocast(precision, inputs.device):
-        loss: Tensor = loss_of(inputs, targets, pos, *([] if weights is None else [weights]))
-    loss.backward()
-    return loss.detach(), torch.nn.utils.clip_grad_norm_(loss_of.parameters(), grad_clip)
+        planted = [] if self.weights is None else [self.weights]
+        with autocast(self.precision, self.inputs.device):
+            loss: Tensor = self.loss_of(self.inputs, self.targets, self.pos, *planted)
+        loss.backward()
+        return loss.detach(), torch.nn.utils.clip_grad_norm_(self.loss_of.parameters(), self.grad_clip)
 
 
 def update(optimizer: AdamW, lr: float) -> None:
@@ -158,12 +138,10 @@ def training(
 ) -> Training:
     """Train up to update `steps`, from the newest intact checkpoint if there is one.
 
-    A generator: it yields each step's Batch and is sent the loss and norm of its gradients, so that several
-    runs can share a pass (`stacked`); `alone` runs one to its end.
-    Every update sees `batch_windows` windows of `context_length` tokens. A checkpoint is written every
-    `checkpoint_seconds`, when stopped and at the end; its state has `provenance` (plain JSON: text,
-    tokenizer, run), its folder `files`, texts by name. `on_resume(step)` is called once with the first step.
-    Of several processes each computes a part of every batch; the first alone reads and writes checkpoints.
+    Yields each step's Batch and is sent the loss and norm of its gradients, so that several runs can share a
+    pass (`stacked`); `alone` runs one to its end. A checkpoint is written every `checkpoint_seconds`, when
+    stopped and at the end: its state has `provenance` (plain JSON: text, tokenizer, run), its folder `files`,
+    texts by name. Of several processes each computes a part of every batch; the first writes.
     """
     group = current()
     keep_freed_memory()
@@ -177,27 +155,22 @@ def training(
     on_resume(step)
     first_step, seconds_before = step, float(state["seconds"])
     batch_tokens = batch_windows * context_length
-    started = saved = logged_at = time.monotonic()
-    logged_step = step
+    started, logged_step = time.monotonic(), step
+    saved = logged_at = started
     recent: list[float] = []
     apart = torch.zeros(2, 2, device=device)  # of text and of known values since the last log: loss, targets
 
     def result(status: str, reason: str | None = None) -> Trained:
-        here = step > first_step
-        return Trained(status, step, step * batch_tokens, final_loss(), seconds_so_far(), reason, here)
-
-    def final_loss() -> float | None:
-        tail = recent[-max(1, steps // 10) :]
-        return sum(tail) / len(tail) if tail else state["final_loss"]
-
-    def seconds_so_far() -> float:
-        return seconds_before + (time.monotonic() - started if step > first_step else 0.0)
+        here, tail = step > first_step, recent[-max(1, steps // 10) :]
+        final = sum(tail) / len(tail) if tail else state["final_loss"]
+        seconds = seconds_before + (time.monotonic() - started if here else 0.0)
+        return Trained(status, step, step * batch_tokens, final, seconds, reason, here)
 
     def save() -> None:
-        if not group.is_first:
-            return
-        facts = {"tokens": step * batch_tokens, "seconds": seconds_so_far(), "final_loss": final_loss()}
-        save_checkpoint(checkpoints, step, model, optimizer, {**facts, **provenance}, files)
+        if group.is_first:
+            now = result("running")
+            facts = {"tokens": now.tokens, "seconds": now.seconds, "final_loss": now.final_loss}
+            save_checkpoint(checkpoints, step, model, optimizer, {**facts, **provenance}, files)
 
     try:
         while step < steps:
@@ -245,8 +218,8 @@ def training(
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        hint = "a smaller train.batch_tokens or model; posenc train --dry-run says what a run takes"
         problem = f"out of memory in step {step + 1} of the training ({first_line(error)})"
+        hint = "a smaller train.batch_tokens or model; posenc train --dry-run says what a run takes"
         raise RunError(problem, hint=hint) from error
 
 

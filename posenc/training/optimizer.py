@@ -31,10 +31,7 @@ class Optimization:
 
 
 def learning_rate(step: int, steps: int, optimization: Optimization) -> float:
-    """Return the learning rate of update `step` (from 0) of `steps`: linear warm-up, then linear decay.
-
-    It would reach `final_lr_fraction` of the peak one update after the last, so that none is wasted at zero.
-    """
+    """Return the rate of update `step` (from 0): linear warm-up, then decay that ends one past the last."""
     warmup = max(1, round(optimization.warmup_fraction * steps))
     if step < warmup:
         return optimization.lr * (step + 1) / warmup
@@ -43,28 +40,22 @@ def learning_rate(step: int, steps: int, optimization: Optimization) -> float:
 
 
 def build_optimizer(model: Decoder, optimization: Optimization) -> AdamW:
-    """Build the optimizer, which decays the shared matrices, and an encoding's own parameters if it says so.
-
-    Norms are not decayed, and neither are an encoding's slopes and tables by default: decay would pull them
-    towards another encoding.
+    """Build the optimizer. It decays the shared matrices, and an encoding's own parameters if that says so:
+    decay would pull slopes and tables towards another encoding.
     """
     own: dict[torch.nn.Parameter, bool] = {}
     for module in model.modules():  # outer ones first: a part of a sum has the last word on its own
         if isinstance(module, Encoding):
             own.update(dict.fromkeys(module.parameters(), module.decayed))
-    decayed: list[torch.nn.Parameter] = []
-    kept: list[torch.nn.Parameter] = []
-    for parameter in model.parameters():
-        (decayed if own.get(parameter, parameter.ndim > 1) else kept).append(parameter)
-    groups: list[dict[str, Any]] = [
-        {"params": decayed, "weight_decay": optimization.weight_decay},
-        {"params": kept, "weight_decay": 0.0},
+    muon = optimization.name == "muon"
+    hidden = {p for p in model.blocks.parameters() if muon and p.ndim == 2 and p not in own}
+    rest = [p for p in model.parameters() if p not in hidden]
+    groups = [
+        {"params": [p for p in rest if own.get(p, p.ndim > 1) == is_decayed], "weight_decay": decay}
+        for is_decayed, decay in ((True, optimization.weight_decay), (False, 0.0))
     ]
-    if optimization.name == "adamw":
+    if not muon:
         return AdamW(groups, optimization)
-    hidden = {p for p in model.blocks.parameters() if p.ndim == 2 and p not in own}
-    for group in groups:
-        group["params"] = [parameter for parameter in group["params"] if parameter not in hidden]
     return MuonAdamW([p for p in model.parameters() if p in hidden], groups, optimization)
 
 
@@ -94,8 +85,7 @@ class AdamW:
         for parameter, state in zip(moved, states, strict=True):
             if not state:
                 state["step"] = torch.zeros((), device=parameter.device)
-                state["exp_avg"] = torch.zeros_like(parameter)
-                state["exp_avg_sq"] = torch.zeros_like(parameter)
+                state |= {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
         adam(
             moved,
             [parameter.grad for parameter in moved],
@@ -116,10 +106,9 @@ class AdamW:
 
 
 class MuonAdamW(AdamW):
-    """torch's Muon on hidden matrices, AdamW on embeddings, norms and encodings, with one state.
+    """torch's Muon (Jordan et al. 2024) on hidden matrices, AdamW on the rest, with one state.
 
-    Muon (Jordan et al. 2024) makes the update of a matrix orthogonal; its size is matched to AdamW's (Liu et
-    al., arXiv 2502.16982), so that both take the same learning rate and weight decay.
+    Updates are matched in size (Liu et al., arXiv 2502.16982): one learning rate and weight decay for both.
     """
 
     def __init__(

@@ -23,18 +23,12 @@ Training = Generator[Batch, tuple[Tensor, Tensor], T]
 
 
 def stacked_gradients(batches: Sequence[Batch]) -> list[tuple[Tensor, Tensor]]:
-    """Return each batch's loss and gradient norm; the parameters of each model get their clipped gradient.
-
-    The models differ by values alone. Raises RuntimeError where a model has an operation that cannot be
-    batched, ValueError where positions differ (they are drawn by seed).
-    """
+    """Return each batch's loss and gradient norm. Raises where the runs cannot share a pass."""
     first = batches[0]
     if any(not torch.equal(one.pos, first.pos) for one in batches):
         raise ValueError("drawn positions differ between the runs")
-    owned = [dict(one.loss_of.named_parameters()) for one in batches]
-    fixed = [dict(one.loss_of.named_buffers()) for one in batches]
-    weights = {name: torch.stack([one[name] for one in owned]) for name in owned[0]}  # (N, ...)
-    buffers = {name: torch.stack([one[name] for one in fixed]) for name in fixed[0]}  # (N, ...)
+    owned = [dict([*one.loss_of.named_parameters(), *one.loss_of.named_buffers()]) for one in batches]
+    values = {name: torch.stack([one[name] for one in owned]) for name in owned[0]}  # (N, ...)
 
     def loss_of(values: dict[str, Tensor], inputs: Tensor, targets: Tensor, *planted: Tensor) -> Any:
         loss = functional_call(first.loss_of, values, (inputs, targets, first.pos, *planted))
@@ -46,7 +40,7 @@ def stacked_gradients(batches: Sequence[Batch]) -> list[tuple[Tensor, Tensor]]:
     every = inputs, targets, *([torch.stack(planted)] if planted else [])
     with plain_formulas():
         with autocast(first.precision, inputs.device):
-            losses, *of_each = vmap(loss_of)({**weights, **buffers}, *every)  # (N,), (N, B * T)
+            losses, *of_each = vmap(loss_of)(values, *every)  # (N,), (N, B * T)
         losses.sum().backward()
     for one, own in zip(batches, of_each[0] if of_each else (), strict=False):
         one.loss_of.losses = own
@@ -59,8 +53,7 @@ def train_stacked(
 ) -> list[T | Exception]:
     """Run trainings to their ends side by side; return what each returned, or the error that ended it.
 
-    Where a pass cannot be shared (an operation without a batching rule, too little memory) `on_alone(error)`
-    is called, and from then on each run makes its own.
+    Where a pass cannot be shared `on_alone(error)` is called, and from then on each run makes its own.
     """
     ends: dict[int, T | Exception] = {}
     waiting: dict[int, Batch] = {}

@@ -24,24 +24,6 @@ Posenc = Callable[..., tiny.Result]
 TEXT = "the tale of the sea and the stone is that of the tide " * 2
 
 
-def settings(corpus: Path) -> dict[str, Any]:
-    """`tiny.TINY` as keyword arguments: mappings, dotted keys, numbers, lists."""
-    return {
-        "model": {"d_model": 32, "n_layers": 2, "n_heads": 2},
-        "data": "files",
-        "data.paths": corpus,
-        "context_length": 16,
-        "train": {
-            "tokens": tiny.STEPS * 128,
-            "batch_tokens": 128,
-            "precision": "fp32",
-            "log_every": 10,
-        },
-        "device": "cpu",
-        "eval": {"lengths": ["1x", "2x", "4x"], "max_targets": 400},
-    }
-
-
 @pytest.fixture
 def run(run_copy: Path) -> Any:
     return px.load(run_copy)
@@ -127,10 +109,10 @@ def test_a_continuation(run: Any) -> None:
 def test_train_is_the_command(run_copy: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The same settings are the same run, found finished; other ones are trained."""
     before = (run_copy / "results.json").stat().st_mtime_ns
-    assert px.train(encoding="rope", **settings(corpus)).path.resolve() == run_copy.resolve()
+    assert px.train(encoding="rope", **tiny.keywords(corpus)).path.resolve() == run_copy.resolve()
     assert "already finished" in capsys.readouterr().err
     assert (run_copy / "results.json").stat().st_mtime_ns == before
-    other = px.train(encoding="alibi", **settings(corpus))
+    other = px.train(encoding="alibi", **tiny.keywords(corpus))
     assert other.state == "finished" and other.name.startswith("alibi-")
     assert len(px.load_runs()) == 2 and len(px.load_runs(where=["encoding=alibi"])) == 1
 
@@ -202,7 +184,7 @@ def test_wrong_input_raises(run: Any, call: Callable[[Any], object], words: str)
 def test_an_encoding_that_ends(place: Path, corpus: Path) -> None:
     """beyond=truncate sees its T tokens, beyond=refuse none more."""
     for beyond in ("truncate", "refuse"):
-        run = px.train(encoding="learned", **{"encoding.beyond": beyond}, **settings(corpus))
+        run = px.train(encoding="learned", **{"encoding.beyond": beyond}, **tiny.keywords(corpus))
         if beyond == "truncate":
             assert np.array_equal(run.nll(TEXT), run.nll(TEXT, context=16))
         else:

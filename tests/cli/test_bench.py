@@ -1,50 +1,46 @@
 """`posenc bench`: cases, counts of operations, and a document that is measured; no times are judged."""
 
-from __future__ import annotations
-
 import json
 import statistics
-from typing import Any
 
 import pytest
 import tiny
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from posenc.cli.bench import Case, cases, render
+from posenc.cli.bench import cases, render
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine
 from posenc.core.seeds import generator_for
 from posenc.model.decoder import (
-    Decoder,
     ModelShape,
     forward_flops,
     training_flops,
 )
 from posenc.running.build import build_model
-from posenc.training.loop import NextTokenLoss, gradients
+from posenc.training.loop import Batch, NextTokenLoss
 
 LENGTH, WINDOWS, VOCABULARY = 16, 3, 97
 SHAPE = ModelShape("small", d_model=32, n_layers=2, n_heads=2, mlp_ratio=3)
 
 
-def chosen(*overrides: str, lengths: str = "8x") -> list[Case]:
+def chosen(*overrides, lengths="8x"):
     jobs = compose_jobs("train", CommandLine([*overrides, "device=cpu"], multirun=True)).jobs
     return cases(jobs, lengths)
 
 
-def model(*overrides: str) -> Decoder:
+def model(*overrides):
     (one,) = chosen(*overrides, f"context_length={LENGTH}")
     return build_model(one.step.parts, SHAPE, VOCABULARY)
 
 
-def counted(subject: Decoder, *, training: bool) -> float:
+def counted(subject, *, training):
     """Operations a token by torch's own count of what ran."""
     tokens = torch.randint(VOCABULARY, (WINDOWS, LENGTH), generator=torch.Generator().manual_seed(0))
     pos = subject.positions(LENGTH, generator_for(0, "test"))
     with FlopCounterMode(display=False) as counter:
         if training:
-            gradients(NextTokenLoss(subject), tokens, tokens, pos, precision="fp32", grad_clip=1.0)
+            Batch(NextTokenLoss(subject), tokens, tokens, pos, "fp32", 1.0).gradients()
         else:
             with torch.no_grad():
                 subject(tokens, pos)
@@ -54,7 +50,7 @@ def counted(subject: Decoder, *, training: bool) -> float:
 @pytest.mark.parametrize(
     "overrides", [["encoding=nope"], ["encoding=rope"], ["encoding=alibi"], ["attention=mla"]]
 )
-def test_operations_are_those_that_run(overrides: list[str]) -> None:
+def test_operations_are_those_that_run(overrides):
     """Exactly in a forward pass; a step also makes the norms' gradients by products, under a hundredth."""
     subject = model(*overrides)
     assert counted(subject, training=False) == forward_flops(subject, LENGTH)
@@ -62,7 +58,7 @@ def test_operations_are_those_that_run(overrides: list[str]) -> None:
     assert training_flops(subject, LENGTH) <= in_training <= 1.01 * training_flops(subject, LENGTH)
 
 
-def test_commas_make_cases_once_each_and_labels_say_what_differs() -> None:
+def test_commas_make_cases_once_each_and_labels_say_what_differs():
     found = chosen("encoding=rope,alibi,rope", "context_length=32,64", "seed=0,1")
     told = [(one.label, *one.windows) for one in found]
     assert told == [("rope", 256), ("rope", 512), ("alibi", 256), ("alibi", 512)]
@@ -76,7 +72,7 @@ def test_commas_make_cases_once_each_and_labels_say_what_differs() -> None:
 
 
 @pytest.fixture(scope="module")
-def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def document(tmp_path_factory):
     """What one call measured: two rows, the second of which refuses 4 T."""
     small = (*tiny.MODEL, "context_length=16", "train.batch_tokens=128", "train.precision=fp32", "device=cpu")
     rows = ("encoding=learned", "encoding.beyond=clamp,refuse")
@@ -86,11 +82,10 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     )
     result = tiny.finished(process, seconds=600)
     assert result.code == 0, result
-    found: dict[str, Any] = json.loads(result.out)
-    return found
+    return json.loads(result.out)
 
 
-def test_what_is_measured_is_named_and_ratios_are_of_the_pairs(document: dict[str, Any]) -> None:
+def test_what_is_measured_is_named_and_ratios_are_of_the_pairs(document):
     (base, cell), machine = document["cells"], document["machine"]
     assert base["label"] == base["base"] == cell["base"] == "learned encoding.beyond=clamp"
     assert machine["cpu"] and machine["threads"] == 1 and machine["device"] == "cpu"
@@ -108,7 +103,7 @@ def test_what_is_measured_is_named_and_ratios_are_of_the_pairs(document: dict[st
     assert cell["training"]["tensor_ratio"] == held / base["training"]["tensor_bytes"]
 
 
-def test_every_format_says_the_same_and_names_of_others_cannot_break_it(document: dict[str, Any]) -> None:
+def test_every_format_says_the_same_and_names_of_others_cannot_break_it(document):
     ratio = document["cells"][1]["training"]["ratio"]
     text = render(document, "table", 80)
     assert all(len(line) <= 80 for line in text.splitlines()) and f" {ratio:.2f}x " in text

@@ -1,35 +1,24 @@
 """`posenc check` as people call it: tables, a matrix, JSON, exit codes."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 import tiny
 from test_show import own_encoding
 
 from posenc.laws import LAWS, statement
 
-Posenc = Callable[..., tiny.Result]
 
-
-@pytest.fixture
-def mine(place: Path) -> list[str]:
-    return own_encoding(place)
-
-
-def only(monkeypatch: pytest.MonkeyPatch, *laws: str) -> None:
+def only(monkeypatch, *laws):
 
     monkeypatch.setattr("posenc.cli.check.LAWS", {law: LAWS[law] for law in laws})
 
 
-def fits(text: str) -> bool:
+def fits(text):
     return all(len(line.rstrip()) <= 80 for line in text.splitlines())
 
 
-def test_a_good_one(place: Path) -> None:
+def test_a_good_one(place):
     result = tiny.spawn("check", "encoding=rope", "encoding.base=500.0", cwd=place, COLUMNS="80")
     assert result.code == 0, result
     lines = result.out.splitlines()
@@ -39,12 +28,9 @@ def test_a_good_one(place: Path) -> None:
     assert fits(result.out) and "…" not in result.out and not list(place.iterdir())
 
 
-def test_a_broken_plug_in_is_named_with_its_law(
-    posenc: Posenc,
-    mine: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_broken_plug_in_is_named_with_its_law(posenc, place, monkeypatch):
     only(monkeypatch, "shift", "penalty")
+    mine = own_encoding(place)
     broken = posenc("check", *mine, "encoding.strength=-1.0", "--json")
     assert broken.code == 1, broken
     document = json.loads(broken.out)
@@ -60,7 +46,7 @@ def test_a_broken_plug_in_is_named_with_its_law(
     assert "mine encoding.strength=-2.5 fails penalty" in result.out
 
 
-def test_all_of_them_but_those_that_refuse(posenc: Posenc, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_of_them_but_those_that_refuse(posenc, monkeypatch):
     """One that has no use for a setting is named; the others are checked."""
     only(monkeypatch, "count")
     few = {"nope": Path(), "rope": Path(), "alibi": Path(), "t5": Path()}

@@ -1,17 +1,12 @@
 """`posenc doctor`: what is there, what is broken, what to do about it; also where very much is broken."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -23,7 +18,7 @@ KEY = "0123456789abcdef0123456789abcdef01234567"
 NOWHERE = {"HF_ENDPOINT": "http://127.0.0.1:9", "WANDB_BASE_URL": "http://127.0.0.1:9"}
 
 
-def findings(place: Path, code: int = 0, **env: str) -> dict[str, dict[str, Any]]:
+def findings(place, code=0, **env):
     result = tiny.spawn("doctor", "--json", cwd=place, **{**NOWHERE, "HOME": str(place), **env})
     assert result.code == code and result.err == "" and "Traceback" not in result.out, result
     document = json.loads(result.out)
@@ -32,7 +27,7 @@ def findings(place: Path, code: int = 0, **env: str) -> dict[str, dict[str, Any]
 
 
 @pytest.fixture
-def broken(tmp_path: Path) -> Path:
+def broken(tmp_path):
     """A folder for PYTHONPATH, with an installed package whose encoding is broken."""
     info = tmp_path / "broken" / "odd_package-1.0.dist-info"
     info.mkdir(parents=True)
@@ -42,11 +37,11 @@ def broken(tmp_path: Path) -> Path:
     return info.parent
 
 
-def path_with(folder: Path) -> dict[str, str]:
+def path_with(folder):
     return {"PYTHONPATH": os.pathsep.join([str(folder), str(tiny.ROOT), os.environ.get("PYTHONPATH", "")])}
 
 
-def test_everything_is_told_offline(place: Path, shared_cache: Path, broken: Path) -> None:
+def test_everything_is_told_offline(place, shared_cache, broken):
     found = findings(place, WANDB_API_KEY=KEY, **path_with(broken))
     for name in ("Python", "torch", "device=auto", "threads", "data=sympy", "cache", "disk"):
         assert found[name]["level"] in ("ok", "note"), found[name]
@@ -60,7 +55,7 @@ def test_everything_is_told_offline(place: Path, shared_cache: Path, broken: Pat
     assert {path.name for path in place.iterdir()} <= {".cache", ".config", ".triton"}
 
 
-def test_a_torch_that_cannot_be_imported_is_a_line(place: Path, broken: Path) -> None:
+def test_a_torch_that_cannot_be_imported_is_a_line(place, broken):
     (broken / "torch.py").write_text("raise OSError('libtorch_cpu.so: [red]cannot open\\nmore')")
     shutil.rmtree(broken / "odd_package-1.0.dist-info")
     found = findings(place, 1, **path_with(broken))
@@ -70,7 +65,7 @@ def test_a_torch_that_cannot_be_imported_is_a_line(place: Path, broken: Path) ->
     assert found["disk"]["level"] == "ok"  # the rest is told all the same
 
 
-def test_what_other_processes_take_is_said_if_it_is_a_cores_worth() -> None:
+def test_what_other_processes_take_is_said_if_it_is_a_cores_worth():
     assert Load(2, 0.1).note(2) is None and Load(2, 1.0).note(1) is None  # a core is left
     assert Load(64, 30.0).note(2) is None
     said = "other processes keep 1.3 of 2 cores busy: expect about 50% of the usual speed"
@@ -82,7 +77,7 @@ def test_what_other_processes_take_is_said_if_it_is_a_cores_worth() -> None:
 
 
 @pytest.fixture
-def busy() -> Iterator[list[psutil.Process]]:
+def busy():
     """Twice as many busy processes as cores."""
     begun = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))
@@ -93,8 +88,8 @@ def busy() -> Iterator[list[psutil.Process]]:
         one.wait()
 
 
-def test_the_meter_counts_others_and_not_this_process(busy: list[psutil.Process]) -> None:
-    def used(some: list[psutil.Process]) -> float:
+def test_the_meter_counts_others_and_not_this_process(busy):
+    def used(some):
         return sum(sum(one.cpu_times()[:2]) for one in some)
 
     meter, own, theirs, began = LoadMeter(), time.process_time(), used(busy), time.monotonic()
@@ -108,7 +103,7 @@ def test_the_meter_counts_others_and_not_this_process(busy: list[psutil.Process]
 
 
 @pytest.mark.slow
-def test_a_run_beside_others_says_so_in_one_line(busy: object, place: Path, corpus: Path) -> None:
+def test_a_run_beside_others_says_so_in_one_line(busy, place, corpus):
     result = tiny.spawn("train", *tiny.TINY, f"data.paths={corpus}", cwd=place)
     lines = [line for line in result.err.splitlines() if "other processes keep" in line]
     assert result.code == 0 and len(lines) == 1 and "of the usual speed" in lines[0], result.err

@@ -13,7 +13,7 @@ import pytest
 import tiny
 import torch
 
-from posenc.cli.dry_run import Rates, estimate, lengths_alone
+from posenc.cli.dry_run import Rates, estimate, lengths_alone, rates_of
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine
 from posenc.core.seeds import generator_for
@@ -22,7 +22,7 @@ from posenc.encodings.registry import encoding_class
 from posenc.results.load import load_run
 from posenc.running.build import build_model
 from posenc.running.jobs import validated
-from posenc.training.loop import NextTokenLoss, gradients, update
+from posenc.training.loop import Batch, NextTokenLoss, update
 from posenc.training.optimizer import build_optimizer
 
 Posenc = Callable[..., tiny.Result]
@@ -99,7 +99,7 @@ def test_an_estimate_is_right_within_a_factor(place: Path, corpus: Path) -> None
     words = [*tiny.MODEL, "model.d_model=64", "data=files", f"data.paths={corpus}", "context_length=64"]
     job = validated("train", compose_jobs("train", CommandLine(words)).jobs[0].settings)
     store = lengths_alone(job.facts, job.settings["tokenizer"])
-    said = estimate(job, Rates.measure(job)).training_seconds / job.steps
+    said = estimate(job, rates_of(job)).training_seconds / job.steps
     model = build_model(job.settings, job.shape, store.vocab_size)
     optimizer, loss_of = build_optimizer(model, job.optimization), NextTokenLoss(model)
     times = []
@@ -108,7 +108,7 @@ def test_an_estimate_is_right_within_a_factor(place: Path, corpus: Path) -> None
         batch = WindowSampler(store, 64, 0).batch(step, job.batch_windows)
         inputs, targets = (torch.from_numpy(part) for part in batch)
         pos = model.positions(64, generator_for(0, "positions", step))
-        gradients(loss_of, inputs, targets, pos, precision=job.precision, grad_clip=1.0)
+        Batch(loss_of, inputs, targets, pos, job.precision, 1.0).gradients()
         update(optimizer, 1e-3)
         times.append(time.thread_time() - began)
     assert said / 2 < statistics.median(times[2:]) < 2 * said

@@ -1,49 +1,40 @@
 """Paths are taken as they are written: `~`, spaces, umlauts, brackets; no quotes inside quotes."""
 
-from __future__ import annotations
-
 import shutil
-import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-import tiny
 import yaml
 
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
+from posenc.core.errors import UserError
 
-Posenc = Callable[..., tiny.Result]
 
-
-def settings_of(*words: str, command: str = "train") -> list[dict[str, object]]:
+def settings_of(*words, command="train"):
     return [job.settings for job in compose_jobs(command, parse(list(words))).jobs]
 
 
 @pytest.mark.parametrize(
     "path", ["my runs", "läufe/ö", "~/x", "a (1)", "it's", "a=b", "1e3", "null/x", "[1] {2}", "ends in \\"]
 )
-def test_a_path_is_what_was_written(place: Path, path: str) -> None:
+def test_a_path_is_what_was_written(place, path):
     assert settings_of(f"runs_dir={path}")[0]["runs_dir"] == path
     assert settings_of(f"run={path}", command="eval")[0]["run"] == path
     both = settings_of("data=files", f"data.paths=[{path},b ü.txt]")[0]["data"]
-    assert both["paths"] == [path, "b ü.txt"]  # type: ignore[index]
-    assert settings_of("data=files", f"data.paths={path}")[0]["data"]["paths"] == path  # type: ignore[index]
+    assert both["paths"] == [path, "b ü.txt"]
+    assert settings_of("data=files", f"data.paths={path}")[0]["data"]["paths"] == path
     quoted = path.replace("\\", "\\\\").replace("'", "\\'")
     assert settings_of(f"runs_dir='{quoted}'")[0]["runs_dir"] == path  # as before
 
 
-def test_commas_separate_the_values_of_a_sweep_unless_there_is_such_a_file(place: Path) -> None:
+def test_commas_separate_the_values_of_a_sweep_unless_there_is_such_a_file(place):
     assert [one["runs_dir"] for one in settings_of("-m", "runs_dir=a b,~/ö")] == ["a b", "~/ö"]
     (place / "a b,~").mkdir()
     assert [one["runs_dir"] for one in settings_of("-m", "runs_dir=a b,~")] == ["a b,~"]
     assert settings_of("runs_dir=${experiment_name}/x")[0]["runs_dir"] == "default/x"
 
 
-def test_runs_lie_where_the_path_says(
-    train: Posenc, posenc: Posenc, place: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_lie_where_the_path_says(train, posenc, place, corpus, monkeypatch):
     monkeypatch.setenv("HOME", str(place))
     shutil.copytree(corpus, place / "ein Text (ü)")
     result = train("data.paths=~/ein Text (ü)", "runs_dir=~/mehrere Läufe", "eval.lengths=[1x]")
@@ -55,9 +46,47 @@ def test_runs_lie_where_the_path_says(
     assert posenc("train", "--config-dir=~/mein conf", "--cfg", "job").code == 0
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="file systems elsewhere have one encoding")
-def test_a_path_in_utf8_is_read_where_the_locale_is_c(place: Path, corpus: Path) -> None:
-    shutil.copytree(corpus, place / "läufe")
-    env = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    told = tiny.spawn("data", "info", "data=files", "data.paths=läufe", "--json", cwd=place, **env)
-    assert told.code == 0 and "fingerprint" in told.out, told
+# --- `posenc eval -m run=...`: folders and globs stand for the runs below them.
+
+
+NAMES = ("a+rope-s0", "b [odd], it's", "c=d e")
+
+
+@pytest.fixture
+def runs(run_copy, place):
+    """A folder with three copies of a run under unusual names, one of them deeper."""
+    folder = place / "several"
+    for name, where in zip(NAMES, (folder, folder / "deeper", folder), strict=True):
+        shutil.copytree(run_copy, where / name)
+    return folder
+
+
+def runs_of(*words):
+    composed = compose_jobs("eval", parse(["-m", *words]))
+    return [job.settings["run"] for job in composed.jobs]
+
+
+def test_a_folder_stands_for_every_run_below_it(runs):
+    every = [str(runs / NAMES[0]), str(runs / NAMES[2]), str(runs / "deeper" / NAMES[1])]
+    assert runs_of(f"run={runs}") == every
+    assert runs_of(f"run={runs}/deeper,{runs / NAMES[0]},{runs}") == [every[2], every[0], every[1]]
+    assert len(runs_of(f"run={runs}", "extend=pi,ntk")) == 6
+
+
+def test_a_glob_stands_for_what_it_matches(runs, monkeypatch):
+    monkeypatch.chdir(runs)
+    assert runs_of("run=a*") == [NAMES[0]]
+    assert runs_of("run='[abc][+=]*'") == [NAMES[0], NAMES[2]]
+
+
+def test_what_has_nothing_to_measure_is_named(runs, capsys):
+    shutil.rmtree(runs / NAMES[0] / "checkpoints")
+    (runs / NAMES[2] / "status.json").write_text('{"status": "interrupted"}')
+    assert runs_of(f"run={runs}") == [str(runs / "deeper" / NAMES[1])]
+    told = capsys.readouterr().err
+    assert f"{runs / NAMES[2]}: left out: interrupted" in told
+    assert f"{runs / NAMES[0]}: left out: no checkpoint" in told
+    with pytest.raises(UserError, match="no trained run below it"):
+        runs_of(f"run={runs / NAMES[0]}/records,{runs}")
+    with pytest.raises(UserError, match="nothing is there"):
+        runs_of(f"run={runs}/z*")

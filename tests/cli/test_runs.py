@@ -1,40 +1,32 @@
 """`posenc runs` and `posenc export`: what is on disk, why it stopped, what continues it."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny
-from fake_runs import write_run
 
-from posenc.report import runs_table
 from posenc.results.load import load_run
 from posenc.results.schema import HEADLINE
 
-Posenc = Callable[..., tiny.Result]
 
-
-def status(run: Path, **changes: Any) -> None:
+def status(run, **changes):
     path = run / "status.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-def rows(posenc: Posenc, *arguments: str) -> dict[str, dict[str, Any]]:
+def rows(posenc, *arguments):
     result = posenc("runs", *arguments, "--format", "json")
     assert (result.code, result.err) == (0, "")
     return {Path(row["path"]).name: row for row in json.loads(result.out)["runs"]}
 
 
 @pytest.fixture
-def several(run_copy: Path) -> Path:
+def several(run_copy):
     """A finished run, and copies that failed, run elsewhere, were killed, are damaged, were interrupted."""
     folder = run_copy.parent
     for name in ("failed", "elsewhere", "killed", "damaged", "interrupted"):
@@ -51,7 +43,7 @@ def several(run_copy: Path) -> Path:
     return folder
 
 
-def test_every_run_with_status_progress_and_losses(posenc: Posenc, several: Path, run_copy: Path) -> None:
+def test_every_run_with_status_progress_and_losses(posenc, several, run_copy):
     found = rows(posenc)
     states = {"failed": "failed", "elsewhere": "running", "killed": "dead", "interrupted": "interrupted"}
     states |= {"damaged": "damaged", run_copy.name: "finished"}
@@ -69,9 +61,7 @@ def test_every_run_with_status_progress_and_losses(posenc: Posenc, several: Path
     assert stopped["nats_at_train_length"] is None and stopped["tokens_per_second"] > 0
 
 
-def test_the_table_says_why_and_escapes_what_others_wrote(
-    posenc: Posenc, several: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_table_says_why_and_escapes_what_others_wrote(posenc, several, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     result = posenc("runs")
     assert (result.code, result.err) == (0, "")
@@ -85,23 +75,7 @@ def test_the_table_says_why_and_escapes_what_others_wrote(
     assert sorted(commands) == sorted(listed) and len(listed) == 3  # on one line: half a command is another
 
 
-def test_no_width_cuts_a_number_or_hides_a_run(tmp_path: Path) -> None:
-    for seed, state in enumerate(("finished", "interrupted", "failed", "finished")):
-        done = {1: 1.2345 + seed, 8: 11.4567 + seed}
-        stopped: dict[str, Any] = {"status": state, "results": False} if 0 < seed < 3 else {"losses": done}
-        write_run(tmp_path / "mine", ("rope", "nope")[seed == 3], seed=seed, name=f"r-{seed:08}", **stopped)
-    runs = [runs_table.run_summary(load_run(path)) for path in sorted((tmp_path / "mine").iterdir())]
-    for width in range(40, 161, 10):
-        text = "\n".join(line.plain for line in runs_table.table(runs, width, 1e9))
-        assert width < 70 or all(len(line) <= width for line in text.splitlines()), text
-        words = text.split()
-        assert all(words.count(nats) == 1 for nats in ("1.234", "4.234", "11.457", "14.457")), text
-        assert words.count("8x") == 2 and {"interrupted", "failed", "T", "64"} <= {*words}, text
-        assert all(sum(word.endswith(f"{run:08}") for word in words) == 1 for run in range(4)), text
-    assert {"experiment", "mine", "model", "nano"} <= {*words}, text
-
-
-def test_filters_orders_and_empty_folders(posenc: Posenc, several: Path, run_copy: Path) -> None:
+def test_filters_orders_and_empty_folders(posenc, several, run_copy):
     config = several / "killed" / "config.yaml"
     config.write_text(config.read_text().replace("seed: 0", "seed: 7"))
     assert set(rows(posenc, "--where", "seed=7")) == {"killed"}
@@ -109,15 +83,11 @@ def test_filters_orders_and_empty_folders(posenc: Posenc, several: Path, run_cop
     assert next(iter(rows(posenc, "--sort", "loss"))) == run_copy.name
     by_path = list(rows(posenc))
     assert by_path == sorted(by_path)
-    wrong = posenc("runs", "--where", "encoding=nowhere")
-    assert (wrong.code, wrong.out) == (2, "") and "rope" in wrong.err
     Path("empty").mkdir()
     assert posenc("runs", "empty").out == "0 runs\n"
 
 
-def test_a_bundle_holds_what_has_ended_and_is_no_run_directory(
-    posenc: Posenc, several: Path, run_copy: Path
-) -> None:
+def test_a_bundle_holds_what_has_ended_and_is_no_run_directory(posenc, several, run_copy):
     status(several / "failed", status="diverged")
     exported = posenc("export", "--out", "runs/all.runs.jsonl.gz")
     assert exported.code == 0 and "2 runs (1 diverged)" in exported.err
@@ -131,11 +101,11 @@ def test_a_bundle_holds_what_has_ended_and_is_no_run_directory(
 
 
 @pytest.mark.slow
-def test_what_it_says_continues_a_killed_run_does(place: Path, corpus: Path, posenc: Posenc) -> None:
+def test_what_it_says_continues_a_killed_run_does(place, corpus, posenc):
     long = ("train.tokens=96000", "eval.lengths=[1x]", "eval.protocols=[fixed-target]", "runs_dir=a b")
     arguments = [*tiny.TINY, f"data.paths={corpus}", *long, "encoding.base=500", "seed=3"]
     process = tiny.start("train", *arguments, "train.checkpoint_seconds=0.3", cwd=place)
-    run: Path | None = None
+    run = None
     while process.poll() is None and run is None:
         found = list((place / "a b").glob("*/*/checkpoints/step-*"))
         run = found[0].parents[1] if found else None

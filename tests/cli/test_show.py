@@ -1,15 +1,9 @@
 """`posenc show` as people call it: files, text, trained runs."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 
-import pytest
 import tiny
 
-Posenc = Callable[..., tiny.Result]
 PLUGIN = '''
 """A bias of one's own."""
 import torch
@@ -35,7 +29,7 @@ class Mine(Encoding):
 '''
 
 
-def own_encoding(place: Path) -> list[str]:
+def own_encoding(place):
     """Write a plug-in with a bias; the arguments that make it known."""
     (place / "my_bias.py").write_text(PLUGIN)
     (place / "conf" / "encoding").mkdir(parents=True)
@@ -43,12 +37,7 @@ def own_encoding(place: Path) -> list[str]:
     return ["plugins=[my_bias]", "--config-dir", "conf", "encoding=mine"]
 
 
-@pytest.fixture
-def mine(place: Path) -> list[str]:
-    return own_encoding(place)
-
-
-def test_a_file_is_written_named_and_the_same_again(posenc: Posenc, place: Path) -> None:
+def test_a_file_is_written_named_and_the_same_again(posenc, place):
     arguments = ["show", "encoding=alibi", "context_length=16", "--out", "here.svg"]
     first = posenc(*arguments)
     assert (first.code, first.out, first.err) == (0, "here.svg\n", ""), first
@@ -58,7 +47,7 @@ def test_a_file_is_written_named_and_the_same_again(posenc: Posenc, place: Path)
     assert again.code == 0 and (place / "here.svg").read_bytes() == content
 
 
-def test_text_in_a_pipe_fits_and_has_no_colours(place: Path) -> None:
+def test_text_in_a_pipe_fits_and_has_no_colours(place):
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii", "NO_COLOR": "1"}
     result = tiny.spawn("show", "encoding=sinusoidal", cwd=place, **plain)
     assert result.code == 0 and not result.err, result
@@ -69,7 +58,8 @@ def test_text_in_a_pipe_fits_and_has_no_colours(place: Path) -> None:
     assert not list(place.iterdir())
 
 
-def test_what_the_title_says(posenc: Posenc, mine: list[str]) -> None:
+def test_what_the_title_says(posenc, place):
+    mine = own_encoding(place)
     given = posenc("show", "encoding=rope", "encoding.base=500.0", "context_length=32", "model=tiny").out
     assert "T = 32, 8 heads of 32, d = 256, encoding.base=500.0" in given and "initial values" not in given
     learned = posenc("show", "encoding=learned", "encoding.beyond=clamp", "seed=3").out
@@ -79,7 +69,7 @@ def test_what_the_title_says(posenc: Posenc, mine: list[str]) -> None:
     assert posenc("show", *mine, "encoding.strength=2.0").out.startswith("mine\nscore $ _ij\n")
 
 
-def test_a_trained_run_is_read_and_left_as_it_is(place: Path, train: Posenc, posenc: Posenc) -> None:
+def test_a_trained_run_is_read_and_left_as_it_is(place, train, posenc):
     assert train("encoding=learned").code == 0
     (run,) = (path for path in (place / "runs" / "default").iterdir() if path.is_dir())
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
@@ -90,24 +80,5 @@ def test_a_trained_run_is_read_and_left_as_it_is(place: Path, train: Posenc, pos
     start = posenc("show", "encoding=learned", *tiny.MODEL, "context_length=16").out
     assert start.split("PE(t)")[1] != trained.out.split("PE(t)")[1]
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
-    state = next((run / "checkpoints").glob("*/state.json"))
-    state.write_text(state.read_text().replace(str(tiny.STEPS), "9"))  # not what its manifest says
-    damaged = posenc("show", f"run={run}")
-    assert damaged.code == 1 and "intact" in damaged.err
     shutil.rmtree(run / "checkpoints")
     assert posenc("show", f"run={run}").code == 2
-
-
-def test_a_hostile_name_of_a_run_is_shown_as_plain_text(run_copy: Path, posenc: Posenc) -> None:
-    hostile = run_copy.rename(run_copy.with_name("a\x1b[31m$\\frac$<b>"))
-    shown = posenc("show", f"run='{hostile}'")
-    assert shown.code == 0 and "run a\\x1b[31m$\\frac$<b>" in shown.out and "\x1b" not in shown.out, shown
-
-
-def test_a_runs_module_is_named_and_never_imported(run_copy: Path, posenc: Posenc, mine: list[str]) -> None:
-    config = run_copy / "config.yaml"
-    text = config.read_text().replace("name: rope", "name: mine")
-    config.write_text(text.replace("plugins: []", "plugins: [my_bias]"))
-    Path("my_bias.py").write_text("open('imported', 'w')")
-    refused = posenc("show", f"run={run_copy}")
-    assert refused.code == 2 and "plugins=[my_bias]" in refused.err and not Path("imported").exists(), refused

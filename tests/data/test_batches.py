@@ -1,22 +1,22 @@
 """Splits, fingerprints and batches are the same on every machine, forever."""
 
-from __future__ import annotations
-
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from posenc.core.errors import UserError
-from posenc.data import Split, TokenStore, WindowSampler
+from posenc.data import PlantedSampler, Split, TokenStore, WindowSampler, plant_of, vocabulary
 from posenc.data.documents import Document, fingerprint_of, split_of
+from posenc.data.plant import KNOWN, PLANTED, TEXT
 
 SHARES = {"validation": 0.1, "test": 0.2}
 TINY = [Document("a", b"one", "train"), Document("b", "zwö".encode(), "test"), Document("c/d", b"", "train")]
 LENGTHS = [3, 40, 9, 10, 100, 2]
 
 
-def test_the_split_of_an_id_never_changes() -> None:
+def test_the_split_of_an_id_never_changes():
     ids = ["core/add.py", "solvers/ode/ode.py", "printing/str.py", "sets/sets.py"]
     assert [split_of(i, SHARES) for i in ids] == ["train", "train", "validation", "test"]
     counts = Counter(split_of(f"doc{i}", SHARES) for i in range(5000))
@@ -25,7 +25,7 @@ def test_the_split_of_an_id_never_changes() -> None:
     assert all(split_of(i, more) == "test" for i in map(str, range(300)) if split_of(i, SHARES) == "test")
 
 
-def test_the_fingerprint_is_pinned_and_sees_every_part() -> None:
+def test_the_fingerprint_is_pinned_and_sees_every_part():
     pinned = "f5d7f778e020b2dc574343f2de0b9a31c63b3f663f18553e5b936b29bd9c5d59"
     assert fingerprint_of(TINY) == pinned
     for name, text, split in (("a2", b"one", "train"), ("a", b"onE", "train"), ("a", b"one", "test")):
@@ -35,7 +35,7 @@ def test_the_fingerprint_is_pinned_and_sees_every_part() -> None:
     assert len({fingerprint_of([Document(name, b"x", "train")]) for name in names}) == 3
 
 
-def store_of(lengths: list[int]) -> TokenStore:
+def store_of(lengths):
     """Training documents whose tokens number their places; tokens of the test split come after."""
     sizes = np.array(lengths, dtype=np.int64)
     total = int(sizes.sum())
@@ -54,7 +54,7 @@ def store_of(lengths: list[int]) -> TokenStore:
     )
 
 
-def test_windows_lie_inside_training_documents_and_every_place_comes_equally_often() -> None:
+def test_windows_lie_inside_training_documents_and_every_place_comes_equally_often():
     store = store_of(LENGTHS)
     split = store.splits["train"]
     inputs, targets = WindowSampler(store, 9, 0).batch(0, 50_000)
@@ -69,7 +69,7 @@ def test_windows_lie_inside_training_documents_and_every_place_comes_equally_oft
     assert abs(counts - expected).max() < 5 * np.sqrt(expected)
 
 
-def test_a_batch_depends_on_seed_and_step_only() -> None:
+def test_a_batch_depends_on_seed_and_step_only():
     store = store_of(LENGTHS)
     with pytest.raises(UserError, match="longest that works is 99"):
         WindowSampler(store, 100, 0)
@@ -80,3 +80,78 @@ def test_a_batch_depends_on_seed_and_step_only() -> None:
     assert not np.array_equal(sampler.batch(8, 5)[0], later)
     assert not np.array_equal(WindowSampler(store, 9, 4).batch(7, 5)[0], later)
     assert WindowSampler(store, 9, 0).batch(0, 6)[0][:, 0].tolist() == [65, 152, 6, 84, 87, 132]
+
+
+# --- Planted pairs: both places inside the window, an exact mask of what can be known, the same for all.
+
+
+T, SEED = 33, 5
+SETTINGS = {"share": 0.5, "pairs": 4, "cue": 1, "weight": 2.0}
+
+
+def bytes_store():
+    """Documents of the bytes 97 to 116, and 128 once: it is less rare than all others but these."""
+    store = store_of([400, 300])
+    tokens = (97 + np.arange(len(store.tokens)) % 20).astype(np.uint8)
+    tokens[7] = 128
+    changed = {"tokens": tokens, "vocab_size": 256, "tokenizer": {"name": "bytes"}}
+    return replace(store, **changed)
+
+
+@pytest.mark.parametrize("cue, pairs", [(1, 4), (1, 1), (1, 8), (2, 4), (2, 5), (2, 1)])
+def test_the_mask_is_what_a_walk_through_the_window_finds(cue, pairs):
+    store = bytes_store()
+    plant = plant_of({**SETTINGS, "cue": cue, "pairs": pairs}, store)
+    keys, values = set(plant.keys.tolist()), set(plant.values.tolist())
+    assert (
+        len(keys) == len(values) == 64 and not keys & values and not (keys | values) & {*range(97, 117), 128}
+    )
+    sampler, plain = PlantedSampler(store, T, SEED, plant), WindowSampler(store, T, SEED)
+    distances = []
+    for step in range(40):
+        inputs, targets, weights, kinds = sampler.batch(step, 6)
+        text, _ = plain.batch(step, 6)
+        assert not kinds[3:].any() and np.array_equal(inputs[3:], text[3:])  # half of the windows
+        assert np.array_equal(weights, np.where(kinds == KNOWN, 2.0, 1.0))
+        assert np.array_equal(inputs[:, 1:][kinds[:, :-1] == TEXT], text[:, 1:][kinds[:, :-1] == TEXT])
+        for row in range(3):
+            window = [int(inputs[row, 0]), *targets[row].tolist()]
+            first = {}
+            known = []
+            for place in range(cue, len(window)):
+                before = tuple(window[place - cue : place])
+                if window[place] not in values:
+                    continue
+                assert set(before) <= keys  # no value without its cue
+                if before in first:
+                    assert window[place] == window[first[before]]
+                    distances.append(place - first[before])
+                    known.append(place)
+                first.setdefault(before, place)
+            assert len(first) == len(known) == pairs  # each twice, so both places are inside
+            assert np.flatnonzero(kinds[row] == KNOWN).tolist() == [place - 1 for place in known]
+            planted = sum(token in keys | values for token in window[1:])
+            assert int((kinds[row] != TEXT).sum()) == planted and (kinds[row] == PLANTED).any()
+    assert min(distances) == cue + 1 and max(distances) >= T - 2 * (cue + 1)
+    if cue == 2 and pairs == 4:  # neither token tells the pair
+        cues = np.array(list(first))
+        assert {len(np.unique(column)) for column in cues.T} == {2}
+
+
+def test_a_window_depends_on_seed_step_and_row_alone():
+    store = bytes_store()
+    plant = plant_of({**SETTINGS, "share": 1.0}, store)
+    sampler = PlantedSampler(store, T, SEED, plant)
+    many = sampler.batch(3, 8)
+    for part, same in zip(sampler.batch(3, 2), many, strict=True):
+        assert np.array_equal(part, same[:2])
+    for other in (PlantedSampler(store, T, 6, plant).batch(3, 8), sampler.batch(4, 8)):
+        assert not np.array_equal(other[3], many[3])
+
+
+def test_other_tokenizers_get_new_tokens():
+    store = replace(store_of([400]), tokenizer={"name": "tokenizers"})
+    plant = plant_of(SETTINGS, store)
+    assert sorted({*plant.keys, *plant.values}) == list(range(2**16, 2**16 + 128))
+    assert vocabulary(SETTINGS, store) == 2**16 + 128
+    assert vocabulary(None, store) == 2**16 and vocabulary(SETTINGS, bytes_store()) == 256

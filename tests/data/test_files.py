@@ -1,12 +1,8 @@
 """The user's own text: files, folders, globs and lists; one file as a corpus; copies; groups."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 from corpora import conf, documents_of, files
@@ -16,18 +12,18 @@ from posenc.data import read_facts
 from posenc.data.documents import CHUNKS, LEAST_CHUNK, SPLITS, groups_of, sections
 
 
-def read(paths: Any, **changes: Any) -> dict[str, bytes]:
+def read(paths, **changes):
     return {d.id: d.text for d in documents_of(files(paths, **changes))}
 
 
-def write(root: Path, contents: dict[str, bytes | str]) -> Path:
+def write(root, contents):
     for name, content in contents.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(content.encode() if isinstance(content, str) else content)
     return root
 
 
-def test_a_folder_is_read_and_what_is_not_read_is_counted(tmp_path: Path) -> None:
+def test_a_folder_is_read_and_what_is_not_read_is_counted(tmp_path):
     rows = [{"text": "first"}, {"text": ""}, {"text": "🙂", "id": 4}]
     root = write(
         tmp_path / "all",
@@ -57,7 +53,7 @@ def test_a_folder_is_read_and_what_is_not_read_is_counted(tmp_path: Path) -> Non
     assert after.fingerprint == before.fingerprint and after.sizes == before.sizes
 
 
-def test_files_globs_and_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_globs_and_lists(tmp_path, monkeypatch):
     names = ("x/one.md", "x/y/two.md", "z/one.rst", "z/three.txt", "p[1]/t/a.txt", "p[1]/t/b.txt", "ä/é.md")
     write(tmp_path, {name: name for name in names})
     both = [tmp_path / "x" / "one.md", tmp_path / "z"]
@@ -73,44 +69,26 @@ def test_files_globs_and_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     ("paths", "says"),
     [
         ("bok.txt", "did you mean: .*book.txt"),
-        ("no/such/folder", "there is no such file or folder"),
         ("empty.txt", "no text"),
-        ("pdfs", "(?s)no text.*not read: 1 .pdf"),
-        ("", "is empty"),  # data.paths=$TEXTS, and the variable is not set
         ("latin.md", "not read: 1 not UTF-8\n.*iconv -f LATIN1"),
         ("cut.txt.gz", "gzip"),
+        ("no.jsonl", "no.jsonl:1"),
+        ("key.jsonl", "(?s)data.text_field.*did you mean: txt"),
         ("a\x1b[2Jb.md", r"\\x1b"),
     ],
 )
-def test_paths_that_do_not_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paths: Any, says: str
-) -> None:
+def test_paths_that_do_not_work(tmp_path, monkeypatch, paths, says):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
-    contents: dict[str, bytes | str] = {
-        "book.txt": "text", "empty.txt": "", "latin.md": b"caf\xe9", "pdfs/a.pdf": "x",
+    contents = {
+        "book.txt": "text", "empty.txt": "", "latin.md": b"caf\xe9", "no.jsonl": "{not json",
+        "key.jsonl": '{"txt": "a"}',
         "cut.txt.gz": gzip.compress(b"cut off" * 50)[:-12], "a\x1b[2Jb.md": b"\xff",
     }  # fmt: skip
     write(tmp_path, contents)
     with pytest.raises(UserError, match=says) as caught:
         documents_of(conf("files", paths=paths))
-    assert caught.value.key == "data.paths" and "\x1b" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("line", "key", "says"),
-    [
-        ("{not json", "data.paths", "rows.jsonl:2"),
-        ("[1, 2]", "data.paths", "not a JSON object"),
-        ('{"txt": "a"}', "data.text_field", "did you mean: txt"),
-        ('{"text": 5}', "data.text_field", "rows.jsonl:2"),
-    ],
-)
-def test_bad_lines_say_where(tmp_path: Path, line: str, key: str, says: str) -> None:
-    write(tmp_path, {"rows.jsonl": '{"text": "fine"}\n' + line + "\n"})
-    with pytest.raises(UserError) as caught:
-        read(tmp_path / "rows.jsonl")
-    assert caught.value.key == key and says in str(caught.value)
+    assert str(caught.value.key).startswith("data.") and "\x1b" not in str(caught.value)
 
 
 PARTS = [f"part {i} naïve\n\nmore of it\n" for i in range(40)]
@@ -127,12 +105,9 @@ MARKDOWN = "before\n" + "".join(
         ("a.md", MARKDOWN, 41, "before", "cut at its headings (##)"),
         ("wiki.raw", WIKI, 40, " = Title 0 = ", "cut at ' = Title = ' lines"),
         ("code.txt", "".join(f"# comment {i:04d}\n" for i in range(1600)), 6, "# comment", "cut in chunks"),
-        ("few.md", "# One\n" + "line of text\n" * 800, 3, "# One", "cut in chunks"),
     ],
 )  # fmt: skip
-def test_a_single_file_is_cut_into_documents(
-    tmp_path: Path, name: str, text: str, count: int, first: str, how: str
-) -> None:
+def test_a_single_file_is_cut_into_documents(tmp_path, name, text, count, first, how):
     write(tmp_path, {name: text, "other.xyz": "x"})
     found = read(tmp_path / name)
     assert list(found) == [f"{name}/{i:08d}" for i in range(1, count + 1)]
@@ -141,7 +116,7 @@ def test_a_single_file_is_cut_into_documents(
     assert note.startswith(f"{name} is {count} documents, {how}")
 
 
-def test_chunks_are_about_equal_and_end_where_lines_do() -> None:
+def test_chunks_are_about_equal_and_end_where_lines_do():
     paragraphs = "".join("word " * (20 + i % 30) + "\n\n" for i in range(9000))
     pieces, _ = sections(paragraphs)
     assert 0.8 * CHUNKS < len(pieces) <= CHUNKS and all(piece.endswith("\n\n") for piece in pieces)
@@ -150,7 +125,7 @@ def test_chunks_are_about_equal_and_end_where_lines_do() -> None:
     assert all(LEAST_CHUNK <= len(p) <= 1.5 * LEAST_CHUNK for p in pieces[:-1])
 
 
-def test_a_separator_cuts_every_file_and_files_are_groups(tmp_path: Path) -> None:
+def test_a_separator_cuts_every_file_and_files_are_groups(tmp_path):
     write(
         tmp_path, {"a.txt": "\n<|end|>\n".join(PARTS[:3]) + "\n<|end|>\n", "b.txt": "one", "c.txt": "x\ty\n"}
     )
@@ -163,7 +138,7 @@ def test_a_separator_cuts_every_file_and_files_are_groups(tmp_path: Path) -> Non
             read(tmp_path, separator=separator)
 
 
-def test_copies_go_to_the_split_of_the_first_one(tmp_path: Path) -> None:
+def test_copies_go_to_the_split_of_the_first_one(tmp_path):
     write(tmp_path, {f"{i:02d}.txt": PARTS[i] for i in range(40)})
     alone = {d.id: d.split for d in documents_of(files(tmp_path))}
     assert set(alone.values()) == set(SPLITS)
@@ -181,9 +156,8 @@ def test_copies_go_to_the_split_of_the_first_one(tmp_path: Path) -> None:
     [
         (["__init__.py", "core/add.py", "core/expr/a.py", "sets/a.py", "zoo.py"], [0, 1, 1, 2, 3]),
         (["texts/raw/ann/1", "texts/raw/bob/1", "texts/raw/bob/2"], [0, 1, 1]),
-        (["a.txt/0001", "a.txt/0002", "b.txt"], [0, 0, 1]),
         (["test/00000000", "test/00000001"], None),
     ],
 )
-def test_groups_are_the_first_folders_that_differ(ids: list[str], groups: list[int] | None) -> None:
+def test_groups_are_the_first_folders_that_differ(ids, groups):
     assert groups_of(ids) == groups

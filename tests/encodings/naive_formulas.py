@@ -4,27 +4,20 @@
 `naive_attention()` and `naive_embedding()` what the paper's formula gives.
 """
 
-from __future__ import annotations
-
 import cmath
 import copy
 import math
-from collections.abc import Callable
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from posenc.core.seeds import generator_for
 from posenc.encodings import build_encoding
-from posenc.encodings.base import Encoding
 from posenc.encodings.options import build_options
 from posenc.encodings.registry import default_parameters
 from posenc.encodings.sum import Composed
 from posenc.laws.subject import AnyPositions
 from posenc.model.kernels import attend
 
-Vector = list[float]
 WIDTH, LAYERS, TOKENS, TRAINED = 8, 2, 20, 16
 NEAR = list(range(TOKENS))
 POSITIONS = {
@@ -35,35 +28,35 @@ POSITIONS = {
 }
 
 
-def dot(a: Vector, b: Vector) -> float:
+def dot(a, b):
     return math.fsum(x * y for x, y in zip(a, b, strict=True))
 
 
-def plus(a: Vector, b: Vector) -> Vector:
+def plus(a, b):
     return [x + y for x, y in zip(a, b, strict=True)]
 
 
-def sigmoid(z: float) -> float:
+def sigmoid(z):
     return 1 / (1 + math.exp(-z))
 
 
-def softplus(z: float) -> float:
+def softplus(z):
     return max(z, 0.0) + math.log1p(math.exp(-abs(z)))
 
 
-def softmax(scores: Vector) -> Vector:
+def softmax(scores):
     powers = [math.exp(s - max(scores)) for s in scores]
     return [power / math.fsum(powers) for power in powers]
 
 
-def sinusoid(t: int, width: int, base: float) -> Vector:
+def sinusoid(t, width, base):
     """Row t: sines on even columns, cosines on odd ones."""
     return [
         (math.sin if c % 2 == 0 else math.cos)(t / math.pow(base, (c - c % 2) / width)) for c in range(width)
     ]
 
 
-def alibi_slope(head: int, heads: int) -> float:
+def alibi_slope(head, heads):
     """Slope of head 1..H: geometric, else filled up from twice the power of two."""
     power = 1
     while power * 2 <= heads:
@@ -73,7 +66,7 @@ def alibi_slope(head: int, heads: int) -> float:
     return math.exp2(-8 * (2 * (head - power) - 1) / (2 * power))
 
 
-def t5_bucket(r: int, buckets: int, max_distance: int) -> int:
+def t5_bucket(r, buckets, max_distance):
     """In whole numbers: the largest exact + m with (max/exact)^m <= (r/exact)^h, h = buckets - exact."""
     exact = buckets // 2
     h = buckets - exact
@@ -85,7 +78,7 @@ def t5_bucket(r: int, buckets: int, max_distance: int) -> int:
     return exact + m
 
 
-def network(u: Vector, layers: list[tuple[list[Vector], Vector]], leak: float = 0.0) -> Vector:
+def network(u, layers, leak=0.0):
     """Layers of (leaky) ReLUs, the last one linear."""
     for n, (weights, offsets) in enumerate(layers):
         u = [dot(row, u) + b for row, b in zip(weights, offsets, strict=True)]
@@ -94,18 +87,11 @@ def network(u: Vector, layers: list[tuple[list[Vector], Vector]], leak: float = 
     return u
 
 
-def rotated_product(
-    q: Vector,
-    k: Vector,
-    layout: str,
-    width: int,
-    angle: Callable[[int], float],
-    fade: Callable[[int], float] = lambda n: 1.0,
-) -> float:
+def rotated_product(q, k, layout, width, angle, fade=lambda n: 1.0):
     """q . k with pair n of the first `width` numbers as complex numbers apart by an angle."""
     half = width // 2
 
-    def pair(x: Vector, n: int) -> complex:
+    def pair(x, n):
         return complex(x[2 * n], x[2 * n + 1]) if layout == "interleaved" else complex(x[n], x[n + half])
 
     turned = [
@@ -118,15 +104,8 @@ class Example:
     """One text of random queries, keys, values and inputs; parameters filled with large random numbers."""
 
     def __init__(
-        self,
-        name: str,
-        pos: list[int] = NEAR,
-        heads: int = 3,
-        layer: int = 1,
-        attention_window: int | None = None,
-        attention_scale: Any = "none",
-        **params: Any,
-    ) -> None:
+        self, name, pos=NEAR, heads=3, layer=1, attention_window=None, attention_scale="none", **params
+    ):
         self.name, self.pos, self.heads, self.layer = name, pos, heads, layer
         self.window, self.scale = attention_window, attention_scale
         self.s = {**default_parameters(name), **params}
@@ -145,7 +124,7 @@ class Example:
                 torch.nn.init.uniform_(parameter, 0.1, 2, generator=generator)
         if pos != list(range(len(pos))):
             options.append(AnyPositions(shape))
-        self.acting: Encoding = Composed(shape, (self.encoding, *options)) if options else self.encoding
+        self.acting = Composed(shape, (self.encoding, *options)) if options else self.encoding
         n, width = len(pos), heads * WIDTH
         self.t = {key: torch.randn(heads, n, WIDTH, generator=generator) for key in "qkv"}
         self.t["x"] = torch.randn(n, width, generator=generator)
@@ -154,12 +133,12 @@ class Example:
         self.ssmax = [p.tolist() for option in options for p in option.parameters()]
         self.read()
 
-    def read(self, **changed: Tensor) -> None:
+    def read(self, **changed):
         """Take the numbers of all tensors, float64, for the formulas."""
         self.p = {key: changed.get(key, value).tolist() for key, value in self.tensors.items()}
         self.parts = [self.part(number, part) for number, part in enumerate(self.s.get("parts", []))]
 
-    def part(self, number: int, part: str | dict[str, Any]) -> Example:
+    def part(self, number, part):
         """A part of a sum, as an example of its own with the same text."""
         own, prefix = copy.copy(self), f"members.{number}."
         settings = {"name": part} if isinstance(part, str) else part
@@ -170,16 +149,16 @@ class Example:
         own.parts = [own.part(n, inner) for n, inner in enumerate(own.s.get("parts", []))]
         return own
 
-    def acting_as(self, name: str) -> Example | None:
+    def acting_as(self, name):
         return next((one for one in (self, *self.parts) if one.name == name), None)
 
-    def attention(self, wanted: int | None = None) -> Tensor:
+    def attention(self, wanted=None):
         """What the code computes: (H, wanted, D)."""
         n = wanted or len(self.pos)
         q, k, v, x = (self.t[key][None] for key in "qkvx")
         return attend(q[:, :, -n:], k, v, x, torch.tensor(self.pos), self.acting, self.layer)[0]
 
-    def naive_attention(self) -> Tensor:
+    def naive_attention(self):
         out = torch.zeros(self.heads, len(self.pos), WIDTH, dtype=torch.float64)
         for h in range(self.heads):
             for i in range(len(self.pos)):
@@ -193,7 +172,7 @@ class Example:
                 out[h, i] = torch.tensor(summed, dtype=torch.float64)
         return out
 
-    def visible(self, h: int, i: int, j: int) -> bool:
+    def visible(self, h, i, j):
         hard = self.acting_as("hard_alibi")
         if hard and h < (hard.s["masked_heads"] or self.heads // 2) and self.r(i, j) > h:
             return False
@@ -201,16 +180,16 @@ class Example:
             return False
         return self.window is None or self.r(i, j) < self.window
 
-    def factor(self, h: int, keys: int) -> float:
+    def factor(self, h, keys):
         if self.scale == "none":
             return 1.0
         slope = self.ssmax[0][self.layer][h] if self.scale == "ssmax" else 1 / math.log(TRAINED)
         return slope * math.log(keys)
 
-    def embedding(self, layer: int) -> Tensor:
+    def embedding(self, layer):
         return self.acting.embed(self.t["x"][None], torch.tensor(self.pos), layer)[0]
 
-    def naive_embedding(self, layer: int) -> Tensor:
+    def naive_embedding(self, layer):
         scaled = self.name in ("sinusoidal", "sinusoidal_trainable", "hybrid") and layer == 0
         factor = math.sqrt(self.heads * WIDTH) if scaled else 1.0
         rows = []
@@ -223,58 +202,58 @@ class Example:
             rows.append(x)
         return torch.tensor(rows, dtype=torch.float64)
 
-    def r(self, i: int, j: int) -> int:
+    def r(self, i, j):
         return self.pos[i] - self.pos[j]
 
-    def place(self, key: str) -> Any:
+    def place(self, key):
         """A parameter of this layer, or the one that all layers share."""
         return self.p[key][self.layer % len(self.p[key])]
 
-    def score(self, h: int, i: int, j: int) -> float:
+    def score(self, h, i, j):
         return dot(self.p["q"][h][i], self.p["k"][h][j]) / math.sqrt(WIDTH)
 
 
 # --- biases: f(c, head, position of the query, position of the key)
-def alibi(c: Example, h: int, i: int, j: int) -> float:
+def alibi(c, h, i, j):
     slope = math.exp(c.p["slope"][h]) if "slope" in c.p else alibi_slope(h + 1, c.heads)
     return -slope * (i - j)
 
 
-def kerple_log(c: Example, h: int, i: int, j: int, prefix: str = "") -> float:
+def kerple_log(c, h, i, j, prefix=""):
     a, b = (0.01 + softplus(c.p[prefix + key][h]) for key in "ab")
     return -a * math.log(1 + b * (i - j))
 
 
-def kerple_power(c: Example, h: int, i: int, j: int) -> float:
+def kerple_power(c, h, i, j):
     a, b = 0.01 + softplus(c.p["a"][h]), 0.01 + 1.99 * sigmoid(c.p["b"][h])
     return -a * math.pow(i - j, b)
 
 
-def sandwich(c: Example, h: int, i: int, j: int) -> float:
+def sandwich(c, h, i, j):
     """The inner product of two sinusoidal positions, divided by 8 h / H."""
     both = (sinusoid(t, c.s["width"], c.s["base"]) for t in (i, j))
     return dot(*both) / (8 * (h + 1) / c.heads)
 
 
-def dynamic_bias(c: Example, h: int, i: int, j: int) -> float:
+def dynamic_bias(c, h, i, j):
     u = math.log(1 + i - j) if c.s["log_distance"] else (i - j) / TRAINED
     first = [[w] for w in c.p["w1"]]
     return network([u], [(first, c.p["b1"]), (c.p["w2"], c.p["b2"]), (c.p["w3"], c.p["b3"])])[h]
 
 
-def fire(c: Example, h: int, i: int, j: int) -> float:
+def fire(c, h, i, j):
     start = TRAINED / 4 if c.s["threshold"] is None else c.s["threshold"]
     strength, threshold = 1e-6 + softplus(c.place("c")), start * (1e-6 + softplus(c.place("factor")))
     u = math.log(strength * (i - j) + 1) / math.log(strength * max(i, threshold) + 1)
     return network([u], [([[w] for w in c.place("w1")], c.place("b1")), (c.place("w2"), c.place("b2"))])[h]
 
 
-def t5(c: Example, h: int, i: int, j: int) -> float:
+def t5(c, h, i, j):
     longest = c.s["max_distance"] or max(TRAINED, c.s["buckets"] // 2 + 1)
     return float(c.p["table"][h][t5_bucket(i - j, c.s["buckets"], longest)])
 
 
-BIASES: dict[str, Callable[..., float]] = {
+BIASES = {
     "alibi": alibi,
     "kerple_log": kerple_log,
     "kerple_power": kerple_power,
@@ -285,47 +264,47 @@ BIASES: dict[str, Callable[..., float]] = {
 }
 
 
-def biased(name: str) -> Callable[..., float]:
+def biased(name):
     return lambda c, h, i, j: c.score(h, i, j) + BIASES[name](c, h, c.pos[i], c.pos[j])
 
 
 # --- scores: f(c, head, index of the query, index of the key)
-def theta(n: int, width: int, base: float) -> float:
+def theta(n, width, base):
     return math.exp(-2 * n / width * math.log(base))
 
 
-def rope(c: Example, h: int, i: int, j: int) -> float:
+def rope(c, h, i, j):
     fraction, still = c.s.get("fraction", 1.0), c.s.get("drop_low", 0.0)
     width = round(WIDTH * fraction)
     turning = width // 2 - round(width // 2 * still)
     base, layout = c.s.get("base", 10000.0), c.s.get("layout", "interleaved")
 
-    def angle(n: int) -> float:
+    def angle(n):
         return c.r(i, j) * theta(n, width, base) if n < turning else 0.0
 
     return rotated_product(c.p["q"][h][i], c.p["k"][h][j], layout, width, angle) / math.sqrt(WIDTH)
 
 
-def xpos(c: Example, h: int, i: int, j: int) -> float:
-    def fade(n: int) -> float:
+def xpos(c, h, i, j):
+    def fade(n):
         return math.exp(c.r(i, j) / c.s["scale_base"] * math.log((2 * n / WIDTH + 0.4) / 1.4))
 
-    def angle(n: int) -> float:
+    def angle(n):
         return c.r(i, j) * theta(n, WIDTH, c.s["base"])
 
     q, k = c.p["q"][h][i], c.p["k"][h][j]
     return rotated_product(q, k, c.s["layout"], WIDTH, angle, fade) / math.sqrt(WIDTH)
 
 
-def hope(c: Example, h: int, i: int, j: int) -> float:
-    def angle(n: int) -> float:
+def hope(c, h, i, j):
+    def angle(n):
         turns = TRAINED * theta(n, WIDTH, c.s["base"]) / (2 * math.pi)  # within the training length
         return c.r(i, j) * theta(n, WIDTH, c.s["base"]) if turns >= c.s["turns"] else 0.0
 
     return rotated_product(c.p["q"][h][i], c.p["k"][h][j], c.s["layout"], WIDTH, angle) / math.sqrt(WIDTH)
 
 
-def pope(c: Example, h: int, i: int, j: int) -> float:
+def pope(c, h, i, j):
     """With the paper's sign: cos((j - i) theta + delta)."""
     q, k, delta = c.p["q"][h][i], c.p["k"][h][j], c.place("delta")[h]
     return math.fsum(
@@ -337,29 +316,29 @@ def pope(c: Example, h: int, i: int, j: int) -> float:
     )
 
 
-def free(c: Example) -> bool:
+def free(c):
     return (c.layer + 1) % min(c.s["every"], LAYERS) == 0
 
 
-def scale_invariant(c: Example, h: int, i: int, j: int) -> float:
+def scale_invariant(c, h, i, j):
     # a and m as the paper solves them from its two conditions, with alpha = beta = e^(1/2)
     alpha = beta = math.exp(0.5)
     a = math.sqrt(2 * (math.log(c.r(i, j) / c.s["tau"] + 1) - math.log(alpha) + beta / alpha))
     return a * rope(c, h, i, j) - a**2 + beta / alpha
 
 
-def fox(c: Example, h: int, i: int, j: int) -> float:
+def fox(c, h, i, j):
     w, b = c.place("gate")[h], c.place("offset")[h]
     return c.score(h, i, j) - sum(softplus(-(dot(w, c.p["x"][m]) + b)) for m in range(j + 1, i + 1))
 
 
-def cable(c: Example, h: int, i: int, j: int) -> float:
+def cable(c, h, i, j):
     gain = softplus(dot(c.place("gain")[h], c.p["x"][i])) if c.s["weighted"] else 1.0
     slopes = [max(0.0, dot(c.place("slope")[h], c.p["x"][m])) for m in range(j + 1, i + 1)]
     return c.score(h, i, j) - gain * math.fsum(slopes)
 
 
-def cope(c: Example, h: int, i: int, j: int) -> float:
+def cope(c, h, i, j):
     table = c.place("table")
     p = min(math.fsum(sigmoid(c.score(h, i, m)) for m in range(j, i + 1)), len(table) - 1)
     low, part = math.floor(p), p - math.floor(p)
@@ -367,7 +346,7 @@ def cope(c: Example, h: int, i: int, j: int) -> float:
     return c.score(h, i, j) + dot(c.p["q"][h][i], row)
 
 
-def dape(c: Example, h: int, i: int, j: int) -> float:
+def dape(c, h, i, j):
     heads = range(c.heads)
     z = [c.score(g, i, j) for g in heads]
     if c.s["bias"] == "alibi":
@@ -378,21 +357,20 @@ def dape(c: Example, h: int, i: int, j: int) -> float:
     return z[h] + b[h] + network(z + b, layers, leak=0.01)[h]
 
 
-def shaw_row(c: Example, key: str, h: int, i: int, j: int) -> Vector:
+def shaw_row(c, key, h, i, j):
     tables = c.place(key)
-    row: Vector = tables[h % len(tables)][min(c.r(i, j), c.s["clip"])]
-    return row
+    return tables[h % len(tables)][min(c.r(i, j), c.s["clip"])]
 
 
-def shaw(c: Example, h: int, i: int, j: int) -> float:
+def shaw(c, h, i, j):
     return dot(c.p["q"][h][i], plus(c.p["k"][h][j], shaw_row(c, "keys", h, i, j))) / math.sqrt(WIDTH)
 
 
-def shaw_value(c: Example, h: int, i: int, j: int) -> Vector:
+def shaw_value(c, h, i, j):
     return plus(c.p["v"][h][j], shaw_row(c, "added", h, i, j))
 
 
-def transformer_xl(c: Example, h: int, i: int, j: int) -> float:
+def transformer_xl(c, h, i, j):
     wave = sinusoid(c.r(i, j), c.heads * WIDTH, c.s["base"])
     mapped = [dot(row, wave) for row in c.place("w")[h]]
     q, k = c.p["q"][h][i], c.p["k"][h][j]
@@ -400,7 +378,7 @@ def transformer_xl(c: Example, h: int, i: int, j: int) -> float:
     return (content + position) / math.sqrt(WIDTH)
 
 
-def stick_breaking(c: Example, scores: Vector) -> Vector:
+def stick_breaking(c, scores):
     """Weights of the keys seen, the oldest first and the token itself last."""
     left, nearest_first = 1.0, []
     for z in reversed(scores[:-1]):
@@ -409,7 +387,7 @@ def stick_breaking(c: Example, scores: Vector) -> Vector:
     return [*reversed(nearest_first), left if c.s["remainder"] == "self" else 0.0]
 
 
-SCORES: dict[str, Callable[[Example, int, int, int], float]] = {
+SCORES = {
     **{name: biased(name) for name in BIASES},
     "nope": Example.score,
     "hard_alibi": Example.score,
@@ -433,7 +411,7 @@ SCORES: dict[str, Callable[[Example, int, int, int], float]] = {
 
 
 # --- rows of the absolute encodings: f(c, position, place)
-def tabled(c: Example, t: int, place: int) -> Vector:
+def tabled(c, t, place):
     table = c.p["table"][place]
     if t < len(table) or c.s["beyond"] == "clamp":
         return list(table[min(t, len(table) - 1)])
@@ -442,13 +420,13 @@ def tabled(c: Example, t: int, place: int) -> Vector:
     return [float(value) for value in row]
 
 
-def hybrid(c: Example, t: int, place: int) -> Vector:
+def hybrid(c, t, place):
     d = c.heads * WIDTH
     learned = [math.sqrt(d) * value for value in tabled(c, t, place)]
     return learned + sinusoid(t, d - len(learned), c.s["base"])
 
 
-def trainable(c: Example, t: int, place: int) -> Vector:
+def trainable(c, t, place):
     """Sines and cosines as parts of e^(i (w t + f))."""
     waves = [
         cmath.exp(1j * f) * cmath.exp(1j * w * t)
@@ -457,13 +435,13 @@ def trainable(c: Example, t: int, place: int) -> Vector:
     return [part for z in waves for part in (z.imag, z.real)]
 
 
-def binary(c: Example, t: int, place: int) -> Vector:
+def binary(c, t, place):
     digits = reversed(format(t, "b"))
     rows = [row for digit, row in zip(digits, c.p["table"][place], strict=False) if digit == "1"]
     return [math.fsum(column) for column in zip(*rows, strict=True)] or [0.0] * (c.heads * WIDTH)
 
 
-ROWS: dict[str, Callable[[Example, int, int], Vector]] = {
+ROWS = {
     "integer": lambda c, t, place: [t * w for w in c.p["step"][place]],
     "normalized": lambda c, t, place: [t / max(c.pos[-1], 1) * w for w in c.p["direction"][place]],
     "binary": binary,
@@ -474,7 +452,7 @@ ROWS: dict[str, Callable[[Example, int, int], Vector]] = {
 }
 
 # Every encoding with the parameters that change its formula.
-CASES: list[tuple[str, dict[str, Any]]] = [
+CASES = [
     *((name, {}) for name in sorted(SCORES)),
     ("alibi", {"learned_slopes": True}),
     ("t5", {"buckets": 8, "max_distance": 12}),

@@ -1,14 +1,10 @@
 """Every encoding equals its paper's formula in float64, computed by another route, with its gradients."""
 
-from __future__ import annotations
-
 import itertools
-from typing import Any
 
 import pytest
 import torch
 from naive_formulas import BIASES, CASES, NEAR, POSITIONS, ROWS, SCORES, Example
-from torch import Tensor
 
 from posenc.encodings import list_encodings
 from posenc.model import kernels
@@ -26,19 +22,19 @@ ROW_CASES = [
 ]
 
 
-def apart(a: Tensor, b: Tensor) -> float:
+def apart(a, b):
     """The largest difference, as a share of a row's largest number where that is above 1."""
     return ((a.double() - b) / b.abs().amax(-1, keepdim=True).clamp_min(1)).abs().max().item()
 
 
-def test_every_encoding_has_a_formula_here() -> None:
+def test_every_encoding_has_a_formula_here():
     assert set(SCORES) | set(ROWS) == set(list_encodings())
 
 
 @pytest.mark.parametrize("where", POSITIONS)
 @pytest.mark.parametrize("name, params", CASES, ids=str)
 @torch.no_grad()
-def test_attention(name: str, params: dict[str, Any], where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention(name, params, where, monkeypatch):
     if name == "xpos" and where == "near and far":
         pytest.skip("refuses windows over 65 536 positions")
     example = Example(name, POSITIONS[where], **params)
@@ -52,9 +48,7 @@ def test_attention(name: str, params: dict[str, Any], where: str, monkeypatch: p
 @pytest.mark.parametrize("heads, layer", [(1, 0), (4, 1)])
 @pytest.mark.parametrize("name, params", CASES, ids=str)
 @torch.no_grad()
-def test_attention_of_other_heads_and_layers(
-    name: str, params: dict[str, Any], heads: int, layer: int
-) -> None:
+def test_attention_of_other_heads_and_layers(name, params, heads, layer):
     example = Example(name, heads=heads, layer=layer, **params)
     assert apart(example.attention(), example.naive_attention()) < CLOSE
 
@@ -67,7 +61,7 @@ def test_attention_of_other_heads_and_layers(
     "name", ["nope", "alibi", "rope", "rnope_swa", "hard_alibi", "shaw", "fox", "cope", "transformer_xl"]
 )
 @torch.no_grad()
-def test_attention_with_a_window_or_a_scale(name: str, where: str, window: int | None, scale: str) -> None:
+def test_attention_with_a_window_or_a_scale(name, where, window, scale):
     """A window is a distance between positions; log n counts the keys that are visible, by layer."""
     if name == "rnope_swa" and window:
         pytest.skip("has a window of its own")
@@ -79,7 +73,7 @@ def test_attention_with_a_window_or_a_scale(name: str, where: str, window: int |
 @pytest.mark.parametrize("heads", [1, 8, 12])
 @pytest.mark.parametrize("name, params", [case for case in CASES if case[0] in BIASES], ids=str)
 @torch.no_grad()
-def test_biases_at_far_distances(name: str, params: dict[str, Any], heads: int) -> None:
+def test_biases_at_far_distances(name, params, heads):
     example = Example(name, heads=heads, **params)
     bias = example.encoding.bias(FARTHEST, FARTHEST, 1)  # (H, T, S)
     assert bias.dtype == torch.float32 and bias.isfinite().all()
@@ -93,7 +87,7 @@ def test_biases_at_far_distances(name: str, params: dict[str, Any], heads: int) 
 @pytest.mark.parametrize("where", ["contiguous", "gaps", "far"])
 @pytest.mark.parametrize("name, params", ROW_CASES, ids=str)
 @torch.no_grad()
-def test_embedding(name: str, params: dict[str, Any], where: str) -> None:
+def test_embedding(name, params, where):
     example = Example(name, POSITIONS[where], **params)
     for layer in (0, 1):
         assert apart(example.embedding(layer), example.naive_embedding(layer)) < 1e-6
@@ -105,7 +99,7 @@ GRADIENTS = [case for case in CASES if case not in [("rope", {}), ("sum", {})]] 
 
 
 @pytest.mark.parametrize("name, params", GRADIENTS, ids=str)
-def test_gradients(name: str, params: dict[str, Any]) -> None:
+def test_gradients(name, params):
     """Of each tensor along a random direction, by central differences of the formula in float64."""
     example = Example(name, NEAR[:10], heads=2, **params)
     for tensor in example.tensors.values():
@@ -132,12 +126,12 @@ def test_gradients(name: str, params: dict[str, Any]) -> None:
         assert got == pytest.approx(want, rel=1e-3, abs=1e-3 * weights.norm().item() ** 0.5), key
 
 
-def naive_rows(example: Example, params: dict[str, Any]) -> Tensor:
+def naive_rows(example, params):
     return example.naive_embedding(1 if params.get("per_layer") else 0)
 
 
 @pytest.mark.parametrize("name, params", CASES, ids=str)
-def test_scores_of_the_future_are_finite_and_have_no_effect(name: str, params: dict[str, Any]) -> None:
+def test_scores_of_the_future_are_finite_and_have_no_effect(name, params):
     """Huge keys and inputs of later tokens change no earlier output, and no gradient becomes nan."""
     example = Example(name, heads=2, **params)
     with torch.no_grad():

@@ -3,17 +3,10 @@
 Most libraries compute angles in float32, which drift with the position, so windows have 512 tokens.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
 
 from posenc.encodings import build_encoding
-from posenc.encodings.base import Encoding
 from posenc.encodings.t5 import bucket
 from posenc.model.mla import LatentAttention
 
@@ -29,11 +22,11 @@ HEADS, WIDTH, BASE, N = 8, 64, 10000.0, 512
 POS = torch.arange(N)
 
 
-def normal(*sizes: int, seed: int = 0) -> Tensor:
+def normal(*sizes, seed=0):
     return torch.randn(*sizes, generator=torch.Generator().manual_seed(seed))
 
 
-def filled(name: str, heads: int = HEADS, **params: Any) -> Encoding:
+def filled(name, heads=HEADS, **params):
     """Every parameter normal, so that none is zero."""
     sizes = {"d_model": heads * WIDTH, "n_heads": heads, "head_dim": WIDTH, "n_layers": 1}
     made = build_encoding(name, train_length=128, **sizes, **params)
@@ -42,19 +35,19 @@ def filled(name: str, heads: int = HEADS, **params: Any) -> Encoding:
     return made
 
 
-def alibi() -> tuple[Tensor, Tensor]:
+def alibi():
     # slope x key index, which the softmax cannot tell from -slope x distance
     by_key = build_alibi_tensor(torch.ones(1, 2), 12, torch.float32)[:, 0]  # (H, 2)
     ours = filled("alibi", 12).distance_bias(torch.tensor([1]), 0)[:, 0]
     return -ours, by_key[:, 1] - by_key[:, 0]
 
 
-def t5() -> tuple[Tensor, Tensor]:
+def t5():
     r = torch.arange(2000)
     return bucket(r, 32, 128), T5Attention._relative_position_bucket(-r, False, 32, 128)
 
 
-def rope_half() -> tuple[Tensor, Tensor]:
+def rope_half():
     x = normal(1, 1, N, WIDTH)
     config = transformers.LlamaConfig(hidden_size=WIDTH, num_attention_heads=1, head_dim=WIDTH)
     cos, sin = llama.LlamaRotaryEmbedding(config)(x, POS[None])
@@ -62,14 +55,14 @@ def rope_half() -> tuple[Tensor, Tensor]:
     return ours, llama.apply_rotary_pos_emb(x, x, cos, sin)[0]
 
 
-def rope_interleaved() -> tuple[Tensor, Tensor]:
+def rope_interleaved():
     x = normal(1, 1, N, WIDTH)
     sin, cos = gptj.create_sinusoidal_positions(N, WIDTH)[None].chunk(2, dim=-1)
     ours = filled("rope", 1, layout="interleaved").rotate(x, x, POS, POS, 0)[0]
     return ours, gptj.apply_rotary_pos_emb(x.transpose(1, 2), sin, cos).transpose(1, 2)
 
 
-def xpos() -> tuple[Tensor, Tensor]:
+def xpos():
     # only products can be compared: it counts from another middle
     q, k = normal(1, 1, N, WIDTH), normal(1, 1, N, WIDTH, seed=1)
     freqs, scale = xt.RotaryEmbedding(WIDTH, use_xpos=True).forward_from_seq_len(N)
@@ -78,7 +71,7 @@ def xpos() -> tuple[Tensor, Tensor]:
     return (our_q @ our_k.mT).tril(), (their_q @ their_k.mT).tril()
 
 
-def fox() -> tuple[Tensor, Tensor]:
+def fox():
     made, x, s = filled("fox"), normal(1, N, HEADS * WIDTH), torch.zeros(1, HEADS, N, N)
     theirs = xt.DataDependentAlibi(HEADS * WIDTH, HEADS)
     theirs.to_forget_gates[0].weight.copy_(made.get_parameter("gate")[0])
@@ -87,7 +80,7 @@ def fox() -> tuple[Tensor, Tensor]:
     return ours[0].tril(), theirs(x)[0].tril()
 
 
-def cope() -> tuple[Tensor, Tensor]:
+def cope():
     made, q, s = filled("cope", p_max=64), normal(1, HEADS, N, WIDTH), normal(1, HEADS, N, N, seed=2)
     theirs = xt.CoPE(WIDTH, HEADS, 65)
     theirs.pos_emb.copy_(made.get_parameter("table")[0])
@@ -95,7 +88,7 @@ def cope() -> tuple[Tensor, Tensor]:
     return (made.scores(s, q, q, POS, POS, made.prepare(q, q, q, 0), 0) - s).tril(), want.tril()
 
 
-def mla() -> tuple[Tensor, Tensor]:
+def mla():
     heads, width = 4, 8 * WIDTH
     own = filled("rope", 1, layout="interleaved")  # the rotary part is one head's width
     a = LatentAttention(width, heads, 0, kv_rank=96, q_rank=160, rope_dim=WIDTH)
@@ -124,7 +117,7 @@ def mla() -> tuple[Tensor, Tensor]:
      (fox, 5e-4), (mla, 2e-5)],  # fox: its sums are float32, to -400
     ids=lambda value: getattr(value, "__name__", ""),
 )  # fmt: skip
-def test_largest_difference(both: Callable[[], tuple[Tensor, Tensor]], allowed: float) -> None:
+def test_largest_difference(both, allowed):
     with torch.no_grad():
         ours, theirs = both()
         assert (ours.double() - theirs.double()).abs().max().item() <= allowed

@@ -3,18 +3,13 @@
 What a window and a scale do to the attention is in test_formulas.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
 
 from posenc.core.errors import UserError
 from posenc.core.seeds import generator_for
 from posenc.encodings import build_encoding, list_encodings
-from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.base import Shape
 from posenc.encodings.options import (
     LogN,
     Offset,
@@ -32,26 +27,24 @@ RANDOMIZED = {"name": "randomized", "max": None, "dense": False}
 OFFSET = {"name": "offset", "max": None}
 
 
-def encoding(name: str, train_length: int = T, **params: Any) -> Encoding:
+def encoding(name, train_length=T, **params):
     sizes = {"d_model": 16, "n_heads": 2, "head_dim": 8, "n_layers": 2}
     return build_encoding(name, train_length=train_length, **sizes, **params)
 
 
-def options(
-    own: Encoding, positions: Any = CONTIGUOUS, window: Any = None, scale: Any = "none"
-) -> list[Encoding]:
+def options(own, positions=CONTIGUOUS, window=None, scale="none"):
     return build_options(own.shape, own, positions=positions, window=window, scale=scale)
 
 
-def drawn(training: bool, seed: int, n: int = T, dense: bool = False, most: int | None = None) -> Tensor:
+def drawn(training, seed, n=T, dense=False, most=None):
     option = Randomized(SHAPE, max=most, dense=dense)
     assert option.prefix_stable == dense  # a longer window draws other positions
     return option.positions(n, training, generator_for(seed, "test"))
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("n, most", [(T, None), (16 * T, None), (T, T), (1, 1000), (40, 41)])
-def test_randomized_positions_are_a_sorted_subset(training: bool, n: int, most: int | None) -> None:
+@pytest.mark.parametrize("n, most", [(T, None), (16 * T, None), (T, T)])
+def test_randomized_positions_are_a_sorted_subset(training, n, most):
     for seed in range(20):
         pos = drawn(training, seed, n, most=most)
         assert pos.dtype == torch.int64 and pos.shape == (n,)
@@ -63,14 +56,14 @@ def test_randomized_positions_are_a_sorted_subset(training: bool, n: int, most: 
         drawn(False, 0, 16 * T + 1)
 
 
-def test_randomized_positions_are_uniform() -> None:
+def test_randomized_positions_are_uniform():
     option, counts = Randomized(Shape(16, 2, 8, 2, 4), max=16, dense=False), torch.zeros(16)
     for seed in range(2000):
         counts[option.positions(4, True, generator_for(seed, "test"))] += 1
     assert counts.min() > 400 and counts.max() < 600  # 500 expected, standard deviation 19
 
 
-def test_offset_starts_anywhere_in_training_and_at_zero_in_evaluation() -> None:
+def test_offset_starts_anywhere_in_training_and_at_zero_in_evaluation():
     option, starts = Offset(Shape(16, 2, 8, 2, 4), max=9), set()
     for seed in range(200):
         pos = option.positions(4, True, generator_for(seed, "test"))
@@ -84,7 +77,7 @@ def test_offset_starts_anywhere_in_training_and_at_zero_in_evaluation() -> None:
     "positions, limit, distances",
     [(CONTIGUOUS, None, None), (RANDOMIZED, 16 * T, 16 * T), (OFFSET, 8 * T, None)],
 )
-def test_limits_of_positions_and_distances(positions: dict[str, Any], limit: Any, distances: Any) -> None:
+def test_limits_of_positions_and_distances(positions, limit, distances):
     assert check_positions(positions) == positions
     assert position_limits(positions, T) == (limit, distances)
     if limit:
@@ -92,7 +85,7 @@ def test_limits_of_positions_and_distances(positions: dict[str, Any], limit: Any
         assert option.derived == {"max": limit} and position_limits({**positions, "max": 99}, T)[0] == 99
 
 
-def test_ssmax_starts_as_logn() -> None:
+def test_ssmax_starts_as_logn():
     scale, pos = SSMax(SHAPE, counted=()), torch.arange(20)
     scale.initialize("s", scale.s, torch.Generator())
     same = LogN(SHAPE, counted=()).factor(pos, pos, 1).expand(2, -1)
@@ -101,7 +94,7 @@ def test_ssmax_starts_as_logn() -> None:
 
 # key of an option, how it is chosen, encodings that refuse it
 READS_NONE = {"nope", "hard_alibi", "fox", "cable", "cope", "stick_breaking"}
-WAYS: list[tuple[str, dict[str, Any], set[str]]] = [
+WAYS = [
     ("positions", {"positions": RANDOMIZED}, READS_NONE),
     ("positions", {"positions": OFFSET}, READS_NONE),
     ("attention.window", {"window": 5}, {"rnope_swa"}),
@@ -110,7 +103,7 @@ WAYS: list[tuple[str, dict[str, Any], set[str]]] = [
 
 
 @pytest.mark.parametrize("key, chosen, refusing", WAYS, ids=["randomized", "offset", "window", "scale"])
-def test_an_option_is_taken_or_refused_by_name(key: str, chosen: dict[str, Any], refusing: set[str]) -> None:
+def test_an_option_is_taken_or_refused_by_name(key, chosen, refusing):
     for name in list_encodings():
         own = encoding(name)
         if name not in refusing:
@@ -120,25 +113,3 @@ def test_an_option_is_taken_or_refused_by_name(key: str, chosen: dict[str, Any],
             options(own, **chosen)
         for words in (key, f"encoding={name}", own.refuses.get(key, "it reads no position")):
             assert words in caught.value.text()
-
-
-WRONG: list[tuple[dict[str, Any], int, str]] = [
-    ({"window": 0}, T, "window=0"),
-    ({"positions": {**RANDOMIZED, "max": T - 1}}, T, rf"positions\.max={T - 1}.*context_length={T}"),
-    ({"positions": {**OFFSET, "max": 2**25}}, T, r"positions\.max=33554432: must be from"),
-]
-
-
-@pytest.mark.parametrize("chosen, train_length, says", WRONG)
-def test_values_out_of_range(chosen: dict[str, Any], train_length: int, says: str) -> None:
-    with pytest.raises(UserError, match=says):
-        options(encoding("rope", train_length), **chosen)
-
-
-def test_settings_of_positions_that_are_wrong() -> None:
-    for settings, says in (
-        ({"name": "random"}, "no such positions"),
-        ({"name": "contiguous", "max": 5}, r"positions\.max"),
-    ):
-        with pytest.raises(UserError, match=says):
-            check_positions(settings)

@@ -1,11 +1,7 @@
 """Published numbers, initial values, values that follow from the shape, and what is refused."""
 
-from __future__ import annotations
-
 import math
 import re
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -15,13 +11,12 @@ from torch import Tensor
 from posenc.core.errors import UserError
 from posenc.core.seeds import generator_for
 from posenc.encodings import build_encoding
-from posenc.encodings.base import Encoding
 from posenc.encodings.families import bias, content
 from posenc.encodings.families.absolute import sinusoid_frequencies, sinusoids
 from posenc.encodings.families.rotary import _as_complex, _as_real, cos_sin
 
 
-def built(name: str, T: int = 64, heads: int = 4, layers: int = 2, width: int = 8, **params: Any) -> Encoding:
+def built(name, T=64, heads=4, layers=2, width=8, **params):
     """With its initial values."""
     sizes = {"d_model": heads * width, "n_heads": heads, "head_dim": width, "n_layers": layers}
     made = build_encoding(name, train_length=T, **sizes, **params)
@@ -31,41 +26,17 @@ def built(name: str, T: int = 64, heads: int = 4, layers: int = 2, width: int = 
     return made
 
 
-def product(made: Encoding, q: list[float], k: list[float], i: int, j: int) -> float:
-    one, other = torch.tensor(q).view(1, 1, 1, -1), torch.tensor(k).view(1, 1, 1, -1)
-    a, b = made.rotate(one, other, torch.tensor([i]), torch.tensor([j]), 0)
-    return (a * b).sum().item()
-
-
-PINS: dict[str, tuple[Callable[[], Any], Any]] = {
-    "rope: unit frequency at 1 and 2": (
-        lambda: product(built("rope", heads=1, width=2), [1.0, 2.0], [3.0, 4.0], 1, 2),
-        7.6262673,
-    ),
-    "rnope_swa: free layers": (
-        lambda: [layer for layer in range(8) if built("rnope_swa", layers=8).is_free(layer)],
-        [3, 7],
-    ),
-}
-
-
-@pytest.mark.parametrize("pin", PINS)
-def test_published_number(pin: str) -> None:
-    measure, want = PINS[pin]
-    assert measure() == pytest.approx(want, rel=1e-5, abs=1e-6)
-
-
 # encoding -> parameter -> (smallest, largest, standard deviation) of 8 heads of 16, 4 layers, T = 64; d = 128
 NORMAL = (-1.0, 1.0, 128**-0.5)
 ZERO = (0.0, 0.0, 0.0)
 
 
-def uniform(fan_in: int) -> tuple[float, float, float]:
-    bound: float = fan_in**-0.5
+def uniform(fan_in):
+    bound = fan_in**-0.5
     return -bound, bound, bound / 3**0.5
 
 
-INITIAL: dict[str, dict[str, tuple[float, float, float]]] = {
+INITIAL = {
     "learned": {"table": NORMAL},
     "hybrid": {"table": NORMAL},
     "binary": {"table": NORMAL},
@@ -86,7 +57,7 @@ INITIAL: dict[str, dict[str, tuple[float, float, float]]] = {
 
 
 @pytest.mark.parametrize("name", INITIAL)
-def test_initial_values(name: str) -> None:
+def test_initial_values(name):
     made = built(name, heads=8, layers=4, width=16)
     for key, (low, high, std) in INITIAL[name].items():
         parameter = made.get_parameter(key).detach()
@@ -97,7 +68,7 @@ def test_initial_values(name: str) -> None:
 
 
 @pytest.mark.parametrize("name, key, most", [("log", "a", 2.0), ("power", "b", 2.0)])
-def test_initial_values_of_kerple_are_uniform(name: str, key: str, most: float) -> None:
+def test_initial_values_of_kerple_are_uniform(name, key, most):
     raw = built(f"kerple_{name}", heads=4000, width=1).get_parameter(key).detach()
     is_exponent = (name, key) == ("power", "b")
     found = (bias.between(raw, 0.01, 2.0) if is_exponent else bias.above(raw, 0.01)).sort().values
@@ -105,7 +76,7 @@ def test_initial_values_of_kerple_are_uniform(name: str, key: str, most: float) 
     assert found.min() >= 0.01 and found.max() <= most
 
 
-def test_initial_values_that_start_as_another_encoding() -> None:
+def test_initial_values_that_start_as_another_encoding():
     r, pos = torch.arange(300), torch.tensor([0, 1, 65535])
     learned = built("alibi", heads=6, learned_slopes=True).distance_bias(r, 0)
     assert torch.allclose(built("alibi", heads=6).distance_bias(r, 0), learned, rtol=2e-6)
@@ -121,7 +92,7 @@ def test_initial_values_that_start_as_another_encoding() -> None:
 
 @pytest.mark.parametrize("size", [-200.0, -5.0, 80.0])
 @pytest.mark.parametrize("name", ["kerple_log", "kerple_power", "fire"])
-def test_reparametrised_numbers_stay_in_range_with_finite_gradients(name: str, size: float) -> None:
+def test_reparametrised_numbers_stay_in_range_with_finite_gradients(name, size):
     """Where a clamp through `.data` would have a gradient of zero."""
     made, pos = built(name), torch.arange(40)
     for key in {"a", "b", "c", "factor"} & set(dict(made.named_parameters())):
@@ -133,7 +104,7 @@ def test_reparametrised_numbers_stay_in_range_with_finite_gradients(name: str, s
         assert all((p.grad != 0).all() for p in made.parameters())
 
 
-def test_concatenated_rows_are_not_rounded_under_autocast() -> None:
+def test_concatenated_rows_are_not_rounded_under_autocast():
     made = built("integer", combine="concat", position_limit=4096)
     pos, nothing = torch.tensor([256, 257, 2048, 2049]), torch.zeros(1, 4, 32)
     exact = made.embed(nothing, pos, 0)
@@ -143,7 +114,7 @@ def test_concatenated_rows_are_not_rounded_under_autocast() -> None:
 
 
 @pytest.mark.parametrize("layout", ["interleaved", "half"])
-def test_real_and_complex_products_rotate_alike(layout: str) -> None:
+def test_real_and_complex_products_rotate_alike(layout):
     """Complex on CPUs, real on GPUs."""
     x = torch.randn(2, 3, 7, 10)
     cos, sin = cos_sin(torch.arange(7), lambda device: sinusoid_frequencies(10, 1e4, device))
@@ -153,7 +124,7 @@ def test_real_and_complex_products_rotate_alike(layout: str) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 7, 100])
-def test_chunks_of_the_network_over_heads(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_of_the_network_over_heads(most, monkeypatch):
     """Whatever the chunk's size the output is the same, and so are all gradients, inside autocast too."""
     gen = torch.Generator().manual_seed(0)
     sizes = [(2, 3, 4, 9), (3, 4, 9), (5, 6), (5,), (3, 5), (3,)]
@@ -172,7 +143,7 @@ def test_chunks_of_the_network_over_heads(most: int, monkeypatch: pytest.MonkeyP
     assert torch.allclose(found, want, atol=1e-5)
 
 
-def test_far_sums_of_gates_stay_exact() -> None:
+def test_far_sums_of_gates_stay_exact():
     """Of 65 536 gates near 1: in float32 the nearest would be off by 1e-3; bf16 stops growing at 256."""
     made, n = built("fox", heads=1, layers=1), 65_536
     x = torch.randn(1, n, 8, generator=torch.Generator().manual_seed(0))
@@ -185,7 +156,7 @@ def test_far_sums_of_gates_stay_exact() -> None:
     assert (found.double() - want).abs().max() < 1e-5
 
 
-def test_untrained_rows_depend_on_seed_place_and_position_alone() -> None:
+def test_untrained_rows_depend_on_seed_place_and_position_alone():
     at_once = Example("learned", list(range(40)), heads=1).encoding.rows(torch.arange(40), 0)
     grown = Example("learned", list(range(40)), heads=1).encoding
     grown.rows(torch.arange(18), 0)  # a shorter window first
@@ -199,66 +170,42 @@ def test_untrained_rows_depend_on_seed_place_and_position_alone() -> None:
 DRAWN = {"position_limit": 1024, "distance_limit": 1024}  # positions=randomized
 OFFSET = {"position_limit": 512}
 # encoding, T, parameters, attribute or parameter -> its value (a number, or the parameter's size)
-FOLLOWS: list[tuple[str, int, dict[str, Any], str, float]] = [
+FOLLOWS = [
     *(("t5", T, {}, "max_distance", want) for T, want in ((64, 64), (512, 128), (17, 17), (8, 17))),
     ("t5", 64, DRAWN, "max_distance", 128),
     *(("cope", T, {}, "p_max", want) for T, want in ((64, 16), (1024, 64), (3, 1))),
-    ("rnope_swa", 64, {}, "window", 32),
     ("rnope_swa", 64, DRAWN, "window", 512),
-    ("learned", 64, DRAWN, "table", 1024 * 32),
     ("xpos", 64, {}, "ends_at", 65_537),
     ("binary", 64, {"bits": 7}, "ends_at", 128),
 ]
 
 
 @pytest.mark.parametrize("name, T, params, key, want", FOLLOWS, ids=str)
-def test_what_follows_from_the_shape(
-    name: str, T: int, params: dict[str, Any], key: str, want: float
-) -> None:
+def test_what_follows_from_the_shape(name, T, params, key, want):
     found = getattr(built(name, T, **params), key)
     assert (found.numel() if isinstance(found, Tensor) else found) == want
 
 
-# encoding, T, parameters -> part of its warning, None for none
-WARNS: list[tuple[str, int, dict[str, Any], str | None]] = [
-    ("t5", 64, {}, None),
-    ("t5", 64, {"max_distance": 128}, "5 of 32 buckets lie beyond the farthest distance of training, 63"),
-    ("t5", 64, {"max_distance": 128, **DRAWN}, None),
-    ("binary", 64, {"bits": 6}, None),
-    ("binary", 64, {"bits": 16}, "bits 6 to 15"),
-]
-
-
-def test_warnings() -> None:
-    for name, length, params, says in WARNS:
-        found = built(name, length, **params).warnings()
-        assert found == [] if says is None else says in found[0]
-
-
 # encoding, T, parameters that are refused -> part of the message
-REFUSED: list[tuple[str, int, dict[str, Any], str]] = [
+REFUSED = [
     *(("rope", 64, {"base": base}, "base=") for base in (1.0, math.nan, math.inf)),
-    *(("rope", 64, {"fraction": share}, "fraction=") for share in (0.0, 1.5, 0.05)),
     *(("rope", 64, {"drop_low": share}, "drop_low=") for share in (1.0, 0.99, 0.03, -0.1)),
     ("rope", 64, {"width": 15}, "head_dim=15"),
     ("xpos", 64, {"position_limit": 32_769}, "positions.max=32769"),
     ("xpos", 65_537, {}, "context_length=65537"),
     ("hope", 4, {}, "no pair turns as often within T=4"),
-    ("t5", 64, {"buckets": 31}, "buckets=31"),
-    ("t5", 64, {"max_distance": 16}, "max_distance=16"),
-    ("sinusoidal_trainable", 64, {"heads": 1, "width": 5}, "d_model=5: must be even"),
     ("binary", 64, {"bits": 5}, "bits=5: must be 6"),
 ]
 
 
 @pytest.mark.parametrize("name, T, params, says", REFUSED, ids=str)
-def test_refused_values(name: str, T: int, params: dict[str, Any], says: str) -> None:
+def test_refused_values(name, T, params, says):
     with pytest.raises(UserError, match=re.escape(says)):
         built(name, T, **params)
 
 
 # encoding, parameters, positions that are refused -> part of the message
-ENDS: list[tuple[str, dict[str, Any], list[int], str]] = [
+ENDS = [
     ("learned", {"beyond": "truncate"}, [0, 16], "rows end at 16, beyond=truncate has none for position 16"),
     ("binary", {"bits": 5}, [0, 32], "bits=5 end at position 31, not at 32"),
     ("xpos", {}, [5, 32_774], "from position 5 to 32774"),
@@ -266,15 +213,13 @@ ENDS: list[tuple[str, dict[str, Any], list[int], str]] = [
 
 
 @pytest.mark.parametrize("name, params, pos, says", ENDS)
-def test_positions_past_the_end_are_refused_on_the_host(
-    name: str, params: dict[str, Any], pos: list[int], says: str
-) -> None:
+def test_positions_past_the_end_are_refused_on_the_host(name, params, pos, says):
     example = Example(name, pos, **params)
     with pytest.raises(ValueError, match=says):
         example.attention() if name == "xpos" else example.embedding(0)
 
 
-def test_xpos_has_no_overflow_in_its_longest_windows() -> None:
+def test_xpos_has_no_overflow_in_its_longest_windows():
     """z^(-j/512) alone overflows from j = 36 000 on; a block of queries counts from the same middle."""
     made, n = built("xpos", heads=1), 65_536
     pos, x = torch.arange(n), torch.randn(1, 1, n, 8, generator=torch.Generator().manual_seed(0))

@@ -1,41 +1,37 @@
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
+import numpy as np
 import pytest
 import tiny_model
 import torch
 from tiny_model import T
 from token_stores import ask
 
-from posenc.data import TokenStore
 from posenc.evaluation import PROTOCOLS, induction
 from posenc.evaluation.evaluate import evaluate, plan_cells
 from posenc.evaluation.forward_cache import EvalContext
-from posenc.evaluation.plans import EvalRequest, RecallGrid
-from posenc.results.schema import Record
+from posenc.evaluation.plans import RecallGrid
 
 
 @pytest.fixture
-def store(place: Path, corpus: Path) -> TokenStore:
+def store(place, corpus):
     return tiny_model.tokens_of(corpus)
 
 
 @pytest.fixture
-def few_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_sequences(monkeypatch):
     """The induction probe with four sequences."""
     monkeypatch.setattr(induction, "COUNT", 4)
 
 
+def every_third(blocks):
+    """Call every third target a key token."""
+    return np.arange(len(blocks.ends) * blocks.block).reshape(-1, blocks.block) % 3 == 0
+
+
 @pytest.fixture
-def subject_of(store: TokenStore) -> Callable[..., EvalContext]:
+def subject_of(store):
     """A model with its initial values, as the subject of a measurement."""
 
-    def make(
-        encoding: str, *, batch_tokens: int = 1024, tokens: TokenStore | None = None, **params: Any
-    ) -> EvalContext:
+    def make(encoding, *, batch_tokens=1024, tokens=None, **params):
         chosen = tokens or store
         model = tiny_model.build(encoding, chosen, **params)
         with torch.no_grad():
@@ -49,24 +45,22 @@ def subject_of(store: TokenStore) -> Callable[..., EvalContext]:
 
 
 @pytest.fixture
-def asked_of(store: TokenStore) -> Callable[..., EvalRequest]:
+def asked_of(store):
     """What protocols are asked for, of the tiny corpus at its T."""
 
-    def make(windows: list[int], **changes: Any) -> EvalRequest:
+    def make(windows, **changes):
         plant = {"share": 0.5, "pairs": 2, "cue": 1, "weight": 1.0}
         usual = {"store": store, "max_targets": 300, "plant": plant, "recall": RecallGrid([4], [1], 4)}
-        return ask(**{"windows": windows, **usual, **changes})
+        return ask(**{"windows": windows, "key_tokens": every_third, **usual, **changes})
 
     return make
 
 
 @pytest.fixture
-def measured(
-    tmp_path: Path, asked_of: Callable[..., EvalRequest], few_sequences: None
-) -> Callable[..., dict[tuple[str, int], Record]]:
+def measured(tmp_path, asked_of, few_sequences):
     """Records of a subject by (protocol, window), of all protocols unless some are named."""
 
-    def go(subject: EvalContext, windows: list[int], **changes: Any) -> dict[tuple[str, int], Record]:
+    def go(subject, windows, **changes):
         on_cell = changes.pop("on_cell", lambda record, was_there: None)
         step, protocols = changes.pop("checkpoint_step", 1), changes.pop("protocols", list(PROTOCOLS))
         folder = changes.pop("folder", None) or tmp_path / f"cells-{len(list(tmp_path.iterdir()))}"

@@ -5,22 +5,24 @@ text[place] after text[first:place], the earlier part of a window of `length` to
 ask for.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 
-from posenc.evaluation import far_copy, fixed_target, induction, nonoverlapping, positions, recall, sliding
-from posenc.evaluation.forward_cache import EvalContext, LossSums
-
-Target = tuple[int, list[int], int, int, int]
+from posenc.evaluation import (
+    far_copy,
+    fixed_target,
+    induction,
+    key_tokens,
+    nonoverlapping,
+    positions,
+    recall,
+    sliding,
+)
 
 
 @torch.no_grad()
-def loss_of(subject: EvalContext, inputs: list[int], target: int, length: int) -> float:
+def loss_of(subject, inputs, target, length):
     """Nats of the target after `inputs`, the earlier part of a window of `length` tokens."""
     model, extension = subject.model.eval(), subject.extension
     acting = None if extension is None else extension.effective_encoding(length)
@@ -29,47 +31,53 @@ def loss_of(subject: EvalContext, inputs: list[int], target: int, length: int) -
     return float(torch.log(torch.exp(shifted).sum()) - shifted[target])
 
 
-def text_of(subject: EvalContext, document: int) -> list[int]:
-    tokens: list[int] = subject.store.document(subject.split, document).tolist()
-    return tokens
+def text_of(subject, document):
+    return subject.store.document(subject.split, document).tolist()
 
 
-def in_blocks(subject: EvalContext, plan: Any, window: int) -> Iterator[Target]:
+def in_blocks(subject, plan, window):
     """The window of W inputs ends at the last target of a block."""
     for document, end in zip(plan.documents.tolist(), plan.ends.tolist(), strict=True):
         for place in range(end - plan.block, end):
             yield document, text_of(subject, document), end - 1 - window, place, window
 
 
+def in_keys(subject, plan, window):
+    """Those targets of the blocks that are key tokens."""
+    every = zip(in_blocks(subject, plan.blocks, window), plan.keys.ravel().tolist(), strict=True)
+    yield from (target for target, key in every if key)
+
+
 def in_spans(
-    window_of: Callable[[Any, int, int, int], tuple[int, int]],
-) -> Callable[[EvalContext, Any, int], Iterator[Target]]:
+    window_of,
+):
     """`window_of(plan, window, start, place)`: first input and length of the window that scores the place."""
 
-    def way(subject: EvalContext, plan: Any, window: int) -> Iterator[Target]:
-        for document, start in zip(plan.documents.tolist(), plan.starts.tolist(), strict=True):
-            for place in range(start + 1, start + plan.span + 1):
+    def way(subject, plan, window):
+        starts = (plan.ends - 1 - plan.block).tolist()
+        for document, start in zip(plan.documents.tolist(), starts, strict=True):
+            for place in range(start + 1, start + plan.block + 1):
                 first, length = window_of(plan, window, start, place)
                 yield document, text_of(subject, document), first, place, length
 
     return way
 
 
-def slid(plan: Any, window: int, start: int, place: int) -> tuple[int, int]:
+def slid(plan, window, start, place):
     """A target is in the first window whose end, a stride apart from the last one's, reaches it."""
     end = start
     while end < place:
-        end = min(end + plan.stride, start + plan.span)
+        end = min(end + plan.stride, start + plan.block)
     return max(0, end - window), min(end, window)
 
 
-def cut(plan: Any, window: int, start: int, place: int) -> tuple[int, int]:
+def cut(plan, window, start, place):
     """A target sees what came before it in its own window; the last window of a span may be shorter."""
     first = start + (place - start - 1) // window * window
-    return first, min(window, start + plan.span - first)
+    return first, min(window, start + plan.block - first)
 
 
-def copied(subject: EvalContext, plan: induction.Plan, window: int) -> Iterator[Target]:
+def copied(subject, plan, window):
     """W inputs and a last target: both copies at the ends."""
     for i, copy in enumerate(plan.copies.tolist()):
         filler = plan.filler[i].tolist()
@@ -80,7 +88,7 @@ def copied(subject: EvalContext, plan: induction.Plan, window: int) -> Iterator[
             yield i, text, 0, place, window
 
 
-def recalled(subject: EvalContext, plan: recall.Plan, window: int) -> Iterator[Target]:
+def recalled(subject, plan, window):
     """The last token of each window of every line."""
     for line in plan.fitting(window):
         windows = recall.windows_at(subject, plan, window, *line).tolist()
@@ -88,9 +96,10 @@ def recalled(subject: EvalContext, plan: recall.Plan, window: int) -> Iterator[T
             yield document, text, 0, window, window
 
 
-WAYS: dict[Any, Callable[[EvalContext, Any, int], Iterator[Target]]] = {
+WAYS = {
     fixed_target: in_blocks,
     far_copy: in_blocks,
+    key_tokens: in_keys,
     sliding: in_spans(slid),
     nonoverlapping: in_spans(cut),
     positions: in_spans(lambda plan, window, start, place: (start, window)),
@@ -99,9 +108,9 @@ WAYS: dict[Any, Callable[[EvalContext, Any, int], Iterator[Target]]] = {
 }
 
 
-def furthest(subject: EvalContext, module: Any, plan: Any, window: int, sums: LossSums) -> float:
+def furthest(subject, module, plan, window, sums):
     """The largest difference between two means by document, in nats a target; the counts must be equal."""
-    slow: dict[int, list[float]] = {}
+    slow = {}
     for document, text, first, place, length in WAYS[module](subject, plan, window):
         slow.setdefault(document, []).append(loss_of(subject, text[first:place], text[place], length))
     assert dict(zip(sums.documents.tolist(), sums.targets.tolist(), strict=True)) == {

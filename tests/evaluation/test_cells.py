@@ -1,12 +1,7 @@
 """Cells: stored as they finish, never computed twice, passes shared, and no cell takes the others with it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,23 +9,17 @@ from tiny_model import T
 
 from posenc.evaluation import PROTOCOLS, evaluate, forward_cache
 from posenc.evaluation.extensions import build_extension
-from posenc.evaluation.forward_cache import EvalContext
-from posenc.evaluation.plans import EvalRequest
-from posenc.results.schema import Record
 
-Measured = Callable[..., dict[tuple[str, int], Record]]
-SubjectOf = Callable[..., EvalContext]
-AskedOf = Callable[..., EvalRequest]
 WINDOWS = [T // 2, T, 2 * T, 4 * T]
 
 
 @pytest.fixture
-def windows_passed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def windows_passed(monkeypatch):
     """Tokens of every window that went through the model, a number for each."""
-    made: list[int] = []
+    made = []
     forward = forward_cache._forward
 
-    def counted(subject: EvalContext, batch: torch.Tensor, *others: Any) -> torch.Tensor:
+    def counted(subject, batch, *others):
         made.extend([batch.shape[1] - 1] * len(batch))
         return forward(subject, batch, *others)
 
@@ -38,9 +27,7 @@ def windows_passed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return made
 
 
-def test_finished_cells_are_not_computed_again(
-    subject_of: SubjectOf, measured: Measured, tmp_path: Path, windows_passed: list[int]
-) -> None:
+def test_finished_cells_are_not_computed_again(subject_of, measured, tmp_path, windows_passed):
     subject, folder, told = subject_of("rope"), tmp_path / "run", []
     first = measured(subject, [T, 4 * T], folder=folder)
     cells = 2 * (len(PROTOCOLS) - 1) + 1  # positions is one long context
@@ -62,24 +49,7 @@ def test_finished_cells_are_not_computed_again(
     assert set(windows_passed) == {T}
 
 
-def test_what_identifies_a_cell_makes_another_cell(
-    subject_of: SubjectOf, measured: Measured, tmp_path: Path, windows_passed: list[int]
-) -> None:
-    subject, only = subject_of("rope"), {"protocols": ["sliding"], "folder": tmp_path / "run"}
-    first = measured(subject, [T], **only)["sliding", T]
-    for change in ({"checkpoint_step": 2}, {"stride": 8}, {"max_targets": 100}, {"split": "validation"}):
-        windows_passed.clear()
-        other = dataclasses.replace(subject, split=change.pop("split", subject.split))
-        second = measured(other, [T], **only, **change)["sliding", T]
-        assert windows_passed
-        same = bool({"stride", "checkpoint_step"} & set(change))
-        assert (first["targets_hash"] == second["targets_hash"]) == same
-    assert len(list((tmp_path / "run" / "records").iterdir())) == 5
-
-
-def test_a_pass_that_two_protocols_need_is_made_once(
-    subject_of: SubjectOf, measured: Measured, windows_passed: list[int]
-) -> None:
+def test_a_pass_that_two_protocols_need_is_made_once(subject_of, measured, windows_passed):
     shared = measured(subject_of("rope"), [T, 4 * T], protocols=["positions", "nonoverlapping"])
     together = windows_passed.count(4 * T)
     windows_passed.clear()
@@ -89,10 +59,10 @@ def test_a_pass_that_two_protocols_need_is_made_once(
     assert windows_passed.count(4 * T) == 2 * together > 0
 
 
-def run_out_of_memory(monkeypatch: pytest.MonkeyPatch, most: int, error: Exception) -> None:
+def run_out_of_memory(monkeypatch, most, error):
     forward = forward_cache._forward
 
-    def limited(subject: EvalContext, batch: torch.Tensor, *others: Any) -> torch.Tensor:
+    def limited(subject, batch, *others):
         if batch.numel() > most:
             raise error
         return forward(subject, batch, *others)
@@ -105,9 +75,7 @@ GPU_ERROR = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 
 
 
 @pytest.mark.parametrize("error", [CPU_ERROR, GPU_ERROR])
-def test_smaller_batches_when_memory_runs_out(
-    subject_of: SubjectOf, measured: Measured, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_smaller_batches_when_memory_runs_out(subject_of, measured, monkeypatch, error):
     only = {"windows": [T, 2 * T], "protocols": ["fixed-target", "sliding"]}
     whole = measured(subject_of("rope"), **only)
     run_out_of_memory(monkeypatch, 3 * (2 * T + 1), error)
@@ -116,9 +84,7 @@ def test_smaller_batches_when_memory_runs_out(
         assert record["nats"] == pytest.approx(whole[cell]["nats"], abs=1e-5)
 
 
-def test_a_length_that_does_not_fit_is_noted_and_the_others_go_on(
-    subject_of: SubjectOf, measured: Measured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_length_that_does_not_fit_is_noted_and_the_others_go_on(subject_of, measured, monkeypatch):
     run_out_of_memory(monkeypatch, 2 * T + 1, GPU_ERROR)
     note = f"oom at {4 * T} tokens, batch 1: CUDA out of memory. Tried to allocate 20.00 GiB."
     for (_, window), record in measured(subject_of("rope"), [T, 2 * T, 4 * T]).items():
@@ -126,9 +92,7 @@ def test_a_length_that_does_not_fit_is_noted_and_the_others_go_on(
         assert record["note"] == (note if window == 4 * T else None)
 
 
-def test_a_loss_that_is_not_finite_is_noted_and_never_a_number(
-    subject_of: SubjectOf, measured: Measured, tmp_path: Path
-) -> None:
+def test_a_loss_that_is_not_finite_is_noted_and_never_a_number(subject_of, measured, tmp_path):
     subject = subject_of("learned")
     with torch.no_grad():
         subject.model.encoding.table[0, T - 1] = float("nan")  # only windows of T and more reach it
@@ -140,18 +104,14 @@ def test_a_loss_that_is_not_finite_is_noted_and_never_a_number(
 
 
 def test_with_an_extension_the_model_as_trained_comes_first(
-    subject_of: SubjectOf,
-    asked_of: AskedOf,
-    tmp_path: Path,
-    windows_passed: list[int],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    subject_of, asked_of, tmp_path, windows_passed, monkeypatch
+):
     """dynamic_ntk up to T is the model as trained: stored under both names, passed once."""
     subject = subject_of("rope")
     extension = build_extension({"name": "dynamic_ntk"}, subject.model)
     subject = dataclasses.replace(subject, extension=extension)
 
-    def go() -> dict[tuple[int, bool], Record]:
+    def go():
         cells = evaluate.plan_cells(subject, asked_of(WINDOWS), ["fixed-target"])
         records = evaluate.evaluate(cells, tmp_path / "run", corpus="files", checkpoint_step=1)
         return {(r["window"], r["extend"] is not None): r for r in records}
@@ -160,7 +120,7 @@ def test_with_an_extension_the_model_as_trained_comes_first(
     assert list(records) == [(T, False), *((window, True) for window in WINDOWS)]
     assert windows_passed.count(T) == records[T, True]["targets"] // (T // 4)
     for key in ("nats", "per_document", "targets_hash"):
-        assert records[T, True][key] == records[T, False][key]  # type: ignore[literal-required]
+        assert records[T, True][key] == records[T, False][key]
     assert records[T, True]["extend"] == {"name": "dynamic_ntk", "factor": 1.0, "resolved": {"factor": 1.0}}
     windows_passed.clear()
     assert go() == records and not windows_passed

@@ -1,12 +1,7 @@
 """A window that does not fit is refused before the kernel ends the process; its record says what it needs."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -16,20 +11,16 @@ from posenc.core import machine as machine_module
 from posenc.core.machine import LiveTensors, free_memory
 from posenc.encodings.base import Encoding
 from posenc.evaluation import forward_cache
-from posenc.evaluation.forward_cache import EvalContext, memory_needed
-from posenc.results.schema import Record
-
-Measured = Callable[..., dict[tuple[str, int], Record]]
-SubjectOf = Callable[..., EvalContext]
+from posenc.evaluation.forward_cache import memory_needed
 
 
-def squared(n: int) -> None:
+def squared(n):
     rows = torch.ones(30, n)
     pairs = torch.ones(8, n, n)
     del rows, pairs
 
 
-def test_what_a_window_needs_is_known_from_shorter_ones() -> None:
+def test_what_a_window_needs_is_known_from_shorter_ones():
     for window in (1024, 1000, 17):
         with LiveTensors() as meter:
             squared(window)
@@ -39,20 +30,18 @@ def test_what_a_window_needs_is_known_from_shorter_ones() -> None:
 class Quadratic(Encoding):
     """Numbers for every pair of tokens, as of somebody who did not think of long windows."""
 
-    def embed(self, x: torch.Tensor, pos: torch.Tensor, layer: int) -> torch.Tensor:
+    def embed(self, x, pos, layer):
         pairs = (pos[:, None] - pos[None, :]).double().expand(16, -1, -1) * 1e-9
         return x + pairs.sum((0, 2))[:, None].to(x.dtype)
 
 
-def test_a_window_that_would_not_fit_is_noted_and_never_tried(
-    subject_of: SubjectOf, measured: Measured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_window_that_would_not_fit_is_noted_and_never_tried(subject_of, measured, monkeypatch):
     subject = subject_of("nope")
     quadratic = Quadratic(subject.model.encoding.shape)
     subject.model._effective = (quadratic,)
     longest, forward = [0], forward_cache._forward
 
-    def watched(*args: Any) -> torch.Tensor:
+    def watched(*args):
         longest[0] = max(longest[0], args[1].shape[1] - 1)
         return forward(*args)
 
@@ -76,9 +65,7 @@ def test_a_window_that_would_not_fit_is_noted_and_never_tried(
      ({"memory.max": "3000\n", "memory.current": "2000\n", "memory.stat": "inactive_file 7\n"}, 1007),
      ({"a/memory.max": "9000\n", "a/memory.current": "1\n", "memory.max": "max\n"}, 8999)],
 )  # fmt: skip
-def test_free_memory_is_the_least_of_machine_and_group(
-    tmp_path: Path, group: dict[str, str], free: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_free_memory_is_the_least_of_machine_and_group(tmp_path, group, free, monkeypatch):
     machine = SimpleNamespace(available=20_480_000_000)
     monkeypatch.setattr(machine_module.psutil, "virtual_memory", lambda: machine)
     for name, text in {"proc/self/cgroup": "0::/a\n", **group}.items():

@@ -1,9 +1,6 @@
 """Which targets are scored: the same at every length and for every encoding, inside their document."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,12 +14,12 @@ LENGTHS = [50, 129, 200, 130, 1000, 5000, 128, 400]
 STORE = store_of([bytes(length) for length in LENGTHS])
 
 
-def planned(module: Any = fixed_target, lengths: list[int] | None = None, **changes: Any) -> Any:
+def planned(module=fixed_target, lengths=None, **changes):
     store = changes.pop("store", STORE) if lengths is None else store_of([bytes(n) for n in lengths])
     return module.plan(ask(store, changes.pop("windows", [8, 16, 128]), **changes))
 
 
-def test_every_block_has_the_longest_window_and_its_targets_in_its_own_document() -> None:
+def test_every_block_has_the_longest_window_and_its_targets_in_its_own_document():
     plan = planned()
     assert plan.block == 4
     lengths = np.array(LENGTHS)[plan.documents]
@@ -37,18 +34,18 @@ def test_every_block_has_the_longest_window_and_its_targets_in_its_own_document(
         planned(target_fraction=0.75)
 
 
-def test_spans_never_overlap_and_have_a_longest_window_before_them_where_there_is_room_for_two() -> None:
+def test_spans_never_overlap_and_have_a_longest_window_before_them_where_there_is_room_for_two():
     plan = planned(nonoverlapping, max_targets=10**9)
-    assert plan.span == 128 and set(plan.documents) == {1, 2, 3, 4, 5, 7}
-    lengths = np.array(LENGTHS)[plan.documents]
-    assert (plan.starts + plan.span + 1 <= lengths).all()
+    assert plan.block == 128 and set(plan.documents) == {1, 2, 3, 4, 5, 7}
+    lengths, starts = np.array(LENGTHS)[plan.documents], plan.ends - 1 - plan.block
+    assert (plan.ends <= lengths).all()
     for document in set(plan.documents):
-        assert (np.diff(plan.starts[plan.documents == document]) >= plan.span).all()
-    room = lengths - 1 >= 2 * plan.span
-    assert (plan.starts[room] >= plan.span).all() and (plan.starts[~room] == 0).all() and 0 < room.mean() < 1
+        assert (np.diff(starts[plan.documents == document]) >= plan.block).all()
+    room = lengths - 1 >= 2 * plan.block
+    assert (starts[room] >= plan.block).all() and (starts[~room] == 0).all() and 0 < room.mean() < 1
 
 
-def test_few_targets_are_spread_over_documents_and_over_each_document() -> None:
+def test_few_targets_are_spread_over_documents_and_over_each_document():
     for most in (4, 16, 400):
         plan = planned(max_targets=most)
         assert 0 < len(plan.ends) * plan.block <= most
@@ -59,7 +56,7 @@ def test_few_targets_are_spread_over_documents_and_over_each_document() -> None:
         assert len(planned(module, lengths=[20, 30]).documents) == 0
 
 
-def test_the_hash_says_what_is_scored_and_on_what() -> None:
+def test_the_hash_says_what_is_scored_and_on_what():
     same = {planned().hash, planned(windows=[16, 128]).hash, planned(windows=[128], stride=2).hash}
     assert len(same) == 1
     changed = [
@@ -75,13 +72,13 @@ def test_the_hash_says_what_is_scored_and_on_what() -> None:
     assert len({plan.hash for plan in changed} | same) == len(changed) + 1
 
 
-def test_protocols_that_score_text_in_one_piece_score_the_same() -> None:
+def test_protocols_that_score_text_in_one_piece_score_the_same():
     hashes = {planned(module, stride=stride).hash for module in (nonoverlapping, positions, sliding)
               for stride in (1, 4)}  # fmt: skip
     assert hashes == {plan_spans(ask(STORE, [8, 16, 128])).hash}
 
 
-def test_lengths_are_tokens_or_multiples() -> None:
+def test_lengths_are_tokens_or_multiples():
     assert resolve_lengths(["8x", "0.5x", 128, "1x", 64, "64", "1.25x"], 64) == [32, 64, 80, 128, 512]
     for bad in (0, "-1x", "x", "2y", 1.5, True, None, "0.3x", "१x0"):
         with pytest.raises(UserError) as caught:

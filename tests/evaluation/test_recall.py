@@ -1,22 +1,18 @@
 """Recall: a model that copies finds every value, one whose values are shuffled finds none."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tiny_model import T
 from token_stores import ask, store_of
-from torch import Tensor, nn
+from torch import nn
 
 from posenc.encodings import build_encoding
 from posenc.evaluation import induction, recall
 from posenc.evaluation.forward_cache import EvalContext, NotApplicableError
-from posenc.evaluation.plans import EvalRequest, RecallGrid
+from posenc.evaluation.plans import RecallGrid
 
 GRID = RecallGrid([3, 8, 14, 28, 100], [1, 5], 24)
 WINDOWS = [T // 2, T, 2 * T, 8 * T]
@@ -25,7 +21,7 @@ WINDOWS = [T // 2, T, 2 * T, 8 * T]
 class Oracle(nn.Module):
     """Says what came behind the last `cue` tokens when they came last; it reads one window at a time."""
 
-    def __init__(self, cue: int) -> None:
+    def __init__(self, cue):
         super().__init__()
         self.embedding, self.cue = nn.Embedding.from_pretrained(torch.eye(256)), cue
         self.effective_encoding = build_encoding(
@@ -33,10 +29,10 @@ class Oracle(nn.Module):
         )
         self.shape = dataclasses.make_dataclass("Shape", ["n_heads"])(1)
 
-    def positions(self, n: int, *_: Any) -> Tensor:
+    def positions(self, n, *_):
         return torch.arange(n)
 
-    def hidden(self, tokens: Tensor, pos: Tensor, n_targets: int, *_: Any) -> Tensor:
+    def hidden(self, tokens, pos, n_targets, *_):
         said = torch.zeros(len(tokens), n_targets, 256)
         for row, text in enumerate(tokens.tolist()):
             for target in range(n_targets):
@@ -47,22 +43,20 @@ class Oracle(nn.Module):
         return said
 
 
-def subject(cue: int) -> EvalContext:
+def subject(cue):
     text = np.random.default_rng(0).integers(97, 117, (12, 400))
     text[:, 300] = 255  # a key of the text is not asked for
     store = store_of(text.tolist(), text[:2].tolist())
-    return EvalContext(Oracle(cue), T, 0, "fp32", torch.device("cpu"), store, "test", 512)  # type: ignore[arg-type]
+    return EvalContext(Oracle(cue), T, 0, "fp32", torch.device("cpu"), store, "test", 512)
 
 
-def asked(context: EvalContext, cue: int, **changes: Any) -> EvalRequest:
+def asked(context, cue, **changes):
     plant = {"share": 0.5, "pairs": 2, "cue": cue, "weight": 1.0}
     return ask(context.store, WINDOWS, **{"plant": plant, "recall": GRID, **changes})
 
 
 @pytest.mark.parametrize("cue", [1, 2])
-def test_a_copy_head_finds_every_value_and_shuffled_values_are_chance(
-    cue: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_head_finds_every_value_and_shuffled_values_are_chance(cue, monkeypatch):
     context = subject(cue)
     plan, cells = recall.plan(asked(context, cue)), 0
     for window in WINDOWS:
@@ -78,7 +72,7 @@ def test_a_copy_head_finds_every_value_and_shuffled_values_are_chance(
     assert cells >= 16
     told = recall.windows_at
 
-    def shuffled(*which: Any) -> np.ndarray:
+    def shuffled(*which):
         windows = told(*which)
         windows[:, -1] = np.roll(windows[:, -1], 1)
         return windows
@@ -89,7 +83,7 @@ def test_a_copy_head_finds_every_value_and_shuffled_values_are_chance(
 
 
 @pytest.mark.parametrize("cue", [1, 2])
-def test_windows_are_text_with_the_pairs_at_their_distance(cue: int) -> None:
+def test_windows_are_text_with_the_pairs_at_their_distance(cue):
     """By a walk through each window; the same pair is asked for in every cell."""
     context = subject(cue)
     plan = recall.plan(asked(context, cue))
@@ -109,7 +103,7 @@ def test_windows_are_text_with_the_pairs_at_their_distance(cue: int) -> None:
     assert len(answers) == 1
 
 
-def test_the_plan_depends_on_text_and_grid_alone() -> None:
+def test_the_plan_depends_on_text_and_grid_alone():
     context = subject(1)
     plan = recall.plan(asked(context, 1))
     again = recall.plan(asked(context, 1, max_targets=7, stride=2))
@@ -122,16 +116,14 @@ def test_the_plan_depends_on_text_and_grid_alone() -> None:
         recall.measure(context, plan, 3)
 
 
-def test_a_head_that_looks_up_one_token_copies_every_sequence_of_the_induction_probe() -> None:
+def test_a_head_that_looks_up_one_token_copies_every_sequence_of_the_induction_probe():
     context = subject(1)
     for window in (T, 8 * T, 16 * T):
         plan = induction.plan(ask(context.store, [T, window]))
         assert induction.measure(context, plan, window).nats.max() < 1e-6
 
 
-def test_recall_of_a_model_equals_one_window_at_a_time(
-    subject_of: Callable[..., EvalContext], asked_of: Callable[..., EvalRequest]
-) -> None:
+def test_recall_of_a_model_equals_one_window_at_a_time(subject_of, asked_of):
     import slow_way
 
     context = subject_of("rope", batch_tokens=200)

@@ -11,6 +11,7 @@ import pytest
 import tiny_model
 from tiny_model import T
 
+from posenc.config.checks import check_evaluation, default_evaluation
 from posenc.encodings.registry import own_encodings
 from posenc.evaluation import PROTOCOLS
 from posenc.evaluation.evaluate import protocol_module
@@ -41,6 +42,21 @@ def test_every_encoding_and_length_scores_the_same_targets(
     assert all(len(variants) == 1 for variants in found.values())
 
 
+@pytest.mark.parametrize("protocol", ["fixed-target", "sliding", "nonoverlapping", "far-copy", "recall"])
+def test_short_and_long_trained_models_score_the_same_targets(asked_of: AskedOf, protocol: str) -> None:
+    """As experiment=headroom asks: by default they are others."""
+
+    def hash_of(train_length: int, **changes: Any) -> str:
+        settings = {**default_evaluation(), "lengths": ["0.5x", "1x", "8x"], **changes}
+        plan = check_evaluation(settings, train_length)
+        sizes = {"target_fraction": plan.target_fraction, "stride": plan.stride, "recall": plan.recall}
+        asked = asked_of(plan.windows, train_length=train_length, base_length=plan.base_length, **sizes)
+        return str(protocol_module(protocol).plan(asked).hash)
+
+    assert hash_of(T) == hash_of(8 * T, base_length=T) != hash_of(2 * T)
+    assert hash_of(T, base_length=T) == hash_of(T)
+
+
 def test_truncate_is_the_crop_line_exactly(subject_of: SubjectOf, measured: Measured) -> None:
     records = measured(subject_of("learned", beyond="truncate"), [T, 2 * T, 4 * T, 8 * T])
     for protocol in ("fixed-target", "far-copy"):
@@ -56,7 +72,7 @@ def test_truncate_is_the_crop_line_exactly(subject_of: SubjectOf, measured: Meas
     assert records["positions", 8 * T]["note"] == other["note"]
 
 
-@pytest.mark.parametrize("protocol", sorted(set(PROTOCOLS) - {"induction", "recall"}))
+@pytest.mark.parametrize("protocol", sorted(set(PROTOCOLS) - {"induction", "recall", "key-tokens"}))
 def test_bytes_are_those_of_the_scored_text(
     subject_of: SubjectOf, measured: Measured, asked_of: AskedOf, place: Path, protocol: str
 ) -> None:
@@ -72,9 +88,8 @@ def test_bytes_are_those_of_the_scored_text(
     plan = protocol_module(protocol).plan(asked_of([T, 2 * T], store=store, max_targets=2000))
     expected: dict[int, int] = {}
     assert store.token_bytes is not None
-    count = getattr(plan, "block", None) or plan.span
-    firsts = plan.ends - count if hasattr(plan, "ends") else plan.starts + 1
-    for document, first in zip(plan.documents.tolist(), firsts.tolist(), strict=True):
+    count = plan.block
+    for document, first in zip(plan.documents.tolist(), (plan.ends - count).tolist(), strict=True):
         begin = int(store.splits["test"].starts[document]) + first
         size = int(store.token_bytes[begin : begin + count].astype(int).sum())
         expected[document] = expected.get(document, 0) + size

@@ -1,9 +1,6 @@
 """Token stores from documents at hand, without files."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,14 +10,7 @@ from posenc.evaluation.plans import EvalRequest
 Document = bytes | Sequence[int]
 
 
-def store_of(
-    test: Sequence[Document],
-    train: Sequence[Document] = (b"train",),
-    *,
-    token_bytes: np.ndarray | None = None,
-    fingerprint: str = "corpus",
-    tokenizer: str = "bytes",
-) -> TokenStore:
+def store_of(test, train=(b"train",), *, token_bytes=None, fingerprint="corpus", tokenizer="bytes"):
     """Test documents first in the array, then the training documents; `token_bytes` are of all tokens."""
     documents = [np.array(list(document), dtype=np.uint16) for document in (*test, *train)]
     lengths = np.array([len(document) for document in documents], dtype=np.int64)
@@ -41,9 +31,9 @@ def store_of(
     )
 
 
-def ask(store: TokenStore, windows: list[int], **changes: Any) -> EvalRequest:
+def ask(store, windows, **changes):
     """With T = 16 unless another is given."""
-    wanted: dict[str, Any] = {
+    wanted = {
         "split": "test",
         "train_length": 16,
         "target_fraction": 0.25,

@@ -1,12 +1,7 @@
 """Real processes of posenc that are struck, and what they left."""
 
-from __future__ import annotations
-
 import json
-import subprocess
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import tiny
 from tiny_model import sha256
@@ -16,17 +11,17 @@ LONG = (*SHORT, "train.tokens=25600", "train.checkpoint_seconds=0.3")
 SAVES = (*SHORT, "train.checkpoint_seconds=0")  # a save after each of 40 steps
 
 
-def command(corpus: Path, *words: str) -> tuple[str, ...]:
+def command(corpus, *words):
     return ("train", *tiny.TINY, f"data.paths={corpus}", *words)
 
 
-def run_in(runs: Path) -> Path:
+def run_in(runs):
     """Return the only run directory below a `runs_dir`."""
     (run,) = (path for path in (runs / "default").iterdir() if not path.name.startswith("."))
     return run
 
 
-def weights(runs: Path) -> dict[str, str]:
+def weights(runs):
     """Return sha256 of weights and optimizer in each run's newest checkpoint."""
     found = {}
     for run in (runs / "default").glob("[!.]*"):
@@ -35,11 +30,11 @@ def weights(runs: Path) -> dict[str, str]:
     return found
 
 
-def statuses(runs: Path) -> list[str]:
+def statuses(runs):
     return sorted(json.loads(p.read_text())["status"] for p in runs.glob("default/*/status.json"))
 
 
-def wait_until(true: Callable[[], object], process: subprocess.Popen[str], seconds: float = 120) -> None:
+def wait_until(true, process, seconds=120):
     """Wait for a moment in the life of a process; it must not end before."""
     end = time.monotonic() + seconds
     while not true():
@@ -47,6 +42,6 @@ def wait_until(true: Callable[[], object], process: subprocess.Popen[str], secon
         time.sleep(0.005)
 
 
-def logged(runs: Path) -> int:
+def logged(runs):
     """Count the lines of the training logs."""
     return sum(len(path.read_bytes().splitlines()) for path in runs.glob("default/*/metrics.jsonl"))

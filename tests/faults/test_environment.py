@@ -1,24 +1,19 @@
 """Streams, encodings, limits, folders, trackers that are not as usual: it works, or says why in a line."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import tiny
 from battery import SHORT, command
 
-Posenc = Callable[..., tiny.Result]
 POSENC = f"{shlex.quote(sys.executable)} -m posenc"
 pytestmark = pytest.mark.faults
 
 
-def shell(script: str, cwd: Path, **env: str) -> tiny.Result:
+def shell(script, cwd, **env):
     done = subprocess.run(
         ["bash", "-c", script], cwd=cwd, env=tiny.environment(**env), stdin=subprocess.DEVNULL,
         capture_output=True, text=True, errors="replace", timeout=300, check=False,
@@ -27,14 +22,12 @@ def shell(script: str, cwd: Path, **env: str) -> tiny.Result:
 
 
 POSIX = {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
-CASES: list[tuple[str, tuple[int, ...], str, dict[str, str]]] = [  # a script, exit codes, what stderr says
+CASES = [  # a script, exit codes, what stderr says
     ("set -o pipefail; {} compare | head -1", (0, 1, 141), "^$", {}),
     ("{} compare --format json > /dev/full", (1,), "No space left", {}),
     ("{} runs <&- >&- 2>&-", (0, 1), "^$", {}),
     ("{} compare", (0,), "", POSIX),
-    ("ulimit -n 64; {} compare", (0,), "", {}),
     ("mkdir gone; cd gone; rmdir ../gone; {} runs", (0, 1, 2), "", {}),
-    ("TMPDIR=/nosuch {} compare --plot a.svg", (0,), "", {}),
     ("ulimit -n 64; {train} runs_dir=few", (0,), "", {}),
     ("ulimit -f 100; {train} runs_dir=short", (1,), "File too large", {}),
 ]
@@ -45,22 +38,9 @@ CASES: list[tuple[str, tuple[int, ...], str, dict[str, str]]] = [  # a script, e
     CASES,
     ids=[case[0] + "".join(case[3]) for case in CASES],
 )
-def test_it_works_or_says_why(
-    run_copy: Path,
-    place: Path,
-    corpus: Path,
-    script: str,
-    codes: tuple[int, ...],
-    says: str,
-    env: dict[str, str],
-) -> None:
+def test_it_works_or_says_why(run_copy, place, corpus, script, codes, says, env):
     train = f"{POSENC} {shlex.join(command(corpus, *SHORT, 'encoding=rope'))}"
     result = shell(script.replace("{train}", train).replace("{}", POSENC), place, **env)
     assert result.code in codes and re.search(says, result.err), result
     assert not re.search("Traceback|Exception ignored|fault of posenc", result.err), result.err
     assert not env or result.out.isascii()
-
-
-def test_the_exit_code_survives_a_terminal_that_is_gone(place: Path) -> None:
-    result = shell(f"{{ {POSENC} train encoding=nosuch; echo $? > code; }} 2>&1 | true", place)
-    assert (place / "code").read_text() == "2\n", result

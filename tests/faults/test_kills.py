@@ -1,26 +1,19 @@
 """Killed, stopped or struck at any moment: the same command ends as if nothing had happened, bit for bit."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 import tiny
 from battery import LONG, command, run_in, wait_until, weights
 
-Posenc = Callable[..., tiny.Result]
-
 
 @pytest.fixture
-def whole(train: Posenc, place: Path) -> dict[str, str]:
+def whole(train, place):
     """The weights of the long run that nothing happened to."""
     result = train(*LONG, "runs_dir=whole")
     assert result.code == 0, result.err
     return weights(place / "whole")
 
 
-def test_kill_9_and_the_same_command(train: Posenc, place: Path, corpus: Path, whole: dict[str, str]) -> None:
+def test_kill_9_and_the_same_command(train, place, corpus, whole):
     victim = tiny.start(*command(corpus, *LONG), cwd=place)
     wait_until(lambda: [*(place / "runs").glob("default/*/checkpoints/step-*")], victim)
     victim.kill()

@@ -1,21 +1,14 @@
 """A signal outside training: one line, 143 or 130, nothing half done; the same command goes on."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import signal
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
-import tiny
 
 from posenc.running.signals import CODES, ONE_WISH, InterruptedRunError, StopFlag
 
 pytestmark = pytest.mark.faults
-Posenc = Callable[..., tiny.Result]
 
 
 @pytest.mark.parametrize(
@@ -23,22 +16,16 @@ Posenc = Callable[..., tiny.Result]
     [
         ("posenc.config.compose", "compose_jobs", signal.SIGTERM),
         ("posenc.data.sources", "read_documents", signal.SIGINT),
-        ("posenc.data.sources", "read_documents", signal.SIGUSR1),
         ("posenc.cli.dry_run", "estimate", signal.SIGTERM),
     ],
 )
 def test_before_there_is_anything_to_save_a_signal_ends_the_command(
-    train: Posenc,
-    place: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    module: str,
-    name: str,
-    number: signal.Signals,
-) -> None:
+    train, place, monkeypatch, module, name, number
+):
     owner = importlib.import_module(module)
     real = getattr(owner, name)
 
-    def struck(*given: Any, **named: Any) -> Any:
+    def struck(*given, **named):
         os.kill(os.getpid(), number)
         return real(*given, **named)
 
@@ -53,17 +40,15 @@ def test_before_there_is_anything_to_save_a_signal_ends_the_command(
 @pytest.mark.parametrize(
     ("module", "name", "calls", "more"),
     [
-        ("posenc.training.loop", "gradients", 1, ()),  # the first step may compile for a minute
+        ("posenc.training.loop", "autocast", 1, ()),  # the first step may compile for a minute
         ("posenc.evaluation.forward_cache", "token_losses", 3, ("eval.batch_tokens=64",)),
     ],
 )
-def test_a_long_call_is_not_waited_for(
-    train: Posenc, monkeypatch: pytest.MonkeyPatch, module: str, name: str, calls: int, more: tuple[str, ...]
-) -> None:
+def test_a_long_call_is_not_waited_for(train, monkeypatch, module, name, calls, more):
     owner = importlib.import_module(module)
     real, done = getattr(owner, name), []
 
-    def struck(*given: Any, **named: Any) -> Any:
+    def struck(*given, **named):
         if len(done) == calls - 1:
             os.kill(os.getpid(), signal.SIGTERM)
         done.append("a call")
@@ -77,7 +62,7 @@ def test_a_long_call_is_not_waited_for(
     assert train("encoding=rope", *more).code == 0
 
 
-def test_two_signals_at_once_interrupt_once_and_a_later_one_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_signals_at_once_interrupt_once_and_a_later_one_again(monkeypatch):
     clock = [100.0]
     monkeypatch.setattr("posenc.running.signals.time.monotonic", lambda: clock[0])
     with StopFlag() as stop:
@@ -90,7 +75,7 @@ def test_two_signals_at_once_interrupt_once_and_a_later_one_again(monkeypatch: p
     assert stop.name == "SIGINT"
 
 
-def test_while_something_is_saved_a_signal_is_only_noted() -> None:
+def test_while_something_is_saved_a_signal_is_only_noted():
     with StopFlag() as stop:
         stop.guard()
         with pytest.raises(InterruptedRunError), stop.at_once():

@@ -20,13 +20,13 @@ from battery import SAVES, SHORT, command, run_in, weights
 
 from posenc.core.errors import RunError
 from posenc.running import run_directory as folder
-from posenc.running.run_directory import WAIT, HeldRunError, locked, results_lock
+from posenc.running.run_directory import WAIT, HeldRunError, locked
 
 Posenc = Callable[..., tiny.Result]
 HOLD = """
 import os, subprocess, sys, time
 from pathlib import Path
-from posenc.running.run_directory import locked, results_lock
+from posenc.running.run_directory import locked
 
 def program():  # with every handle that may be inherited
     code = "import time; print('alive', flush=True); time.sleep(600)"
@@ -35,7 +35,8 @@ def program():  # with every handle that may be inherited
     started.stdout.readline()
     return started.pid
 
-with locked(Path(sys.argv[1])), locked(Path(sys.argv[1]), "evaluation"), results_lock(Path(sys.argv[1])):
+place = Path(sys.argv[1])
+with locked(place), locked(place, "evaluation"), locked(place, "results"):
     print(program(), flush=True)
     time.sleep(600)
 """
@@ -65,7 +66,7 @@ def test_a_second_process_is_refused_and_a_killed_holder_is_in_nobodys_way(
         assert WAIT in caught.value.text() and time.monotonic() - began < 2
     holder.kill()
     holder.wait()
-    with locked(tmp_path), locked(tmp_path, "evaluation"), results_lock(tmp_path):
+    with locked(tmp_path), locked(tmp_path, "evaluation"), locked(tmp_path, "results"):
         assert (tmp_path / ".run.holder").read_text().startswith(f"pid {os.getpid()} ")
 
 

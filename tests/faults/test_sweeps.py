@@ -1,24 +1,19 @@
 """Sweeps whose jobs die, each in its own way; two at once; stopped; duplicates."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import tiny
 from battery import SHORT, logged, statuses, wait_until, weights
 
 pytestmark = pytest.mark.faults
-Posenc = Callable[..., tiny.Result]
 LAUNCHERS = [("sweep.jobs=1",), ("sweep.jobs=2",)]
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS, ids=["one", "two"])
-def test_two_of_the_same_sweep_share_the_work(place: Path, corpus: Path, launcher: tuple[str, ...]) -> None:
+def test_two_of_the_same_sweep_share_the_work(place, corpus, launcher):
     words = ("train", "-m", *launcher, *tiny.TINY, f"data.paths={corpus}", *SHORT, "seed=0,1,2")
     both = [tiny.start(*words, "train.tokens=32000", cwd=place) for _ in range(2)]
     first, second = (tiny.finished(process, 400) for process in both)
@@ -32,9 +27,7 @@ def test_two_of_the_same_sweep_share_the_work(place: Path, corpus: Path, launche
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 @pytest.mark.parametrize("launcher", LAUNCHERS, ids=["one", "two"])
-def test_a_sweep_that_is_stopped_goes_on_with_the_same_weights(
-    place: Path, corpus: Path, launcher: tuple[str, ...], number: signal.Signals
-) -> None:
+def test_a_sweep_that_is_stopped_goes_on_with_the_same_weights(place, corpus, launcher, number):
     words = ("train", "-m", *launcher, *tiny.TINY, f"data.paths={corpus}", *SHORT, "seed=0,1,2")
     words = (*words, "train.tokens=64000", "train.checkpoint_seconds=0.2")
     assert tiny.spawn(*words, "runs_dir=whole", cwd=place).code == 0

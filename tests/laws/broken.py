@@ -7,15 +7,15 @@ that tests/encodings rebuild by another route sees that.
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.base import Encoding
 
-BROKEN: list[Any] = []
+BROKEN = []
 
 
 class Broken(Encoding):
@@ -26,11 +26,11 @@ class Broken(Encoding):
     law: ClassVar[str | None]
     says: ClassVar[str]
 
-    def __init_subclass__(cls, law: str | None = None, says: str = "") -> None:
+    def __init_subclass__(cls, law=None, says=""):
         cls.law, cls.says = law, says
         BROKEN.append(cls)
 
-    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
+    def initialize(self, name, parameter, generator):
         nn.init.normal_(parameter, generator=generator)
 
 
@@ -40,27 +40,27 @@ class Turned(Broken):
 
     relative = True
 
-    def frequencies(self) -> Tensor:
+    def frequencies(self):
         width = self.shape.head_dim
         return 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
 
-    def angles(self, pos: Tensor) -> tuple[Tensor, Tensor]:
+    def angles(self, pos):
         angle = pos.double()[:, None] * self.frequencies()  # (T, D/2)
         return angle.cos().float(), angle.sin().float()
 
-    def turn(self, x: Tensor, pos: Tensor) -> Tensor:
+    def turn(self, x, pos):
         cos, sin = self.angles(pos)
         a, b = x.float().chunk(2, dim=-1)
         return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1).to(x.dtype)
 
-    def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+    def rotate(self, q, k, q_pos, k_pos, layer):
         return self.turn(q, q_pos), self.turn(k, k_pos)
 
 
 class SineTwice(Turned, law="shift", says="all positions move by 1"):
     """Public snippets turn pairs by [sin, sin] instead of [cos, sin]."""
 
-    def angles(self, pos: Tensor) -> tuple[Tensor, Tensor]:
+    def angles(self, pos):
         _, sin = super().angles(pos)
         return sin, sin
 
@@ -68,7 +68,7 @@ class SineTwice(Turned, law="shift", says="all positions move by 1"):
 class Bf16Tables(Turned, law="float32", says="differs from float64"):
     """Tables kept in bf16: cosines with three digits, whatever the angle was made in."""
 
-    def angles(self, pos: Tensor) -> tuple[Tensor, Tensor]:
+    def angles(self, pos):
         cos, sin = super().angles(pos)
         return cos.bfloat16(), sin.bfloat16()
 
@@ -76,15 +76,15 @@ class Bf16Tables(Turned, law="float32", says="differs from float64"):
 class PositionsLikeQueries(Turned, law="bf16", says="at positions to 65535"):
     """Positions cast to the queries' type: exact in float32, and in bf16 up to 256."""
 
-    def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+    def rotate(self, q, k, q_pos, k_pos, layer):
         return super().rotate(q, k, q_pos.to(q.dtype), k_pos.to(q.dtype), layer)
 
 
 class CachedByLength(Turned, law="positions", says="no change of positions changes logits"):
     """Tables kept by the number of tokens, whatever their positions are."""
 
-    def angles(self, pos: Tensor) -> tuple[Tensor, Tensor]:
-        tables: dict[int, tuple[Tensor, Tensor]] = self.__dict__.setdefault("tables", {})
+    def angles(self, pos):
+        tables = self.__dict__.setdefault("tables", {})
         if len(pos) not in tables:
             tables[len(pos)] = super().angles(pos)
         return tables[len(pos)]
@@ -95,7 +95,7 @@ class SharedTable(Turned, law="trace", says="before and after another model"):
 
     shared: ClassVar[list[Tensor]] = []
 
-    def angles(self, pos: Tensor) -> tuple[Tensor, Tensor]:
+    def angles(self, pos):
         longest = int(pos[-1]) + 1
         if not self.shared or len(self.shared[0]) < longest:
             everywhere = torch.arange(longest) * 64 / self.shape.train_length  # interpolated by T
@@ -110,25 +110,25 @@ class Linear(Broken):
 
     relative = penalty = True
 
-    def slope(self) -> Tensor:
+    def slope(self):
         heads = self.shape.n_heads
         return 2.0 ** (-8 * torch.arange(1, heads + 1) / heads)  # (H,)
 
-    def distance_bias(self, r: Tensor, layer: int) -> Tensor:
+    def distance_bias(self, r, layer):
         return -self.slope()[:, None] * r.float()  # (H, R)
 
 
 class Rewarding(Linear, law="penalty", says="rises with the distance"):
     """slope * (i - j) added with a plus: distance is rewarded."""
 
-    def distance_bias(self, r: Tensor, layer: int) -> Tensor:
+    def distance_bias(self, r, layer):
         return -super().distance_bias(r, layer)
 
 
 class BatchOfQueries(Linear, law="blocks", says="blocks of three queries"):
     """Temperature by the number of queries at hand instead of the keys that each sees."""
 
-    def scores(self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, *others: Any) -> Tensor:
+    def scores(self, s, q, k, q_pos, *others):
         return s * math.log(1 + len(q_pos)) / math.log(1 + self.shape.train_length)
 
 
@@ -138,18 +138,18 @@ class Slopes(Broken):
     learned = "H"
     relative = True
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape):
         super().__init__(shape)
         self.learnt = nn.Parameter(torch.empty(shape.n_heads))
 
-    def distance_bias(self, r: Tensor, layer: int) -> Tensor:
+    def distance_bias(self, r, layer):
         return -self.learnt.exp()[:, None] * r.float().log1p()
 
 
 class LogOfZero(Slopes, law="gradient", says="learnt is not finite"):
     """log(0) in the branch that `where` leaves out: its value is dropped, its gradient is nan."""
 
-    def distance_bias(self, r: Tensor, layer: int) -> Tensor:
+    def distance_bias(self, r, layer):
         scaled = self.learnt.exp()[:, None] * r.float()
         return -torch.where(scaled > 0, scaled.log(), torch.zeros(())).clamp_min(0)
 
@@ -163,21 +163,21 @@ class CountsTwice(Slopes, law="count", says="is not what it has"):
 class OwnDraws(Slopes, law="seeds", says="starts elsewhere the second time"):
     """Initial values from the process's random stream instead of the generator that is given."""
 
-    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
+    def initialize(self, name, parameter, generator):
         nn.init.normal_(parameter)
 
 
 class LeftEmpty(Slopes, law="seeds", says="leaves values of learnt as they were"):
     """Initial values written into a copy, so that a parameter keeps what its memory held."""
 
-    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
+    def initialize(self, name, parameter, generator):
         nn.init.normal_(parameter.clone(), generator=generator)
 
 
 class DeadParameter(Slopes, law="gradient", says="no gradient reaches encoding.unread"):
     """A parameter that nothing reads."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape):
         super().__init__(shape)
         self.unread = nn.Parameter(torch.empty(shape.n_heads))
 
@@ -185,11 +185,11 @@ class DeadParameter(Slopes, law="gradient", says="no gradient reaches encoding.u
 class OneLayerOnly(Broken, law="gradient", says="slope[0] is zero"):
     """Slopes for every layer, of which the last one's alone are read."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape):
         super().__init__(shape)
         self.slope = nn.Parameter(torch.empty(shape.n_layers, shape.n_heads))
 
-    def distance_bias(self, r: Tensor, layer: int) -> Tensor:
+    def distance_bias(self, r, layer):
         return -self.slope[-1].exp()[:, None] * r.float().log1p()
 
 
@@ -197,30 +197,30 @@ class OneLayerOnly(Broken, law="gradient", says="slope[0] is zero"):
 class Waves(Broken):
     """Healthy: sines and cosines of the position, added to the input."""
 
-    def rows(self, pos: Tensor) -> Tensor:
+    def rows(self, pos):
         half = self.shape.d_model // 2
         angle = pos.double()[:, None] * 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
         return torch.cat((angle.sin(), angle.cos()), dim=-1).float()  # (T, d_model)
 
-    def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
+    def embed(self, x, pos, layer):
         return x * self.shape.d_model**0.5 + self.rows(pos) if layer == 0 else x
 
 
 class Undeclared(Waves, law="prefix", says="a text of 33 tokens moves"):
     """Positions as a share of the window's length, without declaring that a longer text changes them."""
 
-    def rows(self, pos: Tensor) -> Tensor:
+    def rows(self, pos):
         return (pos / pos[-1].clamp_min(1))[:, None].expand(-1, self.shape.d_model)
 
 
 class SavedTable(Waves, law="load", says="saved buffers"):
     """A table of T rows in the state dict, grown where a longer text comes: checkpoints take its length."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape):
         super().__init__(shape)
         self.register_buffer("table", super().rows(torch.arange(shape.train_length)))
 
-    def rows(self, pos: Tensor) -> Tensor:
+    def rows(self, pos):
         longest = int(pos[-1]) + 1
         if len(self.table) < longest:
             self.table = super().rows(torch.arange(longest))
@@ -230,7 +230,7 @@ class SavedTable(Waves, law="load", says="saved buffers"):
 class StaysBehind(Waves, law="load", says="stay on the CPU: constant"):
     """A constant as a plain attribute: on a GPU it is on the CPU still."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape):
         super().__init__(shape)
         self.constant = torch.ones(shape.d_model)
 
@@ -238,18 +238,18 @@ class StaysBehind(Waves, law="load", says="stay on the CPU: constant"):
 class Dropped(Waves, law="batch", says="other logits the second time in training"):
     """Dropout from the process's own stream of random numbers, which no checkpoint holds."""
 
-    def rows(self, pos: Tensor) -> Tensor:
+    def rows(self, pos):
         return F.dropout(super().rows(pos), 0.1, self.training)
 
 
 class Rows(Broken, law="prefix", says="IndexError"):
     """One learned row a position, and nothing past the last one: an IndexError, on a GPU an assert."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape):
         super().__init__(shape)
         self.table = nn.Parameter(torch.empty(shape.positions, shape.d_model))
 
-    def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
+    def embed(self, x, pos, layer):
         return x + self.table[pos] if layer == 0 else x
 
 
@@ -257,37 +257,35 @@ class Rows(Broken, law="prefix", says="IndexError"):
 class OfTheWindow(Broken, law="causal", says="tokens changed from 1 on move logits before them"):
     """Adds what stands in the whole window to each of its tokens."""
 
-    def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
+    def embed(self, x, pos, layer):
         return x + x.mean(1, keepdim=True)
 
 
 class OfTheBatch(Broken, law="batch", says="other texts in the batch"):
     """Adds the mean over the texts of a batch: a loss then depends on how many are measured at once."""
 
-    def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
+    def embed(self, x, pos, layer):
         return x + x.mean(0, keepdim=True)
 
 
 class SelfOnly(Broken, law="order", says="leaves the last output as it is"):
     """A window that leaves a token nothing but itself."""
 
-    def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+    def visible(self, q_pos, k_pos, layer):
         return q_pos[:, None] - k_pos[None, :] < 1
 
 
 class Bf16Sums(Broken, law="bf16", says="bf16 and float32 differ"):
     """A forget gate whose cumulative sum takes the type that autocast gives it."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape):
         super().__init__(shape)
         self.gate = nn.Parameter(torch.empty(shape.n_heads, shape.d_model))
 
-    def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> Tensor:
+    def prepare(self, x, q, k, layer):
         return F.logsigmoid(F.linear(x, self.gate)).cumsum(1).transpose(1, 2)  # (B, H, S)
 
-    def scores(
-        self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
-    ) -> Tensor:
+    def scores(self, s, q, k, q_pos, k_pos, state, layer):
         queries, keys = s.shape[-2:]
         passed = state[..., :keys]
         return s + (passed[..., keys - queries :, None] - passed[..., None, :])

@@ -1,20 +1,17 @@
 """Subjects at the size of `posenc check`: shipped encodings by name, and classes that are in no catalogue."""
 
-from __future__ import annotations
-
 import functools
-from typing import Any
 
 from posenc.cli.check import SHORT, SMALL, VOCABULARY, subject_of
 from posenc.core.signature import check_arguments
-from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.base import Shape
 from posenc.encodings.options import build_options, position_limits
 from posenc.encodings.registry import default_parameters, resolve_encoding
-from posenc.laws import Subject, Verdict, judge
+from posenc.laws import Subject, judge
 from posenc.model.decoder import Decoder, initialize
 
-ATTENTION: dict[str, Any] = {"name": "mha", "window": None, "scale": "none"}
-SETTINGS: dict[str, Any] = {
+ATTENTION = {"name": "mha", "window": None, "scale": "none"}
+SETTINGS = {
     "attention": ATTENTION,
     "positions": {"name": "contiguous"},
     "context_length": SHORT,
@@ -24,21 +21,21 @@ SETTINGS: dict[str, Any] = {
 
 
 @functools.cache
-def named(name: str) -> Subject:
+def named(name):
     """A shipped encoding with the parameters of its YAML."""
     return subject_of({**SETTINGS, "encoding": resolve_encoding({"name": name, **default_parameters(name)})})
 
 
 @functools.cache
-def verdict_of(name: str, law: str) -> Verdict:
+def verdict_of(name, law):
     """Of a shipped encoding; judged once."""
     return judge(law, named(name))
 
 
-def of_class(cls: type[Encoding]) -> Subject:
+def of_class(cls):
     """A class without parameters, beside the options that the laws ask for."""
 
-    def build(seed: int, **changes: Any) -> Decoder:
+    def build(seed, **changes):
         length = changes.get("context_length", SHORT)
         positions = changes.get("positions", SETTINGS["positions"])
         attention = {**ATTENTION, **changes.get("attention", {})}

@@ -1,19 +1,15 @@
 """Every law can fail, in each of its parts, and says why."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import pytest
 import torch
 from broken import BROKEN, SharedTable, Turned
 from subjects import of_class
-from torch import Tensor
 
 from posenc.cli.check import SHORT
 from posenc.core.errors import UserError
-from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.base import Encoding
 from posenc.laws import LAWS, Verdict, judge
 from posenc.laws.numbers import Float64, far_positions
 from posenc.laws.subject import FAR
@@ -21,39 +17,39 @@ from posenc.model import kernels
 
 
 @pytest.fixture(autouse=True)
-def empty_tables() -> None:
+def empty_tables():
     SharedTable.shared.clear()
 
 
 @pytest.mark.parametrize("cls", [cls for cls in BROKEN if cls.law], ids=lambda cls: cls.__name__)
-def test_is_caught_by_its_law(cls: Any) -> None:
+def test_is_caught_by_its_law(cls):
     verdict = judge(cls.law, of_class(cls))
     assert verdict.status == "fail" and cls.says in verdict.reason, verdict
 
 
 @pytest.mark.parametrize("cls", [cls for cls in BROKEN if not cls.law], ids=lambda cls: cls.__name__)
-def test_what_no_law_sees_passes_them_all(cls: Any) -> None:
+def test_what_no_law_sees_passes_them_all(cls):
     subject = of_class(cls)
     verdicts = {law: judge(law, subject) for law in LAWS}
     assert not [law for law, verdict in verdicts.items() if verdict.status == "fail"], verdicts
     assert cls.__doc__.startswith("Healthy") or issubclass(cls, Turned)
 
 
-def test_every_law_catches_something() -> None:
+def test_every_law_catches_something():
     assert {cls.law for cls in BROKEN} - {None} | {law for law, _, _ in FAILS} == set(LAWS)
     assert all(cls.__doc__ for cls in BROKEN)
 
 
-def refuse_without_a_name(self: Encoding, shape: Shape) -> None:
+def refuse_without_a_name(self, shape):
     Encoding.__init__(self, shape)
     if shape.position_limit is not None:
         raise UserError("encoding", "unnamed", "no")
 
 
-def only_causal(instead: float) -> Any:
+def only_causal(instead):
     """Weights that know one mask only."""
 
-    def weights(self: Encoding, s: Tensor, allowed: Tensor, layer: int) -> Tensor:
+    def weights(self, s, allowed, layer):
         p = Encoding.weights(self, s, allowed, layer)
         causal = torch.ones_like(allowed).tril(s.shape[-1] - s.shape[-2])
         return p if torch.equal(allowed, causal) else torch.softmax(s, dim=-1) + instead
@@ -61,25 +57,25 @@ def only_causal(instead: float) -> Any:
     return weights
 
 
-def worse_in_bf16(self: Encoding, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, *others: Any) -> Tensor:
+def worse_in_bf16(self, s, q, k, q_pos, *others):
     return s if q.dtype == torch.float32 else s * (1 + q_pos[:, None] * 1.5e-4)
 
 
-def nan_in_bf16(self: Encoding, s: Tensor, q: Tensor, *others: Any) -> Tensor:
+def nan_in_bf16(self, s, q, *others):
     return s if q.dtype == torch.float32 else s * math.nan
 
 
-def drawn_when_made(self: Encoding, x: Tensor, pos: Tensor, layer: int) -> Tensor:
+def drawn_when_made(self, x, pos, layer):
     """Add what is drawn once a model from torch's global generator."""
     return x + self.__dict__.setdefault("drawn", torch.randn(x.shape[-1]))
 
 
-def flat(self: Encoding, r: Tensor, layer: int) -> Tensor:
+def flat(self, r, layer):
     return torch.zeros(self.shape.n_heads, len(r))
 
 
 # law, part of its reason, hooks and declarations of an encoding that breaks it
-FAILS: list[tuple[str, str, dict[str, Any]]] = [
+FAILS = [
     ("positions", "no change of positions changes logits", {}),
     ("positions", "positions are torch.float32", {"positions": lambda self, n, *_: torch.arange(n) / 2}),
     ("positions", "do not increase", {"positions": lambda self, n, *_: torch.arange(n).flip(0)}),
@@ -103,14 +99,14 @@ FAILS: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("law", "says", "hooks"), FAILS, ids=[f"{law}: {says}" for law, says, _ in FAILS])
-def test_each_part_of_a_law_can_fail(law: str, says: str, hooks: dict[str, Any]) -> None:
+def test_each_part_of_a_law_can_fail(law, says, hooks):
     verdict = judge(law, of_class(type("Plain", (Encoding,), {"learned": "0", **hooks})))
     assert verdict.status == "fail" and says in verdict.reason, verdict
 
 
-def test_an_exception_is_a_failure_that_says_where() -> None:
+def test_an_exception_is_a_failure_that_says_where():
     class Raising(Encoding):
-        def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
+        def embed(self, x, pos, layer):
             raise KeyError("no [red]such thing\nand more")
 
     subject = of_class(Raising)
@@ -121,7 +117,7 @@ def test_an_exception_is_a_failure_that_says_where() -> None:
         judge("causal", subject, debug=True)
 
 
-def test_a_nan_is_no_agreement() -> None:
+def test_a_nan_is_no_agreement():
     nan = type("NotANumber", (Encoding,), {"embed": lambda self, x, pos, layer: x * math.nan})
     failing = {law for law in LAWS if judge(law, of_class(nan)).status == "fail"}
     compared = "causal prefix order positions float32 bf16 gradient trace load blocks options"
@@ -129,16 +125,16 @@ def test_a_nan_is_no_agreement() -> None:
 
 
 @pytest.mark.parametrize("kernel", ["_causal", "_masked"])
-def test_the_fused_kernels_are_compared(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fused_kernels_are_compared(kernel, monkeypatch):
     monkeypatch.setattr(kernels, kernel, lambda q, k, v, *others: v)
     verdict = judge("blocks", of_class(Encoding))
     assert verdict.status == "fail" and "the fused kernel" in verdict.reason
 
 
-def ending(longest: int, span: bool = False) -> type[Encoding]:
+def ending(longest, span=False):
     """Refuse positions (or, with `span`, windows) from `longest` on."""
 
-    def embed(self: Encoding, x: Tensor, pos: Tensor, layer: int) -> Tensor:
+    def embed(self, x, pos, layer):
         if int(pos[-1] - pos[0] if span else pos[-1]) >= longest:
             raise ValueError("that far it does not go")
         return x
@@ -146,7 +142,7 @@ def ending(longest: int, span: bool = False) -> type[Encoding]:
     return type("Ending", (Encoding,), {"relative": True, "embed": embed})
 
 
-def test_far_positions_may_be_refused_and_near_ones_not() -> None:
+def test_far_positions_may_be_refused_and_near_ones_not():
     far = of_class(ending(32 * SHORT))
     assert judge("float32", far) == Verdict("n/a", "", "refuses far positions: that far it does not go")
     assert judge("bf16", far).status == "pass" and "that far" in judge("shift", far).reason
@@ -156,7 +152,7 @@ def test_far_positions_may_be_refused_and_near_ones_not() -> None:
     assert judge("float32", spanning).status == "pass"
 
 
-def test_in_float64_everything_is() -> None:
+def test_in_float64_everything_is():
     generator = torch.Generator().manual_seed(3)
     drawn = torch.randn(4, generator=generator)
     with Float64():

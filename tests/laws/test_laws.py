@@ -1,16 +1,11 @@
 """Every encoding keeps the laws, alone and with options."""
 
-from __future__ import annotations
-
-import json
-from typing import Any
-
 import pytest
 from subjects import ATTENTION, SETTINGS, named, verdict_of
 
 from posenc.cli.check import SHORT, subject_of
 from posenc.core.paths import conf_dir
-from posenc.laws import LAWS, judge, statement
+from posenc.laws import LAWS, judge
 
 NAMES = sorted(path.stem for path in (conf_dir() / "encoding").glob("*.yaml"))
 CHOSEN = [pytest.param(name, marks=pytest.mark.slow if name == "sum" else ()) for name in NAMES]
@@ -18,14 +13,14 @@ CHOSEN = [pytest.param(name, marks=pytest.mark.slow if name == "sum" else ()) fo
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("name", CHOSEN)
-def test_holds(name: str, law: str) -> None:
+def test_holds(name, law):
     verdict = verdict_of(name, law)
     assert verdict.status != "fail", verdict
     assert verdict.figure or verdict.reason
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_only_what_is_declared_silences_a_law(name: str) -> None:
+def test_only_what_is_declared_silences_a_law(name):
     """So that no law falls silent by itself."""
     declared = named(name).declared
     silent = {
@@ -39,18 +34,16 @@ def test_only_what_is_declared_silences_a_law(name: str) -> None:
 
 # encoding, parameters, other settings; what no other default test says is not slow
 MLA = {**ATTENTION, "name": "mla", "kv_rank": None, "q_rank": None, "rope_dim": None}
-VARIANTS: list[Any] = [
+VARIANTS = [
     ("learned", {"beyond": "truncate"}, {}),
     ("rope", {}, {"positions": {"name": "randomized", "max": None, "dense": False}}),
     ("rope", {}, {"attention": MLA}),
     *(
         pytest.param(*variant, marks=pytest.mark.slow)
         for variant in (
-            ("learned", {"beyond": "clamp"}, {}),
             ("learned", {"beyond": "refuse"}, {}),
             ("rope", {}, {"positions": {"name": "randomized", "max": None, "dense": True}}),
             ("rope", {}, {"positions": {"name": "offset", "max": None}}),
-            ("rope", {}, {"attention": {**ATTENTION, "window": 5}}),
             ("rope", {}, {"attention": {**ATTENTION, "scale": "ssmax"}}),
         )
     ),
@@ -58,7 +51,7 @@ VARIANTS: list[Any] = [
 
 
 @pytest.mark.parametrize("name, params, settings", VARIANTS, ids=str)
-def test_hold_of_a_variant(name: str, params: dict[str, Any], settings: dict[str, Any]) -> None:
+def test_hold_of_a_variant(name, params, settings):
     subject = subject_of(
         {**SETTINGS, **settings, "encoding": {**named(name).settings, "name": name, **params}}
     )
@@ -66,9 +59,3 @@ def test_hold_of_a_variant(name: str, params: dict[str, Any], settings: dict[str
     assert not {law: verdict for law, verdict in verdicts.items() if verdict.status == "fail"}
     if params.get("beyond") in ("truncate", "refuse"):
         assert subject.longest() == SHORT and "no number past T=32" in verdicts["prefix"].reason
-
-
-def test_what_is_said_is_one_line_of_json() -> None:
-    for law in LAWS:
-        assert 20 < len(statement(law)) < 100 and "\n" not in statement(law)
-    json.dumps([vars(verdict_of("rope", law)) for law in LAWS])

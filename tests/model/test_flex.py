@@ -1,16 +1,14 @@
 """FlexAttention against blocks of queries: by an eager stand-in, and compiled for the CPU (slow)."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch._dynamo
 from decoding import LayerWindow, OneKeyHead, Widened
-from torch import Tensor
 
 from posenc.encodings import build_encoding
-from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.base import Shape
 from posenc.encodings.options import Offset, Randomized, Window
 from posenc.encodings.sum import Composed
 from posenc.evaluation.extensions.distances import FirstAndNear
@@ -21,15 +19,15 @@ SHAPE = Shape(HEADS * WIDTH, HEADS, WIDTH, LAYERS, 64)
 NAMES = sorted(p.stem for p in (Path(__file__).parents[2] / "conf" / "encoding").glob("*.yaml"))
 
 
-def filled(made: Encoding) -> Encoding:
+def filled(made):
     generator = torch.Generator().manual_seed(0)
     for parameter in made.parameters():
         torch.nn.init.normal_(parameter, generator=generator)
     return made
 
 
-def encoding(name: str, *options: Encoding) -> Encoding:
-    params: dict[str, Any] = {"parts": ["alibi", "t5"]} if name == "sum" else {}
+def encoding(name, *options):
+    params = {"parts": ["alibi", "t5"]} if name == "sum" else {}
     sizes = {"d_model": HEADS * WIDTH, "n_heads": HEADS, "head_dim": WIDTH, "n_layers": LAYERS}
     own = filled(build_encoding(name, train_length=64, **sizes, **params))
     if not options:
@@ -40,7 +38,7 @@ def encoding(name: str, *options: Encoding) -> Encoding:
 
 
 SERVED = [name for name in NAMES if encoding(name).hooks <= flex.SERVED]
-OPTIONS: dict[str, list[Encoding]] = {
+OPTIONS = {
     "none": [],
     "window of 1": [Window(SHAPE, window=1)],
     "window": [Window(SHAPE, window=200)],
@@ -50,22 +48,20 @@ OPTIONS: dict[str, list[Encoding]] = {
 }
 
 
-def qkv(queries: int, keys: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+def qkv(queries, keys, dtype=torch.float32):
     generator = torch.Generator().manual_seed(1)
     drawn = torch.randn(3, BATCH, keys, HEADS, WIDTH, generator=generator).to(dtype)
     q, k, v = drawn.transpose(2, 3).unbind(0)
     return q[:, :, -queries:] * 2, k, v
 
 
-def attended(
-    kernel: str, e: Encoding, q: Tensor, k: Tensor, v: Tensor, pos: Tensor, layer: int = 0
-) -> Tensor:
+def attended(kernel, e, q, k, v, pos, layer=0):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "choose", lambda *_: kernel)
         return kernels.attend(q, k, v, torch.zeros(BATCH, len(pos), HEADS * WIDTH), pos, e, layer)
 
 
-def eager(q: Tensor, k: Tensor, v: Tensor, *, score_mod: Any, block_mask: Any, scale: float) -> Tensor:
+def eager(q, k, v, *, score_mod, block_mask, scale):
     """What the kernel is asked to compute, in plain tensors with autograd."""
     sizes = (len(q), q.shape[1], q.shape[2], k.shape[2])
     b, h, i, j = (torch.arange(n).view(-1, *[1] * (3 - at)) for at, n in enumerate(sizes))
@@ -78,11 +74,11 @@ def eager(q: Tensor, k: Tensor, v: Tensor, *, score_mod: Any, block_mask: Any, s
 
 
 @pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def stand_in(monkeypatch):
     monkeypatch.setattr(flex, "_compiled", lambda dynamic: eager)
 
 
-def test_which_encodings_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_encodings_are_served(monkeypatch):
     monkeypatch.setattr(flex, "compiler_works", lambda device: True)
     q, k, v = qkv(64, 64)
     assert {name for name in NAMES if flex.serves(encoding(name), q, k, v)} == set(SERVED)
@@ -100,7 +96,7 @@ def test_which_encodings_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
     "which", [*SERVED, LayerWindow, OneKeyHead, Widened, *(f"t5+{one}" for one in OPTIONS)]
 )
 @torch.no_grad()
-def test_equals_the_blocks(which: str | type[Encoding], queries: int, stand_in: None) -> None:
+def test_equals_the_blocks(which, queries, stand_in):
     if isinstance(which, str):
         name, _, option = which.partition("+")
         e = encoding(name, *OPTIONS[option or "none"])
@@ -113,20 +109,12 @@ def test_equals_the_blocks(which: str | type[Encoding], queries: int, stand_in: 
         assert (attended("flex", e, *inputs, layer) - want).abs().max() < 1e-5
 
 
-def test_masks_are_made_once_for_a_layer_and_window() -> None:
-    e, cpu = LayerWindow(SHAPE), torch.device("cpu")
-    blocks = flex.block_mask(e, 0, 5, KEYS, cpu)
-    assert flex.block_mask(e, 0, 5, KEYS, cpu) is blocks
-    others = [(1, 5, KEYS), (0, 6, KEYS), (0, 5, KEYS + 1)]
-    assert all(flex.block_mask(e, *other, cpu) is not blocks for other in others)
-
-
 @pytest.mark.filterwarnings("error:flex_attention called without torch.compile")
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("queries", [KEYS, 40])
 @torch.no_grad()
-def test_compiled_for_every_served_encoding(queries: int, dtype: torch.dtype) -> None:
+def test_compiled_for_every_served_encoding(queries, dtype):
     inputs = (*qkv(queries, KEYS, dtype), torch.arange(KEYS))
     for e in [*(encoding(name) for name in SERVED), encoding("t5", *OPTIONS["sinks"])]:
         got, want = attended("flex", e, *inputs), attended("blocks", e, *inputs)

@@ -1,31 +1,26 @@
 """Gradients written out (norm, activation, loss, attention) against autograd's of the plain formula."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from posenc.model import fused
 from posenc.model.softmax_attention import Block, softmax_attention
 
 
-def drawn(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+def drawn(*shape, dtype=torch.float64):
     generator = torch.Generator().manual_seed(sum(shape))
     return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
 
 
-def gradients(f: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
+def gradients(f, *inputs):
     """The output and every gradient."""
     out = f(*inputs)
     weights = torch.randn(out.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     return [out, *torch.autograd.grad(out, [x for x in inputs if x.requires_grad], weights.to(out.dtype))]
 
 
-def check_same(got: list[Tensor], wanted: list[Tensor], dtype: torch.dtype) -> None:
+def check_same(got, wanted, dtype):
     assert len(got) == len(wanted) > 1
     for one, other in zip(got, wanted, strict=True):
         assert one.dtype == other.dtype and one.shape == other.shape
@@ -33,15 +28,15 @@ def check_same(got: list[Tensor], wanted: list[Tensor], dtype: torch.dtype) -> N
         assert off < {torch.float64: 1e-13, torch.float32: 1e-6, torch.bfloat16: 1e-2}[dtype]
 
 
-def plain_norm(x: Tensor, weight: Tensor) -> Tensor:
+def plain_norm(x, weight):
     return F.rms_norm(x, (x.shape[-1],), weight)
 
 
-def plain_square(x: Tensor) -> Tensor:
+def plain_square(x):
     return F.relu(x).square()
 
 
-def plain_loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+def plain_loss(hidden, weight, targets):
     return F.cross_entropy(F.linear(hidden, weight).float(), targets)
 
 
@@ -62,13 +57,13 @@ CASES = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", CASES)
-def test_numbers_and_gradients_are_those_of_the_plain_formula(name: str, dtype: torch.dtype) -> None:
+def test_numbers_and_gradients_are_those_of_the_plain_formula(name, dtype):
     f, plain, make = CASES[name]
     made = make(dtype)
     check_same(gradients(f, *made), gradients(plain, *made), dtype)
 
 
-def test_a_norm_for_a_product_is_rounded_once() -> None:
+def test_a_norm_for_a_product_is_rounded_once():
     x, weight = drawn(4, 16, dtype=torch.float32), drawn(16).float()
     assert fused.rms_norm_for_product(x, weight).dtype == torch.float32
     with torch.autocast("cpu", torch.bfloat16):
@@ -79,7 +74,7 @@ def test_a_norm_for_a_product_is_rounded_once() -> None:
 
 
 @pytest.mark.parametrize("most", [1, 3 * 11, 1 << 20])
-def test_blocks_of_logits(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_logits(most, monkeypatch):
     hidden, weight, targets = CASES["loss"][2](torch.float32)
     wanted = gradients(plain_loss, hidden, weight, targets)
     monkeypatch.setattr(fused, "MAX_LOGITS", most)
@@ -92,7 +87,7 @@ def test_blocks_of_logits(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert each.shape == (9,) and torch.allclose(each.mean(), wanted[0], atol=1e-6)
 
 
-def test_a_hopeless_target_has_a_finite_loss() -> None:
+def test_a_hopeless_target_has_a_finite_loss():
     """Its weight is 0 in float32, its loss 300 nats."""
     hidden, weight = torch.tensor([[300.0]]).requires_grad_(), torch.tensor([[1.0], [0.0]])
     out = fused.next_token_loss(hidden, weight, torch.tensor([1]))
@@ -107,25 +102,25 @@ WHOLE = [Block(0, 5, 7)]
 IN_BLOCKS = [Block(4, 5, 7), Block(2, 4, 7), Block(1, 2, 4), Block(0, 1, 3)]
 
 
-def qkv(dtype: torch.dtype, key_heads: int = HEADS) -> tuple[Tensor, Tensor, Tensor]:
+def qkv(dtype, key_heads=HEADS):
     """Values wider than queries."""
     q = drawn(BATCH, HEADS, QUERIES, 4, dtype=dtype)
     return q, drawn(BATCH, key_heads, KEYS, 4, dtype=dtype), drawn(BATCH, HEADS, KEYS, 6, dtype=dtype)
 
 
-def mask(dtype: torch.dtype) -> Tensor:
+def mask(dtype):
     hidden = torch.ones(QUERIES, KEYS, dtype=torch.bool).triu(KEYS - QUERIES + 1)
     return torch.zeros(1, QUERIES, KEYS, dtype=dtype).masked_fill(hidden, float("-inf"))
 
 
-def plain(q: Tensor, k: Tensor, v: Tensor, additive: Tensor) -> Tensor:
+def plain(q, k, v, additive):
     s = (q @ k.transpose(-1, -2)).to(additive.dtype) * SCALE + additive
     return torch.softmax(s, -1).to(v.dtype) @ v
 
 
-def in_blocks(blocks: list[Block], learned: bool) -> Callable[..., Tensor]:
-    def attention(q: Tensor, k: Tensor, v: Tensor, additive: Tensor) -> Tensor:
-        def of(block: Block) -> Tensor:
+def in_blocks(blocks, learned):
+    def attention(q, k, v, additive):
+        def of(block):
             return additive[:, block.start : block.stop, : block.keys]
 
         return softmax_attention(q, k, v, blocks, of, SCALE, learned)
@@ -133,7 +128,7 @@ def in_blocks(blocks: list[Block], learned: bool) -> Callable[..., Tensor]:
     return attention
 
 
-def additives(dtype: torch.dtype) -> dict[str, Tensor]:
+def additives(dtype):
     wide = torch.promote_types(dtype, torch.float32)
     return {
         "mask": mask(dtype),
@@ -147,7 +142,7 @@ def additives(dtype: torch.dtype) -> dict[str, Tensor]:
 @pytest.mark.parametrize("blocks", [WHOLE, IN_BLOCKS])
 @pytest.mark.parametrize("key_heads", [HEADS, 1])
 @pytest.mark.parametrize("kind", additives(torch.float32))
-def test_attention_in_blocks(kind: str, key_heads: int, blocks: list[Block], dtype: torch.dtype) -> None:
+def test_attention_in_blocks(kind, key_heads, blocks, dtype):
     additive = additives(dtype)[kind]
     hidden = mask(additive.dtype)
     learned = additive.requires_grad
@@ -155,20 +150,3 @@ def test_attention_in_blocks(kind: str, key_heads: int, blocks: list[Block], dty
     got = gradients(lambda q, k, v, a: in_blocks(blocks, learned)(q, k, v, a + hidden), *made)
     check_same(got, gradients(lambda q, k, v, a: plain(q, k, v, a + hidden), *made), dtype)
     assert len(got) == (5 if learned else 4)
-
-
-def test_a_bias_is_asked_for_by_block_and_not_kept() -> None:
-    """Of long windows all blocks together are quadratic."""
-    asked: list[Block] = []
-
-    def additive(block: Block) -> Tensor:
-        asked.append(block)
-        return mask(torch.float32)[:, block.start : block.stop, : block.keys]
-
-    q, k, v = qkv(torch.float32)
-    y = softmax_attention(q, k, v, IN_BLOCKS, additive, SCALE, False)
-    assert asked == IN_BLOCKS
-    y.sum().backward()
-    assert asked == IN_BLOCKS
-    with torch.no_grad():
-        assert torch.equal(softmax_attention(q, k, v, IN_BLOCKS, additive, SCALE, True), y)

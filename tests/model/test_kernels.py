@@ -3,21 +3,20 @@
 import pytest
 import torch
 from decoding import OneKeyHead, Widened
-from torch import Tensor
 
 from posenc.encodings import build_encoding
-from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.base import Shape
 from posenc.model import kernels
 
 BATCH, HEADS, WIDTH = 2, 4, 8
 
 
-def encoding(name: str) -> Encoding:
+def encoding(name):
     sizes = {"d_model": HEADS * WIDTH, "n_heads": HEADS, "head_dim": WIDTH, "n_layers": 1}
     return build_encoding(name, train_length=16, **sizes)
 
 
-def double(cls: type[Encoding]) -> Encoding:
+def double(cls):
     made = cls(Shape(HEADS * WIDTH, HEADS, WIDTH, 1, 16))
     torch.manual_seed(0)
     for parameter in made.parameters():
@@ -25,13 +24,13 @@ def double(cls: type[Encoding]) -> Encoding:
     return made
 
 
-def qkv(keys: int, queries: int | None) -> tuple[Tensor, ...]:
+def qkv(keys, queries):
     generator = torch.Generator().manual_seed(1)
     q, k, v = torch.randn(3, BATCH, HEADS, keys, WIDTH, generator=generator).unbind(0)
     return q[:, :, -(queries or keys) :] * 2, k, v  # twice, so that the softmax is not flat
 
 
-def attended(e: Encoding, keys: int, queries: int | None = None) -> Tensor:
+def attended(e, keys, queries=None):
     q, k, v = qkv(keys, queries)
     return kernels.attend(q, k, v, torch.zeros(BATCH, keys, HEADS * WIDTH), torch.arange(keys), e, 0)
 
@@ -48,9 +47,7 @@ CHOICES = [
 @pytest.mark.parametrize("queries", [300, 77, 1])
 @pytest.mark.parametrize(("which", "kernel"), CHOICES)
 @torch.no_grad()
-def test_fused_and_blockwise_agree(
-    which: str | type[Encoding], kernel: str, queries: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fused_and_blockwise_agree(which, kernel, queries, monkeypatch):
     e = encoding(which) if isinstance(which, str) else double(which)
     for parameter in e.parameters():
         parameter.normal_(generator=torch.Generator().manual_seed(2))
@@ -60,8 +57,8 @@ def test_fused_and_blockwise_agree(
     assert (attended(e, 300, queries) - fused).abs().max() < 1e-5
 
 
-def test_which_kernel_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    served: list[str] = []
+def test_which_kernel_serves(monkeypatch):
+    served = []
     for name in ("_causal", "_masked", "_blockwise"):
         monkeypatch.setattr(kernels, name, lambda *a, name=name: served.append(name))
     many, fewer = kernels.CAUSAL_FROM, kernels.MASKED_FROM

@@ -1,7 +1,6 @@
 """Papers' numbers beside a comparison."""
 
 import math
-from pathlib import Path
 
 import pytest
 from fake_runs import T, record, write_run
@@ -13,7 +12,7 @@ from posenc.results import load_runs
 MULTIPLES = (1, 2, 4, 8)
 
 
-def test_every_table_stands_beside_runs(tmp_path: Path) -> None:
+def test_every_table_stands_beside_runs(tmp_path):
     for name in ("rope", "alibi"):
         records = [record(m * T, 1.2 + 0.1 * m, protocol="nonoverlapping") for m in MULTIPLES]
         write_run(tmp_path, name, records=records)
@@ -36,17 +35,3 @@ def test_every_table_stands_beside_runs(tmp_path: Path) -> None:
     assert "not measured: sinusoidal, t5" in " ".join(found["notes"])
     with pytest.raises(UserError, match="did you mean: alibi-table2"):
         against(runs, "alibi-tabel2")
-
-
-def test_the_nearest_protocol_is_taken_and_extensions_are_rows(tmp_path: Path) -> None:
-    yarn = {"name": "yarn", "factor": "auto", "ramp": "index", "mscale_all_dim": 0.0}
-    records = [record(T, 1.2), record(4 * T, 3.0), record(4 * T, 1.4, extend=yarn)]
-    write_run(tmp_path, "rope", records=records)
-    found = against(load_runs([tmp_path]), "scale-invariant-table1")
-    measured = {one["encoding"]: one["measured"] for one in found["rows"] if one["multiple"] == 4}
-    assert measured["rope"] == 3.0 and measured["rope+yarn"] == pytest.approx(1.4)
-    assert "protocols differ" in " ".join(against(load_runs([tmp_path]), "alibi-table2")["notes"])
-    for base in (5.0, 6.0):  # neither is the one row of the paper
-        write_run(tmp_path / "bases", "rope", records=records, params={"base": base})
-    found = against(load_runs([tmp_path / "bases"]), "scale-invariant-table1")
-    assert {one["measured"] for one in found["rows"] if one["encoding"] == "rope"} == {None}

@@ -1,51 +1,46 @@
 """Charts of comparisons: what is drawn is what was measured; files are whole and the same every time."""
 
-from __future__ import annotations
-
 import math
 import re
-from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from fake_runs import MULTIPLES, T, positions, record, write_run
+from fake_runs import MULTIPLES, T, positions, recall_records, record, write_run
 
 from posenc.core.errors import UserError
-from posenc.report.charts import FORMATS, PLOTS, Chart, chart, check_plot, plot_bytes, save_plot
-from posenc.report.colors import style_of
-from posenc.report.series import Names
+from posenc.report.charts import FORMATS, PLOTS, chart, check_plot, plot_bytes, save_plot
+from posenc.report.series import Names, style_of
 from posenc.results import load_runs
-from posenc.results.comparison import CompareRequest, Comparison, compare_runs
-from posenc.results.load import Run
-
-Given = tuple[list[Run], list[Comparison]]
+from posenc.results.comparison import CompareRequest, compare_runs
 
 
-def given(root: Path, **request: Any) -> Given:
+def given(root, **request):
     """The runs below a folder and their tables."""
     runs = load_runs([root])
     return runs, compare_runs(runs, CompareRequest(**request))
 
 
-def chart_of(kind: str, found: Given) -> Chart:
+def chart_of(kind, found):
     made = chart(kind, *found, Names(found[1]))
     assert made is not None
     return made
 
 
-def points(made: Chart, row: str, panel: str = "") -> dict[float, float | None]:
+def points(made, row, panel=""):
     values = made.spec["data"]["values"]
     return {p["x"]: p["y"] for p in values if (p.get("row"), p["panel"]) == (row, panel)}
 
 
-def svg_texts(kind: str, found: Given, width: float = 5.5) -> tuple[list[str], Any]:
+def svg_texts(kind, found, width=5.5):
     root = ElementTree.fromstring(plot_bytes("svg", kind, *found, width))
     return ["".join(one.itertext()) for one in root.iter("{http://www.w3.org/2000/svg}text")], root
 
 
+FOUND = {8: 100, 32: 100, 56: 91, 112: 62, 224: 14, 448: 5}  # of 100 values by distance
+
+
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def swept(tmp_path_factory):
     """One that keeps its loss and one that collapses, three seeds each, with every kind of record."""
     root = tmp_path_factory.mktemp("sweep")
     for name, slope in (("alibi", 0.002), ("rope", 0.4)):
@@ -55,6 +50,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for m, probe in [(m, probe) for m in (1, 2, 8) for probe in ("induction", "far-copy")]:
                 records.append(record(int(m * T), 2 + m * slope, protocol=probe))
             records += [positions(shift=0.1 * seed), record(T, 1.9, protocol="trigram")]
+            records += recall_records(FOUND | ({448: 10} if name == "rope" else {8: 20 + seed}))
             run = write_run(root, name, seed=seed, records=records)
             lines = [f'{{"tokens": {1000 * i}, "loss": {4 / i + 0.1 * seed}}}' for i in range(1, 41)]
             (run / "metrics.jsonl").write_text("\n".join(lines) + '\n{"tokens": 41000, "lo')
@@ -62,16 +58,14 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", PLOTS)
-def test_every_kind_is_as_wide_as_a_papers_column(swept: Path, kind: str) -> None:
+def test_every_kind_is_as_wide_as_a_papers_column(swept, kind):
     texts, root = svg_texts(kind, given(swept), 3.3)
     assert float(root.attrib["width"].removesuffix("pt")) == pytest.approx(3.3 * 72, abs=2)
     assert {"alibi", "rope"} <= set(texts) and "T = 64" in " ".join(texts)
 
 
 @pytest.mark.parametrize(("metric", "unit"), [("nats", math.log(2)), ("bpb", 1.0), ("ppl", None)])
-def test_the_charts_have_the_comparisons_numbers_and_margins(
-    swept: Path, metric: str, unit: float | None
-) -> None:
+def test_the_charts_have_the_comparisons_numbers_and_margins(swept, metric, unit):
     found = given(swept, metric=metric)
     context, change = chart_of("context", found), chart_of("change", found)
     for row in found[1][0].rows:
@@ -92,7 +86,7 @@ def test_the_charts_have_the_comparisons_numbers_and_margins(
     assert style_of("rope").color in plot_bytes("svg", "context", *found).decode()
 
 
-def test_other_protocols_are_drawn_alike(swept: Path) -> None:
+def test_other_protocols_are_drawn_alike(swept):
     curve = points(chart_of("context", given(swept, protocol="positions")), "rope")
     assert [x * T for x in curve] == pytest.approx([8, 16, 32, 48, 64, 96, 128, 256, 512], abs=1e-3)
     assert list(curve.values()) == pytest.approx([1.1 + i / 10 for i in range(9)])
@@ -100,7 +94,7 @@ def test_other_protocols_are_drawn_alike(swept: Path) -> None:
     assert list(points(probes, "rope").values()) == pytest.approx([2.4, 2.8, 5.2])
 
 
-def test_the_heat_map_prints_its_numbers_and_reasons(tmp_path: Path) -> None:
+def test_the_heat_map_prints_its_numbers_and_reasons(tmp_path):
     write_run(tmp_path, "rope", losses={0.5: 1.25, 1: 1.2, 8: 3.0})
     write_run(tmp_path, "alibi", records=[record(T, 1.3), record(8 * T, 0, note="oom at 512 tokens")])
     write_run(tmp_path, "t5", status="failed", reason="boom", results=False)
@@ -114,7 +108,24 @@ def test_the_heat_map_prints_its_numbers_and_reasons(tmp_path: Path) -> None:
     assert 0 < shades["rope", "0.5"] < shades["rope", "8"] < 1 and shades["rope", "1"] is None
 
 
-def test_training_is_the_mean_over_seeds(swept: Path, tmp_path: Path) -> None:
+def test_recall_is_a_grid_and_a_point_for_each_row(swept):
+    grid = chart_of("recall", given(swept))
+    shares = {(p["panel"], p["row"], p["column"]): p["text"] for p in grid.spec["data"]["values"]}
+    assert grid.panels == ["alibi", "rope"] and len(shares) == 2 * (1 + 3 + 4 + 5 + 6)  # of four pairs
+    assert (shares["rope", "512", "448"], shares["alibi", "512", "448"]) == ("10", "5")
+    assert (shares["rope", "32", "8"], shares["alibi", "32", "8"]) == ("100", "21")  # the mean of three seeds
+    texts, _ = svg_texts("recall", given(swept))
+    assert texts.count("distance (tokens)") == 2 and texts.count("62") == 2 * 3
+    use = chart_of("use", given(swept))
+    at = {p["row"]: p for p in use.spec["data"]["values"]}
+    assert [at["rope"]["y"], at["rope"]["x"]] == pytest.approx([10, 2.8 + 0.07], rel=1e-5)
+    assert [at["alibi"]["y"], at["alibi"]["x"]] == pytest.approx([5, 0.014 + 0.07], rel=1e-5)
+    assert at["rope"]["low"] < 10 < at["rope"]["high"] and at["rope"]["left"] < 2.87 < at["rope"]["right"]
+    assert "at 8x" in use.spec["encoding"]["x"]["axis"]["title"]
+    assert use.notes[0].endswith("Did not learn to recall: alibi.")
+
+
+def test_training_is_the_mean_over_seeds(swept, tmp_path):
     made = chart_of("training", given(swept))
     drawn = points(made, "rope")
     assert sorted(drawn) == [1000 * i for i in range(3, 39)]
@@ -131,33 +142,7 @@ def test_training_is_the_mean_over_seeds(swept: Path, tmp_path: Path) -> None:
         assert low <= list(points(made, name).values())[-1] <= high
 
 
-def test_groups_say_what_differs(tmp_path: Path) -> None:
-    for length in (64, 128):
-        facts = {"context_length": length}
-        for name, rise in (("alibi", 0.01), ("rope", 0.6)):
-            losses = {int(length * m): 1.2 + max(0, m - 1) * rise for m in MULTIPLES}
-            records = [record(window, loss, train_length=length) for window, loss in losses.items()]
-            write_run(tmp_path / str(length), name, records=records, facts=facts, config=facts)
-    made = chart_of("context", given(tmp_path))
-    assert set(made.panels) == {"T = 64 bytes", "T = 128 bytes"} and made.rows == ["rope", "alibi"]
-    assert made.spec["encoding"]["x"]["axis"]["title"] == "context (multiples of T)"  # tokens differ
-
-
-def test_hostile_names_stay_text(tmp_path: Path) -> None:
-    names = ("$\\frac{x_1}{$ 100%", "under & <svg onload=alert(1)>", "two\nlines \x1b[31m", "日本語" * 40)
-    for i, name in enumerate(names):
-        facts = {"model": {"name": names[0]}, "tokenizer": names[1]}
-        losses = {1: 1.2 + i / 10, 2: 1.3}
-        write_run(tmp_path, name, name=f"run{i}", params={"beyond": name}, facts=facts, losses=losses)
-    for kind in ("context", "heatmap"):
-        content = plot_bytes("svg", kind, *given(tmp_path)).decode()
-        assert "<svg onload" not in content and "\x1b" not in content
-        texts, _ = svg_texts(kind, given(tmp_path))
-        for name in names:
-            assert any(text.startswith(name.split("\n")[0][:10]) for text in texts), texts
-
-
-def test_the_same_runs_give_the_same_bytes(swept: Path) -> None:
+def test_the_same_runs_give_the_same_bytes(swept):
     for format, start in zip(FORMATS, (b"\x89PNG\r\n\x1a\n", b"<svg", b"%PDF-"), strict=True):
         content = plot_bytes(format, "context", *given(swept))
         assert content == plot_bytes(format, "context", *given(swept)) and content.startswith(start)
@@ -169,13 +154,13 @@ def test_the_same_runs_give_the_same_bytes(swept: Path) -> None:
     ("path", "kind", "width", "words"),
     [
         ("x.gif", "context", 5, "--plot=.*x.gif: its ending names the format\n  allowed: .png, .svg, .pdf"),
-        ("none/x.png", "context", 5, "there is no folder"),
         ("x.png", "heat", 5, "--plot-kind=heat: no such plot\n(.*\n)*  did you mean: heatmap"),
         ("x.png", "context", math.nan, "not a width\n  allowed: inches from 1 to 40"),
         ("x.png", "training", 5, "no run has logged losses"),
+        ("x.png", "recall", 5, "no run was asked to recall: posenc train experiment=recall"),
     ],
 )
-def test_wrong_input_is_named(tmp_path: Path, path: str, kind: str, width: float, words: str) -> None:
+def test_wrong_input_is_named(tmp_path, path, kind, width, words):
     write_run(tmp_path / "runs", "n" * 44)
     with pytest.raises(UserError, match=words):
         save_plot(tmp_path / path, kind, *given(tmp_path / "runs"), width)

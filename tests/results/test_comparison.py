@@ -1,8 +1,6 @@
 """A comparison by hand-made runs: what is averaged, paired, left out, named, ranked and shown."""
 
 import math
-from pathlib import Path
-from typing import Any
 
 import pytest
 from fake_runs import MULTIPLES, T, compared, positions, record, rows_of, write_run
@@ -16,10 +14,10 @@ BIT = math.log(2)
 YARN = {"name": "yarn", "factor": 2.0, "ramp": "index", "mscale_all_dim": 0.0}
 BPE = {"tokenizer": {"name": "bpe", "vocab_size": 512}}
 SMALL = {"model": {"name": "small", "d_model": 512}, "context_length": 256}
-BIG: dict[str, Any] = {"facts": {"context_length": 128}, "config": {"context_length": 128}}
+BIG = {"facts": {"context_length": 128}, "config": {"context_length": 128}}
 
 
-def test_seeds_are_averaged_and_changes_paired_by_seed(tmp_path: Path) -> None:
+def test_seeds_are_averaged_and_changes_paired_by_seed(tmp_path):
     for seed, (at_t, at_8t) in enumerate([(1.0, 1.5), (1.2, 1.9), (1.1, 1.5)]):
         write_run(tmp_path, seed=seed, losses={1: at_t, 8: at_8t})
     comparison = compared(tmp_path)
@@ -33,11 +31,10 @@ def test_seeds_are_averaged_and_changes_paired_by_seed(tmp_path: Path) -> None:
     assert far.change_spread == pytest.approx(0.152753, abs=1e-6)
     half = (far.verdict_ci95[1] - far.verdict_ci95[0]) / 2
     assert half == pytest.approx(4.3026527 * 0.152753 / math.sqrt(3) / BIT, rel=1e-5)
-    assert row.crop == {"mean": pytest.approx(1.1), "spread": pytest.approx(0.1)}
     assert (row.parameters, comparison.header["parameters"]) == (803_000, [803_000] * 2)
 
 
-def test_one_seed_has_an_interval_over_documents(tmp_path: Path) -> None:
+def test_one_seed_has_an_interval_over_documents(tmp_path):
     write_run(tmp_path, records=[record(64, 1.0), record(128, 1.2, wiggle=0.3), record(256, 1.2)])
     cells = compared(tmp_path).rows[0].cells
     low, high = cells[1].change_ci95
@@ -49,14 +46,14 @@ def test_one_seed_has_an_interval_over_documents(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("metric", ["nats", "bpb", "ppl"])
-def test_margins_are_in_bits_per_byte_whatever_the_metric(tmp_path: Path, metric: str) -> None:
+def test_margins_are_in_bits_per_byte_whatever_the_metric(tmp_path, metric):
     """A token of two bytes: 0.025 nats a token are 0.018 bits a byte."""
     write_run(tmp_path, records=[record(w, loss, bytes=[20] * 40) for w, loss in ((64, 1.0), (128, 1.025))])
     far = compared(tmp_path, metric).rows[0].cells[1]
     assert (far.verdict, far.verdict_change) == ("same", pytest.approx(0.025 / 2 / BIT))
 
 
-def test_diverged_failed_and_running_runs_stay_visible(tmp_path: Path) -> None:
+def test_diverged_failed_and_running_runs_stay_visible(tmp_path):
     for seed in (0, 1):
         write_run(tmp_path, "rope", seed=seed, losses={1: 1.0, 8: 1.0})
         write_run(tmp_path, "alibi", seed=seed, losses={1: 2.0, 8: 2.0})
@@ -74,7 +71,7 @@ def test_diverged_failed_and_running_runs_stay_visible(tmp_path: Path) -> None:
     assert "no run of seed 1, 2" in t5.notes
 
 
-def test_notes_of_records_duplicates_and_missing_lengths(tmp_path: Path) -> None:
+def test_notes_of_records_duplicates_and_missing_lengths(tmp_path):
     oom = record(512, 0, note="oom at 512 tokens, batch 1: no memory")
     write_run(tmp_path / "a", records=[record(64, 2.0, checkpoint_step=400), record(64, 1.0), oom])
     write_run(tmp_path / "b", records=[record(64, 5.0)], name="copy")
@@ -87,7 +84,7 @@ def test_notes_of_records_duplicates_and_missing_lengths(tmp_path: Path) -> None
     assert rows["alibi"].cells[2].note == "not measured"
 
 
-def test_rows_are_named_by_what_differs(tmp_path: Path) -> None:
+def test_rows_are_named_by_what_differs(tmp_path):
     plain = {"attention": {"name": "mha", "window": None, "scale": "none"}}
     latent = {"attention": {"name": "mla", "kv_rank": 8, "window": None, "scale": "logn"}}
     for config in (plain, latent, {"positions": {"name": "randomized", "max": None}}):
@@ -112,7 +109,7 @@ def test_rows_are_named_by_what_differs(tmp_path: Path) -> None:
     assert list(rows_of(compared(tmp_path / "facts"))) == ["rope window=16"]
 
 
-def test_an_extension_is_compared_with_the_crop_line(tmp_path: Path) -> None:
+def test_an_extension_is_compared_with_the_crop_line(tmp_path):
     far = [record(512, 2.5), record(512, 1.25, extend=YARN), record(64, 1.5, extend=YARN)]
     write_run(tmp_path, records=[record(64, 1.0), *far])
     write_run(tmp_path, seed=1, records=[record(64, 1.0), record(512, 2.5)])
@@ -120,12 +117,11 @@ def test_an_extension_is_compared_with_the_crop_line(tmp_path: Path) -> None:
     rows = rows_of(compared(tmp_path))
     extended = rows["rope+yarn factor=2"]
     assert [cell.change for cell in extended.cells] == [pytest.approx(0.5), pytest.approx(0.25)]
-    assert extended.crop["mean"] == pytest.approx(1.0) == rows["rope"].crop["mean"]
     assert extended.notes == ["not extended: seed 1", "seed 2 diverged: nan"]
     assert (extended.cells[1].note, extended.cells[1].rankable) == ("1 of 2 diverged", False)
 
 
-def test_runs_of_other_code_or_size_are_other_rows(tmp_path: Path) -> None:
+def test_runs_of_other_code_or_size_are_other_rows(tmp_path):
     for seed, code in ((0, "aa"), (1, "aa"), (1, "bb"), (2, None)):
         write_run(
             tmp_path, "mine", seed=seed, name=f"s{seed}-{code}", facts={} if code is None else {"code": code}
@@ -146,7 +142,7 @@ def test_runs_of_other_code_or_size_are_other_rows(tmp_path: Path) -> None:
 
 
 OURS, OTHER = f"sympy {'f' * 12}", "e" * 64
-MIXED: list[tuple[str, str, str, dict[str, Any]]] = [
+MIXED = [
     ("tokenizer", "bytes", "bpe vocab_size=512", {"facts": BPE}),
     ("model", "nano", "tiny", {"facts": {"model": {"name": "tiny"}}}),
     ("context length", "64", "128", {"facts": {"context_length": 128}}),
@@ -160,9 +156,7 @@ MIXED: list[tuple[str, str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("key", "first", "second", "changes"), MIXED, ids=[one[0] for one in MIXED])
-def test_what_cannot_share_a_ranking_is_tables_or_labelled(
-    tmp_path: Path, key: str, first: str, second: str, changes: dict
-) -> None:
+def test_what_cannot_share_a_ranking_is_tables_or_labelled(tmp_path, key, first, second, changes):
     write_run(tmp_path, "alibi")
     write_run(tmp_path, "rope", **changes)
     tables = compare_runs(load_runs([tmp_path]))
@@ -177,7 +171,7 @@ def test_what_cannot_share_a_ranking_is_tables_or_labelled(
     assert (alone.header["group"], alone.rows[0].mixed) == ({}, {})  # of what is shown
 
 
-def test_optimizers_and_own_texts_are_named(tmp_path: Path) -> None:
+def test_optimizers_and_own_texts_are_named(tmp_path):
     for name, beta in (("adamw", 0.9), ("muon", 0.95)):
         write_run(tmp_path / "a", config={"optim": {"name": name, "beta1": beta}})
     assert list(rows_of(compared(tmp_path / "a"))) == ["rope adamw", "rope muon"]
@@ -190,7 +184,7 @@ def test_optimizers_and_own_texts_are_named(tmp_path: Path) -> None:
     assert [group["corpus"] for group in groups] == ["cats", "dogs"] == [g["evaluated on"] for g in groups]
 
 
-def test_groups_of_runs(tmp_path: Path) -> None:
+def test_groups_of_runs(tmp_path):
     """The most runs first; runs without numbers in the group of their settings, or the last one."""
     other = [record(64, 1.1, targets_hash="b"), record(1024, 1.1, targets_hash="b")]
     for seed in (0, 1):
@@ -222,13 +216,13 @@ def test_groups_of_runs(tmp_path: Path) -> None:
     ] * 3
 
 
-def words(comparison: Any, i: int = 0) -> dict[str, str | None]:
+def words(comparison, i=0):
     """Return each row's word against the best in one column."""
     cells = {row.label: row.cells[i].versus_best for row in comparison.rows}
     return {label: versus and versus.word for label, versus in cells.items()}
 
 
-def test_across_tokenizers_only_bits_per_byte_of_shared_documents_are_ranked(tmp_path: Path) -> None:
+def test_across_tokenizers_only_bits_per_byte_of_shared_documents_are_ranked(tmp_path):
     no = {"alibi": None, "rope": None}
     for shift, word in ((0, "above"), (5, "above"), (1000, None)):
         root = tmp_path / str(shift)
@@ -247,7 +241,7 @@ def test_across_tokenizers_only_bits_per_byte_of_shared_documents_are_ranked(tmp
     assert words(compared(tmp_path / "s", allow_mixed=True, protocol="sliding")) == no
 
 
-def test_the_set_of_targets_that_most_runs_share_is_taken(tmp_path: Path) -> None:
+def test_the_set_of_targets_that_most_runs_share_is_taken(tmp_path):
     shared = [record(64, 1.0), record(512, 1.1)]
     more = [record(w, 3.0, targets_hash="b") for w in (64, 512, 1024)]
     tuned_on = [record(w, 9.0, split="validation", targets_hash="v") for w in (64, 128, 256, 512, 1024)]
@@ -275,8 +269,8 @@ def test_the_set_of_targets_that_most_runs_share_is_taken(tmp_path: Path) -> Non
         compared(tmp_path, columns=[16.0])
 
 
-def test_two_tunings_of_an_extension_are_not_made_into_one_row(tmp_path: Path) -> None:
-    def tuned(multiple: int, loss: float, knob: int) -> Any:
+def test_two_tunings_of_an_extension_are_not_made_into_one_row(tmp_path):
+    def tuned(multiple, loss, knob):
         return record(multiple * T, loss, extend={"name": "window", "window": knob, "tuned": ["window"]})
 
     few, many = [tuned(m, 1.5, 16) for m in (1, 8)], [tuned(m, 1.4, 32) for m in (1, 2, 4, 8)]
@@ -286,7 +280,7 @@ def test_two_tunings_of_an_extension_are_not_made_into_one_row(tmp_path: Path) -
     assert [cell.mean for cell in row.cells] == pytest.approx([1.4] * 4) and found.header["left_out"] == 2
 
 
-def test_perplexity_overflows_to_infinity_and_a_partial_change_is_none(tmp_path: Path) -> None:
+def test_perplexity_overflows_to_infinity_and_a_partial_change_is_none(tmp_path):
     for seed in (1, 2, 3):  # each fits a float, their sum and their squares do not
         write_run(tmp_path / "a", seed=seed, losses={1: 1.0, 8: 709.5})
     cell = compared(tmp_path / "a", "ppl").rows[0].cells[1]
@@ -306,7 +300,7 @@ def test_perplexity_overflows_to_infinity_and_a_partial_change_is_none(tmp_path:
         ((1.0, 1.1, 1.1, 1.1, 1.1), 0.5, False),
     ],
 )
-def test_effective_context(tmp_path: Path, losses: tuple, multiple: float, longest: bool) -> None:
+def test_effective_context(tmp_path, losses, multiple, longest):
     write_run(tmp_path, losses=dict(zip(MULTIPLES, losses, strict=True)))
     found = compared(tmp_path, "bpb").rows[0].effective_context  # nats, whatever the metric
     assert (found.multiple, found.window, found.longest) == (multiple, 64 * multiple, longest)
@@ -316,24 +310,11 @@ def test_effective_context(tmp_path: Path, losses: tuple, multiple: float, longe
         assert compared(root).rows[0].effective_context.longest == more
 
 
-@pytest.mark.parametrize(("metric", "scale"), [("nats", 1), ("ppl", 1), ("bpb", BIT)])
-def test_uses_context_over_seeds_and_documents(tmp_path: Path, metric: str, scale: float) -> None:
-    for seed, at_t in enumerate((1.0, 0.98, 1.02)):
-        write_run(tmp_path, seed=seed, losses={0.5: 1.1, 1: at_t})
-    found = compared(tmp_path, metric).rows[0].uses_context
-    unit = "bits per byte" if metric == "bpb" else "nats per token"
-    assert (found.change, found.seeds, found.unit) == (pytest.approx(-0.1 / scale), 3, unit)
-    half = 4.3026527 * 0.02 / math.sqrt(3) / scale
-    assert found.ci95 == pytest.approx([-0.1 / scale - half, -0.1 / scale + half], rel=1e-6)
-
-
 @pytest.mark.parametrize(
     ("below", "wiggle", "marked"),
     [(0.101, 0.1, False), (0.099, 0.1, True), (0.15, 0.1, False), (0.15, 0.3, True), (-0.5, 0.1, True)],
 )
-def test_undertrained_is_not_clearly_below_the_reference(
-    tmp_path: Path, below: float, wiggle: float, marked: bool
-) -> None:
+def test_undertrained_is_not_clearly_below_the_reference(tmp_path, below, wiggle, marked):
     trigram = record(64, 1.81, protocol="trigram")
     other = record(64, 0.1, protocol="trigram", targets_hash="else")  # of targets that are not shown
     loss = record(64, 1.81 - below * BIT, wiggle=wiggle)
@@ -346,7 +327,7 @@ def test_undertrained_is_not_clearly_below_the_reference(
     assert protocols_of(load_runs([tmp_path])) == ["fixed-target"]
 
 
-def test_probes_stand_beside_the_loss_at_their_longest_shared_window(tmp_path: Path) -> None:
+def test_probes_stand_beside_the_loss_at_their_longest_shared_window(tmp_path):
     copied = {"protocol": "induction", "unit": "nats per copied token", "bytes": [0] * 40}
     old = record(1024, 9.0, checkpoint_step=400, **copied)  # of another model than the loss
     for name, windows in (("rope", (64, 256, 512)), ("alibi", (64, 256)), ("t5", ())):
@@ -367,7 +348,7 @@ def test_probes_stand_beside_the_loss_at_their_longest_shared_window(tmp_path: P
     } == {"no bytes"}
 
 
-def test_curves_are_bins_averaged_over_seeds(tmp_path: Path) -> None:
+def test_curves_are_bins_averaged_over_seeds(tmp_path):
     flat = positions(slope=3e-3, breaks_at=None, flat=True)
     for seed, one in enumerate((positions(), positions(shift=0.02, breaks_at=129), flat)):
         write_run(tmp_path, seed=seed, records=[one])
@@ -378,7 +359,7 @@ def test_curves_are_bins_averaged_over_seeds(tmp_path: Path) -> None:
     assert [column.targets for column in comparison.columns][:3] == [320, 320, 640]
     row, cell = comparison.rows[1], comparison.rows[1].cells[6]
     assert (cell.mean, cell.change) == (pytest.approx((1.6 + 1.62 + 1) / 3), pytest.approx(4.22 / 3 - 1.2))
-    assert (cell.change_ci95, cell.verdict, cell.versus_best, row.crop) == (None, None, None, None)
+    assert (cell.change_ci95, cell.verdict, cell.versus_best) == (None, None, None)
     assert (row.curve.slope, row.curve.slope_ci95) == (pytest.approx(5e-3 / 3), None)
     assert (row.curve.breaks_at, row.curve.holds, row.curve.train_length) == (
         [97, 129, None],
@@ -399,7 +380,7 @@ def test_curves_are_bins_averaged_over_seeds(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sweep(tmp_path_factory):
     """Three encodings, three seeds; `long` lacks 8x."""
     root = tmp_path_factory.mktemp("sweep")
     for name, loss, grown in (("nope", 2.0, 1.0), ("rope", 1.2, 2.5), ("alibi", 1.3, 0.0)):
@@ -416,14 +397,11 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"rows": ["rope", "al*"]}, "rope alibi"),
         ({"sort": "-name"}, "rope nope long alibi"),
         ({"sort": "1x"}, "long rope alibi nope"),
-        ({"sort": "-1"}, "nope alibi rope long"),
-        ({"sort": "8x"}, "alibi nope rope long"),
-        ({"sort": "-8x"}, "rope nope alibi long"),
         ({"sort": "-change@8x"}, "rope nope alibi long"),
         ({"sort": "change", "rows": ["rope", "nope", "alibi"]}, "alibi nope rope"),
     ],
 )
-def test_rows_in_the_order_asked_for(sweep: Path, view: dict, labels: str) -> None:
+def test_rows_in_the_order_asked_for(sweep, view, labels):
     comparison = compared(sweep, **view)
     assert list(rows_of(comparison)) == labels.split()
     if "rows" in view:  # columns and ranks of the rows that are shown
@@ -432,7 +410,7 @@ def test_rows_in_the_order_asked_for(sweep: Path, view: dict, labels: str) -> No
         assert [label for label, word in words(comparison, 1).items() if word == "best"] == [best]
 
 
-def test_columns_and_a_baseline(sweep: Path, tmp_path: Path) -> None:
+def test_columns_and_a_baseline(sweep, tmp_path):
     comparison = compared(sweep, columns=[8])
     row = rows_of(comparison)["alibi"]
     assert len(comparison.columns) == len(row.cells) == 1 and row.cells[0].change == pytest.approx(0)
@@ -445,23 +423,6 @@ def test_columns_and_a_baseline(sweep: Path, tmp_path: Path) -> None:
         compared(tmp_path, allow_mixed=True, baseline="rope")
 
 
-@pytest.mark.parametrize(
-    ("view", "words"),
-    [
-        ({"rows": ["ropes"]}, "did you mean: rope"),
-        ({"columns": [4]}, "allowed: 1x, 8x, 16x"),
-        ({"columns": [512.0]}, "multiples of T, not tokens"),
-        ({"baseline": "nop"}, "did you mean: nope"),
-        *(
-            ({"sort": order}, "cannot sort by this")
-            for order in ("loss", "3x", "", "changes", "8y", "change@3x")
-        ),
-        ({"metric": "nat"}, "nats, bpb, ppl"),
-        ({"protocol": "fixed-targets"}, "did you mean: fixed-target"),
-    ],
-)
-def test_wrong_views_are_the_users_mistake(sweep: Path, view: dict, words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        compared(sweep, **view)
+def test_no_runs_are_the_users_mistake():
     with pytest.raises(UserError, match="no runs"):
         compare_runs([])

@@ -15,7 +15,7 @@ YARN = {"name": "yarn", "factor": 2.0, "ramp": "index", "mscale_all_dim": 0.0}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """Two encodings of two seeds, one extended, and a run of another length; a token has two bytes."""
     root = tmp_path_factory.mktemp("frame")
     for seed in (0, 1):
@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_a_line_a_cell(folder: Path) -> None:
+def test_a_line_a_cell(folder):
     runs = load_runs([folder])
     lines = cells_table(compare_runs(runs, CompareRequest("all", baseline="alibi")))
     assert len({tuple(line) for line in lines}) == 1  # of all protocols, groups and extensions
@@ -51,7 +51,7 @@ def test_a_line_a_cell(folder: Path) -> None:
     )
 
 
-def test_a_line_a_seed(folder: Path) -> None:
+def test_a_line_a_seed(folder):
     runs = load_runs([folder])
     lines = seeds_table(runs, CompareRequest("all", rows=["rope", "nope"]))
     (far,) = (
@@ -66,7 +66,7 @@ def test_a_line_a_seed(folder: Path) -> None:
     assert sum(line["protocol"] == "positions" for line in lines) == 3 * 9  # bins, of two runs and none
 
 
-def test_a_line_a_document(folder: Path) -> None:
+def test_a_line_a_document(folder):
     lines = documents_table(load_runs([folder]), CompareRequest(columns=[2]))
     assert len(lines) == 40 * (2 + 2 + 2) + 40  # t5 has no 2x: its table is whole
     one = next(x for x in lines if (x["label"], x["seed"], x["document"]) == ("rope", 1, 3))

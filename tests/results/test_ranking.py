@@ -28,7 +28,7 @@ DOCUMENTS = 60
 STUDY = Path(__file__).parents[2] / "docs" / "study"
 
 
-def estimate(value: float, half: float, seeds: int) -> Estimate:
+def estimate(value, half, seeds):
     """One whose 95% interval has this half-width, all of it from documents (t with 40 degrees: 2.0210754)."""
     return Estimate(value, 0.0, (half / 2.0210753903) ** 2, 40.0)
 
@@ -49,18 +49,18 @@ def estimate(value: float, half: float, seeds: int) -> Estimate:
         (-0.6, 0.01, "better"),
     ],
 )
-def test_words_at_their_borders(value: float, half: float, word: str, seeds: int) -> None:
+def test_words_at_their_borders(value, half, word, seeds):
     assert verdict(estimate(value, half, seeds)) == word
 
 
-def test_unclear_says_what_would_narrow_the_interval() -> None:
+def test_unclear_says_what_would_narrow_the_interval():
     assert verdict(Estimate(0.0, 0.01**2, 0.02**2, 39.0, 2)) == MORE_SEEDS  # t(2) makes it the wider
     assert verdict(Estimate(0.0, 0.01**2, 0.02**2, 39.0, 8)) == MORE_DOCUMENTS
     assert verdict(Estimate(0.0, 0.0, 0.02**2, 39.0)) == MORE_DOCUMENTS
     assert verdict(Estimate(5.0, 0.01**2, None, 7.0, 2)) == MORE_DOCUMENTS  # too few for an interval
 
 
-def sample(loss: float, seeds=(0, 1, 2), noise: float = 0.0, wiggle: float = 0.0) -> dict[int, Sample]:
+def sample(loss, seeds=(0, 1, 2), noise=0.0, wiggle=0.0):
     """A row's samples of a loss in bits per byte; `wiggle` differs from document to document."""
     found = {}
     for at, seed in enumerate(seeds):
@@ -70,18 +70,18 @@ def sample(loss: float, seeds=(0, 1, 2), noise: float = 0.0, wiggle: float = 0.0
     return found
 
 
-def words(*rows, reference: int | None = None) -> dict[int, str]:
+def words(*rows, reference=None):
     return {i: one.word for i, one in compare_with(rows, reference, "bpb").items()}
 
 
-def test_words_against_the_best_and_a_baseline() -> None:
+def test_words_against_the_best_and_a_baseline():
     rows = [sample(1.005), sample(1.3), sample(1.0, noise=1e-4), None, sample(1.1, noise=0.2), sample(1.021)]
     assert words(*rows) == {0: "tied", 1: "above", 2: "best", 4: "tied", 5: "above"}
     assert words(*rows, reference=1) == {0: "below", 2: "below", 4: "tied", 5: "below"}
     assert words(*rows, reference=3) == {} == words(None, sample(1.0)) == words()
 
 
-def test_the_interval_is_welchs_of_unpaired_seeds() -> None:
+def test_the_interval_is_welchs_of_unpaired_seeds():
     ours, theirs = [1.3, 1.5, 1.37], [1.01, 0.99]
     rows = [
         {seed: sample(value)[0] for seed, value in zip(seeds, values, strict=True)}
@@ -101,7 +101,7 @@ def test_the_interval_is_welchs_of_unpaired_seeds() -> None:
     assert by_token.p == by_bytes.p
 
 
-def test_documents_are_paired_and_one_seed_says_so() -> None:
+def test_documents_are_paired_and_one_seed_says_so():
     hard, easy = sample(1.5, (0,), wiggle=0.4), sample(1.0, (1,), wiggle=0.4)
     found = compare_with([hard, easy], None, "bpb")
     assert {one.method for one in found.values()} == {"documents"}
@@ -118,7 +118,7 @@ def test_documents_are_paired_and_one_seed_says_so() -> None:
     assert words(hard, far) == {}  # no document in common
 
 
-def test_correction_is_holms_over_the_other_rows() -> None:
+def test_correction_is_holms_over_the_other_rows():
     near, other = sample(1.0), sample(1.0525, wiggle=0.115)  # p = 0.03 beyond the margin
     alone = compare_with([near, other], None, "bpb")[1]
     assert alone.word == "above" and 0.02 < alone.p < 0.05
@@ -127,24 +127,16 @@ def test_correction_is_holms_over_the_other_rows() -> None:
     assert among.word == "tied" and among.p == pytest.approx(5 * alone.p)
     assert among.ci95[0] < alone.ci95[0] and among.ci95[1] > alone.ci95[1]
     far = [sample(2.0 + i) for i in range(4)]  # what is certain costs the others nothing
-    assert compare_with([near, other, *far], None, "bpb")[1].p == pytest.approx(alone.p)
+    certain = compare_with([near, other, *far], None, "bpb")[1]
+    assert [certain.p, *certain.ci95] == pytest.approx([alone.p, *alone.ci95])
 
 
-def test_corrected_intervals_and_words_agree() -> None:
-    rng = np.random.default_rng(4)
-    rows = [sample(1 + rng.normal(0, 0.05), noise=0.002, wiggle=rng.normal(0, 0.05)) for _ in range(12)]
-    found = [one for one in compare_with(rows, None, "bpb").values() if one.word != "best"]
-    assert {one.word for one in found} == {"tied", "above"}
-    for one in found:
-        assert (one.word == "above") == (one.ci95[0] > SAME) == (one.p < 0.05)
-
-
-def column(rng, rows: int, seeds: int, spread, means=None) -> tuple[tuple[float, ...], ...]:
+def column(rng, rows, seeds, spread, means=None):
     means = np.zeros(rows) if means is None else means
     return tuple(map(tuple, means[:, None] + rng.normal(size=(rows, seeds)) * np.reshape(spread, (-1, 1))))
 
 
-def test_shared_variances_widen_what_agrees_by_luck_and_follow_the_trend() -> None:
+def test_shared_variances_widen_what_agrees_by_luck_and_follow_the_trend():
     rng = np.random.default_rng(0)
     rows = [*column(rng, 19, 3, 0.01), (0.0, 1e-5, -1e-5)]
     shared = shared_variances(tuple(rows))
@@ -162,11 +154,11 @@ def test_shared_variances_widen_what_agrees_by_luck_and_follow_the_trend() -> No
     [(7, 3, 0.01), (20, 2, 0.01), (20, 3, 0.0), (20, 3, np.where(np.arange(20) % 7, 0.01, 0.1))],
     ids=["few rows", "two seeds", "equal seeds", "no common variance"],
 )
-def test_variances_are_not_shared(rows: int, seeds: int, spread) -> None:
+def test_variances_are_not_shared(rows, seeds, spread):
     assert shared_variances(column(np.random.default_rng(1), rows, seeds, spread)) is None
 
 
-def test_rows_that_are_added_change_no_word() -> None:
+def test_rows_that_are_added_change_no_word():
     rng = np.random.default_rng(2)
     losses = [1.0, 1.01, 1.05, 1.1, 1.2, 1.4, 1.8, 2.5, 3.0, 1.02] * 2
     rows = [sample(loss, noise=0.01 * loss * rng.uniform(0.5, 2)) for loss in losses]
@@ -176,7 +168,7 @@ def test_rows_that_are_added_change_no_word() -> None:
 
 
 @pytest.mark.parametrize(("rows", "seeds"), [(6, 3), (12, 3), (12, 5)])
-def test_equal_rows_are_rarely_ranked(rows: int, seeds: int) -> None:
+def test_equal_rows_are_rarely_ranked(rows, seeds):
     rng, wrong, size = np.random.default_rng(3), 0, 40
     for _ in range(200):
         made = []
@@ -188,7 +180,7 @@ def test_equal_rows_are_rarely_ranked(rows: int, seeds: int) -> None:
     assert wrong <= 12  # 5% of 200, and chance
 
 
-def test_the_study_has_no_row_far_above_the_best_and_tied() -> None:
+def test_the_study_has_no_row_far_above_the_best_and_tied():
     runs = [run for run in load_runs([STUDY]) if run.seed in (0, 1, 2)]
     selected = select(runs, "fixed-target")
     groups = group_runs(runs, selected, mixed_values(selected))

@@ -18,24 +18,24 @@ from posenc.results.statistics import (
 )
 
 
-def sample(nats, targets=None, sizes=None, start=0) -> Sample:
+def sample(nats, targets=None, sizes=None, start=0):
     n = len(nats)
     columns = {"document": list(range(start, start + n)), "nats": list(nats)}
     return Sample({**columns, "targets": targets or [10] * n, "bytes": sizes or [20] * n})
 
 
-def bits(values, size=100.0) -> Sample:
+def bits(values, size=100.0):
     """Documents of these bits per byte, each with as many bytes."""
     return sample([v * size * math.log(2) for v in values], sizes=[size] * len(values))
 
 
-def test_ratio_interval_of_equal_counts_is_the_t_interval_of_the_mean() -> None:
+def test_ratio_interval_of_equal_counts_is_the_t_interval_of_the_mean():
     sums = [1.0, 3.0] * 20  # mean 2, sample variance 40/39; t(39, 0.975) = 2.0226909
     half = 2.0226909 * math.sqrt(40 / 39 / 40)
     assert ratio_interval(sums, [1.0] * 40) == pytest.approx((2 - half, 2 + half), abs=1e-6)
 
 
-def test_ratio_interval_uses_the_effective_number_of_documents() -> None:
+def test_ratio_interval_uses_the_effective_number_of_documents():
     counts = [100.0] * 3 + [1.0] * 40
     sums = list(np.array(counts) * np.random.default_rng(1).normal(2, 0.3, 43))
     low, high = ratio_interval(sums, counts)
@@ -45,14 +45,14 @@ def test_ratio_interval_uses_the_effective_number_of_documents() -> None:
     assert (high - low) / 2 > 3 * error  # t with about 2.8 degrees of freedom, not 1.96
 
 
-def test_an_interval_from_ten_documents_on() -> None:
+def test_an_interval_from_ten_documents_on():
     assert ratio_interval([1.0, 2.0] * 4, [1.0] * 8) is None
     assert ratio_interval([1.0, 2.0] * 5, [1.0] * 10) is not None
     none = difference([(bits([1.0, 2.0] * 4), bits([1.0] * 8))] * 3, "bytes")
     assert (none.value, none.interval(), p_beyond([none], 0.0)[0]) == (pytest.approx(0.5), None, None)
 
 
-def test_difference_divides_once_and_aligns_documents() -> None:
+def test_difference_divides_once_and_aligns_documents():
     a, straight = sample([12.0, 40.0], [10, 30], [20, 60]), sample([10.0, 30.0], [10, 30], [20, 60])
     b = Sample({key: values[::-1] for key, values in straight.columns.items()})
     assert difference([(a, b)], "targets").value == pytest.approx(12 / 40)
@@ -61,7 +61,7 @@ def test_difference_divides_once_and_aligns_documents() -> None:
         difference([(sample([1.0]), sample([1.0], sizes=[0]))], "bytes")
 
 
-def test_pairing_removes_what_both_share() -> None:
+def test_pairing_removes_what_both_share():
     noise = np.random.default_rng(0).normal(15, 4, 40)
     estimate = difference([(sample(noise + 2), sample(noise))], "targets")
     low, high = estimate.interval()
@@ -72,7 +72,7 @@ def test_pairing_removes_what_both_share() -> None:
     assert on_shared_documents([sample([1.0]), sample([1.0], start=1)]) == []
 
 
-def test_two_tokenizers_are_compared_over_the_same_documents() -> None:
+def test_two_tokenizers_are_compared_over_the_same_documents():
     rng = np.random.default_rng(2)
     sizes, shared = rng.integers(50, 200, 60).astype(float), rng.normal(2, 0.5, 60)
     ours, theirs = (shared + 0.1) * sizes, shared * (sizes + 5)
@@ -84,13 +84,13 @@ def test_two_tokenizers_are_compared_over_the_same_documents() -> None:
     assert high - low < 0.02  # the documents' own differences (0.5) cancel
 
 
-def test_groups_of_documents_are_the_units_where_there_are_twenty() -> None:
+def test_groups_of_documents_are_the_units_where_there_are_twenty():
     values = np.random.default_rng(1).normal(0.3, 1.0, 25)
     zero = {"document": list(range(75)), "nats": [0.0] * 75, "targets": [10.0] * 75}
     alike = {**zero, "nats": list(np.repeat(values, 3))}  # three documents of each folder are the same
     group = {"group": list(np.repeat(range(25), 3))}
 
-    def half(ours: dict, theirs: dict) -> float:
+    def half(ours, theirs):
         low, high = difference([(Sample(ours), Sample(theirs))], "targets").interval()
         return (high - low) / 2
 
@@ -111,7 +111,7 @@ def test_groups_of_documents_are_the_units_where_there_are_twenty() -> None:
 
 
 @pytest.mark.parametrize("what", ["seeds", "documents", "documents of equal seeds"])
-def test_it_is_the_t_interval_where_only_seeds_or_only_documents_vary(what: str) -> None:
+def test_it_is_the_t_interval_where_only_seeds_or_only_documents_vary(what):
     values = [0.31, 0.27, 0.36] if what == "seeds" else list(np.random.default_rng(3).normal(0.3, 1.0, 50))
     if what == "seeds":
         pairs = [(bits([value + 1] * 40), bits([1.0] * 40)) for value in values]
@@ -122,7 +122,7 @@ def test_it_is_the_t_interval_where_only_seeds_or_only_documents_vary(what: str)
     assert p_beyond([estimate], 0.02)[0] == pytest.approx(expected.pvalue / 2, rel=1e-6)
 
 
-def test_documents_are_judged_after_averaging_over_seeds() -> None:
+def test_documents_are_judged_after_averaging_over_seeds():
     """What one seed gains in a document and another loses is no difference between documents."""
     values = np.random.default_rng(5).normal(0.0, 1.0, 50)
     zero, one, opposite = bits([0.0] * 50), bits(values - values.mean()), bits(values.mean() - values)
@@ -133,8 +133,8 @@ def test_documents_are_judged_after_averaging_over_seeds() -> None:
 
 @pytest.mark.parametrize("margin", [0.0, 0.02, 0.05])
 def test_both_parts_add_up_as_squares_and_p_is_below_a_level_where_that_levels_interval_clears_the_margin(
-    margin: float,
-) -> None:
+    margin,
+):
     for value in (0.03, -0.06, 0.09, -0.2):
         estimate = Estimate(value, 0.005**2, 0.004**2, 60.0, 2)
         for level in (0.2, 0.05, 0.05 / 15, 0.05 / 300):
@@ -147,7 +147,7 @@ def test_both_parts_add_up_as_squares_and_p_is_below_a_level_where_that_levels_i
     assert 0 < p_beyond([Estimate(0.5, 0.0, 0.0, 39.0)], 0.02)[0] < 1e-10
 
 
-def test_mean_and_spread() -> None:
+def test_mean_and_spread():
     assert mean_and_spread([1.0, 2.0, 3.0]) == (2.0, 1.0)
     assert mean_and_spread([1.5]) == (1.5, None)
     assert mean_and_spread([1.0, math.inf]) == (math.inf, None)

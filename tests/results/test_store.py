@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from pathlib import Path
 
 import pytest
 from fake_runs import positions, record, write_run
@@ -16,7 +15,7 @@ PLACE = {"corpus": "c", "fingerprint": "f", "split": "test", "targets_hash": "h"
 PLACE |= {"protocol": "fixed-target", "window": 128, "train_length": 64, "checkpoint_step": 3}
 
 
-def test_a_record_by_hand() -> None:
+def test_a_record_by_hand():
     one = make_record(
         **PLACE, documents=[4, 2, 7], nats=[30.0, 10.0, 0.0], targets=[10, 10, 0], bytes=[40, 10, 0]
     )
@@ -30,7 +29,7 @@ def test_a_record_by_hand() -> None:
     assert low < 1.3 < high
 
 
-def test_overflow_note_and_divergence_have_no_numbers() -> None:
+def test_overflow_note_and_divergence_have_no_numbers():
     huge = make_record(**PLACE, documents=[0], nats=[8000.0], targets=[10], bytes=[10])
     assert (huge["nats"], huge["ppl"], huge["note"]) == (800.0, None, None)
     oom = make_record(**PLACE, note="oom at 128 tokens")
@@ -58,12 +57,12 @@ def test_overflow_note_and_divergence_have_no_numbers() -> None:
         ({"curve": positions()["curve"] | {"edges": list(range(10, 0, -1))}}, "must rise"),
     ],
 )
-def test_a_wrong_record_is_refused_by_name(change: dict, words: str) -> None:
+def test_a_wrong_record_is_refused_by_name(change, words):
     with pytest.raises(ValueError, match=words):
         check_record(json.dumps({**record(64, 1.0), **change}).encode())
 
 
-def test_one_file_a_cell_and_its_name(tmp_path: Path) -> None:
+def test_one_file_a_cell_and_its_name(tmp_path):
     changes = [{}, {"targets_hash": "b"}, {"split": "validation"}, {"checkpoint_step": 1600}]
     changes += [{"extend": {"name": "../y|arn", "factor": factor}} for factor in (2, 4)]
     cells = [*(record(128, 1.0, **one) for one in changes), record(64, 1.0)]
@@ -77,7 +76,7 @@ def test_one_file_a_cell_and_its_name(tmp_path: Path) -> None:
     assert len(read_records(tmp_path)) == len(cells)
 
 
-def test_a_record_is_found_by_its_cell_and_not_when_damaged(tmp_path: Path) -> None:
+def test_a_record_is_found_by_its_cell_and_not_when_damaged(tmp_path):
     one = record(128, 1.0)
     cell = {key: one[key] for key in CELL}
     assert find_record(tmp_path, **cell) is None
@@ -91,7 +90,7 @@ def test_a_record_is_found_by_its_cell_and_not_when_damaged(tmp_path: Path) -> N
         read_records(tmp_path)
 
 
-def test_results_are_sorted_and_whole(tmp_path: Path) -> None:
+def test_results_are_sorted_and_whole(tmp_path):
     run = write_run(tmp_path, records=[positions(), *(record(w, 1.0) for w in (512, 64, 32))])
     data = json.loads((run / "results.json").read_text())
     assert (data["schema_version"], data["run"]["encoding"]) == (1, {"name": "rope"})
@@ -107,7 +106,7 @@ def test_results_are_sorted_and_whole(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "results.json").read_text())["records"] == []
 
 
-def test_numbers_as_tables_print_them() -> None:
+def test_numbers_as_tables_print_them():
     shown = [printed(v, m) for v, m in ((1.2346, "nats"), (12.346, "ppl"), (1234.6, "ppl"), (2e6, "ppl"))]
     assert shown == ["1.235", "12.35", "1235", "2.00e+06"]
     assert (printed(2e30, "ppl"), printed(-0.0001, "nats")) == (">1e30", "0.000")

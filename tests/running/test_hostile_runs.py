@@ -1,44 +1,28 @@
 """A run directory from somebody else: it is data, nothing in it is executed."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
-import tiny
 import yaml
 
-Posenc = Callable[..., tiny.Result]
-
 EVIL = "open('executed', 'w').close()"
-CHANGES: list[tuple[dict[str, Any], list[str]]] = [
+CHANGES = [
     ({"encoding": {"name": "../../evil"}}, ["encoding=../../evil"]),
     ({"encoding": {"name": "evil"}, "plugins": ["evil"]}, ["encoding=evil"]),
-    ({"encoding": {"name": ["rope"]}}, ["encoding.name"]),
     ({"encoding": {"_target_": "evil.Evil", "name": "rope"}}, ["encoding._target_"]),
-    ({"encoding": {"name": "${oc.env:HOME}"}}, ["encoding=${oc.env:HOME}"]),
-    ({"encoding": "rope"}, ["config.yaml"]),
-    ({"model": {"_target_": "evil.Evil"}}, ["model._target_"]),
     (
         {"model": {"name": "m", "d_model": 2 * 10**9, "n_layers": 1, "n_heads": 1, "mlp_ratio": 1}},
         ["too large"],
     ),
     ({"data": {"name": "files", "source": "../evil"}}, ["data.source=../evil"]),
     ({"tokenizer": {"name": "evil"}}, ["tokenizer"]),
-    ({"train": {"precision": "evil"}}, ["precision"]),
-    ({"eval": "evil"}, ["config.yaml"]),
     ({"seed": "evil"}, ["seed=evil"]),
-    ({"context_length": "16"}, ["context_length"]),
-    ({"context_length": 10**9}, ["context_length=1000000000: too large"]),
     ({"experiment_name": "../../up"}, ["experiment_name"]),
 ]
 
 
 @pytest.fixture
-def evil(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def evil(place, monkeypatch):
     """A module that leaves a mark when it is imported, and could be."""
     (place / "evil.py").write_text(EVIL)
     monkeypatch.syspath_prepend(str(place))
@@ -46,9 +30,7 @@ def evil(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("evil")
 @pytest.mark.parametrize(("change", "says"), CHANGES, ids=[str(c)[:50] for c, _ in CHANGES])
-def test_a_hostile_config_is_refused_and_executes_nothing(
-    posenc: Posenc, run_copy: Path, place: Path, change: dict[str, Any], says: list[str]
-) -> None:
+def test_a_hostile_config_is_refused_and_executes_nothing(posenc, run_copy, place, change, says):
     config = yaml.safe_load((run_copy / "config.yaml").read_text())
     (run_copy / "config.yaml").write_text(yaml.safe_dump({**config, **change}))
     before = sorted(p.relative_to(place) for p in place.rglob("*"))
@@ -60,28 +42,7 @@ def test_a_hostile_config_is_refused_and_executes_nothing(
     assert sorted(p.relative_to(place) for p in place.rglob("*") if "__pycache__" not in p.parts) == before
 
 
-@pytest.mark.usefixtures("evil")
-@pytest.mark.parametrize(
-    "text",
-    [
-        "!!python/object/apply:os.system ['touch executed']",
-        "encoding: !!python/name:evil.Evil ''",
-        "[1, 2",
-        "a: &a [x]\nb: [*a, *a]",
-        "just text",
-        "",
-    ],
-)
-def test_a_config_that_is_no_plain_mapping_is_refused(
-    posenc: Posenc, run_copy: Path, place: Path, text: str
-) -> None:
-    (run_copy / "config.yaml").write_text(text)
-    result = posenc("eval", f"run={run_copy}")
-    assert (result.code, result.out) == (2, ""), result.err
-    assert "config.yaml" in result.err and not (place / "executed").exists()
-
-
-def test_the_working_folder_may_be_the_run(trained_once: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_working_folder_may_be_the_run(trained_once, monkeypatch):
     from posenc.running.eval_job import stored_run
 
     (config,) = trained_once.rglob("config.yaml")

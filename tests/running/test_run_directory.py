@@ -1,13 +1,8 @@
 """A whole run at the tiny size: what is on disk and on stdout, and what the same command does again."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny
@@ -15,7 +10,6 @@ import yaml
 
 from posenc.core.paths import conf_dir
 
-Posenc = Callable[..., tiny.Result]
 WINDOWS = [16, 32, 64]
 CELLS = {
     *((protocol, window) for protocol in ("fixed-target", "nonoverlapping") for window in WINDOWS),
@@ -25,16 +19,16 @@ CELLS = {
 
 
 @pytest.fixture
-def run(trained_once: Path) -> Path:
+def run(trained_once):
     """The trained run, to be read only."""
     return next((trained_once / "default").iterdir())
 
 
-def load(path: Path) -> Any:
+def load(path):
     return json.loads(path.read_text())
 
 
-def test_directory_holds_what_the_contract_says(run: Path) -> None:
+def test_directory_holds_what_the_contract_says(run):
     assert re.fullmatch(r"rope-d32L2H2M4-T16-s0-[0-9a-f]{8}", run.name)
     seen = sorted(p.name for p in run.iterdir() if not p.name.startswith("."))
     assert seen == [
@@ -48,7 +42,7 @@ def test_directory_holds_what_the_contract_says(run: Path) -> None:
     assert sorted(p.name for p in run.parent.parent.parent.iterdir()) == ["err.txt", "out.txt", "runs"]
 
 
-def test_config_and_status_are_plain_and_resolved(run: Path, corpus: Path) -> None:
+def test_config_and_status_are_plain_and_resolved(run, corpus):
     text = (run / "config.yaml").read_text()
     config, status = yaml.safe_load(text), load(run / "status.json")
     assert "${" not in text and "!!" not in text and "???" not in text and "hydra" not in config
@@ -63,7 +57,7 @@ def test_config_and_status_are_plain_and_resolved(run: Path, corpus: Path) -> No
     assert status["git_commit"] is None or re.fullmatch(r"[0-9a-f]{40}\+?", status["git_commit"])
 
 
-def test_results_have_the_schema_and_are_the_records(run: Path) -> None:
+def test_results_have_the_schema_and_are_the_records(run):
     results = load(run / "results.json")
     assert set(results) == {"schema_version", "run", "records"} and results["schema_version"] == 1
     facts, records = results["run"], results["records"]
@@ -82,7 +76,7 @@ def test_results_have_the_schema_and_are_the_records(run: Path) -> None:
     assert reference["targets_hash"] == at_t["targets_hash"] and 0 < reference["nats"] < 5
 
 
-def test_the_table_is_on_stdout_and_nothing_else_is(run: Path) -> None:
+def test_the_table_is_on_stdout_and_nothing_else_is(run):
     out, err = ((run.parent.parent.parent / name).read_text() for name in ("out.txt", "err.txt"))
     record = load(run / "results.json")["records"][0]
     assert f"{record['nats']:.3f}" in out and not re.search(r"\x1b\[", out + err)
@@ -90,7 +84,7 @@ def test_the_table_is_on_stdout_and_nothing_else_is(run: Path) -> None:
         assert text in err and text not in out
 
 
-def test_the_same_command_recognises_the_run(train: Posenc, run_copy: Path) -> None:
+def test_the_same_command_recognises_the_run(train, run_copy):
     before = {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in run_copy.rglob("*") if p.is_file()}
     first = load(run_copy / "results.json")["records"][0]["nats"]
     result = train("encoding=rope")
@@ -100,7 +94,7 @@ def test_the_same_command_recognises_the_run(train: Posenc, run_copy: Path) -> N
     assert after == before
 
 
-def test_other_lengths_measure_only_what_is_missing(train: Posenc, run_copy: Path) -> None:
+def test_other_lengths_measure_only_what_is_missing(train, run_copy):
     text = (run_copy / "results.json").read_text()
     facts = load(run_copy / "results.json")["run"]
     (run_copy / "results.json").write_text(text.replace(str(facts["peak_memory_bytes"]), "123456789"))
@@ -115,7 +109,7 @@ def test_other_lengths_measure_only_what_is_missing(train: Posenc, run_copy: Pat
     assert load(run_copy / "status.json")["status"] == "finished"
 
 
-def test_numbers_of_weights_that_are_gone_are_measured_anew(train: Posenc, run_copy: Path) -> None:
+def test_numbers_of_weights_that_are_gone_are_measured_anew(train, run_copy):
     (path,) = (run_copy / "records").glob("fixed-target-W32-*")
     stored = load(path)
     path.write_text(json.dumps({**stored, "nats": 9.0}))
@@ -125,7 +119,7 @@ def test_numbers_of_weights_that_are_gone_are_measured_anew(train: Posenc, run_c
     assert len(list((run_copy / "checkpoints").iterdir())) == 1
 
 
-def test_a_file_of_ones_own_has_a_name_of_its_own(train: Posenc, place: Path) -> None:
+def test_a_file_of_ones_own_has_a_name_of_its_own(train, place):
     """Hydra would take posenc's and say nothing."""
     shipped = conf_dir() / "encoding" / "rope.yaml"
     mine = place / "conf" / "encoding" / "rope.yaml"

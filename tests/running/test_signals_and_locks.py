@@ -1,49 +1,40 @@
 """Signals, one writer, and runs that end badly."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
+import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
-import tiny
 
+from posenc.core.console import say, shown
 from posenc.running.run_directory import is_held, locked
-from posenc.running.signals import InterruptedRunError, StopFlag, report_error
-
-Posenc = Callable[..., tiny.Result]
+from posenc.running.signals import InterruptedRunError, StopFlag, report_error, to_take_over
 
 
-def only_run(runs: Path) -> Path:
+def only_run(runs):
     (found,) = (runs / "default").iterdir()
     return found
 
 
-def status_of(run: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((run / "status.json").read_text())
-    return found
+def status_of(run):
+    return json.loads((run / "status.json").read_text())
 
 
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 143), (signal.SIGHUP, 143)],
 )
-def test_a_signal_during_evaluation_keeps_the_finished_cells(
-    train: Posenc, run_copy: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
-) -> None:
-    from posenc.running import measure
+def test_a_signal_during_evaluation_keeps_the_finished_cells(train, run_copy, monkeypatch, number, code):
+    from posenc.running import eval_job
 
     for path in [*(run_copy / "records").iterdir(), run_copy / "results.json", run_copy / "status.json"]:
         path.unlink()
-    evaluate, cells = measure.evaluate, []
+    evaluate, cells = eval_job.evaluate, []
 
-    def interrupted(*args: Any, on_cell: Any, **more: Any) -> Any:
-        def stored(record: Any, was_there: bool) -> None:
+    def interrupted(*args, on_cell, **more):
+        def stored(record, was_there):
             on_cell(record, was_there)
             cells.append(record["window"])
             if len(cells) == 2:
@@ -51,32 +42,30 @@ def test_a_signal_during_evaluation_keeps_the_finished_cells(
 
         return evaluate(*args, on_cell=stored, **more)
 
-    monkeypatch.setattr(measure, "evaluate", interrupted)
+    monkeypatch.setattr(eval_job, "evaluate", interrupted)
     result = train("encoding=rope")
     assert (result.code, result.out) == (code, "") and "continues" in result.err
     assert status_of(run_copy)["status"] == "interrupted" and cells == [16, 32]
     assert len(list((run_copy / "records").iterdir())) == 2
 
 
-def test_what_was_finished_stays_so_when_more_is_asked_of_it(
-    train: Posenc, run_copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from posenc.running import measure
+def test_what_was_finished_stays_so_when_more_is_asked_of_it(train, run_copy, monkeypatch):
+    from posenc.running import eval_job
 
     kept = {name: (run_copy / name).read_bytes() for name in ("config.yaml", "results.json")}
 
-    def ended(*args: Any, **more: Any) -> Any:
+    def ended(*args, **more):
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(60)
 
-    monkeypatch.setattr(measure, "evaluate", ended)
+    monkeypatch.setattr(eval_job, "evaluate", ended)
     result = train("encoding=rope", "eval.lengths=[0.5x,1x,2x,3x]")
     assert (result.code, result.out) == (143, ""), result.err
     assert status_of(run_copy)["status"] == "finished"
     assert {name: (run_copy / name).read_bytes() for name in kept} == kept
 
 
-def test_a_held_directory_names_its_holder_at_once(train: Posenc, posenc: Posenc, run_copy: Path) -> None:
+def test_a_held_directory_names_its_holder_at_once(train, posenc, run_copy):
     (run_copy / "status.json").write_text('{"status": "interrupted", "pid": 1, "host": "elsewhere"}')
     before = {p: p.read_bytes() for p in run_copy.rglob("*") if p.is_file()}
     holder = f"pid {os.getpid()} on "
@@ -92,7 +81,7 @@ def test_a_held_directory_names_its_holder_at_once(train: Posenc, posenc: Posenc
     assert not is_held(run_copy, "run") and train("encoding=rope").code == 0  # released
 
 
-def test_a_run_that_diverged_says_so_and_is_final_without_retry(train: Posenc, place: Path) -> None:
+def test_a_run_that_diverged_says_so_and_is_final_without_retry(train, place):
     first = train("encoding=rope", "train.lr=1e12")
     assert (first.code, first.out) == (1, "")
     assert "diverged: non-finite loss at step 2" in first.err and "train.lr" in first.err
@@ -121,9 +110,7 @@ class Broken(Encoding):
 """
 
 
-def test_a_plug_in_that_raises_fails_its_run_with_one_line(
-    train: Posenc, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plug_in_that_raises_fails_its_run_with_one_line(train, place, monkeypatch):
     (place / "broken_plugin.py").write_text(BROKEN)
     (place / "conf" / "encoding").mkdir(parents=True)
     (place / "conf" / "encoding" / "broken.yaml").write_text("name: broken\n")
@@ -141,9 +128,9 @@ def test_a_plug_in_that_raises_fails_its_run_with_one_line(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_signal_that_python_swallowed_is_not_lost() -> None:
+def test_a_signal_that_python_swallowed_is_not_lost():
     class Dying:
-        def __del__(self) -> None:
+        def __del__(self):
             signal.raise_signal(signal.SIGTERM)
 
     with StopFlag() as outer:
@@ -160,14 +147,54 @@ def test_a_signal_that_python_swallowed_is_not_lost() -> None:
     ("error", "said"),
     [
         (MemoryError(), "error: not enough memory: MemoryError\n"),
-        (OSError(12, "Cannot allocate memory"), "not enough memory: [Errno 12]"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: 12"), "not enough memory: Default"),
         (OSError(28, "No space left on device"), "cannot write the output: No space left"),
         (KeyError("k"), "error: KeyError: 'k'\n  this is a fault of posenc; --debug shows where\n"),
     ],
 )
-def test_an_error_of_the_machine_is_no_fault_of_posenc(
-    error: Exception, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_of_the_machine_is_no_fault_of_posenc(error, said, capsys):
     assert report_error(error, StopFlag()) == 1
     assert said in capsys.readouterr().err
+
+
+# --- Work goes on when nobody sees it any more, and stops with a save when its terminal is gone.
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_screen_that_is_gone_ends_no_training(monkeypatch, terminal):
+    class Gone:
+        encoding = "utf-8"
+
+        def write(self, text):
+            raise OSError(5, "Input/output error")
+
+        def flush(self):
+            raise BrokenPipeError(32, "Broken pipe")
+
+        def isatty(self):
+            return terminal
+
+        def fileno(self):
+            return 99
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", Gone())
+    say("a line")
+    with shown("training", 3) as progress:
+        progress.begin(0)
+        progress.update(3, "loss 1.2")
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no hangups there")
+def test_a_hangup_saves_unless_nohup_has_switched_it_off():
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        assert signal.SIGHUP not in to_take_over() and signal.SIGTERM in to_take_over()
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        with StopFlag() as stop:
+            stop.guard()
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.requested() and (stop.name, stop.exit_code) == ("SIGHUP", 143)
+    finally:
+        signal.signal(signal.SIGHUP, before)

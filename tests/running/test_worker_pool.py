@@ -1,7 +1,5 @@
 """What a pool begins, leaves, puts off and lists; its jobs are scripts of a few lines here."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -9,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import yaml
@@ -37,7 +34,7 @@ DONE = "open('done', 'w').close()"
 Run = Callable[..., tuple[int, str]]
 
 
-def jobs_of(folder: Path, *scripts: str, **more: object) -> list[Job]:
+def jobs_of(folder, *scripts, **more):
     found = []
     for i, script in enumerate(scripts):
         place = folder / "runs" / str(i)
@@ -45,19 +42,17 @@ def jobs_of(folder: Path, *scripts: str, **more: object) -> list[Job]:
             f"import os, signal, sys\nos.makedirs({str(place)!r}, exist_ok=True)\nos.chdir({str(place)!r})\n"
         )
         words = [sys.executable, "-S", "-c", text + script]
-        found.append(Job(f"[{i + 1}/{len(scripts)}] seed={i}", words, place, **more))  # type: ignore[arg-type]
+        found.append(Job(f"[{i + 1}/{len(scripts)}] seed={i}", words, place, **more))
     return found
 
 
 @pytest.fixture
-def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def pool(tmp_path, monkeypatch, capsys):
     """Runs scripts, each in its own run directory; returns the exit code of a sweep and what was said."""
     monkeypatch.setattr(module, "BETWEEN", 0.1)
     monkeypatch.setattr(module, "LAST_LINES", 0.3)
 
-    def run(
-        *scripts: str | Job, at_once: int = 1, fail_fast: bool = False, **more: object
-    ) -> tuple[int, str]:
+    def run(*scripts, at_once=1, fail_fast=False, **more):
         jobs = jobs_of(tmp_path, *scripts, **more)
         done = WorkerPool(jobs, fail_fast=fail_fast)
         done.at_once = done.cores = at_once
@@ -72,7 +67,7 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     return run
 
 
-def test_every_death_is_listed_with_its_reason(pool: Run) -> None:
+def test_every_death_is_listed_with_its_reason(pool):
     garbage = "os.write(2, bytes(range(256)) * 4)\nos._exit(4)"
     says = "print('error: [red]why\\x1b', file=sys.stderr)\nprint('  a hint')\nsys.exit(1)"
     scripts = ("os.kill(os.getpid(), 9)", DONE, "os.abort()", garbage, "sys.exit(3)", says)
@@ -90,9 +85,7 @@ def test_every_death_is_listed_with_its_reason(pool: Run) -> None:
     assert end[-1] == "the same command resumes what is not finished"
 
 
-def test_the_run_directory_tells_what_is_finished_or_diverged(
-    pool: Run, tmp_path: Path, run_copy: Path
-) -> None:
+def test_the_run_directory_tells_what_is_finished_or_diverged(pool, tmp_path, run_copy):
     evaluation = yaml.safe_load((run_copy / "config.yaml").read_text())["eval"]
     for i in (0, 1):
         shutil.copytree(run_copy, tmp_path / "runs" / str(i))
@@ -106,7 +99,7 @@ def test_the_run_directory_tells_what_is_finished_or_diverged(
     assert err.endswith("with --retry the same command trains those again")
 
 
-def test_fail_fast_begins_nothing_more_and_stops_what_runs(pool: Run, tmp_path: Path) -> None:
+def test_fail_fast_begins_nothing_more_and_stops_what_runs(pool, tmp_path):
     fails = "import time\nwhile not os.path.exists('../1/begun'): time.sleep(0.01)\nsys.exit(1)"
     code, err = pool(fails, LONG, DONE, DONE, at_once=2, fail_fast=True)
     assert code == 1 and "[2/4] seed=1: interrupted, saved as far as it was" in err
@@ -116,10 +109,10 @@ def test_fail_fast_begins_nothing_more_and_stops_what_runs(pool: Run, tmp_path: 
     assert all((tmp_path / "runs" / str(i) / "done").exists() for i in (1, 2))
 
 
-def test_a_signal_reaches_every_job_and_ends_the_sweep(pool: Run, tmp_path: Path) -> None:
+def test_a_signal_reaches_every_job_and_ends_the_sweep(pool, tmp_path):
     before, began = signal.getsignal(signal.SIGTERM), time.monotonic()
 
-    def stop() -> None:
+    def stop():
         while not all((tmp_path / "runs" / str(i) / "begun").exists() for i in (0, 1)):
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -132,9 +125,7 @@ def test_a_signal_reaches_every_job_and_ends_the_sweep(pool: Run, tmp_path: Path
     assert time.monotonic() - began < 30 and signal.getsignal(signal.SIGTERM) is before
 
 
-def test_output_is_read_to_its_end_whoever_keeps_it_open(
-    pool: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_output_is_read_to_its_end_whoever_keeps_it_open(pool, tmp_path, capsys):
     leave = (
         "import subprocess\nsubprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(5)'])\n"
     )
@@ -147,9 +138,7 @@ def test_output_is_read_to_its_end_whoever_keeps_it_open(
     assert printed.out == "" and "[2/2] seed=1: no end\\x1b\n" in printed.err
 
 
-def test_each_job_gets_its_share_of_threads_and_the_least_busy_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_job_gets_its_share_of_threads_and_the_least_busy_gpu(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     jobs = jobs_of(tmp_path, *[""] * 6, device="cuda")
     pool = WorkerPool(jobs)
@@ -157,7 +146,7 @@ def test_each_job_gets_its_share_of_threads_and_the_least_busy_gpu(
         job.threads = 2
     pool.at_once, pool.gpus = 3, ["5", "GPU-a"]
 
-    def given(i: int) -> str | None:
+    def given(i):
         share = pool._share(jobs[i])
         assert share["OMP_NUM_THREADS"] == "2"
         jobs[i].state = module.RUNNING
@@ -172,7 +161,7 @@ def test_each_job_gets_its_share_of_threads_and_the_least_busy_gpu(
     assert "OMP_NUM_THREADS" not in pool._share(jobs[5])
 
 
-def test_how_many_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_many_at_once(tmp_path, monkeypatch):
     import torch
 
     cpu, gpu = jobs_of(tmp_path, ""), jobs_of(tmp_path, "", "", device="cuda")
@@ -191,7 +180,7 @@ def test_how_many_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert visible_gpus() == ["5", "GPU-a1"]
 
 
-def test_progress_is_read_from_the_run_directory(tmp_path: Path) -> None:
+def test_progress_is_read_from_the_run_directory(tmp_path):
     (job,) = jobs_of(tmp_path, "", tokens=4_000_000)
     job.began, job.trained = 100.0, 200_000
     assert job.progress(120.0) == ""

@@ -1,13 +1,9 @@
 """A home of its own for each test, and servers that behave badly."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from fake_wandb_server import FakeWandb
@@ -16,7 +12,7 @@ os.environ["TRACKIO_DIR"] = tempfile.mkdtemp(prefix="posenc-trackio-")  # read w
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def home(tmp_path, monkeypatch):
     """No key, no settings, no netrc and no proxy of the user's; wandb starts anew in every test."""
     place = tmp_path / "home"
     place.mkdir()
@@ -35,7 +31,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def fake_wandb() -> Iterator[FakeWandb]:
+def fake_wandb():
     """A W&B server that answers, until it is told otherwise."""
     server = FakeWandb()
     yield server
@@ -43,7 +39,7 @@ def fake_wandb() -> Iterator[FakeWandb]:
 
 
 @pytest.fixture
-def dead_port() -> str:
+def dead_port():
     """An address where nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

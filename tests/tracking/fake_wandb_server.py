@@ -1,42 +1,37 @@
 """A W&B server of sixty lines, which can be told to misbehave."""
 
-from __future__ import annotations
-
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 
 class FakeWandb:
-    """Enough of a W&B server for a run to start. `state`: ok, unauthorized or hanging."""
+    """Enough of a W&B server for a run to start. `state`: ok or hanging."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.state = "ok"
         self.release = threading.Event()
-        self.requests: list[str] = []
+        self.requests = []
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def log_message(self, *_: Any) -> None:
+            def log_message(self, *_):
                 pass
 
-            def do_POST(self) -> None:
+            def do_POST(self):
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode(errors="replace")
                 fake.requests.append(body)
                 if fake.state == "hanging":
                     fake.release.wait(60)
                     self.close_connection = True
-                elif fake.state == "unauthorized":
-                    self.reply(401, {"errors": [{"message": "user is not logged in"}]})
                 else:
                     self.reply(200, {"data": answer(body)} if "graphql" in self.path else {})
 
             do_GET = do_HEAD = do_POST  # noqa: N815
 
-            def reply(self, status: int, content: dict[str, Any]) -> None:
+            def reply(self, status, content):
                 text = b"" if self.command == "HEAD" else json.dumps(content).encode()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
@@ -49,14 +44,14 @@ class FakeWandb:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
-    def close(self) -> None:
+    def close(self):
         """Let go of the waiting requests and close the port."""
         self.release.set()
         self.server.shutdown()
         self.server.server_close()
 
 
-def answer(body: str) -> dict[str, Any]:
+def answer(body):
     """Return the data of one GraphQL operation."""
     if "upsertBucket" in body:
         project = {"id": "p", "name": "posenc", "entity": {"id": "e", "name": "someone"}}
@@ -72,8 +67,6 @@ def answer(body: str) -> dict[str, Any]:
                 "inserted": True,
             }
         }
-    if "upsertView" in body:
-        return {"upsertView": {"view": {"id": "w", "name": json.loads(body)["variables"]["name"]}}}
     if "viewer" in body:
         return {"viewer": {"id": "v", "entity": "someone", "flags": "{}", "teams": {"edges": []}}}
     if "createRunFiles" in body:

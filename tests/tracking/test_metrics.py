@@ -1,18 +1,15 @@
-from __future__ import annotations
-
 import math
-from typing import Any
 
 from posenc.tracking.base import by_window, curves_of, summary
 
 
-def record(protocol: str, window: int, nats: float | None, **more: Any) -> dict[str, Any]:
+def record(protocol, window, nats, **more):
     ppl = None if nats is None else math.exp(nats) if nats < 700 else math.inf
     figures = {"nats": nats, "ppl": ppl, "targets_hash": "a"}
     return {"protocol": protocol, "window": window, "multiple": window / 64, **figures, **more}
 
 
-def test_what_could_not_be_measured_is_left_out_not_drawn_as_zero() -> None:
+def test_what_could_not_be_measured_is_left_out_not_drawn_as_zero():
     figures = {64: 1.0, 128: 800.0, 256: None, 512: math.nan}
     curves = curves_of([record("fixed-target", *one) for one in figures.items()], {})
     rows = by_window(curves)
@@ -21,10 +18,10 @@ def test_what_could_not_be_measured_is_left_out_not_drawn_as_zero() -> None:
     assert summary(curves) == {"eval/fixed-target/nats@1x": 1.0, "eval/fixed-target/nats@2x": 800.0}
 
 
-def test_other_text_and_extensions_are_curves_of_their_own_other_targets_and_strides_are_left_out() -> None:
+def test_other_text_and_extensions_are_curves_of_their_own_other_targets_and_strides_are_left_out():
     config = {"data": {"name": "sympy"}, "context_length": 64, "eval": {"split": "test"}}
     own = {"corpus": "sympy", "split": "test", "stride": None, "extend": None}
-    ways: list[tuple[dict[str, Any], str]] = [
+    ways = [
         ({}, "sliding"),
         ({"corpus": "stdlib"}, "sliding on stdlib"),
         ({"split": "validation"}, "sliding validation"),

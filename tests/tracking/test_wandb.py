@@ -1,14 +1,10 @@
 """W&B: an offline run read back with wandb's own reader, and servers that are dead, silent or fussy."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 from fake_runs import positions
@@ -26,9 +22,7 @@ RECORDS = [
 ]
 
 
-def test_an_offline_run_holds_everything_and_says_where_it_is(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_offline_run_holds_everything_and_says_where_it_is(tmp_path, capfd, caplog):
     tags = ("rope", "headline", "t" * 500, " ")
     tracked = begin("wandb", tmp_path / "rope+alibi", tags=tags, group="g" * 500)
     tracked.log({"tokens": 51200.0, "loss": 0.12}, 25)
@@ -56,21 +50,11 @@ def test_an_offline_run_holds_everything_and_says_where_it_is(
 # What the user has set
 
 
-def test_a_key_is_found_where_wandb_finds_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example")
-    assert not has_key()
-    (home / ".netrc").write_text(f"machine wandb.example login user password {KEY}\n")
-    assert has_key()
-
-
 @pytest.mark.parametrize(
     ("environment", "file", "found"),
-    [("disabled", "online", 0), ("offline", "online", 1), (None, "disabled", 0), (None, "offline", 1)],
+    [("disabled", "online", 0), (None, "offline", 1)],
 )
-def test_the_users_mode_counts(
-    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
-    environment: str | None, file: str, found: int,
-) -> None:  # fmt: skip
+def test_the_users_mode_counts(tmp_path, home, monkeypatch, caplog, environment, file, found):
     """WANDB_MODE, before the settings file, where `tracking.mode` is auto; a key changes nothing."""
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     if environment is not None:
@@ -84,7 +68,7 @@ def test_the_users_mode_counts(
     assert ("W&B is offline (as asked)" in caplog.text) == bool(found)
 
 
-def test_online_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_online_without_a_key_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("WANDB_BASE_URL", "http://user:word@wandb.example:8080/")
     with pytest.raises(UserError) as caught:
         begin("wandb", tmp_path / "run", mode="online")
@@ -117,7 +101,7 @@ print("evaluated", flush=True)
 LIMIT = 50.0
 
 
-def train(place: Path, url: str | None, dies: Any = None) -> str:
+def train(place, url, dies=None):
     """Track in a process of its own, so that what wandb does when Python exits is seen too; what it said."""
     group = shipped("wandb")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
@@ -140,9 +124,7 @@ def train(place: Path, url: str | None, dies: Any = None) -> str:
 
 
 @pytest.mark.slow
-def test_the_key_goes_to_the_users_server_whatever_a_strangers_run_directory_says(
-    tmp_path: Path, home: Path, fake_wandb: FakeWandb
-) -> None:
+def test_the_key_goes_to_the_users_server_whatever_a_strangers_run_directory_says(tmp_path, home, fake_wandb):
     """W&B has settings in folders called wandb; of a run directory's own none is read."""
     stranger, run = FakeWandb(), tmp_path / "run"
     for folder, url in ((home / ".config" / "wandb", fake_wandb.url), (run / "wandb", stranger.url)):
@@ -168,14 +150,21 @@ def test_the_key_goes_to_the_users_server_whatever_a_strangers_run_directory_say
     ],
 )
 def test_a_server_in_trouble_costs_seconds_and_one_warning(
-    tmp_path: Path, fake_wandb: FakeWandb, dead_port: str, start: str, death: str | None, said: str
-) -> None:
+    tmp_path, fake_wandb, dead_port, start, death, said
+):
     fake_wandb.state = start
 
-    def dies() -> None:
+    def dies():
         fake_wandb.state = "hanging"
 
     url = dead_port if start == "dead" else fake_wandb.url
     told = train(tmp_path / "run", url, dies if death else None)
     assert told.count("\n") == 1 and said in told, told
     assert death or len(offline_runs(tmp_path / "run")) == 1
+
+
+def test_a_key_is_found_where_wandb_finds_it(home, monkeypatch):
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example")
+    assert not has_key()
+    (home / ".netrc").write_text(f"machine wandb.example login user password {KEY}\n")
+    assert has_key()

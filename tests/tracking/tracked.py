@@ -7,26 +7,22 @@ import subprocess
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from posenc.core.paths import conf_dir
-from posenc.tracking import Tracker, build_tracker
+from posenc.tracking import build_tracker
 
 TRACKERS = ("tensorboard", "trackio", "wandb")
 CONFIG = {"encoding": {"name": "rope", "base": 10000.0}, "context_length": 64, "seed": 3}
 
 
-def shipped(name: str) -> dict[str, Any]:
+def shipped(name):
     """A config group."""
-    loaded: dict[str, Any] = yaml.safe_load((conf_dir() / "tracking" / f"{name}.yaml").read_text())
-    return loaded
+    return yaml.safe_load((conf_dir() / "tracking" / f"{name}.yaml").read_text())
 
 
-def begin(
-    name: str, run: Path, group: str = "sweep-1", tags: tuple[str, ...] = ("rope",), **keys: Any
-) -> Tracker:
+def begin(name, run, group="sweep-1", tags=("rope",), **keys):
     """Start a tracker as shipped, but for `keys`."""
     settings = {**shipped(name), **keys}
     return build_tracker(settings, run_name=run.name, group=group, tags=tags, config=CONFIG, run_dir=run)
@@ -42,15 +38,15 @@ class Found:
     names: set[str]
 
 
-def found(name: str, run: Path) -> Found:
+def found(name, run):
     """Read it back."""
     return {"tensorboard": _tensorboard, "trackio": _trackio, "wandb": _wandb}[name](run)
 
 
-def _tensorboard(run: Path) -> Found:
+def _tensorboard(run):
     training, measured = event_files(run / "tensorboard"), event_files(run / "tensorboard" / "eval")
 
-    def points(events: Any, tag: str) -> list[tuple[int, float]]:
+    def points(events, tag):
         there = tag in events.Tags()["scalars"]
         # sorted: the files' names hold seconds, and here several are of one second
         return sorted((e.step, round(e.value, 4)) for e in events.Scalars(tag)) if there else []
@@ -61,7 +57,7 @@ def _tensorboard(run: Path) -> Found:
     return Found(points(training, "train/loss"), windows, positions, tags)
 
 
-def event_files(folder: Path) -> Any:
+def event_files(folder):
     """TensorBoard's own reader of them."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -69,12 +65,12 @@ def event_files(folder: Path) -> Any:
     return events.Reload()
 
 
-def _trackio(run: Path) -> Found:
+def _trackio(run):
     from trackio.sqlite_storage import SQLiteStorage
 
     rows = SQLiteStorage.get_logs("posenc", run.name)
 
-    def points(metric: str) -> list[tuple[int, float]]:
+    def points(metric):
         return [(row["step"], round(row[metric], 4)) for row in rows if metric in row]
 
     positions = [step for step, _ in points("eval/positions/nats-by-position")]
@@ -82,7 +78,7 @@ def _trackio(run: Path) -> Found:
     return Found(points("train/loss"), points("eval/fixed-target/nats"), positions, names)
 
 
-def _wandb(run: Path) -> Found:
+def _wandb(run):
     rows = [row for directory in offline_runs(run) for row in history(directory)]
     losses = [(row["_step"], round(row["train/loss"], 4)) for row in rows if "train/loss" in row]
     windows = [(row["eval/window"], row["eval/fixed-target/nats"]) for row in rows if "eval/window" in row]
@@ -91,13 +87,13 @@ def _wandb(run: Path) -> Found:
     return Found(losses, windows, positions, names)
 
 
-def offline_runs(run: Path) -> list[Path]:
+def offline_runs(run):
     """W&B's offline runs below a run directory, in the order of their beginning."""
     files = (run / "wandb").glob("offline-run-*/*.wandb")
     return [file.parent for file in sorted(files, key=lambda file: file.stat().st_ctime_ns)]
 
 
-def contents(directory: Path) -> list[dict[str, Any]]:
+def contents(directory):
     """Every entry of a W&B run's file, read by wandb's own reader."""
     wandb = Path(sysconfig.get_path("scripts")) / "wandb"
     asked = [str(wandb), "leet", "inspect", "--json", str(directory)]
@@ -105,6 +101,6 @@ def contents(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in said.splitlines() if line.strip()]
 
 
-def history(directory: Path) -> list[dict[str, Any]]:
+def history(directory):
     """The rows of its history."""
     return [line["history"]["item"] for line in contents(directory) if line["type"] == "history"]

@@ -1,13 +1,10 @@
 """Checkpoints: whole or not there, damage noticed, the last good one kept, room looked for beforehand."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +12,6 @@ from tiny_model import OPTIMIZATION, STEPS, build, run
 
 from posenc.core import atomic_files
 from posenc.core.errors import RunError
-from posenc.data import TokenStore
 from posenc.training import checkpoint
 from posenc.training.checkpoint import (
     NonFiniteWeightsError,
@@ -31,7 +27,7 @@ STATE = {"tokens": 0, "seconds": 0.0, "final_loss": None}
 
 
 @pytest.fixture
-def two(store: TokenStore, tmp_path: Path) -> Path:
+def two(store, tmp_path):
     """Checkpoints of steps 6 and 9."""
     folder = tmp_path / "checkpoints"
     run(build("rope", store), store, folder, stop_after=6)
@@ -40,13 +36,13 @@ def two(store: TokenStore, tmp_path: Path) -> Path:
     return folder
 
 
-def save(store: TokenStore, folder: Path, step: int) -> Path:
+def save(store, folder, step):
     model = build("rope", store)
     state = {**STATE, "tokens": 64 * step}
     return save_checkpoint(folder, step, model, build_optimizer(model, OPTIMIZATION), state, {})
 
 
-def test_keeps_the_last_two_by_number_and_clears_leftovers(two: Path, store: TokenStore) -> None:
+def test_keeps_the_last_two_by_number_and_clears_leftovers(two, store):
     shutil.copytree(two / "step-00000009", two / ".tmp-step-00000011")
     assert newest_checkpoint(two).step == 9
     model = build("rope", store)
@@ -56,7 +52,7 @@ def test_keeps_the_last_two_by_number_and_clears_leftovers(two: Path, store: Tok
     assert sorted(p.name for p in two.iterdir()) == ["step-100000000", "step-99999999"]
 
 
-def test_weights_that_are_not_finite_are_never_written(store: TokenStore, tmp_path: Path) -> None:
+def test_weights_that_are_not_finite_are_never_written(store, tmp_path):
     model = build("rope", store)
     with torch.no_grad():
         model.blocks[1].mlp.up.weight[3, 3] = float("inf")
@@ -70,22 +66,18 @@ def test_weights_that_are_not_finite_are_never_written(store: TokenStore, tmp_pa
     [("alibi", {}, "encoding.name=rope; this run has encoding.name=alibi"),
      ("rope", {"settings_hash": "8765"}, "settings_hash=12345678; this run has .*settings_hash=8765")],
 )  # fmt: skip
-def test_a_checkpoint_of_another_run_is_refused(
-    two: Path, store: TokenStore, name: str, changes: dict[str, Any], said: str
-) -> None:
+def test_a_checkpoint_of_another_run_is_refused(two, store, name, changes, said):
     """Its weights have the same names and shapes."""
     with pytest.raises(RunError, match=f"step-00000009 was written by another run: .*{said}"):
         run(build(name, store), store, two, **changes)
 
 
-def full(*_: Any) -> None:
+def full(*_):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
 @pytest.mark.parametrize("target, name", [(Path, "write_bytes"), (checkpoint, "sync")])
-def test_a_full_disk_says_path_needed_and_free_and_leaves_the_old_ones(
-    two: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch, target: Any, name: str
-) -> None:
+def test_a_full_disk_says_path_needed_and_free_and_leaves_the_old_ones(two, store, monkeypatch, target, name):
     monkeypatch.setattr(target, name, full)
     with pytest.raises(RunError) as caught:
         save(store, two, 12)
@@ -98,9 +90,7 @@ def test_a_full_disk_says_path_needed_and_free_and_leaves_the_old_ones(
     assert save(store, two, 12).name == "step-00000012"
 
 
-def test_room_is_looked_for_before_the_first_step(
-    store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_room_is_looked_for_before_the_first_step(store, tmp_path, monkeypatch):
     model = build("rope", store)
     folder, optimizer = tmp_path / "not" / "yet", build_optimizer(model, OPTIMIZATION)
     needed = 3 * 3 * 4 * sum(p.numel() for p in model.parameters()) + checkpoint.RECORDS
@@ -113,9 +103,7 @@ def test_room_is_looked_for_before_the_first_step(
     assert resume(folder, model, optimizer, STEPS, RUN)[0] == 0
 
 
-def test_what_changed_since_is_named(
-    two: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_changed_since_is_named(two, store, monkeypatch, caplog):
     model = build("rope", store)
     resume(two, model, build_optimizer(model, OPTIMIZATION), STEPS, RUN)
     assert not caplog.text
@@ -124,7 +112,7 @@ def test_what_changed_since_is_named(
     assert "threads 1 -> 7" in caplog.text and "bit for bit" in caplog.text
 
 
-def flip(path: Path) -> None:
+def flip(path):
     """One bit of the file, other than white space."""
     data = bytearray(path.read_bytes())
     at = len(data) // 2
@@ -134,7 +122,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-def cut(path: Path) -> None:
+def cut(path):
     path.write_bytes(path.read_bytes()[:-5])
 
 
@@ -146,9 +134,7 @@ def cut(path: Path) -> None:
         ("model.safetensors", cut),
     ],
 )
-def test_damage_is_noticed_and_the_one_before_is_used(
-    two: Path, store: TokenStore, name: str, damage: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damage_is_noticed_and_the_one_before_is_used(two, store, name, damage, caplog):
     damage(two / "step-00000009" / name)
     with caplog.at_level(logging.WARNING):
         found = newest_checkpoint(two)
@@ -158,18 +144,8 @@ def test_damage_is_noticed_and_the_one_before_is_used(
     assert [p.name for p in checkpoint_paths(two)] == ["step-00000006", "step-00000007"]
 
 
-def test_all_damaged_stops_and_never_starts_afresh(two: Path, store: TokenStore) -> None:
-    for path in checkpoint_paths(two):
-        flip(path / "model.safetensors")
-    before = sorted(p.name for p in two.iterdir())
-    with pytest.raises(RunError, match=r"step-00000009.*step-00000006") as caught:
-        run(build("rope", store), store, two)
-    assert "remove the run directory" in caught.value.text()
-    assert sorted(p.name for p in two.iterdir()) == before
-
-
-def test_what_cannot_be_read_now_is_no_damage(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(path: Path) -> str:
+def test_what_cannot_be_read_now_is_no_damage(two, monkeypatch):
+    def failing(path):
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(checkpoint, "sha256_of_file", failing)

@@ -1,10 +1,7 @@
 """`train.compile`: what auto means, and that compiled blocks are the same model with one graph."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import tiny
@@ -15,24 +12,23 @@ from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.errors import UserError
 from posenc.encodings.registry import own_encodings
-from posenc.model.decoder import Decoder
 from posenc.running.build import build_model, resolve_parts
 from posenc.training.device import compiled_blocks, resolve_compile
-from posenc.training.loop import NextTokenLoss, gradients
+from posenc.training.loop import Batch, NextTokenLoss
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 needs_a_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on a CPU")
 
 
-def step(model: Decoder, ids: torch.Tensor, pos: torch.Tensor) -> dict[str, torch.Tensor]:
+def step(model, ids, pos):
     """The loss of windows (B, T + 1) and the gradient of every parameter."""
     model.zero_grad()
     inputs, targets = ids[:, :-1], ids[:, 1:]
-    loss, _ = gradients(NextTokenLoss(model), inputs, targets, pos, precision="fp32", grad_clip=1e9)
+    loss, _ = Batch(NextTokenLoss(model), inputs, targets, pos, "fp32", 1e9).gradients()
     return {"loss": loss, **{name: p.grad for name, p in model.named_parameters() if p.grad is not None}}
 
 
-def test_auto_is_for_long_runs_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_for_long_runs_on_a_gpu(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: name)
     nano, small = 2.1e13, 1e18  # operations: 4M tokens of 0.8M parameters; 5G of 30M
     assert resolve_compile("auto", GPU, flops=small)
@@ -47,9 +43,7 @@ def test_auto_is_for_long_runs_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.slow
-def test_where_the_compiler_does_not_work_the_run_goes_on_without_it(
-    place: Path, corpus: Path, tmp_path: Path
-) -> None:
+def test_where_the_compiler_does_not_work_the_run_goes_on_without_it(place, corpus, tmp_path):
     words = ("train", *tiny.TINY, f"data.paths={corpus}", "train.compile=true")
     broken = {"CXX": str(shutil.which("false")), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "code")}
     result = tiny.spawn(*words, cwd=place, **broken)
@@ -62,9 +56,7 @@ def test_where_the_compiler_does_not_work_the_run_goes_on_without_it(
 @pytest.mark.slow
 @needs_a_compiler
 @pytest.mark.parametrize("name", own_encodings())
-def test_compiled_blocks_give_the_same_gradients(
-    name: str, shared_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_blocks_give_the_same_gradients(name, shared_cache, monkeypatch):
     """Every encoding, with the parameters of its YAML; four windows as training has them."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(shared_cache / "compiled"))
     (job,) = compose_jobs("train", parse([f"encoding={name}", "model=nano", "context_length=32"])).jobs

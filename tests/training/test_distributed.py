@@ -1,29 +1,22 @@
 """One run by several processes of torchrun: the same batches and numbers, one that writes and speaks."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import tiny
 import torchrun_worker
 
-from posenc.data import TokenStore
-
-Posenc = Callable[..., tiny.Result]
 # float32; the sums over a batch are added in another order.
 NATS = 1e-5
 LIMIT = 300  # seconds, against hangs
 
 
-def worked(count: int, what: str, folder: Path, corpus: Path) -> list[dict[str, Any]]:
+def worked(count, what, folder, corpus):
     """What every process of torchrun_worker.py reports."""
     folder.mkdir()
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
@@ -45,11 +38,11 @@ def worked(count: int, what: str, folder: Path, corpus: Path) -> list[dict[str, 
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(count)]
 
 
-def sha256(*arrays: np.ndarray) -> str:
+def sha256(*arrays):
     return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()
 
 
-def check_same_training(folder: Path, reports: list[dict[str, Any]], one: Any) -> None:
+def check_same_training(folder, reports, one):
     """The batches of one process bit for bit, cut by rank; the same weights for all; losses within NATS."""
     said, seen = one
     parts = [np.load(folder / f"{rank}.npz") for rank in range(len(reports))]
@@ -64,13 +57,13 @@ def check_same_training(folder: Path, reports: list[dict[str, Any]], one: Any) -
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])  # four have unequal shares
-def test_several_processes_train_as_one(store: TokenStore, place: Path, corpus: Path, count: int) -> None:
+def test_several_processes_train_as_one(store, place, corpus, count):
     reports = worked(count, "training", place / "several", corpus)
     check_same_training(place / "several", reports, torchrun_worker.trained(store, place / "one"))
 
 
 @pytest.mark.slow
-def test_commands_of_two_processes_are_those_of_one(train: Posenc, place: Path, corpus: Path) -> None:
+def test_commands_of_two_processes_are_those_of_one(train, place, corpus):
     first, second = worked(2, "all", place / "two", corpus)
 
     # the run: its name, its records and its table are those of one process, written and said once

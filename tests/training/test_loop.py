@@ -1,21 +1,22 @@
 """The loop: the same numbers again, also stopped and continued; no update that is not finite."""
 
 from functools import partial
-from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny_model import OPTIMIZATION, STEPS, T, build, on_disk, run
+from safetensors.torch import load_file
+from tiny_model import OPTIMIZATION, STEPS, T, build, on_disk, run, training_of
 
 from posenc.core.paths import conf_dir
 from posenc.core.seeds import generator_for
-from posenc.data import TokenStore, WindowSampler
+from posenc.data import PlantedSampler, WindowSampler, plant_of
 from posenc.model.mla import LatentAttention
-from posenc.training.loop import Progress
+from posenc.training.loop import alone
 from posenc.training.optimizer import build_optimizer, learning_rate
+from posenc.training.stacked import train_stacked
 
 ENCODINGS_TRAINED = ("rope", "learned", "t5", "fox")
 
@@ -23,22 +24,22 @@ ENCODINGS_TRAINED = ("rope", "learned", "t5", "fox")
 class Watched:
     """A sampler that remembers what it gave."""
 
-    def __init__(self, store: TokenStore, seed: int) -> None:
+    def __init__(self, store, seed):
         self.sampler, self.given = WindowSampler(store, T, seed), []
 
-    def batch(self, step: int, size: int) -> Any:
+    def batch(self, step, size):
         self.given.append(self.sampler.batch(step, size))
         return self.given[-1]
 
 
-def test_one_seed_gives_the_same_weights_and_another_seed_others(store: TokenStore, tmp_path: Path) -> None:
+def test_one_seed_gives_the_same_weights_and_another_seed_others(store, tmp_path):
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         assert run(build("rope", store, seed), store, tmp_path / name, seed=seed).status == "finished"
     assert on_disk(tmp_path / "a") == on_disk(tmp_path / "b")
     assert on_disk(tmp_path / "a")[0] != on_disk(tmp_path / "c")[0]
 
 
-def test_encodings_share_batches_and_initial_values(store: TokenStore, tmp_path: Path) -> None:
+def test_encodings_share_batches_and_initial_values(store, tmp_path):
     starts, batches = {}, {}
     for name in ENCODINGS_TRAINED:
         model, sampler = build(name, store, seed=3), Watched(store, 3)
@@ -56,11 +57,9 @@ def test_encodings_share_batches_and_initial_values(store: TokenStore, tmp_path:
         assert all(torch.equal(starts[name][k], starts[first][k]) for k in starts[first]), name
 
 
-def test_an_update_is_adamw_on_the_mean_loss_with_the_clipped_gradient(
-    store: TokenStore, tmp_path: Path
-) -> None:
+def test_an_update_is_adamw_on_the_mean_loss_with_the_clipped_gradient(store, tmp_path):
     """The same steps, written out again without the loop."""
-    logged: list[Progress] = []
+    logged = []
     model = build("rope", store)
     run(model, store, tmp_path / "kept", on_log=logged.append, grad_clip=0.5)
     again = build("rope", store)
@@ -90,9 +89,9 @@ def test_an_update_is_adamw_on_the_mean_loss_with_the_clipped_gradient(
     assert [p.lr for p in logged] == [learning_rate(s - 1, STEPS, OPTIMIZATION) for s in (5, 10, STEPS)]
 
 
-def test_every_step_draws_positions_of_its_own(store: TokenStore, tmp_path: Path) -> None:
+def test_every_step_draws_positions_of_its_own(store, tmp_path):
     """By (seed, step), so that a run that stopped draws the same ones again."""
-    seen: list[torch.Tensor] = []
+    seen = []
     for folder, stop in (("whole", None), ("parts", STEPS // 2), ("parts", None)):
         model = build("rope", store, positions={"name": "offset", "max": None})
         model.blocks[0].register_forward_pre_hook(lambda _, args: seen.append(args[1]))
@@ -105,11 +104,11 @@ def test_every_step_draws_positions_of_its_own(store: TokenStore, tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["loss", "gradient"])
-def test_what_is_not_finite_stops_before_the_update(store: TokenStore, tmp_path: Path, kind: str) -> None:
+def test_what_is_not_finite_stops_before_the_update(store, tmp_path, kind):
     model = build("rope", store)
-    seen: list[dict[str, torch.Tensor]] = []
+    seen = []
 
-    def poisoned(module: Any, given: Any, value: torch.Tensor) -> torch.Tensor:
+    def poisoned(module, given, value):
         seen.append({name: p.detach().clone() for name, p in model.named_parameters()})
         if len(seen) < 8:
             return value
@@ -148,9 +147,7 @@ LATENT = partial(LatentAttention, kv_rank=None, q_rank=None, rope_dim=16)
         pytest.param("rope", {}, {"positions": RANDOMIZED}, id="randomized"),
     ],
 )
-def test_stopped_at_the_first_middle_and_last_step_is_not_stopped(
-    store: TokenStore, tmp_path: Path, encoding: str, how: dict[str, Any], model: dict[str, Any]
-) -> None:
+def test_stopped_at_the_first_middle_and_last_step_is_not_stopped(store, tmp_path, encoding, how, model):
     run(build(encoding, store, **model), store, tmp_path / "whole", **how)
     whole = on_disk(tmp_path / "whole")
     for stop in (1, STEPS // 2, STEPS - 1):
@@ -161,3 +158,71 @@ def test_stopped_at_the_first_middle_and_last_step_is_not_stopped(
         ended = run(build(encoding, store, seed=9, **model), store, folder, **how)
         assert (ended.status, ended.step) == ("finished", STEPS)
         assert on_disk(folder) == whole, stop
+
+
+# --- Several runs as one batched model: each is what it would have been alone, up to the order of its sums.
+
+
+@pytest.mark.parametrize(
+    ("encoding", "precision", "off"),
+    [
+        *((name, "fp32", 2e-5) for name in ("rope", "alibi", "t5", "fox", "cope", "learned")),
+        ("t5", "bf16", 0.02),
+    ],
+)
+def test_each_run_is_the_one_it_would_have_been_alone(store, tmp_path, encoding, precision, off):
+    losses = {"alone": [], "stacked": []}
+
+    def made(kind, seed):
+        how = {"lr": 1e-3 * (seed + 1), "precision": precision, "seed": seed}
+        model, folder = build(encoding, store, seed), tmp_path / f"{kind}-{seed}"
+        return training_of(model, store, folder, on_log=lambda p: losses[kind].append(p.loss), **how)
+
+    for seed in (0, 1):
+        alone(made("alone", seed))
+    said = []
+    ended = train_stacked([made("stacked", seed) for seed in (0, 1)], said.append)
+    assert not said
+    assert [end.status for end in ended if not isinstance(end, Exception)] == ["finished"] * 2
+    assert sorted(losses["stacked"]) == pytest.approx(sorted(losses["alone"]), abs=off)
+    for seed in (0, 1):
+        kept = [
+            load_file(tmp_path / f"{kind}-{seed}" / f"step-{STEPS:08d}" / "model.safetensors")
+            for kind in ("alone", "stacked")
+        ]
+        for name, value in kept[0].items():
+            torch.testing.assert_close(kept[1][name], value, rtol=0, atol=10 * off)
+
+
+def test_planted_runs_share_a_pass_and_log_both_losses(store, tmp_path):
+    plant = plant_of({"share": 0.5, "pairs": 2, "cue": 1, "weight": 3.0}, store)
+    logged = {"alone": [], "stacked": []}
+
+    def made(kind, seed):
+        how = {"sampler": PlantedSampler(store, T, seed, plant), "on_log": logged[kind].append}
+        return training_of(build("rope", store, seed), store, tmp_path / f"{kind}{seed}", seed=seed, **how)
+
+    for seed in (0, 1):
+        alone(made("alone", seed))
+    said = []
+    train_stacked([made("stacked", seed) for seed in (0, 1)], said.append)
+    assert not said
+    for key in ("loss", "natural_loss", "recall_loss"):
+        by_kind = [sorted(one.metrics()[key] for one in some) for some in logged.values()]
+        assert by_kind[1] == pytest.approx(by_kind[0], abs=5e-5)
+    first = logged["alone"][0].metrics()
+    assert first["recall_loss"] > first["natural_loss"] > 0  # never seen bytes
+
+
+def test_one_that_diverges_ends_alone_and_what_cannot_share_goes_on_by_itself(store, tmp_path):
+    said = []
+    broken = build("dape", store, 0)
+    with torch.no_grad():
+        broken.blocks[0].mlp.up.weight[0, 0] = float("nan")
+    models = [broken, build("dape", store, 1)]
+    ends = train_stacked(
+        [training_of(model, store, tmp_path / str(i), seed=i) for i, model in enumerate(models)], said.append
+    )
+    assert [getattr(end, "status", end) for end in ends] == ["diverged", "finished"]
+    assert len(said) == 1  # dape has a backward pass of its own
+    assert SimpleNamespace(**vars(ends[1])).step == STEPS

@@ -8,7 +8,6 @@ import torch
 from tiny_model import OPTIMIZATION, build
 
 from posenc.core.errors import UserError
-from posenc.data import TokenStore
 from posenc.training import device
 from posenc.training.device import resolve_device, resolve_precision
 from posenc.training.optimizer import OPTIMIZERS, build_optimizer, learning_rate
@@ -17,16 +16,14 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize(("able", "expected"), [(True, "bf16"), (False, "fp32")])
-def test_auto_is_bf16_where_the_hardware_has_it(
-    monkeypatch: pytest.MonkeyPatch, able: bool, expected: str
-) -> None:
+def test_auto_is_bf16_where_the_hardware_has_it(monkeypatch, able, expected):
     monkeypatch.setattr(device, "has_hardware_bf16", lambda _: able)
     assert resolve_precision("auto", CPU) == expected
     assert resolve_precision("fp32", CPU) == "fp32"
     assert resolve_precision("bf16", CPU) == "bf16"
 
 
-def test_without_accelerator_auto_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_accelerator_auto_is_the_cpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
@@ -40,7 +37,7 @@ def test_without_accelerator_auto_is_the_cpu(monkeypatch: pytest.MonkeyPatch) ->
 SCHEDULE = replace(OPTIMIZATION, lr=1.0, warmup_fraction=0.1, final_lr_fraction=0.2)
 
 
-def test_warms_up_to_the_peak_and_decays_to_its_share_after_the_last_update() -> None:
+def test_warms_up_to_the_peak_and_decays_to_its_share_after_the_last_update():
     rates = [learning_rate(step, 100, SCHEDULE) for step in range(100)]
     assert rates[:10] == pytest.approx([0.1 * n for n in range(1, 11)])
     assert rates[9] == max(rates) == 1.0
@@ -51,7 +48,7 @@ def test_warms_up_to_the_peak_and_decays_to_its_share_after_the_last_update() ->
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_only_shared_matrices_are_decayed(store: TokenStore, name: str) -> None:
+def test_only_shared_matrices_are_decayed(store, name):
     model = build("learned", store)
     groups = build_optimizer(model, replace(OPTIMIZATION, name=name)).param_groups
     decayed = {id(p) for group in groups if group["weight_decay"] for p in group["params"]}
@@ -63,7 +60,7 @@ def test_only_shared_matrices_are_decayed(store: TokenStore, name: str) -> None:
     assert all(isinstance(p, torch.nn.Parameter) for p in every)
 
 
-def test_muon_moves_hidden_matrices_alone_by_orthogonal_updates(store: TokenStore) -> None:
+def test_muon_moves_hidden_matrices_alone_by_orthogonal_updates(store):
     model = build("t5", store)
     how = replace(OPTIMIZATION, name="muon", weight_decay=0.0)
     optimizer = build_optimizer(model, how)
@@ -79,7 +76,7 @@ def test_muon_moves_hidden_matrices_alone_by_orthogonal_updates(store: TokenStor
     assert len(signs) >= 2 and all((one.abs() - 1).abs().max() < 1e-3 for one in signs)
 
 
-def test_adamw_is_torchs_bit_for_bit(store: TokenStore) -> None:
+def test_adamw_is_torchs_bit_for_bit(store):
     """The class there imports torch's compiler, which takes longer than all else before the first step."""
     moved = []
     for theirs in (False, True):
@@ -88,7 +85,7 @@ def test_adamw_is_torchs_bit_for_bit(store: TokenStore) -> None:
         if theirs:
             groups = [{k: v for k, v in group.items() if k != "lr"} for group in optimizer.param_groups]
             beta, eps = OPTIMIZATION.betas, OPTIMIZATION.eps
-            optimizer = torch.optim.AdamW(groups, lr=OPTIMIZATION.lr, betas=beta, eps=eps, fused=True)  # type: ignore[assignment]
+            optimizer = torch.optim.AdamW(groups, lr=OPTIMIZATION.lr, betas=beta, eps=eps, fused=True)
         generator = torch.Generator().manual_seed(0)
         for _ in range(3):
             for parameter in model.parameters():

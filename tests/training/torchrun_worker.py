@@ -3,8 +3,6 @@
 Each leaves what it saw in FOLDER/<rank>.json and FOLDER/<rank>.npz.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io
@@ -13,7 +11,6 @@ import os
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +21,6 @@ import tiny
 from tiny_model import build, run, tokens_of
 
 from posenc.core.errors import RunError
-from posenc.data import TokenStore
 from posenc.running.signals import StopFlag
 from posenc.training import distributed
 from posenc.training.distributed import current, run_distributed
@@ -33,23 +29,23 @@ from posenc.training.loop import NextTokenLoss, Progress
 STEPS, WINDOWS, CPU = 30, 6, torch.device("cpu")  # 6 windows are 1, 2, 1, 2 for four processes
 
 
-def trained(store: TokenStore, folder: Path, seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
+def trained(store, folder, seed=0):
     """A short training; what it logged, and what every step was given in this process."""
     model, logged = build("rope", store, seed), list[Progress]()
-    seen: dict[str, list[np.ndarray]] = {"inputs": [], "targets": [], "pos": []}
+    seen = {"inputs": [], "targets": [], "pos": []}
     forward = NextTokenLoss.forward
 
-    def watched(self: NextTokenLoss, *given: torch.Tensor) -> torch.Tensor:
+    def watched(self, *given):
         for kept, one in zip(seen.values(), given, strict=True):
             kept.append(one.numpy().copy())
         return forward(self, *given)
 
-    NextTokenLoss.forward = watched  # type: ignore[method-assign]
+    NextTokenLoss.forward = watched
     try:
         shares = {"steps": STEPS, "windows": WINDOWS, "log_every": 1}
-        run(model, store, folder / "checkpoints", on_log=logged.append, **shares)  # type: ignore[arg-type]
+        run(model, store, folder / "checkpoints", on_log=logged.append, **shares)
     finally:
-        NextTokenLoss.forward = forward  # type: ignore[method-assign]
+        NextTokenLoss.forward = forward
     weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
     said = {
         "losses": [progress.loss for progress in logged],
@@ -59,7 +55,7 @@ def trained(store: TokenStore, folder: Path, seed: int = 0) -> tuple[dict[str, A
     return said, {name: np.stack(values) for name, values in seen.items()}
 
 
-def posenc(*arguments: str) -> dict[str, Any]:
+def posenc(*arguments):
     """A command line in all processes: exit code, stdout and stderr of this one."""
     from conftest import as_a_new_process
 
@@ -79,7 +75,7 @@ def posenc(*arguments: str) -> dict[str, Any]:
     return {"code": code, "out": out.getvalue(), "err": err.getvalue()}
 
 
-def failing() -> int:
+def failing():
     """The last process fails, the others are waiting for it."""
     group = current()
     group.connect(CPU, "test", None)
@@ -90,7 +86,7 @@ def failing() -> int:
     return 0
 
 
-def commands(folder: Path, corpus: Path) -> dict[str, Any]:
+def commands(folder, corpus):
     """Several command lines, and a failure, one after the other."""
     words = ["train", *tiny.TINY, f"data.paths={corpus}", "encoding=rope"]
     said = {
@@ -108,7 +104,7 @@ def commands(folder: Path, corpus: Path) -> dict[str, Any]:
     return {**said, "failing": [failed, err.getvalue()]}
 
 
-def shared(folder: Path, corpus: Path, report: dict[str, Any]) -> int:
+def shared(folder, corpus, report):
     current().connect(CPU, "test", WINDOWS)
     store = tokens_of(corpus)
     # other ranks begin with other weights: the first one's count
@@ -118,9 +114,9 @@ def shared(folder: Path, corpus: Path, report: dict[str, Any]) -> int:
     return 0
 
 
-def main(what: str, folder: Path, corpus: Path) -> None:
+def main(what, folder, corpus):
     torch.set_num_threads(1)
-    report: dict[str, Any] = {}
+    report = {}
     os.chdir(folder)
     if run_distributed(lambda: shared(folder, corpus, report)):
         sys.exit(1)

@@ -27,10 +27,7 @@ PLACES = "(L if per_layer else 1)"
 
 
 class Absolute(Encoding):
-    """Add or concatenate `rows(pos, place)`; a subclass gives the rows.
-
-    Parameters with one set for each place have `places` as their first size.
-    """
+    """Add or concatenate `rows(pos, place)`; parameters for each place have `places` as their first size."""
 
     acts_on = "embed"
 

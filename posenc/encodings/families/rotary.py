@@ -43,10 +43,7 @@ def _as_real(f: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
 
 
 def _as_complex(f: Tensor, turn: Tensor, layout: str) -> Tensor:
-    """Rotate float32 (..., T, D') by complex64 (T, D'/2) with one complex product.
-
-    130 us instead of 530 for 262144 numbers on two CPU cores.
-    """
+    """Rotate (..., T, D') by complex64 (T, D'/2): 130 us instead of 530 for 262144 numbers, two cores."""
     if layout == "interleaved":
         pairs = torch.view_as_complex(f.contiguous().unflatten(-1, (-1, 2)))  # (..., T, D'/2)
         return torch.view_as_real(pairs * turn).flatten(-2)
@@ -63,10 +60,7 @@ def even_share(head_dim: int, fraction: float) -> int:
 
 
 class Rotary(Encoding):
-    """Rotate the first `width` numbers of each head by pos * frequencies().
-
-    Raises ValueError for an odd width or a base that is not above 1.
-    """
+    """Rotate the first `width` numbers of each head by pos * frequencies()."""
 
     acts_on = "rotate"
     relative = True

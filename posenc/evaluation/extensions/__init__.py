@@ -20,7 +20,7 @@ from torch import Tensor
 
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file
-from posenc.core.signature import check_arguments
+from posenc.core.signature import check_choice, parameters
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.options import LogN
 from posenc.encodings.sum import Composed
@@ -41,11 +41,9 @@ class NotForThisEncodingError(UserError):
 
 @dataclass(eq=False)
 class Extension:
-    """One extension, built for one trained model.
+    """One extension, built for one trained model, which may be on the meta device; its knobs are fields.
 
-    Its knobs are keyword-only fields; their defaults live in `conf/extend/<name>.yaml`. `__post_init__`
-    raises `refusal(reason)` for a model that it does not apply to, and UserError for a knob out of range; the
-    model may be without numbers (on the meta device).
+    `__post_init__` raises `refusal(reason)` where it does not apply, UserError for a knob out of range.
     """
 
     model: Decoder
@@ -84,28 +82,21 @@ class Extension:
 
     def has_gaps(self) -> bool:
         """Tell whether positions in evaluation are drawn so that neighbours may lie more than 1 apart."""
-        if "positions" not in self.trained.hooks:
-            return False
-        count = self.shape.train_length
-        pos = self.trained.positions(count, False, torch.Generator().manual_seed(0))
-        return int(pos[-1] - pos[0]) != count - 1
+        pos = self.trained.positions(self.shape.train_length, False, torch.Generator().manual_seed(0))
+        return int(pos[-1] - pos[0]) != len(pos) - 1
 
     def tokens(self, knob: str, value: Length, default: int) -> int:
         """Resolve a length that the user gave to tokens; null is the default."""
-        if value is None:
-            return default
-        return resolve_length(f"extend.{knob}", value, self.shape.train_length)
+        length = self.shape.train_length
+        return default if value is None else resolve_length(f"extend.{knob}", value, length)
 
     def together(self, parts: Sequence[Encoding]) -> Encoding:
         """Compose the parts. A scale that counts visible keys counts those that these parts show."""
-        masking = tuple(part for part in parts if "visible" in part.hooks)
-        counting = []
-        for part in parts:
+        acting = [copy.copy(part) if isinstance(part, LogN) else part for part in parts]
+        for part in acting:
             if isinstance(part, LogN):
-                part = copy.copy(part)  # the trained one goes on counting its own
-                part.masking = masking
-            counting.append(part)
-        return Composed(self.shape, counting)
+                part.counted = tuple(parts)  # the trained one goes on counting its own
+        return Composed(self.shape, acting)
 
     def check_softmax(self) -> None:
         """Raise the refusal of a part that replaces the softmax."""
@@ -115,9 +106,8 @@ class Extension:
 
     def check_range(self, knob: str, value: float, least: float, *, above: bool = False) -> None:
         """Raise UserError for a value that is not finite, below `least`, or (`above`) not above it."""
-        fits = value > least if above else value >= least
-        if not (fits and math.isfinite(value)):
-            allowed = f"a finite number {'above' if above else 'from'} {least:g}{'' if above else ' on'}"
+        if not least <= value < math.inf or (above and value == least):
+            allowed = f"a finite number {f'above {least:g}' if above else f'from {least:g} on'}"
             raise UserError(f"extend.{knob}", value, "out of range", allowed=allowed)
 
 
@@ -147,50 +137,27 @@ def leaves(encoding: Encoding) -> tuple[Encoding, ...]:
 
 
 @functools.cache
-def _classes() -> dict[str, type[Extension]]:
+def extensions() -> dict[str, type[Extension]]:
+    """Return the classes of all names that `extend` may take, without `none`."""
     modules = [importlib.import_module(f"{__name__}.{one.name}") for one in pkgutil.iter_modules(__path__)]
     found = [one for module in modules for one in vars(module).values() if isinstance(one, type)]
-    return {cls.name: cls for cls in found if issubclass(cls, Extension) and "name" in vars(cls)}
-
-
-def list_extensions() -> list[str]:
-    """List the names that `extend` may take, without `none`."""
-    return sorted(_classes())
-
-
-def extension_class(name: object) -> type[Extension]:
-    """Return the class of a name. Raises UserError with the nearest name if there is none."""
-    if not isinstance(name, str) or name not in _classes():
-        raise UserError("extend", name, "there is no such extension", allowed=[NONE, *list_extensions()])
-    return _classes()[name]
+    named = {cls.name: cls for cls in found if issubclass(cls, Extension) and "name" in vars(cls)}
+    return dict(sorted(named.items()))
 
 
 def resolve_extend(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the `extend` group and return it as a record stores it, each knob of its declared type.
-
-    Raises UserError for an unknown name, an unknown or missing knob, and a wrong type.
-    """
-    name = settings.get("name")
-    knobs = {key: value for key, value in settings.items() if key != "name"}
-    # `object` has no knobs
-    return {
-        "name": name,
-        **check_arguments(object if name == NONE else extension_class(name), knobs, "extend"),
-    }
+    """Check the `extend` group and return it as a record stores it. Raises UserError."""
+    choices: dict[str, type] = {NONE: object, **extensions()}  # `object` has no knobs
+    return check_choice("extend", settings, choices, "there is no such extension")
 
 
 def build_extension(settings: Mapping[str, Any], model: Decoder) -> Extension | None:
-    """Build the extension for this trained model, None for `none`; missing knobs come from its YAML.
-
-    Raises UserError for settings that are wrong, NotForThisEncodingError for a model it does not apply to.
-    """
-    if settings.get("name") == NONE:
-        resolve_extend(settings)
-        return None
-    cls = extension_class(settings.get("name"))
-    usual = default_knobs(cls.name)
+    """Build the extension for this model, None for `none`; missing knobs come from its YAML. UserError."""
+    usual = default_knobs(str(settings.get("name")))
     resolved = resolve_extend({**usual, **settings})
-    knobs = {key: value for key, value in resolved.items() if key != "name"}
+    if resolved["name"] == NONE:
+        return None
+    cls, knobs = extensions()[resolved["name"]], parameters(resolved)
     try:
         extension = cls(model, **knobs)
     except UserError as error:
@@ -204,5 +171,4 @@ def build_extension(settings: Mapping[str, Any], model: Decoder) -> Extension | 
 def default_knobs(name: str) -> dict[str, Any]:
     """Read the knobs of an extension from its YAML, the only place that has them."""
     path = choice_file("extend", name)
-    settings = yaml.safe_load(path.read_text(encoding="utf-8")) if path else {}
-    return {key: value for key, value in settings.items() if key != "name"}
+    return parameters(yaml.safe_load(path.read_text(encoding="utf-8"))) if path else {}

@@ -97,20 +97,27 @@ class _Redistancing(Extension):
         if self.needs_distance and not any(part.hooks & BY_DISTANCE for part in self.parts):
             raise self.refusal("no distance enters its scores")
 
-    def redistanced(self, far: Far) -> list[Encoding]:
-        """Return the parts with the new distances; as they are where none of them uses a distance."""
-        if not any(part.hooks & BY_DISTANCE for part in self.parts):
-            return list(self.parts)
-        return [Redistanced(self.shape, self.parts, far), *self.parts]
+    def far(self, window: int) -> Far | None:
+        """Return the pairs with new distances at a window of W tokens; None if nothing changes."""
+        raise NotImplementedError
+
+    def masks(self) -> list[Encoding]:
+        """Return what hides keys from queries beside the trained parts."""
+        return []
+
+    def effective_encoding(self, window: int) -> Encoding:
+        if (far := self.far(window)) is None:
+            return self.trained
+        by_distance = any(part.hooks & BY_DISTANCE for part in self.parts)
+        first = [Redistanced(self.shape, self.parts, far)] if by_distance else []
+        return self.together([*first, *self.parts, *self.masks()])
 
 
 @dataclass(eq=False, kw_only=True)
 class ReRoPE(_Redistancing):
-    """Rectified positions: distances up to a window are exact, all others are the window.
+    """min(i - j, w), w = `window`, T - 1 by default; with `leak` = a: w + (i - j - w)/a beyond w.
 
-    min(i - j, w), w = `window`; leaky, with `leak` = a: w + (i - j - w)/a beyond w. By default w is T - 1,
-    the farthest distance that training shows. It costs a second product of queries and keys. A window that
-    the model was trained with keeps the true distances.
+    It costs a second product of queries and keys. A window of the training keeps the true distances.
     """
 
     name = "rerope"
@@ -130,18 +137,17 @@ class ReRoPE(_Redistancing):
                 if "distance_bias" in part.hooks:
                     raise self.refusal(f"{part.name} has no bias at the broken distances of extend.leak")
 
-    def effective_encoding(self, window: int) -> Encoding:
+    def far(self, window: int) -> Far | None:
         w, leak = self.w, self.leak
         if self.span(window) - 1 <= w or leak == 1:
-            return self.trained
-        far = capped(w)
-        if leak is not None:
-            far = Far(
-                far.pairs,
-                query=lambda q_pos: w + (float64(q_pos) - w) / leak,
-                key=lambda k_pos: float64(k_pos) / leak,
-            )
-        return self.together(self.redistanced(far))
+            return None
+        if leak is None:
+            return capped(w)
+        return Far(
+            capped(w).pairs,
+            query=lambda q_pos: w + (float64(q_pos) - w) / leak,
+            key=lambda k_pos: float64(k_pos) / leak,
+        )
 
     def resolved(self, window: int) -> dict[str, Any]:
         return {"window": self.w}
@@ -149,11 +155,9 @@ class ReRoPE(_Redistancing):
 
 @dataclass(eq=False, kw_only=True)
 class SelfExtend(_Redistancing):
-    """Near distances exact, far ones counted in groups of tokens.
+    """i - j below w = `window` (T/2), else floor(i/g) - floor(j/g) + w - floor(w/g), g = `group`.
 
-    i - j below w = `window`, else floor(i/g) - floor(j/g) + w - floor(w/g), g = `group`. With `auto`, g is
-    the smallest whose farthest distance at the window W lies inside training, so 1 (no change) up to T; a
-    number is used at every window. w is half of T by default. Cost and biases as for `rerope`.
+    With `auto`, g is the smallest whose farthest distance at the window W lies inside training, so 1 up to T.
     """
 
     name = "self_extend"
@@ -184,16 +188,15 @@ class SelfExtend(_Redistancing):
             return self.group
         return next(g for g in range(1, self.span(window) + 1) if self.farthest(window, g) < self.reach)
 
-    def effective_encoding(self, window: int) -> Encoding:
+    def far(self, window: int) -> Far | None:
         g, w = self.g(window), self.near
         if g == 1 or self.span(window) <= w:
-            return self.trained
-        far = Far(
+            return None
+        return Far(
             pairs=lambda q_pos, k_pos: q_pos[:, None] - k_pos >= w,
             query=lambda q_pos: q_pos // g + (w - w // g),
             key=lambda k_pos: k_pos // g,
         )
-        return self.together(self.redistanced(far))
 
     def resolved(self, window: int) -> dict[str, Any]:
         return {"window": self.near, "group": self.g(window)}
@@ -201,11 +204,7 @@ class SelfExtend(_Redistancing):
 
 @dataclass(eq=False, kw_only=True)
 class SlidingWindow(Extension):
-    """Key j is seen where i - j < w, w = `window`, T by default, in every layer.
-
-    A window that the model was trained with stays as well. Through the layers a token still depends on older
-    ones.
-    """
+    """Key j is seen where i - j < w, w = `window`, T by default, in every layer, beside a trained window."""
 
     name = "window"
     paper = "Beltagy, Peters, Cohan 2020 (Longformer), arXiv 2004.05150"
@@ -272,19 +271,15 @@ class _FirstKeys(_Redistancing):
     def resolved(self, window: int) -> dict[str, Any]:
         return {"sinks": self.sinks, "window": self.w}
 
-    def seen(self, far: Far) -> Encoding:
-        """Return the encoding with new distances where only the first keys and the nearest are seen."""
-        return self.together(
-            [*self.redistanced(far), FirstAndNear(self.shape, first=self.sinks, near=self.w)]
-        )
+    def masks(self) -> list[Encoding]:
+        return [FirstAndNear(self.shape, first=self.sinks, near=self.w)]
 
 
 class Sinks(_FirstKeys):
-    """Attention sinks: the first keys stay visible beside a window, and positions count inside the cache.
+    """The first n = `sinks` keys and those at i - j < w = `window` are seen; a cache holds c = n + w, or T.
 
-    The first n = `sinks` keys and those at i - j < w = `window` are seen. The cache holds c = n + w keys, T
-    by default, and positions are places in it: a first key j stands at distance min(i, c-1) - j, the others
-    at their true one. Not for absolute embeddings: a key's place is another for every query that sees it.
+    Positions are places in it: a first key j stands at distance min(i, c-1) - j. Not for absolute
+    embeddings: a key's place is another for every query that sees it.
     """
 
     name = "sinks"
@@ -295,33 +290,28 @@ class Sinks(_FirstKeys):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.window is None and self.sinks >= self.reach:
-            allowed, problem = (
-                f"1 to {self.reach - 1}, or say extend.window as well",
-                "leaves no room in a cache",
+            allowed = f"1 to {self.reach - 1}, or say extend.window as well"
+            raise UserError(
+                "extend.sinks", self.sinks, "leaves no room in a cache of T tokens", allowed=allowed
             )
-            raise UserError("extend.sinks", self.sinks, f"{problem} of T tokens", allowed=allowed)
         self.w = self.tokens("window", self.window, self.reach - self.sinks)
 
-    def effective_encoding(self, window: int) -> Encoding:
+    def far(self, window: int) -> Far | None:
         cache = self.sinks + self.w
         if self.span(window) <= cache:
-            return self.trained
-        far = Far(
+            return None
+        return Far(
             pairs=lambda q_pos, k_pos: (q_pos >= cache)[:, None].expand(-1, len(k_pos)),
             query=lambda q_pos: q_pos.clamp_max(cache - 1),
             key=lambda k_pos: k_pos,
             keys=self.sinks,
         )
-        return self.seen(far)
 
 
 class LMInfinite(_FirstKeys):
-    """The first keys stay visible beside a window, at a distance that is capped.
+    """The first n = `sinks` keys and those at i - j < w = `window` (T - 1) are seen, at most w away.
 
-    The first n = `sinks` keys and those at i - j < w = `window` are seen, at distance min(i - j, w). By
-    default w = T - 1, the farthest distance that training shows. Departures: the paper's window and cap are
-    T; n is 10, the least of the 10 to 100 between which its authors see little difference; the attention to
-    middle tokens of highest score, for retrieval, is left out.
+    Departures: the paper has T for w, n from 10 to 100, and attention to middle tokens of highest score.
     """
 
     name = "lm_infinite"
@@ -333,7 +323,5 @@ class LMInfinite(_FirstKeys):
         super().__post_init__()
         self.w = self.tokens("window", self.window, max(1, self.reach - 1))
 
-    def effective_encoding(self, window: int) -> Encoding:
-        if self.span(window) - 1 <= self.w:
-            return self.trained
-        return self.seen(capped(self.w, self.sinks))
+    def far(self, window: int) -> Far | None:
+        return None if self.span(window) - 1 <= self.w else capped(self.w, self.sinks)

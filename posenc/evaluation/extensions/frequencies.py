@@ -6,7 +6,6 @@ those that are zero (p-RoPE's dropped ones) stay zero. s is the factor: W/T with
 
 import copy
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -24,34 +23,28 @@ CPU = torch.device("cpu")
 
 @dataclass(eq=False, kw_only=True)
 class Rescaled(Extension):
-    """theta_k made smaller by a subclass; at s = 1 the trained encoding itself.
-
-    What else acts by distance (a bias in a sum, a window, changed scores) keeps the true distances.
-    """
+    """theta_k made smaller by a subclass; what else acts by distance keeps the true distances."""
 
     applies = (
         "encodings that turn pairs of queries and keys by pos * theta and change them by position in no "
         "other way (so not where pairs fade as well), alone or in a sum"
     )
 
+    least: ClassVar[float] = 1  # factor; with 0 it must be above
     factor: Factor
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        rotating = [part for part in self.parts if "rotate" in part.hooks]
-        if not rotating:
+        part = next((part for part in self.parts if "rotate" in part.hooks), None)  # a sum has one at most
+        if part is None:
             raise self.refusal("no frequencies turn its queries and keys")
-        part = rotating[0]  # a sum has one rotation at most
         if not isinstance(part, Rotary):
             raise self.refusal(f"{part.name} does not turn pairs by frequencies")
         if not part.turns_only:
             raise self.refusal(f"{part.name} does more by position than to turn pairs")
         self.turning = part
-        self.check_factor()
-
-    def check_factor(self) -> None:
         if self.factor != "auto":
-            self.check_range("factor", self.factor, 1)
+            self.check_range("factor", self.factor, self.least, above=self.least == 0)
 
     def rescaled(self, theta: Tensor, s: float) -> Tensor:
         """Return theta (D'/2,) float64 at the factor s > 1."""
@@ -73,9 +66,13 @@ class Rescaled(Extension):
         s = self.s(window)
         if s == 1:
             return self.trained
-        slower = with_frequencies(self.turning, lambda theta: self.rescaled(theta, s), self.turned(s))
+        trained, slower = self.turning, copy.copy(self.turning)  # its parameters are shared
+        louder, times = self.turned(s), self.logits(s)
+        vars(slower).update(
+            frequencies=lambda device=None: self.rescaled(trained.frequencies(device), s),
+            angles=lambda pos: tuple(one * louder for one in Rotary.angles(slower, pos)),
+        )
         parts = [slower if part is self.turning else part for part in self.parts]
-        times = self.logits(s)
         return self.together(parts if times == 1 else [*parts, Times(self.shape, times)])
 
     def resolved(self, window: int) -> dict[str, Any]:
@@ -85,10 +82,7 @@ class Rescaled(Extension):
 
 
 class PI(Rescaled):
-    """Position interpolation: all positions are squeezed into the training length, theta_k / s.
-
-    The paper then fine-tunes shortly; here there is none.
-    """
+    """Position interpolation, theta_k / s, here without the fine-tuning that follows in the paper."""
 
     name = "pi"
     paper = "Chen, Wong, Chen, Tian 2023, arXiv 2306.15595"
@@ -99,10 +93,9 @@ class PI(Rescaled):
 
 
 class NTK(Rescaled):
-    """A larger base, so that the slowest pair is interpolated and the fastest left alone.
+    """A larger base: theta_k times s^(-2k/(D'-2)), the first as it was and the last divided by s.
 
-    base * s^(D'/(D'-2)), so theta_k times s^(-2k/(D'-2)): the first as it was, the last divided by s (also
-    where p-RoPE dropped it). As written in YaRN, section 3.1.
+    As written in YaRN, section 3.1.
     """
 
     name = "ntk"
@@ -121,10 +114,9 @@ class NTK(Rescaled):
 
 @dataclass(eq=False, kw_only=True)
 class DynamicNTK(NTK):
-    """The stretched base of `ntk`, its factor from the current length: s = a W/T - (a - 1), a = `factor`.
+    """The base of `ntk` at s = a W/T - (a - 1), a = `factor`: with a = 1 that of `ntk` with `factor: auto`.
 
-    With a = 1 the numbers are those of `ntk` with `factor: auto`. The current length is the window: decoding
-    token by token would meet another base at every step. As written in YaRN, section 3.3.
+    The current length is the window; as written in YaRN, section 3.3.
     """
 
     name = "dynamic_ntk"
@@ -132,10 +124,8 @@ class DynamicNTK(NTK):
     formula = "base * s^(D/(D-2)), s = a W/T - (a - 1)"
     grid: ClassVar = {"factor": (1.0, 2.0, 4.0)}
 
+    least: ClassVar = 0
     factor: float
-
-    def check_factor(self) -> None:
-        self.check_range("factor", self.factor, 0, above=True)
 
     def s(self, window: int) -> float:
         return 1 + self.factor * (max(1.0, self.span(window) / self.reach) - 1)
@@ -143,13 +133,11 @@ class DynamicNTK(NTK):
 
 @dataclass(eq=False, kw_only=True)
 class NTKByParts(Rescaled):
-    """Fast pairs are left alone, slow ones interpolated: (1 - gamma) theta/s + gamma theta.
+    """Fast pairs are left alone, slow ones interpolated, by their turns r = T theta / (2 pi) within T.
 
-    A pair turns r = T theta / (2 pi) times within T. `ramp: index`, as in the released code and in deployed
-    models: gamma falls linearly over the pair's index, from 1 where r = `beta_fast` (rounded down) to 0 where
-    r = `beta_slow` (rounded up). `ramp: turns`, as in the paper: gamma is linear in r; frequencies differ by
-    24 to 69%. The published 32 and 1 go with windows of thousands of tokens: below
-    T = 2 pi 32 = 201 no pair turns 32 times.
+    `ramp: index`, as deployed: gamma falls over the index, from 1 where r = `beta_fast` (rounded down) to 0
+    where r = `beta_slow` (up). `ramp: turns`, as in the paper: linear in r; frequencies differ by 24 to 69%.
+    The published 32 and 1 go with thousands of tokens: below T = 201 no pair turns 32 times.
     """
 
     name = "ntk_by_parts"
@@ -183,12 +171,10 @@ class NTKByParts(Rescaled):
 
 @dataclass(eq=False, kw_only=True)
 class YaRN(NTKByParts):
-    """NTK-by-parts and a temperature, m(a) = 0.1 a ln s + 1.
+    """NTK-by-parts and a temperature, m(a) = 0.1 a ln s + 1, here without the fine-tuning of the paper.
 
-    Cos and sin times m(`mscale`) / m(`mscale_all_dim`), logits times m(`mscale_all_dim`)^2. The defaults 1
-    and 0 are those of the released code and transformers: in partial rotary the still numbers keep their
-    share, in a sum the biases. 1 and 1 multiply all logits by (0.1 ln s + 1)^2, as in the paper and
-    DeepSeek-V3; DeepSeek-V2 has 0.707 twice. The paper then fine-tunes shortly; here there is none.
+    Cos and sin times m(`mscale`) / m(`mscale_all_dim`), logits times m(`mscale_all_dim`)^2: 1 and 0 as in the
+    released code and transformers, 1 and 1 as in the paper and DeepSeek-V3, 0.707 twice as in DeepSeek-V2.
     """
 
     name = "yarn"
@@ -217,10 +203,9 @@ def _m(s: float, scale: float) -> float:
 
 @dataclass(eq=False, kw_only=True)
 class Llama3(Rescaled):
-    """Slow frequencies divided by s, fast ones left alone, by their turns within the original context.
+    """`ntk_by_parts` with `ramp: turns`, within `original_context` instead of T.
 
-    `ntk_by_parts` with `ramp: turns`, `low_freq_factor` for beta_slow, `high_freq_factor` for beta_fast, and
-    `original_context` for T. Llama 3.1 has a factor of 8 at every window and an original context of 8192.
+    Llama 3.1 has a factor of 8 at every window and an original context of 8192.
     """
 
     name = "llama3"
@@ -244,11 +229,10 @@ class Llama3(Rescaled):
 
 @dataclass(eq=False, kw_only=True)
 class LongRoPE(Rescaled):
-    """A divisor of its own for every pair, found by a search for each model and length.
+    """theta_k / lambda_k at every window with s > 1, lambda = `factors`, one a rotated pair, fastest first.
 
-    theta_k / lambda_k at every window with s > 1, lambda = `factors`, one a rotated pair, fastest first;
-    logits times 1 + ln s / ln T, as in the models published with it (Phi-3). No divisors fit all models, so
-    it is refused without them. Departures: no first tokens are left uninterpolated (the paper's n-hat).
+    Logits as in the models published with it (Phi-3). No divisors fit all models: refused without them.
+    Departure: no first tokens are left uninterpolated (the paper's n-hat).
     """
 
     name = "longrope"
@@ -280,18 +264,3 @@ def by_turns(theta: Tensor, s: float, length: int, low: float, high: float) -> T
     """Return theta/s for pairs below `low` turns within `length`, theta above `high`, a ramp in between."""
     kept = ((length * theta / (2 * math.pi) - low) / (high - low)).clamp(0, 1)  # gamma (D'/2,)
     return (1 - kept) * theta / s + kept * theta
-
-
-def with_frequencies(part: Rotary, change: Callable[[Tensor], Tensor], times: float = 1.0) -> Rotary:
-    """Return the same encoding, its parameters shared, turning by change(theta), turned numbers * `times`."""
-    trained = part.frequencies
-    changed = copy.copy(part)
-    changed.frequencies = lambda device=None: change(trained(device))  # type: ignore[method-assign]
-    if times != 1:
-
-        def louder(pos: Tensor) -> tuple[Tensor, Tensor]:
-            cos, sin = type(part).angles(changed, pos)
-            return cos * times, sin * times
-
-        changed.angles = louder  # type: ignore[method-assign]
-    return changed

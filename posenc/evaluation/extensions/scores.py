@@ -17,10 +17,7 @@ from posenc.evaluation.extensions import Extension, Times, leaves
 
 @dataclass(eq=False, kw_only=True)
 class Scale(Extension):
-    """A fixed temperature at every window, softmax(z / t): a control for `yarn` and `logn`.
-
-    z are the logits with their biases, t = `temperature`; below 1 attention is sharper.
-    """
+    """A fixed temperature at every window, biases included: a control for `yarn` and `logn`."""
 
     name = "scale"
     paper = "none (the temperature of YaRN, arXiv 2309.00071, alone)"
@@ -48,11 +45,7 @@ class _AtLeastOne(LogN):
 
 
 class LogNBeyond(Extension):
-    """Logits sharpened for queries that see more keys than training showed.
-
-    Logits of query i times max(1, log n_i / log T), n_i the keys that it sees; the logits with their biases,
-    as in `attention.scale`, which does this in training and for short texts as well. Only beyond T: Su.
-    """
+    """Logits of query i times max(1, log n_i / log T), n_i the keys that it sees, at windows beyond T."""
 
     name = "logn"
     paper = "Chiang, Cholak 2022, arXiv 2202.12172; Su 2021 to 2023 (blog posts)"
@@ -80,9 +73,7 @@ class LogNBeyond(Extension):
 class Drop(Extension):
     """The trained model without its encoding, at every window; its options (a window, a scale) stay.
 
-    Rotations, biases and changes of the scores are left out; the vectors of an absolute encoding are zero,
-    while its factor on the token embeddings and the map of `combine: concat` stay. The first step of DroPE
-    alone: the paper then trains on for a while.
+    Of an absolute encoding the factor on the token embeddings and the map of `combine: concat` stay.
     """
 
     name = "drop"

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 sys.path.append(str(Path(__file__).parents[2] / "model"))
 import decoding
 
-from posenc.encodings.base import Encoding
-from posenc.evaluation.extensions import Extension, NotForThisEncodingError, build_extension
+from posenc.evaluation.extensions import NotForThisEncodingError, build_extension
+from posenc.model import kernels
 from posenc.model.decoder import Decoder, initialize
 from posenc.model.mla import LatentAttention
 
@@ -30,7 +29,7 @@ HEADS = decoding.SHAPE.n_heads
 FACTORS = [1.0, 1.5, 3.0, 4.5]  # longrope's, one for each of four pairs
 
 
-def model_of(name: str, *options: Encoding, **params: Any) -> Decoder:
+def model_of(name, *options, **params):
     """Of decoding.SHAPE at T; `rope` with BASE. Attention is sharp, so that a wrong score shows."""
     if name == "rope":
         params = {"base": BASE, **params}
@@ -41,13 +40,13 @@ def model_of(name: str, *options: Encoding, **params: Any) -> Decoder:
     return model
 
 
-def outline_of(name: str) -> Decoder:
+def outline_of(name):
     """Without numbers, as a stored run's settings are checked."""
     with torch.device("meta"):
         return Decoder(decoding.SHAPE, decoding.VOCABULARY, decoding.encoding(name))
 
 
-def latent_model(name: str, **params: Any) -> Decoder:
+def latent_model(name, **params):
     """The same with decoupled rotary parts of width 4."""
     own = decoding.build_encoding(
         name, d_model=16, n_heads=2, head_dim=4, n_layers=2, train_length=T, **params
@@ -58,31 +57,28 @@ def latent_model(name: str, **params: Any) -> Decoder:
     return model.eval()
 
 
-def extension_of(model: Decoder, name: str, **knobs: Any) -> Extension:
+def extension_of(model, name, **knobs):
     built = build_extension({"name": name, **knobs}, model)
     assert built is not None
     return built
 
 
-def refused(model: Decoder, name: str, **knobs: Any) -> str:
+def refused(model, name, **knobs):
     with pytest.raises(NotForThisEncodingError) as caught:
         extension_of(model, name, **knobs)
     return caught.value.problem
 
 
-def theta_of(encoding: Encoding) -> torch.Tensor:
+def theta_of(encoding):
     """Frequencies of the one part that rotates."""
     part = next(p for p in getattr(encoding, "parts", [encoding]) if "rotate" in p.hooks)
-    found: torch.Tensor = part.frequencies(torch.device("cpu"))
-    return found
+    return part.frequencies(torch.device("cpu"))
 
 
 @torch.no_grad()
-def logits(
-    model: Decoder, tokens: Sequence[int], acting: Encoding | None = None, wanted: int | None = None
-) -> Tensor:
+def logits(model, tokens, acting=None, wanted=None):
     """(T, V) of one text at 0, 1, 2, ..."""
-    out: Tensor = model(torch.tensor([list(tokens)]), torch.arange(len(tokens)), wanted, acting)
+    out = model(torch.tensor([list(tokens)]), torch.arange(len(tokens)), wanted, acting)
     return out[0]
 
 
@@ -96,7 +92,7 @@ class Way:
     times: Callable[[int], float] = lambda visible: 1.0  # of the logits, by the number of visible keys
 
 
-def turned_product(q: list[float], k: list[float], r: float, theta: Sequence[float]) -> float:
+def turned_product(q, k, r, theta):
     """Interleaved pairs as complex numbers: the real part of q conj(k) e^(i r theta)."""
     return sum(
         (complex(*q[2 * n : 2 * n + 2]) * complex(*k[2 * n : 2 * n + 2]).conjugate() * rotor).real
@@ -105,43 +101,40 @@ def turned_product(q: list[float], k: list[float], r: float, theta: Sequence[flo
     )
 
 
-def alibi(r: float, head: int) -> float:
+def alibi(r, head):
     return -(2.0 ** (-8 * (head + 1) / HEADS)) * r
 
 
-Law = Callable[[list[float], list[float], float, int, Sequence[float]], float]
-
-
-def rope(q: list[float], k: list[float], r: float, head: int, theta: Sequence[float]) -> float:
+def rope(q, k, r, head, theta):
     return turned_product(q, k, r, theta) / math.sqrt(len(q))
 
 
-def alibi_and_rope(q: list[float], k: list[float], r: float, head: int, theta: Sequence[float]) -> float:
+def alibi_and_rope(q, k, r, head, theta):
     return rope(q, k, r, head, theta) + alibi(r, head)
 
 
-class ByPairs(decoding.Naive):
-    """Scores by a law of the raw query, the raw key and the distance that the extension gives them."""
-
-    def __init__(self, model: Decoder, way: Way, law: Law) -> None:
-        super().__init__(model.encoding)
-        self.model, self.way, self.law = model, way, law
-
-    def score(self, s: Tensor, q: Tensor, i: int, j: int, at: decoding.Place) -> Tensor:
-        weight = self.model.blocks[at.layer].attention.qkv.weight.chunk(3)[1]
-        key = (weight @ at.x[j]).split(len(q))[at.head]
-        r = self.way.distance(at.pos[i], at.pos[j])
-        value = self.law(q.tolist(), key.tolist(), r, at.head, self.way.theta)
-        return torch.tensor(value, dtype=torch.float64)
-
-    def visible(self, i: int, j: int, layer: int) -> bool:
-        return self.way.seen(i, j)
-
-    def weights(self, scores: list[Tensor], at: decoding.Place) -> list[Tensor]:
-        times = self.way.times(len(scores))
-        return super().weights([s * times for s in scores], at)
+def drawn_text(n=LONG):
+    """Queries, keys, values (1, H, T, D), inputs of a layer (1, T, d); large, so that a wrong score shows."""
+    generator = torch.Generator().manual_seed(1)
+    q, k, v = (1.5 * torch.randn(3, 1, HEADS, n, WIDTH, generator=generator)).unbind()
+    return {"q": q, "k": k, "v": v, "x": torch.randn(1, n, HEADS * WIDTH, generator=generator)}
 
 
-def by_pairs(model: Decoder, tokens: list[int], way: Way, law: Law = rope) -> Tensor:
-    """The logits (T, V) in float64."""
-    return decoding.exactly(model, tokens, lambda wide: ByPairs(wide, way, law))
+@torch.no_grad()
+def attended(acting, text, wanted=None):
+    """(H, T, D) by the code, in layer 1."""
+    q, k, v, x = (text[key] for key in "qkvx")
+    n = q.shape[2]
+    return kernels.attend(q[:, :, -(wanted or n) :], k, v, x, torch.arange(n), acting, 1)[0]
+
+
+def by_pairs(text, way, law=rope):
+    """The same in float64 by pairs: a law of raw query, raw key and the distance that they get."""
+    q, k, v = (text[key][0].double() for key in "qkv")
+    out = torch.zeros_like(q)
+    for h, i in itertools.product(range(HEADS), range(q.shape[1])):
+        seen = [j for j in range(i + 1) if way.seen(i, j)]
+        scores = [law(q[h, i].tolist(), k[h, j].tolist(), way.distance(i, j), h, way.theta) for j in seen]
+        weights = torch.tensor(scores, dtype=torch.float64).mul(way.times(len(seen))).softmax(0)
+        out[h, i] = weights @ v[h, seen]
+    return out

@@ -1,10 +1,5 @@
 """What each extension takes and refuses, what its knobs come to, and models with more than an encoding."""
 
-from __future__ import annotations
-
-import math
-from typing import Any
-
 import pytest
 import torch
 from extending import (
@@ -24,7 +19,6 @@ from posenc.core.errors import UserError
 from posenc.encodings import build_encoding
 from posenc.encodings.options import build_options, position_limits
 from posenc.evaluation.extensions import NotForThisEncodingError
-from posenc.model.decoder import Decoder
 
 TOKENS = list(range(13)) * 3
 FREQUENCIES = ("pi", "ntk", "dynamic_ntk", "ntk_by_parts", "yarn", "llama3", "longrope")
@@ -34,28 +28,23 @@ DISTANCES = ("rerope", "self_extend", "sinks", "lm_infinite")
 @pytest.mark.parametrize(
     "name, knobs, key",
     [
-        ("pi", {"factor": 0.5}, "factor"),
-        ("ntk", {"factor": math.nan}, "factor"),
         ("ntk_by_parts", {"beta_slow": 0.0}, "beta_slow"),  # over the index
         ("yarn", {"beta_slow": 4.0, "beta_fast": 4.0}, "beta_fast"),
         ("llama3", {"high_freq_factor": 1.0}, "high_freq_factor"),
-        ("longrope", {"factors": [1.0, 2.0, 0.0, 3.0]}, "factors[2]"),
         ("longrope", {"factors": [1.0, 2.0]}, "factors"),
         ("rerope", {"window": "0.3x"}, "window"),
-        ("rerope", {"leak": 0.5}, "leak"),
         ("self_extend", {"window": T}, "window"),
-        ("sinks", {"sinks": T}, "sinks"),
         ("scale", {"temperature": 0.0}, "temperature"),
     ],
 )
-def test_a_knob_out_of_range_is_named(name: str, knobs: dict[str, Any], key: str) -> None:
+def test_a_knob_out_of_range_is_named(name, knobs, key):
     with pytest.raises(UserError) as caught:
         extension_of(model_of("rope"), name, **knobs)
     assert caught.value.key == f"extend.{key}"
     assert not isinstance(caught.value, NotForThisEncodingError)
 
 
-def test_a_number_is_used_at_every_window_and_auto_grows_with_it() -> None:
+def test_a_number_is_used_at_every_window_and_auto_grows_with_it():
     fixed, auto = (extension_of(model_of("rope"), "pi", factor=f) for f in (2, "auto"))
     assert [fixed.resolved(w)["factor"] for w in (4, T, 64)] == [2, 2, 2]
     assert [auto.resolved(w)["factor"] for w in (4, T, 64)] == [1, 1, 8]
@@ -63,7 +52,7 @@ def test_a_number_is_used_at_every_window_and_auto_grows_with_it() -> None:
     assert [dynamic.resolved(w)["factor"] for w in (4, T, 2 * T, 64)] == [1, 1, 5, 29]
 
 
-def test_pairs_of_partial_rotary_and_dropped_ones() -> None:
+def test_pairs_of_partial_rotary_and_dropped_ones():
     """D' = 4 of 8 numbers; of 4 pairs the last two still."""
     partial = extension_of(model_of("rope", fraction=0.5), "ntk").effective_encoding(LONG)
     base = BASE * 4 ** (4 / 2)
@@ -84,23 +73,13 @@ def test_pairs_of_partial_rotary_and_dropped_ones() -> None:
         ("nope", ["drop"], "nothing to remove"),
     ],
 )
-def test_what_it_does_not_apply_to(encoding: str, names: list[str], reason: str) -> None:
+def test_what_it_does_not_apply_to(encoding, names, reason):
     model = model_of(encoding)
     for name in names:
         assert reason in refused(model, name)
 
 
-@pytest.mark.parametrize("name", ["rope", "rnope_swa", "t5", "shaw", "fox"])
-def test_dropped_is_a_model_without_positions(name: str) -> None:
-    model, plain = model_of(name), model_of("nope")
-    plain.load_state_dict(model.state_dict(), strict=False)
-    acting = extension_of(model, "drop").effective_encoding(LONG)
-    assert acting.beyond is None
-    found, expected = (logits(one, TOKENS[:LONG], of) for one, of in ((model, acting), (plain, None)))
-    assert torch.allclose(found, expected, atol=1e-5)
-
-
-def drawn_model(name: str, **settings: Any) -> Decoder:
+def drawn_model(name, **settings):
     drawn = {"name": name, "max": None, **settings}
     farthest, apart = position_limits(drawn, T)
     own = build_encoding(
@@ -114,12 +93,11 @@ def drawn_model(name: str, **settings: Any) -> Decoder:
         distance_limit=apart,
     )
     options = build_options(own.shape, own, positions=drawn, window=None, scale="none")
-    built: Decoder = decoding.model_of(own, *options)
-    return built
+    return decoding.model_of(own, *options)
 
 
 @pytest.mark.parametrize("dense", [False, True])
-def test_positions_drawn_with_gaps_show_distances_up_to_their_limit(dense: bool) -> None:
+def test_positions_drawn_with_gaps_show_distances_up_to_their_limit(dense):
     assert extension_of(drawn_model("offset"), "pi").resolved(4 * T) == {"factor": 4}
     model = drawn_model("randomized", dense=dense)  # below 16 T
     extension = extension_of(model, "pi")
@@ -133,10 +111,20 @@ def test_positions_drawn_with_gaps_show_distances_up_to_their_limit(dense: bool)
         assert "gaps" in refused(model, name)
 
 
-def test_decoupled_rotary_parts() -> None:
+def test_decoupled_rotary_parts():
     """Their turned queries and keys come with the content's, so that distances cannot be made anew."""
     model = latent_model("rope", base=BASE)
     for name in DISTANCES:
         assert "turns a part of each head" in refused(model, name)
     slower = theta_of(extension_of(model, "pi", factor=2).effective_encoding(LONG))
     assert slower.tolist() == [0.5, BASE**-0.5 / 2]
+
+
+@pytest.mark.parametrize("name", ["rope", "rnope_swa", "t5", "shaw", "fox"])
+def test_dropped_is_a_model_without_positions(name):
+    model, plain = model_of(name), model_of("nope")
+    plain.load_state_dict(model.state_dict(), strict=False)
+    acting = extension_of(model, "drop").effective_encoding(LONG)
+    assert acting.beyond is None
+    found, expected = (logits(one, TOKENS[:LONG], of) for one, of in ((model, acting), (plain, None)))
+    assert torch.allclose(found, expected, atol=1e-5)

@@ -1,40 +1,35 @@
 """Every extension against its paper's formula, by pairs in float64, in several blocks of queries."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import pytest
-import torch
 from extending import (
     BASE,
     FACTORS,
     HEADS,
     LONG,
     WIDTH,
-    Law,
     T,
     Way,
     alibi,
     alibi_and_rope,
+    attended,
     by_pairs,
+    drawn_text,
     extension_of,
-    logits,
     model_of,
     rope,
 )
 
 from posenc.encodings.options import LogN, Window
 from posenc.model import kernels
-from posenc.model.decoder import Decoder
 
 CLOSE = 2e-5  # of logits around 1, float32 against float64; measured 5e-6 at most
 THETA = [BASE ** (-2 * k / WIDTH) for k in range(WIDTH // 2)]
 S = LONG / T
 
 
-def by_parts(slow: float, fast: float, length: int = T) -> list[float]:
+def by_parts(slow, fast, length=T):
     """Section 3.2 of YaRN."""
     out = []
     for theta in THETA:
@@ -44,7 +39,7 @@ def by_parts(slow: float, fast: float, length: int = T) -> list[float]:
     return out
 
 
-def by_index(slow: float, fast: float) -> list[float]:
+def by_index(slow, fast):
     """Of the released code: a ramp between the indices that turn so often, rounded outwards."""
     at = [WIDTH * math.log(T / (turns * 2 * math.pi)) / (2 * math.log(BASE)) for turns in (fast, slow)]
     low, high = max(math.floor(at[0]), 0), min(math.ceil(at[1]), WIDTH - 1)
@@ -52,22 +47,22 @@ def by_index(slow: float, fast: float) -> list[float]:
     return [share * theta / S + (1 - share) * theta for share, theta in zip(shares, THETA, strict=True)]
 
 
-def temperature(scale: float) -> float:
+def temperature(scale):
     return 0.1 * scale * math.log(S) + 1
 
 
-def based(base: float) -> list[float]:
+def based(base):
     return [base ** (-2 * k / WIDTH) for k in range(WIDTH // 2)]
 
 
-def grouped(w: int, g: int) -> Any:
+def grouped(w, g):
     return lambda i, j: i - j if i - j < w else i // g - j // g + w - w // g
 
 
-def in_cache(sinks: int, size: int) -> Any:
+def in_cache(sinks, size):
     """Places in the list of the keys that are there."""
 
-    def distance(i: int, j: int) -> int:
+    def distance(i, j):
         there = [m for m in range(i + 1) if m < sinks or i - m < size - sinks]
         return there.index(i) - there.index(j)
 
@@ -76,7 +71,7 @@ def in_cache(sinks: int, size: int) -> Any:
 
 # name, knobs, and what it is; T = 8, W = 32, s = 4
 SLOW = {"beta_slow": 0.1, "beta_fast": 1.0}
-ROTARY: dict[str, tuple[str, dict[str, Any], Way]] = {
+ROTARY = {
     "pi": ("pi", {}, Way(distance=lambda i, j: i / S - j / S)),
     "ntk": ("ntk", {}, Way(based(BASE * S ** (WIDTH / (WIDTH - 2))))),
     "dynamic_ntk": (
@@ -113,9 +108,9 @@ ROTARY: dict[str, tuple[str, dict[str, Any], Way]] = {
     "scale": ("scale", {"temperature": 0.7}, Way(times=lambda n: 1 / 0.7)),
     "drop": ("drop", {}, Way([0.0] * 4)),
 }
-DISTANCE: dict[str, tuple[str, dict[str, Any], Way]] = {
+DISTANCE = {
     "rerope": ("rerope", {"window": 3}, Way(distance=lambda i, j: min(i - j, 3))),
-    "self_extend": ("self_extend", {"window": "0.25x", "group": 3}, Way(distance=grouped(2, 3))),
+    "self_extend": ("self_extend", {"window": "0.5x", "group": 3}, Way(distance=grouped(4, 3))),
     "window": ("window", {"window": 5}, Way(seen=lambda i, j: i - j < 5)),
     "sinks": (
         "sinks",
@@ -135,41 +130,37 @@ DISTANCE: dict[str, tuple[str, dict[str, Any], Way]] = {
 }
 
 
-TOKENS = torch.randint(13, (LONG,), generator=torch.Generator().manual_seed(1)).tolist()
-
-
-def agrees(model: Decoder, name: str, knobs: dict[str, Any], way: Way, law: Law) -> None:
-    acting = extension_of(model, name, **knobs).effective_encoding(LONG)
-    expected = by_pairs(model, TOKENS, way, law)
-    assert (logits(model, TOKENS, acting) - expected).abs().max() < CLOSE
-    assert (logits(model, TOKENS, acting, wanted=3) - expected[-3:]).abs().max() < CLOSE
-    plain = by_pairs(model, TOKENS, Way(), law)
-    assert (plain - expected).abs().max() > 100 * CLOSE  # it changes something
+def agrees(model, name, knobs, way, law=rope):
+    acting, text = extension_of(model, name, **knobs).effective_encoding(LONG), drawn_text()
+    expected = by_pairs(text, way, law)
+    assert (attended(acting, text) - expected).abs().max() < CLOSE
+    assert (attended(acting, text, wanted=3) - expected[:, -3:]).abs().max() < CLOSE
+    assert (by_pairs(text, Way(), law) - expected).abs().max() > 100 * CLOSE  # it changes something
 
 
 @pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_blocks(monkeypatch):
     """Five queries of a full window."""
     monkeypatch.setattr(kernels, "MAX_SCORES", 5 * HEADS * LONG)
 
 
 @pytest.mark.parametrize("case", [*ROTARY, *DISTANCE])
-def test_rope(case: str) -> None:
-    agrees(model_of("rope"), *({**ROTARY, **DISTANCE}[case]), rope)
+def test_rope(case):
+    agrees(model_of("rope"), *({**ROTARY, **DISTANCE}[case]))
 
 
 @pytest.mark.parametrize("case", ["rerope", "self_extend", "sinks", "lm_infinite"])
-def test_a_bias_is_looked_up_at_the_new_distance(case: str) -> None:
+def test_a_bias_is_looked_up_at_the_new_distance(case):
     model = model_of("sum", parts=[{"name": "rope", "base": BASE}, "alibi"])
     agrees(model, *DISTANCE[case], alibi_and_rope)
 
 
-def test_cos_and_sin_are_louder_and_the_bias_is_not() -> None:
+def test_cos_and_sin_are_louder_and_the_bias_is_not():
     model = model_of("sum", parts=["alibi", {"name": "rope", "base": BASE}])
     mscale, all_dim = 0.707, 0.4
     louder = (temperature(mscale) / temperature(all_dim)) ** 2
 
-    def law(q: list[float], k: list[float], r: float, head: int, theta: Any) -> float:
+    def law(q, k, r, head, theta):
         return louder * rope(q, k, r, head, theta) + alibi(r, head)
 
     way = Way(by_index(0.1, 1.0), times=lambda n: temperature(all_dim) ** 2)
@@ -178,24 +169,22 @@ def test_cos_and_sin_are_louder_and_the_bias_is_not() -> None:
 
 
 @pytest.mark.parametrize("name", ["window", "sinks"])
-def test_a_trained_scale_counts_the_keys_that_are_left(name: str) -> None:
+def test_a_trained_scale_counts_the_keys_that_are_left(name):
     own = model_of("rope").encoding
-    model = model_of("rope", LogN(own.shape, counted=(own,)))
-    model.encoding.load_state_dict(own.state_dict())
+    model, text = model_of("rope", LogN(own.shape, counted=(own,))), drawn_text(26)
     _, knobs, way = DISTANCE[name]
     counting = Way(distance=way.distance, seen=way.seen, times=lambda n: math.log(n) / math.log(T))
-    tokens = list(range(13)) * 2
-    acting = extension_of(model, name, **knobs).effective_encoding(len(tokens))
-    assert (logits(model, tokens, acting) - by_pairs(model, tokens, counting)).abs().max() < CLOSE
-    assert model.options[0].masking == ()  # the trained one still counts all keys
+    acting = extension_of(model, name, **knobs).effective_encoding(26)
+    assert (attended(acting, text) - by_pairs(text, counting)).abs().max() < CLOSE
+    assert model.options[0].counted == (own,)  # the trained one still counts all keys
 
 
-def test_a_trained_window_stays() -> None:
+def test_a_trained_window_stays():
     own = model_of("rope").encoding
-    model, tokens = model_of("rope", Window(own.shape, window=6)), list(range(13)) * 2
+    model, text = model_of("rope", Window(own.shape, window=6)), drawn_text(26)
     for name, knobs, way in (
         ("window", {"window": 7}, Way(seen=lambda i, j: i - j < 6)),
         ("rerope", {"window": 3}, Way(distance=lambda i, j: min(i - j, 3), seen=lambda i, j: i - j < 6)),
     ):
-        acting = extension_of(model, name, **knobs).effective_encoding(len(tokens))
-        assert (logits(model, tokens, acting) - by_pairs(model, tokens, way)).abs().max() < CLOSE
+        acting = extension_of(model, name, **knobs).effective_encoding(26)
+        assert (attended(acting, text) - by_pairs(text, way)).abs().max() < CLOSE

@@ -1,10 +1,7 @@
 """What holds for every YAML of conf/extend, and for each of them with every encoding."""
 
-from __future__ import annotations
-
 import copy
 import inspect
-from typing import Any
 
 import pytest
 import torch
@@ -15,11 +12,9 @@ from posenc.core.paths import conf_dir
 from posenc.core.signature import parameters_of
 from posenc.encodings import list_encodings
 from posenc.evaluation.extensions import (
-    Extension,
     NotForThisEncodingError,
     build_extension,
-    extension_class,
-    list_extensions,
+    extensions,
     resolve_extend,
 )
 
@@ -32,27 +27,27 @@ ENCODINGS = [
     pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in list_encodings()
 ]
 # what cannot have a default: found for each model
-NEEDED: dict[str, dict[str, Any]] = {"longrope": {"factors": FACTORS}}
+NEEDED = {"longrope": {"factors": FACTORS}}
 
 
-def on_rope(name: str) -> Extension:
+def on_rope(name):
     return extension_of(model_of("rope"), name, **NEEDED.get(name, {}))
 
 
-def test_every_yaml_is_an_extension_with_its_knobs() -> None:
-    assert list_extensions() == NAMES
+def test_every_yaml_is_an_extension_with_its_knobs():
+    assert list(extensions()) == NAMES
     for path in PATHS:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
         assert settings["name"] == path.stem and resolve_extend(settings) == settings
         if path.stem != "none":
-            cls = extension_class(path.stem)
+            cls = extensions()[path.stem]
             assert set(settings) - {"name"} == set(parameters_of(cls))
             parameters = inspect.signature(cls).parameters.values()
             assert all(one.default is one.empty for one in parameters), "the YAML is the default's home"
 
 
 @every_extension
-def test_up_to_the_training_length_nothing_changes(name: str) -> None:
+def test_up_to_the_training_length_nothing_changes(name):
     extension = on_rope(name)
     if name in ("scale", "drop"):  # a number used at every window, and what is gone at every window
         assert extension.effective_encoding(T) is not extension.model.effective_encoding
@@ -62,7 +57,7 @@ def test_up_to_the_training_length_nothing_changes(name: str) -> None:
 
 
 @every_extension
-def test_beyond_it_changes_finite_logits_and_never_the_model(name: str) -> None:
+def test_beyond_it_changes_finite_logits_and_never_the_model(name):
     extension = on_rope(name)
     model = extension.model
     before, plain = copy.deepcopy(model.state_dict()), logits(model, TOKENS[:LONG])
@@ -76,7 +71,7 @@ def test_beyond_it_changes_finite_logits_and_never_the_model(name: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_with_every_encoding_it_is_refused_with_a_reason_or_gives_numbers(encoding: str) -> None:
+def test_with_every_encoding_it_is_refused_with_a_reason_or_gives_numbers(encoding):
     model = model_of(encoding)
     outline = outline_of(encoding)
     applied = []

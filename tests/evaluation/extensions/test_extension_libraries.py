@@ -1,10 +1,7 @@
 """Frequencies against transformers, which shares no line with ours. Its numbers are float32."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -33,7 +30,7 @@ LLAMA = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 16.0}
         ("llama3", LLAMA, "llama3", LLAMA),
     ],
 )
-def test_frequencies(name: str, knobs: dict[str, Any], kind: str, given: dict[str, Any]) -> None:
+def test_frequencies(name, knobs, kind, given):
     rope = pytest.importorskip("transformers.modeling_rope_utils")
     usual = {"rope_theta": BASE, "factor": LONG / T, "original_max_position_embeddings": T}
     config = SimpleNamespace(
@@ -45,7 +42,7 @@ def test_frequencies(name: str, knobs: dict[str, Any], kind: str, given: dict[st
     sizes = {"d_model": WIDTH, "n_heads": 1, "head_dim": WIDTH, "n_layers": 1, "train_length": T}
     shape = ModelShape("wide", d_model=WIDTH, n_layers=1, n_heads=1, mlp_ratio=1)
     own = build_encoding("rope", **sizes, base=BASE)
-    built: Any = build_extension({"name": name, **knobs}, Decoder(shape, 2, own))
+    built = build_extension({"name": name, **knobs}, Decoder(shape, 2, own))
     turning = next(part for part in built.effective_encoding(LONG).parts if "rotate" in part.hooks)
     ratio = turning.frequencies(torch.device("cpu")) / theirs.double()
     assert float((ratio - 1).abs().max()) < 1e-6  # float32, its powers with rounded exponents

@@ -1,10 +1,7 @@
 """Recall beside the losses: columns, gate, horizon, intervals and ranks, of counts that are known."""
 
-from __future__ import annotations
-
 import json
 import math
-from pathlib import Path
 
 import pytest
 from fake_runs import T, compared, recall_records, record, rows_of, write_run
@@ -18,9 +15,9 @@ from posenc.results.recall import LEVEL, wilson
 LOSSES = [record(int(m * T), 1.3) for m in (1, 2, 4, 8)]
 
 
-def write(root: Path, name: str, found: dict[int, int], seed: int = 0, **changes: object) -> None:
+def write(root, name, found, seed=0, **changes):
     """A run that finds so many of 100 values at each distance, whatever the window."""
-    write_run(root, name, seed=seed, records=[*LOSSES, *recall_records(found)], **changes)  # type: ignore[arg-type]
+    write_run(root, name, seed=seed, records=[*LOSSES, *recall_records(found)], **changes)
 
 
 #        distances within T, then 1.75, 3.5 and 7 T
@@ -41,14 +38,7 @@ FALLS = {8: 100, 32: 100, 56: 100, 112: 40, 224: 30, 448: 50}  # not monotone
         (dict.fromkeys(SURE, 0) | {8: 300}, 1.0, [0, 0, 0], True, (8, 1 / 8, False)),
     ],
 )
-def test_columns_gate_and_horizon(
-    tmp_path: Path,
-    found: dict[int, int],
-    within: float,
-    beyond: list[float],
-    learned: bool,
-    horizon: tuple[int, float, bool] | None,
-) -> None:
+def test_columns_gate_and_horizon(tmp_path, found, within, beyond, learned, horizon):
     assert LEVEL == 90
     if found[8] > 100:  # the mean within T is of its distances, each alike
         found = {**found, 8: 100, 32: 100, 56: 100}
@@ -82,12 +72,12 @@ NEWCOMBE = [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0, 0.1
 
 
 @pytest.mark.parametrize(("found", "count", "low", "high"), [*NEWCOMBE, (20, 20, 1 - 0.1611, 1)])
-def test_wilsons_interval_is_that_of_newcombes_table(found: int, count: int, low: float, high: float) -> None:
+def test_wilsons_interval_is_that_of_newcombes_table(found, count, low, high):
     """1998, table I, method 3."""
     assert wilson(found / count, count) == pytest.approx((low, high), abs=5e-5)
 
 
-def test_intervals_are_over_windows_and_seeds(tmp_path: Path) -> None:
+def test_intervals_are_over_windows_and_seeds(tmp_path):
     """Three distances within T do not make 300 windows of 100; two seeds add Student's t."""
     write(tmp_path / "one", "rope", FADES)
     own = compared(tmp_path / "one").rows[0].recall
@@ -104,13 +94,13 @@ def test_intervals_are_over_windows_and_seeds(tmp_path: Path) -> None:
     assert far.ci95 == pytest.approx([0.5 - math.hypot(seeds, windows), 0.5 + math.hypot(seeds, windows)])
 
 
-def ranks(root: Path, **request: object) -> dict[str, str | None]:
+def ranks(root, **request):
     """The rank of each row in the longest window."""
-    rows = compared(root, **request).rows  # type: ignore[arg-type]
+    rows = compared(root, **request).rows
     return {row.label: row.recall.beyond[-1].rank for row in rows if row.recall}
 
 
-def test_rows_that_learned_are_ranked(tmp_path: Path) -> None:
+def test_rows_that_learned_are_ranked(tmp_path):
     write(tmp_path, "alibi", SURE)
     write(tmp_path, "rope", SURE | {448: 88})
     write(tmp_path, "nope", SURE | {448: 70})
@@ -124,21 +114,21 @@ def test_rows_that_learned_are_ranked(tmp_path: Path) -> None:
     write(tmp_path, "alibi", SURE, seed=1, status="diverged")  # its other seed wins nothing
     assert ranks(tmp_path)["alibi"] is None
     other = [one | {"targets_hash": "b"} for one in recall_records(SURE)]
-    write_run(tmp_path, "fire", records=[*LOSSES, *other])  # type: ignore[list-item]
+    write_run(tmp_path, "fire", records=[*LOSSES, *other])
     assert set(ranks(tmp_path).values()) == {None}  # other windows were asked
     for level in (-1.0, 101.0, math.nan):
         with pytest.raises(UserError, match="not a percentage"):
             compared(tmp_path, recall_level=level)
 
 
-def test_beside_runs_without_records(tmp_path: Path) -> None:
+def test_beside_runs_without_records(tmp_path):
     """A row without recall, a seed without, windows that are hidden, other checkpoints."""
     write(tmp_path, "rope", FADES)
     write_run(tmp_path, "rope", seed=1, records=LOSSES)
     write(tmp_path, "nope", SURE)
     write(tmp_path, "nope", BLIND, seed=1)
     late = [one | {"checkpoint_step": 900} for one in LOSSES]
-    write_run(tmp_path, "alibi", records=[*late, *recall_records(SURE)])  # type: ignore[list-item]
+    write_run(tmp_path, "alibi", records=[*late, *recall_records(SURE)])
     comparison = compared(tmp_path)
     rows = rows_of(comparison)
     assert rows["alibi"].recall is None  # of another model
@@ -156,11 +146,11 @@ def test_beside_runs_without_records(tmp_path: Path) -> None:
     assert plain.recall is None and not any("recall" in key for x in cells_table([plain]) for key in x)
 
 
-def test_an_extension_learned_what_its_model_did(tmp_path: Path) -> None:
+def test_an_extension_learned_what_its_model_did(tmp_path):
     yarn = {"name": "yarn", "factor": 8.0}
     extended = [one | {"extend": yarn} for one in [*LOSSES, *recall_records({**FADES, 8: 0, 32: 0, 56: 30})]]
-    write_run(tmp_path, records=[*LOSSES, *recall_records(SURE), *extended])  # type: ignore[list-item]
+    write_run(tmp_path, records=[*LOSSES, *recall_records(SURE), *extended])
     own = compared(tmp_path).rows[1].recall
     assert own and own.within and own.within.accuracy == pytest.approx(0.1)
-    assert own.learned and own.beyond[0].rank == "below"  # type: ignore[union-attr]
+    assert own.learned and own.beyond[0].rank == "below"
     assert (own.horizon.distance, own.horizon.longest) == (448, True)  # half of the little it has within T

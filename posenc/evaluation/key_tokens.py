@@ -1,0 +1,156 @@
+"""key-tokens: the loss on those fixed targets for which far text matters, window by window (LongPPL).
+
+A target is a key token where a reference model, trained at 8T, predicts it clearly better from far text: its
+loss in a window of 8T is GAIN nats below that in a window of T, and its probability above exp(-CLEAR). The
+reference is fixed, so all models are measured on the same tokens; what it calls key is kept in a file, as
+bits over the targets of `fixed-target`: beside this module for a corpus and settings that ship, else in a
+run directory (`eval.key_tokens`), where scripts/key_tokens.py writes it.
+
+Source: Fang et al. 2024, arXiv 2410.23771; it asks for 2 nats a token of an LLM, of about four bytes. Of
+bytes 2 nats leave 43 of SymPy's 30,384 targets, 1 nat leaves 235.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from posenc.core.errors import UserError
+from posenc.evaluation import fixed_target
+from posenc.evaluation.forward_cache import (
+    EvalContext,
+    LossSums,
+    NotApplicableError,
+    sums_by_document,
+    text_losses,
+)
+from posenc.evaluation.plans import Blocks, EvalRequest
+
+NAME = "key-tokens"
+GAIN, CLEAR = 1.0, 2.0  # nats
+FILE = "key-tokens.json"  # in a run directory
+SHIPPED = Path(__file__).with_name("key_tokens.json")
+KEY = "eval.key_tokens"
+# What a reference is of; longest and block in tokens, base the T of its near window.
+OF = ("fingerprint", "split", "base", "block", "longest", "max_targets")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The blocks of fixed-target, and which of their targets count."""
+
+    blocks: Blocks
+    keys: np.ndarray  # (N, block) bool
+    hash: str
+
+    @property
+    def block(self) -> int:
+        """Targets in a block: a pass is that of fixed-target."""
+        return self.blocks.block
+
+    def tokens(self, window: int) -> int:
+        """Count the tokens that go through the model at this window."""
+        return self.blocks.tokens(window)
+
+
+def plan(request: EvalRequest) -> Plan:
+    """Choose fixed-target's blocks and the reference's keys of them; none without a reference."""
+    blocks = fixed_target.plan(request)
+    keys = None if request.key_tokens is None else request.key_tokens(blocks)
+    if keys is None:
+        keys = np.zeros((len(blocks.ends), blocks.block), dtype=bool)
+    return Plan(blocks, keys, request.digest(NAME, blocks.hash, keys))
+
+
+def measure(context: EvalContext, plan: Plan, window: int) -> LossSums:
+    """Sum the loss of every key token. Raises NotApplicableError where there is none."""
+    if not plan.keys.any():
+        raise NotApplicableError("n/a: the reference has no key token among these targets")
+    blocks, ends = plan.blocks, context.starts[plan.blocks.documents] + plan.blocks.ends
+    nats = text_losses(context, ends, window, blocks.block)
+    row, column = np.nonzero(plan.keys)
+    places = ends[row] - blocks.block + column
+    sizes = context.store.bytes_between(places, places + 1)
+    return sums_by_document(blocks.documents[row], nats[row, column], np.ones(len(row)), sizes)
+
+
+def keys_of(context: EvalContext, blocks: Blocks, near: int, far: int) -> np.ndarray:
+    """Return which targets the model predicts clearly better in `far` tokens: (N, block) bool."""
+    ends = context.starts[blocks.documents] + blocks.ends
+    short, long = (text_losses(context, ends, window, blocks.block) for window in (near, far))
+    keys: np.ndarray = (short - long > GAIN) & (long < CLEAR)
+    return keys
+
+
+# --- the file
+
+
+def entry_of(context: EvalContext, request: EvalRequest) -> dict[str, Any]:
+    """Return what the file holds of one plan of fixed-target, by the long-trained model of `context`."""
+    blocks = fixed_target.plan(request)
+    keys = keys_of(context, blocks, request.base, min(request.longest, context.train_length))
+    of = (request.store.fingerprint, request.split, request.base, blocks.block)
+    known = dict(zip(OF, (*of, request.longest, request.max_targets), strict=True))
+    name, count = request.store.tokenizer["name"], int(keys.sum())
+    hashed = {"targets_hash": blocks.hash, "count": count, "keys": encoded(keys)}
+    return {**known, "tokenizer": name, **hashed}
+
+
+def encoded(keys: np.ndarray) -> str:
+    """Return bits as text."""
+    return base64.b64encode(zlib.compress(np.packbits(keys).tobytes(), 9)).decode()
+
+
+def read_reference(run: str | None) -> list[dict[str, Any]]:
+    """Return the entries of a run's file, or of the one that ships. Raises UserError."""
+    path = SHIPPED if run is None else Path(run) / FILE
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))["entries"]
+        return [entry for entry in entries if {*OF, "tokenizer", "targets_hash", "keys"} <= set(entry)]
+    except FileNotFoundError:
+        hint = "of a run trained at 8T: python scripts/key_tokens.py RUN_DIR"
+        raise UserError(KEY, run, f"there is no {FILE} in it", hint=hint) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(KEY, run, f"{path} cannot be read ({error})") from error
+
+
+def check_reference(run: str | None, tokenizer: str, **of: Any) -> None:
+    """Raise UserError where no reference is of these targets; `of` has the keys of OF."""
+    entries = read_reference(run)
+    same = [entry for entry in entries if all(entry[key] == of[key] for key in OF)]
+    if any(entry["tokenizer"] == tokenizer or tokenizer == "hf" for entry in same):
+        return
+    known = [key for key in OF if key != "fingerprint"]
+    asked = ", ".join(f"{key} {of[key]}" for key in known)
+    here = [entry for entry in entries if entry["fingerprint"] == of["fingerprint"]]
+    there = "; ".join(", ".join(f"{key} {entry[key]}" for key in known) for entry in here)
+    raise UserError(
+        KEY,
+        run,
+        f"no reference for this corpus as {tokenizer}, {asked}",
+        allowed=there or "none of this corpus",
+        hint="train a run at 8T on it, python scripts/key_tokens.py RUN_DIR, then eval.key_tokens=RUN_DIR",
+    )
+
+
+def stored_keys(run: str | None, blocks: Blocks) -> np.ndarray | None:
+    """Return the reference's keys of these blocks: (N, block) bool; None where it has none of them."""
+    shape = (len(blocks.ends), blocks.block)
+    for entry in read_reference(run):
+        if entry["targets_hash"] == blocks.hash:
+            size = (shape[0] * shape[1] + 7) // 8
+            try:
+                packed = zlib.decompressobj().decompress(base64.b64decode(entry["keys"]), size + 1)
+            except (ValueError, TypeError, zlib.error) as error:
+                raise UserError(KEY, run, f"its keys are damaged ({error})") from error
+            if len(packed) != size:
+                raise UserError(KEY, run, f"its keys are damaged ({len(packed)} bytes, not {size})")
+            bits = np.unpackbits(np.frombuffer(packed, dtype=np.uint8), count=shape[0] * shape[1])
+            return bits.astype(bool).reshape(shape)
+    return None

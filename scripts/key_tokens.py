@@ -1,0 +1,79 @@
+"""Write which fixed targets are key tokens by a run trained at long windows (protocol key-tokens).
+
+    posenc train encoding=rope context_length=512 optim=muon train.lr=5e-3
+    python scripts/key_tokens.py RUN_DIR                for eval.key_tokens=RUN_DIR
+    python scripts/key_tokens.py RUN_DIR --ship         the file that comes with posenc
+The key tokens of T are those of windows of T against 8T, for the targets of the asked settings. With one
+thread a plan of 32,000 targets takes about a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+
+from posenc.data import inspect, prepare
+from posenc.evaluation import key_tokens
+from posenc.evaluation.forward_cache import EvalContext
+from posenc.evaluation.plans import EvalRequest
+from posenc.results.load import load_run
+from posenc.running.eval_job import load_model, stored_run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("run", help="directory of the long-trained run")
+    parser.add_argument("--base-length", type=int, help="T; default: an eighth of the run's")
+    parser.add_argument("--max-targets", type=int, nargs="+", default=[4000, 8000, 16000, 32000])
+    parser.add_argument("--target-fraction", type=float, default=0.25)
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--ship", action="store_true", help="write posenc's own file")
+    asked = parser.parse_args()
+    stored = stored_run(asked.run, [])
+    settings, length = stored.settings, stored.settings["context_length"]
+    base = asked.base_length or length // 8
+    facts = inspect(
+        settings["data"],
+        settings["tokenizer"],
+        split=asked.split,
+        needed_tokens=length + 1,
+        context_length=None,
+    )
+    store = prepare(settings["data"], settings["tokenizer"], facts=facts)
+    context = EvalContext(
+        model=load_model(stored),
+        train_length=length,
+        seed=settings["seed"],
+        precision="fp32",
+        device=torch.device("cpu"),
+        store=store,
+        split=asked.split,
+        batch_tokens=8192,
+    )
+    entries = []
+    for max_targets in asked.max_targets:
+        request = EvalRequest(
+            store=store,
+            split=asked.split,
+            windows=[base, length],
+            train_length=base,
+            target_fraction=asked.target_fraction,
+            max_targets=max_targets,
+            stride=base,
+        )
+        entries.append(key_tokens.entry_of(context, request))
+        print(f"max_targets {max_targets}: {entries[-1]['count']} key tokens", flush=True)
+    facts_of = load_run(stored.directory).facts or {}
+    named = ("encoding", "model", "corpus", "context_length", "tokens", "seed", "precision")
+    reference = {key: facts_of.get(key) for key in named} | {"optim": settings["optim"]["name"]}
+    made = {"reference": reference, "gain": key_tokens.GAIN, "clear": key_tokens.CLEAR, "entries": entries}
+    path = key_tokens.SHIPPED if asked.ship else Path(asked.run) / key_tokens.FILE
+    path.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    print(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""`encoding=./mine.py`: an encoding straight from its file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+
+import posenc as px
+from posenc.config.compose import compose_jobs
+from posenc.config.overrides import parse
+from posenc.encodings.registry import sources_of
+
+PLUGIN = """
+import torch
+from posenc.encodings.base import Encoding, Shape
+
+
+class Mine(Encoding):
+    name = "mine"
+    acts_on = "bias"
+
+    def __init__(self, shape: Shape, *, strength: float) -> None:
+        super().__init__(shape)
+        self.strength = strength
+
+    def distance_bias(self, r, layer):
+        return -self.strength * torch.log1p(r.float()).expand(self.shape.n_heads, -1)
+"""
+
+
+@pytest.fixture
+def mine(place: Path) -> Path:
+    """A class with a parameter, whose default is in a YAML beside it."""
+    (place / "mine.py").write_text(PLUGIN)
+    (place / "mine.yaml").write_text("strength: 1.5\n")
+    return place / "mine.py"
+
+
+def jobs(*words: str) -> list[tuple[dict[str, Any], list[str]]]:
+    composed = compose_jobs("train", parse(list(words))).jobs
+    return [(one.settings["encoding"], one.settings["plugins"]) for one in composed]
+
+
+def test_ways_to_say_it(mine: Path) -> None:
+    usual = {"name": "mine", "strength": 1.5}
+    for said in ("./mine.py", "mine.py", str(mine), "mine.py:Mine", "'./mine.py:Mine'"):
+        file = said.strip("'").removesuffix(":Mine")
+        assert jobs(f"encoding={said}") == [(usual, [file])]
+    (changed,) = jobs("encoding=./mine.py", "encoding.strength=2", "plugins=[other]")
+    assert changed == ({**usual, "strength": 2}, ["other", "./mine.py"])
+    swept = jobs("-m", "encoding=rope,./mine.py:Mine", "seed=0,1")
+    assert [(encoding["name"], files) for encoding, files in swept] == [
+        ("rope", []),
+        ("rope", []),
+        ("mine", ["./mine.py"]),
+        ("mine", ["./mine.py"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["encoding=./mina.py"], r"encoding=./mina.py: there is no such file"),
+        (["encoding=./mine.py:Min"], r"(?s)has no such encoding.*did you mean: .*Mine"),
+        (["encoding=./two.py"], r"(?s)several encodings.*two.py:Mine"),
+        (["encoding=./none.py"], r"defines no encoding"),
+        (["encoding=./broken.py"], r"cannot be imported \(SyntaxError"),
+        (["encoding=./mine.py", "encoding.strenght=1"], r"did you mean: encoding.strength"),
+    ],
+)
+def test_files_that_are_refused(mine: Path, place: Path, words: list[str], says: str) -> None:
+    (place / "two.py").write_text(PLUGIN + PLUGIN.replace("Mine", "Other").replace('"mine"', '"two"'))
+    (place / "none.py").write_text("x = 1\n")
+    (place / "broken.py").write_text("def\n")
+    with pytest.raises(px.UserError, match=says):
+        px.train(**{word.partition("=")[0]: word.partition("=")[2] for word in words})
+
+
+def test_it_is_trained_and_read_with_its_file_alone(mine: Path, corpus: Path) -> None:
+    run = px.train(encoding="./mine.py", **tiny.keywords(corpus))
+    assert run.config["encoding"] == {"name": "mine", "strength": 1.5} and run.nll("some text").shape == (8,)
+    assert px.load(run.path, plugins=["./mine.py"]).nll("some text").tolist() == run.nll("some text").tolist()
+    with pytest.raises(px.UserError, match=r"(?s)no such encoding.*plugins=\[./mine.py\]: if you trust"):
+        px.load(run.path).nll("some text")
+    before = sources_of(run.config["encoding"], ["./mine.py"])
+    mine.write_text(PLUGIN.replace("log1p", "sqrt"))  # in a notebook the next call has the new text
+    assert sources_of(run.config["encoding"], ["./mine.py"]) != before
+    with pytest.raises(px.UserError, match="trained by other code"):
+        px.load(run.path, plugins=["./mine.py"]).nll("some text")

@@ -1,0 +1,207 @@
+"""Any model as a subject: protocols on a function or a module, laws on somebody's bias or rotation."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import posenc as px
+from posenc.laws import LAWS
+
+Posenc = Callable[..., tiny.Result]
+
+
+def asked(corpus: Path, **changes: Any) -> dict[str, Any]:
+    every = tiny.keywords(corpus)
+    return {key: every[key] for key in ("data", "data.paths", "context_length", "device", "eval")} | changes
+
+
+def bigram(tokens: Tensor) -> Tensor:
+    """Each byte is likeliest to come again."""
+    return 2.0 * F.one_hot(tokens, 256).float()
+
+
+def test_a_trained_model_given_as_a_function_has_the_numbers_of_its_run(
+    run_copy: Path, corpus: Path, posenc: Posenc
+) -> None:
+    run = px.load(run_copy)
+    protocols = ["fixed-target", "nonoverlapping", "positions", "sliding", "far-copy", "induction"]
+    every = {"lengths": ["1x", "2x", "4x"], "max_targets": 400, "protocols": protocols}
+    own = px.evaluate(run, eval=every).records
+    given = px.evaluate(run.model, name="mine", **asked(corpus, eval=every))
+    own = [record for record in own if record["protocol"] != "trigram"]
+    assert [(r["protocol"], r["window"]) for r in given.records] == [
+        (r["protocol"], r["window"]) for r in own
+    ]
+    for mine, theirs in zip(given.records, own, strict=True):
+        assert mine["nats"] == pytest.approx(theirs["nats"], abs=1e-6)
+        assert mine["targets_hash"] == theirs["targets_hash"] and mine["documents"] == theirs["documents"]
+        assert (mine["ci95"] is None) == (theirs["ci95"] is None)
+    apart = (
+        px.load_runs().compare().tables
+    )  # of its training nothing is known: no ranking beside trained runs
+    assert sorted([row.label for row in table.rows] for table in apart) == [["mine"], ["rope"]]
+    both = posenc("compare", "--allow-mixed")
+    assert both.code == 0 and "mine" in both.out and "rope" in both.out
+
+
+def test_a_function_with_its_own_tokenizer(place: Path, corpus: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    letters = Tokenizer(
+        models.WordLevel({chr(i): i for i in range(32, 127)} | {"\n": 0, "?": 1}, unk_token="?")
+    )
+    letters.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    uniform = px.evaluate(
+        lambda tokens: torch.zeros(*tokens.shape, 127), name="uniform", tokenizer=letters, **asked(corpus)
+    )
+    assert {round(record["nats"], 5) for record in uniform.records} == {round(math.log(127), 5)}
+    assert uniform.config["tokenizer"]["name"] == "hf"
+
+
+def test_another_model_is_another_run_and_the_same_is_measured_anew(place: Path, corpus: Path) -> None:
+    calls = []
+
+    def counted(tokens: Tensor) -> Tensor:
+        calls.append(tokens.shape)
+        return bigram(tokens)
+
+    first = px.evaluate(counted, **asked(corpus))
+    before = len(calls)
+    again = px.evaluate(counted, **asked(corpus))
+    assert again.path == first.path and len(calls) == 2 * before and first.name.startswith("counted-T16-")
+    other = px.evaluate(lambda tokens: 2 * bigram(tokens), name="counted", **asked(corpus))
+    assert other.path != first.path
+
+
+class Table(nn.Module):
+    """Learned positions that end at 40."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions, self.out = nn.Embedding(40, 8), nn.Linear(8, 256)
+
+    def forward(self, tokens: Tensor) -> Any:
+        logits = self.out(self.positions(torch.arange(tokens.shape[1]))).expand(len(tokens), -1, -1)
+        return type("Output", (), {"logits": logits})  # as `transformers` gives them
+
+
+def test_a_module_whose_positions_end_has_a_reason_in_place_of_a_number(place: Path, corpus: Path) -> None:
+    run = px.evaluate(Table(), eval={**asked(corpus)["eval"], "protocols": ["fixed-target"]}, **{
+        key: value for key, value in asked(corpus).items() if key != "eval"
+    })  # fmt: skip
+    assert [record["nats"] is None for record in run.records] == [False, False, True]
+    assert (run.records[-1]["note"] or "").startswith("n/a: IndexError")
+    assert run.run.parameters == 40 * 8 + 8 * 256 + 256
+
+
+@pytest.mark.parametrize(
+    ("function", "changes", "says"),
+    [
+        (bigram, {"extend": "yarn"}, "extend: does not apply to a model that is given"),
+        (bigram, {"encoding": "rope"}, "encoding: does not apply"),
+        (bigram, {"context_length": 1}, "context_length=1: too small"),
+        (bigram, {"tokenizer": 3}, "tokenizer=int: is no tokenizer"),
+        (bigram, {"name": ".x"}, "name=x"),
+        (bigram, {"eval": {"protocols": ["recall"]}}, "recall: asks for what posenc planted"),
+        (lambda tokens: tokens, {}, "gives no logits"),
+        (lambda tokens: bigram(tokens)[:, :-1], {}, r"logits \(1, 15, 256\): are none of tokens \(1, 16\)"),
+        (lambda tokens: bigram(tokens)[..., :9], {}, "the tokenizer has 256 tokens"),
+    ],
+)
+def test_what_is_refused(place: Path, corpus: Path, function: Any, changes: Any, says: str) -> None:
+    if says == "name=x":
+        assert px.evaluate(function, **asked(corpus, **changes)).name.startswith("x-T16")
+        return
+    with pytest.raises(px.UserError, match=says):
+        px.evaluate(function, **asked(corpus, **changes))
+    assert not Path("runs").exists()
+
+
+THEIRS = '''
+import torch
+from x_transformers.x_transformers import AlibiPositionalBias, RotaryEmbedding, apply_rotary_pos_emb
+
+class Steep(AlibiPositionalBias):
+    def forward(self, i, j):
+        return 2 * super().forward(i, j)
+
+class FromTheEnd(AlibiPositionalBias):
+    """Positions relative to the window's end."""
+    def forward(self, i, j):
+        return (-self.slopes * torch.arange(j).flip(0).float().sqrt()).expand(-1, i, -1)
+
+class Scaled(AlibiPositionalBias):
+    def __init__(self, heads, gain):
+        super().__init__(heads)
+
+angles = RotaryEmbedding(8)
+
+def rotary(x, pos):
+    return apply_rotary_pos_emb(x, *angles(pos))
+
+def stretched(x, pos):
+    """By the length of the text: as dynamic NTK without its cache."""
+    return apply_rotary_pos_emb(x, *angles(pos * (1 + 0.01 * len(pos))))
+
+def alibi(q_pos, k_pos):
+    slopes = 2.0 ** -torch.tensor([2.0, 4, 6, 8])
+    bias = -slopes[:, None, None] * (q_pos[:, None] - k_pos[None])
+    return bias.masked_fill(k_pos[None] > q_pos[:, None], float("-inf"))
+
+def odd(a, b):
+    return a
+'''
+XT = "x_transformers.x_transformers:AlibiPositionalBias"
+
+
+@pytest.mark.parametrize(
+    ("words", "fails"),
+    [
+        ([XT, "encoding=alibi"], set()),
+        (["theirs.py:alibi", "encoding=alibi"], set()),
+        (["theirs.py:Steep", "encoding=alibi"], {"same"}),
+        (["theirs.py:FromTheEnd"], {"prefix", "blocks"}),
+        # angles in float32: logits move by 2e-4 at 65 536
+        (["theirs.py:rotary", "encoding=rope"], {"shift"}),
+        (["theirs.py:rotary", "encoding=rope", "encoding.base=500"], {"shift", "same"}),
+        (["theirs.py:stretched"], {"prefix", "blocks", "float32"}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_the_laws_of_a_module(place: Path, posenc: Posenc, words: list[str], fails: set[str]) -> None:
+    pytest.importorskip("x_transformers")
+    (place / "theirs.py").write_text(THEIRS)
+    done = posenc("check", "--module", *words, "--json")
+    verdicts = {one["law"]: one["verdict"] for one in json.loads(done.out)["verdicts"]}
+    assert {law for law, verdict in verdicts.items() if verdict == "fail"} == fails
+    assert done.code == bool(fails)
+    assert [*verdicts] == [*LAWS, *(["same"] if len(words) > 1 else [])]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["theirs.py:odd"], "takes (a, b)"),
+        (["theirs.py:Scaled"], "needs gain"),
+        (["theirs.py:nothing"], "cannot be imported (AttributeError"),
+        (["nowhere.at.all:f"], "cannot be imported (ModuleNotFoundError"),
+        (["theirs.py:alibi", "--all"], "leave out one of the two"),
+        (["theirs.py:alibi", "encoding=alibbi"], "did you mean: alibi"),
+        (["theirs.py:alibi", "train.lr=1"], "is nothing that the laws look at"),
+    ],
+)
+def test_modules_that_are_refused(place: Path, posenc: Posenc, words: list[str], says: str) -> None:
+    pytest.importorskip("x_transformers")
+    (place / "theirs.py").write_text(THEIRS)
+    done = posenc("check", "--module", *words)
+    assert done.code == 2 and says in done.err and not done.out

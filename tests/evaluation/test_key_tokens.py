@@ -1,0 +1,106 @@
+"""Key tokens: what the reference calls so, one window at a time, and the file that keeps it."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from slow_way import in_blocks, loss_of
+from tiny_model import T
+
+from posenc.core.errors import UserError
+from posenc.evaluation import fixed_target, key_tokens
+from posenc.evaluation.forward_cache import NotApplicableError
+
+
+def test_keys_are_those_that_far_text_makes_clear(subject_of, asked_of, monkeypatch):
+    """Against one window at a time; of a model that is not trained, so with other thresholds."""
+    subject, asked = subject_of("rope"), asked_of([T, 4 * T], max_targets=120)
+    blocks = fixed_target.plan(asked)
+    slow = {
+        window: np.array(
+            [
+                loss_of(subject, text[first:place], text[place], length)
+                for _, text, first, place, length in in_blocks(subject, blocks, window)
+            ]
+        ).reshape(-1, blocks.block)
+        for window in (T, 4 * T)
+    }
+    gains = np.sort((slow[T] - slow[4 * T]).ravel())
+    gain = float(gains[int(0.8 * len(gains))] + gains[int(0.8 * len(gains)) + 1]) / 2
+    clear = float(np.median(slow[4 * T])) + 1e-4
+    monkeypatch.setattr(key_tokens, "GAIN", gain)
+    monkeypatch.setattr(key_tokens, "CLEAR", clear)
+    keys = key_tokens.keys_of(subject, blocks, T, 4 * T)
+    assert 0 < keys.sum() < 0.2 * keys.size
+    assert (keys == ((slow[T] - slow[4 * T] > gain) & (slow[4 * T] < clear))).all()
+
+
+@pytest.fixture
+def written(tmp_path, subject_of, asked_of, monkeypatch):
+    """A run directory with a reference, its only entry, and what was asked."""
+    monkeypatch.setattr(key_tokens, "GAIN", 0.0)
+    monkeypatch.setattr(key_tokens, "CLEAR", 20.0)
+    asked = asked_of([T, 4 * T])
+    entry = key_tokens.entry_of(replace(subject_of("rope"), train_length=4 * T), asked)
+    (tmp_path / key_tokens.FILE).write_text(json.dumps({"entries": [entry]}))
+    return tmp_path, entry, asked
+
+
+def test_a_reference_is_read_as_it_was_written(written, subject_of, asked_of):
+    run, entry, asked = written
+    blocks = fixed_target.plan(asked)
+    keys = key_tokens.stored_keys(str(run), blocks)
+    subject = subject_of("rope")
+    assert keys is not None and (keys == key_tokens.keys_of(subject, blocks, T, 4 * T)).all()
+    assert 0 < keys.sum() == entry["count"] < keys.size
+    other = fixed_target.plan(asked_of([T, 8 * T]))
+    assert key_tokens.stored_keys(str(run), other) is None
+    with pytest.raises(NotApplicableError, match="no key token"):
+        key_tokens.measure(subject, key_tokens.plan(asked_of([T, 8 * T], key_tokens=None)), T)
+    key_tokens.check_reference(str(run), "bytes", **{key: entry[key] for key in key_tokens.OF})
+
+
+@pytest.mark.parametrize(
+    ("change", "tokenizer", "said"),
+    [
+        ({"max_targets": 5}, "bytes", "max_targets 5"),
+        ({"fingerprint": "0" * 64}, "bytes", "no reference for this corpus"),
+        ({}, "bpe", "as bpe"),
+    ],
+)
+def test_targets_without_a_reference_are_refused(written, change, tokenizer, said):
+    run, entry, _ = written
+    with pytest.raises(UserError, match=said) as caught:
+        of = {key: entry[key] for key in key_tokens.OF} | change
+        key_tokens.check_reference(str(run), tokenizer, **of)
+    assert caught.value.key == "eval.key_tokens" and caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(None, "there is no key-tokens.json"), ("[]", "cannot be read"), ('{"entries": 3}', "cannot be read")],
+)
+def test_a_file_that_is_none_is_named(tmp_path, text, said):
+    if text is not None:
+        (tmp_path / key_tokens.FILE).write_text(text)
+    with pytest.raises(UserError, match=said):
+        key_tokens.read_reference(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "keys", ["", "!", "eJwDAAAAAAE=", key_tokens.encoded(np.ones((9999, 64), dtype=bool))]
+)
+def test_damaged_keys_are_refused(written, keys):
+    run, entry, asked = written
+    (run / key_tokens.FILE).write_text(json.dumps({"entries": [{**entry, "keys": keys}]}))
+    with pytest.raises(UserError, match="damaged"):
+        key_tokens.stored_keys(str(run), fixed_target.plan(asked))
+
+
+def test_the_reference_that_ships_is_of_the_default_settings():
+    entries = {entry["max_targets"]: entry for entry in key_tokens.read_reference(None)}
+    assert set(entries) == {4000, 8000, 16000, 32000} and key_tokens.SHIPPED.stat().st_size < 200_000
+    for entry in entries.values():
+        assert (entry["base"], entry["block"], entry["longest"], entry["split"]) == (64, 16, 512, "test")
+    assert entries[32000]["count"] > 100

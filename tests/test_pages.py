@@ -1,0 +1,186 @@
+"""What README and docs say is so: commands, trees, schema, the site, tables and figures of the study."""
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import tiny
+
+from posenc.results import load_runs
+
+TEXT = (tiny.ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", TEXT, re.S)
+
+
+def test_opens_with_exactly_two_commands_that_share_their_set_up():
+    kind, body = BLOCKS[0]
+    lines = body.strip().splitlines()
+    assert kind == "sh" and len(lines) == 2
+    for line, install in zip(lines, ("-e .", "-e '.[dev]'"), strict=True):
+        begin = f"python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt {install} && "
+        assert line.startswith(begin)
+    assert lines[0].endswith(".venv/bin/posenc train encoding=rope")
+    assert lines[1].endswith(".venv/bin/python -m pytest")
+
+
+def test_the_python_example_runs():
+    (code,) = [body for kind, body in BLOCKS if kind == "python"]
+    exec(compile(code, "README.md", "exec"), {})
+
+
+def test_the_tree_of_the_architecture_page_is_the_real_one():
+    page = (tiny.ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    block = next(body for body in re.findall(r"```text\n(.*?)```", page, re.S) if body.startswith("conf/"))
+    named = set(re.findall(r"^(\S+/)", block, re.M))
+    folders = {f"posenc/{p.name}/" for p in (tiny.ROOT / "posenc").iterdir() if (p / "__init__.py").is_file()}
+    assert {n for n in named if n.startswith("posenc/")} == folders
+    assert all((tiny.ROOT / name).is_dir() for name in named)
+
+
+# --- The documentation site builds, needs no other machine, and its Python page runs.
+
+
+DOCS = tiny.ROOT / "docs"
+
+
+@pytest.mark.slow
+def test_the_python_page_runs_from_top_to_bottom(tmp_path):
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "python.md").read_text(encoding="utf-8"), re.S)
+    assert len(blocks) >= 8
+    (tmp_path / "page.py").write_text("\n".join(blocks), encoding="utf-8")
+    env = tiny.environment(POSENC_CACHE=str(tmp_path / "cache"), PYTHONPATH=str(tiny.ROOT), MPLBACKEND="agg")
+    done = subprocess.run(
+        [sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, check=False, env=env
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert "rope finished" in done.stdout and "| alibi" in done.stdout
+    shift = re.search(r"\['rotate'\] tensor\((\S+)\)", done.stdout)
+    assert shift is not None and float(shift[1]) < 1e-4  # what the page says of RoPE
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_cell_by_cell(tmp_path):
+    cells = json.loads((DOCS / "notebooks" / "first.ipynb").read_text(encoding="utf-8"))["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert len(sources) >= 5 and not any(cell.get("outputs") for cell in cells)
+    small = sources[0].replace("200_000", "8_192")
+    script = tmp_path / "cells.py"  # the last line of a cell is shown by a notebook
+    script.write_text("\n".join([small, *sources[1:], "print(runs.compare())"]), encoding="utf-8")
+    env = tiny.environment(POSENC_CACHE=str(tmp_path / "cache"), PYTHONPATH=str(tiny.ROOT))
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False, env=env
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "2 encodings" in done.stdout and "nats a byte with all of the text" in done.stdout
+
+
+@pytest.mark.skipif(importlib.util.find_spec("material") is None, reason="needs posenc[docs]")
+def test_the_site_builds_strictly_and_needs_no_other_machine(tmp_path):
+    site = tmp_path / "site"
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(site)],
+        cwd=tiny.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    pages = sorted(path for path in site.glob("*.html") if path.stem != "404")
+    assert {page.stem for page in pages} >= {path.stem for path in DOCS.glob("*.md")} | {"contributing"}
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        loaded = re.findall(r"<(?:script|img|iframe)[^>]*src=[\"']?([^\"' >]+)", text)
+        loaded += re.findall(r"<link[^>]*stylesheet[^>]*href=[\"']?([^\"' >]+)", text)
+        assert loaded and not [url for url in loaded if re.match(r"(https?:)?//", url)], page.name
+        for target in re.findall(r"<a [^>]*href=[\"']?([\w./-]+\.html)", text):
+            assert (site / target).is_file(), f"{page.name}: {target}"
+
+
+# --- docs/schema.md is what the types say, and names every field of a real document.
+
+
+SCHEMA = tiny.ROOT / "docs" / "schema.md"
+LISTS = {"columns": "Column", "rows": "Row", "probes": "ProbeColumn"}
+
+
+def described():
+    """The fields of each type on the page."""
+    sections = re.split(r"^### ", SCHEMA.read_text(encoding="utf-8"), flags=re.M)[1:]
+    return {one.splitlines()[0]: set(re.findall(r"^\| `(\w+)` \|", one, re.M)) for one in sections}
+
+
+@pytest.mark.parametrize("name", ["schema", "encodings"])
+def test_the_page_is_what_its_script_writes(name):
+    code = f"import sys; sys.path[:0] = ['scripts']; import {name}_page as s; print(s.page(), end='')"
+    command = [sys.executable, "-c", code]
+    made = subprocess.run(command, capture_output=True, text=True, cwd=tiny.ROOT, check=True)
+    page = (tiny.ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    assert made.stdout == page, f"run python scripts/{name}_page.py"
+
+
+def test_every_field_on_disk_is_described(trained_once):
+    (path,) = trained_once.rglob("results.json")
+    results = json.loads(path.read_text())
+    fields = described()
+    assert set(results) == {"schema_version", "run", "records"}
+    assert set(results["run"]) <= fields["RunFacts"]
+    for record in results["records"]:
+        assert (
+            set(record) <= fields["Record"]
+            and set(record["per_document"]) | {"group"} == fields["PerDocument"]
+        )
+        assert set(record.get("curve", fields["Curve"])) == fields["Curve"]
+    assert any("curve" in record for record in results["records"])
+
+
+@pytest.mark.parametrize("options", [[], ["--protocol", "all"]])
+def test_every_printed_field_is_described(posenc, trained_once, options):
+    document = json.loads(posenc("compare", str(trained_once), "--format", "json", *options).out)
+    for one in document["comparisons"] if options else [document]:
+        assert set(one) == {"schema_version", "summary"} | described()["Comparison"]
+        assert all(f"`{key}`" in SCHEMA.read_text(encoding="utf-8") for key in one["header"])
+        for key, kind in LISTS.items():
+            assert all(set(item) == described()[kind] for item in one[key])
+        assert all(set(cell) == described()["Cell"] for row in one["rows"] for cell in row["cells"])
+
+
+# --- The README and docs/study.md say what the records say: tables and figures made anew, nothing trained.
+
+
+sys.path.insert(0, str(tiny.ROOT / "scripts"))
+
+RECORDS = tiny.ROOT / "docs" / "study"
+
+
+@pytest.mark.parametrize(("records", "context_length"), [(RECORDS, 64), (RECORDS.parent / "study-128", 128)])
+def test_records_are_compact_and_of_finished_runs_of_one_recipe(records, context_length):
+    runs = load_runs([records])
+    assert runs and all(run.state == "finished" and run.facts is not None for run in runs)
+    assert sum(file.stat().st_size for file in records.iterdir()) < 5e6
+    recipes = {
+        (
+            run.facts["corpus"]["fingerprint"],
+            run.facts["tokens"],
+            run.facts["precision"],
+            run.facts["model"]["name"],
+            run.facts["context_length"],
+            (run.config or {})["train"]["lr"],
+        )
+        for run in runs
+        if run.facts is not None
+    }
+    (recipe,) = recipes
+    assert recipe[1:] == (3999744, "fp32", "nano", context_length, 0.002)
+    protocols = {"fixed-target", "sliding", "nonoverlapping", "positions", "induction", "far-copy"}
+    for run in runs:
+        assert protocols <= {record["protocol"] for record in run.records}, run.name
+
+
+def test_every_table_and_figure_is_what_the_records_give():
+    command = [sys.executable, "scripts/study_page.py", "--check"]
+    done = subprocess.run(command, cwd=tiny.ROOT, capture_output=True, text=True, env=tiny.environment())
+    assert done.returncode == 0, done.stdout + done.stderr
