@@ -41,13 +41,8 @@ from posenc.report.writers import markdown, terminal, width_of, write
 from posenc.results.load import spoken_name
 from posenc.running.build import StepPlan, build_model, check_step
 from posenc.running.run_directory import versions
-<<<<<<< HEAD
 from posenc.training.device import autocast, compiled_blocks, keep_freed_memory
-from posenc.training.loop import NextTokenLoss, gradients, update
-=======
-from posenc.training.device import compiled_blocks, keep_freed_memory
 from posenc.training.loop import Batch, NextTokenLoss, update
->>>>>>> main
 from posenc.training.optimizer import build_optimizer
 
 SCHEMA_VERSION = 3
@@ -241,13 +236,8 @@ def training(case: Case, model: Any, loss: Callable[[Any], nn.Module] = NextToke
 
     def step() -> None:
         model.train()
-<<<<<<< HEAD
         pos = model.positions(inputs.shape[1], generator_for(seed, "positions", 0))
-        gradients(loss_of, inputs, targets, pos, precision=plan.precision, grad_clip=how.grad_clip)
-=======
-        pos = model.positions(length, generator_for(seed, "positions", 0))
         Batch(loss_of, inputs, targets, pos, plan.precision, how.grad_clip).gradients()
->>>>>>> main
         update(optimizer, how.lr)
 
     step()  # makes the moments
