@@ -198,7 +198,7 @@ def problem_of(path: Path) -> str | None:
 
 
 def check_weights(path: Path, model: Decoder) -> None:
-    """Raise RunError if a checkpoint's weights are not of the model's shapes; it may be on the meta device."""
+    """Raise RunError if its weights are not of the model's shapes; that may be on the meta device."""
     try:
         with safe_open(path / "model.safetensors", framework="pt") as file:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
