@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from safetensors.torch import save as serialize
 
 from posenc.core.atomic_files import CONTINUES, cannot_write, check_room, sha256_of_file, sync
-from posenc.core.errors import RunError
+from posenc.core.errors import RunError, first_line
 from posenc.model.decoder import Decoder
 from posenc.results.settings import flatten
 from posenc.training.distributed import current
@@ -138,8 +138,12 @@ def newest_checkpoint(folder: Path) -> Checkpoint | None:
         if problem := problem_of(path):
             damaged.append(f"{path.name} ({problem})")
             continue
-        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
-        step = int(state["step"])
+        try:
+            state = json.loads((path / "state.json").read_bytes())
+            step = int(state["step"])
+        except (ValueError, KeyError, TypeError) as error:  # with a manifest that fits: made so
+            damaged.append(f"{path.name} (state.json: {first_line(error)})")
+            continue
         if damaged:
             lost = (step_of(paths[-1]) - step) * int(state["tokens"]) // max(1, step)
             text = "damaged checkpoint skipped: %s; back to step %d: %s tokens of training are lost"
@@ -194,7 +198,7 @@ def problem_of(path: Path) -> str | None:
 
 
 def check_weights(path: Path, model: Decoder) -> None:
-    """Raise RunError if a checkpoint's weights are not of the model's shapes; it may be on the meta device."""
+    """Raise RunError if its weights are not of the model's shapes; that may be on the meta device."""
     try:
         with safe_open(path / "model.safetensors", framework="pt") as file:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
