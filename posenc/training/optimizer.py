@@ -48,7 +48,7 @@ def build_optimizer(model: Decoder, optimization: Optimization) -> AdamW:
         if isinstance(module, Encoding):
             own.update(dict.fromkeys(module.parameters(), module.decayed))
     muon = optimization.name == "muon"
-    hidden = {p for p in model.blocks.parameters() if muon and p.ndim == 2 and p not in own}
+    hidden = {p for p in model.blocks.parameters() if p.ndim == 2 and p not in own} if muon else set()
     rest = [p for p in model.parameters() if p not in hidden]
     groups = [
         {"params": [p for p in rest if own.get(p, p.ndim > 1) == is_decayed], "weight_decay": decay}

@@ -9,10 +9,9 @@ import sys
 
 import pytest
 import torch
-from conftest import Posenc
 
-from posenc.cli.bench import Case, cases, training
-from posenc.cli.bench_peers import PACKAGES, PEERS, Peer, PeerLoss
+from posenc.cli.bench import cases, training
+from posenc.cli.bench_peers import PACKAGES, PEERS, PeerLoss
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine
 
@@ -35,13 +34,13 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def case() -> Case:
+def case():
     (one,) = cases(compose_jobs("train", CommandLine(["encoding=rope", *SETTINGS])).jobs, "none")
     return one
 
 
 @pytest.mark.parametrize(("peer", "attention"), [(peer, one) for peer in PEERS for one in peer.attentions])
-def test_a_peer_is_of_the_same_size_causal_and_learns(peer: Peer, attention: str, case: Case) -> None:
+def test_a_peer_is_of_the_same_size_causal_and_learns(peer, attention, case):
     model, ours = peer.model(case, attention), case.model()
     sizes = [sum(p.numel() for p in one.parameters()) for one in (model, ours)]
     assert sizes[0] == pytest.approx(sizes[1], rel=0.1)  # biases, positions; of 27k weights
@@ -62,9 +61,7 @@ def test_a_peer_is_of_the_same_size_causal_and_learns(peer: Peer, attention: str
     assert 5 < losses[0] < 7 and losses[-1] < losses[0] - 0.5, losses
 
 
-def test_peers_stand_below_posencs_rows_and_those_not_installed_are_named(
-    posenc: Posenc, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_peers_stand_below_posencs_rows_and_those_not_installed_are_named(posenc, monkeypatch):
     monkeypatch.setitem(sys.modules, "x_transformers", None)  # as if it were not installed
     result = posenc("bench", "--peers", *SETTINGS, "encoding=rope,nope", "--repeats", "3", "--format", "json")
     assert result.code == 0, result.err
@@ -84,6 +81,6 @@ def test_peers_stand_below_posencs_rows_and_those_not_installed_are_named(
     assert "not installed here: x-transformers" in " ".join(table.out.split())
 
 
-def test_a_peer_has_no_lengths_to_evaluate_at(posenc: Posenc) -> None:
+def test_a_peer_has_no_lengths_to_evaluate_at(posenc):
     result = posenc("bench", "--peers", *SETTINGS, "--eval-lengths", "1x")
     assert result.code == 2 and "--eval-lengths" in result.err and "--peers" in result.err
