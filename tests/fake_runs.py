@@ -82,7 +82,7 @@ def recall_records(found, windows=100):
             "correct": correct,
             "nats": [4.16 * (1 - count / windows) for count in correct],
         }
-        unit = "nats per value (chance 4.16)"
+        unit = "nats per value"
         changes = {"protocol": "recall", "unit": unit, "targets_hash": "c" * 16, "bytes": [0] * DOCUMENTS}
         made.append(record(window, 2.0, recall=recall, **changes))
     return made

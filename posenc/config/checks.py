@@ -15,7 +15,7 @@ import yaml
 
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file, conf_dir, expanded
-from posenc.data.plant import ALPHABET
+from posenc.data.plant import LARGEST_ALPHABET
 from posenc.evaluation import PROTOCOLS, key_tokens, resolve_length, resolve_lengths
 from posenc.evaluation.extensions import resolve_extend
 from posenc.evaluation.fixed_target import block_of, check_block
@@ -31,7 +31,7 @@ LARGEST = 2**63 - 1  # what files, seeds and tensors can hold
 LARGEST_MODEL = 10**11  # parameters
 LARGEST_TOKENS = 10**15  # of a training
 LARGEST_BATCH = 2**26  # tokens in one update, held in memory at once
-LARGEST_SIZES = {"d_model": 10**6, "n_layers": 1000, "n_heads": 10**6, "mlp_ratio": 1000}
+LARGEST_SIZES = {"d_model": 10**6, "n_layers": 1000, "n_heads": 10**6, "mlp_ratio": 1000, "short_conv": 64}
 LONGEST_CONTEXT = 2**24  # tokens, for training and evaluation
 LONGEST_NAME = 100  # characters; file systems take 255 bytes, and a hash follows
 
@@ -100,7 +100,7 @@ def check_model(model: dict[str, Any]) -> ModelShape:
     sizes = {
         key: whole(f"model.{key}", value, least=1, most=LARGEST_SIZES.get(key, LARGEST))
         for key, value in model.items()
-        if key != "name"
+        if key != "name" and not (key == "short_conv" and value is None)
     }
     d_model, n_heads = sizes["d_model"], sizes["n_heads"]
     if d_model % n_heads:
@@ -114,9 +114,9 @@ def _model_name(name: str, sizes: dict[str, int]) -> str:
     """The name of the YAML while the sizes are its own, else the sizes themselves."""
     path = choice_file("model", name)
     own = {} if path is None else yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    if any(own.get(key, value) != value for key, value in sizes.items()):
-        return f"d{sizes['d_model']}L{sizes['n_layers']}H{sizes['n_heads']}M{sizes['mlp_ratio']}"
-    return name
+    if any(own.get(key, value) != value for key, value in sizes.items() if key != "short_conv"):
+        name = f"d{sizes['d_model']}L{sizes['n_layers']}H{sizes['n_heads']}M{sizes['mlp_ratio']}"
+    return f"{name}+conv{sizes['short_conv']}" if "short_conv" in sizes else name
 
 
 def default_evaluation() -> dict[str, Any]:
@@ -203,7 +203,7 @@ def _check_recall(settings: dict[str, Any], base_length: int) -> RecallGrid:
         else whole("eval.recall.distances", one, least=2, most=LONGEST_CONTEXT)
         for one in settings["distances"]
     ]
-    pairs = [whole("eval.recall.pairs", one, least=1, most=ALPHABET) for one in settings["pairs"]]
+    pairs = [whole("eval.recall.pairs", one, least=1, most=LARGEST_ALPHABET) for one in settings["pairs"]]
     windows = whole("eval.recall.windows", settings["windows"], least=1, most=10**6)
     return RecallGrid(sorted({*distances}), sorted({*pairs}), windows)
 

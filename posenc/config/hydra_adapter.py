@@ -45,6 +45,7 @@ class ModelSettings:
     n_layers: int = MISSING
     n_heads: int = MISSING
     mlp_ratio: int = MISSING
+    short_conv: int | None = None  # tokens that a causal convolution before each attention sees
 
 
 @dataclass

@@ -8,7 +8,7 @@ least used in the training split; other tokenizers get new tokens behind their v
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from posenc.core.signature import check_arguments
 from posenc.data.batches import WindowSampler
 from posenc.data.token_cache import Ints, TokenStore
 
-ALPHABET = 64  # tokens for cues, and as many for values
+LARGEST_ALPHABET = 64
 TEXT, PLANTED, KNOWN = 0, 1, 2  # kinds of targets: text, of a pair, a value that can be known
 
 
@@ -31,44 +31,60 @@ class Plant:
     share: float  # of the windows of a batch
     pairs: int
     cue: int
+    alphabet: int  # tokens for cues, and as many for values
     weight: float  # of a value that can be known in the loss
-    keys: Ints  # (64,)
-    values: Ints  # (64,)
+    keys: Ints  # (alphabet,)
+    values: Ints  # (alphabet,)
 
 
-def _settings(*, share: float, pairs: int, cue: Literal[1, 2], weight: float) -> None:
+def _settings(*, share: float, pairs: int, cue: Literal[1, 2], alphabet: int, weight: float) -> None:
     """Declare the settings of `data.plant`; only the signature is used."""
 
 
-def check_plant(settings: Mapping[str, Any] | None, context_length: int | None = None) -> None:
-    """Check `data.plant`, with `context_length` also that its pairs fit. Raises UserError."""
+def check_plant(
+    settings: Mapping[str, Any] | None, context_length: int | None = None, asked: Sequence[int] = ()
+) -> None:
+    """Check `data.plant`, with `context_length` also that its pairs fit; `asked` numbers of pairs, that there
+    are so many different ones. Raises UserError.
+    """
     if settings is None:
         return
     if not isinstance(settings, Mapping):
-        raise UserError("data.plant", settings, "wrong type", allowed="null, or {share, pairs, cue, weight}")
+        allowed = "null, or {share, pairs, cue, alphabet, weight}"
+        raise UserError("data.plant", settings, "wrong type", allowed=allowed)
     given = check_arguments(_settings, settings, "data.plant")
     if not 0 < given["share"] <= 1:
         raise UserError("data.plant.share", given["share"], "out of range", allowed="above 0, up to 1")
     if not 0 < given["weight"] < math.inf:
         raise UserError("data.plant.weight", given["weight"], "out of range", allowed="a number above 0")
-    fit = ALPHABET if context_length is None else min(ALPHABET, slots(context_length + 1, given["cue"]) // 2)
+    alphabet = given["alphabet"]
+    if not 2 <= alphabet <= LARGEST_ALPHABET:
+        allowed = f"2 to {LARGEST_ALPHABET} tokens for cues, and as many for values"
+        raise UserError("data.plant.alphabet", alphabet, "out of range", allowed=allowed)
+    room = alphabet if context_length is None else slots(context_length + 1, given["cue"]) // 2
+    fit = min(alphabet, room)
     if not 1 <= given["pairs"] <= fit:
         raise UserError("data.plant.pairs", given["pairs"], "out of range", allowed=f"1 to {fit}, which fit")
+    if max(asked, default=0) > alphabet:
+        problem = f"more than there are cues: data.plant.alphabet={alphabet}"
+        raise UserError("eval.recall.pairs", max(asked), problem, allowed=f"1 to {alphabet}")
 
 
 def vocabulary(settings: Mapping[str, Any] | None, store: TokenStore) -> int:
     """Return the model's vocabulary: the tokenizer's, with the tokens of pairs where they are new."""
-    new = settings is not None and store.tokenizer["name"] != "bytes"
-    return store.vocab_size + (2 * ALPHABET if new else 0)
+    if settings is None or store.tokenizer["name"] == "bytes":
+        return store.vocab_size
+    return store.vocab_size + 2 * int(settings["alphabet"])
 
 
 def plant_of(settings: Mapping[str, Any], store: TokenStore) -> Plant:
     """Return checked settings with the tokens for cues and values."""
+    size = settings["alphabet"]
     if store.tokenizer["name"] == "bytes":
-        rarest = np.argsort(token_counts(store), kind="stable")[: 2 * ALPHABET].astype(np.int64)
+        rarest = np.argsort(token_counts(store), kind="stable")[: 2 * size].astype(np.int64)
     else:
-        rarest = store.vocab_size + np.arange(2 * ALPHABET, dtype=np.int64)
-    return Plant(**settings, keys=rarest[:ALPHABET], values=rarest[ALPHABET:])
+        rarest = store.vocab_size + np.arange(2 * size, dtype=np.int64)
+    return Plant(**settings, keys=rarest[:size], values=rarest[size:])
 
 
 def token_counts(store: TokenStore) -> Ints:
@@ -107,7 +123,7 @@ def plant_pairs(window: Ints, plant: Plant, seed: int, step: int) -> Ints:
     """Write pairs into windows (N, n) and return the kinds of their tokens; row i takes the i-th draws."""
     count, pairs, unit = len(window), plant.pairs, plant.cue + 1
     places = slots(window.shape[1], plant.cue)
-    sizes = (places, 2 * pairs, plant.cue * ALPHABET, pairs, 1)
+    sizes = (places, 2 * pairs, plant.cue * plant.alphabet, pairs, 1)
     raw = raw_draws(count * sum(sizes), seed, step).reshape(count, -1)
     where, order, keys, values, offset = np.split(raw, np.cumsum(sizes)[:-1], axis=1)
     at = np.sort(shuffled(where)[:, : 2 * pairs]) * unit + (offset % np.uint64(unit)).astype(np.int64)
@@ -124,7 +140,10 @@ def plant_pairs(window: Ints, plant: Plant, seed: int, step: int) -> Ints:
 
 
 def draw_cues(raw: np.ndarray, plant: Plant, pairs: int) -> Ints:
-    """Return different cues from raw draws (N, cue * 64): (N, pairs, cue); no one token tells the pair."""
+    """Return different cues, (N, pairs, cue), from raw draws (N, cue * alphabet).
+
+    No one token of two tells the pair.
+    """
     if plant.cue == 1:
         return plant.keys[shuffled(raw)[:, :pairs, None]]
     side, i = math.ceil(math.sqrt(pairs)), np.arange(pairs)
@@ -134,7 +153,7 @@ def draw_cues(raw: np.ndarray, plant: Plant, pairs: int) -> Ints:
 
 def draw_values(raw: np.ndarray, plant: Plant) -> Ints:
     """Return a value for each raw draw."""
-    values: Ints = plant.values[(raw % np.uint64(ALPHABET)).astype(np.int64)]
+    values: Ints = plant.values[(raw % np.uint64(plant.alphabet)).astype(np.int64)]
     return values
 
 

@@ -31,6 +31,7 @@ class ModelShape:
     n_layers: int
     n_heads: int
     mlp_ratio: int
+    short_conv: int | None = None  # tokens
 
     @property
     def head_dim(self) -> int:
@@ -54,12 +55,31 @@ class Mlp(nn.Module):
         return self.down(squared_relu(self.up(x)))
 
 
+class ShortConv(nn.Module):
+    """Each channel's weighted sum over the last few tokens, added to its input.
+
+    With it every token knows the ones just before, whatever the encoding says of positions.
+    Source: Canon layers, arXiv 2512.17351.
+    """
+
+    def __init__(self, d_model: int, tokens: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(d_model, 1, tokens))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, S, d_model) -> the same; tokens before the window count as zero."""
+        channels, _, tokens = self.weight.shape
+        past = F.pad(x, (0, 0, tokens - 1, 0)).mT  # (B, d_model, S + tokens - 1)
+        return x + F.conv1d(past, self.weight.to(x.dtype), groups=channels).mT
+
+
 class Block(nn.Module):
     """Attention, then the MLP, each with a norm before it and a residual connection."""
 
     def __init__(self, shape: ModelShape, layer: int, attention: MakeAttention) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(shape.d_model)
+        self.short_conv = ShortConv(shape.d_model, shape.short_conv) if shape.short_conv else None
         self.attention = attention(shape.d_model, shape.n_heads, layer)
         self.mlp_norm = nn.RMSNorm(shape.d_model)
         self.mlp = Mlp(shape.d_model, shape.mlp_ratio * shape.d_model)
@@ -68,7 +88,10 @@ class Block(nn.Module):
         """Return the last `n_targets` tokens: x (B, S, d_model) -> (B, T, d_model)."""
         # `prepare` gets this input: its gates and sums need it in float32
         norm = rms_norm if "prepare" in encoding.hooks else rms_norm_for_product
-        attended = self.attention(norm(x, self.attention_norm.weight), pos, encoding, n_targets)
+        normed = norm(x, self.attention_norm.weight)
+        if self.short_conv is not None:
+            normed = self.short_conv(normed)
+        attended = self.attention(normed, pos, encoding, n_targets)
         x = x[:, -n_targets:] + attended
         return x + self.mlp(rms_norm_for_product(x, self.mlp_norm.weight))
 
@@ -163,6 +186,9 @@ def initialize(model: Decoder, seed: int) -> None:
             nn.init.normal_(value, std=model.shape.d_model**-0.5, generator=generator)
         elif value.ndim == 1:
             nn.init.ones_(value)
+        elif name.endswith("short_conv.weight"):  # as torch's Conv1d
+            bound = value.shape[2] ** -0.5
+            nn.init.uniform_(value, -bound, bound, generator=generator)
         else:
             std = value.shape[1] ** -0.5
             if name.endswith(("attention.out.weight", "mlp.down.weight")):

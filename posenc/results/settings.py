@@ -53,7 +53,8 @@ def size_of(run: Run) -> dict[str, str] | None:
         return None
     flat = flatten(run.config)
     model = {key for key in flat if key.startswith(("model.", "data.plant.")) and key != "model.name"}
-    return {key: flat[key] for key in sorted(SIZE | model) if key in flat}
+    unused = {key for key in model if flat[key] == "null"}  # which earlier runs do not have
+    return {key: flat[key] for key in sorted((SIZE | model) - unused) if key in flat}
 
 
 def options_of(settings: Mapping[str, str]) -> list[str]:

@@ -88,7 +88,8 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     check_tokenizer(settings["tokenizer"])
     longest = max(evaluation.windows)
     check_positions_reach(plan.outline, longest)
-    check_plant(settings["data"].get("plant"), length)
+    asked = evaluation.recall.pairs if evaluation.recall and "recall" in evaluation.protocols else ()
+    check_plant(settings["data"].get("plant"), length, asked)
     facts = inspect(
         settings["data"],
         settings["tokenizer"],
@@ -152,7 +153,7 @@ def _directory(place: Path, readable: str, digest: str) -> Path:
 def run_hash(settings: dict[str, Any], facts: CorpusFacts, source: dict[str, Any]) -> str:
     """Return eight hex digits of what defines a run; not device, compile, tracking, evaluation or names."""
     train = {key: settings["train"][key] for key in ("tokens", "batch_tokens", "lr", "precision")}
-    model = {key: value for key, value in settings["model"].items() if key != "name"}
+    model = {key: value for key, value in settings["model"].items() if key != "name" and value is not None}
     tokenizer = settings["tokenizer"]
     if tokenizer["name"] == "hf":  # its file may change under the same name; bpe follows from the corpus
         tokenizer = build_tokenizer(tokenizer, facts).identity()

@@ -86,7 +86,7 @@ def test_a_batch_depends_on_seed_and_step_only():
 
 
 T, SEED = 33, 5
-SETTINGS = {"share": 0.5, "pairs": 4, "cue": 1, "weight": 2.0}
+SETTINGS = {"share": 0.5, "pairs": 4, "cue": 1, "alphabet": 64, "weight": 2.0}
 
 
 def bytes_store():

@@ -49,7 +49,7 @@ def asked_of(store):
     """What protocols are asked for, of the tiny corpus at its T."""
 
     def make(windows, **changes):
-        plant = {"share": 0.5, "pairs": 2, "cue": 1, "weight": 1.0}
+        plant = {"share": 0.5, "pairs": 2, "cue": 1, "alphabet": 64, "weight": 1.0}
         usual = {"store": store, "max_targets": 300, "plant": plant, "recall": RecallGrid([4], [1], 4)}
         return ask(**{"windows": windows, "key_tokens": every_third, **usual, **changes})
 

@@ -51,7 +51,7 @@ def subject(cue):
 
 
 def asked(context, cue, **changes):
-    plant = {"share": 0.5, "pairs": 2, "cue": cue, "weight": 1.0}
+    plant = {"share": 0.5, "pairs": 2, "cue": cue, "alphabet": 64, "weight": 1.0}
     return ask(context.store, WINDOWS, **{"plant": plant, "recall": GRID, **changes})
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -25,10 +26,10 @@ WINDOW = 11
 POS = torch.tensor([0, 1, 5, 6, 7, 20, 21, 30, 31, 40, 63])
 
 
-def built(which):
+def built(which, short_conv=None):
     sizes = {"d_model": 16, "n_heads": 2, "head_dim": 8, "n_layers": 2, "train_length": WINDOW}
     own = build_encoding(which, **sizes) if isinstance(which, str) else which(Shape(**sizes))
-    model = Decoder(SHAPE, VOCABULARY, own)
+    model = Decoder(replace(SHAPE, short_conv=short_conv), VOCABULARY, own)
     initialize(model, 3)
     return model
 
@@ -48,8 +49,15 @@ def exactly(model, tokens, pos):
     stream = [model.embedding.weight[token] for token in tokens]
     for layer, block in enumerate(model.blocks):
         stream = [s + t / 8 * e.direction[layer] for s, t in zip(stream, pos, strict=True)]
+        seen = [norm(s) for s in stream]
+        if block.short_conv is not None:
+            past = block.short_conv.weight[:, 0].unbind(-1)[::-1]  # of the token itself, the one before, ...
+            seen = [
+                x + sum(w * seen[i - back] for back, w in enumerate(past) if back <= i)
+                for i, x in enumerate(seen)
+            ]
         # [token][head] (D,)
-        q, k, v = ([(w @ norm(s)).split(width) for s in stream] for w in block.attention.qkv.weight.chunk(3))
+        q, k, v = ([(w @ x).split(width) for x in seen] for w in block.attention.qkv.weight.chunk(3))
         for i, t in enumerate(pos):
             by_head = []
             for h in range(SHAPE.n_heads):
@@ -63,9 +71,10 @@ def exactly(model, tokens, pos):
     return torch.stack([model.embedding.weight @ norm(s) for s in stream])
 
 
+@pytest.mark.parametrize("short_conv", [None, 1, 4, 13])
 @torch.no_grad()
-def test_equals_a_loop_over_tokens_in_float64():
-    model, ids = built(BothPositions), tokens()
+def test_equals_a_loop_over_tokens_in_float64(short_conv):
+    model, ids = built(BothPositions, short_conv), tokens()
     for row, text in zip(model(ids, POS), ids.tolist(), strict=True):
         assert (row.double() - exactly(model, text, POS.tolist())).abs().max() < 1e-5
 

@@ -31,6 +31,7 @@ SAME = [
     ["name=other", "experiment_name=elsewhere", "runs_dir=there"],
     ["encoding.base=10000"],
     ["model.name=another"],
+    ["model.short_conv=null"],
 ]
 OTHER = [
     ["seed=1"],
@@ -41,7 +42,10 @@ OTHER = [
     ["optim.weight_decay=0.2"],
     ["tokenizer=bpe", "tokenizer.vocab_size=300"],
     ["data.split.test=0.3"],
-    ["data.plant={share: 0.5, pairs: 2, cue: 1, weight: 1.0}"],
+    ["data.plant={share: 0.5, pairs: 2, cue: 1, alphabet: 9, weight: 1.0}"],
+    ["data.plant={share: 0.5, pairs: 2, cue: 1, alphabet: 8, weight: 1.0}"],
+    ["model.short_conv=4"],
+    ["model.short_conv=3"],
     ["attention=mla"],
     ["attention.scale=logn"],
     ["positions=randomized"],

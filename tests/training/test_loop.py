@@ -195,7 +195,7 @@ def test_each_run_is_the_one_it_would_have_been_alone(store, tmp_path, encoding,
 
 
 def test_planted_runs_share_a_pass_and_log_both_losses(store, tmp_path):
-    plant = plant_of({"share": 0.5, "pairs": 2, "cue": 1, "weight": 3.0}, store)
+    plant = plant_of({"share": 0.5, "pairs": 2, "cue": 1, "alphabet": 64, "weight": 3.0}, store)
     logged = {"alone": [], "stacked": []}
 
     def made(kind, seed):
