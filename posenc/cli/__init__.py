@@ -21,7 +21,6 @@ from posenc.config.conf_text import (
 )
 from posenc.core.console import library_at_work
 from posenc.core.errors import RunError, UserError
-from posenc.core.threads import wait_briefly
 from posenc.evaluation import PROTOCOLS
 from posenc.running.signals import (
     DEBUG,
@@ -363,7 +362,6 @@ def main(command: str | None = None) -> None:
         # the locale is C or Latin-1, and the path may be UTF-8
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONUTF8": "1"})
     stop_with_parent()
-    wait_briefly()
     arguments = [*([command] if command else []), *sys.argv[1:]]
     if "--debug" in arguments:
         arguments = [word for word in arguments if word != "--debug"]

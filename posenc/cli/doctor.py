@@ -82,7 +82,7 @@ def packages() -> Iterator[Finding]:
 
 def torch() -> Iterator[Finding]:
     """Look at torch's build, the device, bf16, threads and what other processes leave them."""
-    from posenc.core.threads import load_meter, usable_cores, waiting
+    from posenc.core.threads import load_meter, usable_cores
 
     load_meter()  # begins: importing torch takes a second
     import torch
@@ -100,7 +100,7 @@ def torch() -> Iterator[Finding]:
     slower = load and load.note(threads)
     others = f"; other processes keep {load.others:.1f} busy" if load else ""
     advice = slower or f"more threads than cores are slow: OMP_NUM_THREADS={cores}"
-    text = f"{threads} on {cores} cores, {waiting()}{others}"
+    text = f"{threads} on {cores} cores{others}"
     yield Finding("threads", "note" if slower or threads > cores else "ok", text, advice)
 
 

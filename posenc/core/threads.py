@@ -1,4 +1,4 @@
-"""Threads on a CPU: how many a job gets, how they wait, and what other processes leave. No torch here."""
+"""Threads on a CPU: how many a job gets, and what other processes leave. No torch here."""
 
 from __future__ import annotations
 
@@ -10,25 +10,9 @@ from functools import cache
 from posenc.core.console import say
 
 SMALL_MODEL = 20_000_000  # weights up to which a second thread gives less than a second job
-SPINS = "GOMP_SPINCOUNT"
 A_CORE = 0.8  # cores' worth: one busy process is measured as 0.9 to 1.1
 BUSY = ("user", "nice", "system", "irq", "softirq")  # not idle, not waiting for a disk
 SHORTEST = 0.3  # seconds of a sample: the kernel counts in hundredths
-
-
-def wait_briefly() -> None:
-    """Let OpenMP's waiting threads spin for microseconds, then sleep; before torch loads it.
-
-    Tokens/s of nano with two threads on two cores, quiet / beside a load of 2 to 4: 30.2k / 7k to 17k; never
-    spinning 19.9k / 9k to 21k; as torch comes (milliseconds) 27k / 1k to 10k; one thread 21.6k / 16k to 23k.
-    """
-    os.environ.setdefault(SPINS, "1000")
-
-
-def waiting() -> str:
-    """Return how idle threads wait, as the environment says it."""
-    policy = {name: os.environ[name] for name in (SPINS, "OMP_WAIT_POLICY") if name in os.environ}
-    return ", ".join(f"{name}={value}" for name, value in policy.items()) or "as OpenMP chooses"
 
 
 def usable_cores() -> int:
@@ -52,6 +36,11 @@ class Load:
 
     cores: int
     others: float  # cores that they keep busy
+
+    @property
+    def free(self) -> int:
+        """Return how many cores others leave, one at least."""
+        return max(1, int(self.cores - self.others + 0.5))
 
     @property
     def wanted(self) -> float:
@@ -87,11 +76,11 @@ class LoadMeter:
         busy = sum(getattr(one, kind, 0.0) for one in mine for kind in BUSY)
         return time.monotonic(), busy - sum(os.times()[:4]), len(mine)
 
-    def load(self) -> Load | None:
-        """Return the others' load since the beginning; None after too short a time."""
-        (began, before, _), (now, after, cores) = self._began, self._counters()
-        if now - began < SHORTEST:
+    def load(self, least: float = SHORTEST) -> Load | None:
+        """Return the others' load since the beginning; None before `least` seconds."""
+        if time.monotonic() - self._began[0] < least:
             return None
+        (began, before, _), (now, after, cores) = self._began, self._counters()
         return Load(cores, min(max(0.0, (after - before) / (now - began)), float(cores)))
 
 

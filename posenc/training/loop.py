@@ -24,7 +24,7 @@ from posenc.data.plant import KNOWN, TEXT
 from posenc.model.decoder import Decoder
 from posenc.model.fused import next_token_loss, weighted_loss
 from posenc.training.checkpoint import NonFiniteWeightsError, resume, save_checkpoint
-from posenc.training.device import autocast, is_out_of_memory, keep_freed_memory
+from posenc.training.device import autocast, free_threads, is_out_of_memory, keep_freed_memory
 from posenc.training.distributed import Stop, current
 from posenc.training.optimizer import AdamW, Optimization, build_optimizer, learning_rate
 
@@ -174,6 +174,7 @@ def training(
 
     try:
         while step < steps:
+            free_threads().fit(device)
             batch = sampler.batch(step, batch_windows)
             inputs, targets, *planted = (
                 torch.from_numpy(part[rows]).to(device, non_blocking=True) for part in batch

@@ -11,8 +11,10 @@ from importlib.metadata import version
 import psutil
 import pytest
 import tiny
+import torch
 
 from posenc.core.threads import SHORTEST, Load, LoadMeter
+from posenc.training.device import FreeThreads
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
 NOWHERE = {"HF_ENDPOINT": "http://127.0.0.1:9", "WANDB_BASE_URL": "http://127.0.0.1:9"}
@@ -109,4 +111,36 @@ def test_a_run_beside_others_says_so_in_one_line(busy, place, corpus):
     assert result.code == 0 and len(lines) == 1 and "of the usual speed" in lines[0], result.err
     found = findings(place)["threads"]
     assert found["level"] == "note" and "other processes keep" in found["advice"]
-    assert "GOMP_SPINCOUNT=1000" in found["text"]
+
+
+@pytest.mark.slow
+def test_torch_gets_the_threads_that_others_leave(busy, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    torch.set_num_threads(2)
+    try:
+        threads, cpu = FreeThreads(), torch.device("cpu")
+        threads.fit(cpu)
+        assert torch.get_num_threads() == 2  # too early to say
+        time.sleep(1.1)
+        threads.fit(cpu)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("encoding", ["rope", "fire"])
+def test_the_number_of_threads_changes_no_weight(posenc, place, corpus, encoding):
+    found = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        try:
+            small = ["model=nano", "context_length=64", "train.batch_tokens=2048", "train.tokens=8192"]
+            brief = ["eval.protocols=[fixed-target]", "eval.lengths=[1x]", f"runs_dir={threads}"]
+            words = [*tiny.TINY, f"data.paths={corpus}", *small, *brief, f"encoding={encoding}"]
+            words = [word for word in words if not word.startswith("model.")]
+            assert posenc("train", *words).code == 0
+        finally:
+            torch.set_num_threads(1)
+        (weights,) = place.glob(f"{threads}/**/model.safetensors")
+        found.append(weights.read_bytes())
+    assert found[0] == found[1]

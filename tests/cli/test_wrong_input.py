@@ -127,7 +127,11 @@ WRONG: list[tuple[str, ...]] = [
     ("eval run={run} extend=yran", "did you mean: yarn"),
     ("eval run={run} extend=yarn extend.tune=true eval.split=validation", "extend.tune"),
     ("eval run={run} eval.stride=2x eval.protocols=[sliding]", "eval.stride=2x"),
-    ("train data.plant={share:0.0,pairs:2,cue:1,alphabet:9,weight:1.0}", "data.plant.share=0.0", "out of range"),
+    (
+        "train data.plant={share:0.0,pairs:2,cue:1,alphabet:9,weight:1.0}",
+        "data.plant.share=0.0",
+        "out of range",
+    ),
     ("train data.plant={share:0.5,pairs:2,cue:1,alphabet:1,weight:1.0}", "data.plant.alphabet=1", "2 to 64"),
     (
         "train data.plant={share:0.5,pairs:2,cue:1,alphabet:9,weight:1.0} eval.protocols=[recall]",
