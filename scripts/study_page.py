@@ -12,6 +12,7 @@ What is made stands between one of these lines and `<!-- end -->`. Nothing is tr
     <!-- repeated: PATH SEED,SEED MULTIPLE -->   every encoding with several seeds, each seed by itself
     <!-- causes: FILE -->                    what scripts/study_causes.py measured
     <!-- bench: FILE -->                     cost of each encoding, from the JSON of `posenc bench`
+    <!-- peers: FILE FILE -->                other packages beside posenc, from that of `posenc bench --peers`
     <!-- directions: FILE -->                directions of each paper's table that are met, and not
 A figure has one line, and the file is what the command draws:
     <!-- drawn by: posenc ... --plot FILE ... -->
@@ -84,6 +85,7 @@ MAKERS = {
     "repeated: ": study_tables.repeated,
     "causes: ": study_tables.causes,
     "bench: ": study_tables.bench,
+    "peers: ": study_tables.peers,
     "directions: ": study_tables.directions,
 }
 

@@ -179,6 +179,23 @@ def bench(words: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def peers(words: str) -> str:
+    """Other packages' times of a step and of a forward pass, in posenc's, from JSON of `posenc bench --peers`."""
+    rows: dict[str, dict[str, str]] = {}
+    heads: list[str] = []
+    for path in words.split():
+        for cell in json.loads((ROOT / path).read_text(encoding="utf-8"))["cells"]:
+            compiled = ", compiled" if cell["compile"] else ""
+            head = f"{cell['model']['name']}, T = {cell['context_length']}{compiled}"
+            heads += [] if head in heads else [head]
+            both = [cell[phase] for phase in ("training", "forward")]
+            text = ", ".join(f"{one['ratio']:.2f}" if "ratio" in one else "-" for one in both)
+            rows.setdefault(cell["label"].partition(",")[0], {})[head] = text
+    lines = [f"| step, forward pass | {' | '.join(heads)} |", f"| --- |{' ---: |' * len(heads)}"]
+    lines += [f"| {name} | {' | '.join(found.get(head, '-') for head in heads)} |" for name, found in rows.items()]
+    return "\n".join(lines) + "\n"
+
+
 def directions(words: str) -> str:
     """A line for each paper's table: how many of its changes from T on were measured, and go the same way."""
     runs: list[Run] = load_runs([ROOT / words.strip()])
