@@ -106,13 +106,19 @@ print(preemptible(run))
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("sent", "said", "code"),
-    [("SIGUSR2", "saved requeued", 255), ("SIGTERM", "saved", 143)],
+    ("sent", "state", "said", "code"),
+    [
+        ("SIGUSR2", "RUNNING", "saved requeued", 255),
+        ("SIGTERM", "RUNNING", "saved requeued", 255),
+        ("SIGTERM", "COMPLETING", "saved", 143),
+    ],
 )
-def test_what_is_stopped_is_saved_then_put_back_unless_slurm_has_decided(sent, said, code):
+def test_what_is_stopped_is_saved_then_put_back_unless_slurm_has_decided(place, sent, state, said, code):
     pytest.importorskip("submitit")
+    put(place, "scontrol", f"echo JobId=7 JobState={state} Requeue=1")
+    env = {**os.environ, "PATH": f"{place}{os.pathsep}{os.environ['PATH']}"}
     ask = [sys.executable, "-c", REQUEUED, sent]
-    done = subprocess.run(ask, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(ask, capture_output=True, text=True, timeout=120, check=False, env=env)
     assert (done.stdout.split(), done.returncode) == (said.split(), code), done.stderr
 
 
