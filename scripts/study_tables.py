@@ -180,7 +180,7 @@ def bench(words: str) -> str:
 
 
 def peers(words: str) -> str:
-    """Other packages' times of a step and of a forward pass, in posenc's, from JSON of `posenc bench --peers`."""
+    """Other packages' times of a step and a forward pass over posenc's, from `posenc bench --peers`."""
     rows: dict[str, dict[str, str]] = {}
     heads: list[str] = []
     for path in words.split():
@@ -192,7 +192,8 @@ def peers(words: str) -> str:
             text = ", ".join(f"{one['ratio']:.2f}" if "ratio" in one else "-" for one in both)
             rows.setdefault(cell["label"].partition(",")[0], {})[head] = text
     lines = [f"| step, forward pass | {' | '.join(heads)} |", f"| --- |{' ---: |' * len(heads)}"]
-    lines += [f"| {name} | {' | '.join(found.get(head, '-') for head in heads)} |" for name, found in rows.items()]
+    for name, found in rows.items():
+        lines.append(f"| {name} | {' | '.join(found.get(head, '-') for head in heads)} |")
     return "\n".join(lines) + "\n"
 
 
