@@ -1,7 +1,7 @@
 """`posenc train --dry-run`: sizes, memory and time of each job. Nothing is written or fetched.
 
 Time is counted and not tried: the run's operations, by a table of what a model does to a token and the rates
-of three operations, which are measured in under a second.
+of three operations, which are measured in a third of a second.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ UPDATE_TIMES = 16  # for a parameter: clipping and the optimizer
 STEP = 3  # a step is a forward pass and a backward pass twice as long
 # Numbers that a step keeps for each of a layer's width, and for each pair of tokens and each head.
 KEPT_A_WIDTH, KEPT_A_SCORE = 19.0, 0.6
-CALIBRATION = 0.2  # seconds for each of the three rates
+CALIBRATION = 0.1  # seconds for each of the three rates
 NUMBERS = 1 << 20  # of a multiplication
 BYTES_A_TOKEN = 3.0  # of a vocabulary of some thousands, about
 
