@@ -140,7 +140,9 @@ class TrainConfig:
 class EvalConfig:
     """`posenc eval`."""
 
-    run: str = MISSING
+    run: str | None = MISSING
+    subject: dict[str, Any] | None = None
+    context_length: Any = MISSING
     extend: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] | None = None
     eval: EvalSettings = field(default_factory=EvalSettings)

@@ -68,7 +68,8 @@ def evaluate(
         # there may be more memory now
         is_stored = (
             record is not None
-            and not isinstance(cell.context.model, Foreign)  # nothing says whether it is still the same
+            # of any other model nothing says whether it is still the same
+            and (not isinstance(cell.context.model, Foreign) or cell.context.model.is_known)
             and not (record["note"] or "").startswith("oom")
             and record.get("precision") == cell.context.recorded_precision
         )

@@ -25,6 +25,8 @@ class Foreign(nn.Module):
     It has positions of its own: W tokens are all that it is told.
     """
 
+    is_known = False  # whether its directory is that of these weights, so that stored cells are its own
+
     def __init__(self, function: Callable[[Tensor], Any], vocab_size: int, train_length: int) -> None:
         super().__init__()
         self.function, self.vocab_size = function, vocab_size  # a module is registered
@@ -35,20 +37,23 @@ class Foreign(nn.Module):
         """Return 0..n-1: only their number counts."""
         return torch.arange(n)
 
-    def forward(self, tokens: Tensor, n_targets: int) -> Tensor:
-        """Return the logits of the last tokens: (B, T, V). Raises UserError for any other shape."""
+    def forward(self, tokens: Tensor, n_targets: int, encoding: Encoding | None = None) -> Tensor:
+        """Return the logits of the last tokens: (B, T, V). `encoding` is its own: nothing else can act."""
         try:
             found = self.function(tokens)
         except IndexError as error:  # a table of positions that ends
             raise NotApplicableError(f"n/a: {type(error).__name__}: {first_line(error)}") from error
-        logits = getattr(found, "logits", found)
+        return self.checked(getattr(found, "logits", found), tuple(tokens.shape))[:, -n_targets:]
+
+    def checked(self, logits: object, tokens: tuple[int, ...]) -> Tensor:
+        """Return the logits of tokens (B, S), (B, S, V). Raises UserError for any other shape."""
         if not isinstance(logits, Tensor) or not logits.is_floating_point():
-            raise UserError("subject", type(found).__name__, "gives no logits", allowed="a tensor (B, W, V)")
-        shape, wanted = tuple(logits.shape), (*tokens.shape, self.vocab_size)
+            raise UserError("subject", type(logits).__name__, "gives no logits", allowed="a tensor (B, W, V)")
+        shape, wanted = tuple(logits.shape), (*tokens, self.vocab_size)
         if len(shape) != 3 or shape[:2] != wanted[:2]:
             raise UserError(
                 "subject", f"logits {shape}", f"are none of tokens {wanted[:2]}", allowed=f"{wanted}"
             )
         if shape[2] < wanted[2]:
             raise UserError("subject", f"logits {shape}", f"the tokenizer has {wanted[2]} tokens")
-        return logits[:, -n_targets:]
+        return logits

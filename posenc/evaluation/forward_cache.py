@@ -178,7 +178,9 @@ def _forward(
 ) -> Tensor:
     batch = batch.to(context.device)
     if isinstance(context.model, Foreign):
-        return _given_losses(context.model, batch, n_targets, hits)
+        with autocast(context.precision, context.device):
+            logits = context.model(batch[:, :-1], n_targets, encoding).float()  # (B, T, V)
+        return _logit_losses(logits, batch[:, -n_targets:], hits)
     with autocast(context.precision, context.device):
         hidden = context.model.hidden(batch[:, :-1], pos, n_targets, encoding)  # (B, T, d_model)
     targets = batch[:, -n_targets:]  # (B, T)
@@ -190,9 +192,7 @@ def _forward(
     return torch.cat((losses, (best == targets).float()), dim=1)
 
 
-def _given_losses(model: Foreign, batch: Tensor, n_targets: int, hits: bool) -> Tensor:
-    targets = batch[:, -n_targets:]  # (B, T)
-    logits = model(batch[:, :-1], n_targets).float()  # (B, T, V)
+def _logit_losses(logits: Tensor, targets: Tensor, hits: bool) -> Tensor:
     losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
     return torch.cat((losses, (logits.argmax(-1) == targets).float()), dim=1) if hits else losses
 

@@ -162,6 +162,11 @@ def directory_of(run: str) -> Path:
 
 def eval_job(settings: dict[str, Any]) -> Job:
     """Return the validated job of composed `eval` settings. Raises UserError; RunError for damaged files."""
+    if settings["run"] is None:
+        raise UserError("run", None, "is needed and has no default", hint="add run=..., or subject=hf")
+    if settings["context_length"] is not None:
+        hint = "a run is measured as it was trained; what eval takes: posenc eval --help"
+        raise UserError("context_length", settings["context_length"], "is the run's own", hint=hint)
     stored = stored_run(str(settings["run"]), settings["plugins"])
     trained, checkpoint = stored.settings, stored.checkpoint
     length = trained["context_length"]
@@ -317,9 +322,9 @@ def measure(
 def _cells(job: Job, model: Decoder | Foreign, texts: Corpus, step: int, stop: StopFlag) -> list[Record]:
     plan, directory, corpus, (store, trained_bytes) = job.evaluation, job.directory, job.data["name"], texts
     subject, request = subject_and_request(job, model, store)
-    extension = None if isinstance(model, Foreign) else build_extension(plan.extend, model)
+    extension = build_extension(plan.extend, model)
     subject = dataclasses.replace(subject, extension=extension, check_stop=stop.check)
-    grid = candidates(extension, model) if plan.tune and isinstance(model, Decoder) else []
+    grid = candidates(extension, model) if plan.tune else []
     cells, done = plan_cells(subject, request, plan.protocols), itertools.count(1)
     with shown("evaluating", len(cells) + len(grid) * len(request.extrapolating)) as bar:
 

@@ -22,6 +22,7 @@ from posenc.results.selection import target_set
 from posenc.running.eval_job import Job, eval_job, run_eval
 from posenc.running.run_directory import HeldRunError
 from posenc.running.signals import SWEEP, StopFlag
+from posenc.running.subject_job import SubjectJob, run_subject
 from posenc.running.train_job import TrainJob, run_train, train_job, train_steps
 from posenc.training.distributed import current
 from posenc.training.stacked import train_stacked
@@ -36,8 +37,14 @@ def validated(command: str, settings: dict[str, Any]) -> Any:
 
 @functools.cache
 def _validated(command: str, frozen_settings: str) -> Job:
-    make = train_job if command == "train" else eval_job
-    return make(json.loads(frozen_settings))
+    settings = json.loads(frozen_settings)
+    if command == "train":
+        return train_job(settings)
+    if settings["subject"] is None:
+        return eval_job(settings)
+    from posenc.running.hf import hf_job
+
+    return hf_job(settings)
 
 
 def applicable(command: str, composed: Jobs) -> Jobs:
@@ -56,7 +63,7 @@ def applicable(command: str, composed: Jobs) -> Jobs:
             if count == 1:
                 raise
             refused.append(error)
-            say(f"{job.settings['run']}: left out: {error.value}: {error.problem}")
+            say(f"{job.settings['run'] or job.settings['subject']['path']}: left out: {error.value}: {error.problem}")
         except UserError as error:
             where = f"in job {number} of {count} ({' '.join(job.overrides)})"
             raise error.within(where) if count > 1 else error from None
@@ -79,6 +86,8 @@ def run_job(command: str, composed: ComposedJob, *, in_sweep: bool = False) -> i
         if isinstance(job, TrainJob):
             current().connect(job.device, job.directory.name, job.batch_windows)
             outcome = run_train(job, [o for o in composed.overrides if not is_hydras(o)])
+        elif isinstance(job, SubjectJob):
+            outcome = run_subject(job)
         else:
             outcome = run_eval(job)
     except HeldRunError:

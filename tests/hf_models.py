@@ -1,0 +1,75 @@
+"""Tiny checkpoints of seven architectures, trained and saved by transformers itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+T = 32
+SIZES: dict[str, Any] = {"vocab_size": 257, "bos_token_id": 256, "eos_token_id": 256, "pad_token_id": 256}
+LLAMA = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": T,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": LLAMA,
+    "qwen2": LLAMA,
+    "gemma2": LLAMA | {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 24},
+    "gpt_neox": {
+        key: value for key, value in LLAMA.items() if key not in ("num_key_value_heads", "rope_parameters")
+    }
+    | {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 8 * T},
+    "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4},
+    "mpt": {"d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": T},
+}
+
+
+def trained(
+    name: str, text: bytes, steps: int, length: int = T, **changes: Any
+) -> transformers.PreTrainedModel:
+    """Return a model of an architecture after some steps of AdamW on windows of bytes, BOS first."""
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(name, **(SIZES | CONFIGS[name] | changes))
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    data = torch.tensor(tokenizer(bos=False)(text.decode())["input_ids"])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(steps):
+        starts = torch.randint(len(data) - length, (16,))
+        windows = torch.stack([data[start : start + length] for start in starts.tolist()])
+        windows[:, 0] = SIZES["bos_token_id"]
+        loss = model(windows, labels=windows).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    return model.eval()
+
+
+def tokenizer(*, bos: bool) -> transformers.PreTrainedTokenizerFast:
+    """Return one token a byte, and BOS, in front of each text where `bos`."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    library = Tokenizer(models.BPE(vocab={sign: i for i, sign in enumerate(alphabet)}, merges=[]))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    library.add_special_tokens(["<s>"])
+    if bos:
+        library.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 256)])
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=library, bos_token="<s>")
+
+
+def save(model: Any, folder: Path, *, bos: bool = False) -> Path:
+    """Save a model and its tokenizer as `save_pretrained` does."""
+    model.save_pretrained(folder)
+    tokenizer(bos=bos).save_pretrained(folder)
+    return folder
