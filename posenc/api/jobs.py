@@ -7,6 +7,7 @@ from typing import Any
 from posenc.api.loaded import LoadedRun, load
 from posenc.api.settings import settings_of, words_of
 from posenc.core.errors import RunError
+from posenc.core.paths import choice_files
 from posenc.running.eval_job import Outcome
 
 
@@ -29,8 +30,8 @@ def evaluate(subject: Any, **overrides: Any) -> LoadedRun:
     """Measure a run again, given by its directory, name or object; return it with all its records.
 
     Overrides are those of `posenc eval`: `extend="yarn"`, `eval={"lengths": ["1x", "16x"]}`. Any other model,
-    a module or a function from tokens (B, W) to logits (B, W, V): `posenc.api.subjects.measure_given`.
-    Raises what `train` raises.
+    a module or a function from tokens (B, W) to logits (B, W, V): `posenc.api.subjects.measure_given`. One of
+    transformers: `evaluate("hf", **{"subject.path": DIR_OR_NAME})`. Raises what `train` raises.
     """
     if callable(subject):
         from posenc.api.subjects import measure_given
@@ -38,12 +39,15 @@ def evaluate(subject: Any, **overrides: Any) -> LoadedRun:
         directory, outcome = measure_given(subject, **overrides)
         _ended(outcome)
         return load(directory)
-    from posenc.running.eval_job import eval_job, run_eval
+    from posenc.running.eval_job import run_eval
+    from posenc.running.jobs import new_job
+    from posenc.running.subject_job import SubjectJob, run_subject
 
     if isinstance(subject, LoadedRun):
         overrides, subject = {"plugins": subject.plugins, **overrides}, subject.path
-    job = eval_job(settings_of("eval", list(words_of({"run": str(subject), **overrides}))))
-    _ended(run_eval(job))
+    group = "subject" if str(subject) in choice_files("subject") else "run"
+    job = new_job("eval", settings_of("eval", list(words_of({group: str(subject), **overrides}))))
+    _ended(run_subject(job) if isinstance(job, SubjectJob) else run_eval(job))
     return load(job.directory, plugins=overrides.get("plugins", ()))
 
 

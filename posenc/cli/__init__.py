@@ -311,8 +311,19 @@ def export_command(
     directories: Dirs = None,
     out: Annotated[str, option("The bundle: NAME.runs.jsonl.gz", metavar="FILE")] = "runs.runs.jsonl.gz",
     where: Annotated[Texts, where("Only runs with this setting.")] = None,
+    hf: Annotated[Text, option("One run's weights instead, for transformers.", metavar="DIR")] = None,
 ) -> None:
-    """The results of finished runs in one small file, without weights, for `posenc compare FILE` anywhere."""
+    """The results of finished runs in one small file, without weights, for `posenc compare FILE` anywhere.
+
+    `posenc export run=RUN --hf DIR`: its weights and tokenizer as a folder that transformers loads.
+    """
+    if hf is not None:
+        from posenc.running.export_hf import export_hf
+
+        if len(directories or []) != 1:
+            raise UserError("RUNS", None, "--hf takes one run", hint="posenc export run=DIR --hf FOLDER")
+        export_hf((directories or [""])[0].removeprefix("run="), hf)
+        return
     from posenc.cli.runs import run_export
 
     run_export(directories or ["runs"], where or [], out)

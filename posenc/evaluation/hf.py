@@ -57,10 +57,10 @@ class HuggingFace(Foreign):
 
     is_known = True
 
-    def __init__(self, model: nn.Module, vocab_size: int, train_length: int, bos: int | None = None) -> None:
-        super().__init__(model, vocab_size, train_length)
-        self.bos, self.config = bos, text_config(model.config)
-        config = self.config
+    def __init__(self, model: nn.Module, train_length: int, bos: int | None = None) -> None:
+        config = text_config(model.config)
+        super().__init__(model, config.vocab_size, train_length)
+        self.bos, self.config = bos, config
         heads, width = config.num_attention_heads, config.hidden_size
         head_dim = getattr(config, "head_dim", None) or width // heads
         self.shape = Shape(width, heads, head_dim, config.num_hidden_layers, train_length)
@@ -106,6 +106,9 @@ class HuggingFace(Foreign):
     @torch.no_grad()
     def forward(self, tokens: Tensor, n_targets: int, encoding: Encoding | None = None) -> Tensor:
         """Return the logits of the last tokens, (B, T, V), of tokens (B, S)."""
+        if (highest := int(tokens.max())) >= self.vocab_size:
+            problem = f"the text has token {highest}, the model {self.vocab_size}"
+            raise UserError("subject.tokenizer", None, problem, hint="the one that it was trained with")
         if self.bos is not None:
             tokens = tokens.clone()
             tokens[:, 0] = self.bos

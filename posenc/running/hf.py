@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -60,7 +59,7 @@ def hf_job(settings: dict[str, Any]) -> SubjectJob:
         raise UserError("eval.precision", "bf16", problem, allowed="fp32")
     most = max(1, LOGITS // text_config(config).vocab_size)
     plan = dataclasses.replace(plan, batch_tokens=min(plan.batch_tokens, most))
-    subject = HuggingFace(model, 0, length, bos_of(chosen, library))
+    subject = HuggingFace(model, length, bos_of(chosen, library))
     subject.check(build_extension(plan.extend, subject), max(plan.windows))
     tokenizer = _tokenizer(chosen["tokenizer"], library, chosen["path"])
     return given_job(
@@ -81,7 +80,6 @@ def hf_job(settings: dict[str, Any]) -> SubjectJob:
     )
 
 
-@functools.lru_cache(maxsize=1)
 def load(path: str, revision: str, trust: bool) -> tuple[Any, Any, Any]:
     """Return configuration, model in float32 and tokenizer (None: it has none). Raises UserError."""
     try:

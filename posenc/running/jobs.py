@@ -37,7 +37,11 @@ def validated(command: str, settings: dict[str, Any]) -> Any:
 
 @functools.cache
 def _validated(command: str, frozen_settings: str) -> Job:
-    settings = json.loads(frozen_settings)
+    return new_job(command, json.loads(frozen_settings))
+
+
+def new_job(command: str, settings: dict[str, Any]) -> Job:
+    """Return the Job of these settings. Raises UserError."""
     if command == "train":
         return train_job(settings)
     if settings["subject"] is None:

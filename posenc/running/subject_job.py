@@ -65,7 +65,8 @@ def given_job(
             data, tokenizer, split=split, needed_tokens=max(plan.windows) + 1, context_length=None
         )
     chosen, length = build_tokenizer(tokenizer, facts), model.shape.train_length
-    model.vocab_size = chosen.vocab_size
+    if not model.is_known:
+        model.vocab_size = chosen.vocab_size
     identity = f"{name} {length} {chosen.identity()}"
     found = _digest(model, identity, device) if digest is None else _hex(f"{identity} {digest}")
     kept = {key: settings[key] for key in ("eval", "seed", "experiment_name")}
@@ -160,7 +161,7 @@ def _facts(job: SubjectJob) -> RunFacts:
     return RunFacts(
         name=job.directory.name,
         encoding={"name": job.name},
-        model={"name": "given"},
+        model={"name": job.settings.get("subject", {}).get("architecture", "given")},
         parameters=parameters,
         tokenizer=job.tokenizer,
         context_length=job.settings["context_length"],
