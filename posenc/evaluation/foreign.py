@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from posenc.core.errors import UserError, first_line
 from posenc.encodings.base import Encoding, Shape
+from posenc.model.decoder import Decoder
 
 # Nothing is known of its heads: so many are assumed where memory is estimated before a pass is tried.
 HEADS = 32
@@ -30,7 +31,7 @@ class Foreign(nn.Module):
     def __init__(self, function: Callable[[Tensor], Any], vocab_size: int, train_length: int) -> None:
         super().__init__()
         self.function, self.vocab_size = function, vocab_size  # a module is registered
-        self.effective_encoding = Encoding(Shape(1, HEADS, 1, 1, train_length))
+        self.encoding = self.effective_encoding = Encoding(Shape(1, HEADS, 1, 1, train_length))
         self.shape = self.effective_encoding.shape
 
     def positions(self, n: int, generator: torch.Generator, encoding: Encoding | None = None) -> Tensor:
@@ -57,3 +58,6 @@ class Foreign(nn.Module):
         if shape[2] < wanted[2]:
             raise UserError("subject", f"logits {shape}", f"the tokenizer has {wanted[2]} tokens")
         return logits
+
+
+Subject = Decoder | Foreign  # what the protocols measure

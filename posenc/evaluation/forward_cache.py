@@ -21,8 +21,7 @@ from posenc.core.seeds import generator_for
 from posenc.data import Split, TokenStore
 from posenc.encodings.base import Encoding
 from posenc.evaluation.extensions import Extension
-from posenc.evaluation.foreign import Foreign, NotApplicableError
-from posenc.model.decoder import Decoder
+from posenc.evaluation.foreign import Foreign, NotApplicableError, Subject
 from posenc.model.fused import token_losses
 from posenc.results.schema import Curve, Recall
 from posenc.training.device import autocast, is_out_of_memory
@@ -39,7 +38,7 @@ SHORT = 16
 class EvalContext:
     """A trained model and the documents it is measured on."""
 
-    model: Decoder | Foreign
+    model: Subject
     train_length: int  # T
     seed: int  # for positions that are drawn
     precision: str

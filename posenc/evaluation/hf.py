@@ -64,7 +64,7 @@ class HuggingFace(Foreign):
         heads, width = config.num_attention_heads, config.hidden_size
         head_dim = getattr(config, "head_dim", None) or width // heads
         self.shape = Shape(width, heads, head_dim, config.num_hidden_layers, train_length)
-        self.rotations = [one for one in model.modules() if hasattr(one, "rope_type")]
+        self.rotations: list[Any] = [one for one in model.modules() if hasattr(one, "rope_type")]
         self.loaded = [_state(one) for one in self.rotations]
         self.encoding = self.effective_encoding = self._encoding()
         self.keeps = "logits_to_keep" in inspect.signature(type(model).forward).parameters
@@ -116,7 +116,8 @@ class HuggingFace(Foreign):
             self.config.max_seq_len = tokens.shape[1]  # what its bias is made for: longer ones fail
         acting = self.effective_encoding if encoding is None else encoding
         with self._rotated(acting), self._attending(acting):
-            found = self.model(tokens, use_cache=False, **({"logits_to_keep": n_targets} if self.keeps else {}))
+            kept = {"logits_to_keep": n_targets} if self.keeps else {}
+            found = self.model(tokens, use_cache=False, **kept)
         return self.checked(found.logits[:, -n_targets:], (len(tokens), n_targets))
 
     @contextmanager
@@ -225,7 +226,7 @@ def rope_settings(config: Any) -> list[dict[str, Any]]:
 
 
 def trained_length(config: Any) -> int:
-    """Return T of a configuration: what it was trained at before its rotation was scaled. Raises UserError."""
+    """Return T of a configuration: of its training before any scaling of its rotation. UserError."""
     config = text_config(config)
     before = [
         getattr(config, "original_max_position_embeddings", None),

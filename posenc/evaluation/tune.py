@@ -11,16 +11,16 @@ from collections.abc import Callable, Sequence
 from posenc.core.errors import UserError
 from posenc.evaluation.evaluate import Cell, plan_cells
 from posenc.evaluation.extensions import Extension, build_extension, default_knobs, resolve_extend
+from posenc.evaluation.foreign import Subject
 from posenc.evaluation.forward_cache import EvalContext
 from posenc.evaluation.plans import EvalRequest
-from posenc.model.decoder import Decoder
 from posenc.results.schema import Record
 
 TARGETS = 8000  # validation targets for each candidate and length
 SPLIT = "validation"
 
 
-def candidates(extension: Extension | None, model: Decoder) -> list[Extension]:
+def candidates(extension: Extension | None, model: Subject) -> list[Extension]:
     """Build what the `grid` gives for this model, but for knobs that the user gave; [] where it has none."""
     if extension is None:
         return []

@@ -46,7 +46,7 @@ from posenc.data import (
 from posenc.evaluation import fixed_target, trigram
 from posenc.evaluation.evaluate import evaluate, plan_cells, protocol_module
 from posenc.evaluation.extensions import build_extension
-from posenc.evaluation.foreign import Foreign
+from posenc.evaluation.foreign import Subject
 from posenc.evaluation.forward_cache import EvalContext
 from posenc.evaluation.key_tokens import stored_keys
 from posenc.evaluation.plans import EvalRequest
@@ -305,7 +305,7 @@ def tokenised(job: Job, context_length: int | None = None) -> Corpus:
 
 
 def measure(
-    job: Job, model: Decoder | Foreign, corpus: Corpus, facts: RunFacts, stop: StopFlag, *, newer: bool
+    job: Job, model: Subject, corpus: Corpus, facts: RunFacts, stop: StopFlag, *, newer: bool
 ) -> list[Record]:
     """Return the records of every cell of the plan, and put results.json together.
 
@@ -319,7 +319,7 @@ def measure(
     return records
 
 
-def _cells(job: Job, model: Decoder | Foreign, texts: Corpus, step: int, stop: StopFlag) -> list[Record]:
+def _cells(job: Job, model: Subject, texts: Corpus, step: int, stop: StopFlag) -> list[Record]:
     plan, directory, corpus, (store, trained_bytes) = job.evaluation, job.directory, job.data["name"], texts
     subject, request = subject_and_request(job, model, store)
     extension = build_extension(plan.extend, model)
@@ -349,9 +349,7 @@ def _cells(job: Job, model: Decoder | Foreign, texts: Corpus, step: int, stop: S
     return records
 
 
-def subject_and_request(
-    job: Job, model: Decoder | Foreign, store: TokenStore
-) -> tuple[EvalContext, EvalRequest]:
+def subject_and_request(job: Job, model: Subject, store: TokenStore) -> tuple[EvalContext, EvalRequest]:
     """Return the model as it is trained, and what its protocols measure."""
     plan, trained = job.evaluation, job.settings["train"]["precision"]
     precision = trained if plan.precision == "auto" else plan.precision

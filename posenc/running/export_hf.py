@@ -7,7 +7,7 @@ positions Arcee's rotation gets frequencies so small that nothing turns.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -71,12 +71,12 @@ def export_hf(run: str, folder: str) -> Path:
 
 def rope_parameters(outline: Decoder, run: str) -> dict[str, Any]:
     """Return Arcee's settings of the rotation. Raises UserError with the part that it has not."""
-    encoding = outline.encoding
+    encoding, options = outline.encoding, cast("list[Encoding]", list(outline.options))
     if not all(isinstance(block.attention, Attention) for block in outline.blocks):
         raise refused(run, "its attention is not the multi-head attention of that architecture")
     if outline.shape.short_conv is not None:
         raise refused(run, "model.short_conv has no place there")
-    if named := [one.name for one in outline.options if one.hooks - {"positions"}]:
+    if named := [one.name for one in options if one.hooks - {"positions"}]:
         raise refused(run, f"{', '.join(named)} of its attention has no place there")
     drawn = outline.effective_encoding.positions(8, False, torch.Generator().manual_seed(0))
     if drawn.tolist() != list(range(8)):
@@ -108,7 +108,8 @@ def state_of(model: Decoder) -> dict[str, Tensor]:
     layout = getattr(model.encoding, "layout", "half")
     heads, width = model.shape.n_heads, model.shape.d_model
     found = {"model.embed_tokens.weight": model.embedding.weight, "model.norm.weight": model.norm.weight}
-    for layer, block in enumerate(model.blocks):
+    blocks: list[Any] = list(model.blocks)
+    for layer, block in enumerate(blocks):
         q, k, v = block.attention.qkv.weight.split(width)
         if layout == "interleaved":  # its pairs (2k, 2k+1) become Arcee's (k, k + D/2)
             q, k = (one.view(heads, -1, 2, width).transpose(1, 2).reshape(width, width) for one in (q, k))

@@ -97,9 +97,8 @@ def load(path: str, revision: str, trust: bool) -> tuple[Any, Any, Any]:
         "local_files_only": not online,
     }
     try:
-        model, report = transformers.AutoModelForCausalLM.from_pretrained(
-            place, dtype=torch.float32, output_loading_info=True, **where
-        )
+        cls: Any = transformers.AutoModelForCausalLM
+        model, report = cls.from_pretrained(place, dtype=torch.float32, output_loading_info=True, **where)
     except Exception as error:  # of many packages; all final here
         raise _not_loaded(path, local.is_dir(), online, error) from error
     if report["missing_keys"]:

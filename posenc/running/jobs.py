@@ -67,7 +67,8 @@ def applicable(command: str, composed: Jobs) -> Jobs:
             if count == 1:
                 raise
             refused.append(error)
-            say(f"{job.settings['run'] or job.settings['subject']['path']}: left out: {error.value}: {error.problem}")
+            measured = job.settings["run"] or job.settings["subject"]["path"]
+            say(f"{measured}: left out: {error.value}: {error.problem}")
         except UserError as error:
             where = f"in job {number} of {count} ({' '.join(job.overrides)})"
             raise error.within(where) if count > 1 else error from None

@@ -172,5 +172,3 @@ def _facts(job: SubjectJob) -> RunFacts:
         settings_hash=job.hash,
         versions=folder.versions(),
     )
-
-

@@ -1,4 +1,4 @@
-"""Models of transformers as subjects, checked against loops over transformers itself; runs as its checkpoints."""
+"""Models of transformers as subjects, against loops over transformers itself; runs as its checkpoints."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def asked(place: Path, corpus: Path) -> dict[str, Any]:
 def measured(path: Path, asked: dict[str, Any], **more: Any) -> dict[int, float]:
     """The loss by window, as posenc measures it."""
     run = px.evaluate("hf", **{"subject.path": path, "context_length": "auto", **asked, **more})
-    found = [r for r in run.records if bool(r["extend"]) == ("extend" in more)]
+    found = [r for r in run.records if (r["extend"] or {}).get("name") == more.get("extend")]
     return {r["window"]: r["nats"] for r in found}
 
 
@@ -139,3 +139,231 @@ def test_an_extension_is_what_transformers_makes_of_the_same_settings(
         logits = torch.cat([model(row[:, :-1]).logits[:, -block:] for row in tokens.split(16)])
     want = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, -block:].flatten())
     assert found == pytest.approx(float(want), abs=1e-4)
+
+
+def test_a_rotation_is_made_with_its_model(checkpoints: Callable[..., Path], asked: dict[str, Any]) -> None:
+    """Settings changed after loading do nothing; `extend=` acts."""
+    path = checkpoints("llama")
+    tokens, block = windows(path, asked, 8 * T)
+    model = transformers.AutoModelForCausalLM.from_pretrained(path)
+    before = by_hand(model, tokens, block)
+    model.config.rope_parameters = {"rope_type": "linear", "factor": 8.0, "rope_theta": 500.0}
+    assert by_hand(model, tokens, block) == before
+    assert abs(measured(path, asked, extend="pi")[8 * T] - before) > 1e-3
+
+
+def test_a_dynamic_rotation_begins_anew_with_each_pass(
+    checkpoints: Callable[..., Path], asked: dict[str, Any], tmp_path: Path
+) -> None:
+    """Between T and the longest text seen, transformers goes on with the longest one's scale."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        checkpoints("llama"), rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 500.0}
+    )
+    path = hf_models.save(model, tmp_path / "dynamic")
+    long, _ = windows(path, asked, 8 * T)
+    short, block = windows(path, asked, 2 * T)
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    fresh, used = load(path), load(path)
+    with torch.no_grad():
+        used(long[:1])
+    longest_first = {**asked, "eval": asked["eval"] | {"lengths": ["8x", "1x", "2x"]}}
+    found = measured(path, longest_first)[2 * T]
+    want, naive = (by_hand_inputs(one, short, block) for one in (fresh, used))
+    assert found == pytest.approx(want, abs=1e-4) and abs(naive - want) > 1e-3
+
+
+def by_hand_inputs(model: Any, tokens: torch.Tensor, block: int) -> float:
+    """As `by_hand`, but the model is given the inputs alone: its scale depends on their number."""
+    with torch.no_grad():
+        logits = torch.cat([model(row[:, :-1]).logits[:, -block:] for row in tokens.split(16)])
+    return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, -block:].flatten()))
+
+
+@pytest.mark.parametrize("name", ["bloom", "mpt"])
+def test_a_bias_is_not_rounded(name: str, checkpoints: Callable[..., Path], asked: dict[str, Any]) -> None:
+    path = checkpoints(name)
+    asked |= {"context_length": T}
+    tokens, block = windows(path, asked, 8 * T)
+    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16)
+    if name == "mpt":
+        with pytest.raises(RuntimeError, match="size"):  # its bias ends at T
+            by_hand(model, tokens, block)
+        model.config.max_seq_len = 8 * T + 1
+    assert abs(by_hand(model, tokens, block) - measured(path, asked)[8 * T]) > 1e-4
+    with pytest.raises(UserError, match="256 and 257 are one"):
+        px.evaluate("hf", **{"subject.path": path, **asked, "eval.precision": "bf16"})
+
+
+def test_t_is_that_before_a_rotation_was_scaled(
+    checkpoints: Callable[..., Path], asked: dict[str, Any], tmp_path: Path
+) -> None:
+    rope = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 500.0, "original_max_position_embeddings": T}
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        checkpoints("llama"), rope_parameters=rope, max_position_embeddings=4 * T
+    )
+    path = hf_models.save(model, tmp_path / "long")
+    assert sorted(measured(path, asked)) == [T, 2 * T, 8 * T]
+    assert sorted(measured(path, asked | {"context_length": 4 * T, "eval.lengths": ["1x"]})) == [4 * T]
+    with pytest.raises(UserError, match="scaled already"):
+        measured(path, asked, extend="ntk")
+
+
+def test_bos_stands_for_a_windows_first_token(
+    checkpoints: Callable[..., Path], asked: dict[str, Any]
+) -> None:
+    path = checkpoints("llama", bos=True)
+    own = measured(path, asked)
+    assert own == measured(path, asked, **{"subject.bos": True})
+    assert own != measured(path, asked, **{"subject.bos": False})
+    run = px.evaluate("hf", **{"subject.path": path, **asked, "context_length": T})
+    assert run.config["subject"]["bos"] == 256
+
+
+def test_the_logits_that_are_kept_are_those_of_the_targets(
+    checkpoints: Callable[..., Path], asked: dict[str, Any]
+) -> None:
+    """The usual shift by one, after asking for the last n alone, scores each target by the one before."""
+    path = checkpoints("llama")
+    tokens, block = windows(path, asked, T)
+    model = transformers.AutoModelForCausalLM.from_pretrained(path)
+    with torch.no_grad():
+        kept = model(tokens, logits_to_keep=block).logits
+    naive = torch.nn.functional.cross_entropy(kept[:, :-1].flatten(0, 1), tokens[:, -block:-1].flatten())
+    found = measured(path, asked)[T]
+    assert (
+        found == pytest.approx(by_hand(model, tokens, block), abs=1e-4) and abs(float(naive) - found) > 1e-2
+    )
+
+
+def changed(folder: Path, source: Path, **values: Any) -> Path:
+    shutil.copytree(source, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | values))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"auto_map": {"AutoConfig": "own.Config"}, "model_type": "own"}, "subject.trust_remote_code=true"),
+        ({"num_hidden_layers": 3}, "weights are missing"),
+        ({"model_type": "bert", "architectures": ["BertModel"]}, "subject.path"),
+    ],
+)
+def test_what_cannot_be_measured_is_said(
+    values: dict[str, Any],
+    words: str,
+    checkpoints: Callable[..., Path],
+    asked: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    path = changed(tmp_path / "changed", checkpoints("llama"), **values)
+    with pytest.raises(UserError) as caught:
+        measured(path, asked)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "words"),
+    [
+        ("llama", {"extend": "rerope"}, "before their rotation, which transformers does not show"),
+        ("llama", {"extend": "self_extend"}, "before their rotation"),
+        ("llama", {"extend": "sinks"}, "before their rotation"),
+        ("gpt2", {"extend": "yarn"}, "does not apply to encoding=gpt2"),
+        ("bloom", {"extend": "logn", "context_length": T}, "lets nothing into the attention"),
+        ("llama", {"eval.protocols": ["recall"]}, "planted in the training text"),
+        ("llama", {"eval.protocols": ["key-tokens"]}, "a reference with this model's tokenizer"),
+        ("llama", {"context_length": "aut"}, "context_length=aut"),
+        ("llama", {"subject.bos": "maybe"}, "subject.bos=maybe"),
+        ("llama", {"subject.tokenizer": "nowhere.json"}, "nowhere.json"),
+        ("bloom", {}, "context_length=2048, or what the model was trained at"),
+        ("llama", {"tracking": "wandb"}, "for runs that posenc trains"),
+        ("llama", {"run": "x"}, "has a model of its own"),
+    ],
+)
+def test_wrong_input(
+    name: str, more: dict[str, Any], words: str, checkpoints: Callable[..., Path], asked: dict[str, Any]
+) -> None:
+    with pytest.raises(UserError) as caught:
+        measured(checkpoints(name), asked, **more)
+    assert words in str(caught.value) and caught.value.exit_code == 2
+
+
+def test_the_command(checkpoints: Callable[..., Path], place: Path, corpus: Path, posenc: Posenc) -> None:
+    words = [f"subject.path={checkpoints('llama')}", "data=files", f"data.paths={corpus}", "device=cpu"]
+    words += ["eval.max_targets=200", "eval.lengths=[1x,2x]", "eval.protocols=[fixed-target]"]
+    done = posenc("eval", "subject=hf", "context_length=auto", *words)
+    assert done.code == 0 and "llama | llama 0.0" in done.out and "T = 32 tokens" in done.out
+    swept = posenc("eval", "-m", "subject=hf", "extend=pi,rerope", "sweep.jobs=1", *words)
+    assert swept.code == 0 and "left out: rerope" in swept.err
+    (run,) = Path("runs/subjects").glob("llama-T32-*")
+    records = json.loads((run / "results.json").read_text())["records"]
+    assert [bool(r["extend"]) for r in records].count(True) == 2
+    assert "llama" in posenc("compare").out
+    assert posenc("eval").code == 2 and posenc("eval", "subject=hg").code == 2
+    assert posenc("eval", f"run={run}", "context_length=8").code == 2
+
+
+# --- the other way: a run as a checkpoint
+
+
+def test_a_run_is_the_same_in_transformers_with_every_extension(
+    run_copy: Path, corpus: Path, asked: dict[str, Any], posenc: Posenc
+) -> None:
+    assert posenc("export", f"run={run_copy}", "--hf", "out").code == 0
+    asked["eval"] |= {"lengths": ["1x", "2x", "4x"], "max_targets": 400}
+    records = [r for r in px.load(run_copy).records if r["protocol"] == "fixed-target"]
+    plain = {r["window"]: r["nats"] for r in records}
+    assert measured(Path("out"), asked, context_length=16) == pytest.approx(plain, abs=1e-5)
+    acted = []
+    for name in extensions():
+        knobs = {"extend.factors": [1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5]} if name == "longrope" else {}
+        try:
+            found = measured(Path("out"), asked, context_length=16, extend=name, **knobs)
+        except UserError as error:
+            assert "before their rotation" in str(error), name
+            continue
+        run = px.evaluate(run_copy, eval=asked["eval"], extend=name, **knobs)
+        extended = [r for r in run.records if (r["extend"] or {}).get("name") == name]
+        own = {r["window"]: r["nats"] for r in extended}
+        assert found == pytest.approx(own, abs=1e-4), name
+        acted.append(name)
+    assert {"pi", "ntk", "yarn", "llama3", "longrope", "logn", "scale", "window", "drop"} <= {*acted}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"encoding": "nope"}, None),
+        ({"encoding": "rope", "encoding.layout": "half", "encoding.base": 300}, None),
+        ({"encoding": "rope", "tokenizer": "bpe", "tokenizer.vocab_size": 300}, None),
+        ({"encoding": "alibi"}, "encoding=alibi is not in it"),
+        ({"encoding": "learned"}, "encoding=learned is not in it"),
+        ({"encoding": "rope", "encoding.fraction": 0.5}, "encoding=rope is not in it"),
+        ({"encoding": "rope", "attention.window": 8}, "window of its attention has no place"),
+        ({"encoding": "rope", "attention": "mla"}, "not the multi-head attention"),
+        ({"encoding": "nope", "+model.short_conv": 4}, "model.short_conv has no place"),
+    ],
+)
+def test_what_transformers_has_is_exported_and_the_rest_refused(
+    changes: dict[str, Any],
+    reason: str | None,
+    place: Path,
+    corpus: Path,
+    asked: dict[str, Any],
+    posenc: Posenc,
+) -> None:
+    every = tiny.keywords(corpus) | changes
+    every["train"] = every["train"] | {"tokens": 4 * 128}
+    run = px.train(**every)
+    done = posenc("export", str(run.path), "--hf", "out")
+    if reason is not None:
+        assert done.code == 2 and reason in done.err and not Path("out").exists()
+        return
+    assert done.code == 0 and posenc("export", str(run.path), "--hf", "out").code == 2
+    records = [r for r in run.records if r["protocol"] == "fixed-target"]
+    asked["eval"] = {**every["eval"], "protocols": ["fixed-target"]}
+    found = measured(Path("out"), asked, context_length=16)
+    assert found == pytest.approx({r["window"]: r["nats"] for r in records}, abs=1e-5)
+    ids = transformers.AutoTokenizer.from_pretrained("out")("läuft def f(x):\n")["input_ids"]
+    assert ids == run.tokenizer.encode("läuft def f(x):\n")

@@ -25,7 +25,7 @@ from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.options import LogN
 from posenc.encodings.sum import Composed
 from posenc.evaluation import resolve_length
-from posenc.model.decoder import Decoder
+from posenc.evaluation.foreign import Subject
 
 NONE = "none"  # the model as trained
 Length = int | str | None  # in tokens, or as a multiple of T such as 0.5x
@@ -46,7 +46,7 @@ class Extension:
     `__post_init__` raises `refusal(reason)` where it does not apply, UserError for a knob out of range.
     """
 
-    model: Decoder
+    model: Subject
 
     name: ClassVar[str]
     paper: ClassVar[str]
@@ -151,7 +151,7 @@ def resolve_extend(settings: Mapping[str, Any]) -> dict[str, Any]:
     return check_choice("extend", settings, choices, "there is no such extension")
 
 
-def build_extension(settings: Mapping[str, Any], model: Decoder) -> Extension | None:
+def build_extension(settings: Mapping[str, Any], model: Subject) -> Extension | None:
     """Build the extension for this model, None for `none`; missing knobs come from its YAML. UserError."""
     usual = default_knobs(str(settings.get("name")))
     resolved = resolve_extend({**usual, **settings})
