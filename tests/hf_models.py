@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +36,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def trained(
-    name: str, text: bytes, steps: int, length: int = T, **changes: Any
+    name: str, text: bytes, steps: int, length: int = T, seconds: float = math.inf, **changes: Any
 ) -> transformers.PreTrainedModel:
-    """Return a model of an architecture after some steps of AdamW on windows of bytes, BOS first."""
+    """Return a model of an architecture after steps, or seconds, of AdamW on windows of bytes, BOS first."""
+    began = time.monotonic()
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(name, **(SIZES | CONFIGS[name] | changes))
     model = transformers.AutoModelForCausalLM.from_config(config)
@@ -51,6 +54,8 @@ def trained(
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        if time.monotonic() - began > seconds:
+            break
     return model.eval()
 
 

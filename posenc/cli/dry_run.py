@@ -157,6 +157,8 @@ def _print(estimated: list[tuple[TrainJob, Estimate]]) -> int:
         length, windows = job.settings["context_length"], job.evaluation.windows
         lines += corpus_notes(job.facts, job.evaluation.split, max(windows), length)
     if len(estimated) == 1:
+        if total:  # so long a run takes to begin, too
+            total += time.time() - psutil.Process().create_time()
         speed = f"{job.steps * job.batch_windows * length / found.training_seconds:,.0f} tokens/s"
         lines = [
             "",
