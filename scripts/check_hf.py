@@ -1,8 +1,8 @@
 """Measure seven architectures of transformers by posenc and by a loop over the model; what naive ways give.
 
 python scripts/check_hf.py FOLDER [SECONDS]: each is trained on SymPy for so long (60) by transformers, saved
-to FOLDER, and read from there by both. Then the traps, the wrong number beside posenc's, and the cost of a model
-of 10M parameters at 8T. The folder is kept: a second call trains nothing.
+to FOLDER, and read from there by both. Then the traps, the wrong number beside posenc's, and the cost of a
+model of 10M parameters at 8T. The folder is kept: a second call trains nothing.
 """
 
 from __future__ import annotations
