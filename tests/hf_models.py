@@ -29,7 +29,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         key: value for key, value in LLAMA.items() if key not in ("num_key_value_heads", "rope_parameters")
     }
     | {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}},
-    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 8 * T},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 8 * T + 1},
     "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4},
     "mpt": {"d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": T},
 }

@@ -92,10 +92,18 @@ def test_the_loss_is_that_of_a_loop_over_the_model(
         tokens, block = windows(path, asked, window)
         if name == "mpt":
             model.config.max_seq_len = window + 1
-        if name == "gpt2" and window == 8 * T:  # one token more than its table: the last is a target only
-            continue
         want = by_hand(model, tokens, block, 256 if bos else None)
         assert found[window] == pytest.approx(want, abs=1e-4), window
+
+
+def test_a_table_of_positions_ends_with_a_reason(
+    checkpoints: Callable[..., Path], asked: dict[str, Any]
+) -> None:
+    asked["eval"] |= {"lengths": ["1x", "16x"]}
+    path = checkpoints("gpt2")
+    run = px.evaluate("hf", **{"subject.path": path, "context_length": T, **asked})
+    assert [record["nats"] is None for record in run.records] == [False, True]
+    assert run.records[1]["note"] == f"n/a: no encoding of positions from {8 * T + 1} on"
 
 
 # --- traps: the number of the naive way, and ours
