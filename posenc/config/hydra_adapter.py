@@ -73,6 +73,7 @@ class TrainSettings:
     compile: str = MISSING
     checkpoint_seconds: float = MISSING
     log_every: int = MISSING
+    init: str | None = MISSING
 
 
 @dataclass
@@ -119,6 +120,7 @@ class TrainConfig:
     encoding: dict[str, Any] = field(default_factory=dict)
     attention: dict[str, Any] = field(default_factory=dict)
     positions: dict[str, Any] = field(default_factory=dict)
+    extend: dict[str, Any] = field(default_factory=dict)
     model: ModelSettings = field(default_factory=ModelSettings)
     data: dict[str, Any] = field(default_factory=dict)
     tokenizer: dict[str, Any] = field(default_factory=dict)

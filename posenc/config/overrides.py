@@ -13,7 +13,7 @@ from posenc.core.paths import expanded
 COMMON = ("--multirun", "--config-dir", "--debug", "--help")  # of every command that takes settings
 HYDRA_COMMANDS = ("--multirun", "--cfg", "--config-dir", "--info", "--debug", "--help", "--hydra-help")
 # taken as they are written
-PATHS = ("run", "runs_dir", "data.paths", "data.separator", "tokenizer.path", "subject.path")
+PATHS = ("run", "runs_dir", "data.paths", "data.separator", "tokenizer.path", "subject.path", "train.init")
 ONE_WORD = re.compile(r"[\w.+-]*/[\w./+-]*", re.ASCII)  # Hydra reads it as one word, and as no number
 
 

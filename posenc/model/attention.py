@@ -23,7 +23,7 @@ class Attention(nn.Module):
 
     decoupled = False
 
-    def __init__(self, d_model: int, n_heads: int, layer: int) -> None:
+    def __init__(self, d_model: int, n_heads: int, layer: int, *, qk_norm: bool = False) -> None:
         super().__init__()
         self.n_heads = n_heads
         self.head_dim = d_model // n_heads
@@ -31,6 +31,8 @@ class Attention(nn.Module):
         self.derived: dict[str, int] = {}  # parameters left null, resolved from the width
         self.qkv = nn.Linear(d_model, 3 * d_model, bias=False)
         self.out = nn.Linear(d_model, d_model, bias=False)
+        self.q_norm = nn.RMSNorm(self.head_dim) if qk_norm else None
+        self.k_norm = nn.RMSNorm(self.head_dim) if qk_norm else None
 
     @staticmethod
     def encoded_width(head_dim: int, **others: object) -> int:
@@ -46,6 +48,8 @@ class Attention(nn.Module):
             w_q, w_kv = self.qkv.weight.split((width, 2 * width))
             (q,) = self._by_head(F.linear(x[:, -n_targets:], w_q), 1)
             k, v = self._by_head(F.linear(x, w_kv), 2)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype)
         y = attend(q, k, v, x, pos, encoding, self.layer)  # (B, H, T, D)
         return self.out(y.transpose(1, 2).reshape(batch, n_targets, width))  # (B, T, d_model)
 
@@ -64,6 +68,8 @@ def resolve_attention(settings: Mapping[str, Any]) -> dict[str, Any]:
     options = {key: settings[key] for key in OPTIONS if key in settings}
     own = {key: value for key, value in settings.items() if key not in OPTIONS}
     checked = check_choice("attention", own, ATTENTIONS, "there is no such attention")
+    if checked.get("qk_norm") is False:  # earlier runs do not have it
+        del checked["qk_norm"]
     return {**checked, **check_arguments(_options, options, "attention")}
 
 

@@ -121,6 +121,10 @@ class Decoder(nn.Module):
         self.blocks = nn.ModuleList(Block(shape, layer, attention) for layer in range(shape.n_layers))
         self.norm = nn.RMSNorm(shape.d_model)
 
+    def train_with(self, encoding: Encoding) -> None:
+        """Let the attention see this encoding, made of the same parameters, in training and after it."""
+        self._effective = (encoding,)
+
     @property
     def effective_encoding(self) -> Encoding:
         """The encoding with its options: what the attention sees."""

@@ -5,16 +5,34 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from posenc.results.cells import Row
-from posenc.results.load import Run, encoding_of
+from posenc.results.load import Run, encoding_of, spoken_name
 from posenc.results.selection import Selected, mixed_values
 from posenc.results.settings import differing, knob_words, options_of, settings_of
 
 CODE = "code"
 OPTION = ("attention.", "positions.")  # groups whose choice is named by options_of
+
+
+def as_trained(settings: Mapping[str, Any]) -> str:
+    """Return `rope+yarn` where it was trained with an extension, `rope -> nope` with a run's weights."""
+    extend = (settings.get("extend") or {}).get("name")
+    name = str(spoken_name(settings.get("encoding"))) + (f"+{extend}" if extend else "")
+    began = (settings.get("train") or {}).get("began")
+    return f"{began['encoding']} -> {name}" if began else name
+
+
+def _name(run: Run) -> str:
+    """Return what a row is called: the encoding, and what was trained before it."""
+    config = run.config or {}
+    if not isinstance(config.get("train"), dict) or not ("extend" in config or "began" in config["train"]):
+        return encoding_of(run) or run.name
+    more = f" ({float(config['train']['tokens']) / 1e6:g}M tokens)" if "began" in config["train"] else ""
+    return as_trained(config) + more
 
 
 def group_runs(
@@ -24,7 +42,7 @@ def group_runs(
     settings = _settings(runs)
     groups: dict[tuple[object, ...], Row] = {}
     for one, values in zip(selected, mixed, strict=True):
-        encoding, own = encoding_of(one.run) or one.run.name, settings[id(one.run)]
+        encoding, own = _name(one.run), settings[id(one.run)]
         whole = (encoding, tuple(own.items()), tuple(values.items()))
         for extension in one.cells:
             if (row := groups.get((extension, whole))) is None:
@@ -55,7 +73,7 @@ def _settings(runs: Sequence[Run]) -> dict[int, dict[str, str]]:
     settings = {id(run): dict(sorted(settings_of(run).items())) for run in runs}
     alike: dict[object, list[Run]] = defaultdict(list)
     for run in runs:
-        alike[encoding_of(run), tuple(settings[id(run)].items())].append(run)
+        alike[_name(run), tuple(settings[id(run)].items())].append(run)
     for some in alike.values():
         codes = {run.facts["code"] for run in some if run.facts is not None and "code" in run.facts}
         for run in some if len(codes) > 1 else []:
@@ -65,7 +83,7 @@ def _settings(runs: Sequence[Run]) -> dict[int, dict[str, str]]:
 
 def _add_without_numbers(rows: list[Row], run: Run, settings: dict[str, str]) -> None:
     """Add a run to its row; one that diverged to the rows of extensions too: they lack that seed as well."""
-    alone = Row(encoding=encoding_of(run) or run.name, settings=settings, members=[Selected(run)])
+    alone = Row(encoding=_name(run), settings=settings, members=[Selected(run)])
     same = [row for row in rows if alone.alike(row)]
     trained = [row for row in same if row.extension is None]
     if len(trained) == 1:

@@ -29,6 +29,7 @@ from posenc.encodings.base import Encoding
 from posenc.encodings.options import build_options, check_positions, position_limits
 from posenc.encodings.registry import encoding_class, part_parameters, resolve_encoding, sources_of
 from posenc.encodings.sum import Composed
+from posenc.evaluation.extensions import NONE, build_extension, resolve_extend
 from posenc.model.attention import ATTENTIONS, own_parameters, resolve_attention
 from posenc.model.decoder import Decoder, ModelShape, count_parameters, initialize, training_flops
 from posenc.results.schema import RunFacts
@@ -85,7 +86,7 @@ def check_step(settings: dict[str, Any]) -> StepPlan:
     shape, optimization = check_model(settings["model"]), check_optimization(train, settings["optim"])
     precision, parts = resolve_precision(train["precision"], device), resolve_parts(settings)
     with torch.device("meta"):  # values out of range show when it is built; nothing is allocated
-        outline = build_decoder(parts, shape, vocab_size=2)
+        outline = build_decoder({**parts, "train": train}, shape, vocab_size=2)
     parameters = count_parameters(outline)["total"]
     if parameters > LARGEST_MODEL:
         problem = f"its model would have {parameters:.1e} parameters"
@@ -107,8 +108,9 @@ def check_step(settings: dict[str, Any]) -> StepPlan:
 
 def resolve_parts(settings: dict[str, Any]) -> dict[str, Any]:
     """Return T, seed, encoding, attention, positions and plug-ins as a run stores them. Raises UserError."""
-    plugins = settings["plugins"]
+    plugins, extend = settings["plugins"], resolve_extend(settings.get("extend") or {"name": NONE})
     return {
+        **({} if extend["name"] == NONE else {"extend": extend}),
         "context_length": check_length(settings["context_length"]),
         "seed": whole("seed", settings["seed"], least=0),
         "encoding": resolve_encoding(settings["encoding"], plugins),
@@ -133,6 +135,8 @@ def build_decoder(settings: dict[str, Any], shape: ModelShape, vocab_size: int) 
     chosen, name = settings["attention"], settings["encoding"]["name"]
     attention, own = ATTENTIONS[chosen["name"]], own_parameters(chosen)
     length, positions = settings["context_length"], settings["positions"]
+    extend, began = settings.get("extend"), (settings.get("train") or {}).get("began")
+    known = began["context_length"] if extend and began else length  # T of the weights that it stretches
     farthest, apart = position_limits(positions, length)
     try:
         head_dim = attention.encoded_width(shape.head_dim, **own)
@@ -142,7 +146,7 @@ def build_decoder(settings: dict[str, Any], shape: ModelShape, vocab_size: int) 
             n_heads=shape.n_heads,
             head_dim=head_dim,
             n_layers=shape.n_layers,
-            train_length=length,
+            train_length=known,
             position_limit=farthest,
             distance_limit=apart,
             plugins=settings["plugins"],
@@ -155,9 +159,15 @@ def build_decoder(settings: dict[str, Any], shape: ModelShape, vocab_size: int) 
         options = build_options(
             encoding.shape, encoding, positions=positions, window=chosen["window"], scale=chosen["scale"]
         )
-        return Decoder(shape, vocab_size, encoding, options, partial(attention, **own))
+        model = Decoder(shape, vocab_size, encoding, options, partial(attention, **own))
     except ValueError as error:
         raise UserError("attention", chosen["name"], str(error)) from error
+    if extend:
+        with torch.device("cpu"):  # it looks at positions, also of a model on the meta device
+            acting = build_extension(extend, model)
+            assert acting is not None
+            model.train_with(acting.effective_encoding(length))
+    return model
 
 
 def code_of(settings: dict[str, Any], model: Decoder) -> dict[str, Any]:

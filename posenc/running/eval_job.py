@@ -45,7 +45,7 @@ from posenc.data import (
 )
 from posenc.evaluation import fixed_target, trigram
 from posenc.evaluation.evaluate import evaluate, plan_cells, protocol_module
-from posenc.evaluation.extensions import build_extension
+from posenc.evaluation.extensions import NONE, build_extension
 from posenc.evaluation.foreign import Subject
 from posenc.evaluation.forward_cache import EvalContext
 from posenc.evaluation.key_tokens import stored_keys
@@ -185,6 +185,10 @@ def eval_job(settings: dict[str, Any]) -> Job:
         raise UserError("run", settings["run"], f"its precision {precision!r} is not one of posenc's")
     longest = max(evaluation.windows)
     check_positions_reach(stored.outline, longest)
+    if evaluation.extend["name"] != NONE and "extend" in trained:
+        raise UserError(
+            "extend", evaluation.extend["name"], f"it was trained with {trained['extend']['name']}"
+        )
     build_extension(evaluation.extend, stored.outline)  # refused now, if it does not apply
     if evaluation.tune and longest <= length:
         raise UserError("extend.tune", True, "there is no length beyond context_length to choose by")

@@ -50,9 +50,11 @@ from posenc.data import (
 )
 from posenc.model.decoder import Decoder, count_parameters
 from posenc.results.load import spoken_name
+from posenc.results.rows import as_trained
 from posenc.running import run_directory as folder
 from posenc.running.build import StepPlan, build_model, check_step, code_of, run_facts
 from posenc.running.eval_job import Corpus, Job, Outcome, measure, tokenised, tracked
+from posenc.running.initial import Initial, begin_with, check_fit, initial_run
 from posenc.running.signals import SWEEP, InterruptedRunError, StopFlag
 from posenc.tracking import Tracker, check_tracking
 from posenc.training.device import compiled_blocks
@@ -69,12 +71,20 @@ class TrainJob(Job, StepPlan):
 
     source: dict[str, Any]  # the code of its encoding, for checkpoints
     steps: int
+    initial: Initial | None  # the weights that it begins with; None: drawn from the seed
     begun_here: str | None  # what `auto` would be here, where it was another when this run was begun
 
 
 def train_job(settings: dict[str, Any]) -> TrainJob:
     """Return the validated job of composed `train` settings. Raises UserError."""
-    plan, train = check_step(settings), settings["train"]
+    train, initial = settings["train"], None
+    if train["init"] is not None:
+        initial = initial_run(train["init"], settings["tokenizer"], settings["plugins"])
+        train = {**train, "init": str(initial.directory.resolve()), "began": initial.about}
+        settings = {**settings, "train": train}
+    plan = check_step(settings)
+    if initial is not None:
+        check_fit(initial, plan.outline)
     parts, length = plan.parts, plan.parts["context_length"]
     whole("train.log_every", train["log_every"], least=1)
     between("train.checkpoint_seconds", train["checkpoint_seconds"], 0, math.inf)
@@ -101,7 +111,7 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
     of_train = {"tokens": plan.tokens, "batch_tokens": plan.batch_tokens, "compile": plan.compile}
     of_eval = {key: getattr(evaluation, key) for key in ("max_targets", "batch_tokens", "key_tokens")}
     resolved = {
-        **settings,
+        **{key: value for key, value in settings.items() if key != "extend"},
         **parts,
         "data": absolute_data(settings["data"]),
         "tokenizer": absolute_tokenizer(settings["tokenizer"]),
@@ -110,7 +120,7 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
         "eval": {**settings["eval"], **of_eval},
     }
     source = code_of(parts, plan.outline)
-    names = [safe_name(name) for name in (str(spoken_name(parts["encoding"])), plan.shape.name)]
+    names = [safe_name(name) for name in (as_trained(resolved).replace(" -> ", "-to-"), plan.shape.name)]
     readable = settings["name"] or f"{'-'.join(names)}-T{length}-s{parts['seed']}"
 
     def run_in(precision: str) -> tuple[dict[str, Any], str, Path]:
@@ -137,6 +147,7 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
         tracking=resolved["tracking"],
         source=source,
         facts=facts,
+        initial=initial,
         steps=max(1, round(plan.tokens / (plan.batch_windows * length))),
         begun_here=None if precision == plan.precision else plan.precision,
         evaluation=evaluation,
@@ -170,6 +181,10 @@ def run_hash(settings: dict[str, Any], facts: CorpusFacts, source: dict[str, Any
         "tokenizer": {key: value for key, value in tokenizer.items() if key != "path"},
         "corpus": facts.identity,
     }
+    if (began := settings["train"].get("began")) is not None:
+        identity["init"] = {key: began[key] for key in ("run", "step")}
+    if "extend" in settings:
+        identity["extend"] = settings["extend"]
     if (plant := settings["data"].get("plant")) is not None:
         identity["plant"] = plant
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
@@ -247,6 +262,8 @@ def _locked(job: TrainJob, overrides: list[str], stop: StopFlag) -> Steps[Outcom
 def _run(job: TrainJob, corpus: Corpus, stop: StopFlag) -> Steps[Outcome]:
     settings, directory, store = job.settings, job.directory, corpus[0]
     model = build_model(settings, job.shape, vocabulary(settings["data"].get("plant"), store))
+    if job.initial is not None:
+        begin_with(job.initial, job.directory / "checkpoints", model)
     windows, length = job.evaluation.windows, settings["context_length"]
     notes = corpus_notes(job.facts, job.evaluation.split, max(windows), length, store)
     for note in [*notes, *model.effective_encoding.warnings()]:
