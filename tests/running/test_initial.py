@@ -1,0 +1,141 @@
+"""`train.init`: a finished run's weights in a model that may have another encoding, length or extension."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+
+import posenc as px
+from posenc.core.errors import UserError
+from posenc.evaluation.extensions import build_extension
+from posenc.running.build import build_model
+from posenc.running.eval_job import stored_run
+from posenc.running.initial import begin_with, initial_run
+
+Posenc = Callable[..., tiny.Result]
+
+
+@pytest.fixture
+def train(run_copy: Path, corpus: Path) -> Callable[..., Any]:
+    """Train on from the copied run of RoPE."""
+
+    def call(**changes: Any) -> Any:
+        every = tiny.keywords(corpus) | {"encoding": "rope"}
+        every["train"] |= {"tokens": 4 * 128, "init": str(run_copy), "lr": 1e-3}
+        return px.train(**every | changes)
+
+    return call
+
+
+def weights(run: Any) -> dict[str, torch.Tensor]:
+    return {name: one.detach().clone() for name, one in run.model.named_parameters()}
+
+
+def test_it_begins_with_the_weights_and_says_so(
+    train: Callable[..., Any], run_copy: Path, posenc: Posenc
+) -> None:
+    before = px.load(run_copy)
+    dropped = train(encoding="nope")
+    assert dropped.name.startswith("rope-to-nope-")
+    began = dropped.config["train"]["began"]
+    assert began["encoding"] == "rope" and began["context_length"] == 16
+    assert began["run"] == run_copy.name[-8:] and began["step"] == tiny.STEPS
+    own, theirs = weights(dropped), weights(before)
+    far = [float((own[name] - theirs[name]).norm() / theirs[name].norm()) for name in own]
+    assert own.keys() == theirs.keys() and 0 < max(far) < 0.5  # four steps from there, not from the seed
+    table = posenc("compare", "--allow-mixed").out
+    assert "rope -> nope (0.000512M tokens)" in table
+
+
+def test_who_it_begins_with_is_part_of_the_run(train: Callable[..., Any], run_copy: Path) -> None:
+    one = train()
+    assert train().path == one.path  # found finished
+    again = run_copy.with_name(f"elsewhere-{run_copy.name[-8:]}")
+    shutil.copytree(run_copy, again)
+    same = train(**{"train.init": str(again)})
+    assert same.path == one.path  # the same run from another folder
+    other = train(seed=1)
+    assert other.path != one.path
+    longer = train(**{"train.init": str(other.path)})
+    assert longer.path not in (one.path, other.path)
+    assert longer.name.startswith("rope-to-rope-to-rope-")
+
+
+def test_a_stopped_one_goes_on_without_the_first(train: Callable[..., Any], run_copy: Path) -> None:
+    run = train()
+    model, begin = run.model, initial_run(str(run_copy), {"name": "bytes"}, [])
+    now = weights(run)
+    begin_with(begin, run.path / "checkpoints", model)  # it has a checkpoint of its own
+    assert all(torch.equal(one, now[name]) for name, one in model.named_parameters())
+
+
+@pytest.mark.parametrize("extend", ["yarn", "pi", "window"])
+def test_an_extension_acts_in_training_as_in_evaluation(
+    extend: str, train: Callable[..., Any], run_copy: Path
+) -> None:
+    """The model before its first step is the trained one, extended at the window that it is trained at."""
+    run = train(extend=extend, context_length=64, eval={"base_length": 16, "lengths": ["4x", "8x"]})
+    assert f"rope-to-rope+{extend}-" in run.name and run.config["extend"]["name"] == extend
+    stored = stored_run(str(run.path), [])
+    mine = build_model(stored.settings, stored.shape, vocab_size=256)
+    begin_with(initial_run(str(run_copy), {"name": "bytes"}, []), Path("nowhere"), mine)
+    before = px.load(run_copy).model
+    acting = build_extension({"name": extend}, before)
+    assert acting is not None
+    tokens, pos = torch.randint(256, (2, 64)), torch.arange(64)
+    with torch.no_grad():
+        want = before(tokens, pos, encoding=acting.effective_encoding(64))
+        assert torch.equal(mine.eval()(tokens, pos), want)
+        assert not torch.allclose(before(tokens, pos), want, atol=1e-3)
+    with pytest.raises(UserError, match=f"it was trained with {extend}"):
+        px.evaluate(run, extend="pi")
+    assert px.evaluate(run, eval={"lengths": ["16x"]}).records
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"train.init": "nowhere"}, "train.init=nowhere: there is no such folder"),
+        ({"model": {"d_model": 64, "n_layers": 2, "n_heads": 2}}, "(32, 32) there, (64, 64) here"),
+        (
+            {"model": {"d_model": 32, "n_layers": 1, "n_heads": 2}},
+            "blocks.1.attention.out.weight (32, 32) there",
+        ),
+        ({"attention.qk_norm": True}, "k_norm.weight missing there, (16,) here"),
+        ({"tokenizer": "bpe", "tokenizer.vocab_size": 300}, "has tokenizer=bytes, this run bpe"),
+        ({"extend": "yarnn"}, "did you mean: yarn"),
+        ({"encoding": "alibi", "extend": "yarn"}, "does not apply to encoding=alibi"),
+    ],
+)
+def test_what_does_not_fit_is_said_before_anything_is_written(
+    changes: dict[str, Any], words: str, train: Callable[..., Any], place: Path
+) -> None:
+    before = sorted(place.rglob("*"))
+    with pytest.raises(UserError) as caught:
+        train(**changes)
+    assert words in str(caught.value) and sorted(place.rglob("*")) == before
+
+
+def test_an_unfinished_run_is_no_beginning(train: Callable[..., Any], run_copy: Path) -> None:
+    (run_copy / "status.json").write_text('{"status": "interrupted"}')
+    with pytest.raises(UserError, match="is not finished"):
+        train()
+
+
+def test_qk_norm_is_learned_and_part_of_the_run(corpus: Path, place: Path) -> None:
+    every = tiny.keywords(corpus) | {"encoding": "nope"}
+    plain, normed = px.train(**every), px.train(**every, **{"attention.qk_norm": True})
+    assert plain.path != normed.path and "qk_norm" not in plain.config["attention"]
+    q = normed.model.blocks[0].attention.q_norm
+    assert q is not None and not torch.equal(q.weight, torch.ones_like(q.weight))
+    tokens = torch.randint(256, (1, 8))
+    with torch.no_grad():
+        before = normed.model(tokens)
+        normed.model.blocks[0].attention.qkv.weight[:64] *= 7.0  # of queries and keys: normalised away
+        assert torch.allclose(normed.model(tokens), before, atol=1e-4)
