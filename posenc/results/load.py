@@ -355,8 +355,13 @@ def spoken_name(encoding: object) -> str | None:
     """Return `rope`; `alibi+rope` for settings of an encoding that has `parts`."""
     if not isinstance(encoding, dict):
         return encoding if isinstance(encoding, str) else None
-    parts = encoding.get("parts")
+    parts, period = encoding.get("parts"), encoding.get("period")
     names = [spoken_name(part) for part in parts] if isinstance(parts, list) else []
+    if names and all(names) and isinstance(period, list):  # of a pattern of layers: 3xrope+nope
+        times = [period.count(i) for i in range(len(names))]
+        return "+".join(
+            f"{n}x{name}" if n > 1 else str(name) for n, name in zip(times, names, strict=True) if n
+        )
     if names and all(names):
         return "+".join(map(str, names))
     name = encoding.get("name")

@@ -28,7 +28,6 @@ from posenc.encodings import build_encoding, list_encodings
 from posenc.encodings.base import Encoding
 from posenc.encodings.options import build_options, check_positions, position_limits
 from posenc.encodings.registry import encoding_class, part_parameters, resolve_encoding, sources_of
-from posenc.encodings.sum import Composed
 from posenc.evaluation.extensions import NONE, build_extension, resolve_extend
 from posenc.model.attention import ATTENTIONS, own_parameters, resolve_attention
 from posenc.model.decoder import Decoder, ModelShape, count_parameters, initialize, training_flops
@@ -180,7 +179,7 @@ def code_of(settings: dict[str, Any], model: Decoder) -> dict[str, Any]:
 def _written_out(settings: dict[str, Any], part: Encoding) -> dict[str, Any]:
     """Return an encoding's settings with the numbers that its nulls came to; for a sum, in its parts too."""
     found = {**settings, **part.derived}
-    parts = part.parts if isinstance(part, Composed) else ()
+    parts: tuple[Encoding, ...] = getattr(part, "parts", ())
     for key in part_parameters(type(part)):
         if len(found[key]) == len(parts):
             found[key] = [_written_out(one, of) for one, of in zip(found[key], parts, strict=True)]

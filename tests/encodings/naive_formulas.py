@@ -178,7 +178,14 @@ class Example:
             return False
         if self.name == "rnope_swa" and not free(self) and self.r(i, j) >= (self.s["window"] or TRAINED // 2):
             return False
+        if self.name == "pattern" and self.of_layer("windows") and self.r(i, j) >= self.of_layer("windows"):
+            return False
         return self.window is None or self.r(i, j) < self.window
+
+    def of_layer(self, key):
+        """What a pattern's part of this layer has."""
+        kind = self.s["period"][self.layer % len(self.s["period"])]
+        return self.s[key][kind] if self.s.get(key) else None
 
     def factor(self, h, keys):
         if self.scale == "none":
@@ -320,6 +327,15 @@ def free(c):
     return (c.layer + 1) % min(c.s["every"], LAYERS) == 0
 
 
+def pattern(c, h, i, j):
+    part = c.parts[c.s["period"][c.layer % len(c.s["period"])]]
+    seen = sum(c.visible(h, i, other) for other in range(i + 1))
+    step = c.s["floor_scale"] or TRAINED // 8
+    factors = {"logn": math.log(seen) / math.log(TRAINED)}
+    factors["floor"] = 1 + c.s["floor_weight"] * math.log(1 + (c.pos[i] + 1) // step)
+    return factors.get(c.of_layer("scales"), 1.0) * SCORES[part.name](part, h, i, j)
+
+
 def scale_invariant(c, h, i, j):
     # a and m as the paper solves them from its two conditions, with alpha = beta = e^(1/2)
     alpha = beta = math.exp(0.5)
@@ -397,6 +413,7 @@ SCORES = {
     "hope": hope,
     "pope": pope,
     "rnope_swa": lambda c, h, i, j: c.score(h, i, j) if free(c) else rope(c, h, i, j),
+    "pattern": pattern,
     "scale_invariant": scale_invariant,
     "fox": fox,
     "cable": cable,
@@ -467,6 +484,8 @@ CASES = [
     ("pope", {"base": 500.0}),
     ("rnope_swa", {"every": 5, "window": 3, "layout": "half"}),
     ("hard_alibi", {"masked_heads": 1}),
+    ("pattern", {"parts": ["rope", "t5"], "windows": [None, 4], "scales": ["none", "floor"]}),
+    ("pattern", {"parts": ["hope", "rope", "fox"], "period": [1, 2], "windows": [1, 5, 9], "scales": []}),
     ("sum", {"parts": ["hard_alibi", "rope"]}),
     ("scale_invariant", {"fraction": 0.0}),
     ("scale_invariant", {"fraction": 1.0, "layout": "half", "tau": 3.0}),
