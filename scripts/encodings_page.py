@@ -40,6 +40,7 @@ OPTIONS = """## Options of any encoding
 |---|---|
 | `positions=randomized` | {randomized} |
 | `positions=offset` | {offset} |
+| `positions=pose` | {pose} |
 | `attention.window=W` | {window} |
 | `attention.scale=logn`, `ssmax` | {scale} |
 | `attention=mla` | latent attention with decoupled rotary parts (arXiv 2405.04434); with {decoupled} |
@@ -126,6 +127,7 @@ def page() -> str:
     words = {
         "randomized": first_line(POSITIONS["randomized"]),
         "offset": first_line(POSITIONS["offset"]),
+        "pose": first_line(POSITIONS["pose"]),
         "window": first_line(Window),
         "scale": " ".join(first_line(cls) for cls in SCALES.values()),
         "documents": "".join(document(module) for module in (options, mla)),

@@ -78,7 +78,7 @@ def _print_all(entries: Sequence[dict[str, Any]]) -> None:
         console.print(Padding(table, (0, 0, 0, 2)))
     console.print(
         "\nposenc encodings NAME: paper, parameters, departures. posenc show encoding=NAME: pictures."
-        "\nWith any of them: positions=randomized|offset, attention.window=W, attention.scale=logn|ssmax."
+        "\nWith any: positions=randomized|offset|pose; attention.window=W, attention.scale=logn|ssmax."
     )
 
 

@@ -9,7 +9,10 @@ positions=randomized  a sorted random subset of [0, max), in training and, as in
 positions=offset      0..n-1 plus a random start below max - n in training; 0..n-1 in evaluation. CAPE's
                       global shift, Likhomanenko et al. 2021, arXiv 2106.03143; SHAPE, Kiyono et al. 2021,
                       arXiv 2109.05644.
-Departure: max is 16 T (randomized) or 8 T (offset) unless set; the papers choose it by their test lengths.
+positions=pose        a window is cut into chunks at random places, each further on by a random gap, the first at
+                      0; 0..n-1 in evaluation. PoSE, Zhu et al. 2023, arXiv 2309.10400.
+Departures: max is 16 T (randomized) or 8 T (offset, pose) unless set; the papers choose it by their test
+lengths. A step's windows share one draw, in pose too, whose chunks are also neighbours in the text.
 
 attention.window=W    key j is visible to query i where i - j < W, so W keys with the token itself.
                       Beltagy, Peters, Cohan 2020 (Longformer), arXiv 2004.05150.
@@ -89,6 +92,34 @@ class Offset(Drawn):
         return start + torch.arange(n)  # (n,)
 
 
+class PoSE(Drawn):
+    """Chunks of a window with random gaps between them in training."""
+
+    name = "pose"
+    acts_on = "positions"
+    relative = True
+    times = 8
+    gaps = True
+
+    def __init__(self, shape: Shape, *, max: int | None, chunks: int) -> None:
+        super().__init__(shape, max=max)
+        if not 1 <= chunks <= shape.train_length:
+            allowed = f"from 1 to context_length={shape.train_length}"
+            raise ValueError(f"positions.chunks={chunks}: must be {allowed}")
+        self.chunks = chunks
+
+    def positions(self, n: int, training: bool, generator: torch.Generator) -> Tensor:
+        pos = torch.arange(n)
+        if not training:
+            return pos
+        cuts = (torch.randperm(n - 1, generator=generator)[: self.chunks - 1] + 1).sort().values
+        skips = torch.randint(self.limit - n + 1, (len(cuts),), generator=generator).sort().values
+        return (
+            pos
+            + torch.cat((torch.zeros(1, dtype=torch.int64), skips))[torch.bucketize(pos, cuts, right=True)]
+        )
+
+
 class Window(Encoding):
     """The last `window` positions, in every layer."""
 
@@ -156,7 +187,7 @@ class SSMax(LogN):
         return self.s[layer].float()[:, None] * self.log_visible(q_pos, k_pos, layer)  # (H, T)
 
 
-POSITIONS: dict[str, type[Drawn]] = {"randomized": Randomized, "offset": Offset}
+POSITIONS: dict[str, type[Drawn]] = {"randomized": Randomized, "offset": Offset, "pose": PoSE}
 SCALES: dict[str, type[LogN]] = {"logn": LogN, "ssmax": SSMax}
 
 

@@ -13,6 +13,7 @@ from posenc.encodings.base import Shape
 from posenc.encodings.options import (
     LogN,
     Offset,
+    PoSE,
     Randomized,
     SSMax,
     build_options,
@@ -25,6 +26,7 @@ SHAPE = Shape(16, 2, 8, 2, T)
 CONTIGUOUS = {"name": "contiguous"}
 RANDOMIZED = {"name": "randomized", "max": None, "dense": False}
 OFFSET = {"name": "offset", "max": None}
+POSE = {"name": "pose", "max": None, "chunks": 2}
 
 
 def encoding(name, train_length=T, **params):
@@ -73,9 +75,22 @@ def test_offset_starts_anywhere_in_training_and_at_zero_in_evaluation():
     assert starts == set(range(6))  # 5 + 3 is the last position below 9
 
 
+@pytest.mark.parametrize("chunks", [1, 2, 3, T])
+def test_pose_skips_between_chunks_in_training_alone(chunks):
+    option, ends, cuts = PoSE(SHAPE, max=40, chunks=chunks), set(), set()
+    for seed in range(400):
+        pos = option.positions(T, True, generator_for(seed, "test"))
+        assert len(pos) == T and int(pos[0]) == 0 and int(pos[-1]) < 40 and (pos.diff() >= 1).all()
+        assert int((pos.diff() > 1).sum()) <= chunks - 1
+        ends.add(int(pos[-1]))
+        cuts |= set((pos.diff() > 1).nonzero().flatten().tolist())
+        assert torch.equal(option.positions(40, False, generator_for(seed, "test")), torch.arange(40))
+    assert (ends == {T - 1} and not cuts) if chunks == 1 else (max(ends) == 39 and cuts == set(range(T - 1)))
+
+
 @pytest.mark.parametrize(
     "positions, limit, distances",
-    [(CONTIGUOUS, None, None), (RANDOMIZED, 16 * T, 16 * T), (OFFSET, 8 * T, None)],
+    [(CONTIGUOUS, None, None), (RANDOMIZED, 16 * T, 16 * T), (OFFSET, 8 * T, None), (POSE, 8 * T, 8 * T)],
 )
 def test_limits_of_positions_and_distances(positions, limit, distances):
     assert check_positions(positions) == positions
@@ -97,12 +112,15 @@ READS_NONE = {"nope", "hard_alibi", "fox", "cable", "cope", "stick_breaking"}
 WAYS = [
     ("positions", {"positions": RANDOMIZED}, READS_NONE),
     ("positions", {"positions": OFFSET}, READS_NONE),
-    ("attention.window", {"window": 5}, {"rnope_swa"}),
-    ("attention.scale", {"scale": "logn"}, {"stick_breaking", "scale_invariant"}),
+    ("positions", {"positions": POSE}, READS_NONE),
+    ("attention.window", {"window": 5}, {"rnope_swa", "pattern"}),
+    ("attention.scale", {"scale": "logn"}, {"stick_breaking", "scale_invariant", "pattern"}),
 ]
 
 
-@pytest.mark.parametrize("key, chosen, refusing", WAYS, ids=["randomized", "offset", "window", "scale"])
+@pytest.mark.parametrize(
+    "key, chosen, refusing", WAYS, ids=["randomized", "offset", "pose", "window", "scale"]
+)
 def test_an_option_is_taken_or_refused_by_name(key, chosen, refusing):
     for name in list_encodings():
         own = encoding(name)
