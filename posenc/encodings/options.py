@@ -9,8 +9,8 @@ positions=randomized  a sorted random subset of [0, max), in training and, as in
 positions=offset      0..n-1 plus a random start below max - n in training; 0..n-1 in evaluation. CAPE's
                       global shift, Likhomanenko et al. 2021, arXiv 2106.03143; SHAPE, Kiyono et al. 2021,
                       arXiv 2109.05644.
-positions=pose        a window is cut into chunks at random places, each further on by a random gap, the first at
-                      0; 0..n-1 in evaluation. PoSE, Zhu et al. 2023, arXiv 2309.10400.
+positions=pose        a window is cut into chunks at random places, each further on by a random gap, the first
+                      at 0; 0..n-1 in evaluation. PoSE, Zhu et al. 2023, arXiv 2309.10400.
 Departures: max is 16 T (randomized) or 8 T (offset, pose) unless set; the papers choose it by their test
 lengths. A step's windows share one draw, in pose too, whose chunks are also neighbours in the text.
 
@@ -114,10 +114,8 @@ class PoSE(Drawn):
             return pos
         cuts = (torch.randperm(n - 1, generator=generator)[: self.chunks - 1] + 1).sort().values
         skips = torch.randint(self.limit - n + 1, (len(cuts),), generator=generator).sort().values
-        return (
-            pos
-            + torch.cat((torch.zeros(1, dtype=torch.int64), skips))[torch.bucketize(pos, cuts, right=True)]
-        )
+        chunk = torch.bucketize(pos, cuts, right=True)  # of each token
+        return pos + torch.cat((skips.new_zeros(1), skips))[chunk]  # (n,)
 
 
 class Window(Encoding):
