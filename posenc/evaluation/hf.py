@@ -10,18 +10,18 @@ refused: transformers does not show them. Each pass begins from the rotation as 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from posenc.core.errors import UserError
+from posenc.core.errors import UserError, first_line
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.families.rotary import Rotary
-from posenc.evaluation.extensions import Extension, NotForThisEncodingError, leaves
-from posenc.evaluation.foreign import Foreign
+from posenc.evaluation.extensions import NotForThisEncodingError, build_extension, extensions, leaves
+from posenc.evaluation.foreign import Foreign, NotApplicableError
 
 ATTENTION = "posenc"  # the name of its attention function in transformers
 BLOCK = 512  # queries at once in that function
@@ -61,11 +61,12 @@ class HuggingFace(Foreign):
         config = text_config(model.config)
         super().__init__(model, config.vocab_size, train_length)
         self.bos, self.config = bos, config
-        heads, width = config.num_attention_heads, config.hidden_size
+        heads, width = getattr(config, "num_attention_heads", 1), config.hidden_size  # Mamba has none
         head_dim = getattr(config, "head_dim", None) or width // heads
         self.shape = Shape(width, heads, head_dim, config.num_hidden_layers, train_length)
         self.rotations: list[Any] = [one for one in model.modules() if hasattr(one, "rope_type")]
         self.loaded = [_state(one) for one in self.rotations]
+        self.fixed: str | None = None  # why extensions cannot change its frequencies
         self.encoding = self.effective_encoding = self._encoding()
         self.keeps = "logits_to_keep" in inspect.signature(type(model).forward).parameters
 
@@ -81,16 +82,24 @@ class HuggingFace(Foreign):
             (rotation,) = self.rotations
             given = rope_settings(self.config)
             if rotation.rope_type != "default":
-                return Known(self.shape, f"{name}, whose rotation is scaled already ({rotation.rope_type}),")
+                self.fixed = f"its rotation is scaled already ({rotation.rope_type})"
+                return Known(self.shape, name)
             return KnownRotary(self.shape, name, rotation.inv_freq, float(given[0]["rope_theta"]))
         if self.rotations:
-            return Known(self.shape, f"{name}, whose layers have rotations of their own,")
+            self.fixed = "its layers have rotations of their own"
         found = Known(self.shape, name)
         found.ends_at = table_end(self.model)
         return found
 
-    def check(self, extension: Extension | None, window: int) -> None:
+    def check(self, settings: Mapping[str, Any], window: int) -> None:
         """Raise NotForThisEncodingError for an extension that cannot act in this model."""
+        try:
+            extension = build_extension(settings, self)
+        except NotForThisEncodingError as error:
+            if self.fixed is None:
+                raise
+            which = extensions()[str(settings["name"])]
+            raise NotForThisEncodingError(which, self.config.model_type, self.fixed) from error
         if extension is None:
             return
         acting = leaves(extension.effective_encoding(window))
@@ -117,7 +126,12 @@ class HuggingFace(Foreign):
         acting = self.effective_encoding if encoding is None else encoding
         with self._rotated(acting), self._attending(acting):
             kept = {"logits_to_keep": n_targets} if self.keeps else {}
-            found = self.model(tokens, use_cache=False, **kept)
+            try:
+                found = self.model(tokens, use_cache=False, **kept)
+            except (IndexError, RuntimeError) as error:
+                if "out of bounds" not in str(error) and "out of range" not in str(error):
+                    raise
+                raise NotApplicableError(f"n/a: {first_line(error)}") from error  # GPT-J's table of angles
         return self.checked(found.logits[:, -n_targets:], (len(tokens), n_targets))
 
     @contextmanager
@@ -229,8 +243,8 @@ def trained_length(config: Any) -> int:
     """Return T of a configuration: of its training before any scaling of its rotation. UserError."""
     config = text_config(config)
     before = [
-        getattr(config, "original_max_position_embeddings", None),
         *(one.get("original_max_position_embeddings") for one in rope_settings(config)),
+        getattr(config, "original_max_position_embeddings", None),
     ]
     found = [one for one in before if one] or [getattr(config, name, None) for name in LENGTHS]
     length = next((int(one) for one in found if one), None)

@@ -20,6 +20,7 @@ from posenc.encodings.families.rotary import Rotary
 from posenc.model.attention import Attention
 from posenc.model.decoder import Decoder
 from posenc.running.eval_job import load_model, stored_run
+from posenc.running.hf import library_of
 
 STILL = 1e30  # a rotation's frequencies divided by this turn nothing at any length
 THERE = "an encoding without hooks, or one that turns every pair of a head by the frequencies of a base"
@@ -36,7 +37,7 @@ def export_hf(run: str, folder: str) -> Path:
     stored = stored_run(run, [])
     outline, length = stored.outline, int(stored.settings["context_length"])
     rope = rope_parameters(outline, run)
-    import transformers
+    transformers = library_of("--hf")
     from tokenizers import Tokenizer as Library
 
     model = load_model(stored, stored.checkpoint)
@@ -58,7 +59,6 @@ def export_hf(run: str, folder: str) -> Path:
         other = transformers.ArceeForCausalLM(config)
     other.load_state_dict(state_of(model), strict=False, assign=True)
     other.tie_weights()
-    transformers.logging.disable_progress_bar()
     place.mkdir(parents=True, exist_ok=True)
     other.save_pretrained(place)
     definition = stored.checkpoint.path / "tokenizer.json"

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 import yaml
 
 from posenc.config.checks import check_evaluation, check_length, check_name, default_evaluation
@@ -16,7 +17,6 @@ from posenc.core.errors import UserError, first_line, safe_name
 from posenc.core.paths import choice_file, expanded
 from posenc.core.signature import check_choice
 from posenc.data.hub import not_loaded, reachable
-from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.hf import HuggingFace, text_config, trained_length
 from posenc.running.subject_job import SubjectJob, given_job, kept_tokenizer
 from posenc.training.device import resolve_device
@@ -60,7 +60,7 @@ def hf_job(settings: dict[str, Any]) -> SubjectJob:
     most = max(1, LOGITS // text_config(config).vocab_size)
     plan = dataclasses.replace(plan, batch_tokens=min(plan.batch_tokens, most))
     subject = HuggingFace(model, length, bos_of(chosen, library))
-    subject.check(build_extension(plan.extend, subject), max(plan.windows))
+    subject.check(plan.extend, max(plan.windows))
     tokenizer = _tokenizer(chosen["tokenizer"], library, chosen["path"])
     return given_job(
         subject,
@@ -82,13 +82,7 @@ def hf_job(settings: dict[str, Any]) -> SubjectJob:
 
 def load(path: str, revision: str, trust: bool) -> tuple[Any, Any, Any]:
     """Return configuration, model in float32 and tokenizer (None: it has none). Raises UserError."""
-    try:
-        import torch
-        import transformers
-    except ImportError as error:
-        raise UserError("subject", "hf", "needs transformers", hint="pip install 'posenc[hf]'") from error
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    transformers = library_of("subject")
     local = expanded(path)
     place, online = (str(local), False) if local.is_dir() else (path, reachable())
     where: dict[str, Any] = {
@@ -109,6 +103,17 @@ def load(path: str, revision: str, trust: bool) -> tuple[Any, Any, Any]:
     except Exception:  # it has none, or none that can be read: said where one is needed
         library = None
     return model.config, model.eval(), library
+
+
+def library_of(key: str) -> Any:
+    """Return transformers, quiet. Raises UserError where it is not installed."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise UserError(key, "hf", "needs transformers", hint="pip install 'posenc[hf]'") from error
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    return transformers
 
 
 def _not_loaded(path: str, is_local: bool, online: bool, error: Exception) -> Exception:

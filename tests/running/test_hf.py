@@ -81,7 +81,7 @@ def by_hand(model: Any, tokens: torch.Tensor, block: int, bos: int | None = None
 
 
 @pytest.mark.parametrize("bos", [False, True], ids=["text", "bos"])
-@pytest.mark.parametrize("name", sorted(hf_models.CONFIGS))
+@pytest.mark.parametrize("name", sorted(hf_models.CONFIGS.keys() - {"gptj", "mamba"}))
 def test_the_loss_is_that_of_a_loop_over_the_model(
     name: str, bos: bool, checkpoints: Callable[..., Path], asked: dict[str, Any]
 ) -> None:
@@ -96,14 +96,16 @@ def test_the_loss_is_that_of_a_loop_over_the_model(
         assert found[window] == pytest.approx(want, abs=1e-4), window
 
 
+@pytest.mark.parametrize("name", ["gpt2", "gptj"])
 def test_a_table_of_positions_ends_with_a_reason(
-    checkpoints: Callable[..., Path], asked: dict[str, Any]
+    name: str, checkpoints: Callable[..., Path], asked: dict[str, Any]
 ) -> None:
     asked["eval"] |= {"lengths": ["1x", "16x"]}
-    path = checkpoints("gpt2")
+    path = checkpoints(name)
     run = px.evaluate("hf", **{"subject.path": path, "context_length": T, **asked})
     assert [record["nats"] is None for record in run.records] == [False, True]
-    assert run.records[1]["note"] == f"n/a: no encoding of positions from {8 * T + 1} on"
+    said = f"n/a: no encoding of positions from {8 * T + 1} on" if name == "gpt2" else "out of bounds"
+    assert said in str(run.records[1]["note"])
 
 
 # --- traps: the number of the naive way, and ours
@@ -212,7 +214,7 @@ def test_t_is_that_before_a_rotation_was_scaled(
     path = hf_models.save(model, tmp_path / "long")
     assert sorted(measured(path, asked)) == [T, 2 * T, 8 * T]
     assert sorted(measured(path, asked | {"context_length": 4 * T, "eval.lengths": ["1x"]})) == [4 * T]
-    with pytest.raises(UserError, match="scaled already"):
+    with pytest.raises(UserError, match=r"encoding=llama: its rotation is scaled already \(yarn\)"):
         measured(path, asked, extend="ntk")
 
 
@@ -277,6 +279,7 @@ def test_what_cannot_be_measured_is_said(
         ("llama", {"extend": "rerope"}, "before their rotation, which transformers does not show"),
         ("llama", {"extend": "self_extend"}, "before their rotation"),
         ("llama", {"extend": "sinks"}, "before their rotation"),
+        ("mamba", {"extend": "logn"}, "lets nothing into the attention"),
         ("gpt2", {"extend": "yarn"}, "does not apply to encoding=gpt2"),
         ("bloom", {"extend": "logn", "context_length": T}, "lets nothing into the attention"),
         ("llama", {"eval.protocols": ["recall"]}, "planted in the training text"),
