@@ -406,6 +406,7 @@ def stick_breaking(c, scores):
 SCORES = {
     **{name: biased(name) for name in BIASES},
     "nope": Example.score,
+    "headscale": lambda c, h, i, j: c.place("scale")[h] * c.score(h, i, j),
     "hard_alibi": Example.score,
     "stick_breaking": Example.score,
     "rope": rope,

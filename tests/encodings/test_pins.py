@@ -45,6 +45,7 @@ INITIAL = {
     "t5": {"table": ZERO},
     "cope": {"table": ZERO},
     "pope": {"delta": ZERO},
+    "headscale": {"scale": (1.0, 1.0, 0.0)},
     "fox": {"gate": NORMAL, "offset": ZERO},
     "cable": {"slope": NORMAL, "gain": NORMAL},
     "transformer_xl": {"w": NORMAL, "u": ZERO, "v": ZERO},

@@ -1,0 +1,38 @@
+"""HeadScale: NoPE with a learned softmax temperature for each head and layer.
+
+Formula: f_h score_ij, score_ij = q_i . k_j / sqrt(D), f_h learned for each layer and head; it starts at 1, where
+this is `nope`.
+Departures: trained with the model from the first step. The paper tunes the temperatures alone, at a longer
+length, on a trained NoPE, and keeps them in a range; there is none here. In a sum of encodings the biases of
+the others are scaled like the score.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posenc.encodings.base import Encoding, Shape
+
+
+class HeadScale(Encoding):
+    name = "headscale"
+    paper = "Wang et al. 2024, arXiv 2404.12224"
+    formula = "f_h score_ij, f_h learned for each layer and head"
+    acts_on = "scores"
+    past_training = "no parameter depends on the length; sharp heads stay on few keys, others spread"
+    learned = "L*H"
+    relative = True
+    uses_positions = False
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.scale = nn.Parameter(torch.empty(shape.n_layers, shape.n_heads))  # (L, H)
+
+    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
+        nn.init.ones_(parameter)
+
+    def scores(
+        self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
+    ) -> Tensor:
+        return s * self.scale[layer].float()[:, None, None]  # (B, H, T, S)
