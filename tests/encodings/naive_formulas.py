@@ -354,6 +354,15 @@ def cable(c, h, i, j):
     return c.score(h, i, j) - gain * math.fsum(slopes)
 
 
+def carope(c, h, i, j):
+    w, between = c.place("frequency")[h], range(j + 1, i + 1)
+
+    def angle(n):
+        return math.fsum((1 / (1 + softplus(dot(w, c.p["x"][m])))) ** (n + 1) for m in between)
+
+    return rotated_product(c.p["q"][h][i], c.p["k"][h][j], "interleaved", WIDTH, angle) / math.sqrt(WIDTH)
+
+
 def cope(c, h, i, j):
     table = c.place("table")
     p = min(math.fsum(sigmoid(c.score(h, i, m)) for m in range(j, i + 1)), len(table) - 1)
@@ -418,6 +427,7 @@ SCORES = {
     "scale_invariant": scale_invariant,
     "fox": fox,
     "cable": cable,
+    "carope": carope,
     "cope": cope,
     "dape": dape,
     "shaw": shaw,

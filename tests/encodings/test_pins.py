@@ -46,6 +46,7 @@ INITIAL = {
     "cope": {"table": ZERO},
     "pope": {"delta": ZERO},
     "headscale": {"scale": (1.0, 1.0, 0.0)},
+    "carope": {"frequency": NORMAL},
     "fox": {"gate": NORMAL, "offset": ZERO},
     "cable": {"slope": NORMAL, "gain": NORMAL},
     "transformer_xl": {"w": NORMAL, "u": ZERO, "v": ZERO},

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posenc.encodings.base import Encoding, float64
+from posenc.encodings.families.rotary import rotate_pairs
 
 # Pairs of tokens in a chunk of the network over heads. One CPU core is fastest from 8000 to 16 000.
 PAIRS, PAIRS_GPU = 1 << 14, 1 << 22
@@ -60,6 +61,42 @@ class CumulativeGates(Encoding):
         if weight is None:
             return difference.add_(s)
         return torch.addcmul(s, weight[..., start:keys, None].float(), difference)
+
+
+class PhaseSums(Encoding):
+    """Rotate pairs (2k, 2k+1) of q and k by running sums over the text; a subclass computes the increments.
+
+    The hook `rotate` sees no text, so the product of the rotated replaces the plain one among the scores.
+    """
+
+    acts_on = "scores"
+    relative = True
+    uses_positions = False
+
+    def increments(self, x: Tensor, layer: int) -> Tensor:
+        """Return what each token adds to its angles, (B, S, d_model) -> (B, H, S, D/2) float64."""
+        raise NotImplementedError
+
+    def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        with torch.autocast(x.device.type, enabled=False):
+            phase = self.increments(x.to(next(self.parameters()).dtype), layer).cumsum(2)  # float64
+            cos, sin = phase.cos().float().to(x.device), phase.sin().float().to(x.device)  # (B, H, S, D/2)
+            start = cos.shape[2] - q.shape[2]
+            q, k = q.float(), k.float()
+            turned = rotate_pairs(q, cos[:, :, start:], sin[:, :, start:], "interleaved")
+            return (
+                torch.cat((turned, -q), dim=-1),  # (B, H, T, 2D)
+                torch.cat((rotate_pairs(k, cos, sin, "interleaved"), k), dim=-1),  # (B, H, S, 2D)
+            )
+
+    def scores(
+        self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
+    ) -> Tensor:
+        of_q, of_k = state
+        keys = s.shape[-1]
+        with torch.autocast(s.device.type, enabled=False):
+            difference = of_block(of_q, of_k.shape[2], s) @ of_k[:, :, :keys].transpose(-1, -2)
+        return s + difference * self.shape.head_dim**-0.5  # (B, H, T, S)
 
 
 def reversed_cumsum(x: Tensor) -> Tensor:

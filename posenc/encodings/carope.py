@@ -1,0 +1,34 @@
+"""CARoPE: rotary angles that each head sums up from the tokens.
+
+Formula: pair k = 1..D/2 of q_t and k_t is rotated by the sum over s <= t of f_h(x_s)^k,
+f_h(x) = 1 / (1 + softplus(w_h . x)) in (0, 1), x the layer's normed input; w for each layer and head.
+RoPE is f = base^(-2/D) for every token, with k from 1 instead of 0. Sums in float64.
+Departures, of what the paper's abstract and summaries say (its text was not at hand): x is the input of each
+layer, pairs are (2k, 2k+1), and w starts like the model's other linear maps, so f is around 0.6.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posenc.encodings.base import Shape, float64
+from posenc.encodings.families.content import PhaseSums
+
+
+class CARoPE(PhaseSums):
+    name = "carope"
+    paper = "Veisi et al. 2025, arXiv 2507.23083"
+    formula = "pair k of q, k rotated by the sum over s <= t of (1 / (1 + softplus(w_h . x_s)))^k"
+    past_training = "defined everywhere; slow pairs reach angles that training never showed"
+    learned = "L*H*d"
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        if shape.head_dim % 2:
+            raise ValueError(f"head_dim={shape.head_dim}: rotary pairs need an even width")
+        self.frequency = nn.Parameter(torch.empty(shape.n_layers, shape.n_heads, shape.d_model))  # (L, H, d)
+
+    def increments(self, x: Tensor, layer: int) -> Tensor:
+        z = float64(F.linear(x, self.frequency[layer])).transpose(1, 2)[..., None]  # (B, H, S, 1)
+        power = torch.arange(1, self.shape.head_dim // 2 + 1, device=z.device)  # (D/2,)
+        return (-torch.log1p(F.softplus(z)) * power).exp()  # (B, H, S, D/2)
