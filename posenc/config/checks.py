@@ -212,6 +212,8 @@ def check_optimization(train: dict[str, Any], optim: dict[str, Any]) -> Optimiza
     def number(key: str, high: float = math.inf, *, open_low: bool = False) -> float:
         return between(f"optim.{key}", optim[key], 0, high, open_low=open_low)
 
+    if isinstance(train["lr"], bool) or not isinstance(train["lr"], int | float):
+        raise UserError("train.lr", train["lr"], "wrong type", allowed="a number above 0, or tuned")
     return Optimization(
         name=one_of("optim.name", optim["name"], OPTIMIZERS),
         lr=between("train.lr", train["lr"], 0, math.inf, open_low=True),

@@ -64,11 +64,11 @@ class OptimSettings:
 
 @dataclass
 class TrainSettings:
-    """Budget and pace. `tokens` and `batch_tokens` may be written 6e6, so `checks.whole` reads them."""
+    """Budget and pace. `checks` reads what may be written otherwise: tokens as 6e6, lr as `tuned`."""
 
     tokens: Any = MISSING
     batch_tokens: Any = MISSING
-    lr: float = MISSING
+    lr: Any = MISSING
     precision: str = MISSING
     compile: str = MISSING
     checkpoint_seconds: float = MISSING

@@ -2,8 +2,9 @@
 
 Formula: pair k of q_t and k_t is rotated by theta_k * sum over s <= t of g_h(x_s) phi_hk(s),
 phi(s) = sum over m = 0..3 of c_m * (B A x'_{s-m}), theta_k = base^(-2k/D), g_h(x) = sigmoid(v_h . x' + b_h),
-x' the layer's normed input with each head's share of it scaled to length 1. A has `rank` rows, c_m is a number
-for each head and pair (a causal convolution). All are learned for each layer, b from 0. Sums in float64.
+x' the layer's normed input with each head's share of it scaled to length 1. A has `rank` rows, c_m is a
+number for each head and pair (a causal convolution). All are learned for each layer, b from 0. Sums in
+float64.
   base   of the fixed factors of the pairs; 500000 as in the released code
   rank   of the increments' linear map; 16 as in the released code
   gate   false: g = 1

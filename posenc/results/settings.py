@@ -17,7 +17,7 @@ from posenc.results.load import Run, encoding_of
 # Settings that leave the numbers alone, and those that posenc.results.rows compares on its own.
 NOT_DEFINING = {"seed", "device", "name", "experiment_name", "experiment", "runs_dir", "plugins", "eval"}
 NOT_DEFINING |= {"tracking", "hydra", "train.compile", "train.checkpoint_seconds", "train.log_every"}
-NOT_DEFINING |= {"train.init", "train.began.run"}  # another one for each seed
+NOT_DEFINING |= {"train.init", "train.began.run", "train.tuned"}  # another one for each seed
 SKIPPED = NOT_DEFINING | {"model", "data", "tokenizer", "context_length", "train.tokens", "encoding.name"}
 INSIDE = tuple(f"{key}." for key in SKIPPED)
 SIZE = {"data.name", "tokenizer.name", "tokenizer.vocab_size", "context_length", "train.tokens"}

@@ -56,6 +56,7 @@ from posenc.running.build import StepPlan, build_model, check_step, code_of, run
 from posenc.running.eval_job import Corpus, Job, Outcome, measure, tokenised, tracked
 from posenc.running.initial import Initial, begin_with, check_fit, initial_run
 from posenc.running.signals import SWEEP, InterruptedRunError, StopFlag
+from posenc.running.tuned import TUNED, tuned_rate
 from posenc.tracking import Tracker, check_tracking
 from posenc.training.device import compiled_blocks
 from posenc.training.distributed import current
@@ -77,6 +78,8 @@ class TrainJob(Job, StepPlan):
 
 def train_job(settings: dict[str, Any]) -> TrainJob:
     """Return the validated job of composed `train` settings. Raises UserError."""
+    if settings["train"]["lr"] == TUNED:
+        return train_job(_with_tuned_rate(settings))
     train, initial = settings["train"], None
     if train["init"] is not None:
         initial = initial_run(train["init"], settings["tokenizer"], settings["plugins"])
@@ -152,6 +155,19 @@ def train_job(settings: dict[str, Any]) -> TrainJob:
         begun_here=None if precision == plan.precision else plan.precision,
         evaluation=evaluation,
     )
+
+
+def _with_tuned_rate(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings with the rate that `experiment=tuning` found for them. Raises UserError."""
+    any_rate = train_job({**settings, "train": {**settings["train"], "lr": 1.0}})
+
+    def hash_at(rate: float, seed: int) -> str:
+        those = any_rate.settings
+        those = {**those, "seed": seed, "train": {**those["train"], "lr": rate}}
+        return run_hash(those, any_rate.facts, any_rate.source)
+
+    rate, words = tuned_rate(expanded(settings["runs_dir"]), any_rate.settings["seed"], hash_at)
+    return {**settings, "train": {**settings["train"], "lr": rate, "tuned": words}}
 
 
 def _directory(place: Path, readable: str, digest: str) -> Path:
