@@ -111,6 +111,7 @@ def test_ssmax_starts_as_logn():
 READS_NONE = {
     "nope",
     "selective_rope",
+    "path",
     "carope",
     "headscale",
     "hard_alibi",
