@@ -68,8 +68,8 @@ IMPORTS = {module: imports_of(path) for module, path in MODULES.items()}
 def test_the_package_keeps_its_weight():
     lines = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
     # The aim is 150 files and 23,000 lines; a feature may raise these limits by what it needs, nothing else.
-    assert 50 < len(lines) <= 174
-    assert sum(lines.values()) <= 24_660
+    assert 50 < len(lines) <= 176
+    assert sum(lines.values()) <= 24_807
     assert {module: n for module, n in lines.items() if n > 500} == {}
 
 
@@ -103,7 +103,7 @@ def test_nothing_outside_encodings_knows_an_encodings_name():
         for path in CODE
         if "encodings" not in path.parts
         for text, line in strings(path)
-        if text in own_encodings() and text not in ("binary", "learned")  # also words
+        if text in own_encodings() and text not in ("binary", "learned", "path")  # also words
     ]
     assert own_encodings() and not found
 

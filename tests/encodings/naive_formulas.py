@@ -363,6 +363,44 @@ def carope(c, h, i, j):
     return rotated_product(c.p["q"][h][i], c.p["k"][h][j], "interleaved", WIDTH, angle) / math.sqrt(WIDTH)
 
 
+def selective_rope(c, h, i, j):
+    def unit(x):
+        share = [x[g * WIDTH : (g + 1) * WIDTH] for g in range(c.heads)]
+        return [value / math.sqrt(dot(part, part)) for part in share for value in part]
+
+    texts, pairs = [unit(x) for x in c.p["x"]], WIDTH // 2
+
+    def phi(n, m):
+        row, taps = c.place("up")[h * pairs + n], c.place("taps")[h * pairs + n]
+        low = {t: [dot(line, texts[t]) for line in c.place("down")] for t in range(max(m - 3, 0), m + 1)}
+        gate = sigmoid(dot(c.place("gate")[h], texts[m]) + c.place("offset")[h]) if c.s["gate"] else 1.0
+        return gate * math.fsum(taps[3 - (m - t)] * dot(row, u) for t, u in low.items())
+
+    def angle(n):
+        return theta(n, WIDTH, c.s["base"]) * math.fsum(phi(n, m) for m in range(j + 1, i + 1))
+
+    return rotated_product(c.p["q"][h][i], c.p["k"][h][j], "interleaved", WIDTH, angle) / math.sqrt(WIDTH)
+
+
+def path(c, h, i, j):
+    """The maps applied to the key one token after another."""
+    k = c.p["k"][h][j]
+    for s in range(j + 1, i + 1):
+        u = [0.0] * WIDTH
+        for t in range(max(s - 2, 0), s + 1):
+            low = [dot(line, c.p["x"][t]) for line in c.place("down")]
+            for n in range(WIDTH):
+                u[n] += c.place("taps")[h * WIDTH + n][2 - (s - t)] * dot(c.place("up")[h * WIDTH + n], low)
+        beta = 2 * sigmoid(dot(c.place("strength")[h], c.p["x"][s]) + c.place("offset")[h])
+        share = beta * dot(u, k) / dot(u, u)
+        k = [value - share * part for value, part in zip(k, u, strict=True)]
+    gates = 0.0
+    if c.s["forget"]:
+        g, a = c.place("fox.gate")[h], c.place("fox.offset")[h]
+        gates = sum(softplus(-(dot(g, c.p["x"][m]) + a)) for m in range(j + 1, i + 1))
+    return dot(c.p["q"][h][i], k) / math.sqrt(WIDTH) - gates
+
+
 def cope(c, h, i, j):
     table = c.place("table")
     p = min(math.fsum(sigmoid(c.score(h, i, m)) for m in range(j, i + 1)), len(table) - 1)
@@ -428,6 +466,8 @@ SCORES = {
     "fox": fox,
     "cable": cable,
     "carope": carope,
+    "selective_rope": selective_rope,
+    "path": path,
     "cope": cope,
     "dape": dape,
     "shaw": shaw,
@@ -501,6 +541,8 @@ CASES = [
     ("scale_invariant", {"fraction": 0.0}),
     ("scale_invariant", {"fraction": 1.0, "layout": "half", "tau": 3.0}),
     ("cable", {"weighted": False}),
+    ("selective_rope", {"gate": False, "rank": 3, "base": 50.0}),
+    ("path", {"forget": True, "rank": 3}),
     ("cope", {"p_max": 9, "shared": True}),
     ("dape", {"bias": "alibi", "hidden": 3}),
     ("shaw", {"clip": 3, "per_head": True}),

@@ -47,6 +47,8 @@ INITIAL = {
     "pope": {"delta": ZERO},
     "headscale": {"scale": (1.0, 1.0, 0.0)},
     "carope": {"frequency": NORMAL},
+    "selective_rope": {"down": NORMAL, "up": (-2, 2, 0.25), "taps": uniform(4), "offset": ZERO},
+    "path": {"down": NORMAL, "taps": uniform(3), "strength": NORMAL, "offset": ZERO},
     "fox": {"gate": NORMAL, "offset": ZERO},
     "cable": {"slope": NORMAL, "gain": NORMAL},
     "transformer_xl": {"w": NORMAL, "u": ZERO, "v": ZERO},

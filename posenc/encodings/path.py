@@ -1,0 +1,82 @@
+"""PaTH: a product of Householder-like maps, one a token, between the query and the key.
+
+Formula: score_ij = q_i^T (I - beta_i w_i w_i^T) ... (I - beta_{j+1} w_{j+1} w_{j+1}^T) k_j / sqrt(D),
+w_s = u_s / |u_s|, u_s = sum over m = 0..2 of c_m * (B A x_{s-m}), A of `rank` rows, c_m for each number of
+each head (a causal convolution), beta_s = 2 sigmoid(v_h . x_s + b_h), x the layer's normed input; all learned
+for each layer, b from 0.
+  rank    32 as in the released code
+  forget  true: FoX's gates as well, + sum over l = j+1..i of log sigmoid(g_h . x_l + a_h) (PaTH-FoX)
+The products over a whole window at once, by one triangular solve (the UT transform), in float32.
+Departures: no QK-norm; the linear maps start like the model's others, c_m uniform up to 3^-1/2, as a
+convolution over three tokens does in torch, without the activation that the released module may apply.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posenc.encodings.base import Encoding, Shape, at_least
+from posenc.encodings.families.content import of_block
+from posenc.encodings.fox import FoX
+
+TAPS = 3  # tokens that the convolution sees
+
+
+class PaTH(Encoding):
+    name = "path"
+    paper = "Yang et al. 2025, arXiv 2505.16381"
+    formula = "q_i^T prod over s=j+1..i of (I - beta_s w_s w_s^T) k_j / sqrt(D), w and beta from the text"
+    acts_on = "scores"
+    past_training = "defined everywhere; every token between changes what a query sees of a key"
+    learned = "L*(rank*(d + H*D) + 3*H*D + H*(d + 1)*(2 if forget else 1))"
+    relative = True
+    uses_positions = False
+    zero_init = ("offset",)
+
+    def __init__(self, shape: Shape, *, rank: int, forget: bool) -> None:
+        super().__init__(shape)
+        at_least(1, rank=rank)
+        layers, heads, width = shape.n_layers, shape.n_heads, shape.n_heads * shape.head_dim
+        self.down = nn.Parameter(torch.empty(layers, rank, shape.d_model))
+        self.up = nn.Parameter(torch.empty(layers, width, rank))
+        self.taps = nn.Parameter(torch.empty(layers, width, TAPS))  # the token itself last
+        self.strength = nn.Parameter(torch.empty(layers, heads, shape.d_model))
+        self.offset = nn.Parameter(torch.empty(layers, heads))
+        self.fox = FoX(shape) if forget else None
+
+    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
+        if name.startswith("fox.") and self.fox is not None:
+            self.fox.initialize(name.removeprefix("fox."), parameter, generator)
+        elif name == "up":
+            nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5, generator=generator)
+        elif name == "taps":
+            nn.init.uniform_(parameter, -(TAPS**-0.5), TAPS**-0.5, generator=generator)
+        else:
+            super().initialize(name, parameter, generator)
+
+    def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, Tensor, Any]:
+        """Return what is taken off the scores of pairs: two factors of it, and the gates' state."""
+        with torch.autocast(x.device.type, enabled=False):
+            exact = x.to(self.down.dtype)
+            past = F.pad(F.linear(F.linear(exact, self.down[layer]), self.up[layer]), (0, 0, TAPS - 1, 0))
+            u = (past.unfold(1, TAPS, 1) * self.taps[layer]).sum(-1)  # (B, S, H * D)
+            w = F.normalize(u.unflatten(-1, (self.shape.n_heads, -1)), dim=-1).transpose(1, 2)  # (B, H, S, D)
+            beta = 2 * torch.sigmoid(F.linear(exact, self.strength[layer], self.offset[layer]))
+            beta = beta.transpose(1, 2)[..., None]  # (B, H, S, 1)
+            # Token s takes a_s w_s off key j, a_s = beta_s w_s . (k_j - sum over l = j+1..s-1 of a_l w_l).
+            triangle = (beta * (w @ w.transpose(-1, -2))).tril(-1)  # (B, H, S, S)
+            met = (w @ k.float().transpose(-1, -2)).tril(-1)  # (B, H, S, S): token s meets keys j < s
+            solved = torch.linalg.solve_triangular(triangle, beta * met, upper=False, unitriangular=True)
+            queries = q.shape[2]
+            seen = (q.float() @ w.transpose(-1, -2)).tril(w.shape[2] - queries)  # (B, H, T, S): tokens s <= i
+            taken = seen @ solved  # (B, H, T, S)
+            return taken, k, None if self.fox is None else self.fox.prepare(x, q, k, layer)
+
+    def scores(
+        self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
+    ) -> Tensor:
+        taken, every, gates = state
+        s = s - of_block(taken, every.shape[2], s)[..., : s.shape[-1]] * self.shape.head_dim**-0.5
+        return s if self.fox is None else self.fox.scores(s, q, k, q_pos, k_pos, gates, layer)

@@ -1,0 +1,65 @@
+"""Selective RoPE: rotary angles summed up from the tokens, by a network and a gate, in either direction.
+
+Formula: pair k of q_t and k_t is rotated by theta_k * sum over s <= t of g_h(x_s) phi_hk(s),
+phi(s) = sum over m = 0..3 of c_m * (B A x'_{s-m}), theta_k = base^(-2k/D), g_h(x) = sigmoid(v_h . x' + b_h),
+x' the layer's normed input with each head's share of it scaled to length 1. A has `rank` rows, c_m is a
+number for each head and pair (a causal convolution). All are learned for each layer, b from 0. Sums in
+float64.
+  base   of the fixed factors of the pairs; 500000 as in the released code
+  rank   of the increments' linear map; 16 as in the released code
+  gate   false: g = 1
+Departures: pairs are (2k, 2k+1). The linear maps start like the model's others, c_m uniform up to 1/2, as a
+convolution over four tokens does in torch.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posenc.encodings.base import Shape, at_least, float64
+from posenc.encodings.families.absolute import check_base, sinusoid_frequencies
+from posenc.encodings.families.content import PhaseSums
+
+TAPS = 4  # tokens that the convolution sees
+
+
+class SelectiveRoPE(PhaseSums):
+    name = "selective_rope"
+    paper = "2025 (Selective Rotary Position Embedding), arXiv 2511.17388"
+    formula = "pair k of q, k rotated by theta_k * sum over s <= t of g_h(x_s) phi_hk(x_s-3..s)"
+    past_training = "defined everywhere; sums of either sign, so angles wander more slowly than RoPE's"
+    learned = "L*(rank*(d + H*D//2) + 4*H*D//2 + (H*(d + 1) if gate else 0))"
+    zero_init = ("offset",)
+
+    def __init__(self, shape: Shape, *, base: float, rank: int, gate: bool) -> None:
+        super().__init__(shape)
+        if shape.head_dim % 2:
+            raise ValueError(f"head_dim={shape.head_dim}: rotary pairs need an even width")
+        check_base(base)
+        at_least(1, rank=rank)
+        self.base = base
+        layers, heads, pairs = shape.n_layers, shape.n_heads, shape.n_heads * shape.head_dim // 2
+        self.down = nn.Parameter(torch.empty(layers, rank, shape.d_model))
+        self.up = nn.Parameter(torch.empty(layers, pairs, rank))
+        self.taps = nn.Parameter(torch.empty(layers, pairs, TAPS))  # the token itself last
+        self.gate = nn.Parameter(torch.empty(layers, heads, shape.d_model)) if gate else None
+        self.offset = nn.Parameter(torch.empty(layers, heads)) if gate else None
+
+    def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
+        if name == "up":
+            nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5, generator=generator)
+        elif name == "taps":
+            nn.init.uniform_(parameter, -(TAPS**-0.5), TAPS**-0.5, generator=generator)
+        else:
+            super().initialize(name, parameter, generator)
+
+    def increments(self, x: Tensor, layer: int) -> Tensor:
+        heads = self.shape.n_heads
+        x = F.normalize(x.unflatten(-1, (heads, -1)), dim=-1).flatten(-2)  # (B, S, d)
+        past = F.pad(F.linear(F.linear(x, self.down[layer]), self.up[layer]), (0, 0, TAPS - 1, 0))
+        phi = (past.unfold(1, TAPS, 1) * self.taps[layer]).sum(-1)  # (B, S, H * D/2)
+        phi = float64(phi).unflatten(-1, (heads, -1)).transpose(1, 2)  # (B, H, S, D/2)
+        if self.gate is not None and self.offset is not None:
+            opened = torch.sigmoid(F.linear(x, self.gate[layer], self.offset[layer]))  # (B, S, H)
+            phi = phi * opened.to(phi).transpose(1, 2)[..., None]
+        return phi * sinusoid_frequencies(self.shape.head_dim, self.base, phi.device)
