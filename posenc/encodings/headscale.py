@@ -24,6 +24,7 @@ class HeadScale(Encoding):
     learned = "L*H"
     relative = True
     uses_positions = False
+    cost = (1.12, 1.48)
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)

@@ -34,6 +34,7 @@ class PaTH(Encoding):
     relative = True
     uses_positions = False
     zero_init = ("offset",)
+    cost = (2.7, 14.8)
 
     def __init__(self, shape: Shape, *, rank: int, forget: bool) -> None:
         super().__init__(shape)

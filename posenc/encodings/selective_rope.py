@@ -30,6 +30,7 @@ class SelectiveRoPE(PhaseSums):
     past_training = "defined everywhere; sums of either sign, so angles wander more slowly than RoPE's"
     learned = "L*(rank*(d + H*D//2) + 4*H*D//2 + (H*(d + 1) if gate else 0))"
     zero_init = ("offset",)
+    cost = (1.86, 2.38)
 
     def __init__(self, shape: Shape, *, base: float, rank: int, gate: bool) -> None:
         super().__init__(shape)
