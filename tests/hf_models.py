@@ -31,6 +31,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     | {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}},
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 8 * T + 1},
     "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4},
+    "falcon": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "alibi": True},
+    "gpt_oss": LLAMA | {"head_dim": 8, "num_local_experts": 2, "num_experts_per_tok": 1},
     "gptj": {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4, "n_positions": 8 * T + 1},
     "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, "max_position_embeddings": T},
     "mpt": {"d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": T},

@@ -78,6 +78,8 @@ class HuggingFace(Foreign):
     def _encoding(self) -> Encoding:
         """Describe its encoding, as far as extensions can change it."""
         name = self.config.model_type
+        if getattr(self.config, "alibi", False):  # Falcon: its rotation is there and not used
+            return Known(self.shape, name)
         if len(self.rotations) == 1 and hasattr(self.rotations[0], "inv_freq"):
             (rotation,) = self.rotations
             given = rope_settings(self.config)
@@ -109,6 +111,8 @@ class HuggingFace(Foreign):
             reason = "it needs queries and keys before their rotation, which transformers does not show"
         elif attention_parts(acting) and not getattr(self.model, "_supports_attention_backend", False):
             reason = "transformers lets nothing into the attention of this architecture"
+        elif attention_parts(acting) and any(hasattr(one, "sinks") for one in self.modules()):
+            reason = "its attention has learned sinks, which would be lost"
         if reason:
             raise NotForThisEncodingError(type(extension), self.config.model_type, reason)
 
@@ -194,16 +198,12 @@ def attention(
     mask: Tensor | None,
     scaling: float | None = None,
     softcap: float | None = None,
-    s_aux: Tensor | None = None,
     **others: Any,
 ) -> Tensor:
     """Return softmax(scores + mask) v as transformers wants it, (B, S, H, D), with the parts' hooks.
 
-    q (B, H, S, D); k and v (B, KV, S, D), KV heads shared by H/KV queries each; mask (B, 1, S, S) is added.
-    Raises UserError for attention with learned sinks, which would be left out.
+    q (B, H, S, D); k and v (B, KV, S, D), KV heads shared by H/KV queries each; mask (B, 1, S, S).
     """
-    if s_aux is not None:
-        raise UserError("extend", None, "this model's attention has learned sinks, which would be lost")
     groups, length = q.shape[1] // k.shape[1], q.shape[2]
     k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
     pos, out = torch.arange(length, device=q.device), []
@@ -242,11 +242,12 @@ def rope_settings(config: Any) -> list[dict[str, Any]]:
 def trained_length(config: Any) -> int:
     """Return T of a configuration: of its training before any scaling of its rotation. UserError."""
     config = text_config(config)
+    names = () if getattr(config, "alibi", False) else LENGTHS  # Falcon's is a default that says nothing
     before = [
         *(one.get("original_max_position_embeddings") for one in rope_settings(config)),
         getattr(config, "original_max_position_embeddings", None),
     ]
-    found = [one for one in before if one] or [getattr(config, name, None) for name in LENGTHS]
+    found = [one for one in before if one] or [getattr(config, name, None) for name in names]
     length = next((int(one) for one in found if one), None)
     if length is None:
         hint = "context_length=2048, or what the model was trained at"

@@ -84,6 +84,9 @@ def stored_run(run: str, plugins: list[str]) -> StoredRun:
     loaded = load_run(directory)
     if loaded.config is None:
         raise UserError("run", run, loaded.problem or "config.yaml cannot be read")
+    if "subject" in loaded.config or "model" not in loaded.config:
+        hint = "posenc eval subject=hf subject.path=..., or posenc.evaluate"
+        raise UserError("run", run, "is a model that was measured, not a run that was trained", hint=hint)
     settings = {**loaded.config, "plugins": plugins}
     with _plain(run):
         shape = check_model(settings["model"])

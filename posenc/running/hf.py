@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 import yaml
+from safetensors import SafetensorError
 
 from posenc.config.checks import check_evaluation, check_length, check_name, default_evaluation
 from posenc.config.conf_text import groups
@@ -22,7 +23,7 @@ from posenc.running.subject_job import SubjectJob, given_job, kept_tokenizer
 from posenc.training.device import resolve_device
 
 LOGITS = 2**28  # numbers in the logits of one pass: batches are smaller for large vocabularies
-IN_BF16 = ("bloom", "mpt", "falcon")  # whose biases, slope times position, bf16 would round
+BIASED = ("bloom", "mpt")  # whose biases, slope times position, bf16 would round; Falcon's with `alibi`
 WEIGHTS = ("*.safetensors", "*.bin")
 
 
@@ -54,7 +55,8 @@ def hf_job(settings: dict[str, Any]) -> SubjectJob:
     plan = check_evaluation(evaluation, length, settings["extend"])
     if plan.key_tokens is not None or "key-tokens" in plan.protocols:
         raise UserError("eval.protocols", "key-tokens", "needs a reference with this model's tokenizer")
-    if plan.precision == "bf16" and text_config(config).model_type in IN_BF16:
+    biased = text_config(config).model_type in BIASED or getattr(config, "alibi", False)
+    if plan.precision == "bf16" and biased:
         problem = "its bias is slope times position, which bf16 rounds: 256 and 257 are one"
         raise UserError("eval.precision", "bf16", problem, allowed="fp32")
     most = max(1, LOGITS // text_config(config).vocab_size)
@@ -84,6 +86,8 @@ def load(path: str, revision: str, trust: bool) -> tuple[Any, Any, Any]:
     """Return configuration, model in float32 and tokenizer (None: it has none). Raises UserError."""
     transformers = library_of("subject")
     local = expanded(path)
+    if not local.is_dir() and (path.startswith((".", "/", "~")) or path.count("/") > 1):
+        raise UserError("subject.path", path, "there is no such folder")
     place, online = (str(local), False) if local.is_dir() else (path, reachable())
     where: dict[str, Any] = {
         "revision": revision,
@@ -121,6 +125,8 @@ def _not_loaded(path: str, is_local: bool, online: bool, error: Exception) -> Ex
     if "trust_remote_code" in str(error):
         hint = "subject.trust_remote_code=true runs the code in it; say so if you trust it"
         return UserError("subject.path", path, "needs code of its own", hint=hint)
+    if isinstance(error, SafetensorError):
+        return UserError("subject.path", path, f"its weights cannot be read: {said}")
     if is_local:
         return UserError("subject.path", path, f"is no causal language model of transformers: {said}")
     ways = "subject.path=FOLDER, saved by save_pretrained"

@@ -158,12 +158,13 @@ def _digest(model: Foreign, text: str, device: torch.device) -> str:
 def _facts(job: SubjectJob) -> RunFacts:
     """Return the `run` object of results.json: of its training nothing is known."""
     parameters = {"total": count} if (count := sum(one.numel() for one in job.model.parameters())) else {}
+    tokenizer, kept = job.tokenizer, Path(job.tokenizer.get("path", "")).stem
     return RunFacts(
         name=job.directory.name,
         encoding={"name": job.name},
         model={"name": job.settings.get("subject", {}).get("architecture", "given")},
         parameters=parameters,
-        tokenizer=job.tokenizer,
+        tokenizer={"name": kept} if kept.startswith("given-") else tokenizer,  # no place in the cache
         context_length=job.settings["context_length"],
         seed=job.settings["seed"],
         steps=0,

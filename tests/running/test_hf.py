@@ -81,7 +81,7 @@ def by_hand(model: Any, tokens: torch.Tensor, block: int, bos: int | None = None
 
 
 @pytest.mark.parametrize("bos", [False, True], ids=["text", "bos"])
-@pytest.mark.parametrize("name", sorted(hf_models.CONFIGS.keys() - {"gptj", "mamba"}))
+@pytest.mark.parametrize("name", sorted(hf_models.CONFIGS.keys() - {"gptj", "mamba", "falcon", "gpt_oss"}))
 def test_the_loss_is_that_of_a_loop_over_the_model(
     name: str, bos: bool, checkpoints: Callable[..., Path], asked: dict[str, Any]
 ) -> None:
@@ -247,6 +247,9 @@ def test_the_logits_that_are_kept_are_those_of_the_targets(
 
 def changed(folder: Path, source: Path, **values: Any) -> Path:
     shutil.copytree(source, folder)
+    if cut := values.pop("cut", None):
+        weights = folder / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:cut])
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | values))
     return folder
@@ -257,6 +260,7 @@ def changed(folder: Path, source: Path, **values: Any) -> Path:
     [
         ({"auto_map": {"AutoConfig": "own.Config"}, "model_type": "own"}, "subject.trust_remote_code=true"),
         ({"num_hidden_layers": 3}, "weights are missing"),
+        ({"cut": 3000}, "its weights cannot be read"),
         ({"model_type": "bert", "architectures": ["BertModel"]}, "subject.path"),
     ],
 )
@@ -280,6 +284,11 @@ def test_what_cannot_be_measured_is_said(
         ("llama", {"extend": "self_extend"}, "before their rotation"),
         ("llama", {"extend": "sinks"}, "before their rotation"),
         ("mamba", {"extend": "logn"}, "lets nothing into the attention"),
+        ("falcon", {"extend": "yarn", "context_length": T}, "does not apply to encoding=falcon"),
+        ("falcon", {}, "context_length=2048, or what the model was trained at"),
+        ("falcon", {"context_length": T, "eval.precision": "bf16"}, "256 and 257 are one"),
+        ("gpt_oss", {"extend": "window", "context_length": T}, "has learned sinks"),
+        ("llama", {"subject.path": "./nowhere"}, "there is no such folder"),
         ("gpt2", {"extend": "yarn"}, "does not apply to encoding=gpt2"),
         ("bloom", {"extend": "logn", "context_length": T}, "lets nothing into the attention"),
         ("llama", {"eval.protocols": ["recall"]}, "planted in the training text"),
@@ -313,6 +322,8 @@ def test_the_command(checkpoints: Callable[..., Path], place: Path, corpus: Path
     assert "llama" in posenc("compare").out
     assert posenc("eval").code == 2 and posenc("eval", "subject=hg").code == 2
     assert posenc("eval", f"run={run}", "context_length=8").code == 2
+    again = posenc("eval", f"run={run}")
+    assert again.code == 2 and "not a run that was trained" in again.err
 
 
 # --- the other way: a run as a checkpoint
