@@ -78,7 +78,7 @@ class HuggingFace(Foreign):
     def _encoding(self) -> Encoding:
         """Describe its encoding, as far as extensions can change it."""
         name = self.config.model_type
-        if getattr(self.config, "alibi", False):  # Falcon: its rotation is there and not used
+        if biased_instead(self.config):  # Falcon: its rotation is there and not used
             return Known(self.shape, name)
         if len(self.rotations) == 1 and hasattr(self.rotations[0], "inv_freq"):
             (rotation,) = self.rotations
@@ -233,6 +233,14 @@ def text_config(config: Any) -> Any:
     return config.get_text_config()
 
 
+def biased_instead(config: Any) -> bool:
+    """Tell whether slope times distance takes the place of the rotation that it has (Falcon's setting)."""
+    try:
+        return bool(config.alibi)
+    except AttributeError:
+        return False
+
+
 def rope_settings(config: Any) -> list[dict[str, Any]]:
     """Return the rotation's settings: one, or one a kind of layer."""
     found = getattr(config, "rope_parameters", None) or {}
@@ -242,7 +250,7 @@ def rope_settings(config: Any) -> list[dict[str, Any]]:
 def trained_length(config: Any) -> int:
     """Return T of a configuration: of its training before any scaling of its rotation. UserError."""
     config = text_config(config)
-    names = () if getattr(config, "alibi", False) else LENGTHS  # Falcon's is a default that says nothing
+    names = () if biased_instead(config) else LENGTHS  # Falcon's is a default that says nothing
     before = [
         *(one.get("original_max_position_embeddings") for one in rope_settings(config)),
         getattr(config, "original_max_position_embeddings", None),

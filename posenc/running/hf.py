@@ -18,7 +18,7 @@ from posenc.core.errors import UserError, first_line, safe_name
 from posenc.core.paths import choice_file, expanded
 from posenc.core.signature import check_choice
 from posenc.data.hub import not_loaded, reachable
-from posenc.evaluation.hf import HuggingFace, text_config, trained_length
+from posenc.evaluation.hf import HuggingFace, biased_instead, text_config, trained_length
 from posenc.running.subject_job import SubjectJob, given_job, kept_tokenizer
 from posenc.training.device import resolve_device
 
@@ -55,7 +55,7 @@ def hf_job(settings: dict[str, Any]) -> SubjectJob:
     plan = check_evaluation(evaluation, length, settings["extend"])
     if plan.key_tokens is not None or "key-tokens" in plan.protocols:
         raise UserError("eval.protocols", "key-tokens", "needs a reference with this model's tokenizer")
-    biased = text_config(config).model_type in BIASED or getattr(config, "alibi", False)
+    biased = text_config(config).model_type in BIASED or biased_instead(text_config(config))
     if plan.precision == "bf16" and biased:
         problem = "its bias is slope times position, which bf16 rounds: 256 and 257 are one"
         raise UserError("eval.precision", "bf16", problem, allowed="fp32")
