@@ -136,6 +136,7 @@ class Example:
     def read(self, **changed):
         """Take the numbers of all tensors, float64, for the formulas."""
         self.p = {key: changed.get(key, value).tolist() for key, value in self.tensors.items()}
+        self.cache = {}  # of formulas that go through the layers
         self.parts = [self.part(number, part) for number, part in enumerate(self.s.get("parts", []))]
 
     def part(self, number, part):
@@ -153,10 +154,13 @@ class Example:
         return next((one for one in (self, *self.parts) if one.name == name), None)
 
     def attention(self, wanted=None):
-        """What the code computes: (H, wanted, D)."""
+        """What the code computes: (H, wanted, D); of `tape` after the layers before, which change it."""
         n = wanted or len(self.pos)
         q, k, v, x = (self.t[key][None] for key in "qkvx")
-        return attend(q[:, :, -n:], k, v, x, torch.tensor(self.pos), self.acting, self.layer)[0]
+        pos = torch.tensor(self.pos)
+        for layer in range(self.layer if self.name == "tape" else 0):
+            attend(q, k, v, x, pos, self.acting, layer)
+        return attend(q[:, :, -n:], k, v, x, pos, self.acting, self.layer)[0]
 
     def naive_attention(self):
         out = torch.zeros(self.heads, len(self.pos), WIDTH, dtype=torch.float64)
@@ -303,6 +307,133 @@ def xpos(c, h, i, j):
     return rotated_product(q, k, c.s["layout"], WIDTH, angle, fade) / math.sqrt(WIDTH)
 
 
+def rope_pp(c, h, i, j):
+    """By cosines and sines of the distance: a . b cos + a x b sin, or a . b sin - a x b cos."""
+    real = c.heads - c.heads // 2
+    q, k = c.p["q"][h % real][i], c.p["k"][h % real][j]
+    both = [(n, n + WIDTH // 2) if c.s["layout"] == "half" else (2 * n, 2 * n + 1) for n in range(WIDTH // 2)]
+    terms = []
+    for n, (a, b) in enumerate(both):
+        angle = c.r(i, j) * theta(n, WIDTH, c.s["base"])
+        inner, outer = q[a] * k[a] + q[b] * k[b], q[a] * k[b] - q[b] * k[a]
+        cos, sin = math.cos(angle), math.sin(angle)
+        terms.append(inner * cos + outer * sin if h < real else inner * sin - outer * cos)
+    return math.fsum(terms) / math.sqrt(WIDTH)
+
+
+def fope(c, h, i, j):
+    """The matrix of every pair, at the query's and at the key's position."""
+    turning = [theta(n, WIDTH, c.s["base"]) for n in range(WIDTH // 2)]
+    turning = [w for w in turning if 2 * math.pi / w <= TRAINED]
+    sizes = (2, c.heads, len(turning), len(turning))
+    drawn = torch.randn(sizes, generator=generator_for(0, "encoding.series", c.layer)).tolist()
+
+    def moved(x, t):
+        out = list(x)
+        for m in range(len(turning)):
+            cos, sin = math.cos(t * turning[m]), math.sin(t * turning[m])
+            for n, w in enumerate(turning):
+                a, b = (kind[h][n][m] * c.s["gain"] / math.sqrt(len(turning)) for kind in drawn)
+                cos, sin = cos + a * math.cos(t * w), sin + b * math.sin(t * w)
+            out[2 * m] = cos * x[2 * m] - sin * x[2 * m + 1]
+            out[2 * m + 1] = sin * x[2 * m] + cos * x[2 * m + 1]
+        return out
+
+    return dot(moved(c.p["q"][h][i], c.pos[i]), moved(c.p["k"][h][j], c.pos[j])) / math.sqrt(WIDTH)
+
+
+def grape(c, h, i, j):
+    """Rotations one plane after another, by exp(t L) = 1 + sin(t) L + (1 - cos(t)) L^2, L = b a^T - a b^T."""
+    q, k = c.p["q"][h][i], c.p["k"][h][j]
+    for n in range(WIDTH // 2 if c.s["rotation"] else 0):
+        t = -c.r(i, j) * theta(n, WIDTH, c.s["base"]) * math.exp(c.place("own.log_factor")[n] / 16)
+        once = [0.0] * WIDTH
+        once[2 * n], once[2 * n + 1] = -k[2 * n + 1], k[2 * n]
+        twice = [-value if m // 2 == n else 0.0 for m, value in enumerate(k)]
+        k = [a + math.sin(t) * b + (1 - math.cos(t)) * d for a, b, d in zip(k, once, twice, strict=True)]
+    return dot(q, k) / math.sqrt(WIDTH) + GRAPE_BIASES[c.s["additive"]](c, h, i, j)
+
+
+def gated(c, h, i, j):
+    on_q = dot(c.place("own.query")[h], c.p["q"][h][i]) / math.sqrt(WIDTH)
+    on_k = dot(c.place("own.key")[h], c.p["k"][h][j]) / math.sqrt(WIDTH)
+    slope = softplus(c.place("own.rate")[h]) * alibi_slope(h + 1, c.heads)
+    return -c.r(i, j) * slope * (softplus(on_q) + softplus(on_k))
+
+
+def along_path(c, h, i, j):
+    width = c.s["path_width"]
+
+    def p(token):
+        own = c.place("own.map")[h * width : (h + 1) * width]
+        made = [dot(row, c.p["x"][token]) for row in own]
+        mean = math.sqrt(dot(made, made) / len(made) + torch.finfo(torch.float32).eps)
+        return [value / mean for value in made]
+
+    def edge(token):
+        turned = rotated_product(p(i), p(token), "interleaved", width, lambda n: -c.pos[token])
+        return math.log(sigmoid(turned / width))
+
+    edges = [edge(token) for token in range(j + 1, i + 1)]
+    return alibi_slope(h + 1, c.heads) * math.fsum(edges)
+
+
+GRAPE_BIASES = {
+    "none": lambda c, h, i, j: 0.0,
+    "gated": gated,
+    "forget": lambda c, h, i, j: -forgotten(c, h, i, j, "fox."),
+    "path": along_path,
+}
+
+
+def tape(c, h, i, j):
+    """With the complex positions of every head and token, made by the layers before."""
+    if "tape" not in c.cache:
+        e = [[[cmath.exp(1j * t * theta(n, WIDTH, c.s["base"])) for n in range(WIDTH // 2)] for t in c.pos]]
+        c.cache["tape"] = e * c.heads
+        for layer in range(c.layer):
+            c.cache["tape"] = after_layer(c, layer)
+    e_i, e_j = (c.cache["tape"][h][token] for token in (i, j))
+
+    def pair(x, n):
+        return complex(x[2 * n], x[2 * n + 1])
+
+    return sum(
+        (pair(c.p["q"][h][i], n) * e_i[n] * (pair(c.p["k"][h][j], n) * e_j[n]).conjugate()).real
+        for n in range(WIDTH // 2)
+    ) / math.sqrt(WIDTH)
+
+
+def after_layer(c, layer):
+    e, heads, tokens = c.cache["tape"], range(c.heads), range(len(c.pos))
+    weights = [[softmax([tape(c, g, i, j) for j in range(i + 1)]) for i in tokens] for g in heads]
+    mixed = [
+        [
+            [sum(p * e[g][j][n] for j, p in enumerate(weights[g][i])) for n in range(WIDTH // 2)]
+            for i in tokens
+        ]
+        for g in heads
+    ]
+    a, u, w, v = (c.p[key][layer] for key in ("mix", "up", "gate", "down"))
+    out = [[None] * len(tokens) for _ in heads]
+    for i in tokens:
+        first = [
+            [e[h][i][n] + sum(a[h][g] * mixed[g][i][n] for g in heads) for n in range(WIDTH // 2)]
+            for h in heads
+        ]
+        z = [dot(row, c.p["x"][i]) for row in w]
+        inner = [
+            [value * sigmoid(value) * sum(row[g] * first[g][n] for g in heads) for n in range(WIDTH // 2)]
+            for value, row in zip(z, u, strict=True)
+        ]
+        for h in heads:
+            out[h][i] = [
+                first[h][n] + sum(b * one[n] for b, one in zip(v[h], inner, strict=True))
+                for n in range(WIDTH // 2)
+            ]
+    return out
+
+
 def hope(c, h, i, j):
     def angle(n):
         turns = TRAINED * theta(n, WIDTH, c.s["base"]) / (2 * math.pi)  # within the training length
@@ -343,9 +474,9 @@ def scale_invariant(c, h, i, j):
     return a * rope(c, h, i, j) - a**2 + beta / alpha
 
 
-def fox(c, h, i, j):
-    w, b = c.place("gate")[h], c.place("offset")[h]
-    return c.score(h, i, j) - sum(softplus(-(dot(w, c.p["x"][m]) + b)) for m in range(j + 1, i + 1))
+def forgotten(c, h, i, j, prefix=""):
+    w, b = c.place(prefix + "gate")[h], c.place(prefix + "offset")[h]
+    return sum(softplus(-(dot(w, c.p["x"][m]) + b)) for m in range(j + 1, i + 1))
 
 
 def cable(c, h, i, j):
@@ -394,10 +525,7 @@ def path(c, h, i, j):
         beta = 2 * sigmoid(dot(c.place("strength")[h], c.p["x"][s]) + c.place("offset")[h])
         share = beta * dot(u, k) / dot(u, u)
         k = [value - share * part for value, part in zip(k, u, strict=True)]
-    gates = 0.0
-    if c.s["forget"]:
-        g, a = c.place("fox.gate")[h], c.place("fox.offset")[h]
-        gates = sum(softplus(-(dot(g, c.p["x"][m]) + a)) for m in range(j + 1, i + 1))
+    gates = forgotten(c, h, i, j, "fox.") if c.s["forget"] else 0.0
     return dot(c.p["q"][h][i], k) / math.sqrt(WIDTH) - gates
 
 
@@ -457,13 +585,17 @@ SCORES = {
     "hard_alibi": Example.score,
     "stick_breaking": Example.score,
     "rope": rope,
+    "rope_pp": rope_pp,
+    "fope": fope,
+    "grape": grape,
+    "tape": tape,
     "xpos": xpos,
     "hope": hope,
     "pope": pope,
     "rnope_swa": lambda c, h, i, j: c.score(h, i, j) if free(c) else rope(c, h, i, j),
     "pattern": pattern,
     "scale_invariant": scale_invariant,
-    "fox": fox,
+    "fox": lambda c, h, i, j: c.score(h, i, j) - forgotten(c, h, i, j),
     "cable": cable,
     "carope": carope,
     "selective_rope": selective_rope,
@@ -530,6 +662,13 @@ CASES = [
     ("rope", {"layout": "half", "base": 500000.0}),
     ("rope", {"fraction": 0.5}),
     ("rope", {"drop_low": 0.5, "layout": "half"}),
+    ("rope_pp", {"layout": "half", "base": 500.0}),
+    ("fope", {"base": 10.0, "gain": 0.6}),
+    ("grape", {"additive": "gated"}),
+    ("grape", {"additive": "forget", "rotation": True, "base": 500.0}),
+    ("grape", {"additive": "path", "rotation": True, "path_width": 4}),
+    ("grape", {"additive": "none", "rotation": True}),
+    ("tape", {"base": 500.0, "width": 3}),
     ("xpos", {"layout": "half", "scale_base": 600.0, "base": 500.0}),
     ("hope", {"layout": "half", "turns": 0.01}),
     ("pope", {"base": 500.0}),
