@@ -9,7 +9,8 @@ A, U, V real, so that a shift of all positions, which turns every e alike, chang
   width  of U and V; null: 4 for each head, as in the released configuration
 Source: the authors' code; of the paper only abstracts and summaries were at hand.
 Departure: x_i is the next layer's normed input; there it is the output of the MLP before it.
-A pass through the layers in their order carries e along in the module.
+A pass through the layers in their order carries e along in the module. A compiler would lose its gradient
+between two blocks, so it leaves these hooks alone.
 """
 
 import torch
@@ -53,6 +54,7 @@ class TAPE(Encoding):
         std = self.shape.d_model**-0.5 if name == "gate" else 0.02
         nn.init.normal_(parameter, std=std, generator=generator)
 
+    @torch.compiler.disable
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> None:
         """Bring the positions up to date with the layer before."""
         e, mixed = self.carried, self.mixed
@@ -66,6 +68,7 @@ class TAPE(Encoding):
             inner = gates * torch.einsum("mh,bhtd->bmtd", self.up[layer - 1], e)
             self.carried = e + torch.einsum("hm,bmtd->bhtd", self.down[layer - 1], inner)
 
+    @torch.compiler.disable
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         e = self.carried
         if e is None or layer == 0:
@@ -78,6 +81,7 @@ class TAPE(Encoding):
         turned = rotate_pairs(q, cos[:, :, first:], sin[:, :, first:], "interleaved")
         return turned, rotate_pairs(k, cos, sin, "interleaved")
 
+    @torch.compiler.disable
     def values(self, p: Tensor, v: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
         if self.carried is not None:
             with torch.autocast(p.device.type, enabled=False):
