@@ -13,7 +13,8 @@ What is made stands between one of these lines and `<!-- end -->`. Nothing is tr
     <!-- causes: FILE -->                    what scripts/study_causes.py measured
     <!-- bench: FILE -->                     cost of each encoding, from the JSON of `posenc bench`
     <!-- peers: FILE FILE -->                other packages beside posenc, from that of `posenc bench --peers`
-    <!-- directions: FILE -->                directions of each paper's table that are met, and not
+    <!-- directions: FILE -->                directions of each paper's losses that are met, and not
+    <!-- retrieval: FILE FILE -->            the same of each paper's accuracies, beside recall
 A figure has one line, and the file is what the command draws:
     <!-- drawn by: posenc ... --plot FILE ... -->
 """
@@ -87,6 +88,7 @@ MAKERS = {
     "bench: ": study_tables.bench,
     "peers: ": study_tables.peers,
     "directions: ": study_tables.directions,
+    "retrieval: ": study_tables.retrieval,
 }
 
 
