@@ -125,7 +125,8 @@ BLOCK, ALIKE = 16, 12.0  # pixels; of 255, a block's mean
 def alike(one: bytes, other: bytes) -> bool:
     """Tell whether two files show the same: equal, or pictures that differ as two processors draw them.
 
-    With and without AVX-512 blocks of 16 x 16 differ by up to 7 of 255 (edges of letters), a seed less by 130.
+    With and without AVX-512 blocks of 16 x 16 differ by up to 7 of 255 (edges of letters); with a seed less
+    they differ by 130.
     """
     if one == other or not one.startswith(b"\x89PNG"):
         return one == other
