@@ -3,8 +3,8 @@
 Formula: pair k = 1..D/2 of q_t and k_t is rotated by the sum over s <= t of f_h(x_s)^k,
 f_h(x) = 1 / (1 + softplus(w_h . x)) in (0, 1), x the layer's normed input; w for each layer and head.
 RoPE is f = base^(-2/D) for every token, with k from 1 instead of 0. Sums in float64.
-Departures, of what the paper's abstract and summaries say (its text was not at hand): x is the input of each
-layer, pairs are (2k, 2k+1), and w starts like the model's other linear maps, so f is around 0.6.
+Departures: x is the input of each layer, where the paper speaks of token embeddings; pairs are (2k, 2k+1); w
+starts like the model's other linear maps, so f is around 0.6, where the paper starts from RoPE.
 """
 
 import torch
