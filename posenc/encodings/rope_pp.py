@@ -2,7 +2,7 @@
 
 Formula: z_ij = sum over c < D/2 of q_ic conj(k_jc) exp(sqrt(-1) (i - j) theta_c), with pairs (2c, 2c+1) as
 complex numbers, theta_c = base^(-2c/D). Head h of the first half scores by Re z_ij, which is RoPE, head
-h + H/2 by -Im z_ij of the *same* q and k, which is RoPE with q turned back by a right angle. Of an odd number
+h + H/2 by Im z_ij of the *same* q and k, which is RoPE with q turned back by a right angle. Of an odd number
 of heads the middle one has no partner.
   layout  as in `rope`
 Source: the paper's equations and the authors' code; of the text itself only the abstract was at hand.
@@ -22,7 +22,7 @@ from posenc.encodings.families.rotary import Layout, check_pairs, cos_sin, rotat
 class RoPEPlusPlus(Encoding):
     name = "rope_pp"
     paper = "Liu et al. 2025 (Beyond Real), arXiv 2512.07525"
-    formula = "head h: Re z_ij of RoPE's complex product; head h + H/2: -Im z_ij of the same q and k"
+    formula = "head h: Re z_ij of RoPE's complex product; head h + H/2: Im z_ij of the same q and k"
     acts_on = "rotate"
     past_training = "defined everywhere; low frequencies reach angles that training never showed"
     learned = "0"

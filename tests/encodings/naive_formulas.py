@@ -87,16 +87,16 @@ def network(u, layers, leak=0.0):
     return u
 
 
+def complex_pairs(x, layout="interleaved"):
+    half = len(x) // 2
+    first, second = (x[::2], x[1::2]) if layout == "interleaved" else (x[:half], x[half:])
+    return [complex(*pair) for pair in zip(first, second, strict=True)]
+
+
 def rotated_product(q, k, layout, width, angle, fade=lambda n: 1.0):
     """q . k with pair n of the first `width` numbers as complex numbers apart by an angle."""
-    half = width // 2
-
-    def pair(x, n):
-        return complex(x[2 * n], x[2 * n + 1]) if layout == "interleaved" else complex(x[n], x[n + half])
-
-    turned = [
-        (pair(q, n) * pair(k, n).conjugate() * cmath.exp(1j * angle(n))).real * fade(n) for n in range(half)
-    ]
+    pairs = zip(complex_pairs(q[:width], layout), complex_pairs(k[:width], layout), strict=True)
+    turned = [(a * b.conjugate() * cmath.exp(1j * angle(n))).real * fade(n) for n, (a, b) in enumerate(pairs)]
     return math.fsum(turned) + dot(q[width:], k[width:])
 
 
@@ -309,17 +309,14 @@ def xpos(c, h, i, j):
 
 
 def rope_pp(c, h, i, j):
-    """By cosines and sines of the distance: a . b cos + a x b sin, or a . b sin - a x b cos."""
+    """Im z is Re of -i z, so RoPE with an angle that is smaller by a right one."""
     real = c.heads - c.heads // 2
+
+    def angle(n):
+        return c.r(i, j) * theta(n, WIDTH, c.s["base"]) - (math.pi / 2 if h >= real else 0.0)
+
     q, k = c.p["q"][h % real][i], c.p["k"][h % real][j]
-    both = [(n, n + WIDTH // 2) if c.s["layout"] == "half" else (2 * n, 2 * n + 1) for n in range(WIDTH // 2)]
-    terms = []
-    for n, (a, b) in enumerate(both):
-        angle = c.r(i, j) * theta(n, WIDTH, c.s["base"])
-        inner, outer = q[a] * k[a] + q[b] * k[b], q[a] * k[b] - q[b] * k[a]
-        cos, sin = math.cos(angle), math.sin(angle)
-        terms.append(inner * cos + outer * sin if h < real else inner * sin - outer * cos)
-    return math.fsum(terms) / math.sqrt(WIDTH)
+    return rotated_product(q, k, c.s["layout"], WIDTH, angle) / math.sqrt(WIDTH)
 
 
 def fope(c, h, i, j):
@@ -387,52 +384,35 @@ GRAPE_BIASES = {
 }
 
 
-def tape(c, h, i, j):
-    """With the complex positions of every head and token, made by the layers before."""
-    if "tape" not in c.cache:
-        e = [[[cmath.exp(1j * t * theta(n, WIDTH, c.s["base"])) for n in range(WIDTH // 2)] for t in c.pos]]
-        c.cache["tape"] = e * c.heads
-        for layer in range(c.layer):
-            c.cache["tape"] = after_layer(c, layer)
-    e_i, e_j = (c.cache["tape"][h][token] for token in (i, j))
-
-    def pair(x, n):
-        return complex(x[2 * n], x[2 * n + 1])
-
-    return sum(
-        (pair(c.p["q"][h][i], n) * e_i[n] * (pair(c.p["k"][h][j], n) * e_j[n]).conjugate()).real
-        for n in range(WIDTH // 2)
-    ) / math.sqrt(WIDTH)
+def tape(c, h, i, j, layer=None):
+    e = tape_positions(c, c.layer if layer is None else layer)
+    q, k = complex_pairs(c.p["q"][h][i]), complex_pairs(c.p["k"][h][j])
+    terms = zip(q, e[h, i], k, e[h, j], strict=True)
+    return sum((a * b * (d * f).conjugate()).real for a, b, d, f in terms) / math.sqrt(WIDTH)
 
 
-def after_layer(c, layer):
-    e, heads, tokens = c.cache["tape"], range(c.heads), range(len(c.pos))
-    weights = [[softmax([tape(c, g, i, j) for j in range(i + 1)]) for i in tokens] for g in heads]
-    mixed = [
-        [
-            [sum(p * e[g][j][n] for j, p in enumerate(weights[g][i])) for n in range(WIDTH // 2)]
-            for i in tokens
-        ]
-        for g in heads
-    ]
-    a, u, w, v = (c.p[key][layer] for key in ("mix", "up", "gate", "down"))
-    out = [[None] * len(tokens) for _ in heads]
-    for i in tokens:
-        first = [
-            [e[h][i][n] + sum(a[h][g] * mixed[g][i][n] for g in heads) for n in range(WIDTH // 2)]
-            for h in heads
-        ]
-        z = [dot(row, c.p["x"][i]) for row in w]
-        inner = [
-            [value * sigmoid(value) * sum(row[g] * first[g][n] for g in heads) for n in range(WIDTH // 2)]
-            for value, row in zip(z, u, strict=True)
-        ]
+def tape_positions(c, layer):
+    """Complex positions of every head and token before the attention of a layer."""
+    if layer in c.cache:
+        return c.cache[layer]
+    heads, pairs, e = range(c.heads), range(WIDTH // 2), {}
+    for i, t in enumerate(c.pos):
+        if layer == 0:
+            first = [cmath.exp(1j * t * theta(n, WIDTH, c.s["base"])) for n in pairs]
+            e.update({(h, i): first for h in heads})
+            continue
+        old = tape_positions(c, layer - 1)
+        a, u, w, v = (c.p[key][layer - 1] for key in ("mix", "up", "gate", "down"))
+        weights = [softmax([tape(c, g, i, j, layer - 1) for j in range(i + 1)]) for g in heads]
+        mixed = [[sum(p * old[g, j][n] for j, p in enumerate(weights[g])) for n in pairs] for g in heads]
+        new = [[old[h, i][n] + sum(a[h][g] * mixed[g][n] for g in heads) for n in pairs] for h in heads]
+        gates = [z * sigmoid(z) for z in (dot(row, c.p["x"][i]) for row in w)]
+        inner = [[sum(b * new[g][n] for g, b in enumerate(row)) for n in pairs] for row in u]
         for h in heads:
-            out[h][i] = [
-                first[h][n] + sum(b * one[n] for b, one in zip(v[h], inner, strict=True))
-                for n in range(WIDTH // 2)
-            ]
-    return out
+            added = [sum(x * g * one[n] for x, g, one in zip(v[h], gates, inner, strict=True)) for n in pairs]
+            e[h, i] = [x + y for x, y in zip(new[h], added, strict=True)]
+    c.cache[layer] = e
+    return e
 
 
 def hope(c, h, i, j):
