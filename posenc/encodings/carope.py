@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from posenc.encodings.base import Shape, float64
 from posenc.encodings.families.content import PhaseSums
+from posenc.encodings.families.rotary import check_pairs
 
 
 class CARoPE(PhaseSums):
@@ -25,8 +26,7 @@ class CARoPE(PhaseSums):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
-        if shape.head_dim % 2:
-            raise ValueError(f"head_dim={shape.head_dim}: rotary pairs need an even width")
+        check_pairs(shape.head_dim)
         self.frequency = nn.Parameter(torch.empty(shape.n_layers, shape.n_heads, shape.d_model))  # (L, H, d)
 
     def increments(self, x: Tensor, layer: int) -> Tensor:
