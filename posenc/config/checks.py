@@ -53,7 +53,7 @@ class EvalPlan:
     stride: int  # tokens
     recall: RecallGrid
     extend: dict[str, Any]  # a test-time extension, {"name": "none"} for the model as trained
-    tune: bool  # its knobs are chosen on validation documents
+    tune: int  # candidates for its knobs that are tried on validation documents; 0: none
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -148,7 +148,8 @@ def check_evaluation(
             raise UserError("eval.lengths", given, "too large", allowed=f"up to {LONGEST_CONTEXT} tokens")
     block = block_of(fraction, base)
     chosen = dict(extend or {"name": "none"})
-    tune = bool(chosen.pop("tune", False))
+    tries = whole("extend.tries", chosen.pop("tries", 1), least=1)
+    tune = tries if chosen.pop("tune", False) else 0
     if tune or "fixed-target" in protocols:  # knobs are chosen by it, whatever measures
         check_block(windows[0], block)
     given = settings["stride"]
