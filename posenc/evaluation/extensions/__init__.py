@@ -163,9 +163,7 @@ def resolve_extend(settings: Mapping[str, Any]) -> dict[str, Any]:
     return check_choice("extend", settings, choices, "there is no such extension")
 
 
-def build_extension(
-    settings: Mapping[str, Any], model: Subject, *, tune: bool = False
-) -> Extension | None:
+def build_extension(settings: Mapping[str, Any], model: Subject, *, tune: bool = False) -> Extension | None:
     """Build the extension for this model, None for `none`; missing knobs come from its YAML. UserError.
 
     With `tune` what it lacks is found on validation documents before it acts.
