@@ -74,6 +74,7 @@ class TrainSettings:
     checkpoint_seconds: float = MISSING
     log_every: int = MISSING
     init: str | None = MISSING
+    length_schedule: list[Any] | None = MISSING  # of [share, length]
 
 
 @dataclass
