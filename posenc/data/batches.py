@@ -47,6 +47,6 @@ class ScheduledSampler:
         self._context_length, self._stages = context_length, stages
 
     def batch(self, step: int, size: int) -> tuple[np.ndarray, ...]:
-        """Return the step's batch: as many tokens as `size` windows of `context_length`, in those of its stage."""
+        """Return the batch of a step: `size` windows of `context_length` cut into those of its stage."""
         length, sampler = next((length, one) for end, length, one in self._stages if step < end)
         return sampler.batch(step, size * self._context_length // length)

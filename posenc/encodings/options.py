@@ -13,11 +13,11 @@ positions=pose        a window is cut into chunks at random places, each further
                       at 0; 0..n-1 in evaluation. PoSE, Zhu et al. 2023, arXiv 2309.10400.
 positions=cream       three chunks: the first begins at 0, the last ends at max - 1, both h = n/3 long or, as
                       often, h = 4 max/n; the middle one of m ends in U(h + (m-1) a/2, a n/2 - h - 1), a from
-                      N(1 + max/n, sigma) cut to [2, 2 max/n] and rounded down; 0..n-1 in evaluation. CREAM, Wu,
-                      Zhao, Zheng 2024, arXiv 2406.07138, by its released code.
-Departures: max is 16 T (randomized) or 8 T (the others) unless set; the papers choose it by their test lengths.
-A step's windows share one draw, in pose and cream too, whose chunks are also neighbours in the text. A short
-head of cream is never longer than n/3.
+                      N(1 + max/n, sigma) cut to [2, 2 max/n] and rounded down; 0..n-1 in evaluation. CREAM,
+                      Wu, Zhao, Zheng 2024, arXiv 2406.07138, by its released code.
+Departures: max is 16 T (randomized) or 8 T (the others) unless set; the papers choose it by their test
+lengths. A step's windows share one draw, in pose and cream too, whose chunks are also neighbours in the text.
+A short head of cream is never longer than n/3.
 
 attention.window=W    key j is visible to query i where i - j < W, so W keys with the token itself.
                       Beltagy, Peters, Cohan 2020 (Longformer), arXiv 2004.05150.
