@@ -259,11 +259,7 @@ def bench_command(
     from posenc.cli.bench import run_bench
 
     line = _line(context, overrides)
-    if peers:
-        from posenc.cli.bench_peers import bench_peers
-
-        raise typer.Exit(bench_peers(line, repeats, eval_lengths, format))
-    raise typer.Exit(run_bench(line, repeats=repeats, lengths=eval_lengths or "8x", format=format))
+    raise typer.Exit(run_bench(line, repeats=repeats, lengths=eval_lengths, format=format, peers=peers))
 
 
 @data_app.command(name="list")
