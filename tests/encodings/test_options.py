@@ -3,6 +3,9 @@
 What a window and a scale do to the attention is in test_formulas.
 """
 
+import math
+import statistics
+
 import pytest
 import torch
 
@@ -11,6 +14,7 @@ from posenc.core.seeds import generator_for
 from posenc.encodings import build_encoding, list_encodings
 from posenc.encodings.base import Shape
 from posenc.encodings.options import (
+    CREAM,
     LogN,
     Offset,
     PoSE,
@@ -27,6 +31,7 @@ CONTIGUOUS = {"name": "contiguous"}
 RANDOMIZED = {"name": "randomized", "max": None, "dense": False}
 OFFSET = {"name": "offset", "max": None}
 POSE = {"name": "pose", "max": None, "chunks": 2}
+CREAMY = {"name": "cream", "max": None, "sigma": 3.0}
 
 
 def encoding(name, train_length=T, **params):
@@ -77,9 +82,43 @@ def test_randomized_positions_are_uniform_below_a_limit():
         option.positions(17, False, generator_for(0, "test"))
 
 
+def test_cream_draws_the_middle_from_the_middle_in_training_alone():
+    """Every draw against the paper's bounds; the middle's place against its law, summed up over a and end."""
+    n, limit, sigma = 24, 8 * 24, 3.0
+    option, ends = CREAM(Shape(16, 2, 8, 2, n), max=limit, sigma=sigma), []
+    for seed in range(4000):
+        pos = option.positions(n, True, generator_for(seed, "test"))
+        assert len(pos) == n and int(pos[0]) == 0 and int(pos[-1]) == limit - 1 and (pos.diff() >= 1).all()
+        ends.append(int(pos[15]))
+        assert torch.equal(pos[:8], torch.arange(8)) and torch.equal(pos[8:16], pos[15] + torch.arange(-7, 1))
+        assert torch.equal(pos[16:], torch.arange(limit - 8, limit))
+    assert torch.equal(option.positions(99, False, generator_for(0, "test")), torch.arange(99))
+    normal = statistics.NormalDist(1 + 8, sigma)
+    expected = 0.0
+    for a in range(2, 16):
+        share = (normal.cdf(a + 1) - normal.cdf(a)) / (normal.cdf(16) - normal.cdf(2))
+        expected += share * (math.floor(8 + 7 * a / 2) + math.floor(a / 2 * n) - 8 - 1) / 2
+    found = torch.tensor(ends).double()
+    assert abs(float(found.mean()) - expected) < 4 * float(found.std()) / 4000**0.5
+    assert float(found.std()) < limit / 12**0.5  # narrower than uniform
+
+    wide = CREAM(Shape(16, 2, 8, 2, 48), max=96, sigma=sigma)
+    tails = {
+        tuple((wide.positions(48, True, generator_for(i, "test")).diff() > 1).nonzero()[-1].tolist())
+        for i in range(40)
+    }
+    assert {(31,), (39,)} <= tails  # n/3 = 16, or 4 max/n = 8
+
+
 @pytest.mark.parametrize(
     "positions, limit, distances",
-    [(CONTIGUOUS, None, None), (RANDOMIZED, 16 * T, 16 * T), (OFFSET, 8 * T, None), (POSE, 8 * T, 8 * T)],
+    [
+        (CONTIGUOUS, None, None),
+        (RANDOMIZED, 16 * T, 16 * T),
+        (OFFSET, 8 * T, None),
+        (POSE, 8 * T, 8 * T),
+        (CREAMY, 8 * T, 8 * T),
+    ],
 )
 def test_limits_of_positions_and_distances(positions, limit, distances):
     assert check_positions(positions) == positions
@@ -113,13 +152,14 @@ WAYS = [
     ("positions", {"positions": RANDOMIZED}, READS_NONE),
     ("positions", {"positions": OFFSET}, READS_NONE),
     ("positions", {"positions": POSE}, READS_NONE),
+    ("positions", {"positions": CREAMY}, READS_NONE),
     ("attention.window", {"window": 5}, {"rnope_swa", "pattern"}),
     ("attention.scale", {"scale": "logn"}, {"stick_breaking", "scale_invariant", "pattern"}),
 ]
 
 
 @pytest.mark.parametrize(
-    "key, chosen, refusing", WAYS, ids=["randomized", "offset", "pose", "window", "scale"]
+    "key, chosen, refusing", WAYS, ids=["randomized", "offset", "pose", "cream", "window", "scale"]
 )
 def test_an_option_is_taken_or_refused_by_name(key, chosen, refusing):
     for name in list_encodings():
