@@ -21,7 +21,6 @@ from posenc.core.errors import RunError, UserError, visible
 from posenc.core.paths import output_file
 from posenc.report.captions import unit_of
 from posenc.report.series import (
-    SMOOTHED,
     Names,
     Point,
     band_is,
@@ -30,14 +29,11 @@ from posenc.report.series import (
     missing,
     panel_titles,
     per_bit,
-    runs_of,
     source,
-    training_points,
     use_points,
 )
 from posenc.results.cells import short_note
 from posenc.results.comparison import Column, Comparison
-from posenc.results.load import Run
 from posenc.results.recall import PROTOCOL as RECALL
 from posenc.results.schema import printed, printed_change
 
@@ -45,12 +41,10 @@ PLOTS = {
     "context": "loss against context",
     "change": "change against the loss at T, against context",
     "heatmap": "change against T by encoding and context",
-    "training": "training loss against tokens",
     "recall": "share of planted values found, by window and distance",
     "use": "harm and use: recall against the change of the loss, in the longest window",
 }
 NOTHING = {  # why there is no chart of a kind
-    "training": "no run has logged losses",
     "recall": "no run was asked to recall: posenc train experiment=recall",
     "use": "no run was asked to recall: posenc train experiment=recall",
 }
@@ -66,7 +60,6 @@ FINE = 0.02  # changes: about linear up to here, logarithmic beyond
 DENSE = 16  # points of a line; of more none is marked
 MOST_TICKS = 8
 MOST_BANDS = 12  # lines: the bands of more would hide each other
-START = 0.05  # of a run's tokens: a loss higher than all that follows may leave the chart at the top
 DARKEST = 1.16  # of a shade: the ends of the colours are too dark for numbers
 SHAPES = {  # by the letters of MARKERS, as paths in a square from -1 to 1
     "o": "M1,0A1,1,0,1,1,-1,0A1,1,0,1,1,1,0Z",
@@ -89,6 +82,7 @@ NARROW_PANEL = 150  # points, with its axis
 CHARACTER = 3.4  # points, the width of one of small text
 
 Spec = dict[str, Any]
+Panels = Sequence[tuple[Comparison, str]]  # with their titles
 
 
 @dataclass
@@ -103,71 +97,61 @@ class Chart:
     own_scales: bool = False  # the panels do not share y
 
 
-def chart(kind: str, runs: Sequence[Run], comparisons: Sequence[Comparison], names: Names) -> Chart | None:
+def chart(kind: str, comparisons: Sequence[Comparison], names: Names) -> Chart | None:
     """Return the chart of a kind (a key of PLOTS), a panel for each comparison; None without a number."""
-    titles = panel_titles(comparisons)
-    panels = list(zip(comparisons, titles, strict=True))
-    if kind == "heatmap":
-        return _heatmap(panels, names)
-    if kind == "recall":
-        return _recall(
-            [point for one, title in panels for point in grid_points(one, names, title)], comparisons
-        )
-    if kind == "use":
-        return _use(panels, names)
-    if kind == "training":
-        points = [p for one, title in panels for p in training_points(one, runs_of(one, runs), names, title)]
-        found = _lines("Training loss", points, titles, names)
-        return found and _training(found, comparisons)
-    points = [p for one, title in panels for p in context_points(one, names, title, kind == "change")]
-    if kind == "change" and all(point["x"] == 1 or point["y"] is None for point in points):
+    panels = list(zip(comparisons, panel_titles(comparisons), strict=True))
+    match kind:
+        case "heatmap":
+            return _heatmap(panels, names)
+        case "recall":
+            return _recall(panels, names)
+        case "use":
+            return _use(panels, names)
+    return _context(panels, names, change=kind == "change")
+
+
+def _context(panels: Panels, names: Names, change: bool) -> Chart | None:
+    """Return lines of the loss, or of its change, with bands; a legend of the rows that have a number."""
+    comparisons, titles = [one for one, _ in panels], [title for _, title in panels]
+    points = [point for one, title in panels for point in context_points(one, names, title, change)]
+    last = {point["row"]: point["y"] for point in points if point["y"] is not None}
+    if not last or (change and all(point["x"] == 1 or point["y"] is None for point in points)):
         return None
-    found = _lines("Loss against context", points, titles, names)
-    if found is None:
-        return None
+    spec, rows = _template("lines"), sorted(last, key=lambda row: -last[row])  # as the lines end
+    _style(spec, rows, names)
+    *below, band, line, dots = spec["layer"]
+    if len(points) > DENSE * len(rows) * len(panels):
+        dots["encoding"]["size"]["value"] = 0
+    few = len(rows) <= MOST_BANDS
+    spec["layer"] = [*below, *([band] if few else []), line, dots]
+    spec["data"] = {"values": points}
     curves = any(row.curve for one in comparisons for row in one.rows)
     columns = [column for one in comparisons for column in one.columns]
-    x, y = found.spec["encoding"]["x"], found.spec["encoding"]["y"]
+    x, y = spec["encoding"]["x"], spec["encoding"]["y"]
     x["axis"] |= _context_axis(columns, "position" if curves else "context")
     x["scale"] |= {"type": "log", "base": 2, "padding": 12}
     if not min(one.multiple for one in columns) < 1 < max(one.multiple for one in columns):
-        _without_t(found.spec)
+        spec["layer"] = [layer for layer in spec["layer"] if "data" not in layer]  # no line at T
     unit, perplexity = unit_of(comparisons[0].header), comparisons[0].header["metric"] == "ppl"
     words: list[str] = []
-    if kind == "change":
-        found.title = "Rise over the mean from T/2 to T" if curves else "Change against T"
+    if change:
+        title = "Rise over the mean from T/2 to T" if curves else "Change against T"
         y["axis"]["title"] = f"{'rise over' if curves else 'change against'} T ({unit})"
-        words = _margins(found.spec, panels, runs)
+        words = _margins(spec, panels)
     else:
-        found.title = "Loss by position" if curves else found.title
+        title = "Loss by position" if curves else "Loss against context"
         y["axis"]["title"] = unit if perplexity else f"loss ({unit})"
         y["scale"] |= {"padding": 6, "type": "log" if perplexity else "linear"}
-        for one, title in panels:
+        for one, panel in panels:
             if (level := (one.header["reference"] or {}).get("mean")) is not None:
-                points.append({"panel": title, "level": level, "name": "trigram"})
-    few = len(found.rows) <= MOST_BANDS
+                points.append({"panel": panel, "level": level, "name": "trigram"})
     words = [source(comparisons), *words, band_is(comparisons) if few else "Without bands: too many lines."]
-    found.notes = [" ".join(filter(None, words)), *missing(comparisons, names)]
-    return found
+    return Chart(title, spec, titles, rows, [" ".join(filter(None, words)), *missing(comparisons, names)])
 
 
 def _template(name: str) -> Spec:
     every: Spec = json.loads(files("posenc.report").joinpath("chart.json").read_text(encoding="utf-8"))
     return {"$schema": every["$schema"], "config": every["config"], **every[name]}
-
-
-def _lines(title: str, points: list[Point], panels: list[str], names: Names) -> Chart | None:
-    """Return lines with bands and a legend of the rows that have a number, those that end highest first."""
-    last = {point["row"]: point["y"] for point in points if point["y"] is not None}
-    if not last:
-        return None
-    spec, rows = _template("lines"), sorted(last, key=lambda row: -last[row])
-    _style(spec, rows, names)
-    *below, band, line, dots = spec["layer"]
-    if len(points) > DENSE * len(rows) * len(panels):
-        dots["encoding"]["size"]["value"] = 0
-    spec["layer"] = [*below, *([band] if len(rows) <= MOST_BANDS else []), line, dots]
-    return Chart(title, spec | {"data": {"values": points}}, panels, rows)
 
 
 def _style(spec: Spec, rows: list[str], names: Names) -> None:
@@ -184,14 +168,10 @@ def _style(spec: Spec, rows: list[str], names: Names) -> None:
             layer["encoding"][channel] = {"field": "row", "type": "nominal", "scale": scale}
 
 
-def _without_t(spec: Spec) -> None:
-    spec["layer"] = [layer for layer in spec["layer"] if "data" not in layer]
-
-
-def _margins(spec: Spec, panels: Sequence[tuple[Comparison, str]], runs: Sequence[Run]) -> list[str]:
+def _margins(spec: Spec, panels: Panels) -> list[str]:
     """Make y logarithmic beyond the margin of `same`, mark the margins, and say so."""
     points, y = spec["data"]["values"], spec["encoding"]["y"]
-    margins, units = panels[0][0].header["margins"], [per_bit(one, runs) for one, _ in panels]
+    margins, units = panels[0][0].header["margins"], [per_bit(one) for one, _ in panels]
     fine = max((unit * margins["same"] for unit in units if unit), default=FINE)
     values = [point[key] for point in points for key in ("y", "low", "high") if point.get(key) is not None]
     low, high = 1.2 * min(*values, -fine), 1.2 * max(*values, fine)
@@ -205,24 +185,6 @@ def _margins(spec: Spec, panels: Sequence[tuple[Comparison, str]], runs: Sequenc
                 points.append({"panel": title, "level": collapsed, "name": "collapsed"})
     grey = [f"Grey: same, within {margins['same']:g} {margins['unit']}."] if any(units) else []
     return ["Above 0: worse than at T.", *grey, f"Logarithmic beyond {fine:.2g}."]
-
-
-def _training(found: Chart, comparisons: Sequence[Comparison]) -> Chart:
-    """Return the training losses, against tokens."""
-    spec, points = found.spec, found.spec["data"]["values"]
-    _without_t(spec)
-    end = {row: max(point["x"] for point in points if point["row"] == row) for row in found.rows}
-    settled = [point["y"] for point in points if point["x"] >= START * end[point["row"]]]
-    x, y = spec["encoding"]["x"], spec["encoding"]["y"]
-    label = "datum.value ? datum.label : '0'"
-    x["axis"] |= {"title": "tokens trained on", "format": "~s", "tickCount": 5, "labelExpr": label}
-    x["scale"]["domain"] = [0, max(end.values())]
-    y["scale"] |= {"type": "log", "domain": [0.97 * max(min(settled), 1e-9), 1.03 * max(settled)]}
-    y["axis"]["title"] = "training loss (nats per token)"
-    text = f"Loss on training text; {source(comparisons)} A point is the mean of {SMOOTHED} logged steps."
-    bands = any("low" in point for point in points) and len(found.rows) <= MOST_BANDS
-    found.notes = [text + (" Bands: standard deviation over seeds." if bands else "")]
-    return found
 
 
 def _context_axis(columns: Sequence[Column], name: str) -> Spec:
@@ -250,7 +212,7 @@ def _heads(multiple: float, window: int | None) -> list[str]:
     return [*([] if window is None else [tokens]), f"{multiple:.3g}x"]
 
 
-def _heatmap(panels: Sequence[tuple[Comparison, str]], names: Names) -> Chart | None:
+def _heatmap(panels: Panels, names: Names) -> Chart | None:
     """Return cells coloured by the change, each with its number or its reason; at T the loss itself."""
     spec, points = _template("heatmap"), []
     changes = [abs(c.change) for one, _ in panels for row in one.rows for c in row.cells if c.change]
@@ -285,8 +247,9 @@ def _heatmap(panels: Sequence[tuple[Comparison, str]], names: Names) -> Chart | 
     return Chart("Change against T", spec | {"data": {"values": points}}, titles, [], notes, own_scales=True)
 
 
-def _recall(points: list[Point], comparisons: Sequence[Comparison]) -> Chart | None:
+def _recall(panels: Panels, names: Names) -> Chart | None:
     """Return a panel a row: windows below each other, distances beside each other, coloured by the share."""
+    points = [point for one, title in panels for point in grid_points(one, names, title)]
     if not points:
         return None
     spec = _template("heatmap")
@@ -296,12 +259,14 @@ def _recall(points: list[Point], comparisons: Sequence[Comparison]) -> Chart | N
         axis = spec["encoding"][channel]
         axis["sort"] = sorted({point[field_] for point in points}, key=int)
         axis["axis"] |= {"title": f"{name} (tokens)", "labelColor": "var(--faint)"}
-    words = f"Per cent of planted values found at a distance, in a window; {source(comparisons)}"
-    panels = list(dict.fromkeys(point["panel"] for point in points))
-    return Chart("Recall", spec | {"data": {"values": points}}, panels, [], [words])
+    words = (
+        f"Per cent of planted values found at a distance, in a window; {source([one for one, _ in panels])}"
+    )
+    titles = list(dict.fromkeys(point["panel"] for point in points))
+    return Chart("Recall", spec | {"data": {"values": points}}, titles, [], [words])
 
 
-def _use(panels: Sequence[tuple[Comparison, str]], names: Names) -> Chart | None:
+def _use(panels: Panels, names: Names) -> Chart | None:
     """Return a point a row: harm to the right, use upward; the change is logarithmic beyond FINE."""
     found = [use_points(one, names, title) for one, title in panels]
     points, multiples = [point for _, some in found for point in some], {at for at, some in found if some}
@@ -328,12 +293,10 @@ def _use(panels: Sequence[tuple[Comparison, str]], names: Names) -> Chart | None
 # --- files
 
 
-def save_plot(
-    path: Path, kind: str, runs: Sequence[Run], comparisons: Sequence[Comparison], width: float = WIDTH
-) -> None:
+def save_plot(path: Path, kind: str, comparisons: Sequence[Comparison], width: float = WIDTH) -> None:
     """Write a figure as its suffix says, whole or not at all. Raises UserError; RunError for a full disk."""
     place = check_plot(path, kind, width)
-    write_bytes_atomic(place, plot_bytes(path.suffix[1:].lower(), kind, runs, comparisons, width))
+    write_bytes_atomic(place, plot_bytes(path.suffix[1:].lower(), kind, comparisons, width))
 
 
 def check_plot(path: Path, kind: str, width: float = WIDTH) -> Path:
@@ -355,12 +318,10 @@ def check_look(kind: str, width: float) -> None:
         raise UserError("--plot-width", width, "not a width", allowed=allowed)
 
 
-def plot_bytes(
-    format: str, kind: str, runs: Sequence[Run], comparisons: Sequence[Comparison], width: float = WIDTH
-) -> bytes:
+def plot_bytes(format: str, kind: str, comparisons: Sequence[Comparison], width: float = WIDTH) -> bytes:
     """Return a file's content, the same bytes for the same runs; `format` is one of FORMATS."""
     names = Names(comparisons)
-    found = chart(kind, runs, comparisons, names)
+    found = chart(kind, comparisons, names)
     if found is None:
         raise UserError("--plot-kind", kind, NOTHING.get(kind, "no run has a number yet"))
     vl_convert, points = vega(), width * POINTS
@@ -372,13 +333,11 @@ def plot_bytes(
         wide, high = re.findall(r' (?:width|height)="([\d.]+)"', svg)[:2]
         inner = max(40.0, inner + (points - float(wide)) / columns)
     ids = {name: f"clip{i}" for i, name in enumerate(dict.fromkeys(re.findall(r'id="(clip\d+)"', svg)))}
-    svg = re.sub(
-        r"\bclip\d+\b", lambda one: ids.get(one[0], one[0]), svg
-    )  # Vega counts from figure to figure
+    # Vega counts from figure to figure
+    svg = re.sub(r"\bclip\d+\b", lambda one: ids.get(one[0], one[0]), svg)
     if format == "svg":
-        return svg.replace(
-            f'width="{wide}" height="{high}"', f'width="{wide}pt" height="{high}pt"', 1
-        ).encode()
+        size = f'width="{wide}" height="{high}"'
+        return svg.replace(size, f'width="{wide}pt" height="{high}pt"', 1).encode()
     if format == "pdf":
         pdf = bytes(vl_convert.svg_to_pdf(svg))  # its names come in any order
         return re.sub(rb"(?: +/\w+ \d+ 0 R\n)+", lambda one: b"".join(sorted(one[0].splitlines(True))), pdf)

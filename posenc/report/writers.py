@@ -53,9 +53,8 @@ PREAMBLE = r"% needs \usepackage{booktabs}; made by posenc compare --format late
 
 
 def show(comparisons: Sequence[Comparison], format: str, stream: TextIO, **shown: Any) -> None:
-    """Print comparisons, as wide, coloured and plain as the stream can show; `shown` as for `render`."""
-    width, color, unicode = width_of(stream), color_of(stream), unicode_of(stream)
-    write(render(comparisons, format, width, color, unicode, **shown), stream)
+    """Print comparisons, as wide and coloured as the stream can show; `shown` as for `render`."""
+    write(render(comparisons, format, width_of(stream), color_of(stream), **shown), stream)
 
 
 def render(
@@ -63,33 +62,27 @@ def render(
     format: str,
     width: int = 80,
     color: bool = False,
-    unicode: bool = True,
     *,
-    runs: Sequence[Run] = (),
     full: bool = False,
     every: bool = False,
 ) -> str:
     """Return comparisons as text that ends with a newline; only the format `table` uses `width` and `color`.
 
-    Without `unicode` ± is `+/-`. `runs` are what they were made of; `full`: every number with its interval;
-    `every`: lengths below T too. Raises UserError for a format that is not in FORMATS.
+    `full`: every number with its interval; `every`: lengths below T too. Raises UserError for a format that
+    is not in FORMATS.
     """
     match format:
-        case "table" if full:
-            text = terminal([full_report_of(one, runs) for one in comparisons], width, color)
         case "table":
-            text = terminal([report_of(one, runs, every) for one in comparisons], width, color)
-        case "markdown":
-            text = markdown([paper_report_of(one, runs, every or full) for one in comparisons])
-        case "latex":
-            text = latex([paper_report_of(one, runs, every or full) for one in comparisons])
+            reports = [full_report_of(one) if full else report_of(one, every) for one in comparisons]
+            return terminal(reports, width, color)
+        case "markdown" | "latex":
+            papers = [paper_report_of(one, every or full) for one in comparisons]
+            return markdown(papers) if format == "markdown" else latex(papers)
         case "csv":
-            text = csv_lines(cells_table(comparisons))
+            return csv_lines(cells_table(comparisons))
         case "json":
-            text = json_document(comparisons)
-        case _:
-            raise UserError("--format", visible(format), "no such format", allowed=FORMATS)
-    return text if unicode else text.replace("±", "+/-")
+            return json_document(comparisons)
+    raise UserError("--format", visible(format), "no such format", allowed=FORMATS)
 
 
 def show_runs(runs: Sequence[Run], stream: TextIO, saved: Path | None = None) -> None:
@@ -97,14 +90,13 @@ def show_runs(runs: Sequence[Run], stream: TextIO, saved: Path | None = None) ->
 
     Runs of several settings (a sweep over T) have a table each.
     """
-    measured = protocols_of(runs)
+    measured, width = protocols_of(runs), width_of(stream)
     found = compare_runs(runs, CompareRequest(measured[0] if measured else HEADLINE))
-    reports = [report_of(one, runs) for one in found]
+    reports = [report_of(one) for one in found]
     if saved is not None:
         weak = any(row.undertrained for one in found for row in one.rows)
-        reports[-1].tail += [f"saved  {saved}", f"next   {_next(runs[0], saved, weak, width_of(stream))}"]
-    text = terminal(reports, width_of(stream), color_of(stream))
-    write(text if unicode_of(stream) else text.replace("±", "+/-"), stream)
+        reports[-1].tail += [f"saved  {saved}", f"next   {_next(runs[0], saved, weak, width)}"]
+    write(terminal(reports, width, color_of(stream)), stream)
 
 
 def _next(run: Run, saved: Path, weak: bool, width: int) -> str:
@@ -117,17 +109,17 @@ def _next(run: Run, saved: Path, weak: bool, width: int) -> str:
     if not any(word.startswith("encoding.") for word in words):
         words = [f"{word},{other}" if word.startswith("encoding=") else word for word in words]
     sweep = shlex.join([*words[:2], "-m", *words[2:], "seed=0,1,2"])
-    return (
-        sweep if words and len(sweep) + len("next   ") <= width else f"posenc compare {saved.parent.parent}"
-    )
+    fits = words and len(sweep) + len("next   ") <= width
+    return sweep if fits else f"posenc compare {saved.parent.parent}"
 
 
 # --- the stream
 
 
 def write(text: str, stream: TextIO) -> None:
-    """Write text; characters that the stream's encoding lacks become escapes."""
+    """Write text; where the stream's encoding lacks ± it is +/-, other characters become escapes."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
+    text = text if unicode_of(stream) else text.replace("±", "+/-")
     stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 

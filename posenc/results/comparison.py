@@ -10,13 +10,13 @@ import fnmatch
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from posenc.core.errors import UserError
 from posenc.results import cells as numbers
-from posenc.results.cells import Column, ProbeColumn, Row
+from posenc.results.cells import Column, Row
 from posenc.results.headroom import long_trained, recovered_of
 from posenc.results.load import Run
 from posenc.results.ranking import COLLAPSED, CONFIDENCE, SAME, compare_with
@@ -60,9 +60,13 @@ class Comparison:
 
     header: dict[str, Any]
     columns: list[Column]
-    probes: list[ProbeColumn]
     rows: list[Row]
     recall: RecallColumns | None = None  # of the protocol `recall`; null where no row has it
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs of its rows, each once."""
+        return list({str(m.run.path): m.run for row in self.rows for m in row.members}.values())
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; perplexities may still be infinite."""
@@ -81,10 +85,11 @@ class _Part:
     protocol: str
     metric: Metric
     group: dict[str, str]  # what tells it from the other tables
-    runs: list[Run]
     selected: list[Selected]
     rows: list[Row]
     mixed: list[dict[str, str]] = field(default_factory=list)  # of each selected run
+    columns: list[Column] = field(default_factory=list)  # that are shown
+    multiples: list[float] = field(default_factory=list)  # of every column, shown or not
 
 
 EVERYTHING = CompareRequest()
@@ -98,27 +103,25 @@ def compare_runs(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -> l
     `header["group"]` says what tells a table from the others. Raises UserError for what no table has.
     """
     check_level(request.recall_level)
-    parts = _prepare(_parts(runs, request), request)
-    every = [numbers.columns_of(part.selected) for part in parts]
-    chosen = _choose_columns(every, request.columns)
+    parts = _choose_rows(_parts(runs, request), request.rows)
+    _name_groups(parts)
+    _choose_columns(parts, request.columns)
     baselines = _where_it_fits(request.baseline, parts, _find_baseline)
-    found = [
-        _compare(part, columns, [one.multiple for one in measured], baseline, request.recall_level)
-        for part, columns, measured, baseline in zip(parts, chosen, every, baselines, strict=True)
-    ]
-    for protocol in {part.protocol: part for part in parts}:
-        references = long_trained(runs, protocol)
-        for row in (row for one in found if one.header["protocol"] == protocol for row in one.rows):
-            row.recovered = recovered_of(row.members, row.extension, references)
+    references = {protocol: long_trained(runs, protocol) for protocol in {part.protocol for part in parts}}
+    found = []
+    for part, baseline in zip(parts, baselines, strict=True):
+        found.append(_compare(part, baseline, request.recall_level))
+        for row in part.rows:
+            row.recovered = recovered_of(row.members, row.extension, references[part.protocol])
     for comparison, rows in zip(found, _where_it_fits(request.sort, found, _ordered), strict=True):
         comparison.rows = comparison.rows if rows is None else rows
     protocols = [part.protocol for part in parts]
-    return sorted(found, key=lambda one: (protocols.index(one.header["protocol"]), not _has_recovered(one)))
 
+    def place(one: Comparison) -> tuple[int, bool]:
+        """Put what is held against long-trained runs before their table."""
+        return protocols.index(one.header["protocol"]), not any(row.recovered for row in one.rows)
 
-def _has_recovered(comparison: Comparison) -> bool:
-    """Return whether its rows are held against the long-trained ones, whose table comes after it."""
-    return any(row.recovered for row in comparison.rows)
+    return sorted(found, key=place)
 
 
 def protocols_of(runs: Sequence[Run]) -> list[str]:
@@ -152,14 +155,16 @@ def _parts(runs: Sequence[Run], request: CompareRequest) -> list[_Part]:
                     raise UserError("--metric", metric, f"{protocol} is in nats per token", allowed=["nats"])
                 metric = "nats"
             rows = group_runs(members, selected, mixed_values(selected))
-            parts.append(_Part(protocol, metric, dict(group), members, selected, rows))
+            parts.append(_Part(protocol, metric, dict(group), selected, rows))
     return parts
 
 
-def _prepare(parts: Sequence[_Part], request: CompareRequest) -> list[_Part]:
-    """Return the parts with the rows that are asked for, named by what tells them apart. Raises UserError."""
+def _choose_rows(parts: list[_Part], asked: Sequence[str]) -> list[_Part]:
+    """Return the parts that have rows that are asked for, with just those. Raises UserError."""
+    if not asked:
+        return parts
     chosen: list[dict[int, Row]] = [{} for _ in parts]
-    for pattern in request.rows:
+    for pattern in asked:
         fitting = [
             [row for row in part.rows if pattern in row.names or fnmatch.filter(row.names, pattern)]
             for part in parts
@@ -169,16 +174,18 @@ def _prepare(parts: Sequence[_Part], request: CompareRequest) -> list[_Part]:
             raise UserError("--rows", pattern, "there is no such row", allowed=there)
         for rows, found in zip(chosen, fitting, strict=True):
             rows |= {id(row): row for row in found}
-    if request.rows:
-        parts = [part for part, rows in zip(parts, chosen, strict=True) if rows]
-        for part, rows in zip(parts, filter(None, chosen), strict=True):
-            part.rows = list(rows.values())
+    for part, rows in zip(parts, chosen, strict=True):
+        part.rows = list(rows.values())
+    return [part for part in parts if part.rows]
+
+
+def _name_groups(parts: Sequence[_Part]) -> None:
+    """Name each part by what still tells it from the others, and its rows by what differs among them."""
     keys = {key for part in parts for key in part.group}
     shared = {key for key in keys if len({part.group.get(key) for part in parts}) == 1}
     for part in parts:
         part.group = {key: value for key, value in part.group.items() if key not in shared}
         part.selected, part.mixed = shown_of(part.selected, part.rows)
-    return list(parts)
 
 
 def _where_it_fits(asked: str | None, tables: Sequence[Any], choose: Callable[[Any, str], Any]) -> list[Any]:
@@ -195,11 +202,9 @@ def _where_it_fits(asked: str | None, tables: Sequence[Any], choose: Callable[[A
     return found
 
 
-def _compare(
-    part: _Part, columns: list[Column], multiples: Sequence[float], baseline: int | None, level: float
-) -> Comparison:
-    """Compare the rows of one table. `multiples` are those of all columns, shown or not."""
-    rows, metric = part.rows, part.metric
+def _compare(part: _Part, baseline: int | None, level: float) -> Comparison:
+    """Compare the rows of one table."""
+    rows, metric, columns = part.rows, part.metric, part.columns
     for row in rows:
         row.runs = [str(member.run.path) for member in row.members]
         row.parameters = numbers.single(n for m in row.members if (n := m.run.parameters) is not None)
@@ -209,21 +214,18 @@ def _compare(
         row.curve = numbers.summarise_curves(row)
         comparable = row.curve is None and part.protocol not in (*numbers.PROBES, INFLATED, PROTOCOL)
         if comparable and row.undertrained is None:  # of the others the loss says nothing of context
-            row.effective_context = numbers.effective_context(row, multiples)
-    unlike = list(part.mixed[0]) if part.mixed else []
-    for i, column in enumerate(columns):
-        _rank(column.multiple, i, rows, metric, unlike, baseline)
-    probes = numbers.add_probes(rows, part.runs, part.protocol)
-    header = _header(part)
-    header["baseline"] = None if baseline is None else rows[baseline].full_label
+            row.effective_context = numbers.effective_context(row, part.multiples)
+    for i in range(len(columns)):
+        _rank(part, i, baseline)
+    header = _header(part) | {"baseline": None if baseline is None else rows[baseline].full_label}
     recall = None
     if part.protocol in (HEADLINE, PROTOCOL):
-        hidden = {*multiples} - {one.multiple for one in columns}
-        members = zip(numbers.beside(rows, part.runs, PROTOCOL), [row.extension for row in rows], strict=True)
+        hidden = {*part.multiples} - {one.multiple for one in columns}
+        members = zip(numbers.beside(rows, PROTOCOL), [row.extension for row in rows], strict=True)
         recall, every = recall_of_rows(list(members), level, hidden)
         for row, own in zip(rows, every, strict=True):
             row.recall = own
-    return Comparison(header, columns, probes, rows, recall)
+    return Comparison(header, columns, rows, recall)
 
 
 def _notes(row: Row) -> list[str]:
@@ -243,60 +245,52 @@ def _notes(row: Row) -> list[str]:
     return notes + [f"{', '.join(dict.fromkeys(places))}: {note}" for note, places in found.items()]
 
 
-def _rank(
-    multiple: float,
-    at: int,
-    rows: Sequence[Row],
-    metric: Metric,
-    unlike: Sequence[str],
-    baseline: int | None,
-) -> None:
+def _rank(part: _Part, at: int, baseline: int | None) -> None:
     """Compare the rows of a column that may be compared with the one of the lowest mean, and the baseline."""
-    cells = [row.cells[at] for row in rows]
-    means = {i: cell.mean for i, cell in enumerate(cells) if cell.rankable and cell.mean is not None}
-    if len(means) < 2 or not _comparable(rows, means, at, metric, unlike):
+    cells, multiple = [row.cells[at] for row in part.rows], part.columns[at].multiple
+    ranked = [row for row, cell in zip(part.rows, cells, strict=True) if cell.rankable]
+    if len(ranked) < 2 or not _comparable(part, ranked, at):
         return
-    ranked = zip(rows, cells, strict=True)
-    samples = [numbers.samples_of(row, multiple) if cell.rankable else None for row, cell in ranked]
+    samples = [numbers.samples_of(row, multiple) if row.cells[at].rankable else None for row in part.rows]
     if not all(any(one.columns["bytes"]) for some in samples if some for one in some.values()):
         return  # the margin is in bits per byte, and a probe of random tokens has no bytes
-    for i, versus in compare_with(samples, None, metric).items():
+    for i, versus in compare_with(samples, None, part.metric).items():
         cells[i].versus_best = versus
     if baseline is not None:
-        for i, versus in compare_with(samples, baseline, metric).items():
+        for i, versus in compare_with(samples, baseline, part.metric).items():
             cells[i].versus_baseline = versus
 
 
-def _comparable(
-    rows: Sequence[Row], ranked: dict[int, float], at: int, metric: Metric, unlike: Sequence[str]
-) -> bool:
+def _comparable(part: _Part, ranked: Sequence[Row], at: int) -> bool:
     """Return whether the same targets were scored, or in bits per byte the same text by two tokenizers.
 
     With as much before each target: the stride and T decide how much that is. Perplexities never rank: their
     means over seeds are not those of the losses.
     """
+    unlike = set(part.mixed[0]) if part.mixed else set()
+    across = part.metric == "bpb" and "tokenizer" in unlike
     if (
-        metric == "ppl"
-        or {"stride", "context length"} & set(unlike)
-        or (metric != "bpb" and "tokenizer" in unlike)
+        part.metric == "ppl"
+        or unlike & {"stride", "context length"}
+        or ("tokenizer" in unlike and not across)
     ):
         return False
     by_tokenizer: dict[str | None, set[str | None]] = defaultdict(set)
-    for i in ranked:
-        by_tokenizer[rows[i].mixed.get("tokenizer")].add(rows[i].cells[at].targets_hash)
+    for row in ranked:
+        by_tokenizer[row.mixed.get("tokenizer")].add(row.cells[at].targets_hash)
     hashes = list(by_tokenizer.values())
     if any(len(of_one) != 1 or None in of_one for of_one in hashes):
         return False
-    same_text = not {"evaluated on", "split", "target set"} & set(unlike)
-    return len(set.union(*hashes)) == 1 or (metric == "bpb" and "tokenizer" in unlike and same_text)
+    same_text = not unlike & {"evaluated on", "split", "target set"}
+    return len(set.union(*hashes)) == 1 or (across and same_text)
 
 
 def _header(part: _Part) -> dict[str, Any]:
     """Return what the rows share; a value is null where the runs differ in it (`mixed` says how)."""
     selected, rows, metric, mixed = part.selected, part.rows, part.metric, part.mixed
 
-    def shared(value: Callable[[Selected], Any]) -> Any:
-        found = {as_text(value(one)): value(one) for one in selected}
+    def shared(values: Iterable[Any]) -> Any:
+        found = {as_text(value): value for value in values}
         return next(iter(found.values())) if len(found) == 1 else None
 
     def ends(values: Sequence[int]) -> list[int] | None:
@@ -306,18 +300,21 @@ def _header(part: _Part) -> dict[str, Any]:
     scored = [record for one in selected for record in one.records if record["targets"]]
     settings = [row.settings for row in rows if row.settings]
     several = len({row.encoding for row in rows}) > 1
-    fields, facts = ("corpus", "fingerprint", "split", "stride"), ("tokenizer", "context_length", "model")
     named = ("encoding.", "attention.", "positions.", CODE)  # in the rows' labels and notes
     others = [key for key in differing(settings) if several and not key.startswith(named)]
+    of_records, of_runs = (
+        ("corpus", "fingerprint", "split", "stride"),
+        ("tokenizer", "context_length", "model"),
+    )
     return {
         "protocol": part.protocol,
         "group": part.group,
         "metric": metric,
         "unit": (units or UNIT) if metric == "nats" else METRICS[metric],
-        **{key: shared(lambda one: one.records[0].get(key)) for key in fields},  # noqa: B023
-        **{key: shared(lambda one: (one.run.facts or {}).get(key)) for key in facts},  # noqa: B023
+        **{key: shared(one.records[0].get(key) for one in selected) for key in of_records},
+        **{key: shared((one.run.facts or {}).get(key) for one in selected) for key in of_runs},
         "parameters": ends([n for one in selected if (n := one.run.parameters) is not None]),
-        "tokens": shared(tokens_trained),
+        "tokens": shared(map(tokens_trained, selected)),
         "seeds": sorted({seed for row in rows for seed in row.seeds}),
         "documents": ends([record["documents"] for record in scored]),
         "targets": ends([record["targets"] for record in scored]),
@@ -326,40 +323,34 @@ def _header(part: _Part) -> dict[str, Any]:
         "reference": numbers.reference_of(selected, metric),
         "margins": {"unit": METRICS["bpb"], "same": SAME, "collapsed": COLLAPSED, "confidence": CONFIDENCE},
         "left_out": sum(one.left_out for one in selected),
-        "baseline": None,
     }
 
 
 def _find_baseline(part: _Part, asked: str) -> int:
     """Return the index of the row that `asked` names, or its encoding with one row. Raises UserError."""
-    rows = list(enumerate(part.rows))
-    found = [i for i, row in rows if asked == row.full_label]
-    found = (
-        found or [i for i, row in rows if asked == row.label] or [i for i, row in rows if asked in row.names]
-    )
+    found: list[int] = []
+    for names in (lambda row: {row.full_label}, lambda row: {row.label}, lambda row: row.names):
+        found = found or [i for i, row in enumerate(part.rows) if asked in names(row)]
     if len(found) == 1:
         return found[0]
     problem = "stands for several rows" if found else "there is no such row among those shown"
-    allowed = [row.full_label for i, row in rows if i in found or not found]
+    allowed = [row.full_label for i, row in enumerate(part.rows) if i in found or not found]
     raise UserError("--baseline", asked, problem, allowed=allowed)
 
 
-def _choose_columns(every: Sequence[list[Column]], asked: Sequence[float]) -> list[list[Column]]:
-    """Return the columns of each table that are asked for; all of a table that has none of them.
-
-    Raises UserError for what nobody measured.
-    """
-    there = sorted({column.multiple for columns in every for column in columns})
+def _choose_columns(parts: Sequence[_Part], asked: Sequence[float]) -> None:
+    """Give each part the columns that are asked for, or all if it has none of them. Raises UserError."""
+    for part in parts:
+        every = numbers.columns_of(part.selected)
+        part.multiples = [column.multiple for column in every]
+        chosen = [c for c in every if any(_close(one, c.multiple) for one in asked)]
+        part.columns = [dataclasses.replace(column, shown=True) for column in chosen] or every
+    there = sorted({multiple for part in parts for multiple in part.multiples})
     for multiple in asked:
         if not any(_close(multiple, one) for one in there):
             hint = f"multiples of T, not tokens; if it was measured on other targets: --length {multiple:g}x"
             shown = ", ".join(f"{one:g}x" for one in there)
             raise UserError("--columns", f"{multiple:g}x", "nobody measured it", allowed=shown, hint=hint)
-    chosen = [
-        [dataclasses.replace(c, shown=True) for c in columns if any(_close(one, c.multiple) for one in asked)]
-        for columns in every
-    ]
-    return [some or columns for some, columns in zip(chosen, every, strict=True)]
 
 
 def _close(a: float, b: float) -> bool:

@@ -79,7 +79,7 @@ def _cells(comparison: Comparison, row: Row) -> Iterator[Line]:
         of_row["effective_context"] = row.effective_context.window
     if row.curve is not None:
         places = ("none" if at is None else str(at) for at in row.curve.breaks_at)
-        of_row |= {"slope_nats_per_token": row.curve.slope, "breaks_at": " ".join(places)}
+        of_row["breaks_at"] = " ".join(places)
     if (found := row.recovered) is not None:
         of_row |= {"room_nats": found.room, **_ends("room_nats", found.room_ci95)}
         of_row |= {"recovered": found.share, **_ends("recovered", found.ci95)}
@@ -89,8 +89,6 @@ def _cells(comparison: Comparison, row: Row) -> Iterator[Line]:
         yield head | _cell(cell, metric) | of_row
     if not row.cells:
         yield head | {"note": "; ".join(row.notes)}
-    for probe, probed in zip(comparison.probes, row.probes, strict=True):
-        yield head | {"protocol": probe.name} | _cell(probed, "nats")
     for one in row.recall.grid if row.recall else ():
         yield head | {"protocol": PROTOCOL} | _recall(one)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -139,26 +139,22 @@ def _label(rows: Sequence[Row]) -> None:
 
     Of groups with a choice (`optim.name`) the choice, and their other settings where rows of one differ.
     """
-    by_encoding, alike = defaultdict(list), defaultdict(list)
-    for row in rows:
-        by_encoding[row.encoding].append(row.settings)
-    unlike = {name: differing(some) for name, some in by_encoding.items()}
+    unlike = _differing(rows, lambda row: row.encoding)
     choices = {
         name: [key for key in keys if re.fullmatch(r"\w+\.name", key) and not key.startswith(OPTION)]
         for name, keys in unlike.items()
     }
-    words = []
-    for row in rows:
+
+    def words(row: Row) -> tuple[str, ...]:
         named = [row.settings[key] for key in choices[row.encoding] if key in row.settings]
-        words.append((*options_of(row.settings), *named))
-        alike[row.encoding, words[-1]].append(row.settings)
-    within = {key: differing(some) for key, some in alike.items()}
-    of_name = defaultdict(list)
-    for row, own in zip(rows, words, strict=True):
+        return (row.encoding, *options_of(row.settings), *named)
+
+    within, of_name = _differing(rows, words), defaultdict(list)
+    for row in rows:
         inside = (*OPTION, *(key.removesuffix("name") for key in choices[row.encoding]))
         keys = [key for key in unlike[row.encoding] if not key.startswith(inside)]
-        keys += [key for key in within[row.encoding, own] if key.startswith(inside)]
-        parts = [row.encoding + (f"+{row.extend}" if row.extend else ""), *own]
+        keys += [key for key in within[words(row)] if key.startswith(inside)]
+        parts = [row.encoding + (f"+{row.extend}" if row.extend else ""), *words(row)[1:]]
         for key in keys:
             if key in row.settings and key != "encoding.beyond":
                 short = key.removeprefix("encoding.").removeprefix("attention.")
@@ -171,17 +167,25 @@ def _label(rows: Sequence[Row]) -> None:
             row.label += f" [{row.members[0].run.name}]"
 
 
+def _differing(rows: Sequence[Row], key: Callable[[Row], Any]) -> dict[Any, list[str]]:
+    """Return for each value of `key` the settings in which its rows differ."""
+    groups = defaultdict(list)
+    for row in rows:
+        groups[key(row)].append(row.settings)
+    return {name: differing(some) for name, some in groups.items()}
+
+
 def shown_of(
     selected: Sequence[Selected], rows: Sequence[Row]
 ) -> tuple[list[Selected], list[dict[str, str]]]:
     """Return what of the records is in these rows, and `mixed_values` of it, which each row gets too."""
     kept = {(id(member.run), row.extension) for row in rows for member in row.members}
-    cut = [{key: one.cells[key] for key in one.cells if (id(one.run), key) in kept} for one in selected]
-    shown = [
-        replace(one, cells=cells, curves={key: one.curves[key] for key in cells if key in one.curves})
-        for one, cells in zip(selected, cut, strict=True)
-        if cells
-    ]
+    shown = []
+    for one in selected:
+        cells = {key: cells for key, cells in one.cells.items() if (id(one.run), key) in kept}
+        if cells:
+            curves = {key: one.curves[key] for key in cells if key in one.curves}
+            shown.append(replace(one, cells=cells, curves=curves))
     mixed = mixed_values(shown)
     values = {id(one.run): own for one, own in zip(shown, mixed, strict=True)}
     for row in rows:
