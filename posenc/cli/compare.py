@@ -13,7 +13,7 @@ from typing import Any
 from posenc.core.console import say
 from posenc.core.errors import UserError
 from posenc.core.paths import output_file
-from posenc.report.captions import EXPLAIN
+from posenc.report.captions import explain
 from posenc.report.charts import KIND, KINDS, WIDTH, check_plot, save_plot
 from posenc.report.runs_table import unfinished_lines
 from posenc.report.writers import csv_lines, show, write
@@ -55,7 +55,7 @@ def run_compare(
     `records` says which of several records of a run count: length, corpus, split, stride.
     """
     if output.explain:
-        write(EXPLAIN, sys.stdout)
+        write(explain(), sys.stdout)
         return
     _check(request, output)
     everything = request.protocol == ALL or output.plot or output.html or output.against or output.per

@@ -16,7 +16,7 @@ from posenc.core.console import say
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import output_file
 from posenc.report.runs_table import Summary, counts, document, notes, run_summary, table
-from posenc.report.writers import color_of, unicode_of, width_of
+from posenc.report.writers import color_of, width_of
 from posenc.results.load import SUFFIX, Run, bundled, load_run, load_runs, packed, run_names, run_places
 from posenc.results.schema import HEADLINE
 from posenc.results.settings import where as fitting
@@ -41,7 +41,6 @@ def print_runs(paths: Sequence[str], conditions: Sequence[str], format: str, sor
         markup=False,
         emoji=False,
         color_system="auto" if color_of(sys.stdout) else None,
-        safe_box=not unicode_of(sys.stdout),
     )
     now = time.time()
     lines = [*table(runs, console.width, now), Text("")] if runs else []

@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any, TextIO
 
 from posenc.core.errors import UserError
-from posenc.report.captions import millions
+from posenc.report.captions import POLICY, millions
 from posenc.report.table import CellText, Report, Table
 from posenc.report.writers import color_of, markdown, terminal, width_of, write
 from posenc.results.comparison import CompareRequest, compare_runs, protocols_of
@@ -54,21 +54,18 @@ def against(runs: Sequence[Run], table: str) -> dict[str, Any]:
     rows = [row for row in published() if row["table"] == table]
     if not rows:
         raise UserError("--against", table, "there is no such table", allowed=tables())
-    nearest = next((name for name in PROTOCOLS if rows[0]["protocol"].startswith(name)), HEADLINE)
+    theirs = rows[0]["protocol"]
+    nearest = next((name for name in PROTOCOLS if theirs.startswith(name)), HEADLINE)
     there = protocols_of(runs)
     protocol = next((name for name in (nearest, *PROTOCOLS) if name in there), HEADLINE)
     comparison, *others = compare_runs(runs, CompareRequest(protocol))
-    cells = {
-        (row.label.split(" (beyond")[0], cell.multiple): cell for row in comparison.rows for cell in row.cells
+    cells = {(POLICY.sub("", row.label), c.multiple): c for row in comparison.rows for c in row.cells}
+    missing = sorted({row["encoding"] for row in rows} - {name for name, _ in cells})
+    notes = {
+        f"protocols differ: {theirs} there, {protocol} here": not theirs.startswith(protocol),
+        f"published and not measured: {', '.join(missing)}": missing,
+        f"not compared: {len(others)} more tables of runs with other settings": others,
     }
-    missing = sorted({row["encoding"] for row in rows} - {label for label, _ in cells})
-    notes = []
-    if not rows[0]["protocol"].startswith(protocol):
-        notes.append(f"protocols differ: {rows[0]['protocol']} there, {protocol} here")
-    if missing:
-        notes.append(f"published and not measured: {', '.join(missing)}")
-    if others:
-        notes.append(f"not compared: {len(others)} more tables of runs with other settings")
     measured = [column.multiple for column in comparison.columns]
     bases = {(row["encoding"], row["train_length"]): row for row in rows if row["multiple"] == 1}
     entries = []
@@ -79,42 +76,51 @@ def against(runs: Sequence[Run], table: str) -> dict[str, Any]:
         base = bases.get((row["encoding"], row["train_length"]))
         change = None if base is None or base is row else row["nats"] - base["nats"]
         ours = None if cell is None or multiple == 1 else cell.change
-        entry = {"encoding": row["encoding"], "train_length": row["train_length"]}
-        entry |= {"published_length": row["eval_length"], "published": row["value"]}
-        entry |= {"published_change": change, "multiple": multiple}
-        entry |= {"measured": None if cell is None else cell.mean, "measured_change": ours}
-        entry["measured_spread"] = None if cell is None or ours is None else cell.change_spread
-        entry["difference"] = None if change is None or ours is None else ours - change
-        entries.append(entry)
+        entries.append(
+            {
+                "encoding": row["encoding"],
+                "train_length": row["train_length"],
+                "published_length": row["eval_length"],
+                "published": row["value"],
+                "published_change": change,
+                "multiple": multiple,
+                "measured": None if cell is None else cell.mean,
+                "measured_change": ours,
+                "measured_spread": None if cell is None or ours is None else cell.change_spread,
+                "difference": None if change is None or ours is None else ours - change,
+            }
+        )
     keys = ("paper", "arxiv", "parameters", "corpus", "protocol", "metric")
-    theirs = {key: " | ".join(dict.fromkeys(row[key] for row in rows)) for key in keys}
-    sides = {"table": table, "published": theirs, "measured": comparison.header}
-    return {**sides, "notes": notes, "rows": entries}
+    return {
+        "table": table,
+        "published": {key: " | ".join(dict.fromkeys(row[key] for row in rows)) for key in keys},
+        "measured": comparison.header,
+        "notes": [note for note, holds in notes.items() if holds],
+        "rows": entries,
+    }
 
 
 def _place(multiple: float, published: Sequence[float], measured: Sequence[float]) -> float | None:
     """Return the measured multiple of T beside which a published one stands: each the other's nearest."""
 
     def nearest(of: float, among: Sequence[float]) -> float:
-        return min(among, key=lambda one: abs(math.log(one / of)), default=math.inf)
+        return min(among, key=lambda one: abs(math.log(one / of)))
 
-    place = nearest(multiple, measured)
-    both = nearest(place, published) == multiple if measured else False
-    return place if both and abs(math.log(place / multiple)) <= NEAR else None
+    place = nearest(multiple, measured) if measured else math.inf
+    near = abs(math.log(place / multiple)) <= NEAR
+    return place if near and nearest(place, published) == multiple else None
 
 
 def show_against(found: dict[str, Any], format: str, stream: TextIO) -> None:
     """Print to a stream. Raises UserError for a format that is not in FORMATS."""
-    match format:
-        case "table":
-            text = terminal([_report(found)], width_of(stream), color_of(stream))
-        case "markdown":
-            text = markdown([_report(found)])
-        case "json":
-            document = {"schema_version": SCHEMA_VERSION, **found}
-            text = json.dumps(document, indent=2, allow_nan=False) + "\n"
-        case _:
-            raise UserError("--format", format, "no such format with --against", allowed=FORMATS)
+    if format not in FORMATS:
+        raise UserError("--format", format, "no such format with --against", allowed=FORMATS)
+    if format == "json":
+        text = json.dumps({"schema_version": SCHEMA_VERSION, **found}, indent=2, allow_nan=False) + "\n"
+    elif format == "markdown":
+        text = markdown([_report(found)])
+    else:
+        text = terminal([_report(found)], width_of(stream), color_of(stream))
     write(text, stream)
 
 
@@ -124,23 +130,19 @@ def _report(found: dict[str, Any]) -> Report:
     shown = [row for row in found["rows"] if row["multiple"] is not None]
     size = " to ".join(dict.fromkeys(map(millions, ours["parameters"] or [])))
     hidden = len(found["rows"]) - len(shown)
-    return Report(
-        facts=[f"{found['table']} beside these runs"],
-        answer="",
-        tables=[Table(HEADS, [[CellText(text) for text in _texts(row)] for row in shown])],
-        notes=[
-            *found["notes"],
-            *([f"{hidden} more published numbers, at lengths that were not measured"] if hidden else []),
-            f"published: {theirs['paper']} (arXiv {theirs['arxiv'] or 'none'}), {theirs['parameters']} "
-            f"parameters, {theirs['corpus']}, {theirs['protocol']}, {theirs['metric']}",
-            f"measured: {size} parameters, {as_text(ours['corpus'])}, {ours['protocol']}, nats per token, "
-            f"T = {as_text(ours['context_length'])}, {millions(ours['tokens'])} tokens, "
-            f"seeds {', '.join(map(str, ours['seeds']))}",
-            "change: against T, in nats per token, ± SD over seeds. Corpus, model, "
-            "tokenizer and length differ: compare its direction, not its size",
-        ],
-        gap=True,
-    )
+    notes = [
+        *found["notes"],
+        *[f"{hidden} more published numbers, at lengths that were not measured"] * bool(hidden),
+        f"published: {theirs['paper']} (arXiv {theirs['arxiv'] or 'none'}), {theirs['parameters']} "
+        f"parameters, {theirs['corpus']}, {theirs['protocol']}, {theirs['metric']}",
+        f"measured: {size} parameters, {as_text(ours['corpus'])}, {ours['protocol']}, nats per token, "
+        f"T = {as_text(ours['context_length'])}, {millions(ours['tokens'])} tokens, "
+        f"seeds {', '.join(map(str, ours['seeds']))}",
+        "change: against T, in nats per token, ± SD over seeds. Corpus, model, "
+        "tokenizer and length differ: compare its direction, not its size",
+    ]
+    table = Table(HEADS, [[CellText(text) for text in _texts(row)] for row in shown])
+    return Report([f"{found['table']} beside these runs"], "", [table], notes, gap=True)
 
 
 def _texts(row: dict[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
 from typing import Any
 
 from posenc.core.errors import visible
@@ -58,40 +59,13 @@ PROTOCOLS = {
     "key-tokens": "the fixed targets that a model trained at 8T predicts clearly better from far text",
     RECALL: "values of planted pairs, asked for at the end of a window",
 }
-EXPLAIN = f"""\
-T        training length; 8x is a context of 8T, its loss on the same targets
-loss     nats/token, or nats/byte where a token is a byte; --metric bpb, ppl
-1x (T)   the crop line: the loss if you truncate the text to T tokens
-change   loss minus the loss at 1x as trained; above 0, longer text harms
-±        several seeds: standard deviation over seeds; one seed: half the 95% CI
-95% CI   over test documents (by folder, book or article where known) and seeds;
-         with one seed over documents only: it says nothing of other seeds
-verdict  on the change in bits/byte, with its whole 95% CI:
-         same within {SAME:g}, better or worse beyond it, collapsed above {COLLAPSED:g};
-         unclear: the CI crosses a threshold
-*        best: the lowest loss of its column
-~        tied: not surely (95%, corrected for the rows) more than 0.02 bits/byte
-         above the best; of few seeds that says little
-         no mark: above the best, or not comparable with it
-undertrained   at T not {REFERENCE:g} bits/byte below a byte trigram of the training:
-         its change past T says nothing of the encoding
-recovered   the share of (loss at T - loss of a model trained at 8T) gained at 8T on
-         the same targets: 0% cropping, 100% training long; blank: no room (95% CI)
-effective context   the longest window within {EFFECTIVE:g} nats of the row's best loss
-breaks at   the first position past T that is surely {BREAK:g} nats above T's level
-recall@T   share of the planted values that are found in windows of T, mean over
-         the distances within T; @8x: at the farthest distance in windows of 8T
-did not learn   to recall: below {LEVEL:g}% within T (--recall-level), so in brackets
-         and not ranked: far text may be unused whatever the loss says
-recall horizon   the largest distance, in the longest window, with at least
-         {KEPT:.0%} of the recall within T
-         its 95% CI: Wilson's over windows, with several seeds over seeds too
-beyond=  what an encoding does past T, where it must choose
-protocols   fixed-target: the headline; the same last tokens at every length
-         sliding: all tokens, each once; nonoverlapping: as in papers, rewards
-         longer windows; positions: by position; induction, far-copy: copies
-         recall: planted pairs; key-tokens: the targets that far text makes clear
-"""
+MARGINS = {"same": SAME, "collapsed": COLLAPSED, "reference": REFERENCE, "effective": EFFECTIVE}
+MARGINS |= {"break_": BREAK, "level": LEVEL, "kept": KEPT}
+
+
+def explain() -> str:
+    """Return the rules of the tables, with the margins in force."""
+    return files("posenc.report").joinpath("explain.txt").read_text(encoding="utf-8").format(**MARGINS)
 
 
 # --- small texts
@@ -166,14 +140,11 @@ def horizon_text(own: RowRecall | None) -> str:
 
 def facts_of(comparison: Comparison) -> list[str]:
     """Return what the table is of: `6 encodings`, `3 seeds`, `nano 0.82M`, `T = 64 bytes`, `sympy`, ..."""
-    h, rows, runs = comparison.header, comparison.rows, comparison.runs
+    h, rows = comparison.header, comparison.rows
     counts = sorted({cell.seeds for row in rows for cell in row.cells if cell.seeds})
     seeds = f"{_span(counts)} seed" + ("" if counts == [1] else "s") if counts else ""
     if len(only := {seed for row in rows for seed in row.seeds}) == 1:
         seeds = f"seed {only.pop()}"
-    trained = "/".join(sorted({str(p) for run in runs if (p := (run.facts or {}).get("precision"))}))
-    others = {r.get("precision") for run in runs for r in run.records if r["protocol"] == h["protocol"]}
-    evaluated = others.pop() if len(others) == 1 else None  # of several: in the group
     protocol = "" if h["protocol"] == HEADLINE else h["protocol"]
     if h["stride"] is not None and protocol:
         protocol += f", stride {h['stride']}"
@@ -186,8 +157,17 @@ def facts_of(comparison: Comparison) -> list[str]:
     ]
     order = [label(rows[0]), *setting, seeds] if len(rows) == 1 else [what, seeds, *setting]
     group = [f"{key} {value}" for key, value in h["group"].items() if key not in IN_FACTS]
-    parts = [*group, protocol, *order, trained, evaluated and f"evaluated in {evaluated}"]
-    return [visible(part) for part in parts if part]
+    return [visible(part) for part in (*group, protocol, *order) if part]
+
+
+def precisions_of(comparison: Comparison) -> list[str]:
+    """Return what its runs were trained in, `fp32`, and evaluated in where that is another."""
+    runs, protocol = comparison.runs, comparison.header["protocol"]
+    trained = "/".join(sorted({str(p) for run in runs if (p := (run.facts or {}).get("precision"))}))
+    records = [record for run in runs for record in run.records if record["protocol"] == protocol]
+    own = {record.get("precision") for record in records}
+    evaluated = own.pop() if len(own) == 1 else None  # of several: in the group
+    return [visible(part) for part in (trained, evaluated and f"evaluated in {evaluated}") if part]
 
 
 def _model(header: Mapping[str, Any]) -> str:

@@ -1,17 +1,18 @@
 """Build Vega-Lite charts of results, for the page and, drawn by vl-convert, as PNG, SVG or PDF.
 
 `chart.json` has the layers. Row names are data of a chart and never part of an expression. Colours are names
-of the page's style sheet, which become plain colours in a file.
+of the page's style sheet, which become plain colours in a file; `paper` is what else differs there.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ from posenc.report.series import (
     band_is,
     context_points,
     grid_points,
-    missing,
     panel_titles,
     per_bit,
     source,
@@ -61,22 +61,7 @@ DENSE = 16  # points of a line; of more none is marked
 MOST_TICKS = 8
 MOST_BANDS = 12  # lines: the bands of more would hide each other
 DARKEST = 1.16  # of a shade: the ends of the colours are too dark for numbers
-SHAPES = {  # by the letters of MARKERS, as paths in a square from -1 to 1
-    "o": "M1,0A1,1,0,1,1,-1,0A1,1,0,1,1,1,0Z",
-    "s": "M-.85,-.85H.85V.85H-.85Z",
-    "^": "M0,-1L1,.8H-1Z",
-    "v": "M0,1L1,-.8H-1Z",
-    "<": "M-1,0L.8,-1V1Z",
-    ">": "M1,0L-.8,-1V1Z",
-    "D": "M0,-1.1L1.1,0L0,1.1L-1.1,0Z",
-    "P": "M-.35,-1H.35V-.35H1V.35H.35V1H-.35V.35H-1V-.35H-.35Z",
-    "X": "M-1,-.5L-.5,-1L0,-.5L.5,-1L1,-.5L.5,0L1,.5L.5,1L0,.5L-.5,1L-1,.5L-.5,0Z",
-    "*": "M0,-1.2L.3,-.4L1.15,-.37L.48,.15L.71,.97L0,.5L-.71,.97L-.48,.15L-1.15,-.37L-.3,-.4Z",
-}
-ON_PAPER = {"ink": "#1A1A1A", "faint": "#555555", "line": "#DDDDDD"}  # of the page's colours, in a file
 POINTS, DPI = 72, 200  # of an inch; of a PNG
-SMALL = 7  # points: the size of text that a paper's column asks for
-FONT = "Liberation Sans, Arial, Helvetica, sans-serif"  # vl-convert has the first
 HEIGHT = 150  # points, of a panel of lines
 NARROW_PANEL = 150  # points, with its axis
 CHARACTER = 3.4  # points, the width of one of small text
@@ -92,8 +77,8 @@ class Chart:
     title: str
     spec: Spec
     panels: list[str]
-    rows: list[str] = field(default_factory=list)  # of the legend: those with a number
-    notes: list[str] = field(default_factory=list)  # below a figure
+    rows: list[str]  # of the legend: those with a number
+    note: str  # below a figure
     own_scales: bool = False  # the panels do not share y
 
 
@@ -146,21 +131,31 @@ def _context(panels: Panels, names: Names, change: bool) -> Chart | None:
             if (level := (one.header["reference"] or {}).get("mean")) is not None:
                 points.append({"panel": panel, "level": level, "name": "trigram"})
     words = [source(comparisons), *words, band_is(comparisons) if few else "Without bands: too many lines."]
-    return Chart(title, spec, titles, rows, [" ".join(filter(None, words)), *missing(comparisons, names)])
+    return Chart(title, spec, titles, rows, " ".join(filter(None, words)))
+
+
+@functools.cache
+def _file() -> str:
+    return files("posenc.report").joinpath("chart.json").read_text(encoding="utf-8")
 
 
 def _template(name: str) -> Spec:
-    every: Spec = json.loads(files("posenc.report").joinpath("chart.json").read_text(encoding="utf-8"))
+    every: Spec = json.loads(_file())
     return {"$schema": every["$schema"], "config": every["config"], **every[name]}
+
+
+def shapes() -> dict[str, str]:
+    """Return the markers by the letters of MARKERS, as paths in a square from -1 to 1."""
+    return dict(json.loads(_file())["shapes"])
 
 
 def _style(spec: Spec, rows: list[str], names: Names) -> None:
     """Give the layers that leave it open each row's colour, dashes and shape."""
-    styles = [names.styles[row] for row in rows]
+    styles, paths = [names.styles[row] for row in rows], shapes()
     by_row = {
         "color": [f"var(--s{names.number(row)})" for row in rows],
         "strokeDash": [[round(2 * part, 1) for part in style.dash] or [1, 0] for style in styles],
-        "shape": [SHAPES[style.marker] for style in styles],
+        "shape": [paths[style.marker] for style in styles],
     }
     for layer in spec["layer"]:
         for channel in (one for one in by_row if layer["encoding"].get(one) == {}):
@@ -243,8 +238,8 @@ def _heatmap(panels: Panels, names: Names) -> Chart | None:
     x["axis"] |= {"labelExpr": f"{json.dumps(heads)}[datum.value]", "labelPadding": above}
     comparisons, titles = [one for one, _ in panels], [title for _, title in panels]
     words = f"Change against the loss at T in {unit_of(comparisons[0].header)}: red is worse, blue is better"
-    notes = [f"{source(comparisons)} {words}; at T the loss itself.", *missing(comparisons, names)]
-    return Chart("Change against T", spec | {"data": {"values": points}}, titles, [], notes, own_scales=True)
+    note = f"{source(comparisons)} {words}; at T the loss itself."
+    return Chart("Change against T", spec | {"data": {"values": points}}, titles, [], note, own_scales=True)
 
 
 def _recall(panels: Panels, names: Names) -> Chart | None:
@@ -263,7 +258,7 @@ def _recall(panels: Panels, names: Names) -> Chart | None:
         f"Per cent of planted values found at a distance, in a window; {source([one for one, _ in panels])}"
     )
     titles = list(dict.fromkeys(point["panel"] for point in points))
-    return Chart("Recall", spec | {"data": {"values": points}}, titles, [], [words])
+    return Chart("Recall", spec | {"data": {"values": points}}, titles, [], words)
 
 
 def _use(panels: Panels, names: Names) -> Chart | None:
@@ -287,7 +282,7 @@ def _use(panels: Panels, names: Names) -> Chart | None:
     if weak := [point["row"] for point in points if not point["learned"]]:
         words.append(f"Did not learn to recall: {', '.join(dict.fromkeys(weak))}.")
     titles = list(dict.fromkeys(point["panel"] for point in points))
-    return Chart("Harm and use", spec | {"data": {"values": points}}, titles, rows, [" ".join(words)])
+    return Chart("Harm and use", spec | {"data": {"values": points}}, titles, rows, " ".join(words))
 
 
 # --- files
@@ -359,24 +354,17 @@ def _on_paper(found: Chart, names: Names, width: float, inner: float, columns: i
 
     `width` of the whole and `inner`, of a panel without its axis, are in points.
     """
-    colors = ON_PAPER | {f"s{i}": style.color for i, style in enumerate(names.styles.values())}
-    text = re.sub(r"var\(--(\w+)\)", lambda one: colors[one[1]], json.dumps(found.spec))
-    spec: Spec = json.loads(text)
-    config, layers = spec.pop("config"), spec["layer"]
-    for part in ("axis", "header", "legend"):
-        config[part] |= {"labelFontSize": SMALL, "titleFontSize": SMALL + 0.5}
-    config["axis"] |= {"domainWidth": 0.7, "tickWidth": 0.7, "tickSize": 3, "gridWidth": 0.5}
-    config |= {"background": "white", "padding": 3, "font": FONT, "text": {"fontSize": SMALL, "font": FONT}}
+    paper = json.loads(_file())["paper"]
+    colors = paper["colors"] | {f"s{i}": style.color for i, style in enumerate(names.styles.values())}
+    spec: Spec = json.loads(re.sub(r"var\(--(\w+)\)", lambda one: colors[one[1]], json.dumps(found.spec)))
+    config = spec.pop("config")
+    for key, value in paper["config"].items():
+        config[key] = config.get(key, {}) | value if isinstance(value, dict) else value
     entry = 24 + CHARACTER * max(map(len, found.rows), default=1)
-    config["legend"] |= {"orient": "top", "columns": max(1, int(width / entry)), "labelLimit": 0, "offset": 4}
-    config["legend"] |= {"symbolSize": 26, "symbolStrokeWidth": 1.2, "columnPadding": 8, "rowPadding": 1}
-    config["line"] = {"strokeWidth": 1.2}
-    size = layers[-1]["encoding"].get("size")
-    if size:
+    config["legend"]["columns"] = max(1, int(width / entry))
+    if size := spec["layer"][-1]["encoding"].get("size"):
         size["value"] = min(size["value"], 26)
-    lines = [line for note in found.notes for line in textwrap.wrap(visible(note), int(width / CHARACTER))]
-    title = {"text": lines, "orient": "bottom", "anchor": "start", "frame": "bounds", "fontSize": SMALL}
-    title |= {"fontWeight": "normal", "color": ON_PAPER["faint"], "lineHeight": 9.5, "offset": 6}
+    title = paper["title"] | {"text": textwrap.wrap(visible(found.note), int(width / CHARACTER))}
     shared = {key: spec.pop(key) for key in ("$schema", "data")} | {"config": config, "title": title}
     inside = {"width": inner, "height": HEIGHT} | spec
     if len(found.panels) == 1:

@@ -16,8 +16,8 @@ from typing import Any
 
 from posenc import __version__
 from posenc.core.errors import visible
-from posenc.report.captions import EXPLAIN, label
-from posenc.report.charts import SHAPES, chart, vega
+from posenc.report.captions import explain, label
+from posenc.report.charts import chart, shapes, vega
 from posenc.report.series import Names, panel_titles
 from posenc.report.table import BEST, TIED, Table, full_report_of, report_of, rows_table
 from posenc.results.comparison import Comparison
@@ -75,14 +75,14 @@ def page(comparisons: Sequence[Comparison], command: Sequence[str]) -> str:
         scripts=[Markup(script) for script in scripts],
         specs=[chart["spec"] for section in sections for chart in section["charts"]],
         sections=sections,
-        swatches=[(style, SHAPES[style.marker]) for style in styles],
+        swatches=[(style, shapes()[style.marker]) for style in styles],
         settings=_settings(runs, comparisons, names),
         unfinished=[run for run in runs.values() if run.state != "finished"],
         command=shlex.join(command),
         version=__version__,
         chips=CHIPS,
         means=MEANS,
-        rules=escape(EXPLAIN),  # our own, in lines
+        rules=escape(explain()),  # our own, in lines
     )
 
 

@@ -238,21 +238,6 @@ def band_is(comparisons: Sequence[Comparison]) -> str:
     return "Bands: 95% CI over documents (1 seed)." if any(cell.change_ci95 for cell in cells) else ""
 
 
-def missing(comparisons: Sequence[Comparison], names: Names) -> list[str]:
-    """Name each row that lacks a number, with the reasons, in one sentence; none where none does."""
-    lines: list[str] = []
-    for row in (row for one in comparisons for row in one.rows):
-        places: dict[str, list[str]] = {}
-        for cell in row.cells:
-            if cell.note is not None or (cell.mean is not None and not math.isfinite(cell.mean)):
-                places.setdefault(cell.note or ">1e30", []).append(length(round(cell.multiple, 3)))
-        whole = len(row.cells)  # a reason that holds everywhere needs no places
-        reasons = [note if len(at) == whole else f"{', '.join(at)} {note}" for note, at in places.items()]
-        if reasons := reasons if row.cells else row.notes:
-            lines.append(cut(f"{names.of(row)} {', '.join(reasons)}", 120))
-    return [f"Missing: {'; '.join(lines)}."] if lines else []
-
-
 def per_bit(comparison: Comparison) -> float | None:
     """Return what one bit per byte is in the comparison's metric; None for perplexities or unknown."""
     metric = comparison.header["metric"]

@@ -18,6 +18,7 @@ from posenc.report.captions import (
     length,
     percent,
     plural,
+    precisions_of,
     recall_line,
     sample_line,
     short_label,
@@ -107,7 +108,11 @@ def report_of(comparison: Comparison, every: bool = False) -> Report:
         notes.append(f"{BEST} {best} of the column, {TIED} tied. More: --full, --explain, --protocol all")
     else:
         notes.append("more: posenc compare --full, --explain, --protocol all")
-    return Report(facts_of(comparison), answer(comparison), [rows_table(comparison, every)], notes)
+    return Report(_facts(comparison), answer(comparison), [rows_table(comparison, every)], notes)
+
+
+def _facts(comparison: Comparison) -> list[str]:
+    return [*facts_of(comparison), *precisions_of(comparison)]
 
 
 def _run_report(comparison: Comparison) -> Report:
@@ -143,7 +148,7 @@ def _run_report(comparison: Comparison) -> Report:
     notes = [recall_line(comparison), sample_line(comparison), *_recovered_note([row])]
     notes.append(also if others and h["protocol"] == HEADLINE else "")
     said = answer(comparison, curve_of(comparison))
-    return Report(facts_of(comparison), said, [table], list(filter(None, notes)), gap=True)
+    return Report(_facts(comparison), said, [table], list(filter(None, notes)), gap=True)
 
 
 def rows_table(comparison: Comparison, every: bool = False, spread: bool = False) -> Table:
@@ -299,7 +304,7 @@ def paper_report_of(comparison: Comparison, every: bool = False) -> Report:
     if comparison.recall is not None:
         words = _recall_note(comparison) + ", ± half the 95% CI"
         first = words if _recall_only(comparison) else f"{first}; {words}"
-    parts = [first, *facts_of(comparison), f"protocol {protocol}"]
+    parts = [first, *_facts(comparison), f"protocol {protocol}"]
     if any(cell.spread is not None for cell in cells):
         parts.append("±: standard deviation over seeds")
     elif any(cell.change_ci95 for cell in cells):
@@ -346,7 +351,7 @@ def full_report_of(comparison: Comparison) -> Report:
     if comparison.recall is not None:
         kept.append(recall_table(comparison, full=True))
     return Report(
-        facts=facts_of(comparison),
+        facts=_facts(comparison),
         answer=answer(comparison, curve_of(comparison)),
         tables=[*kept, _side_table(comparison)],
         notes=full_notes(comparison),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import os
 import re
@@ -117,9 +116,8 @@ def _next(run: Run, saved: Path, weak: bool, width: int) -> str:
 
 
 def write(text: str, stream: TextIO) -> None:
-    """Write text; where the stream's encoding lacks ± it is +/-, other characters become escapes."""
+    """Write text; characters that the stream's encoding lacks become escapes."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    text = text if unicode_of(stream) else text.replace("±", "+/-")
     stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
@@ -138,15 +136,6 @@ def color_of(stream: TextIO) -> bool:
     """Return whether styles belong on this stream: a capable terminal, or FORCE_COLOR."""
     console = Console(file=stream)
     return console.is_terminal and not console.is_dumb_terminal
-
-
-def unicode_of(stream: TextIO) -> bool:
-    """Return whether the stream's encoding has the sign that a table uses."""
-    try:
-        "±".encode(getattr(stream, "encoding", None) or "utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 # --- terminal
@@ -340,37 +329,27 @@ def json_document(comparisons: Sequence[Comparison]) -> str:
 
     A perplexity that overflows is null, with the note `>1e30`.
     """
-    documents = [{"summary": visible(answer(one))} | _finite(one.to_dict()) for one in comparisons]
+    import orjson
+
+    documents = [{"summary": visible(answer(one))} | one.to_dict() for one in comparisons]
+    for cell in (cell for one in documents for row in one["rows"] for cell in row["cells"]):
+        if cell["mean"] == math.inf:  # which orjson writes as null
+            cell["note"] = cell["note"] or ">1e30"
     several = {"schema_version": SCHEMA_VERSION, "comparisons": documents}
-    return json.dumps(documents[0] if len(documents) == 1 else several, indent=2, allow_nan=False) + "\n"
+    document = documents[0] if len(documents) == 1 else several
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
 def csv_lines(lines: Sequence[Mapping[str, Any]]) -> str:
     """Return lines of results.frame as CSV: unrounded, a unit a column, empty where there is none."""
-    heads = list(dict.fromkeys(key for line in lines for key in line))
-    return csv_text([heads, *([line.get(head) for head in heads] for line in lines)])
-
-
-def csv_text(rows: Iterable[Iterable[object]]) -> str:
-    """Return rows as CSV with text that no spreadsheet takes for a formula; None is an empty field."""
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    for row in rows:
-        writer.writerow([_csv_field(value) if isinstance(value, str) else value for value in row])
+    writer, heads = csv.writer(out, lineterminator="\n"), [*lines[0]] if lines else []
+    for values in (heads, *(line.values() for line in lines)):
+        writer.writerow([_csv_field(value) if isinstance(value, str) else value for value in values])
     return out.getvalue()
 
 
 def _csv_field(value: str) -> str:
+    """Return text that no spreadsheet takes for a formula."""
     shown = visible(value)
     return f"'{shown}" if shown.strip() and shown.lstrip()[0] in FORMULA else shown
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        clean = {key: _finite(item) for key, item in value.items()}
-        if value.get("mean") == math.inf and "note" in value:
-            clean["note"] = value["note"] or ">1e30"
-        return clean
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

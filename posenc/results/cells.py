@@ -25,7 +25,6 @@ from posenc.results.schema import (
     printed_change,
 )
 from posenc.results.selection import Selected, select
-from posenc.results.settings import size_of
 from posenc.results.statistics import Estimate, Per, Sample, difference, mean_and_spread
 
 NOT_MEASURED = "not measured"
@@ -113,11 +112,6 @@ class Row:
     extension: str | None = None
 
     @property
-    def size(self) -> dict[str, str] | None:
-        """The model, corpus and lengths of its runs, where one of them names them."""
-        return next((size for m in self.members if (size := size_of(m.run)) is not None), None)
-
-    @property
     def measured(self) -> bool:
         """Whether any of its runs has a number."""
         return any(member.cells for member in self.members)
@@ -132,12 +126,6 @@ class Row:
     def names(self) -> set[str]:
         """What the row may be called by: its label, with what is mixed; its encoding, with an extension."""
         return {self.label, self.full_label, self.encoding + (f"+{self.extend}" if self.extend else "")}
-
-    def alike(self, other: Row) -> bool:
-        """Return whether both have seeds of one encoding with one set of settings, at one size."""
-        if (self.encoding, self.settings) != (other.encoding, other.settings):
-            return False
-        return self.size is None or other.size is None or self.size == other.size
 
 
 def single(values: Iterable[Any]) -> Any:
@@ -200,11 +188,12 @@ def columns_of(selected: Sequence[Selected]) -> list[Column]:
     columns = []
     for multiple, records in sorted(by_multiple.items()):
         scored = [record for record in records if record["targets"]]
-        window, targets = single(r["window"] for r in records), single(r["targets"] for r in scored)
-        column = Column(multiple, window, targets, single(r["documents"] for r in scored))
+        counts = (single(record[key] for record in scored) for key in ("targets", "documents"))
+        column = Column(multiple, single(record["window"] for record in records), *counts)
         if any("rise" in record for record in records):
-            octave = math.log2(multiple)
-            is_power = abs(octave - round(octave)) < 0.02  # up to the rounding to whole positions
+            is_power = (
+                abs(math.log2(multiple) - round(math.log2(multiple))) < 0.02
+            )  # bins end at whole places
             column.shown = multiple == max(by_multiple) or (multiple >= SHORTEST_SHOWN and is_power)
         columns.append(column)
     return columns
@@ -258,24 +247,21 @@ def _difference(pairs: Sequence[tuple[Sample, Sample]], per: Per) -> Estimate | 
 
 def effective_context(row: Row, multiples: Sequence[float]) -> EffectiveContext | None:
     """Return the effective context of the mean loss over seeds; None below two windows of all seeds."""
-    losses: list[tuple[float, float, int]] = []  # nats, multiple, tokens
-    missing = set()
+    losses: dict[float, tuple[float, int]] = {}  # nats and tokens by multiple
+    missing = []
     members = [member for member in row.members if member.cells]
     for multiple in multiples:
         records = [r for member in members if (r := member.record(row.extension, multiple)) is not None]
         values = [value for r in records if (value := value_of(r, "nats")) is not None]
         if any(short_note(r["note"] or "") in ("refused", "n/a") for r in records):
-            missing.add(multiple)  # the encoding has no number there; memory and time are no such reason
+            missing.append(multiple)  # the encoding has no number there; memory and time are no such reason
         if values and len(values) == len(members):
-            losses.append((math.fsum(values) / len(values), multiple, records[0]["window"]))
+            losses[multiple] = (math.fsum(values) / len(values), records[0]["window"])
     if len(losses) < 2:
         return None
-    best = min(loss for loss, _, _ in losses)
-    multiple, window = max(
-        (multiple, window) for loss, multiple, window in losses if loss <= best + EFFECTIVE
-    )
-    known = missing | {one for _, one, _ in losses}
-    return EffectiveContext(multiple, window, not any(one > multiple for one in known))
+    best, _ = min(losses.values())
+    multiple = max(one for one, (loss, _) in losses.items() if loss <= best + EFFECTIVE)
+    return EffectiveContext(multiple, losses[multiple][1], multiple >= max([*missing, *losses]))
 
 
 def summarise_curves(row: Row) -> CurveSummary | None:
@@ -349,15 +335,15 @@ def _against_reference(member: Selected) -> Estimate | None:
     """
     if member.run.state == "diverged":
         return None
+
+    def place(record: Record) -> tuple[str, int]:
+        return record["targets_hash"], record["window"]
+
     plain = [r for r in member.run.records if r["per_document"] is not None and r["extend"] is None]
-    references = {_place(r): r for r in plain if r["protocol"] == REFERENCE_PROTOCOL}
-    losses = [r for r in plain if r["protocol"] != REFERENCE_PROTOCOL and _place(r) in references]
+    references = {place(r): r for r in plain if r["protocol"] == REFERENCE_PROTOCOL}
+    losses = [r for r in plain if r["protocol"] != REFERENCE_PROTOCOL and place(r) in references]
     if not losses:
         return None
     shown = {id(record) for record in member.records}
     best = max(losses, key=lambda record: (id(record) in shown, record["checkpoint_step"]))
-    return _difference(pair_of(member, best, references[_place(best)]), "bytes")
-
-
-def _place(record: Record) -> tuple[str, int]:
-    return record["targets_hash"], record["window"]
+    return _difference(pair_of(member, best, references[place(best)]), "bytes")

@@ -7,16 +7,15 @@ that of one trained at 8T in windows of 8T, of the same encoding, settings and t
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from posenc.results.load import Run, encoding_of
+from posenc.results.load import Run
 from posenc.results.ranking import interval_of
 from posenc.results.schema import HEADLINE, Record
 from posenc.results.selection import Selected
-from posenc.results.settings import settings_of, size_of
+from posenc.results.settings import kind_of
 from posenc.results.statistics import Ratio, Sample, document_part, mean_and_spread, ratios_of, welch
 
 PROTOCOLS = (HEADLINE, "key-tokens")  # the targets are the same at every window, and see a whole one
@@ -67,7 +66,7 @@ def recovered_of(
     long: dict[int, dict[int | None, Record]] = defaultdict(dict)  # by window and seed, the first run of each
     for run, record in reversed(references):
         same = record["targets_hash"] == at_t["targets_hash"] and record["window"] > at_t["window"]
-        if same and _kind(run) == _kind(member.run):
+        if same and kind_of(run, length=False) == kind_of(member.run, length=False):
             long[record["window"]][run.seed] = record
     for window, by_seed in sorted(long.items(), reverse=True):
         multiple = round(window / at_t["window"], 6)
@@ -113,9 +112,3 @@ def _interval(
     spreads = [(mean_and_spread(one)[1] or 0.0, len(one)) for one in (list(a), list(b))]
     parts = [(spread**2 / n, max(n - 1, 1)) for spread, n in spreads]
     return interval_of(welch(value, parts, documents))
-
-
-def _kind(run: Run) -> str:
-    """Return what two runs share that differ in their training length alone, as comparable text."""
-    size = {key: value for key, value in (size_of(run) or {}).items() if key != "context_length"}
-    return json.dumps([encoding_of(run), settings_of(run), size], sort_keys=True)

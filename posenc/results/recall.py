@@ -123,15 +123,15 @@ def _recall_of(
     learned = None if as_trained is None else _enough(as_trained, level)
     missing = sum(not _asked([one]) for one in members)
     weak = sum(not _enough(cell, level) for one in members if (cell := _within([one], None)))
-    notes = [f"{missing} of {len(members)} without"] if missing else []
-    notes += [f"{weak} of {len(members)} did not learn"] if weak and learned else []
+    notes = {f"{missing} of {len(members)} without": missing > 0}
+    notes[f"{weak} of {len(members)} did not learn"] = weak > 0 and bool(learned)
     return RowRecall(
         within=within,
         learned=learned,
         beyond=[farthest.get(one) for one in multiples],
         horizon=_horizon(trained, within) if learned and within else None,
         grid=grid,
-        note=", ".join(notes) or None,
+        note=", ".join(note for note, holds in notes.items() if holds) or None,
     )
 
 

@@ -58,6 +58,13 @@ def size_of(run: Run) -> dict[str, str] | None:
     return {key: flat[key] for key in sorted((SIZE | model) - unused) if key in flat}
 
 
+def kind_of(run: Run, length: bool = True) -> tuple[str, str]:
+    """Return encoding and settings, and the size, as comparable texts; without `length` of any T."""
+    size = {key: value for key, value in (size_of(run) or {}).items() if length or key != "context_length"}
+    kind = json.dumps([encoding_of(run), settings_of(run)], sort_keys=True)
+    return kind, json.dumps(size, sort_keys=True)
+
+
 def options_of(settings: Mapping[str, str]) -> list[str]:
     """Return words for the options that are not at their default: `window=16`, `positions=randomized`."""
     chosen = {word: (settings.get(key, default), default) for key, (word, default) in OPTIONS.items()}
