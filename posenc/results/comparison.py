@@ -30,6 +30,7 @@ from posenc.results.schema import (
     SCHEMA_VERSION,
     UNIT,
     Metric,
+    Record,
 )
 from posenc.results.selection import Group, Selected, mixed_values, select, split_runs, tokens_trained
 from posenc.results.settings import as_text, differing
@@ -104,18 +105,16 @@ def compare_runs(runs: Sequence[Run], request: CompareRequest = EVERYTHING) -> l
     """
     check_level(request.recall_level)
     parts = _choose_rows(_parts(runs, request), request.rows)
-    _name_groups(parts)
     _choose_columns(parts, request.columns)
     baselines = _where_it_fits(request.baseline, parts, _find_baseline)
-    references = {protocol: long_trained(runs, protocol) for protocol in {part.protocol for part in parts}}
-    found = []
-    for part, baseline in zip(parts, baselines, strict=True):
-        found.append(_compare(part, baseline, request.recall_level))
-        for row in part.rows:
-            row.recovered = recovered_of(row.members, row.extension, references[part.protocol])
+    protocols = list(dict.fromkeys(part.protocol for part in parts))
+    references = {protocol: long_trained(runs, protocol) for protocol in protocols}
+    found = [
+        _compare(part, baseline, request.recall_level, references[part.protocol])
+        for part, baseline in zip(parts, baselines, strict=True)
+    ]
     for comparison, rows in zip(found, _where_it_fits(request.sort, found, _ordered), strict=True):
-        comparison.rows = comparison.rows if rows is None else rows
-    protocols = [part.protocol for part in parts]
+        comparison.rows = rows or comparison.rows
 
     def place(one: Comparison) -> tuple[int, bool]:
         """Put what is held against long-trained runs before their table."""
@@ -143,49 +142,43 @@ def _parts(runs: Sequence[Run], request: CompareRequest) -> list[_Part]:
         raise UserError(
             "--protocol", request.protocol, "no run has measured it", allowed=[*measured, ALL], hint=hint
         )
-    parts = []
-    for protocol in (measured or [HEADLINE]) if request.protocol == ALL else [request.protocol]:
-        mixed: list[Group] = [({}, list(runs), select(runs, protocol))] if request.allow_mixed else []
-        for group, members, selected in mixed or split_runs(runs, protocol):
-            if request.protocol == ALL and measured and not selected:
-                continue
-            metric = request.metric
-            if any(one.curves for one in selected) and metric != "nats":
-                if request.protocol != ALL:
-                    raise UserError("--metric", metric, f"{protocol} is in nats per token", allowed=["nats"])
-                metric = "nats"
-            rows = group_runs(members, selected, mixed_values(selected))
-            parts.append(_Part(protocol, metric, dict(group), selected, rows))
+    asked = (measured or [HEADLINE]) if request.protocol == ALL else [request.protocol]
+    parts, metric = [], request.metric
+    for protocol in asked:
+        whole: list[Group] = [({}, list(runs), select(runs, protocol))] if request.allow_mixed else []
+        for group, members, selected in whole or split_runs(runs, protocol):
+            in_nats = any(one.curves for one in selected)
+            if in_nats and metric != "nats" and request.protocol != ALL:
+                raise UserError("--metric", metric, f"{protocol} is in nats per token", allowed=["nats"])
+            if selected or not measured or request.protocol != ALL:
+                rows = group_runs(members, selected, mixed_values(selected))
+                parts.append(_Part(protocol, "nats" if in_nats else metric, dict(group), selected, rows))
     return parts
 
 
 def _choose_rows(parts: list[_Part], asked: Sequence[str]) -> list[_Part]:
-    """Return the parts that have rows that are asked for, with just those. Raises UserError."""
-    if not asked:
-        return parts
+    """Return the parts that have rows that are asked for, with just those. Raises UserError.
+
+    A part is named by what still tells it from the others, its rows by what differs among them.
+    """
     chosen: list[dict[int, Row]] = [{} for _ in parts]
     for pattern in asked:
-        fitting = [
-            [row for row in part.rows if pattern in row.names or fnmatch.filter(row.names, pattern)]
-            for part in parts
-        ]
-        if not any(fitting):
+        for part, rows in zip(parts, chosen, strict=True):
+            fitting = [r for r in part.rows if pattern in r.names or fnmatch.filter(r.names, pattern)]
+            rows |= {id(row): row for row in fitting}
+        if not any(pattern in r.names or fnmatch.filter(r.names, pattern) for p in parts for r in p.rows):
             there = sorted({name for part in parts for row in part.rows for name in row.names})
             raise UserError("--rows", pattern, "there is no such row", allowed=there)
-        for rows, found in zip(chosen, fitting, strict=True):
-            rows |= {id(row): row for row in found}
-    for part, rows in zip(parts, chosen, strict=True):
-        part.rows = list(rows.values())
-    return [part for part in parts if part.rows]
-
-
-def _name_groups(parts: Sequence[_Part]) -> None:
-    """Name each part by what still tells it from the others, and its rows by what differs among them."""
+    if asked:
+        for part, rows in zip(parts, chosen, strict=True):
+            part.rows = list(rows.values())
+        parts = [part for part in parts if part.rows]
     keys = {key for part in parts for key in part.group}
     shared = {key for key in keys if len({part.group.get(key) for part in parts}) == 1}
     for part in parts:
         part.group = {key: value for key, value in part.group.items() if key not in shared}
         part.selected, part.mixed = shown_of(part.selected, part.rows)
+    return parts
 
 
 def _where_it_fits(asked: str | None, tables: Sequence[Any], choose: Callable[[Any, str], Any]) -> list[Any]:
@@ -202,7 +195,9 @@ def _where_it_fits(asked: str | None, tables: Sequence[Any], choose: Callable[[A
     return found
 
 
-def _compare(part: _Part, baseline: int | None, level: float) -> Comparison:
+def _compare(
+    part: _Part, baseline: int | None, level: float, references: Sequence[tuple[Run, Record]]
+) -> Comparison:
     """Compare the rows of one table."""
     rows, metric, columns = part.rows, part.metric, part.columns
     for row in rows:
@@ -212,6 +207,7 @@ def _compare(part: _Part, baseline: int | None, level: float) -> Comparison:
         row.undertrained = numbers.undertrained(row)
         row.cells = [numbers.make_cell(row, one.multiple, metric) for one in columns]
         row.curve = numbers.summarise_curves(row)
+        row.recovered = recovered_of(row.members, row.extension, references)
         comparable = row.curve is None and part.protocol not in (*numbers.PROBES, INFLATED, PROTOCOL)
         if comparable and row.undertrained is None:  # of the others the loss says nothing of context
             row.effective_context = numbers.effective_context(row, part.multiples)
@@ -230,19 +226,17 @@ def _compare(part: _Part, baseline: int | None, level: float) -> Comparison:
 
 def _notes(row: Row) -> list[str]:
     """Return what is missing or weak: runs, training, cells."""
-    notes = []
+    notes: dict[str, list[str]] = defaultdict(list)
     for member in row.members:
-        run = member.run
+        run, seed = member.run, "" if member.run.seed is None else f"seed {member.run.seed} "
         if not member.cells or run.state != "finished":
-            seed = "" if run.seed is None else f"seed {run.seed} "
             state = numbers.NOT_MEASURED if run.state == "finished" else run.state
-            notes.append(f"{seed}{state}" + (f": {run.reason}" if run.reason else ""))
-    found: dict[str, list[str]] = defaultdict(list)
+            notes[f"{seed}{state}" + (f": {run.reason}" if run.reason else "")] = []
     for member in row.members:
         for multiple, record in sorted(member.cells.get(row.extension, {}).items()):
             if record["note"]:
-                found[record["note"]].append(f"{multiple:g}x")
-    return notes + [f"{', '.join(dict.fromkeys(places))}: {note}" for note, places in found.items()]
+                notes[record["note"]].append(f"{multiple:g}x")
+    return [f"{', '.join(dict.fromkeys(at))}: {note}" if at else note for note, at in notes.items()]
 
 
 def _rank(part: _Part, at: int, baseline: int | None) -> None:
@@ -359,33 +353,30 @@ def _close(a: float, b: float) -> bool:
 
 def _ordered(comparison: Comparison, order: str) -> list[Row]:
     """Return the rows in the order asked for; those without that number last. Raises UserError."""
-    rows = comparison.rows
     reverse, key = order.startswith("-"), order.removeprefix("-")
-    if key == "name":
-        return sorted(rows, key=lambda row: row.label, reverse=reverse)
-    if key == PROTOCOL and comparison.recall is not None:
-        return sorted(rows, key=lambda row: _recall_place(row, reverse))
     multiples = [column.multiple for column in comparison.columns]
     found = re.fullmatch(r"(change(?:@(?=\d))?)?(?:(\d+\.?\d*|\.\d+)x?)?", key)
     at = len(multiples) - 1  # the longest
     if found and found[2]:
         at = next((i for i, one in enumerate(multiples) if _close(one, float(found[2]))), -1)
-    if not key or found is None or (at < 0 and multiples):
+
+    def number(row: Row) -> float | None:
+        if key == PROTOCOL:
+            cells = row.recall.beyond if row.recall and row.recall.learned else []
+            return cells[-1].accuracy if cells and cells[-1] else None
+        cell = row.cells[at] if row.cells else None
+        return None if cell is None else cell.change if found and found[1] else cell.mean
+
+    def place(row: Row) -> tuple[bool, float]:
+        value = number(row)
+        return value is None, 0.0 if value is None else -value if reverse else value
+
+    if key == "name":
+        return sorted(comparison.rows, key=lambda row: row.label, reverse=reverse)
+    by_recall = key == PROTOCOL and comparison.recall is not None
+    if not by_recall and (not key or found is None or (at < 0 and multiples)):
         lengths = [f"{one:g}x" for one in multiples]
         allowed = ["name", *lengths, "change", *(f"change@{one}" for one in lengths)]
         allowed += [] if comparison.recall is None else [PROTOCOL]
         raise UserError("--sort", order, "cannot sort by this", allowed=allowed)
-
-    def place(row: Row) -> tuple[bool, float]:
-        cell = row.cells[at] if row.cells else None
-        value = None if cell is None else cell.change if found and found[1] else cell.mean
-        return value is None, 0.0 if value is None else -value if reverse else value
-
-    return sorted(rows, key=place)
-
-
-def _recall_place(row: Row, reverse: bool) -> tuple[bool, float]:
-    """Return the sort key of the recall in the longest window; what did not learn is last."""
-    cells = row.recall.beyond if row.recall and row.recall.learned else []
-    value = cells[-1].accuracy if cells and cells[-1] else None
-    return value is None, 0.0 if value is None else -value if reverse else value
+    return sorted(comparison.rows, key=place)
