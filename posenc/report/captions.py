@@ -149,11 +149,14 @@ def facts_of(comparison: Comparison) -> list[str]:
     if h["stride"] is not None and protocol:
         protocol += f", stride {h['stride']}"
     what = f"{len(rows)} {'encodings' if len({row.encoding for row in rows}) == len(rows) else 'rows'}"
+    tuned = [row for row in rows if row.tuned]
+    some = f" of {_names(tuned)}" if 0 < len(tuned) < len(rows) else ""
     setting = [
         _model(h),
         h["context_length"] and f"T = {h['context_length']} {token_of(h)}s",
         h["corpus"] and str(h["corpus"]) + (f" ({h['split']})" if h["split"] not in (None, "test") else ""),
         "" if h["tokens"] is None else f"{millions(h['tokens'])} tokens",
+        f"learning rate{some} tuned" if tuned else "",
     ]
     order = [label(rows[0]), *setting, seeds] if len(rows) == 1 else [what, seeds, *setting]
     group = [f"{key} {value}" for key, value in h["group"].items() if key not in IN_FACTS]
