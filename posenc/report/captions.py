@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
+from rich.cells import cell_len
+
 from posenc.core.errors import visible
 from posenc.results.cells import Cell, CurveSummary
 from posenc.results.comparison import CompareRequest, Comparison, Row, compare_runs, protocols_of
@@ -29,6 +31,7 @@ from posenc.results.recall import PROTOCOL as RECALL
 from posenc.results.schema import BREAK, HEADLINE, printed_change
 from posenc.results.settings import as_text
 
+LONGEST_NAME = 44  # characters, in charts
 MOST_NAMED = 3  # rows that a sentence names; of more it gives their number
 IN_FACTS = {"context length", "context_length", "T", "tokens trained", "tokens", "split", "stride", "seed"}
 IN_FACTS |= {"evaluated in"}
@@ -79,6 +82,12 @@ def label(row: Row) -> str:
 def short_label(row: Row) -> str:
     """Return the row's name without its policy past T."""
     return POLICY.sub("", label(row))
+
+
+def cut(text: str, longest: int = LONGEST_NAME) -> str:
+    """Return a text as it can be printed, without its middle where it is too long."""
+    text, half = visible(text), (longest - 2) // 2
+    return text if cell_len(text) <= longest else f"{text[:half]}..{text[len(text) - (longest - 2 - half) :]}"
 
 
 def length(multiple: float) -> str:

@@ -12,15 +12,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from posenc.core.errors import visible
 from posenc.core.paths import choice_files
-from posenc.report.captions import facts_of, label, length, percent, plural, short_label
+from posenc.report.captions import cut, facts_of, label, length, percent, plural, short_label
 from posenc.report.table import cell_lines
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
 from posenc.results.recall import PROTOCOL as RECALL
 
-LONGEST_NAME = 44  # characters
 DIGITS = 6  # significant ones of a coordinate
 Point = dict[str, Any]  # panel, row, x, y (null: a gap), low and high: the ends of its band, text
 # Hues of Okabe and Ito, moved apart in lightness until the nearest two differ by more under simulated colour
@@ -130,12 +128,6 @@ class Names:
     def number(self, name: str) -> int:
         """Return its place among all: its colour is `var(--s3)`."""
         return list(self.styles).index(name)
-
-
-def cut(text: str, longest: int = LONGEST_NAME) -> str:
-    """Escape what cannot be printed, and take the middle out of a long text."""
-    text, half = visible(text), (longest - 1) // 2
-    return text if len(text) <= longest else f"{text[:half]}…{text[-half:]}"
 
 
 def context_points(comparison: Comparison, names: Names, panel: str, change: bool = False) -> Iterator[Point]:

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import choice_files
-from posenc.report.captions import answer, plural
+from posenc.report.captions import answer, cut, plural
 from posenc.report.table import (
     BEST,
     TIED,
@@ -233,7 +233,7 @@ def table_lines(table: Table, width: int) -> Iterator[Text]:
     for n, row in enumerate([[CellText(head) for head in table.heads], *table.rows]):
         parts = []
         for i, cell in enumerate(row):
-            text = Text(_cut(visible(cell.text), widths[i]) if i == 0 else visible(cell.text))
+            text = Text(cut(cell.text, widths[i]) if i == 0 else visible(cell.text))
             marked = any(one[i].mark for one in table.rows)
             if n == 0:
                 text.stylize("bold")
@@ -246,14 +246,6 @@ def table_lines(table: Table, width: int) -> Iterator[Text]:
             room = " " * (widths[i] - text.cell_len)
             parts.append(text + room if i in (0, *table.left) else Text(room) + text)
         yield Text(GAP).join(parts)
-
-
-def _cut(text: str, width: int) -> str:
-    """Take the middle out of a name that is too long."""
-    if cell_len(text) <= width:
-        return text
-    half = (width - 2) // 2
-    return f"{text[:half]}..{text[len(text) - (width - 2 - half) :]}"
 
 
 # --- papers

@@ -106,12 +106,6 @@ def is_dead(status: dict[str, Any]) -> bool:
         return False
 
 
-def run_names(runs: Sequence[Run], most: int = 3) -> str:
-    """Return a few names for a message: `a, b, c and 4 more`."""
-    names = ", ".join(run.name for run in runs[:most])
-    return names + (f" and {len(runs) - most} more" if len(runs) > most else "")
-
-
 # --- run directories and bundles
 
 

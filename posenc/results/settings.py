@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import functools
 import json
@@ -155,17 +156,16 @@ def where(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
 
 
 def _fits(value: str | None, patterns: Sequence[str]) -> bool:
-    return value is not None and any(_alike(value, pattern) for pattern in patterns)
-
-
-def _alike(found: str, asked: str) -> bool:
-    """Return whether it is the same text, the same number (1e-3 is 0.001), or a glob that fits."""
-    if found == asked or fnmatch.fnmatchcase(found, asked):
-        return True
-    try:
-        return float(found) == float(asked)
-    except ValueError:
+    """Return whether it is one of the texts or numbers (1e-3 is 0.001), or fits one of the globs."""
+    if value is None:
         return False
+    for asked in patterns:
+        if value == asked or fnmatch.fnmatchcase(value, asked):
+            return True
+        with contextlib.suppress(ValueError):
+            if float(value) == float(asked):
+                return True
+    return False
 
 
 def value_of_key(run: Run, key: str) -> str | None:
