@@ -197,9 +197,8 @@ def columns_of(selected: Sequence[Selected]) -> list[Column]:
         counts = (single(record[key] for record in scored) for key in ("targets", "documents"))
         column = Column(multiple, single(record["window"] for record in records), *counts)
         if any("rise" in record for record in records):
-            is_power = (
-                abs(math.log2(multiple) - round(math.log2(multiple))) < 0.02
-            )  # bins end at whole places
+            octave = math.log2(multiple)
+            is_power = abs(octave - round(octave)) < 0.02  # up to the rounding to whole positions
             column.shown = multiple == max(by_multiple) or (multiple >= SHORTEST_SHOWN and is_power)
         columns.append(column)
     return columns

@@ -163,12 +163,15 @@ def _choose_rows(parts: list[_Part], asked: Sequence[str]) -> list[_Part]:
     """
     chosen: list[dict[int, Row]] = [{} for _ in parts]
     for pattern in asked:
-        for part, rows in zip(parts, chosen, strict=True):
-            fitting = [r for r in part.rows if pattern in r.names or fnmatch.filter(r.names, pattern)]
-            rows |= {id(row): row for row in fitting}
-        if not any(pattern in r.names or fnmatch.filter(r.names, pattern) for p in parts for r in p.rows):
+        found = [
+            [row for row in part.rows if pattern in row.names or fnmatch.filter(row.names, pattern)]
+            for part in parts
+        ]
+        if not any(found):
             there = sorted({name for part in parts for row in part.rows for name in row.names})
             raise UserError("--rows", pattern, "there is no such row", allowed=there)
+        for rows, some in zip(chosen, found, strict=True):
+            rows |= {id(row): row for row in some}
     if asked:
         for part, rows in zip(parts, chosen, strict=True):
             part.rows = list(rows.values())
@@ -250,9 +253,9 @@ def _rank(part: _Part, at: int, baseline: int | None) -> None:
         return  # the margin is in bits per byte, and a probe of random tokens has no bytes
     for i, versus in compare_with(samples, None, part.metric).items():
         cells[i].versus_best = versus
-    if baseline is not None:
-        for i, versus in compare_with(samples, baseline, part.metric).items():
-            cells[i].versus_baseline = versus
+    against = {} if baseline is None else compare_with(samples, baseline, part.metric)
+    for i, versus in against.items():
+        cells[i].versus_baseline = versus
 
 
 def _comparable(part: _Part, ranked: Sequence[Row], at: int) -> bool:
