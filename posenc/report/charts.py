@@ -150,7 +150,7 @@ def shapes() -> dict[str, str]:
 
 
 def _style(spec: Spec, rows: list[str], names: Names) -> None:
-    """Give the layers that leave it open each row's colour, dashes and shape."""
+    """Give each row its colour, dashes and shape, in the layers where these are left open ({})."""
     styles, paths = [names.styles[row] for row in rows], shapes()
     by_row = {
         "color": [f"var(--s{names.number(row)})" for row in rows],

@@ -133,7 +133,7 @@ def _table(table: Table, caption: str, numbers: Sequence[int]) -> dict[str, Any]
 def _settings(
     runs: Mapping[str, Run], comparisons: Sequence[Comparison], names: Names
 ) -> list[dict[str, Any]]:
-    """Return of each row, those as trained first, its settings and in which ones the rows differ."""
+    """Return the settings of each row, those as trained first, and the ones in which rows differ."""
     rows = sorted((row for one in comparisons for row in one.rows), key=lambda row: row.extend is not None)
     seen: set[str] = set()
     found: list[dict[str, Any]] = []

@@ -60,7 +60,7 @@ def style_of(label: str) -> Style:
 
 
 def styles_of(labels: Iterable[str]) -> dict[str, Style]:
-    """Return the styles of rows side by side: as `style_of`; of two that are alike one gets another."""
+    """Return the styles of rows that are shown together: as `style_of`, but no two alike."""
     given = list(dict.fromkeys(labels))
     parts = {one: _split(one) for one in given}
     found: dict[str, Style] = {}
@@ -86,7 +86,7 @@ def _split(label: str) -> tuple[str, str]:
 
 @functools.cache
 def _names(group: str) -> frozenset[str]:
-    """Return what there is a YAML of."""
+    """Return the choices of a group of conf/."""
     return frozenset(choice_files(group))
 
 

@@ -79,7 +79,7 @@ class Report:
 
 
 def of_rows(comparison: Comparison, title: str = "") -> Table:
-    """Return a table with just the rows' names."""
+    """Return a table that has only the names of the rows."""
     return Table(["encoding"], [[CellText(short_label(row))] for row in comparison.rows], title)
 
 
@@ -380,7 +380,7 @@ def _versus_text(versus: Versus | None, metric: str) -> str:
 
 
 def _side_table(comparison: Comparison) -> Table:
-    """Return of each row its seeds, effective context, headroom and recall horizon."""
+    """Return the seeds, effective context, headroom and recall horizon of each row."""
     rows, table = comparison.rows, of_rows(comparison, "per row")
     found = [row.recovered for row in rows]
     columns = {

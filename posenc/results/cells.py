@@ -130,12 +130,12 @@ class Row:
 
     @property
     def names(self) -> set[str]:
-        """What the row may be called by: its label, with what is mixed; its encoding, with an extension."""
+        """What a user may call it: its label, alone and with what is mixed; its encoding with the extension."""
         return {self.label, self.full_label, self.encoding + (f"+{self.extend}" if self.extend else "")}
 
 
 def single(values: Iterable[Any]) -> Any:
-    """Return the one value that all of them are; None where they differ or there is none."""
+    """Return the value that all of them have; None where they differ or there is none."""
     distinct = set(values)
     return next(iter(distinct)) if len(distinct) == 1 else None
 
@@ -237,7 +237,7 @@ def _reason(run: Run, record: Record | None) -> str:
 
 
 def pair_of(member: Selected, record: Record | None, base: Record | None) -> list[tuple[Sample, Sample]]:
-    """Return both sides by document, on the one set of targets of the run; nothing where one is missing."""
+    """Return the sums by document of a record and of the one it is compared with; [] without one of them."""
     ours, theirs = (None if one is None else member.sample(one) for one in (record, base))
     return [(ours, theirs)] if ours and theirs else []
 
@@ -291,10 +291,7 @@ def _holds(record: Record) -> bool:
 
 
 def beside(rows: Sequence[Row], protocol: str) -> list[list[Selected]]:
-    """Return for each run of each row its records of another protocol.
-
-    Of the checkpoint whose loss is shown: another one is another model.
-    """
+    """Return the records of another protocol of each row's runs, of the checkpoint whose loss is shown."""
     every = {id(member.run): member for row in rows for member in row.members}
     steps = {key: one.records[0]["checkpoint_step"] for key, one in every.items() if one.cells}
     there = {id(one.run): one for one in select([one.run for one in every.values()], protocol, steps)}
@@ -336,7 +333,7 @@ def undertrained(row: Row) -> str | None:
 def _against_reference(member: Selected) -> Estimate | None:
     """Return the loss as trained minus the reference's on the same targets, in bits per byte.
 
-    Of the records that are shown; of a protocol that has no reference of its own, of the run's newest ones.
+    Of the records that are shown, or of the run's newest ones where their targets have no reference.
     """
     if member.run.state == "diverged":
         return None

@@ -1,6 +1,7 @@
-"""The comparison: rows are encodings, columns window lengths, seeds are averaged, nothing is dropped.
+"""The comparison: rows are encodings, columns are window lengths, numbers are means over seeds.
 
-Runs that cannot share a ranking (another corpus, length, model, set of targets) become tables of their own.
+Runs that cannot share a ranking (another corpus, length, model, set of targets) get a table of their own.
+A run without numbers is shown with its reason.
 """
 
 from __future__ import annotations
@@ -157,9 +158,9 @@ def _parts(runs: Sequence[Run], request: CompareRequest) -> list[_Part]:
 
 
 def _choose_rows(parts: list[_Part], asked: Sequence[str]) -> list[_Part]:
-    """Return the parts that have rows that are asked for, with just those. Raises UserError.
+    """Return the parts with the rows that are asked for, without those that have none. Raises UserError.
 
-    A part is named by what still tells it from the others, its rows by what differs among them.
+    A part keeps the values that still tell it from the others, a row those in which its part differs.
     """
     chosen: list[dict[int, Row]] = [{} for _ in parts]
     for pattern in asked:
@@ -185,7 +186,7 @@ def _choose_rows(parts: list[_Part], asked: Sequence[str]) -> list[_Part]:
 
 
 def _where_it_fits(asked: str | None, tables: Sequence[Any], choose: Callable[[Any, str], Any]) -> list[Any]:
-    """Return what an option chooses in each table; None where it does not fit. Raises UserError if in all."""
+    """Return what an option chooses in each table, None where it fits not. Raises UserError if it fits none."""
     found, errors = [], []
     for table in tables:
         try:
@@ -243,7 +244,7 @@ def _notes(row: Row) -> list[str]:
 
 
 def _rank(part: _Part, at: int, baseline: int | None) -> None:
-    """Compare the rows of a column that may be compared with the one of the lowest mean, and the baseline."""
+    """Compare each row of a column with the one of the lowest mean and with the baseline, where it is fair."""
     cells, multiple = [row.cells[at] for row in part.rows], part.columns[at].multiple
     ranked = [row for row, cell in zip(part.rows, cells, strict=True) if cell.rankable]
     if len(ranked) < 2 or not _comparable(part, ranked, at):
@@ -261,8 +262,8 @@ def _rank(part: _Part, at: int, baseline: int | None) -> None:
 def _comparable(part: _Part, ranked: Sequence[Row], at: int) -> bool:
     """Return whether the same targets were scored, or in bits per byte the same text by two tokenizers.
 
-    With as much before each target: the stride and T decide how much that is. Perplexities never rank: their
-    means over seeds are not those of the losses.
+    As much text has to come before each target, which the stride and T decide. Perplexities are not ranked:
+    their means over seeds are not those of the losses.
     """
     unlike = set(part.mixed[0]) if part.mixed else set()
     across = part.metric == "bpb" and "tokenizer" in unlike

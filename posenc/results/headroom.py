@@ -39,7 +39,7 @@ class Recovered:
 
 
 def long_trained(runs: Sequence[Run], protocol: str) -> list[tuple[Run, Record]]:
-    """Return the records at their own T of the runs that share their targets with runs of a shorter T."""
+    """Return the runs that share their targets with runs of a shorter T, with their record at their own T."""
     found, lengths = [], defaultdict(set)
     for run in runs if protocol in PROTOCOLS else ():
         if run.facts is None or run.state == "diverged":

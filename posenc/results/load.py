@@ -1,4 +1,4 @@
-"""Read run directories and bundles, damaged and foreign ones too: nothing is executed or raised for them.
+"""Read run directories and bundles. Nothing is executed; what is damaged makes a Run with a problem.
 
 A bundle holds many runs without weights, to keep beside a paper and to compare from. It is gzipped JSON
 lines: a head, then for each run its status, settings and results.
