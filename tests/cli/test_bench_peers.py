@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 
-from posenc.cli.bench import cases, training
+from posenc.cli.bench import cases, peer_model, training
 from posenc.cli.bench_peers import PACKAGES, PEERS, PeerLoss
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine
@@ -41,7 +41,7 @@ def case():
 
 @pytest.mark.parametrize(("peer", "attention"), [(peer, one) for peer in PEERS for one in peer.attentions])
 def test_a_peer_is_of_the_same_size_causal_and_learns(peer, attention, case):
-    model, ours = peer.model(case, attention), case.model()
+    model, ours = peer_model(peer, attention, case), case.model()
     sizes = [sum(p.numel() for p in one.parameters()) for one in (model, ours)]
     assert sizes[0] == pytest.approx(sizes[1], rel=0.1)  # biases, positions; of 27k weights
     tokens = torch.randint(256, (2, 16), generator=torch.Generator().manual_seed(0))
