@@ -73,6 +73,7 @@ class TrainSettings:
     checkpoint_seconds: float = MISSING
     log_every: int = MISSING
     init: str | None = MISSING
+    length_schedule: list[Any] | None = MISSING  # of [share, length]
 
 
 @dataclass
@@ -210,8 +211,19 @@ def launcher_of(
 
     Needs an initialized Hydra.
     """
+    context, config = _multirun(command, overrides)
+    return Plugins.instance().instantiate_launcher(context, task, config), config
+
+
+def sweep_by_plugin(command: str, overrides: list[str], task: Callable[[DictConfig], float]) -> None:
+    """Let the plug-in's sweeper that these overrides choose call the task. Needs an initialized Hydra."""
+    context, config = _multirun(command, overrides)
+    sweeper = Plugins.instance().instantiate_sweeper(hydra_context=context, task_function=task, config=config)
+    sweeper.sweep(list(config.hydra.overrides.task))
+
+
+def _multirun(command: str, overrides: list[str]) -> tuple[HydraContext, DictConfig]:
     own = GlobalHydra.instance().hydra
     assert own is not None
     config = own.compose_config(command, overrides, RunMode.MULTIRUN, with_log_configuration=True)
-    context = HydraContext(GlobalHydra.instance().config_loader(), Callbacks(config))
-    return Plugins.instance().instantiate_launcher(context, task, config), config
+    return HydraContext(GlobalHydra.instance().config_loader(), Callbacks(config)), config

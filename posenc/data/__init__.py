@@ -1,5 +1,6 @@
 """Text to documents to tokens on disk to batches."""
 
+from posenc.data.batches import ScheduledSampler as ScheduledSampler
 from posenc.data.batches import WindowSampler as WindowSampler
 from posenc.data.corpus import CorpusFacts as CorpusFacts
 from posenc.data.corpus import check_lengths as check_lengths

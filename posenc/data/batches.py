@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from posenc.core.errors import UserError
@@ -35,3 +37,16 @@ class WindowSampler:
         start = self._starts[document] + place - self._first[document]
         window = self._tokens[start[:, None] + self._offsets].astype(np.int64)  # (size, T + 1)
         return window[:, :-1], window[:, 1:]
+
+
+class ScheduledSampler:
+    """Windows that grow in the course of a run, a sampler for each stage; all batches have as many tokens."""
+
+    def __init__(self, context_length: int, stages: Sequence[tuple[int, int, WindowSampler]]) -> None:
+        """Take stages of (step at which it ends, its length, its sampler) in order."""
+        self._context_length, self._stages = context_length, stages
+
+    def batch(self, step: int, size: int) -> tuple[np.ndarray, ...]:
+        """Return the batch of a step: `size` windows of `context_length` cut into those of its stage."""
+        length, sampler = next((length, one) for end, length, one in self._stages if step < end)
+        return sampler.batch(step, size * self._context_length // length)
