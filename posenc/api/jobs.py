@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import torch
 from posenc.api.loaded import LoadedRun, load
 from posenc.config.checks import check_evaluation, check_length, whole
 from posenc.config.compose import compose_jobs
-from posenc.config.overrides import CommandLine, group_of, quoted
+from posenc.config.overrides import CommandLine, group_of, value_text
 from posenc.core.errors import RunError, UserError, safe_name
 from posenc.core.paths import choice_files
 from posenc.evaluation.foreign import Foreign
@@ -26,7 +24,6 @@ from posenc.training.device import resolve_device
 
 MODEL = ("context_length", "tokenizer", "device", "seed", "name")
 ASKED = (*MODEL, "data", "eval", "experiment_name", "runs_dir")  # what may be said of a given function
-PLAIN = re.compile(r"[A-Za-z_][\w.+-]*", re.ASCII)  # read by Hydra as the text that it is
 
 
 def train(**overrides: Any) -> LoadedRun:
@@ -121,17 +118,4 @@ def _words(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
         if isinstance(value, Mapping):
             yield from _words(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}={_text(value)}"
-
-
-def _text(value: Any) -> str:
-    """Return a value in Hydra's grammar."""
-    if value is None or isinstance(value, bool | int | float):
-        return json.dumps(value)
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(_text, value))}]"
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_text(one)}" for key, one in value.items()) + "}"
-    if isinstance(value, str | Path):
-        return str(value) if PLAIN.fullmatch(str(value)) else quoted(str(value))
-    raise UserError("overrides", value, f"cannot be a setting ({type(value).__name__})")
+            yield f"{prefix}{key}={value_text(value)}"

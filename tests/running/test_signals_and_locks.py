@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 
 import pytest
@@ -198,3 +199,21 @@ def test_a_hangup_saves_unless_nohup_has_switched_it_off():
             assert stop.requested() and (stop.name, stop.exit_code) == ("SIGHUP", 143)
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_run_that_is_held_is_waited_for_when_asked(tmp_path, monkeypatch, capsys):
+    taken = threading.Event()
+
+    def hold():
+        with locked(tmp_path):
+            taken.set()
+            time.sleep(1.5)  # longer than without the wish to wait
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    taken.wait()
+    monkeypatch.setenv("POSENC_WAIT", "1")
+    with locked(tmp_path):
+        holder.join(0.2)
+        assert not holder.is_alive()
+    assert "waiting for another process to finish" in capsys.readouterr().err
