@@ -8,7 +8,7 @@ from posenc.api.loaded import LoadedRun, load
 from posenc.api.settings import settings_of, words_of
 from posenc.core.errors import RunError
 from posenc.core.paths import choice_files
-from posenc.running.eval_job import Outcome
+from posenc.running.measure import Outcome
 
 
 def train(**overrides: Any) -> LoadedRun:
@@ -39,15 +39,14 @@ def evaluate(subject: Any, **overrides: Any) -> LoadedRun:
         directory, outcome = measure_given(subject, **overrides)
         _ended(outcome)
         return load(directory)
-    from posenc.running.eval_job import run_eval
     from posenc.running.jobs import new_job
-    from posenc.running.subject_job import SubjectJob, run_subject
+    from posenc.running.measure import run_eval
 
     if isinstance(subject, LoadedRun):
         overrides, subject = {"plugins": subject.plugins, **overrides}, subject.path
     group = "subject" if str(subject) in choice_files("subject") else "run"
     job = new_job("eval", settings_of("eval", list(words_of({group: str(subject), **overrides}))))
-    _ended(run_subject(job) if isinstance(job, SubjectJob) else run_eval(job))
+    _ended(run_eval(job))
     return load(job.directory, plugins=overrides.get("plugins", ()))
 
 

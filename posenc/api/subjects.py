@@ -14,8 +14,8 @@ from posenc.config.checks import check_evaluation, check_length, whole
 from posenc.config.overrides import group_of
 from posenc.core.errors import UserError, safe_name
 from posenc.evaluation.foreign import Foreign
-from posenc.running.eval_job import Outcome
-from posenc.running.subject_job import given_job, kept_tokenizer, run_subject
+from posenc.running.measure import Outcome, run_eval
+from posenc.running.subjects import given_job, kept_tokenizer
 from posenc.training.device import resolve_device
 
 MODEL = ("context_length", "tokenizer", "device", "seed", "name")
@@ -49,7 +49,7 @@ def measure_given(
         tokenizer=settings["tokenizer"],
         own={},
     )
-    return job.directory, run_subject(job)
+    return job.directory, run_eval(job)
 
 
 def _tokenizer(given: Any) -> dict[str, Any]:

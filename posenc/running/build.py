@@ -29,6 +29,7 @@ from posenc.encodings.base import Encoding
 from posenc.encodings.options import build_options, check_positions, position_limits
 from posenc.encodings.registry import encoding_class, part_parameters, resolve_encoding, sources_of
 from posenc.evaluation.extensions import NONE, build_extension, resolve_extend
+from posenc.evaluation.foreign import Foreign
 from posenc.model.attention import ATTENTIONS, own_parameters, resolve_attention
 from posenc.model.decoder import Decoder, ModelShape, count_parameters, initialize, training_flops
 from posenc.results.schema import RunFacts
@@ -52,6 +53,7 @@ class Job:
     device: torch.device
     evaluation: EvalPlan
     own_text: bool = True  # the corpus to measure on is the one it is trained on
+    subject: Foreign | None = None  # a model that posenc did not train
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,5 +225,25 @@ def run_facts(
         final_loss=trained["final_loss"],
         settings_hash=job.hash,
         code=hashlib.sha256(code.encode()).hexdigest()[:8],
+        versions=versions(),
+    )
+
+
+def subject_facts(job: Job, subject: Foreign) -> RunFacts:
+    """Return the `run` object of a model that posenc did not train: of its training nothing is known."""
+    parameters = {"total": count} if (count := sum(one.numel() for one in subject.parameters())) else {}
+    tokenizer, kept = job.tokenizer, Path(job.tokenizer.get("path", "")).stem
+    return RunFacts(
+        name=job.directory.name,
+        encoding=job.settings["encoding"],
+        model={"name": job.settings.get("subject", {}).get("architecture", "given")},
+        parameters=parameters,
+        tokenizer={"name": kept} if kept.startswith("given-") else tokenizer,  # no place in the cache
+        context_length=job.settings["context_length"],
+        seed=job.settings["seed"],
+        steps=0,
+        precision="fp32",
+        device=str(job.device),
+        settings_hash=job.hash,
         versions=versions(),
     )

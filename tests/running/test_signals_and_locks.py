@@ -27,11 +27,11 @@ def status_of(run):
     [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 143), (signal.SIGHUP, 143)],
 )
 def test_a_signal_during_evaluation_keeps_the_finished_cells(train, run_copy, monkeypatch, number, code):
-    from posenc.running import eval_job
+    from posenc.running import measure
 
     for path in [*(run_copy / "records").iterdir(), run_copy / "results.json", run_copy / "status.json"]:
         path.unlink()
-    evaluate, cells = eval_job.evaluate, []
+    evaluate, cells = measure.evaluate, []
 
     def interrupted(*args, on_cell, **more):
         def stored(record, was_there):
@@ -42,7 +42,7 @@ def test_a_signal_during_evaluation_keeps_the_finished_cells(train, run_copy, mo
 
         return evaluate(*args, on_cell=stored, **more)
 
-    monkeypatch.setattr(eval_job, "evaluate", interrupted)
+    monkeypatch.setattr(measure, "evaluate", interrupted)
     result = train("encoding=rope")
     assert (result.code, result.out) == (code, "") and "continues" in result.err
     assert status_of(run_copy)["status"] == "interrupted" and cells == [16, 32]
@@ -50,7 +50,7 @@ def test_a_signal_during_evaluation_keeps_the_finished_cells(train, run_copy, mo
 
 
 def test_what_was_finished_stays_so_when_more_is_asked_of_it(train, run_copy, monkeypatch):
-    from posenc.running import eval_job
+    from posenc.running import measure
 
     kept = {name: (run_copy / name).read_bytes() for name in ("config.yaml", "results.json")}
 
@@ -58,7 +58,7 @@ def test_what_was_finished_stays_so_when_more_is_asked_of_it(train, run_copy, mo
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(60)
 
-    monkeypatch.setattr(eval_job, "evaluate", ended)
+    monkeypatch.setattr(measure, "evaluate", ended)
     result = train("encoding=rope", "eval.lengths=[0.5x,1x,2x,3x]")
     assert (result.code, result.out) == (143, ""), result.err
     assert status_of(run_copy)["status"] == "finished"

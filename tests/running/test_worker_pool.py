@@ -14,7 +14,6 @@ import yaml
 from posenc.core.threads import threads_for
 from posenc.running import sweep as module
 from posenc.running.run_directory import FINISHED
-from posenc.running.signals import CODES
 from posenc.running.sweep import (
     OUT_OF_MEMORY,
     Job,
@@ -58,10 +57,7 @@ def pool(tmp_path, monkeypatch, capsys):
         done.at_once = done.cores = at_once
         for job in jobs:
             job.settle("already finished")
-        done.run()
-        code = int(any(job.state != FINISHED for job in jobs))
-        if done.received:
-            code = CODES[signal.Signals(done.received[0])]
+        code = done.run() or int(any(job.state != FINISHED for job in jobs))
         return code, capsys.readouterr().err + "\n".join(["", *failures(jobs)])
 
     return run
