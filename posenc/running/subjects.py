@@ -24,7 +24,7 @@ from posenc.config.checks import (
     default_evaluation,
 )
 from posenc.config.conf_text import groups
-from posenc.core.atomic_files import write_text_atomic
+from posenc.core.atomic_files import sha256_of_file, write_text_atomic
 from posenc.core.errors import UserError, first_line, safe_name
 from posenc.core.paths import cache_dir, choice_file, expanded
 from posenc.core.seeds import generator_for
@@ -272,8 +272,7 @@ def _identity(path: str, config: Any) -> str:
         return f"{path} {getattr(config, '_commit_hash', None)}"
     found = hashlib.sha256(local.joinpath("config.json").read_bytes())
     for file in sorted(one for kind in WEIGHTS for one in local.glob(kind)):
-        with file.open("rb") as opened:
-            found.update(hashlib.file_digest(opened, "sha256").digest())
+        found.update(bytes.fromhex(sha256_of_file(file)))
     return found.hexdigest()
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from posenc.core.errors import RunError, first_line
 from posenc.core.seeds import generator_for
 from posenc.data import WindowSampler
-from posenc.data.plant import KNOWN, TEXT
+from posenc.data.batches import KNOWN, TEXT
 from posenc.model.decoder import Decoder
 from posenc.model.fused import next_token_loss, weighted_loss
 from posenc.training.checkpoint import NonFiniteWeightsError, resume, save_checkpoint

@@ -59,7 +59,10 @@ def test_corpora_that_are_too_small(texts, tmp_path, cache):
     with pytest.raises(UserError, match="tokens"):  # tokens are fewer than bytes
         check_lengths(prepare(texts, BPE), splits=["test"], needed_tokens=test, context_length=8)
     store = prepare(texts, BYTES, facts)
-    for check in (partial(inspect, texts, BYTES, splits=["test"]), partial(check_lengths, store, splits=["test"])):
+    for check in (
+        partial(inspect, texts, BYTES, splits=["test"]),
+        partial(check_lengths, store, splits=["test"]),
+    ):
         check(needed_tokens=test, context_length=train - 1)
         for needed, context, key in ((test + 1, 8, "eval.lengths"), (9, train, "context_length")):
             with pytest.raises(UserError) as caught:

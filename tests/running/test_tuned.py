@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny
@@ -16,11 +14,11 @@ Posenc = Callable[..., tiny.Result]
 
 
 @pytest.fixture
-def words(place: Path, corpus: Path) -> list[str]:
+def words(place, corpus):
     return [*tiny.TINY, f"data.paths={corpus}", "train.tokens=1024"]
 
 
-def test_the_best_rate_on_validation_documents_is_read(words: list[str], posenc: Posenc) -> None:
+def test_the_best_rate_on_validation_documents_is_read(words, posenc):
     tuning = [word for word in words if not word.startswith("eval.lengths")]
     done = posenc("train", "-m", "experiment=tuning", "encoding=rope", "train.lr=1e-5,3e-3,3.0", *tuning)
     assert done.code in (0, 1), done.err  # the highest may diverge
@@ -52,7 +50,7 @@ def test_the_best_rate_on_validation_documents_is_read(words: list[str], posenc:
 
 
 @pytest.mark.parametrize("rate", ["fast", True, None, [1]])
-def test_a_rate_that_is_none(rate: Any, corpus: Path, place: Path) -> None:
+def test_a_rate_that_is_none(rate, corpus, place):
     every = tiny.keywords(corpus)
     every["train"] |= {"lr": rate}
     with pytest.raises(UserError) as caught:

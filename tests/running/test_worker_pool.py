@@ -14,14 +14,7 @@ import yaml
 from posenc.core.threads import threads_for
 from posenc.running import sweep as module
 from posenc.running.run_directory import FINISHED
-from posenc.running.sweep import (
-    OUT_OF_MEMORY,
-    Job,
-    WorkerPool,
-    failures,
-    jobs_at_once,
-    visible_gpus,
-)
+from posenc.running.sweep import OUT_OF_MEMORY, Job, WorkerPool, failures, jobs_at_once, visible_gpus
 
 LONG = """
 import time
